@@ -6,14 +6,13 @@ only root can read.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.cgroup.usage import Io
 from solo5_systemd.engine.task import Sample
-from solo5_systemd.storage.lock_records import LOCKS, devices_of_tasks
+from solo5_systemd.storage.lock_records import devices_of_tasks
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.queries import Queries
@@ -22,13 +21,13 @@ if TYPE_CHECKING:
 COUNTS = ("read_bytes", "written_bytes", "reads", "writes")
 
 
-def with_disks(samples: Mapping[TaskName, Sample], directory: Path = LOCKS) -> dict[TaskName, Sample]:
+def with_disks(samples: Mapping[TaskName, Sample]) -> dict[TaskName, Sample]:
     """Return samples with the names of the disks on each device.
 
     Raises:
         HostError: the locks of disks cannot be read.
     """
-    disks = devices_of_tasks(directory) if any(each.usage.disks for each in samples.values()) else {}
+    disks = devices_of_tasks() if any(each.usage.disks for each in samples.values()) else {}
     return {name: replace(each, disks=disks.get(name, {})) for name, each in samples.items()}
 
 

@@ -13,7 +13,7 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -24,15 +24,12 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.procfs import identity
 from solo5_systemd.host_volume.request import IMAGE, CreateRequest, create_request, delete_request
 from solo5_systemd.settings.files import read_settings
-from solo5_systemd.settings.node_limits import Limits
-from solo5_systemd.storage.disk_claims import CLAIMS, DiskClaims
-from solo5_systemd.storage.lock_records import LOCKS
+from solo5_systemd.storage.disk_claims import DiskClaims
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk, NewFile
 from solo5_systemd.storage.new_file import create_file
 from solo5_systemd.storage.overlaps import check_unused
 from solo5_systemd.storage.owner import LOCK_INTERVAL_S, LOCK_TIMEOUT_S
-from solo5_systemd.storage.quota import GetQuotas
 from solo5_systemd.storage.title import holder_of_volume, read_title
 from solo5_systemd.users.registry import Registry
 
@@ -64,12 +61,7 @@ def run(operation: str, environment: Mapping[str, str] = os.environ) -> int:
     return 0
 
 
-def create(
-    request: CreateRequest,
-    state: Path = STATE,
-    quotas: GetQuotas = lambda: read_settings().disk_quotas,
-    limits: Callable[[], Limits] = lambda: read_settings().limits,
-) -> int:
+def create(request: CreateRequest) -> int:
     """Create the disk image of a volume; one that exists is kept, and grows to the requested size.
 
     Quotas and limits are read for an image that is made or grows only: invalid settings take no volume away when the
@@ -85,7 +77,7 @@ def create(
         SettingsError: the settings with the quotas are invalid.
     """
     directory = Path(request.directory)
-    with _errors(request.name, directory), _exclusive(state) as record:
+    with _errors(request.name, directory), _exclusive() as record:
         created = _recorded(record / directory.name)
         if created not in ("", str(directory)):
             raise HostError(
@@ -96,8 +88,7 @@ def create(
         if not created:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            place, own = state.with_name(CLAIMS.name), (directory.parent,)
-            claims = DiskClaims(limits, Registry().copies, place, own, quotas)
+            claims = DiskClaims(read_settings, Registry().copies, (directory.parent,))
             size = _create_image(request, directory, claims, is_new=not created)
         except BaseException:
             if not created:
@@ -110,9 +101,7 @@ def create(
         return size
 
 
-def delete(
-    name: str, volume: str, state: Path = STATE, *, locks: Path = LOCKS, lock_timeout: float = LOCK_TIMEOUT_S
-) -> None:
+def delete(name: str, volume: str) -> None:
     """Delete a volume with all files in it, which no task may have as a disk meanwhile; no error if it does not exist.
 
     Args:
@@ -124,14 +113,14 @@ def delete(
         HostError: the file system returned an error.
     """
     directory = Path(volume)
-    with _errors(name, directory), _exclusive(state) as record:
+    with _errors(name, directory), _exclusive() as record:
         if directory.is_symlink():
             raise HostError(
                 f"volume {name}: {directory} is a symbolic link: expected a directory.",
                 f"Remove the link, and its target: rm {directory}",
             )
         if directory.is_dir():
-            with closing(_lock(name, tuple(_disks(directory)), locks, lock_timeout)):
+            with closing(_lock(name, tuple(_disks(directory)))):
                 shutil.rmtree(directory)
         (record / directory.name).unlink(missing_ok=True)
 
@@ -145,11 +134,11 @@ def _errors(name: str, directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _exclusive(state: Path) -> Iterator[Path]:
+def _exclusive() -> Iterator[Path]:
     """Create the directory of records and lock it: Nomad calls plugins concurrently."""
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with closing(lock_directory(state)):
-        yield state
+    STATE.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with closing(lock_directory(STATE)):
+        yield STATE
 
 
 def _recorded(record: Path) -> str:
@@ -235,17 +224,17 @@ def _disks(directory: Path) -> Iterator[Disk]:
                 )
 
 
-def _lock(name: str, disks: tuple[Disk, ...], locks: Path, timeout: float) -> int:
+def _lock(name: str, disks: tuple[Disk, ...]) -> int:
     """Lock the disks: the lock of a task that has just ended may be held for a moment, see `LOCK_TIMEOUT_S`.
 
     A file that is attached to a loop device is in use as well: a task may have that device.
     """
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
             for disk in disks:
                 check_unused(disk)
-            return lock(disks, directory=locks)
+            return lock(disks)
         except TakenError as error:
             if time.monotonic() > deadline:
                 reason = error.sentence.partition(": ")[2]

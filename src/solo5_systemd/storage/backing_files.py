@@ -27,7 +27,6 @@ from solo5_systemd.storage.bind_mounts import BINDS, bind, check_bound, reopen
 from solo5_systemd.storage.block_devices import devices_of
 from solo5_systemd.storage.disk_claims import DiskClaims
 from solo5_systemd.storage.file_access import READ, READ_WRITE
-from solo5_systemd.storage.lock_records import LOCKS
 from solo5_systemd.storage.locks import lock, remove_stale
 from solo5_systemd.storage.missing_mounts import check_mounted, remember_mount
 from solo5_systemd.storage.model import (
@@ -72,7 +71,6 @@ class ImageFiles:
     def __init__(
         self,
         recorded: Recorded = no_records,
-        locks: Path = LOCKS,
         binds: StartDirectories | None = None,
         copies: StartDirectories | None = None,
         archives: StartDirectories | None = None,
@@ -83,7 +81,6 @@ class ImageFiles:
         self._copies = copies or StartDirectories(Path(COPIES))
         self._archives = archives or StartDirectories(MEMORY, mount=mount_memory)
         self._recorded = recorded
-        self._locks = locks
 
     async def inspect(self, request: DiskRequest) -> Disk:
         """Check a disk before a start; see the function `inspect`."""
@@ -108,7 +105,7 @@ class ImageFiles:
             return make_archive(request, request.archive, self._archives)
         if request.private:
             original = inspect(replace(request, private=False, create=None), self._recorded, how=READ)
-            return make_copy(request, original, self._copies, self._locks, planned)
+            return make_copy(request, original, self._copies, planned)
         return make(request, self._recorded, self._claims)
 
     async def release(self, made: MadeDisk | BoundDisks) -> None:
@@ -118,7 +115,7 @@ class ImageFiles:
 
     async def unmake(self, request: DiskRequest, disk: Disk) -> None:
         """Remove a file that `make` has created, unless another task has it by now; see the function `unmake`."""
-        await asyncio.to_thread(unmake, request, disk, self._locks)
+        await asyncio.to_thread(unmake, request, disk)
 
     async def lock(self, disks: Sequence[Disk], task: str = "") -> int:
         """Lock the disks of a task and return the descriptor of the lock; see `locks.lock`, `overlaps.check_unused`."""
@@ -126,13 +123,13 @@ class ImageFiles:
         def lock_unused() -> int:
             for disk in disks:
                 check_unused(disk)
-            return lock(disks, directory=self._locks, task=task)
+            return lock(disks, task=task)
 
         return await open_in_thread(lock_unused)
 
     async def remove_stale_locks(self) -> None:
         """Remove the lock files of disks that no process has locked."""
-        await asyncio.to_thread(remove_stale, self._locks)
+        await asyncio.to_thread(remove_stale)
 
     async def open(self, disk: Disk) -> int:
         """Open a checked disk with O_PATH; see `reopen`."""
@@ -262,10 +259,10 @@ def _create(request: DiskRequest, new: NewFile, claims: DiskClaims) -> bool:
         raise HostError(f"{request} cannot be created with {new.size} bytes: {error.strerror}.") from error
 
 
-def unmake(request: DiskRequest, disk: Disk, locks: Path = LOCKS) -> None:
+def unmake(request: DiskRequest, disk: Disk) -> None:
     """Remove the file that `make` has created for a disk, unless another task has it by now."""
     try:
-        with closing(lock([disk], directory=locks)), find_place(request) as place:
+        with closing(lock([disk])), find_place(request) as place:
             name = Path(place.path).name
             if place.exists and identity(os.lstat(name, dir_fd=place.directory)) == disk.identity:
                 os.unlink(name, dir_fd=place.directory)  # noqa: PTH108 - in an open directory

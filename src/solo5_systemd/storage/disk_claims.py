@@ -23,7 +23,6 @@ from solo5_systemd.base.procfs import existing, mount_point_of
 from solo5_systemd.settings.node_limits import (
     OPERATOR,
     Claim,
-    Limits,
     Node,
     Resource,
     Space,
@@ -31,6 +30,7 @@ from solo5_systemd.settings.node_limits import (
     Totals,
     check_space,
 )
+from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.storage import quota
 from solo5_systemd.storage.model import NAMED_DISKS
 
@@ -49,35 +49,30 @@ class DiskClaims:
     """The disks that jobs and volumes have created, and what limits new ones; the operator's have quotas alone.
 
     Args:
-        limits: returns the limits of the node.
+        settings: returns the limits of the node, and the quotas of directories.
         copies: returns the bytes that private copies of tasks can take of the file system of STATE.
-        quotas: returns those of directories.
         own: paths on the node's own file systems; others are volumes, which are given to jobs entirely.
     """
 
     def __init__(
         self,
-        limits: Callable[[], Limits] = Limits,
+        settings: Callable[[], Settings] = Settings,
         copies: Callable[[], int] = lambda: 0,
-        directory: Path = CLAIMS,
         own: Sequence[Path] = (Path("/"), STATE, Path(NAMED_DISKS)),
-        quotas: quota.GetQuotas = dict,
     ) -> None:
-        self._quotas = quotas
-        self._limits = limits
+        self._settings = settings
         self._copies = copies
-        self._directory = directory
         self._own = own
 
     def check(self, path: str, more: int, what: str, tenant: Tenant = OPERATOR) -> None:
         """Check whether a tenant may create a file, or make it larger; nothing is recorded. Raises as `admitted`."""
-        quota.check(quota.concerned(self._quotas(), path, more), more, what)
+        quota.check(quota.concerned(self._settings().disk_quotas, path, more), more, what)
         if self._is_limited(path, tenant):
             self._check(path, more, tenant, what, self._others(prune=False))
 
     def check_reserve(self, directory: Path, size: int, what: str) -> None:
         """Check that blocks for a disk of the operator's leave the reserve of the file system; raises HostError."""
-        check_space(self._limits(), space_of(directory), size, what, str(directory))
+        check_space(self._settings().limits, space_of(directory), size, what, str(directory))
 
     @contextmanager
     def admitted(
@@ -96,7 +91,7 @@ class DiskClaims:
         Raises:
             InvalidRequestError, TakenError, HostError: a limit would be exceeded, or the claims cannot be used.
         """
-        quotas, is_limited = quota.concerned(self._quotas(), path, more), self._is_limited(path, tenant)
+        quotas, is_limited = quota.concerned(self._settings().disk_quotas, path, more), self._is_limited(path, tenant)
         if not quotas and not is_limited:
             yield
             return
@@ -124,7 +119,7 @@ class DiskClaims:
         return tenant != OPERATOR and _device(Path(path).parent) in map(_device, self._own)
 
     def _check(self, path: str, more: int, tenant: Tenant, what: str, others: Sequence[_Disk]) -> None:
-        key, space, limits = _key(path), space_of(Path(path)), self._limits()
+        key, space, limits = _key(path), space_of(Path(path)), self._settings().limits
         claim = Claim(tenant=tenant, amounts={key: more})
         Node(limits=limits, capacity={key: space.size}).check(claim, Totals(each.claim for each in others), what)
         promised = sum(each.unwritten for each in others if key in each.claim.amounts)
@@ -135,7 +130,7 @@ class DiskClaims:
     def _others(self, *, prune: bool, only: str = "") -> Sequence[_Disk]:
         found = []
         with suppress(FileNotFoundError):
-            for link in self._directory.iterdir():
+            for link in CLAIMS.iterdir():
                 disk = _read(link, only)
                 if disk is not None:
                     found.append(disk)
@@ -152,18 +147,18 @@ class DiskClaims:
 
     def _record(self, path: str, inode: int, size: int, tenant: Tenant) -> None:
         claim = Claim(tenant=tenant, amounts={_key(path): size})
-        new = self._directory / "new"
+        new = CLAIMS / "new"
         new.unlink(missing_ok=True)
         new.symlink_to(json.dumps([path, inode, claim.to_text()]))
         new.replace(self._link(path))
 
     def _link(self, path: str) -> Path:
-        return self._directory / hashlib.sha256(os.fsencode(path)).hexdigest()[:32]
+        return CLAIMS / hashlib.sha256(os.fsencode(path)).hexdigest()[:32]
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with closing(lock_directory(self._directory)):
+        CLAIMS.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with closing(lock_directory(CLAIMS)):
             yield
 
 

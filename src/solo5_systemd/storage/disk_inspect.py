@@ -3,13 +3,12 @@
 import os
 import stat
 from dataclasses import dataclass
-from pathlib import Path
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.procfs import identity, open_path
 from solo5_systemd.storage.block_devices import directory_of, whole
-from solo5_systemd.storage.lock_records import LOCKS, holders
+from solo5_systemd.storage.lock_records import holders
 from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.storage.overlaps import kernel_use, overlapping
 
@@ -37,7 +36,7 @@ class DiskPath:
     use: str
 
 
-def inspect_path(text: str, locks: Path = LOCKS) -> DiskPath:
+def inspect_path(text: str) -> DiskPath:
     """Return what is at a path.
 
     Args:
@@ -66,7 +65,7 @@ def inspect_path(text: str, locks: Path = LOCKS) -> DiskPath:
         identity=identity(status),
         backing=Backing.DEVICE if is_device else Backing.FILE,
     )
-    held = holders(locks)
+    held = holders()
     tasks = [held[each] for each in (disk.identity, *overlapping(disk)) if each in held]
     use = kernel_use(disk)
     return DiskPath(

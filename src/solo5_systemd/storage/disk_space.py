@@ -13,8 +13,9 @@ from pathlib import Path
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.event_loop import off_the_loop
+from solo5_systemd.storage import lock_records
 from solo5_systemd.storage.changed_files import is_lost
-from solo5_systemd.storage.lock_records import LOCKS, disks_in, identity_of, read_record, records_of_tasks
+from solo5_systemd.storage.lock_records import disks_in, identity_of, read_record, records_of_tasks
 from solo5_systemd.storage.model import COPIES, SNAPSHOTS, Backing, FailedDisk, FullDiskChange
 
 TIMEOUT_S = 2.0
@@ -30,10 +31,7 @@ class DiskSpace:
     A look at the disks of running tasks costs one statvfs(2) for each file system with disks.
     """
 
-    def __init__(self, locks: Path = LOCKS, copies: Path = Path(COPIES), timeout: float = TIMEOUT_S) -> None:
-        self._locks = locks
-        self._copies = copies
-        self._timeout = timeout
+    def __init__(self) -> None:
         self._seen: frozenset[str] = frozenset()
         self._paths: dict[int, str] = {}
         self._full: Mapping[tuple[str, str], FailedDisk] = {}
@@ -49,7 +47,7 @@ class DiskSpace:
 
         def find() -> None:
             with suppress(OSError):  # not root, or a file system that has failed
-                found.extend(failed_disks(task, self._locks, self._copies))
+                found.extend(failed_disks(task))
 
         thread = await off_the_loop(lambda: self._run(find))
         return () if thread.is_alive() else tuple(found)
@@ -65,12 +63,12 @@ class DiskSpace:
     def _changes(self) -> Sequence[FullDiskChange]:
         """Return the same; one thread at most is left behind in a system call that hangs."""
         if self._looking is not None and self._looking.is_alive():
-            self._looking.join(self._timeout)
+            self._looking.join(TIMEOUT_S)
         else:
             self._looking = self._run(self._look)
         if self._looking.is_alive():
             raise HostError(
-                f"the file system of a disk has not answered for {self._timeout:.0f} s: expected its free space.",
+                f"the file system of a disk has not answered for {TIMEOUT_S:.0f} s: expected its free space.",
                 "A network file system may have lost its server: df",
             )
         found, self._found = self._found, []
@@ -83,7 +81,7 @@ class DiskSpace:
     def _run(self, function: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=function, name="disk-space", daemon=True)
         thread.start()
-        thread.join(self._timeout)
+        thread.join(TIMEOUT_S)
         return thread
 
     def look(self) -> Iterator[FullDiskChange]:
@@ -107,13 +105,13 @@ class DiskSpace:
     def _find_file_systems(self) -> None:
         """Read the lock files that are new, for a path on each file system."""
         try:
-            names = frozenset(os.listdir(self._locks))  # noqa: PTH208 - names, for one system call
+            names = frozenset(os.listdir(lock_records.LOCKS))  # noqa: PTH208 - names, for one system call
         except FileNotFoundError:
             names = frozenset()
         for name in names - self._seen:
             with suppress(OSError):
-                for disk in disks_in(read_record(self._locks / name)):
-                    if (path := _place(disk, self._copies)) is not None:
+                for disk in disks_in(read_record(lock_records.LOCKS / name)):
+                    if (path := _place(disk)) is not None:
                         self._paths[os.stat(path).st_dev] = path  # noqa: PTH116
         self._seen = names
 
@@ -129,15 +127,15 @@ class DiskSpace:
 
     def _full_disks(self) -> Mapping[tuple[str, str], FailedDisk]:
         found: dict[tuple[str, str], FailedDisk] = {}
-        for task, (identities, record) in records_of_tasks(self._locks).items():
+        for task, (identities, record) in records_of_tasks().items():
             for disk in disks_in(record):
                 with suppress(OSError):
-                    if (full := _full(disk, identities, self._copies)) is not None:
+                    if (full := _full(disk, identities)) is not None:
                         found[task, full.disk] = full
         return found
 
 
-def failed_disks(task: str, locks: Path = LOCKS, copies: Path = Path(COPIES)) -> Iterator[FailedDisk]:
+def failed_disks(task: str) -> Iterator[FailedDisk]:
     """Yield the disks of a task's last run that are on a full file system and have not all of their blocks.
 
     And those whose block device is gone.
@@ -145,20 +143,20 @@ def failed_disks(task: str, locks: Path = LOCKS, copies: Path = Path(COPIES)) ->
     Raises:
         OSError: a file cannot be read.
     """
-    identities, record = _last(task, locks)
+    identities, record = _last(task)
     for disk in disks_in(record):
         path = disk.get("path", "")
-        if (full := _full(disk, identities, copies)) is not None:
+        if (full := _full(disk, identities)) is not None:
             yield full
         elif disk.get("backing") == Backing.DEVICE and is_lost(path, identities):
             yield FailedDisk(disk=disk.get("disk", ""), path=path)
 
 
-def _last(task: str, locks: Path) -> tuple[set[tuple[int, int]], Mapping[str, object]]:
+def _last(task: str) -> tuple[set[tuple[int, int]], Mapping[str, object]]:
     """Return the newest record of a task, and the identities of its disks: the names of the record's file."""
     names: dict[int, set[tuple[int, int]]] = {}
     last: tuple[int, int, Mapping[str, object]] = (0, 0, {})
-    for name in locks.iterdir() if locks.is_dir() else ():
+    for name in lock_records.LOCKS.iterdir() if lock_records.LOCKS.is_dir() else ():
         with suppress(FileNotFoundError, ValueError):
             status, record = name.stat(), read_record(name)
             if record.get("task") == task:
@@ -167,10 +165,10 @@ def _last(task: str, locks: Path) -> tuple[set[tuple[int, int]], Mapping[str, ob
     return names.get(last[1], set()), last[2]
 
 
-def _full(disk: Mapping[str, str], identities: set[tuple[int, int]], copies: Path) -> FailedDisk | None:
+def _full(disk: Mapping[str, str], identities: set[tuple[int, int]]) -> FailedDisk | None:
     """Return a disk as full; None if it is not, or is no file, or its path resolves to another one by now."""
     path = disk.get("path", "")
-    place = _place(disk, copies)
+    place = _place(disk)
     if place is None or (place == path and not _may_grow(path, disk, identities)):
         return None
     with suppress(FileNotFoundError):
@@ -180,11 +178,11 @@ def _full(disk: Mapping[str, str], identities: set[tuple[int, int]], copies: Pat
     return None
 
 
-def _place(disk: Mapping[str, str], copies: Path) -> str | None:
+def _place(disk: Mapping[str, str]) -> str | None:
     """Return a path on the file system of a disk; None if it is memory."""
     backing = disk.get("backing")
     if backing == Backing.COPY:  # it has no name any more; its file system is that of the others
-        return str(copies)
+        return COPIES
     return None if backing == Backing.ARCHIVE else disk.get("path")
 
 

@@ -14,16 +14,16 @@ RECORD_MAX = 4 << 20
 """Bytes of a lock file that are read: of 63 disks, all with the paths of an archive."""
 
 
-def holders(directory: Path = LOCKS) -> Mapping[tuple[int, int], str]:
+def holders() -> Mapping[tuple[int, int], str]:
     """Return the locked disks by identity, each with the name of its task; empty for a reader.
 
     Raises:
         HostError: the directory cannot be used.
     """
-    return {identity: str(record.get("task", "")) for identity, record in _records(directory).items()}
+    return {identity: str(record.get("task", "")) for identity, record in _records().items()}
 
 
-def disks_of(task: str, directory: Path = LOCKS) -> Sequence[Mapping[str, str]]:
+def disks_of(task: str) -> Sequence[Mapping[str, str]]:
     """Return the disks of a running task, as its lock file has them.
 
     Each has `disk`, `backing`, `path`, `sha256`, its limits as `io`, and the names of its `devices`.
@@ -31,7 +31,7 @@ def disks_of(task: str, directory: Path = LOCKS) -> Sequence[Mapping[str, str]]:
     Raises:
         HostError: the directory cannot be used.
     """
-    return [*disks_in(records_of_tasks(directory).get(task, (set(), {}))[1])]
+    return [*disks_in(records_of_tasks().get(task, (set(), {}))[1])]
 
 
 def disks_in(record: Mapping[str, object]) -> Iterator[Mapping[str, str]]:
@@ -42,27 +42,27 @@ def disks_in(record: Mapping[str, object]) -> Iterator[Mapping[str, str]]:
             yield {str(key): str(value) for key, value in disk.items()}
 
 
-def records_of_tasks(directory: Path = LOCKS) -> Mapping[str, tuple[set[tuple[int, int]], Mapping[str, object]]]:
+def records_of_tasks() -> Mapping[str, tuple[set[tuple[int, int]], Mapping[str, object]]]:
     """Return the record of each running task, and the identities of its disks.
 
     Raises:
         HostError: the directory cannot be used.
     """
     found: dict[str, tuple[set[tuple[int, int]], Mapping[str, object]]] = {}
-    for identity, record in _records(directory).items():
+    for identity, record in _records().items():
         if task := str(record.get("task", "")):
             found.setdefault(task, (set(), record))[0].add(identity)
     return found
 
 
-def devices_of_tasks(directory: Path = LOCKS) -> Mapping[str, Mapping[str, Sequence[str]]]:
+def devices_of_tasks() -> Mapping[str, Mapping[str, Sequence[str]]]:
     """Return the names of the disks on each block device, by running task and name of the device.
 
     Raises:
         HostError: the directory cannot be used.
     """
     found: dict[str, dict[str, list[str]]] = {}
-    for task, (_, record) in records_of_tasks(directory).items():
+    for task, (_, record) in records_of_tasks().items():
         devices = found.setdefault(task, {})
         for disk in disks_in(record):
             for device in disk.get("devices", "").split():
@@ -70,17 +70,17 @@ def devices_of_tasks(directory: Path = LOCKS) -> Mapping[str, Mapping[str, Seque
     return found
 
 
-def _records(directory: Path) -> Mapping[tuple[int, int], Mapping[str, object]]:
+def _records() -> Mapping[tuple[int, int], Mapping[str, object]]:
     found: dict[tuple[int, int], Mapping[str, object]] = {}
     try:
-        with closing(lock_directory(directory)):
-            for name in directory.iterdir():
+        with closing(lock_directory(LOCKS)):
+            for name in LOCKS.iterdir():
                 if is_locked(name):
                     found[identity_of(name)] = read_record(name)
     except FileNotFoundError:
         return found
     except OSError as error:
-        raise HostError(f"the locks of disks in {directory} cannot be read: {error.strerror}.") from error
+        raise HostError(f"the locks of disks in {LOCKS} cannot be read: {error.strerror}.") from error
     return found
 
 
@@ -105,15 +105,15 @@ def identity_of(name: Path) -> tuple[int, int]:
     return int(device, 16), int(inode, 16)
 
 
-def is_any_locked(names: Iterable[str], directory: Path = LOCKS) -> bool:
+def is_any_locked(names: Iterable[str]) -> bool:
     """Return whether one of some disks is locked.
 
     Raises:
         OSError: the directory cannot be opened.
     """
     try:
-        guard = lock_directory(directory)
+        guard = lock_directory(LOCKS)
     except FileNotFoundError:
         return False
     with closing(guard):
-        return any(is_locked(directory / name) for name in names)
+        return any(is_locked(LOCKS / name) for name in names)

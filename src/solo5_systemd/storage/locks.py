@@ -23,12 +23,13 @@ from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.locks import closing, is_locked, lock_directory, try_lock
 from solo5_systemd.base.locks import lock as file_lock
 from solo5_systemd.settings.records import document
-from solo5_systemd.storage.lock_records import LOCKS, name_of
+from solo5_systemd.storage import lock_records
+from solo5_systemd.storage.lock_records import name_of
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.storage.overlaps import check_distinct, overlapping
 
 
-def lock(disks: Sequence[Disk], *, directory: Path = LOCKS, task: str = "") -> int:
+def lock(disks: Sequence[Disk], *, task: str = "") -> int:
     """Lock all disks until the returned descriptor, and every duplicate in any process, is closed.
 
     Args:
@@ -43,26 +44,26 @@ def lock(disks: Sequence[Disk], *, directory: Path = LOCKS, task: str = "") -> i
         HostError: the directory cannot be used.
     """
     check_distinct(disks)
-    names = [directory / name_of(disk.identity) for disk in disks]
-    with _guarded(directory):
+    names = [lock_records.LOCKS / name_of(disk.identity) for disk in disks]
+    with _guarded() as directory:
         for disk, name in zip(disks, names, strict=True):
             if is_locked(name) or any(is_locked(directory / name_of(each)) for each in overlapping(disk)):
                 raise taken(disk)
         record = {"task": task, "disks": [_disk_record(disk) for disk in disks], **_archives(disks)} if task else {}
-        return _linked(directory, names, json.dumps(record))
+        return _linked(names, json.dumps(record))
 
 
-def lock_shared(disk: Disk, *, directory: Path = LOCKS) -> int:
+def lock_shared(disk: Disk) -> int:
     """Lock a disk for reading, beside other readers, until the returned descriptor is closed.
 
     Raises:
         TakenError: a task has the disk, and may write it.
         HostError: the directory cannot be used.
     """
-    name = directory / name_of(disk.identity)
-    with _guarded(directory):
+    name = lock_records.LOCKS / name_of(disk.identity)
+    with _guarded():
         if not is_locked(name):
-            return _linked(directory, [name], "{}", shared=True)
+            return _linked([name], "{}", shared=True)
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         if not try_lock(descriptor, shared=True):
             os.close(descriptor)
@@ -71,17 +72,19 @@ def lock_shared(disk: Disk, *, directory: Path = LOCKS) -> int:
 
 
 @contextmanager
-def _guarded(directory: Path) -> Iterator[None]:
+def _guarded() -> Iterator[Path]:
+    directory = lock_records.LOCKS
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with closing(lock_directory(directory)):
-            yield
+            yield directory
     except OSError as error:
         raise HostError(f"disks cannot be locked in {directory}: {error.strerror}.") from error
 
 
-def remove_stale(directory: Path = LOCKS) -> None:
+def remove_stale() -> None:
     """Remove the lock files of disks that no task has locked."""
+    directory = lock_records.LOCKS
     try:
         with closing(lock_directory(directory)):
             for name in directory.iterdir():
@@ -118,11 +121,11 @@ def _archives(disks: Sequence[Disk]) -> Mapping[str, object]:
     return {"archives": found} if found else {}
 
 
-def _linked(directory: Path, names: Sequence[Path], content: str, *, shared: bool = False) -> int:
+def _linked(names: Sequence[Path], content: str, *, shared: bool = False) -> int:
     """Create a locked file, and give it its names."""
-    descriptor = _make_lock_file(directory, content.encode())
+    descriptor = _make_lock_file(content.encode())
     try:
-        file_lock(descriptor, directory, shared=shared, timeout_s=0.0)  # no other process has the file
+        file_lock(descriptor, lock_records.LOCKS, shared=shared, timeout_s=0.0)  # no other process has the file
         for name in names:
             name.unlink(missing_ok=True)
             link_unnamed(descriptor, name)
@@ -132,8 +135,8 @@ def _linked(directory: Path, names: Sequence[Path], content: str, *, shared: boo
     return descriptor
 
 
-def _make_lock_file(directory: Path, content: bytes) -> int:
+def _make_lock_file(content: bytes) -> int:
     """Create a file without a name (O_TMPFILE) and return a read-only descriptor."""
-    with closing(open_unnamed(directory, 0o400)) as writable:
+    with closing(open_unnamed(lock_records.LOCKS, 0o400)) as writable:
         os.write(writable, content)
         return os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC)

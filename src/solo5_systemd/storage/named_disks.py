@@ -17,7 +17,7 @@ from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName, DiskName, disk_name
 from solo5_systemd.base.procfs import identity
 from solo5_systemd.storage.disk_claims import DiskClaims
-from solo5_systemd.storage.lock_records import LOCKS, holders
+from solo5_systemd.storage.lock_records import holders
 from solo5_systemd.storage.locks import lock, lock_shared
 from solo5_systemd.storage.model import NAMED_DISKS, SECTOR_SIZE, Backing, Disk, NewFile
 from solo5_systemd.storage.new_file import create_file
@@ -59,13 +59,11 @@ class NamedDisks:
     def __init__(
         self,
         directory: Path = Path(NAMED_DISKS),
-        locks: Path = LOCKS,
         owner: int = _ROOT,
         claims: DiskClaims | None = None,
     ) -> None:
         self.claims = claims or DiskClaims()
         self.directory = directory
-        self.locks = locks
         self.owner = owner
 
     def all(self) -> tuple[NamedDisk, ...]:
@@ -77,7 +75,7 @@ class NamedDisks:
         names = [name for name in names_in(self.directory, "disks") if not name.startswith(".")]
         if not names:
             return ()
-        held = holders(self.locks)
+        held = holders()
         found = (self._described(DiskName(name), held) for name in names)
         return tuple(disk for disk in found if disk is not None)
 
@@ -88,7 +86,7 @@ class NamedDisks:
             NotFoundError: there is none of this name.
             HostError: its file cannot be read.
         """
-        found = self._described(name, holders(self.locks))
+        found = self._described(name, holders())
         if found is None:
             raise _missing(name)
         return found
@@ -282,9 +280,9 @@ class NamedDisks:
         )
         check_unused(disk)
         try:
-            return lock_shared(disk, directory=self.locks) if shared else lock([disk], directory=self.locks)
+            return lock_shared(disk) if shared else lock([disk])
         except TakenError as error:
-            task = holders(self.locks).get(disk.identity)
+            task = holders().get(disk.identity)
             who = f"task {task}" if task else "another process"
             hint = f"Stop it first: solo5ctl stop {task}" if task else "Wait until it is done."
             raise TakenError(f"disk {name!r} is in use by {who}: expected a disk that none has.", hint) from error

@@ -6,18 +6,17 @@ The lock file of a task has the SHA-256 of its archives, and how to read their f
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.locks import closing
 from solo5_systemd.settings.records import record
 from solo5_systemd.storage.archive_files import write_archive
-from solo5_systemd.storage.lock_records import LOCKS, disks_in, records_of_tasks
+from solo5_systemd.storage.lock_records import disks_in, records_of_tasks
 from solo5_systemd.storage.model import ArchiveRequest, DiskRequest
 
 
-def outdated(task: str, directory: Path = LOCKS) -> Mapping[str, bool]:
+def outdated(task: str) -> Mapping[str, bool]:
     """Return whether the files of each archive of a running task have another SHA-256 now.
 
     Files that cannot be archived have another one, too. Archives of credentials are absent.
@@ -25,7 +24,7 @@ def outdated(task: str, directory: Path = LOCKS) -> Mapping[str, bool]:
     Raises:
         HostError: the directory of locks cannot be read.
     """
-    _, held = records_of_tasks(directory).get(task, (set(), {}))
+    _, held = records_of_tasks().get(task, (set(), {}))
     return {request.disk: _digest_now(request) != start for request, start in _archives(held)}
 
 

@@ -14,7 +14,6 @@ from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.procfs import ROOT, existing, identity, mount_points, path_of
 from solo5_systemd.settings.solo5_toml import TASK_UIDS
-from solo5_systemd.storage.lock_records import LOCKS
 from solo5_systemd.storage.locks import lock, taken
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.storage.title import read_title, write_title
@@ -79,7 +78,7 @@ LOCK_TIMEOUT_S = 2.0
 LOCK_INTERVAL_S = 0.02
 
 
-def reclaim_disk(uid: int, disk: Disk, *, locks: Path = LOCKS, lock_timeout: float = LOCK_TIMEOUT_S) -> None:
+def reclaim_disk(uid: int, disk: Disk) -> None:
     """Change the owner of a given disk from a task's user to root; on stable storage when this returns.
 
     A disk without a title, of which `owner` is another user, becomes that user's again.
@@ -89,7 +88,6 @@ def reclaim_disk(uid: int, disk: Disk, *, locks: Path = LOCKS, lock_timeout: flo
     Args:
         uid: the task's user.
         disk: the disk as it was given; the device number may have changed at a boot.
-        lock_timeout: seconds to wait for the disk lock.
 
     Raises:
         HostError: the disk may still belong to the user.
@@ -100,7 +98,7 @@ def reclaim_disk(uid: int, disk: Disk, *, locks: Path = LOCKS, lock_timeout: flo
             return
         with closing(opened) as descriptor:
             if _is_owned_by(uid, disk, descriptor):
-                _take_back_locked(uid, disk, descriptor, locks, lock_timeout)
+                _take_back_locked(uid, disk, descriptor)
     except OSError as error:
         raise _reclaim_error(uid, disk, f"{error.strerror}") from error
 
@@ -160,13 +158,13 @@ def _is_filesystem_of(disk: Disk, path: str) -> bool:
     return Path(path).lstat().st_dev == disk.identity[0] or os.statvfs(path).f_fsid == disk.filesystem != 0
 
 
-def _take_back_locked(uid: int, disk: Disk, descriptor: int, locks: Path, timeout: float) -> None:
+def _take_back_locked(uid: int, disk: Disk, descriptor: int) -> None:
     """Take the disk back with its lock, if the user still owns it: under the lock, no task can be given the disk."""
     found = replace(disk, identity=identity(os.fstat(descriptor)))
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
     while os.fstat(descriptor).st_uid == uid:
         try:
-            held = lock([found], directory=locks)
+            held = lock([found])
         except TakenError as error:
             if time.monotonic() > deadline:
                 raise _reclaim_error(uid, disk, "it is in use") from error

@@ -52,7 +52,7 @@ def copied_bytes(disk: Disk, directory: Path) -> int:
     return 0
 
 
-def make_copy(request: DiskRequest, original: Disk, copies: StartDirectories, locks: Path, planned: Disk) -> MadeDisk:
+def make_copy(request: DiskRequest, original: Disk, copies: StartDirectories, planned: Disk) -> MadeDisk:
     """Make a private copy of a file, which has a name until `ImageFiles.release`.
 
     The file has a shared lock meanwhile: any number of starts copy it at a time, and no task writes it.
@@ -66,7 +66,7 @@ def make_copy(request: DiskRequest, original: Disk, copies: StartDirectories, lo
         HostError: it cannot be copied, or has become larger.
     """
     check_unused(original)
-    with closing(lock_shared(original, directory=locks)), copies.filled() as made:
+    with closing(lock_shared(original)), copies.filled() as made:
         path = made.path / request.disk
         _copy(request, original, path, planned)
         return _made(planned_copy(request, original.path), made, path)

@@ -6,7 +6,7 @@ tasks of other drivers in a volume, are not limited: what they have written coun
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,8 +17,6 @@ from solo5_systemd.storage.model import NAMED_DISKS, SNAPSHOTS
 
 Quotas = Mapping[str, int]
 """Bytes, by directory."""
-
-GetQuotas = Callable[[], Quotas]
 
 _UNCOUNTED = f"{NAMED_DISKS}/{SNAPSHOTS}"
 """Snapshots share the blocks of their disks, and are made by root only."""

@@ -123,7 +123,7 @@ class Snapshots:
             HostError: the file system cannot share blocks, or the task has ended.
         """
         with ExitStack() as stack:
-            held = disks_of(task, self._disks.locks)
+            held = disks_of(task)
             disks = tuple(disk_name(Path(each["path"]).name) for each in held if self._is_named(each))
             others = tuple(each for each in held if not self._is_named(each) and each.get("backing") not in PRIVATE)
             if not disks:
@@ -360,7 +360,7 @@ class Instant:
 
     def prepare(self) -> None:
         """Check that the task still has the disks, and write their dirty pages, for which a reflink would wait."""
-        held = holders(self._disks.locks)
+        held = holders()
         for part in self._parts:
             if held.get(identity(os.fstat(part.source))) != self._task:
                 raise HostError(

@@ -26,7 +26,7 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.locks import closing, lock, lock_directory, try_lock
 from solo5_systemd.base.mounts import detach
 from solo5_systemd.base.procfs import identity
-from solo5_systemd.storage.lock_records import LOCKS, is_any_locked
+from solo5_systemd.storage.lock_records import is_any_locked
 from solo5_systemd.storage.model import StartDirectory
 
 PID1_ROOT = "/proc/1/root"
@@ -52,14 +52,12 @@ class StartDirectories:
         what: str = "disks of starts",
         mount: Callable[[str], None] | None = None,
         root: str = PID1_ROOT,
-        locks: Path = LOCKS,
     ) -> None:
         # By a link, /var/lib/solo5 may be on a larger disk; the kernel reports paths without links.
         self.directory = directory.resolve()
         self._what = what
         self._mount = mount
         self._root = root
-        self._locks = locks
 
     def make(self) -> StartDirectory:
         """Make a locked directory; directories of killed starts are removed first.
@@ -133,7 +131,7 @@ class StartDirectories:
             except FileNotFoundError:  # the start has finished since the directory was listed
                 continue
             with closing(descriptor):
-                if not try_lock(descriptor) or is_any_locked([file.name for file in each.iterdir()], self._locks):
+                if not try_lock(descriptor) or is_any_locked([file.name for file in each.iterdir()]):
                     continue  # the start is in progress
                 left.append(str(each))
                 if not dry_run:

@@ -60,10 +60,7 @@ class Machine(KernelReads):
         from solo5_systemd.storage.disk_claims import DiskClaims
         from solo5_systemd.users.registry import Registry
 
-        claims = DiskClaims(
-            lambda: self._settings().limits, Registry().copies, quotas=lambda: self._settings().disk_quotas
-        )
-        return ImageFiles(_recorded_owner, claims=claims)
+        return ImageFiles(_recorded_owner, claims=DiskClaims(self._settings, Registry().copies))
 
     @cached_property
     def users(self) -> "Users":

@@ -28,7 +28,7 @@ from solo5_systemd.storage.snapshots import Snapshots
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    disks = NamedDisks(tmp_path / "disks", tmp_path / "locks", os.getuid())
+    disks = NamedDisks(tmp_path / "disks", os.getuid())
     monkeypatch.setattr(disk_module, "_disks", lambda: disks)
     taken = Snapshots(disks)
     monkeypatch.setattr(disk_module, "_snapshots", lambda: taken)
@@ -46,7 +46,7 @@ def test_create_prints_the_name_and_ls_the_disks(solo5ctl: Solo5ctl, directory: 
         disk=DeviceName("d"), path=str(directory / "data"),
         identity=(status.st_dev, status.st_ino),
     )  # fmt: skip
-    held = lock([disk], directory=tmp_path / "locks", task="web")
+    held = lock([disk], task="web")
     _, data, full = solo5ctl("disk", "ls").out.splitlines()
     assert data.split() == ["data", "64M", "0", "web", "now"]
     assert full.split()[:4] == ["full", "1M", "1M", "-"]
@@ -201,7 +201,7 @@ def of_web(directory: Path, locks: Path, *others: tuple[str, Backing]) -> int:
         replace(named, disk=DeviceName(name), path=f"/srv/{name}.img", identity=(1, number), backing=backing)
         for number, (name, backing) in enumerate(others)
     ]
-    return lock([named, *disks], directory=locks, task="web")
+    return lock([named, *disks], task="web")
 
 
 def test_snapshots_of_a_free_disk(solo5ctl: Solo5ctl, directory: Path, reflinks: None) -> None:

@@ -15,7 +15,6 @@ from tests.support.fakes.tasks import running
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName, TaskName
-from solo5_systemd.cli import disk_usage
 from solo5_systemd.cli.disk_usage import disks_json, full_disks, with_disks
 from solo5_systemd.cli.metric_families import families, openmetrics
 from solo5_systemd.cli.task_output import Details, task_fields
@@ -23,7 +22,7 @@ from solo5_systemd.cli.usage_table import usage_json
 from solo5_systemd.cli.verbs import stats
 from solo5_systemd.storage import lock_records, outdated_archives
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, BlockDevice, IoLimits
-from solo5_systemd.storage.lock_records import disks_of, records_of_tasks
+from solo5_systemd.storage.lock_records import disks_of
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk, FailedDisk, FullDiskChange
 
@@ -48,7 +47,7 @@ def engine() -> FakeRuntime:
 
 
 @pytest.fixture
-def locks(tmp_path: Path) -> Iterator[Path]:
+def held_disks() -> Iterator[None]:
     """A directory with the locks of running tasks; web has two disks on vda, one of them by a mapped device."""
     limited = IoLimits(read_bps=10_000_000)
     with ExitStack() as held:
@@ -57,12 +56,12 @@ def locks(tmp_path: Path) -> Iterator[Path]:
             "other": [disk("data", 5, VDA)],
             "": [disk("read", 6, VDA)],
         }.items():
-            held.callback(os.close, lock(disks, directory=tmp_path, task=task))
-        yield tmp_path
+            held.callback(os.close, lock(disks, task=task))
+        yield
 
 
-def test_a_sample_has_the_names_of_the_disks_on_each_device(locks: Path) -> None:
-    found = with_disks({WEB: FULL, IDLE: UNKNOWN}, locks)
+def test_a_sample_has_the_names_of_the_disks_on_each_device(held_disks: None) -> None:
+    found = with_disks({WEB: FULL, IDLE: UNKNOWN})
     assert found[WEB].disks == {"dm-0": ["data"], "vda": ["data", "log"]}
     assert found[IDLE].disks == {}
     assert usage_json("web", None, found[WEB])["disks"] == [{"device": "vda", "disks": ["data", "log"], **COUNTS}]
@@ -71,18 +70,18 @@ def test_a_sample_has_the_names_of_the_disks_on_each_device(locks: Path) -> None
 
 
 def test_disks_that_are_not_known_are_absent(tmp_path: Path) -> None:
-    found = with_disks({WEB: FULL}, tmp_path / "none")
+    found = with_disks({WEB: FULL})
     assert usage_json("web", None, found[WEB])["disks"] == [{"device": "vda", **COUNTS}]
     assert 'solo5_task_block_reads_total{task="web",device="vda"} 1' in openmetrics(families([], {}, found, []))
 
 
 def test_locks_are_not_read_where_no_device_was_used(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert with_disks({IDLE: UNKNOWN}, tmp_path / "file")[IDLE].disks == {}
+    (tmp_path / "locks").touch()
+    assert with_disks({IDLE: UNKNOWN})[IDLE].disks == {}
 
 
-def test_a_disk_has_its_devices_limits_and_counters(locks: Path) -> None:
-    data, log, nowhere = disks_json(disks_of("web", locks), FULL)
+def test_a_disk_has_its_devices_limits_and_counters(held_disks: None) -> None:
+    data, log, nowhere = disks_json(disks_of("web"), FULL)
     assert data["devices"] == ["dm-0", "vda"]
     assert data["io_limits"] == {"read_bps": "10M"}
     assert data["device_io"] == log["device_io"] == COUNTS, "the first of its devices that has counters"
@@ -98,18 +97,16 @@ def test_a_disk_has_its_devices_limits_and_counters(locks: Path) -> None:
     ]
 
 
-def test_counters_that_are_not_known_are_absent_and_never_zero(locks: Path) -> None:
+def test_counters_that_are_not_known_are_absent_and_never_zero(held_disks: None) -> None:
     unused = replace(FULL, usage=replace(FULL.usage, disks={}))
     for sample in (None, UNKNOWN, unused):
-        assert all("device_io" not in each for each in disks_json(disks_of("web", locks), sample))
+        assert all("device_io" not in each for each in disks_json(disks_of("web"), sample))
 
 
 def test_stats_inspect_and_metrics_name_disks_for_root(
-    solo5ctl: Solo5ctl, engine: FakeRuntime, locks: Path, monkeypatch: pytest.MonkeyPatch
+    solo5ctl: Solo5ctl, engine: FakeRuntime, held_disks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stats, "FIRST_INTERVAL_S", 0)
-    monkeypatch.setattr(disk_usage, "with_disks", lambda samples: with_disks(samples, locks))
-    monkeypatch.setattr(lock_records, "records_of_tasks", lambda *_: records_of_tasks(locks))
     for root, named in ((True, True), (False, False)):
         engine.rounds = iter([{WEB: FULL}] * 2)
         [row] = json.loads(solo5ctl("stats", "--json", "--no-stream", "web", root=root).out)
@@ -122,12 +119,10 @@ def test_stats_inspect_and_metrics_name_disks_for_root(
 
 
 def test_inspect_and_metrics_name_disks_on_full_file_systems(
-    solo5ctl: Solo5ctl, engine: FakeRuntime, locks: Path, monkeypatch: pytest.MonkeyPatch
+    solo5ctl: Solo5ctl, engine: FakeRuntime, held_disks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = FullDiskChange(task="web", disk=FailedDisk(disk="log", path="/srv/log", free=0), full=True)
     space = engine.machine.disk_space
-    monkeypatch.setattr(disk_usage, "with_disks", lambda samples: with_disks(samples, locks))
-    monkeypatch.setattr(lock_records, "records_of_tasks", lambda *_: records_of_tasks(locks))
     for root in (True, False):
         space.changed = [full]
         engine.rounds = iter([{WEB: FULL}])

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.fast.storage.conftest import in_bytes
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, SettingsError, TakenError
 from solo5_systemd.base.names import DeviceName
@@ -17,6 +18,8 @@ from solo5_systemd.base.procfs import identity
 from solo5_systemd.host_volume import plugin
 from solo5_systemd.host_volume.request import GRAIN, CreateRequest
 from solo5_systemd.settings.node_limits import Limits, Resource, Scope, Share, tenant
+from solo5_systemd.settings.solo5_toml import Settings
+from solo5_systemd.storage import disk_claims
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk
 
@@ -28,9 +31,19 @@ def volumes(tmp_path: Path) -> Path:
     return tmp_path / "host_volumes"
 
 
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(plugin, "STATE", tmp_path / "state")
+    monkeypatch.setattr(disk_claims, "CLAIMS", tmp_path / "claims")
+    monkeypatch.setattr(plugin, "LOCK_TIMEOUT_S", 0.05)
+    set_limits(monkeypatch)
     return tmp_path / "state"
+
+
+def set_limits(
+    monkeypatch: pytest.MonkeyPatch, limits: Limits | None = None, quotas: dict[str, int] | None = None
+) -> None:
+    monkeypatch.setattr(plugin, "read_settings", in_bytes(quotas or {}, limits))
 
 
 def request(volumes: Path, size: int = 2 * GRAIN, size_max: int | None = None, *, full: bool = False) -> CreateRequest:
@@ -48,16 +61,16 @@ def removal(volumes: Path) -> tuple[str, str]:
     return "data", str(volumes / ID)
 
 
-def test_create_makes_a_sparse_image_that_only_root_may_read(volumes: Path, state: Path) -> None:
-    assert plugin.create(request(volumes), state) == 2 * GRAIN
+def test_create_makes_a_sparse_image_that_only_root_may_read(volumes: Path) -> None:
+    assert plugin.create(request(volumes)) == 2 * GRAIN
     image = (volumes / ID / "disk.img").stat()
     assert (image.st_size, image.st_blocks, image.st_mode & 0o7777) == (2 * GRAIN, 0, 0o600)
     assert (volumes / ID).stat().st_mode & 0o7777 == 0o700
     assert [p.name for p in (volumes / ID).iterdir()] == ["disk.img"]
 
 
-def test_preallocated_image_has_its_blocks(volumes: Path, state: Path) -> None:
-    plugin.create(request(volumes, full=True), state)
+def test_preallocated_image_has_its_blocks(volumes: Path) -> None:
+    plugin.create(request(volumes, full=True))
     assert (volumes / ID / "disk.img").stat().st_blocks * 512 >= 2 * GRAIN
 
 
@@ -67,97 +80,102 @@ def test_a_volume_leaves_half_of_the_file_system_to_other_namespaces(volumes: Pa
     status = os.statvfs(volumes.parent)
     half = status.f_blocks * status.f_frsize // 2
     with pytest.raises(InvalidRequestError, match=f"bytes of disks in .*the limit of namespace 'shop' is {half}, of"):
-        plugin.create(request(volumes, half + GRAIN, full=full), state)
+        plugin.create(request(volumes, half + GRAIN, full=full))
     assert not list(volumes.iterdir())
 
 
 @pytest.mark.parametrize("full", [True, False])
-def test_a_volume_leaves_the_reserve_and_what_others_may_write(volumes: Path, state: Path, *, full: bool) -> None:
+def test_a_volume_leaves_the_reserve_and_what_others_may_write(
+    volumes: Path, monkeypatch: pytest.MonkeyPatch, *, full: bool
+) -> None:
     free = os.statvfs(volumes.parent).f_bavail * os.statvfs(volumes.parent).f_frsize
-    limits = Limits(reserve_mb=(free >> 20) - 100)
-    plugin.create(request(volumes, 60 << 20), state, limits=lambda: limits)
+    set_limits(monkeypatch, Limits(reserve_mb=(free >> 20) - 100))
+    plugin.create(request(volumes, 60 << 20))
     other = replace(request(volumes, 60 << 20, full=full), directory=str(volumes / ID.replace("3", "4")))
     with pytest.raises(HostError, match=f"can take {60 << 20} bytes of .*, {60 << 20} are promised to others, and"):
-        plugin.create(other, state, limits=lambda: limits)
+        plugin.create(other)
     assert [path.name for path in volumes.iterdir()] == [ID]
-    plugin.delete(*removal(volumes), state)
-    assert plugin.create(other, state, limits=lambda: limits) == 60 << 20, "what is gone takes nothing"
+    plugin.delete(*removal(volumes))
+    assert plugin.create(other) == 60 << 20, "what is gone takes nothing"
 
 
-def test_volumes_of_a_namespace_have_its_limit_together(volumes: Path, state: Path) -> None:
-    limits = Limits(shares={Scope.NAMESPACE: Share(amounts={Resource.DISKS: 3 * GRAIN})})
+def test_volumes_of_a_namespace_have_its_limit_together(volumes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_limits(monkeypatch, Limits(shares={Scope.NAMESPACE: Share(amounts={Resource.DISKS: 3 * GRAIN})}))
     made = replace(request(volumes), directory=str(volumes / ID.replace("3", "4")))
-    plugin.create(made, state, limits=lambda: limits)
+    plugin.create(made)
     with pytest.raises(TakenError, match=f"expected at most {GRAIN}, since the limit of namespace 'shop'"):
-        plugin.create(request(volumes), state, limits=lambda: limits)
-    plugin.create(replace(request(volumes), tenant=tenant("bank", "")), state, limits=lambda: limits)
+        plugin.create(request(volumes))
+    plugin.create(replace(request(volumes), tenant=tenant("bank", "")))
     with pytest.raises(TakenError, match=f"would have {2 * GRAIN} bytes of disks in"):
-        plugin.create(replace(made, size=4 * GRAIN), state, limits=lambda: limits)
-    assert plugin.create(replace(made, size=3 * GRAIN), state, limits=lambda: limits) == 3 * GRAIN
+        plugin.create(replace(made, size=4 * GRAIN))
+    assert plugin.create(replace(made, size=3 * GRAIN)) == 3 * GRAIN
 
 
-def test_a_volume_beyond_the_quota_is_refused_and_one_that_exists_is_kept(volumes: Path, state: Path) -> None:
-    quotas = {str(volumes): 3 * GRAIN}
-    assert plugin.create(request(volumes), state, lambda: quotas) == 2 * GRAIN
+def test_a_volume_beyond_the_quota_is_refused_and_one_that_exists_is_kept(
+    volumes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_limits(monkeypatch, quotas={str(volumes): 3 * GRAIN})
+    assert plugin.create(request(volumes)) == 2 * GRAIN
     other = replace(request(volumes), name="other", directory=str(volumes / ID.replace("3", "4")))
     words = (
         f"volume other would take {2 * GRAIN} bytes: expected at most {GRAIN}, since the quota of {volumes} is "
         f"{3 * GRAIN} bytes and the files in it have {2 * GRAIN}"
     )
     with pytest.raises(HostError, match=re.escape(words)):
-        plugin.create(other, state, lambda: quotas)
+        plugin.create(other)
     assert [path.name for path in volumes.iterdir()] == [ID]
     with pytest.raises(HostError, match=f"volume data would take {2 * GRAIN} bytes: expected at most {GRAIN}"):
-        plugin.create(request(volumes, 4 * GRAIN), state, lambda: quotas)
-    assert plugin.create(request(volumes, 3 * GRAIN), state, lambda: quotas) == 3 * GRAIN, "up to the quota"
+        plugin.create(request(volumes, 4 * GRAIN))
+    assert plugin.create(request(volumes, 3 * GRAIN)) == 3 * GRAIN, "up to the quota"
 
-    def invalid() -> dict[str, int]:
+    def invalid() -> Settings:
         raise SettingsError("/etc/solo5/x.toml is wrong.")
 
-    assert plugin.create(request(volumes), state, invalid) == 3 * GRAIN, "nothing is made, nothing is read"
+    monkeypatch.setattr(plugin, "read_settings", invalid)
+    assert plugin.create(request(volumes)) == 3 * GRAIN, "nothing is made, nothing is read"
     with pytest.raises(SettingsError):
-        plugin.create(other, state, invalid)
+        plugin.create(other)
     assert [path.name for path in volumes.iterdir()] == [ID]
 
 
-def test_repeated_create_keeps_the_data(volumes: Path, state: Path) -> None:
-    plugin.create(request(volumes), state)
+def test_repeated_create_keeps_the_data(volumes: Path) -> None:
+    plugin.create(request(volumes))
     (volumes / ID / "disk.img").write_bytes(b"kept".ljust(2 * GRAIN))
-    assert plugin.create(request(volumes), state) == 2 * GRAIN
-    assert plugin.create(request(volumes, GRAIN), state) == 2 * GRAIN, "it is not made smaller"
-    assert plugin.create(request(volumes, 3 * GRAIN), state) == 3 * GRAIN, "it grows"
+    assert plugin.create(request(volumes)) == 2 * GRAIN
+    assert plugin.create(request(volumes, GRAIN)) == 2 * GRAIN, "it is not made smaller"
+    assert plugin.create(request(volumes, 3 * GRAIN)) == 3 * GRAIN, "it grows"
     assert (volumes / ID / "disk.img").read_bytes().startswith(b"kept ")
 
 
 def test_create_after_a_kill_before_the_record(volumes: Path, state: Path) -> None:
-    plugin.create(request(volumes), state)
+    plugin.create(request(volumes))
     (state / ID).unlink()
-    assert plugin.create(request(volumes), state) == 2 * GRAIN
+    assert plugin.create(request(volumes)) == 2 * GRAIN
     assert (state / ID).read_text() == str(volumes / ID)
 
 
-def test_lost_image_is_not_replaced_by_a_blank_one(volumes: Path, state: Path) -> None:
+def test_lost_image_is_not_replaced_by_a_blank_one(volumes: Path) -> None:
     """As on a file system that is not mounted when the agent starts."""
-    plugin.create(request(volumes), state)
+    plugin.create(request(volumes))
     (volumes / ID / "disk.img").unlink()
     (volumes / ID).rmdir()
     with pytest.raises(HostError, match="volume data has lost its disk image"):
-        plugin.create(request(volumes), state)
+        plugin.create(request(volumes))
     assert not (volumes / ID).exists()
-    plugin.delete(*removal(volumes), state)
-    assert plugin.create(request(volumes), state) == 2 * GRAIN, "deleted, it may be created anew"
+    plugin.delete(*removal(volumes))
+    assert plugin.create(request(volumes)) == 2 * GRAIN, "deleted, it may be created anew"
 
 
-def test_volume_that_was_created_elsewhere_is_refused(volumes: Path, state: Path, tmp_path: Path) -> None:
-    plugin.create(request(volumes), state)
+def test_volume_that_was_created_elsewhere_is_refused(volumes: Path, tmp_path: Path) -> None:
+    plugin.create(request(volumes))
     with pytest.raises(HostError, match=f"was created as {volumes}/{ID}: expected {tmp_path}/new/{ID}"):
-        plugin.create(request(tmp_path / "new"), state)
+        plugin.create(request(tmp_path / "new"))
 
 
-def test_image_beyond_its_maximum_is_refused(volumes: Path, state: Path) -> None:
-    plugin.create(request(volumes), state)
+def test_image_beyond_its_maximum_is_refused(volumes: Path) -> None:
+    plugin.create(request(volumes))
     with pytest.raises(InvalidRequestError, match=f"has {2 * GRAIN} bytes: expected at most capacity_max {GRAIN}"):
-        plugin.create(request(volumes, GRAIN, GRAIN), state)
+        plugin.create(request(volumes, GRAIN, GRAIN))
 
 
 def link(image: Path, victim: Path) -> None:
@@ -177,57 +195,57 @@ def directory(image: Path, victim: Path) -> None:
 
 
 @pytest.mark.parametrize("plant", [link, hard_link, fifo, directory])
-def test_planted_image_is_neither_used_nor_followed(volumes: Path, state: Path, tmp_path: Path, plant) -> None:  # type: ignore[no-untyped-def]
+def test_planted_image_is_neither_used_nor_followed(volumes: Path, tmp_path: Path, plant) -> None:  # type: ignore[no-untyped-def]
     """Planted by a container that has the same volume."""
     victim = tmp_path / "victim"
     victim.write_text("victim")
-    plugin.create(request(volumes), state)
+    plugin.create(request(volumes))
     (volumes / ID / "disk.img").unlink()
     plant(volumes / ID / "disk.img", victim)
     with pytest.raises(InvalidRequestError, match="is no disk image"):
-        plugin.create(request(volumes), state)
-    plugin.delete(*removal(volumes), state, locks=tmp_path / "locks")
+        plugin.create(request(volumes))
+    plugin.delete(*removal(volumes))
     assert victim.read_text() == "victim"
     assert not (volumes / ID).exists()
 
 
 @pytest.mark.parametrize("name", ["disk.img", "below/other.img"])
-def test_delete_is_refused_while_a_task_has_a_file_of_it(volumes: Path, state: Path, tmp_path: Path, name: str) -> None:
-    plugin.create(request(volumes), state)
+def test_delete_is_refused_while_a_task_has_a_file_of_it(volumes: Path, tmp_path: Path, name: str) -> None:
+    plugin.create(request(volumes))
     file = volumes / ID / name
     file.parent.mkdir(exist_ok=True)
     file.touch()
     used = Disk(disk=DeviceName("d"), path=str(file), identity=identity(file.stat()))
-    held = lock([used], directory=tmp_path / "locks")
+    held = lock([used])
     with pytest.raises(TakenError, match=f"volume data: '{file}' is in use by another task"):
-        plugin.delete(*removal(volumes), state, locks=tmp_path / "locks", lock_timeout=0.05)
+        plugin.delete(*removal(volumes))
     assert file.exists()
     os.close(held)
-    plugin.delete(*removal(volumes), state, locks=tmp_path / "locks")
+    plugin.delete(*removal(volumes))
     assert not (volumes / ID).exists()
-    plugin.delete(*removal(volumes), state, locks=tmp_path / "locks")
+    plugin.delete(*removal(volumes))
 
 
 def test_delete_is_refused_while_a_loop_device_has_a_file_of_it(
     volumes: Path, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plugin.create(request(volumes), state)
+    plugin.create(request(volumes))
 
     def attached(disk: Disk) -> None:
         raise TakenError(f"disk {disk.disk}: {disk.path!r} is attached to loop0: expected none.")
 
     monkeypatch.setattr(plugin, "check_unused", attached)
     with pytest.raises(TakenError, match=f"volume data: '{volumes / ID}/disk.img' is attached to loop0"):
-        plugin.delete(*removal(volumes), state, locks=tmp_path / "locks", lock_timeout=0.05)
+        plugin.delete(*removal(volumes))
     assert (volumes / ID / "disk.img").exists()
 
 
-def test_delete_follows_no_link(volumes: Path, state: Path, tmp_path: Path) -> None:
+def test_delete_follows_no_link(volumes: Path, tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     volumes.mkdir()
     (volumes / ID).symlink_to(tmp_path / "precious")
     with pytest.raises(HostError, match="is a symbolic link: expected a directory"):
-        plugin.delete(*removal(volumes), state, locks=tmp_path / "locks")
+        plugin.delete(*removal(volumes))
     assert (tmp_path / "precious").exists()
 
 
@@ -238,9 +256,10 @@ def test_two_calls_do_not_interleave(volumes: Path, state: Path) -> None:
     fcntl.flock(held, fcntl.LOCK_EX)
     code = f"""
 from pathlib import Path
-from solo5_systemd.host_volume.plugin import delete
+from solo5_systemd.host_volume import plugin
 from tests.fast.host_volume.test_disk_plugin import removal
-delete(*removal(Path({str(volumes)!r})), Path({str(state)!r}))
+plugin.STATE = Path({str(state)!r})
+plugin.delete(*removal(Path({str(volumes)!r})))
 """
     with subprocess.Popen([sys.executable, "-c", code]) as second:
         with pytest.raises(subprocess.TimeoutExpired):
@@ -252,13 +271,12 @@ delete(*removal(Path({str(volumes)!r})), Path({str(state)!r}))
 def test_file_system_error_is_one_sentence(tmp_path: Path, state: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(HostError, match="volume data: .*/file/.* cannot be used: Not a directory"):
-        plugin.create(request(tmp_path / "file"), state)
+        plugin.create(request(tmp_path / "file"))
 
 
 def test_answers_are_those_of_the_protocol(
     volumes: Path, state: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plugin.create, "__defaults__", (state, dict, Limits))
     environment = {
         "DHV_VOLUMES_DIR": str(volumes),
         "DHV_VOLUME_ID": ID,

@@ -2,13 +2,17 @@
 
 import os
 import stat
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from solo5_systemd.base import procfs
-from solo5_systemd.storage import missing_mounts
+from solo5_systemd.settings.node_limits import Limits
+from solo5_systemd.settings.solo5_toml import Settings
+from solo5_systemd.storage import disk_claims, missing_mounts
 
 
 @pytest.fixture(autouse=True)
@@ -17,6 +21,17 @@ def mounts(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     directory = tmp_path_factory.mktemp("state") / "mounts"
     monkeypatch.setattr(missing_mounts, "MOUNTS", directory)
     return directory
+
+
+@pytest.fixture(autouse=True)
+def claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(disk_claims, "CLAIMS", tmp_path / "claims")
+    return tmp_path / "claims"
+
+
+def in_bytes(quotas: Mapping[str, int], limits: Limits | None = None) -> Callable[[], Settings]:
+    """What returns settings with these quotas, which a settings file has in MiB."""
+    return lambda: cast("Settings", SimpleNamespace(disk_quotas=quotas, limits=limits or Limits()))
 
 
 class Device:

@@ -282,7 +282,7 @@ def test_credentials(credentials: Path, tmp_path: Path) -> None:
 
 async def test_the_backend_makes_and_releases(files: Path, tmp_path: Path) -> None:
     directories = StartDirectories(tmp_path / "archives", root="")
-    disks, wanted = ImageFiles(locks=tmp_path / "locks", archives=directories), request(files)
+    disks, wanted = ImageFiles(archives=directories), request(files)
     planned = await disks.inspect(wanted)
     assert (planned.planned, planned.is_private, planned.backing, planned.source) == (
         True,

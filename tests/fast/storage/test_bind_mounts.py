@@ -30,7 +30,7 @@ def link(source: str, target: str) -> None:
 @pytest.fixture
 def binds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartDirectories:
     monkeypatch.setattr(bind_mounts, "bind_mount", link)
-    return StartDirectories(tmp_path / "run" / "disks", root="", locks=tmp_path / "locks")
+    return StartDirectories(tmp_path / "run" / "disks", root="")
 
 
 def disk(path: Path, name: str = "storage", *, is_exposed: bool = True) -> Disk:
@@ -135,7 +135,7 @@ def test_a_killed_start_keeps_what_its_unit_is_to_mount_as_long_as_a_disk_is_loc
     """PID 1 has the locks from the message on that starts the unit, and mounts the disks later."""
     one = disk(tmp_path / "1.img")
     killed = bind([one], binds)
-    held = lock([one], directory=tmp_path / "locks", task="one")
+    held = lock([one], task="one")
     assert killed.directory is not None
     os.close(killed.directory.descriptor)
     assert binds.sweep() == ()

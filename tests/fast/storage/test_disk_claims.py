@@ -9,6 +9,7 @@ import pytest
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.settings.node_limits import OPERATOR, Limits, Resource, Scope, Share, tenant
+from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.storage import backing_files
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.disk_claims import DiskClaims
@@ -19,7 +20,7 @@ LIMITS = Limits(reserve_mb=0, shares={Scope.JOB: Share(amounts={Resource.DISKS: 
 
 
 def claims(tmp_path: Path, limits: Limits = LIMITS) -> DiskClaims:
-    return DiskClaims(lambda: limits, directory=tmp_path / "claims", own=(tmp_path,))
+    return DiskClaims(lambda: Settings(limits=limits), own=(tmp_path,))
 
 
 def create(of: DiskClaims, path: Path, size: int = 4096) -> None:
@@ -80,7 +81,7 @@ def test_a_file_that_is_gone_at_once_has_no_claim(tmp_path: Path) -> None:
 
 
 def test_a_volume_of_its_own_and_what_root_creates_are_not_limited(tmp_path: Path) -> None:
-    of = DiskClaims(lambda: LIMITS, directory=tmp_path / "claims", own=(Path("/proc"),))
+    of = DiskClaims(lambda: Settings(limits=LIMITS), own=(Path("/proc"),))
     create(of, tmp_path / "first", 1 << 20)
     with claims(tmp_path).admitted(str(tmp_path / "second"), 1 << 20, 1 << 20, "disk second", OPERATOR):
         pass

@@ -14,37 +14,36 @@ from solo5_systemd.storage.model import Backing, Disk
 
 
 def test_a_file_by_a_link_with_the_task_that_has_it(tmp_path: Path) -> None:
-    path, link, locks = tmp_path / "web.img", tmp_path / "link", tmp_path / "locks"
+    path, link = tmp_path / "web.img", tmp_path / "link"
     path.write_bytes(bytes(1024))
     link.symlink_to(path)
     status = path.stat()
     free = DiskPath(path=str(path), backing=Backing.FILE, size=1024, sector_size=None, task=None, use="")
-    assert inspect_path(str(link), locks) == free
+    assert inspect_path(str(link)) == free
     disk = Disk(
         disk=DeviceName("data"), path=str(path),
         identity=(status.st_dev, status.st_ino),
     )  # fmt: skip
-    held = lock([disk], directory=locks, task="web")
-    assert inspect_path(str(path), locks).task == "web"
+    held = lock([disk], task="web")
+    assert inspect_path(str(path)).task == "web"
     os.close(held)
-    held = lock_shared(disk, directory=locks)
-    assert inspect_path(str(path), locks).task == "", "a reader"
+    held = lock_shared(disk)
+    assert inspect_path(str(path)).task == "", "a reader"
     os.close(held)
 
 
 def test_a_device_has_the_size_and_the_sectors_of_sysfs(device: Device, tmp_path: Path) -> None:
-    locks = tmp_path / "locks"
-    found = inspect_path(str(device.path), locks)
+    found = inspect_path(str(device.path))
     assert found == DiskPath(
         path=str(device.path), backing=Backing.DEVICE, size=8 << 20, sector_size=4096, task=None, use=""
     )
     (device.sys / "dev/block/8:0/partition").touch()  # the blocks of a partition are those of its disk
     with pytest.raises(HostError, match="cannot be read: No such file"):
-        inspect_path(str(device.path), locks)
+        inspect_path(str(device.path))
     (device.sys / "dev/block/8:0/partition").unlink()
     device.size.unlink()
     with pytest.raises(HostError, match="cannot be read: No such file"):
-        inspect_path(str(device.path), locks)
+        inspect_path(str(device.path))
 
 
 def test_what_is_no_disk(tmp_path: Path) -> None:

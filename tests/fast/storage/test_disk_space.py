@@ -1,6 +1,7 @@
 """Full file systems of disks: which disks of an ended task are named, and that nothing waits for them."""
 
 import os
+import shutil
 import threading
 import time
 from contextlib import ExitStack
@@ -13,18 +14,13 @@ from tests.fast.storage.conftest import Device
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.cli.context import finished
-from solo5_systemd.storage import disk_space
+from solo5_systemd.storage import disk_space, lock_records
 from solo5_systemd.storage.disk_space import DiskSpace, failed_disks
 from solo5_systemd.storage.locks import lock
-from solo5_systemd.storage.model import SNAPSHOTS, Backing, Disk, FailedDisk, FullDiskChange
+from solo5_systemd.storage.model import COPIES, SNAPSHOTS, Backing, Disk, FailedDisk, FullDiskChange
 
 FULL = SimpleNamespace(f_bavail=0, f_frsize=4096, f_blocks=1 << 20)
 FREE = SimpleNamespace(f_bavail=1 << 19, f_frsize=4096, f_blocks=1 << 20)
-
-
-@pytest.fixture
-def locks(tmp_path: Path) -> Path:
-    return tmp_path / "locks"
 
 
 @pytest.fixture
@@ -49,26 +45,25 @@ def disk(name: str, path: Path, backing: Backing = Backing.FILE, source: str = "
     )  # fmt: skip
 
 
-def ended(locks: Path, *disks: Disk, task: str = "web") -> None:
-    os.close(lock(disks, directory=locks, task=task))
+def ended(*disks: Disk, task: str = "web") -> None:
+    os.close(lock(disks, task=task))
 
 
-def found(locks: Path, task: str = "web") -> dict[str, int | None]:
-    return {each.disk: each.free for each in failed_disks(task, locks, locks)}
+def found(task: str = "web") -> dict[str, int | None]:
+    return {each.disk: each.free for each in failed_disks(task)}
 
 
-def test_sparse_disks_on_full_file_systems_are_named(
-    tmp_path: Path, locks: Path, space: dict[str, SimpleNamespace]
-) -> None:
+def test_sparse_disks_on_full_file_systems_are_named(tmp_path: Path, space: dict[str, SimpleNamespace]) -> None:
     one, two, three = (sparse(tmp_path / name) for name in ("one", "two", "three"))
     with three.open("r+b") as file:
         os.posix_fallocate(file.fileno(), 0, 1 << 20)
     space[str(two)] = FREE
-    ended(locks, disk("one", one), disk("two", two), disk("three", three))
-    ended(locks, disk("other", sparse(tmp_path / "other")), task="db")
-    assert list(failed_disks("web", locks, locks)) == [FailedDisk(disk="one", path=str(one), free=0)]
-    assert found(locks, "none") == {}
-    assert found(tmp_path / "nowhere") == {}
+    ended(disk("one", one), disk("two", two), disk("three", three))
+    ended(disk("other", sparse(tmp_path / "other")), task="db")
+    assert list(failed_disks("web")) == [FailedDisk(disk="one", path=str(one), free=0)]
+    assert found("none") == {}
+    shutil.rmtree(lock_records.LOCKS)
+    assert found() == {}
 
 
 @pytest.mark.parametrize(
@@ -77,66 +72,66 @@ def test_sparse_disks_on_full_file_systems_are_named(
     ids=["1 MiB is none", "1 MiB", "no block", "a small one's last block", "no size"],
 )
 def test_a_file_system_is_full_with_its_reserve(
-    tmp_path: Path, locks: Path, space: dict[str, SimpleNamespace], blocks: int, free: int, is_full: bool
+    tmp_path: Path, space: dict[str, SimpleNamespace], blocks: int, free: int, is_full: bool
 ) -> None:
     path = sparse(tmp_path / "one")
     space[str(path)] = SimpleNamespace(f_bavail=free, f_frsize=4096, f_blocks=blocks)
-    ended(locks, disk("one", path))
-    assert found(locks) == ({"one": free * 4096} if is_full else {})
+    ended(disk("one", path))
+    assert found() == ({"one": free * 4096} if is_full else {})
 
 
 def test_copies_are_on_the_file_system_of_copies_and_archives_in_memory(
-    tmp_path: Path, locks: Path, space: dict[str, SimpleNamespace]
+    tmp_path: Path, space: dict[str, SimpleNamespace]
 ) -> None:
     copy, archive = sparse(tmp_path / "copy"), sparse(tmp_path / "archive")
-    ended(locks, disk("copy", copy, Backing.COPY, "/srv/golden"), disk("config", archive, Backing.ARCHIVE))
+    ended(disk("copy", copy, Backing.COPY, "/srv/golden"), disk("config", archive, Backing.ARCHIVE))
     copy.unlink()
-    assert list(failed_disks("web", locks, locks)) == [FailedDisk(disk="copy", path="/srv/golden", free=0)]
-    space[str(locks)] = FREE
-    assert found(locks) == {}
+    assert list(failed_disks("web")) == [FailedDisk(disk="copy", path="/srv/golden", free=0)]
+    space[COPIES] = FREE
+    assert found() == {}
 
 
 def test_disks_of_an_earlier_run_and_other_files_are_not_named(
-    tmp_path: Path, locks: Path, space: dict[str, SimpleNamespace]
+    tmp_path: Path, space: dict[str, SimpleNamespace]
 ) -> None:
     first, second = sparse(tmp_path / "first"), sparse(tmp_path / "second")
-    ended(locks, disk("first", first))
-    os.utime(next(locks.iterdir()), ns=(1, 1))
-    ended(locks, disk("second", second))
-    assert found(locks) == {"second": 0}
+    ended(disk("first", first))
+    os.utime(next(lock_records.LOCKS.iterdir()), ns=(1, 1))
+    ended(disk("second", second))
+    assert found() == {"second": 0}
     second.rename(tmp_path / "moved")
-    assert found(locks) == {}
+    assert found() == {}
     sparse(second)
-    assert found(locks) == {}, "another file has its path"
+    assert found() == {}, "another file has its path"
     second.unlink()
     second.symlink_to(tmp_path / "moved")
-    assert found(locks) == {}
+    assert found() == {}
 
 
-def test_what_is_no_record_is_passed_over(tmp_path: Path, locks: Path, space: dict[str, SimpleNamespace]) -> None:
+def test_what_is_no_record_is_passed_over(tmp_path: Path, space: dict[str, SimpleNamespace]) -> None:
     path = sparse(tmp_path / "one")
-    ended(locks, disk("one", path))
+    ended(disk("one", path))
     for name, content in (
         ("x-y", "{"),
         ("1-2", "[]"),
         ("3-4", '{"task": "web", "disks": [1, {}]}'),
         ("no", '{"task": "web"}'),
     ):
-        (locks / name).write_text(content)
-        os.utime(locks / name, ns=(1, 1))
-    assert found(locks) == {"one": 0}
+        (lock_records.LOCKS / name).write_text(content)
+        os.utime(lock_records.LOCKS / name, ns=(1, 1))
+    assert found() == {"one": 0}
 
 
 def test_a_disk_with_snapshots_needs_blocks_for_what_is_written_again(
-    tmp_path: Path, locks: Path, space: dict[str, SimpleNamespace]
+    tmp_path: Path, space: dict[str, SimpleNamespace]
 ) -> None:
     path = sparse(tmp_path / "web", 4096)
     with path.open("r+b") as file:
         os.posix_fallocate(file.fileno(), 0, 4096)
-    ended(locks, disk("data", path, Backing.NAMED))
-    assert found(locks) == {}
+    ended(disk("data", path, Backing.NAMED))
+    assert found() == {}
     (tmp_path / SNAPSHOTS / "web").mkdir(parents=True)
-    assert found(locks) == {"data": 0}
+    assert found() == {"data": 0}
 
 
 # --- running tasks ------------------------------------------------------------------------------------------------
@@ -145,17 +140,13 @@ def test_a_disk_with_snapshots_needs_blocks_for_what_is_written_again(
 class Running(ExitStack):
     """Locks the disks of tasks until it is closed."""
 
-    def __init__(self, locks: Path) -> None:
-        super().__init__()
-        self._locks = locks
-
     def __call__(self, task: str, *disks: Disk) -> None:
-        self.callback(os.close, lock(disks, directory=self._locks, task=task))
+        self.callback(os.close, lock(disks, task=task))
 
 
 @pytest.fixture
-def running(locks: Path) -> Running:
-    return Running(locks)
+def running() -> Running:
+    return Running()
 
 
 def seen(watch: DiskSpace) -> list[tuple[str, str, bool]]:
@@ -163,9 +154,9 @@ def seen(watch: DiskSpace) -> list[tuple[str, str, bool]]:
 
 
 def test_a_file_system_that_becomes_full_is_seen_once(
-    tmp_path: Path, locks: Path, space: dict[str, SimpleNamespace], running: Running
+    tmp_path: Path, space: dict[str, SimpleNamespace], running: Running
 ) -> None:
-    watch, one, two = DiskSpace(locks, locks), sparse(tmp_path / "one"), sparse(tmp_path / "two")
+    watch, one, two = DiskSpace(), sparse(tmp_path / "one"), sparse(tmp_path / "two")
     assert seen(watch) == []
     running("web", disk("data", one))
     running("db", disk("data", two), disk("config", sparse(tmp_path / "archive"), Backing.ARCHIVE))
@@ -182,7 +173,6 @@ def test_a_file_system_that_becomes_full_is_seen_once(
 
 def test_records_are_read_only_while_a_file_system_is_full(
     tmp_path: Path,
-    locks: Path,
     space: dict[str, SimpleNamespace],
     running: Running,
     monkeypatch: pytest.MonkeyPatch,
@@ -191,22 +181,22 @@ def test_records_are_read_only_while_a_file_system_is_full(
     for path in paths:
         space[str(path)] = FREE
         running(f"web{path.name}", disk("data", path))
-    watch = DiskSpace(locks, locks)
+    watch = DiskSpace()
     assert seen(watch) == []
     calls: list[str] = []
     statvfs = os.statvfs
     monkeypatch.setattr(os, "statvfs", lambda path: calls.append(str(path)) or statvfs(path))  # type: ignore[func-returns-value]
     monkeypatch.setattr(disk_space, "read_record", lambda name: pytest.fail("a record was read again"))
-    monkeypatch.setattr(disk_space, "records_of_tasks", lambda directory: pytest.fail("all records were read"))
+    monkeypatch.setattr(disk_space, "records_of_tasks", lambda: pytest.fail("all records were read"))
     assert seen(watch) == []
     assert len(calls) == 1, "all of them are on one file system"
     running.close()
 
 
 def test_a_path_that_is_gone_is_replaced_by_that_of_another_disk(
-    tmp_path: Path, locks: Path, space: dict[str, SimpleNamespace], running: Running
+    tmp_path: Path, space: dict[str, SimpleNamespace], running: Running
 ) -> None:
-    watch, one, two = DiskSpace(locks, locks), sparse(tmp_path / "one"), sparse(tmp_path / "two")
+    watch, one, two = DiskSpace(), sparse(tmp_path / "one"), sparse(tmp_path / "two")
     running("web", disk("data", one))
     running("db", disk("data", two))
     space.update({str(one): FREE, str(two): FREE})
@@ -225,16 +215,17 @@ def test_a_path_that_is_gone_is_replaced_by_that_of_another_disk(
 
 
 def test_private_copies_are_watched_where_they_are(
-    tmp_path: Path, locks: Path, space: dict[str, SimpleNamespace], running: Running
+    tmp_path: Path, space: dict[str, SimpleNamespace], running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch, copy = DiskSpace(locks, locks), sparse(tmp_path / "copy")
+    monkeypatch.setattr(disk_space, "COPIES", str(tmp_path))
+    watch, copy = DiskSpace(), sparse(tmp_path / "copy")
     running("web", disk("copy", copy, Backing.COPY, "/srv/golden"))
     copy.unlink()
     assert seen(watch) == [("web", "copy", True)]
     running.close()
 
 
-async def test_one_thread_is_left_behind_by_all_looks(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_thread_is_left_behind_by_all_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
     change = FullDiskChange(task="web", disk=FailedDisk(disk="data", path="/srv/data", free=0), full=True)
 
@@ -243,7 +234,8 @@ async def test_one_thread_is_left_behind_by_all_looks(locks: Path, monkeypatch: 
         return [change]
 
     monkeypatch.setattr(DiskSpace, "look", look)
-    subject = DiskSpace(locks, locks, timeout=0.05)
+    monkeypatch.setattr(disk_space, "TIMEOUT_S", 0.05)
+    subject = DiskSpace()
     for _ in range(3):
         with pytest.raises(HostError, match="the file system of a disk has not answered"):
             await subject.changes()
@@ -256,19 +248,20 @@ async def test_one_thread_is_left_behind_by_all_looks(locks: Path, monkeypatch: 
 
 
 async def test_changes_are_those_of_the_host(
-    tmp_path: Path, locks: Path, space: dict[str, SimpleNamespace], running: Running
+    tmp_path: Path, space: dict[str, SimpleNamespace], running: Running
 ) -> None:
     running("web", disk("data", sparse(tmp_path / "one")))
-    [change] = await DiskSpace(locks, locks).changes()
+    [change] = await DiskSpace().changes()
     assert (change.task, change.disk.disk, change.full) == ("web", "data", True)
     running.close()
 
 
-async def test_a_file_system_that_hangs_is_left_behind(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_system_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
     monkeypatch.setattr(disk_space, "failed_disks", lambda *_: [over.wait(60)])
+    monkeypatch.setattr(disk_space, "TIMEOUT_S", 0.05)
     began = time.monotonic()
-    assert await DiskSpace(locks, locks, timeout=0.05).failed_disks("web") == ()
+    assert await DiskSpace().failed_disks("web") == ()
     assert time.monotonic() - began < 30
     over.set()
     for thread in threading.enumerate():
@@ -281,26 +274,26 @@ async def test_what_cannot_be_read_is_not_known(tmp_path: Path, monkeypatch: pyt
         raise PermissionError
 
     monkeypatch.setattr(disk_space, "failed_disks", fail)
-    assert await DiskSpace(tmp_path, tmp_path).failed_disks("web") == ()
+    assert await DiskSpace().failed_disks("web") == ()
 
 
-async def test_disks_whose_device_is_gone_are_named(tmp_path: Path, locks: Path, device: Device) -> None:
+async def test_disks_whose_device_is_gone_are_named(tmp_path: Path, device: Device) -> None:
     name = DeviceName("data")
     data = Disk(
         disk=name, path=str(device.path), device=(8, 0), identity=(device.number, 0),
         backing=Backing.DEVICE,
     )  # fmt: skip
-    ended(locks, data, disk("file", sparse(tmp_path / "one")))
-    assert list(failed_disks("web", locks, locks)) == []
+    ended(data, disk("file", sparse(tmp_path / "one")))
+    assert list(failed_disks("web")) == []
     device.pull()
     lost = FailedDisk(disk="data", path=str(device.path))
-    space = DiskSpace(locks, locks)
+    space = DiskSpace()
     assert await space.failed_disks("web") == (lost,)
     assert await space.failed_disks("none") == ()
 
 
 def test_without_an_event_loop_the_same_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended(tmp_path / "locks", disk("one", sparse(tmp_path / "one")))
+    ended(disk("one", sparse(tmp_path / "one")))
     monkeypatch.setattr(os, "statvfs", lambda path: FULL)
-    [each] = finished(DiskSpace(tmp_path / "locks", tmp_path).failed_disks("web"))
+    [each] = finished(DiskSpace().failed_disks("web"))
     assert each.disk == "one"

@@ -13,6 +13,7 @@ import pytest
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName
+from solo5_systemd.storage import lock_records
 from solo5_systemd.storage.locks import lock, remove_stale
 from solo5_systemd.storage.model import Disk
 
@@ -22,14 +23,9 @@ def disk(name: str, *identity: int) -> Disk:
     return Disk(disk=DeviceName(name), path=f"/srv/{name}", identity=(major, inode))
 
 
-@pytest.fixture
-def locks(tmp_path: Path) -> Path:
-    return tmp_path / "run" / "disks"
-
-
 @contextmanager
 def locked(directory: Path, *disks: Disk) -> Iterator[int]:
-    descriptor = lock(disks, directory=directory)
+    descriptor = lock(disks)
     try:
         yield descriptor
     finally:
@@ -39,9 +35,9 @@ def locked(directory: Path, *disks: Disk) -> Iterator[int]:
 def test_a_disk_is_one_tasks_at_a_time(locks: Path) -> None:
     with locked(locks, disk("a", 1, 2)), locked(locks, disk("b", 1, 3), disk("c", 2, 2)):
         with pytest.raises(TakenError, match="disk d: '/srv/d' is in use by another task"):
-            lock([disk("d", 1, 2)], directory=locks)
+            lock([disk("d", 1, 2)])
         with pytest.raises(TakenError, match="disk c"):
-            lock([disk("e", 7, 7), disk("c", 2, 2)], directory=locks)
+            lock([disk("e", 7, 7), disk("c", 2, 2)])
         with locked(locks, disk("e", 7, 7)):  # a refused lock kept nothing
             pass
     with locked(locks, disk("a", 1, 2), disk("c", 2, 2)):
@@ -50,7 +46,7 @@ def test_a_disk_is_one_tasks_at_a_time(locks: Path) -> None:
 
 def test_two_disks_that_are_one_file_are_refused(locks: Path) -> None:
     with pytest.raises(InvalidRequestError, match="disks a and b are both"):
-        lock([disk("a", 1, 2), disk("b", 1, 2)], directory=locks)
+        lock([disk("a", 1, 2), disk("b", 1, 2)])
 
 
 def test_the_lock_lives_as_long_as_anybody_has_the_descriptor_across_an_exec(locks: Path) -> None:
@@ -58,7 +54,7 @@ def test_the_lock_lives_as_long_as_anybody_has_the_descriptor_across_an_exec(loc
         sleeper = subprocess.Popen(["/bin/sh", "-c", "exec sleep 60"], stdin=descriptor)
     try:
         with pytest.raises(TakenError):
-            lock([disk("a", 1, 2)], directory=locks)
+            lock([disk("a", 1, 2)])
     finally:
         sleeper.kill()
         sleeper.wait()
@@ -69,12 +65,14 @@ def test_the_lock_lives_as_long_as_anybody_has_the_descriptor_across_an_exec(loc
 RACE = """
 import sys
 from pathlib import Path
+from solo5_systemd.storage import lock_records
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.base.errors import TakenError
+lock_records.LOCKS = Path(sys.argv[1])
 sys.stdin.readline()
 try:
-    lock([Disk(disk="a", path="/a", identity=(1, 2))], directory=Path(sys.argv[1]))
+    lock([Disk(disk="a", path="/a", identity=(1, 2))])
     print("mine", flush=True)
 except TakenError:
     print("taken", flush=True)
@@ -99,10 +97,11 @@ def test_of_many_processes_one_gets_the_disk(locks: Path) -> None:
     assert sorted(answers) == [b"mine\n", *[b"taken\n"] * 5]
 
 
-def test_directory_that_cannot_be_used_is_the_hosts_fault(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_used_is_the_hosts_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run").touch()
+    monkeypatch.setattr(lock_records, "LOCKS", tmp_path / "run/disks")
     with pytest.raises(HostError, match="disks cannot be locked in .*/run/disks: Not a directory"):
-        lock([disk("a", 1, 2)], directory=tmp_path / "run/disks")
+        lock([disk("a", 1, 2)])
 
 
 def test_a_file_system_without_locks_is_the_hosts_fault(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +111,7 @@ def test_a_file_system_without_locks_is_the_hosts_fault(locks: Path, monkeypatch
     monkeypatch.setattr("fcntl.flock", refuse)
     before = {fd.name for fd in Path("/proc/self/fd").iterdir()}
     with pytest.raises(HostError, match="disks cannot be locked in .*: No locks available"):
-        lock([disk("a", 1, 2)], directory=locks)
+        lock([disk("a", 1, 2)])
     assert {fd.name for fd in Path("/proc/self/fd").iterdir()} == before
 
 
@@ -125,18 +124,18 @@ def test_what_a_tender_is_handed_cannot_be_written_and_is_no_other_tasks_file(lo
         assert os.fstat(mine).st_mode & 0o777 == 0o400
         fcntl.flock(mine, fcntl.LOCK_UN)
         with pytest.raises(TakenError):
-            lock([disk("c", 1, 4)], directory=locks)
+            lock([disk("c", 1, 4)])
     assert locks.stat().st_mode & 0o777 == 0o700
 
 
 def test_names_of_disks_that_no_task_has_are_removed(locks: Path) -> None:
-    remove_stale(locks)
+    remove_stale()
     with locked(locks, disk("a", 1, 2)), locked(locks, disk("b", 1, 3)):
         pass
     with locked(locks, disk("b", 1, 3)):
-        remove_stale(locks)
+        remove_stale()
         assert [name.name for name in locks.iterdir()] == ["1-3"]
         with pytest.raises(TakenError):
-            lock([disk("b", 1, 3)], directory=locks)
-    remove_stale(locks)
+            lock([disk("b", 1, 3)])
+    remove_stale()
     assert list(locks.iterdir()) == []

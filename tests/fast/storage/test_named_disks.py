@@ -3,10 +3,12 @@
 import errno
 import hashlib
 import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.fast.storage.conftest import in_bytes
 from tests.fast.storage.test_new_file import without_unnamed
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError
@@ -24,7 +26,7 @@ DATA = DiskName("data")
 
 @pytest.fixture
 def disks(tmp_path: Path) -> NamedDisks:
-    return NamedDisks(tmp_path / "disks", tmp_path / "locks", os.getuid())
+    return NamedDisks(tmp_path / "disks", os.getuid())
 
 
 def held(path: Path, locks: Path, task: str = "web") -> int:
@@ -34,7 +36,7 @@ def held(path: Path, locks: Path, task: str = "web") -> int:
         path=str(path),
         identity=(status.st_dev, status.st_ino),
     )
-    return lock([disk], directory=locks, task=task)
+    return lock([disk], task=task)
 
 
 def test_a_disk_is_created_listed_and_removed(disks: NamedDisks, tmp_path: Path) -> None:
@@ -154,8 +156,8 @@ def test_a_pipe_without_whole_sectors_leaves_no_disk(disks: NamedDisks, content:
 def limited(tmp_path: Path) -> NamedDisks:
     """Disks of at most 4096 bytes altogether."""
     quotas = {str(tmp_path / "disks"): 4096}
-    claims = DiskClaims(directory=tmp_path / "claims", quotas=lambda: quotas)
-    return NamedDisks(tmp_path / "disks", tmp_path / "locks", os.getuid(), claims)
+    claims = DiskClaims(in_bytes(quotas))
+    return NamedDisks(tmp_path / "disks", os.getuid(), claims)
 
 
 @pytest.mark.parametrize("is_unnamed", [True, False], ids=["unnamed", "temporary name"])
@@ -193,7 +195,7 @@ async def test_a_start_creates_no_disk_beyond_the_quota(
     request = DiskRequest(disk=DeviceName("storage"), path=str(tmp_path / "disks/other"), create=NewFile(size=2560))
     me = SimpleNamespace(pw_uid=os.getuid(), pw_gid=os.getgid())
     monkeypatch.setattr("pwd.getpwnam", {"solo5": me}.__getitem__)
-    files = ImageFiles(claims=DiskClaims(directory=tmp_path / "claims", quotas=lambda: {str(tmp_path / "disks"): 4096}))
+    files = ImageFiles(claims=DiskClaims(in_bytes({str(tmp_path / "disks"): 4096})))
     planned = await ImageFiles().inspect(request)
     for act in (lambda: files.inspect(request), lambda: files.make(request, planned)):
         with pytest.raises(HostError, match="disk storage would take 2560 bytes: expected at most 2048"):
@@ -260,7 +262,7 @@ def test_a_copy_is_not_created() -> None:
 async def test_the_lock_has_the_task_and_its_disks(disks: NamedDisks, tmp_path: Path) -> None:
     disks.create(DATA, 512)
     path = tmp_path / "disks" / "data"
-    descriptor = await ImageFiles(locks=tmp_path / "locks").lock(
+    descriptor = await ImageFiles().lock(
         [
             Disk(
                 disk=DeviceName("storage"),
@@ -272,8 +274,9 @@ async def test_the_lock_has_the_task_and_its_disks(disks: NamedDisks, tmp_path: 
         "web",
     )
     expected = [{"disk": "storage", "backing": "file", "path": str(path), "sha256": "ab"}]
-    assert disks_of("web", tmp_path / "locks") == expected
-    assert disks_of("other", tmp_path / "locks") == []
+    assert disks_of("web") == expected
+    assert disks_of("other") == []
     os.close(descriptor)
-    assert disks_of("web", tmp_path / "locks") == []
-    assert disks_of("web", tmp_path / "none") == []
+    assert disks_of("web") == []
+    shutil.rmtree(tmp_path / "locks")
+    assert disks_of("web") == []

@@ -173,17 +173,17 @@ def test_a_link_inside_of_the_roots_is_followed(tmp_path: Path) -> None:
 
 
 def test_a_created_file_is_removed_unless_it_is_in_use_or_another_one(tmp_path: Path) -> None:
-    wanted, path, locks = request(tmp_path / "disk"), tmp_path / "disk", tmp_path / "locks"
+    wanted, path = request(tmp_path / "disk"), tmp_path / "disk"
     disk = make(wanted).disk
-    held = lock([disk], directory=locks)
-    unmake(wanted, disk, locks)
+    held = lock([disk])
+    unmake(wanted, disk)
     assert path.exists(), "another task has it"
     os.close(held)
-    unmake(wanted, replace(disk, identity=(disk.identity[0], disk.identity[1] + 1)), locks)
+    unmake(wanted, replace(disk, identity=(disk.identity[0], disk.identity[1] + 1)))
     assert path.exists(), "another file has its name"
-    unmake(wanted, disk, locks)
+    unmake(wanted, disk)
     assert not path.exists()
-    unmake(wanted, disk, locks)
+    unmake(wanted, disk)
 
 
 def test_a_removal_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,11 +195,11 @@ def test_a_removal_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(backing_files, "lock", lambda *_, **__: os.open("/", os.O_PATH))
     monkeypatch.setattr(os, "unlink", fail)
     with pytest.raises(HostError, match="cannot be removed: Read-only file system"):
-        unmake(wanted, disk, tmp_path / "locks")
+        unmake(wanted, disk)
 
 
 async def test_the_backend_makes_and_removes(tmp_path: Path) -> None:
-    disks, wanted = ImageFiles(locks=tmp_path / "locks"), request(tmp_path / "disk")
+    disks, wanted = ImageFiles(), request(tmp_path / "disk")
     made = await disks.make(wanted, await disks.inspect(wanted))
     assert made.created
     await disks.unmake(wanted, made.disk)

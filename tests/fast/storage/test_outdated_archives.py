@@ -9,6 +9,7 @@ import pytest
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName
+from solo5_systemd.storage import lock_records
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.archive_files import write_archive
 from solo5_systemd.storage.locks import lock
@@ -47,7 +48,7 @@ class Host:
                     identity=(status.st_dev, status.st_ino), backing=Backing.ARCHIVE, sha256=digest, sources=request,
                 )
             )  # fmt: skip
-        self._held.append(lock(disks, directory=self.locks, task=task))
+        self._held.append(lock(disks, task=task))
 
     def __enter__(self) -> "Host":
         return self
@@ -67,29 +68,29 @@ def test_an_archive_is_older_while_its_files_have_another_content(host: Host) ->
         raw = host.request("conf/sub/app.toml", disk="key", format=ArchiveFormat.RAW)
         host.start(host.request(), raw)
         host.start(host.request("conf/sub/app.toml", disk="else"), task="db")
-        assert outdated("web", host.locks) == {"config": False, "key": False}
+        assert outdated("web") == {"config": False, "key": False}
         host.file.write_text("two\n")
-        assert outdated("web", host.locks) == {"config": True, "key": True}
-        assert outdated("db", host.locks) == {"else": True}
+        assert outdated("web") == {"config": True, "key": True}
+        assert outdated("db") == {"else": True}
         host.file.write_text("one\n")
-        assert outdated("web", host.locks) == {"config": False, "key": False}, "the same content"
+        assert outdated("web") == {"config": False, "key": False}, "the same content"
         (host.root / "conf" / "new").touch()
-        assert outdated("web", host.locks) == {"config": True, "key": False}
+        assert outdated("web") == {"config": True, "key": False}
 
 
 def test_an_archive_whose_files_are_gone_is_older(host: Host) -> None:
     with host:
         host.start(host.request("conf/sub/app.toml"))
         (host.root / "conf").rename(host.root / "moved")
-        assert outdated("web", host.locks) == {"config": True}
+        assert outdated("web") == {"config": True}
         (host.root / "moved").rename(host.root / "conf")
-        assert outdated("web", host.locks) == {"config": False}
+        assert outdated("web") == {"config": False}
 
 
 def test_a_task_that_has_ended_has_no_archive(host: Host) -> None:
     with host:
         host.start()
-    assert outdated("web", host.locks) == {}
+    assert outdated("web") == {}
 
 
 def test_records_of_an_earlier_release_have_no_archive(host: Host) -> None:
@@ -98,8 +99,8 @@ def test_records_of_an_earlier_release_have_no_archive(host: Host) -> None:
         [name] = host.locks.iterdir()
         name.chmod(0o600)
         name.write_text(json.dumps({**json.loads(name.read_text()), "archives": {"config": {}}}))
-        assert outdated("web", host.locks) == {}
-        assert outdated("none", host.locks) == {}
+        assert outdated("web") == {}
+        assert outdated("none") == {}
 
 
 def test_only_archives_of_files_have_sources(host: Host) -> None:
@@ -108,11 +109,12 @@ def test_only_archives_of_files_have_sources(host: Host) -> None:
         plain = Disk(
             disk=DeviceName("key"), path="/x", identity=(1, 2), sources=credential
         )  # fmt: skip
-        os.close(lock([plain], directory=host.locks, task="web"))
-        os.close(lock([replace(plain, sources=None, identity=(1, 3))], directory=host.locks, task="db"))
+        os.close(lock([plain], task="web"))
+        os.close(lock([replace(plain, sources=None, identity=(1, 3))], task="db"))
         assert all("archives" not in json.loads(each.read_text()) for each in host.locks.iterdir())
 
 
-def test_locks_that_cannot_be_read_are_an_error(host: Host) -> None:
+def test_locks_that_cannot_be_read_are_an_error(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_records, "LOCKS", host.file)
     with pytest.raises(HostError, match="cannot be read: Not a directory"):
-        outdated("web", host.file)
+        outdated("web")

@@ -157,15 +157,15 @@ def test_what_overlaps_with_a_locked_disk_is_taken(
         "whole": device(254, 0), "part": device(254, 2), "other": device(254, 3),
         "file": file(image), "loop": device(7, 0), "part of loop": device(259, 1),
     }  # fmt: skip
-    held = lock([disks[first]], directory=tmp_path / "locks", task="web")
+    held = lock([disks[first]], task="web")
     with pytest.raises(TakenError, match="is in use by another task"):
-        lock([disks[second]], directory=tmp_path / "locks", task="db")
+        lock([disks[second]], task="db")
     os.close(held)
-    os.close(lock([disks[second]], directory=tmp_path / "locks", task="db"))
+    os.close(lock([disks[second]], task="db"))
 
 
 def test_two_partitions_have_two_tasks(sysfs: Sysfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = [lock([device(254, minor)], directory=tmp_path, task=f"web{minor}") for minor in (2, 3)]
+    held = [lock([device(254, minor)], task=f"web{minor}") for minor in (2, 3)]
     assert len(held) == 2
     for each in held:
         os.close(each)

@@ -202,9 +202,8 @@ def disk(old_disk: Path, *, device: int | None = None, inode: int | None = None,
     )
 
 
-def reclaim_disk(of: Disk, tmp_path: Path, uid: int | None = None, lock_timeout: float = 0.0) -> None:
-    user = os.getuid() if uid is None else uid
-    module.reclaim_disk(user, replace(of, owner=TENDER), locks=tmp_path / "locks", lock_timeout=lock_timeout)
+def reclaim_disk(of: Disk, uid: int | None = None) -> None:
+    module.reclaim_disk(os.getuid() if uid is None else uid, replace(of, owner=TENDER))
 
 
 TAKEN = [f"chown disk.img {TENDER} -1", "fsync disk.img"]
@@ -213,7 +212,7 @@ TAKEN = [f"chown disk.img {TENDER} -1", "fsync disk.img"]
 def test_a_disk_is_taken_back_and_that_is_on_stable_storage(
     old_disk: Path, tmp_path: Path, syscalls: list[str]
 ) -> None:
-    reclaim_disk(disk(old_disk), tmp_path)
+    reclaim_disk(disk(old_disk))
     assert syscalls == TAKEN
 
 
@@ -223,7 +222,7 @@ def test_a_disk_that_is_taken_back_has_its_size_and_its_time(
     """Truncated to its own size: what is allocated beyond it is freed."""
     os.utime(old_disk, ns=(10**18, 10**18))
     before = old_disk.stat()
-    reclaim_disk(disk(old_disk), tmp_path)
+    reclaim_disk(disk(old_disk))
     after = old_disk.stat()
     assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
 
@@ -231,22 +230,22 @@ def test_a_disk_that_is_taken_back_has_its_size_and_its_time(
 def test_a_disk_is_known_after_a_boot_that_numbers_devices_otherwise(
     old_disk: Path, tmp_path: Path, syscalls: list[str]
 ) -> None:
-    reclaim_disk(disk(old_disk, device=1), tmp_path)
+    reclaim_disk(disk(old_disk, device=1))
     assert syscalls == TAKEN
 
 
 def test_what_is_not_the_users_disk_stays_as_it_is(old_disk: Path, tmp_path: Path, syscalls: list[str]) -> None:
     of = disk(old_disk)
-    reclaim_disk(of, tmp_path, os.getuid() + 1)
-    reclaim_disk(disk(old_disk, inode=1), tmp_path)
+    reclaim_disk(of, os.getuid() + 1)
+    reclaim_disk(disk(old_disk, inode=1))
     link = old_disk.with_name("link.img")
     link.symlink_to(old_disk)
-    reclaim_disk(given_disk(str(link), of.identity, of.filesystem), tmp_path)
+    reclaim_disk(given_disk(str(link), of.identity, of.filesystem))
     old_disk.unlink()
-    reclaim_disk(of, tmp_path)
+    reclaim_disk(of)
     link.unlink()
     old_disk.parent.rmdir()
-    reclaim_disk(of, tmp_path)
+    reclaim_disk(of)
     assert syscalls == []
 
 
@@ -261,7 +260,7 @@ def test_a_disk_whose_owner_cannot_be_changed_is_no_disk_that_was_taken_back(
         with monkeypatch.context() as patch:
             patch.setattr(call, fail)
             with pytest.raises(HostError) as refused:
-                reclaim_disk(disk(old_disk), tmp_path)
+                reclaim_disk(disk(old_disk))
         assert refused.value.sentence == (
             f"disk {str(old_disk)!r} cannot be reclaimed from user {os.getuid()}: {os.strerror(number)}."
         )
@@ -273,11 +272,11 @@ def test_a_disk_whose_file_system_is_not_mounted_is_no_disk_that_was_removed(
     of = disk(old_disk, device=1, filesystem=1)
     old_disk.unlink()
     with pytest.raises(HostError, match="its file system is not mounted"):
-        reclaim_disk(of, tmp_path)
+        reclaim_disk(of)
     old_disk.write_bytes(bytes(512))
     with pytest.raises(HostError, match="another file system has its path"):
-        reclaim_disk(given_disk(str(old_disk), (1, 1), 1), tmp_path)
-    reclaim_disk(given_disk("/dev/solo5-is-no-device", (1, 0), 1), tmp_path)  # its owner was the node's
+        reclaim_disk(given_disk(str(old_disk), (1, 1), 1))
+    reclaim_disk(given_disk("/dev/solo5-is-no-device", (1, 0), 1))  # its owner was the node's
     assert syscalls == []
 
 
@@ -286,7 +285,7 @@ def test_a_device_whose_path_is_gone_has_a_node_in_dev(tmp_path: Path) -> None:
     number = os.makedev(7, 9999)
     of = given_disk(str(tmp_path / "gone"), (number, 0), 0, str(tmp_path))
     assert module._with_node(of).path == "/dev/block/7:9999"
-    reclaim_disk(of, tmp_path)
+    reclaim_disk(of)
     (tmp_path / "gone").touch()  # what the bind mount was on
     assert module._with_node(of).path == "/dev/block/7:9999"
 
@@ -297,9 +296,9 @@ def test_a_disk_whose_volume_is_not_mounted_is_no_disk_that_was_removed(
     """A bind mount has the device number of the directory below it."""
     of = disk(old_disk)
     old_disk.unlink()
-    reclaim_disk(replace(of, mount="/proc"), tmp_path)
+    reclaim_disk(replace(of, mount="/proc"))
     with pytest.raises(HostError, match="its file system is not mounted"):
-        reclaim_disk(replace(of, mount=str(old_disk.parent)), tmp_path)
+        reclaim_disk(replace(of, mount=str(old_disk.parent)))
     assert syscalls == []
 
 
@@ -307,13 +306,15 @@ async def test_a_disk_that_is_locked_is_taken_back_once_it_is_not(
     old_disk: Path, tmp_path: Path, syscalls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PID 1 closes stdin of an ended service, and so the lock, some time later."""
-    files = ImageFiles(locks=tmp_path / "locks")
+    files = ImageFiles()
     held = await files.lock([disk(old_disk)])
-    with pytest.raises(HostError, match="it is in use"):
-        reclaim_disk(disk(old_disk), tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "LOCK_TIMEOUT_S", 0.0)
+        with pytest.raises(HostError, match="it is in use"):
+            reclaim_disk(disk(old_disk))
     assert syscalls == []
     _at_sleep(monkeypatch, lambda: os.close(held))
-    reclaim_disk(disk(old_disk), tmp_path, lock_timeout=60.0)
+    reclaim_disk(disk(old_disk))
     assert syscalls == TAKEN
 
 
@@ -321,7 +322,7 @@ async def test_a_disk_that_another_task_is_given_meanwhile_is_that_tasks(
     old_disk: Path, tmp_path: Path, syscalls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of = disk(old_disk)
-    held = await ImageFiles(locks=tmp_path / "locks").lock([of])
+    held = await ImageFiles().lock([of])
     owner = os.getuid()
     seen = iter([owner, owner + 1])
     real = os.fstat
@@ -338,7 +339,7 @@ async def test_a_disk_that_another_task_is_given_meanwhile_is_that_tasks(
             return next(seen) if self._of.st_ino == of.identity[1] else self._of.st_uid
 
     monkeypatch.setattr(os, "fstat", Status)
-    reclaim_disk(of, tmp_path, owner, lock_timeout=60.0)
+    reclaim_disk(of, owner)
     os.close(held)
     assert syscalls == []
 

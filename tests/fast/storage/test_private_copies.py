@@ -35,7 +35,7 @@ def golden(tmp_path: Path) -> Path:
 
 def files(tmp_path: Path) -> ImageFiles:
     directories = StartDirectories(tmp_path / "copies", root="")
-    return ImageFiles(locks=tmp_path / "locks", copies=directories)
+    return ImageFiles(copies=directories)
 
 
 async def made_from(disks: ImageFiles, path: Path) -> MadeDisk:
@@ -68,20 +68,20 @@ async def test_many_copy_at_a_time_and_none_while_a_task_may_write(golden: Path,
         path=str(golden),
         identity=(status.st_dev, status.st_ino),
     )
-    readers = [lock_shared(original, directory=tmp_path / "locks") for _ in range(3)]
+    readers = [lock_shared(original) for _ in range(3)]
     await disks.release(await made_from(disks, golden))
     with pytest.raises(TakenError, match="is in use by another task"):
-        lock([original], directory=tmp_path / "locks")
-    remove_stale(tmp_path / "locks")
+        lock([original])
+    remove_stale()
     with pytest.raises(TakenError, match="is in use by another task"):
-        lock([original], directory=tmp_path / "locks")
+        lock([original])
     for each in readers:
         os.close(each)
-    writer = lock([original], directory=tmp_path / "locks", task="web")
+    writer = lock([original], task="web")
     with pytest.raises(TakenError, match="is in use by another task"):
         await made_from(disks, golden)
     os.close(writer)
-    os.close(lock_shared(original, directory=tmp_path / "locks"))
+    os.close(lock_shared(original))
     assert not list((tmp_path / "copies").iterdir()) if (tmp_path / "copies").exists() else True
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.fast.storage.conftest import in_bytes
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.storage import quota
@@ -94,7 +95,7 @@ def test_snapshots_of_named_disks_do_not_count(tmp_path: Path, monkeypatch: pyte
 
 
 def check(quotas: Mapping[str, int], path: Path, more: int, what: str) -> None:
-    DiskClaims(quotas=lambda: quotas).check(str(path), more, what)
+    DiskClaims(in_bytes(quotas)).check(str(path), more, what)
 
 
 def test_a_file_beyond_a_quota_is_refused_with_figures(volumes: Path, tmp_path: Path) -> None:
@@ -125,12 +126,14 @@ def test_every_quota_above_a_file_holds(volumes: Path, tmp_path: Path) -> None:
 def test_two_files_are_not_admitted_at_once(volumes: Path, tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
-from solo5_systemd.storage.disk_claims import DiskClaims
-claims = DiskClaims(directory=Path({str(tmp_path / "claims")!r}), quotas=lambda: {{{str(volumes)!r}: 100}})
+from tests.fast.storage.conftest import in_bytes
+from solo5_systemd.storage import disk_claims
+disk_claims.CLAIMS = Path({str(tmp_path / "claims")!r})
+claims = disk_claims.DiskClaims(in_bytes({{{str(volumes)!r}: 100}}))
 with claims.admitted({str(volumes / "two")!r}, 60, 60, "two"):
     pass
 """
-    claims = DiskClaims(directory=tmp_path / "claims", quotas=lambda: {str(volumes): 100})
+    claims = DiskClaims(in_bytes({str(volumes): 100}))
     with claims.admitted(str(volumes / "one"), 60, 60, "one"):
         second = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
         with pytest.raises(subprocess.TimeoutExpired):

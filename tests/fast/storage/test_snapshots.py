@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.fast.storage.conftest import in_bytes
 
 from solo5_systemd.base import copies
 from solo5_systemd.base.atomic_file import link_unnamed
@@ -27,7 +28,7 @@ ONE, TWO = SnapshotName("one"), SnapshotName("two")
 
 @pytest.fixture
 def disks(tmp_path: Path) -> NamedDisks:
-    return NamedDisks(tmp_path / "disks", tmp_path / "locks", os.getuid())
+    return NamedDisks(tmp_path / "disks", os.getuid())
 
 
 @pytest.fixture
@@ -132,8 +133,8 @@ def test_a_snapshot_that_exceeds_the_quota_is_not_restored(
 ) -> None:
     """A disk that was made smaller would otherwise give its space to another one, and take it back."""
     quotas = {str(tmp_path / "disks"): 12288}  # of which the snapshot takes 8192 here
-    claims = DiskClaims(directory=tmp_path / "claims", quotas=lambda: quotas)
-    limited = Snapshots(NamedDisks(tmp_path / "disks", tmp_path / "locks", os.getuid(), claims))
+    claims = DiskClaims(in_bytes(quotas))
+    limited = Snapshots(NamedDisks(tmp_path / "disks", os.getuid(), claims))
     disks.resize(DATA, 8192)
     subject.take(DATA, ONE, copy=True)
     disks.resize(DATA, 512, shrink=True)
@@ -189,7 +190,7 @@ def test_a_disk_is_not_removed_before_a_snapshot_of_its_ended_task_has_its_name(
 
 
 def test_a_host_without_disks_has_no_snapshots(tmp_path: Path) -> None:
-    none = Snapshots(NamedDisks(tmp_path / "none", tmp_path / "locks", os.getuid()))
+    none = Snapshots(NamedDisks(tmp_path / "none", os.getuid()))
     assert none.all() == ()
     with pytest.raises(NotFoundError, match="no disk is named 'data'"):
         none.take(DATA, ONE)
@@ -208,7 +209,7 @@ def taken_by_web(tmp_path: Path, *names: str) -> int:
         identity = status.st_dev, status.st_ino
         device = DeviceName(path.name)
         disks.append(Disk(disk=device, path=str(path), identity=identity, backing=backing))
-    return lock(disks, directory=tmp_path / "locks", task="web")
+    return lock(disks, task="web")
 
 
 def test_all_named_disks_of_a_task_are_of_one_instant(

@@ -110,8 +110,7 @@ def _disks() -> "NamedDisks":
     from solo5_systemd.storage.disk_claims import DiskClaims
     from solo5_systemd.storage.named_disks import NamedDisks  # imported here for startup time: `--help` needs none
 
-    claims = DiskClaims(lambda: read_settings().limits, quotas=lambda: read_settings().disk_quotas)
-    return NamedDisks(claims=claims)
+    return NamedDisks(claims=DiskClaims(read_settings))
 
 
 def _snapshots() -> "Snapshots":
