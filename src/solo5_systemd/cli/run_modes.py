@@ -1,4 +1,4 @@
-"""The ways of `solo5ctl run` besides a service: in the foreground, as a plan that is printed, as a scope."""
+"""The ways of `solo5ctl run` besides a service: in the foreground, as a plan, as a scope, as a declaration."""
 
 import asyncio
 import os
@@ -6,9 +6,10 @@ import shlex
 import signal as signals
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from solo5_systemd.base.errors import DependencyError, InvalidRequestError, NoSuchTaskError, Solo5Error
+from solo5_systemd.base.errors import DependencyError, HostError, InvalidRequestError, NoSuchTaskError, Solo5Error
 from solo5_systemd.cli.console_output import copy_console, write_plain
 from solo5_systemd.cli.context import CommandContext, remove_existing
 from solo5_systemd.cli.screen import Screen
@@ -31,9 +32,6 @@ FORWARDED_SIGNALS: Mapping[signals.Signals, StopSignal] = {
 
 async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *, remove: bool) -> int:
     """Start a task, copy its console until it ends, and return its exit status.
-
-    Args:
-        remove: remove the task when it has ended.
 
     Raises:
         DependencyError: libsystemd is missing; the task is removed again.
@@ -193,3 +191,39 @@ def exec_in_scope(workload: Workload, context: CommandContext) -> NoReturn:
 
     context.run(command)
     execute(line)
+
+
+def declare(workload: Workload, context: CommandContext, *, replace: bool, dry_run: bool) -> int:
+    """Write a declaration, or print it, and return the exit status.
+
+    Raises:
+        InvalidRequestError: a declaration cannot describe the task, or there is one of this name.
+        HostError: the file cannot be written, or the process is not root.
+    """
+    from solo5_systemd.declared.files import write_source
+    from solo5_systemd.declared.writer import write_declaration
+    from solo5_systemd.settings.files import ETC
+
+    text = write_declaration(workload)
+    if dry_run:
+        context.screen.write(text)
+        return 0
+    if not context.root:
+        raise HostError("writing a declaration requires root.", "Run it with sudo, or print it: --dry-run")
+    path = write_source(workload.name, text, ETC, replace=replace)
+    context.screen.write(f"{path}\n")
+    context.run(partial(_warn_declared, workload, context))
+    context.screen.message(
+        f"To start it now and at each boot: systemctl daemon-reload && systemctl enable --now {workload.name}"
+    )
+    return 0
+
+
+async def _warn_declared(workload: Workload, context: CommandContext, engine: "Runtime") -> int:
+    """Write to stderr why the task cannot start now: what it lacks may come later."""
+    try:
+        await context.warn_unenforced(engine, workload)
+        await engine.starter.check_declared(workload)
+    except Solo5Error as error:
+        context.screen.message(f"warning: the task could not start now: {error}")
+    return 0

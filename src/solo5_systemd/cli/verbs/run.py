@@ -61,7 +61,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     _check_exclusive_options(arguments)
     workload = _workload(arguments)
     if arguments.declare:
-        from solo5_systemd.cli.declare import declare
+        from solo5_systemd.cli.run_modes import declare
 
         return declare(workload, context, replace=arguments.replace, dry_run=arguments.dry_run)
     if arguments.dry_run or arguments.scope:
