@@ -47,7 +47,6 @@ def disks_json(
     Args:
         disks: as the lock file has them.
         sample: of the task; None: it does not run.
-        full: the disks on a full file system.
     """
     counted = sample.usage.disks or {} if sample is not None else {}
     return [_disk_json(disk, counted) | ({"full": True} if disk.get("disk") in full else {}) for disk in disks]

@@ -50,7 +50,6 @@ def ssh_command(host: str, words: Sequence[str], *, is_terminal: bool) -> list[s
 
     Args:
         host: [USER@]HOST[:PORT]; an IPv6 address with a port is in brackets.
-        words: the command line for the other host, without `solo5ctl`.
         is_terminal: stdout is a terminal, so that the other host's solo5ctl has to escape a console.
     """
     port = _PORT.fullmatch(host)

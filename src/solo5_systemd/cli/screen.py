@@ -29,7 +29,6 @@ class Screen:
         environment: NO_COLOR (no-color.org) and TERM=dumb disable colour.
 
     Attributes:
-        is_terminal: `out` is a terminal.
         colour: write SGR sequences to `out`.
     """
 

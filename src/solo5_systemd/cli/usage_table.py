@@ -25,7 +25,6 @@ def row(name: str, before: Sample | None, now: Sample, *, wide: bool = False) ->
 
     Args:
         before: the previous sample, from which the CPU percentage is computed; None: no percentage.
-        wide: add the columns of `WIDE_HEADER`.
     """
     usage, percent = now.usage, _percent(before, now)
     narrow = (

@@ -33,11 +33,7 @@ def is_removed(directory: Path) -> bool:
 
 
 class Collector:
-    """The garbage collection of tasks' resources.
-
-    Args:
-        discard: removes a task with all its resources.
-    """
+    """The garbage collection of tasks' resources."""
 
     def __init__(self, backends: "Backends", discard: Callable[[TaskName], Awaitable[None]]) -> None:
         self._backends = backends

@@ -18,7 +18,6 @@ def check_policy(workload: Workload, image: StoredImage, nics: Sequence[NicReque
 
     Args:
         workload: with all defaults filled in: a ceiling limits the task, however little of it the request contains.
-        ports: how many ports of the host the task publishes.
 
     Raises:
         InvalidRequestError: the policy does not permit it.

@@ -33,9 +33,7 @@ class Orphan(NamedTuple):
     """An orphan.
 
     Attributes:
-        kind: what it is.
         subject: a task's name; of a STRAY its description, such as `tap s5-x`.
-        reason: why it is an orphan.
     """
 
     kind: Kind

@@ -36,18 +36,12 @@ class Facts:
 
     Attributes:
         total_memory: of the host, in bytes.
-        image: in the store.
-        tender: for the image.
         groups: supplementary groups that the tender needs for its device nodes.
-        disks: as inspected, in the order of the workload.
-        systemd: release of systemd, such as 257.
-        next_uid: the next free UID for a task.
         log_namespace: journal namespace for the console; empty: the host's journal.
         security_modules: the enabled ones, if `security_modules` needs any.
         controllers: of cgroup v2, if `needs_controllers`.
         by_dhcp: a network of the NICs has a DHCP server.
-        resolver: of the networks and the host, if `needs_resolver`.
-        ip_versions: that the networks have, if `needs_resolver`.
+        resolver: of the networks and the host, as `ip_versions` only if `needs_resolver`.
     """
 
     total_memory: int
@@ -75,7 +69,6 @@ class Plan:
         request: for its network, with all defaults filled in.
         lent: published ports that another guest has until they are moved, which are not reserved.
         nft: the firewall elements, as nft(8) commands; in a preview only.
-        pid: of the process in a scope.
     """
 
     parts: Parts

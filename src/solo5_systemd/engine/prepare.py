@@ -60,11 +60,7 @@ class Prepared:
 
 
 class Preparer:
-    """Prepares declared tasks.
-
-    Args:
-        report: logs a sentence about the task.
-    """
+    """Prepares declared tasks."""
 
     def __init__(self, backends: "Backends", report: Callable[[str], None]) -> None:
         self._backends = backends

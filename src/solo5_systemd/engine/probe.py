@@ -161,11 +161,7 @@ LINE_MAX_BYTES = 4096
 
 
 async def failure(endpoint: Endpoint, timeout_s: float) -> str:
-    """Probe an endpoint once, and return why it failed, in a few words; empty if the guest answered.
-
-    Args:
-        timeout_s: seconds until a probe without an answer fails.
-    """
+    """Probe an endpoint once, and return why it failed, in a few words; empty if the guest answered."""
     probe = _connect if endpoint.protocol is Protocol.TCP else _echo
     try:
         async with asyncio.timeout(timeout_s):

@@ -43,7 +43,6 @@ class Queries:
         """Return all tasks, sorted by name. Ambiguous outcomes need the journal, which is slower.
 
         Args:
-            ended: with those that have ended.
             reservations: with their reservations; a list that shows `endpoints` only does without.
         """
         states = await self.backends.units.states(ended=ended)

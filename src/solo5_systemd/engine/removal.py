@@ -14,7 +14,6 @@ async def discard(backends: "Backends", name: TaskName, *, keep: bool = False, u
     """Remove the outcome, the network and the user of a task that does not run.
 
     Args:
-        keep: keep the outcome and the user.
         unit: its service or scope; empty: either.
     """
     if keep:  # a retained service can be started again by systemctl

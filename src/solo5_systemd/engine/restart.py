@@ -54,7 +54,6 @@ class Restarter:
         """Stop and start the task, wait until it is ready, and return its run and the evidence.
 
         Args:
-            timeout_s: seconds in which it has to become ready.
             dependents: units to start then; PID 1 has stopped them with the task.
 
         Raises:

@@ -187,7 +187,6 @@ class Runtime(Queries):
         """Stop a task like `stop`, without reading its outcome: for callers that wait for the task anyway.
 
         Args:
-            timeout_s: seconds until the cgroup is killed.
             run: the task's unit as it was last read, to save D-Bus calls; None: it is read.
         """
         state = await (self._state(name) if run is None else self._units.current(run))
@@ -339,7 +338,6 @@ class Runtime(Queries):
         """Remove a task with all its resources; stop it if it is running. Idempotent.
 
         Args:
-            name: of the task, which need not exist.
             over: it is known to have ended, so that PID 1 need not be called for its state.
             keep: keep the outcome of an ended service, until `remove`.
             unit: its service or scope, to save a D-Bus call; empty: either.
@@ -373,7 +371,6 @@ class Runtime(Queries):
         Args:
             since: microseconds since the epoch, when it started.
             status: as in `subprocess`, negative for a signal.
-            stop_requested: a stop was requested before.
         """
         found = await self._units.state(name)
         return await self._outcome(child_state(name, since, status, stop_requested=stop_requested, found=found))

@@ -37,8 +37,6 @@ async def while_frozen(
     A write(2) of the tender has been completed or has not begun: the freezer takes effect between system calls.
 
     Args:
-        units: PID 1.
-        state: of the task's unit, as it was last read.
         act: is called once the unit is frozen. It should take milliseconds.
         before: is called first, while the task runs.
 

@@ -132,7 +132,6 @@ class Steps:
 
     Attributes:
         plan: what they make; each step adds to it.
-        made: the disks that are made, with their requests.
     """
 
     def __init__(self, backends: "Backends", planned: Plan, undoing: Undo) -> None:

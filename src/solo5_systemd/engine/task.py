@@ -114,7 +114,6 @@ class Sample:
     """The current resource usage of one task.
 
     Attributes:
-        nics: counters of each attached NIC.
         drops: packets of each NIC that the packet filter has dropped, by rule; empty: not read.
         disks: names of the task's disks on each block device of the host; empty: not read.
     """

@@ -80,7 +80,6 @@ class _Update:
     """One update.
 
     Attributes:
-        request: of the operator, completed.
         usual: what makes the guest of the declaration ready, for a return to the earlier image.
         dependents: units that PID 1 stops and starts with the task's.
     """
@@ -97,11 +96,7 @@ class _Update:
 
 
 class Updater:
-    """Updates one declared task.
-
-    Args:
-        publishes: it is declared with published ports.
-    """
+    """Updates one declared task."""
 
     def __init__(
         self, runtime: Runtime, name: TaskName, service: str, images: Images, progress: Progress, *, publishes: bool
@@ -132,11 +127,6 @@ class Updater:
 
     async def update(self, declared: Workload, request: UpdateRequest, usual: Ready | None, old: Manifest) -> None:
         """Update the task; if that fails, it is as before.
-
-        Args:
-            request: of the operator, completed.
-            usual: what makes the guest of the declaration ready.
-            old: manifest of the image that it runs.
 
         Raises:
             Solo5Error: the update was not possible, or was undone.
@@ -409,7 +399,6 @@ class Updater:
         """End an update that was interrupted while the task was started with the new image.
 
         Args:
-            timeout_s: seconds in which it has to become ready.
             restart: start it again, since its image was changed.
 
         Raises:

@@ -15,7 +15,6 @@ class Handshake:
 
     Attributes:
         cookie: an environment variable that a host sets for its plugins, against a start by hand; it is no secret.
-        version: the supported version of the host's plugin protocol.
     """
 
     cookie: str

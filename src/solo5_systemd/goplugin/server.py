@@ -155,10 +155,6 @@ async def serve(handshake: Handshake, handlers: Sequence[Handler], *, closing: C
 
     It takes over the process: standard streams, logging and signals. At the end, calls in flight are cancelled and
     *closing* is awaited; the process exits after 1.5 s even if something blocks that.
-
-    Args:
-        handlers: the services, besides those of go-plugin itself.
-        closing: called after the last call.
     """
     try:
         handshake.check_cookie(os.environ)

@@ -55,15 +55,11 @@ class Kernel:
     """Kernel settings, and firewall chains of other programs; None: cannot be read.
 
     Attributes:
-        mmap_min_addr: vm.mmap_min_addr.
-        overcommit: vm.overcommit_memory.
         dropping_chains: chains of other programs that drop packets of networks, such as Docker's; None: nftables is
             unavailable.
         forwarding_tables: tables of other programs that translate what the host forwards for them, while this service
             drops packets between other links.
-        forwarding_tables6: the same of IPv6.
         br_netfilter: bridged frames pass the IP forward hook, too (net.bridge.bridge-nf-call-iptables).
-        run_free: free bytes in /run.
         overtaken: a guest for each route of another program that takes the packets for guests.
         missing_modules: the modules without which a task has no network, besides nf_tables; None: only root can check.
         lacks_log: it has no nfnetlink_log, by which packets wake tasks.
@@ -87,21 +83,16 @@ class Host:
 
     Attributes:
         systemd: the major version; None: `systemctl --version` failed.
-        booted: PID 1 is systemd.
         controllers: the controllers of the unified hierarchy; None: cgroup v1.
         files: the package's files outside of the Python modules, and whether each exists.
-        user: the user of tenders exists.
         settings: the error in /etc/solo5; empty: valid.
         devices: device nodes, each with the problem of a tender with it; empty: usable.
         virtualization: /proc/cpuinfo has svm or vmx.
         store: the directory of the image store, its free bytes, and the reserve; None: statvfs(3) failed.
-        persistent_journal: the journal is kept over a reboot.
-        launcher: solo5-confine is installed.
         drop_ins: the problem of a drop-in for all services; empty: there is none.
         log_namespace: the journal namespace of consoles; empty: the host's journal.
         namespace_problem: the problem of that namespace; empty: usable.
         console_problem: why that journal stores no consoles; empty: it does, or only root can see it.
-        networks: the networks of /etc/solo5.
     """
 
     systemd: int | None

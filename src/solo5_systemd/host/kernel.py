@@ -19,7 +19,6 @@ def read_kernel(root: Path = Path("/"), networks: Sequence[NetworkSettings] = ()
     """Read the kernel's settings below `root`; firewall chains are those of this network namespace.
 
     Args:
-        root: the root directory of files.
         networks: those of the settings, whose packets other programs may drop.
     """
     settings = root / "proc/sys"

@@ -61,7 +61,6 @@ def dropping(listing: Iterable[Item], networks: Iterable[NetworkSettings]) -> Se
     """Return the base chains that drop packets of networks.
 
     Args:
-        listing: the tables with a chain that may drop.
         networks: those of the settings; one on a joined bridge is left out.
     """
     items, own = list(listing), [network for network in networks if network.join is None]

@@ -28,13 +28,7 @@ _EVERY = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
 
 
 class HostResolvers:
-    """The name servers of networks and of this host.
-
-    Args:
-        settings: returns the settings, with those of networks.
-        resolv_conf: the host's resolv.conf(5).
-        resolved: the file of systemd-resolved.
-    """
+    """The name servers of networks and of this host."""
 
     def __init__(
         self, settings: Callable[[], Settings], resolv_conf: Path = RESOLV_CONF, resolved: Path = RESOLVED

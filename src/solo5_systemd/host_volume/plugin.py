@@ -104,10 +104,6 @@ def create(request: CreateRequest) -> int:
 def delete(name: str, volume: str) -> None:
     """Delete a volume with all files in it, which no task may have as a disk meanwhile; no error if it does not exist.
 
-    Args:
-        name: in Nomad, for errors.
-        volume: its directory, absolute.
-
     Raises:
         TakenError: a task has one of its files as a disk.
         HostError: the file system returned an error.

@@ -34,11 +34,8 @@ class CreateRequest:
 
     Attributes:
         name: in Nomad, for errors.
-        directory: of the volume, absolute.
         size: of a new disk image, in bytes; a smaller image grows to it.
         size_max: of an image that exists, in bytes; None: no limit.
-        preallocate: allocate all blocks of the image now.
-        tenant: the namespace that has it.
     """
 
     name: str

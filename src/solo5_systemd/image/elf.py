@@ -41,7 +41,6 @@ def read_manifest(file: BinaryIO, size: int, *, machine: str | None = None) -> I
 
     Args:
         file: the image; its content must not change during the call.
-        size: of the file, in bytes.
         machine: the architecture as uname(2) names it; None: this host's.
     """
     image = _Image(file, size)

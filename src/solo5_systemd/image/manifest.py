@@ -78,8 +78,6 @@ class StoredImage:
     """A checked and immutable image in the image store.
 
     Attributes:
-        sha256: SHA-256 of its content, in hexadecimal digits.
-        size: size of the file in bytes.
         facts: its properties, read from the stored copy.
     """
 
@@ -109,9 +107,6 @@ _KIND_NAMES = {DeviceKind.BLOCK_BASIC: "disk", DeviceKind.NET_BASIC: "NIC"}
 
 def decode_abi(desc: bytes) -> tuple[Target, int]:
     """Decode the ABI note.
-
-    Args:
-        desc: the note's descriptor.
 
     Returns:
         The image's target, and the version of its ABI.
@@ -240,11 +235,7 @@ def _sha256(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Memo:
-    """The SHA-256 of an image's content and its properties: an unchanged file is neither read nor parsed again.
-
-    Attributes:
-        sha256: in hexadecimal digits.
-    """
+    """The SHA-256 of an image's content and its properties: an unchanged file is neither read nor parsed again."""
 
     sha256: Annotated[str, text(_sha256)]
     facts: ImageFacts

@@ -105,7 +105,6 @@ class ImageStore:
         """Return an image from the store, after copying it there if it is new.
 
         Args:
-            path: of the image, in the caller's mount namespace.
             roots: directories, of which one must contain the path with symbolic links resolved; empty: no restriction.
             largest: the maximum file size in bytes; None: `MAX_SIZE`.
             admit: called with the size of an image that the store lacks, before it is copied; it may raise.
@@ -129,9 +128,6 @@ class ImageStore:
         """Return what `take` would return, from the image file itself; write nothing.
 
         Args:
-            path: as for `take`.
-            roots: as for `take`.
-            largest: as for `take`.
             removable: the SHA-256 of stored images that do not count for the quota.
 
         Raises:
@@ -163,7 +159,6 @@ class ImageStore:
         Args:
             keep: the SHA-256 of each image that a task has.
             min_age: seconds since its last use for which an unused image is kept.
-            dry_run: remove nothing.
 
         Returns:
             The SHA-256 of each image removed.

@@ -34,9 +34,6 @@ class Journal:
         """Open a journal stream for a guest's console or a tender's stderr; the caller closes the descriptor.
 
         In a thread, since a journald that hangs would block the event loop.
-
-        Args:
-            priority: STDOUT_PRIORITY or STDERR_PRIORITY.
         """
         return await open_in_thread(lambda: open_stream(str(task_of(unit) or unit), unit, priority, namespace))
 
@@ -47,7 +44,6 @@ class Journal:
 
         Args:
             until: wait for new lines until this is true, then yield those that are left. None: do not wait.
-            last: begin with the last N lines.
         """
         from solo5_systemd.journal.follow import batches
         from solo5_systemd.journal.reader import BATCH_LINES, run_reader, seek

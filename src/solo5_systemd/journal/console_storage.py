@@ -22,9 +22,6 @@ async def storage_problem(namespace: str = "") -> str:
     """Write a line as a guest does, read it back, and return why that fails; empty: consoles are stored.
 
     Each instance of journald is checked once, as long as it stores lines. Requires root.
-
-    Args:
-        namespace: the journal namespace of the consoles; empty: the host's journal.
     """
     journald = journald_of(namespace)
     run = ""

@@ -27,7 +27,6 @@ class JournalPosition:
     a stream at once have the same time.
 
     Attributes:
-        cursor: sd_journal_get_cursor(3).
         monotonic: the time when journald wrote the line, in µs since boot.
     """
 

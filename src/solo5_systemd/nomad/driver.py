@@ -24,9 +24,6 @@ _log = logging.getLogger(__name__)
 class Driver:
     """The state of one plugin process, behind both gRPC services.
 
-    Args:
-        background: the group that runs the background work.
-
     Attributes:
         config: the plugin configuration; the defaults until Nomad has sent it.
     """
@@ -124,12 +121,7 @@ class Driver:
 async def fingerprints(
     probe: Callable[[], Awaitable[Fingerprint]], refresh: asyncio.Event
 ) -> AsyncGenerator[wire.FingerprintResponse, None]:
-    """Yield fingerprints without end: Nomad would reopen an ended stream at once.
-
-    Args:
-        probe: makes a fingerprint.
-        refresh: set to make the next one without delay.
-    """
+    """Yield fingerprints without end: Nomad would reopen an ended stream at once."""
     last: Fingerprint | None = None
     while True:
         refresh.clear()  # before the probe: a change during it causes another one

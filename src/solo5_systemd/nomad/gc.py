@@ -27,15 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Housekeeping:
-    """The driver's background loops. Each starts once.
-
-    Attributes:
-        shared_cores: of Nomad, for tasks without reserved ones.
-
-    Args:
-        serving: returns whether an agent is connected.
-        background: the group that runs the loops.
-    """
+    """The driver's background loops. Each starts once."""
 
     def __init__(
         self, session: EngineSession, tasks: TaskRegistry, serving: Callable[[], bool], background: asyncio.TaskGroup

@@ -26,8 +26,6 @@ class DriverState:
     """The driver's part of a task handle.
 
     Attributes:
-        ready: the recurring readiness probe; None: no probe.
-        log_namespace: the journal namespace of the console; empty: the host's journal.
         boot: the kernel's boot ID; a unit does not outlive its boot.
         started: microseconds since the epoch.
         control_group: empty, as `pid` is 0, in a handle of an earlier release, and of a unit that has ended at once.
@@ -89,7 +87,6 @@ def verify(stored: DriverState, boot: str, found: UnitState | None) -> UnitState
     """Return the unit of a handle, running or over, if its invocation is the stored one; the name alone is no proof.
 
     Args:
-        boot: the kernel's boot ID now.
         found: the unit that PID 1 has for the name; None: none.
     """
     if stored.boot != boot:

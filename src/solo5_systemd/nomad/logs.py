@@ -52,7 +52,6 @@ async def open_fifo(path: str, root: str = "", timeout_s: float = READER_TIMEOUT
 
     Args:
         root: a directory that no task can replace. Empty, or if `path` is not below it: the FIFO's own directory.
-        timeout_s: seconds to wait for the reader.
     """
     end = asyncio.get_running_loop().time() + timeout_s
     while (fd := _open(path, root)) is None:
@@ -111,7 +110,6 @@ async def connect(
     """Hand a task's FIFOs to the relay, which forwards the console from `since` on.
 
     Args:
-        task: the task's configuration, with the paths of its FIFOs.
         since: microseconds since the epoch.
         destination: of the console; other than NOMAD, nothing is forwarded.
 
@@ -166,11 +164,7 @@ CACHE_TIMEOUT_S = 10.0
 
 
 class LogReattacher:
-    """Reattaches FIFOs in the background: RecoverTask does not wait for it, only the report of the task's end does.
-
-    Args:
-        background: the group that runs the work.
-    """
+    """Reattaches FIFOs in the background: RecoverTask does not wait for it, only the report of the task's end does."""
 
     def __init__(self, session: EngineSession, background: asyncio.TaskGroup) -> None:
         self._session = session
@@ -181,12 +175,7 @@ class LogReattacher:
         self._expires = 0.0
 
     def begin(self, config: wire.TaskConfig, state: DriverState, *, running: bool) -> "asyncio.Task[None]":
-        """Start to reattach a task's FIFOs. A failure is only logged, since the journal has all lines of the console.
-
-        Args:
-            config: the task's configuration, with the paths of its FIFOs.
-            running: False: it has ended.
-        """
+        """Start to reattach a task's FIFOs. A failure is only logged: the journal has all lines of the console."""
         return self._background.create_task(self._reattach(config, state, running=running))
 
     async def _reattach(self, config: wire.TaskConfig, state: DriverState, *, running: bool) -> None:

@@ -68,10 +68,6 @@ async def wait_until_ready(
 ) -> str:
     """Wait until a started task is ready, and return the evidence for the task event.
 
-    Args:
-        deadline: seconds until the wait fails.
-        ended: done when the task has ended.
-
     Raises:
         StartError: the deadline has passed, or the task ended before.
         InvalidRequestError: the task ended before in a way that a retry does not change, or the search for the pattern
@@ -108,9 +104,6 @@ async def _last_lines(session: "EngineSession", name: TaskName) -> list[str]:
 
 class ReadinessWatch:
     """The watch over one ready task: it probes until it is cancelled, or has stopped the task after a loss.
-
-    Args:
-        publish: a callback for the task's events.
 
     Attributes:
         stop_reason: why the watch stopped the task; empty if it did not.

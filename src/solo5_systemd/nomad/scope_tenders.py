@@ -68,9 +68,6 @@ class ScopeChildren:
     async def start(self, engine: "Runtime", workload: Workload, progress: StartCallbacks) -> Task:
         """Start a child in a scope of its own, and let it execute the tender.
 
-        Args:
-            progress: as of a service.
-
         Raises:
             Solo5Error: the start failed, and is undone.
         """

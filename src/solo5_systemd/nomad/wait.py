@@ -30,11 +30,7 @@ class TaskEnd:
 
 
 class ExitWaiter:
-    """Waits for the ends of services and scopes.
-
-    Args:
-        scopes: the tenders that are children of this process.
-    """
+    """Waits for the ends of services and scopes."""
 
     def __init__(self, session: EngineSession, scopes: ScopeChildren) -> None:
         self._session = session
@@ -51,11 +47,7 @@ class ExitWaiter:
         self._scopes.forget(name)
 
     async def wait(self, state: DriverState, run: UnitState) -> TaskEnd:
-        """Wait for a task's end, through any outage of PID 1 or the bus.
-
-        Args:
-            run: its unit as it was last read.
-        """
+        """Wait for a task's end, through any outage of PID 1 or the bus."""
         # Every error: an exception in the group's task would end the plugin.
         return await retry(
             lambda: self._wait(state, run),

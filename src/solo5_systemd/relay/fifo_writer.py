@@ -50,12 +50,10 @@ class FifoWriter:
 
     Args:
         catch_up_to: the last line that has to be read from the journal again.
-        staging: the descriptor of the pipe of `delivery.staged`; closed by this writer.
         save: called when `delivery` has changed; has to save it before it returns.
 
     Attributes:
         queue: the lines after the staged bytes.
-        staging: the descriptor of the staging pipe.
     """
 
     __slots__ = (
@@ -199,11 +197,7 @@ with a thousand tasks could not be executed again.
 
 @dataclass(frozen=True, kw_only=True)
 class ConsoleDescriptors:
-    """The descriptors of one console: a FIFO and a staging pipe of each stream.
-
-    Attributes:
-        generation: how often descriptors of the console were stored.
-    """
+    """The descriptors of one console: a FIFO and a staging pipe of each stream."""
 
     generation: int
     fifos: Mapping[Stream, int]

@@ -33,11 +33,6 @@ _log = logging.getLogger(__name__)
 class Forwarder:
     """Forwards consoles while `run` runs.
 
-    Args:
-        state_files: where the state of each console is saved.
-        open_journal: opens a reader of a journal, given matches and a journal namespace.
-        timer: of the waits between two polls of the journals.
-
     Attributes:
         dropped: lines that journald dropped, for the signal Gap; the notice is in the task's stderr already.
     """

@@ -61,7 +61,6 @@ class JournalCatchup:
     Args:
         queue: gets the lines; reading starts after its `last_cursor`.
         since: where reading starts without a cursor, as (CLOCK_REALTIME, CLOCK_MONOTONIC) in µs.
-        open_journal: opens a reader of the stream's lines.
     """
 
     def __init__(self, queue: LineQueue, since: tuple[int, int], open_journal: Callable[[], JournalReader]) -> None:

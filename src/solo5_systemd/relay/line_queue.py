@@ -98,7 +98,6 @@ class LineQueue:
 
         Args:
             lines: the journal's lines after `last_cursor`.
-            limit: maximum number of lines to read.
             fresh: the reader was opened after the last line was skipped, so that its end is the journal's end. An older
                 reader may end with a file that was archived meanwhile.
 

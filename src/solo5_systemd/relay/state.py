@@ -45,10 +45,8 @@ class ConsoleState:
     Attributes:
         since: the time from which lines are forwarded, in µs since the epoch (CLOCK_REALTIME).
         began: the same in µs since boot (CLOCK_MONOTONIC).
-        progress: of each stream.
         number: identifies the descriptors in systemd's fd store. It is unique among the consoles.
         ended: the task has ended; the console is closed when all lines are delivered.
-        namespace: the journal namespace of the unit; empty: the host's journal.
     """
 
     version: Annotated[int, integer(VERSION, VERSION)]

@@ -15,14 +15,10 @@ class TaskConsole:
     """The console of one task.
 
     Args:
-        state: the saved or initial state.
         catch_up_to: the last line that has to be read from the journal again.
         stored: the descriptors from the fd store, closed by this console; None: staging pipes are created, what was
             staged is written again, and the writers have no FIFO.
         save: called when `state` has changed; has to save it before it returns.
-
-    Attributes:
-        generation: how often its descriptors were stored.
     """
 
     __slots__ = (

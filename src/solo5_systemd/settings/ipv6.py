@@ -35,11 +35,7 @@ class Ipv6:
 
 
 def ipv6_settings(keys: NetworkKeys, fields: Fields, mtu: int) -> Ipv6 | None:
-    """Return the IPv6 settings of a network; None: it has no IPv6.
-
-    Args:
-        mtu: of the network, in bytes.
-    """
+    """Return the IPv6 settings of a network; None: it has no IPv6."""
     if not keys.ipv6:
         for key in ("gateway6", "nat66", "ra"):
             if fields.has(key):

@@ -45,7 +45,6 @@ class Join:
     Attributes:
         vlan: the VLAN of the ports of guests; 0: that of a new port of the bridge.
         pool: the addresses for guests; None: each NIC requests its address.
-        ipv6: guests may send IPv6.
         pool6: the IPv6 addresses for guests; None: each of the network's prefix, if it has one.
     """
 

@@ -209,9 +209,7 @@ def check_space(limits: Limits, space: Space, more: int, what: str, where: str, 
     """Check that the reserve of a file system is left when something is made.
 
     Args:
-        more: bytes that what is made can take.
         what: it, as the beginning of a sentence.
-        where: a path in the file system.
         promised: bytes that others can still take, by what was made for them.
     """
     reserve = limits.reserve(space.size)

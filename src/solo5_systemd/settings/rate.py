@@ -31,9 +31,7 @@ class Rate:
 
     Attributes:
         sent: bytes of IP packets, without the Ethernet header.
-        received: the same.
         sent_packets: frames.
-        received_packets: frames.
     """
 
     sent: int | None = None
@@ -87,11 +85,7 @@ def lower(one: Rate, other: Rate) -> Rate:
 
 
 def check_cap(wanted: Rate, cap: Rate, of: str) -> None:
-    """Check that no limit is above the operator's.
-
-    Args:
-        of: the noun for the network in the error.
-    """
+    """Check that no limit is above the operator's."""
     for key, (mine, most) in zip(KEYS, _pairs(wanted, cap), strict=True):
         if mine is not None and most is not None and mine > most:
             raise InvalidRequestError(

@@ -77,10 +77,7 @@ def setting(meaning: str, *, default: T, shown: str = "", **more: object) -> T:
     """Return the field of a record that an operator sets.
 
     Args:
-        meaning: for the manuals.
-        default: its value if it is not set.
         shown: the default as manuals have it, where the value does not show it.
-        more: metadata.
     """
     metadata = {"meaning": meaning, "shown": shown, **more}
     if isinstance(default, dict):

@@ -52,7 +52,6 @@ def check_within(reserved: Reserved, networks: Sequence[IPv4Network | IPv6Networ
 
     Args:
         networks: the network's range and prefix, as far as they are set.
-        where: the path of the key, for the error.
     """
     for each in reserved:
         if not any(each.first in network and each.last in network for network in networks):

@@ -141,12 +141,7 @@ class Settings:
 
 
 def parse_settings(document: Mapping[str, object], where: str = "") -> Settings:
-    """Return the settings of a decoded document. The network `default` exists even if it is not in the document.
-
-    Args:
-        document: as `tomllib` returns it.
-        where: the file, for errors.
-    """
+    """Return the settings of a decoded document. The network `default` exists even if it is not in the document."""
     try:
         return _parse(Fields(document, error=SettingsError))
     except SettingsError as error:

@@ -49,7 +49,6 @@ def member(text: str, path: str, *, strip: bool = False) -> Member:
 
     Args:
         text: the requested path, whose components are the name in the archive.
-        path: of the file on the host, absolute.
         strip: leave the requested path out of names in the archive.
     """
     name = normpath(text).lstrip("/")
@@ -117,11 +116,7 @@ def check_total(disks: Iterable[Disk]) -> None:
 
 
 def check_entry(request: DiskRequest, count: int, size: int) -> None:
-    """Check the limits of an archive after each entry.
-
-    Args:
-        size: bytes of their content.
-    """
+    """Check the limits of an archive after each entry."""
     if count > ENTRIES_MAX:
         raise InvalidRequestError(
             f"disk {request.disk}: its archive has more than {ENTRIES_MAX} entries: expected as many or fewer.",

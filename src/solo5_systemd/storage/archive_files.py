@@ -155,10 +155,7 @@ def _walk(tree: _Tree, name: str, found: int, depth: int, changers: frozenset[in
     """Visit what is at a descriptor (O_PATH), which is closed.
 
     Args:
-        tree: the member.
         name: in the archive; empty: the directory whose content is at the top of it.
-        found: the descriptor.
-        depth: levels of directories that may follow.
         changers: users other than root that can change what is there; None: the files are those of its roots.
     """
     request, visit = tree.request, tree.visit

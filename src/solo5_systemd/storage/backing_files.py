@@ -63,9 +63,7 @@ class ImageFiles:
     """Disks on this host. System calls run in threads: a disk may be remote or spun down.
 
     Args:
-        recorded: of the disks that tasks have.
         binds: the directories of bind mounts; `archives`: of archives, in memory.
-        claims: what disks may take that are created.
     """
 
     def __init__(
@@ -164,7 +162,6 @@ def inspect(request: DiskRequest, recorded: Recorded = no_records, *, how: int =
     """Check a disk by the rules of tenders, and the title of the task to it (`check_title`).
 
     Args:
-        recorded: of the disks that tasks have.
         how: READ for a file that is only copied.
 
     Raises:

@@ -22,7 +22,6 @@ def change_of(disk: Mapping[str, str], identities: Collection[tuple[int, int]]) 
 
     Args:
         disk: as the lock file of its task has it.
-        identities: of the task's disks.
     """
     path, size = disk.get("path", ""), disk.get("size", "")
     if disk.get("backing") == Backing.DEVICE:
@@ -44,9 +43,6 @@ def change_of(disk: Mapping[str, str], identities: Collection[tuple[int, int]]) 
 
 def is_lost(path: str, identities: Collection[tuple[int, int]]) -> bool:
     """Return whether a disk's device is gone: no node of it at its path, or a device without a size.
-
-    Args:
-        identities: of the task's disks.
 
     Raises:
         OSError: the path cannot be looked at.

@@ -85,7 +85,6 @@ class DiskClaims:
             size: its bytes after the block.
             more: those of them that are new.
             what: the file in an error, such as `disk web`.
-            tenant: whose it is.
             new: descriptor of the file, which may have a name in the directory already; -1: none.
 
         Raises:

@@ -22,7 +22,6 @@ class DiskPath:
 
     Attributes:
         path: without symbolic links.
-        size: bytes.
         sector_size: of a block device, in bytes: its logical block; None of a file.
         task: that has it, or shares data with it, such as its partition; empty: a reader; None: none.
         use: how the kernel uses it; empty: not.

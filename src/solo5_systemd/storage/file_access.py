@@ -21,12 +21,7 @@ def may_open(
     """Return whether a process of a user, with all of its groups (credentials(7)) and no capability, may open a file.
 
     Args:
-        user: uid of the process.
-        owner: uid of the file.
-        group: gid of the file.
-        mode: st_mode of stat(2).
         acl: the file's `system.posix_acl_access`; None without one.
-        how: READ_WRITE, or READ.
     """
     entries = _of_acl(acl) if acl else _of_mode(mode)
     if user == owner:

@@ -76,11 +76,7 @@ class BlockDevice:
 
 
 def lowered(wanted: IoLimits, cap: IoLimits, where: str) -> IoLimits:
-    """Return a disk's limits, those that it lacks from the operator's.
-
-    Args:
-        where: the path of the limits in the job, for errors.
-    """
+    """Return a disk's limits, those that it lacks from the operator's."""
     most = cap.each()
     for key, value in wanted.each().items():
         limit = most[key]

@@ -32,9 +32,6 @@ from solo5_systemd.storage.overlaps import check_distinct, overlapping
 def lock(disks: Sequence[Disk], *, task: str = "") -> int:
     """Lock all disks until the returned descriptor, and every duplicate in any process, is closed.
 
-    Args:
-        task: the name of the task; empty: none.
-
     Returns:
         A descriptor, close-on-exec; a duplicate, such as the tender's standard input, keeps the lock.
 

@@ -82,7 +82,6 @@ class NewFile:
     """A file that a start creates where a disk has none.
 
     Attributes:
-        size: bytes, whole sectors.
         preallocate: allocate its blocks (fallocate(2)); False: a sparse file.
         tenant: the job that creates it.
     """
@@ -106,7 +105,6 @@ class DiskRequest:
         name: of the named disk; None: another file.
         private: the task gets a copy of the file for one run, so that the file is only read.
         archive: the content of the disk, instead of a path; None: none.
-        io: the I/O limits on the device of the disk.
         holder: of the disks of the allocation, such as a job; empty: the volume that it is.
     """
 
@@ -133,7 +131,6 @@ class Disk:
     Attributes:
         path: of the file or device node, absolute, without symbolic links.
         identity: device and inode of a file, or device number and zero of a block device; equal for the same disk only.
-        sector_size: in bytes.
         device: major and minor number of a block device, None for a file.
         size: bytes of a file; 0: not known.
         copied: bytes that a start has to copy for a private copy, whose file system cannot share them.
@@ -196,11 +193,7 @@ class FailedDisk:
 
 @dataclass(frozen=True, kw_only=True)
 class FullDiskChange:
-    """A disk of a running task whose file system has become full, or has space again.
-
-    Attributes:
-        full: whether its file system is full now.
-    """
+    """A disk of a running task whose file system has become full, or has space again."""
 
     task: str
     disk: FailedDisk
@@ -233,7 +226,6 @@ class BoundDisks:
     """The disks of one task, at paths that only root may change.
 
     Attributes:
-        disks: all disks of the task, in order.
         directory: of the bind mounts; None where no disk needed one.
     """
 
@@ -253,9 +245,7 @@ def named_disk(
     """Return the request for a named disk.
 
     Args:
-        sector_size: in bytes; None: 512.
         create: the disk to create if there is none of this name.
-        private: a copy for one run.
     """
     if create is not None and private:
         raise InvalidRequestError(
@@ -275,11 +265,7 @@ def named_disk(
 
 
 def backing_of(request: DiskRequest, *, is_device: bool) -> Backing:
-    """Return what is behind a disk.
-
-    Args:
-        is_device: its path is that of a block device.
-    """
+    """Return what is behind a disk."""
     if request.private:
         return Backing.COPY
     if request.name is not None:

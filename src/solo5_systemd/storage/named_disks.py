@@ -31,7 +31,6 @@ class NamedDisk:
     """A named disk.
 
     Attributes:
-        size: bytes.
         allocated: bytes of the file system that it takes.
         used: microseconds since the epoch when a task last got it, wrote it or gave it back.
         task: the task that has it; empty: a reader; None: it is free.
@@ -49,12 +48,7 @@ class NamedDisk:
 
 
 class NamedDisks:
-    """The named disks of this host.
-
-    Args:
-        owner: UID of disks that no task has.
-        claims: what a disk may take that is made or grows.
-    """
+    """The named disks of this host."""
 
     def __init__(
         self,
@@ -95,7 +89,6 @@ class NamedDisks:
         """Create a disk of zeros.
 
         Args:
-            size: bytes.
             preallocate: allocate its blocks; False: it is sparse.
 
         Raises:
@@ -114,7 +107,6 @@ class NamedDisks:
         """Change the size of a disk that no task has.
 
         Args:
-            size: bytes.
             shrink: permit a smaller size, which loses the end of the disk.
 
         Raises:
@@ -156,7 +148,6 @@ class NamedDisks:
 
         Args:
             source: descriptor; of a regular file, its current position is ignored.
-            progress: called with the bytes that are done.
 
         Returns:
             The disk, and the SHA-256 of its content in hexadecimal digits.

@@ -26,7 +26,6 @@ class Place:
     Attributes:
         directory: descriptor (O_PATH).
         path: of the file, with the links of its directory resolved.
-        exists: something has the name.
     """
 
     directory: int
@@ -65,7 +64,6 @@ def create_file(
 
     Args:
         directory: descriptor of its directory; O_PATH suffices.
-        owner: UID.
         write: writes the content to a descriptor; None: zeros.
 
     Returns:

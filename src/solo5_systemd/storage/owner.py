@@ -30,9 +30,7 @@ def give(disk: Disk, descriptor: int, user: int) -> int:
     stable storage when this returns.
 
     Args:
-        disk: a checked and locked disk.
         descriptor: of its file or device, O_PATH suffices.
-        user: the uid of the task.
 
     Returns:
         The uid of the former owner; `user` if the owner stays.
@@ -86,7 +84,6 @@ def reclaim_disk(uid: int, disk: Disk) -> None:
     A no-op for a disk that has another owner now, was moved or removed, or was replaced by another file.
 
     Args:
-        uid: the task's user.
         disk: the disk as it was given; the device number may have changed at a boot.
 
     Raises:

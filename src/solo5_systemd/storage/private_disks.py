@@ -58,7 +58,6 @@ def make_copy(request: DiskRequest, original: Disk, copies: StartDirectories, pl
     The file has a shared lock meanwhile: any number of starts copy it at a time, and no task writes it.
 
     Args:
-        original: the file, checked as a disk of its own.
         planned: the disk as it was inspected: its size and the bytes to copy have been admitted.
 
     Raises:

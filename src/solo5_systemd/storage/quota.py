@@ -32,8 +32,6 @@ def check(quotas: Quotas, more: int, what: str, *, new: int = -1) -> None:
     """Check that a file may become larger.
 
     Args:
-        quotas: that hold for it.
-        more: bytes by which it becomes larger.
         what: the file in an error, such as `disk 'web'`.
         new: descriptor of the file, which may have a name in the directory already; -1: none.
     """

@@ -33,7 +33,6 @@ class Snapshot:
     """A snapshot of a named disk.
 
     Attributes:
-        size: bytes.
         allocated: bytes of the file system, with those that it shares with the disk or other snapshots.
         made: microseconds since the epoch.
     """
@@ -78,7 +77,6 @@ class Snapshots:
 
         Args:
             copy: copy the data, without holes, where the file system cannot share blocks.
-            progress: called with the bytes that are copied.
 
         Raises:
             NotFoundError: there is no such disk.
@@ -114,9 +112,6 @@ class Snapshots:
     @contextmanager
     def of_task(self, task: str, name: SnapshotName) -> Iterator["Instant"]:
         """Prepare snapshots of all named disks of a running task.
-
-        Args:
-            name: of all the snapshots.
 
         Raises:
             TakenError: a disk has a snapshot of this name.

@@ -40,7 +40,6 @@ class StartDirectories:
 
     Args:
         directory: their parent, made where it is missing; links of its path are followed once, here.
-        what: of the disks in it, for errors.
         mount: mounts a file system of its own there; None: it has none.
         root: the root directory of PID 1's mount namespace.
     """

@@ -43,7 +43,6 @@ def check_title(
     Args:
         path: of the file, without symbolic links.
         how: READ for a file that is only copied.
-        recorded: of the disks that tasks have.
 
     Returns:
         The UID that owns the file at rest if it has no title, and the holder for its title; empty: it gets none.

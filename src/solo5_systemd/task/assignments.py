@@ -45,8 +45,6 @@ def unique(values: Iterable[T], key: Callable[[T], Hashable], what: str) -> tupl
     """Return the values if their keys are unique.
 
     Args:
-        values: in the order in which they were given.
-        key: returns the key of a value.
         what: the noun for the key in the error.
     """
     seen: dict[Hashable, T] = {}

@@ -16,10 +16,8 @@ class Setting(NamedTuple):
 
     Attributes:
         name: the key of [Unikernel], by which the code refers to the setting.
-        form: of its value.
         options: of `solo5ctl run`, or its positional argument; empty: there is none.
         job: the option of a job under Nomad that has the same value; empty: there is none.
-        help: of the option.
         is_list: it may be repeated, and an empty assignment resets it; otherwise once in a file, where the last file
             wins, and an empty assignment restores the default. A list of texts in a job.
         has_words: one assignment may have several values, separated by blanks and quoted as in systemd.syntax(7);

@@ -48,10 +48,8 @@ def placeholders(
     """Return the value of each placeholder that the arguments of this task may contain.
 
     Args:
-        labels: ports of the host by label.
         resolver: name servers and search domains; what it does not have has no placeholder.
         hostname: of the guest; empty: that of the task.
-        hosts: names of machines, with their addresses; without any there is no placeholder.
 
     Raises:
         InvalidRequestError: a name is for the gateway of a guest that has none.

@@ -166,11 +166,7 @@ class JobAssertError(HostError):
 
 
 class JobFailedError(Exception):
-    """A job of systemd ended with another result than `done`.
-
-    Attributes:
-        result: systemd's job result, such as `failed` or `dependency`.
-    """
+    """A job of systemd ended with another result than `done`."""
 
     def __init__(self, unit: str, result: str) -> None:
         super().__init__(f"{unit}: {result}")

@@ -73,8 +73,6 @@ def workload(task: TaskName, values: Values, served: Callable[[], Collection[Net
     """Return the workload that the settings of a task describe.
 
     Args:
-        task: its name.
-        values: its settings.
         served: returns the networks with a DHCP server; called where a setting may reach the guest by DHCP alone.
 
     Raises:

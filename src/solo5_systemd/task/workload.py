@@ -101,17 +101,14 @@ class Workload:
         idle_s: seconds without a packet after which it sleeps; 0: it never does.
         idle_stops: it ends instead, and waits without a process for its next packet.
         disks: one for each BLOCK_BASIC device.
-        tender: required tender; None: any.
         slice: `solo5.slice` or one below it; None: `solo5.slice`.
         kind: a service, or a scope whose process the caller executes.
         properties: further unit properties, as in a unit file (`TasksMax`, `32`).
-        log_fields: further journal fields of every line.
         resolver: name servers and search domains; what it does not set is the network's or the host's.
         hostname: of the guest; empty: the task's name.
         hosts: names of machines with their addresses, as `{hosts}` in arguments.
         port_labels: ports of the host by label, as `{port.LABEL}` in arguments.
         description: Description= of the unit; None: derived from the image.
-        tenant: the job of Nomad that it is of.
         policy: limits for the task, checked when all defaults are filled in.
     """
 

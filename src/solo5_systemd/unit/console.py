@@ -15,11 +15,7 @@ use (burst_modulate() of systemd): 4 times with 4 GiB, 6 times with 1 TiB. The r
 
 
 def console(name: TaskName, namespace: str, fields: Mapping[str, str]) -> Iterator[Property]:
-    """Yield the properties that connect a task's stdout and stderr to the journal.
-
-    Args:
-        namespace: the journal namespace; empty: the host's journal.
-    """
+    """Yield the properties that connect a task's stdout and stderr to the journal."""
     yield unit_property("StandardOutput", "journal")
     if namespace:
         yield unit_property("LogNamespace", namespace)

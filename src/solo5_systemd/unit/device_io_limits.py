@@ -14,11 +14,7 @@ from solo5_systemd.task.properties import DISK_LIMITS, Property, unit_property
 
 
 def io_properties(disks: Sequence[Disk], names: Iterable[str]) -> Iterator[Property]:
-    """Return the properties of the limits of all disks.
-
-    Args:
-        names: of the properties that the task has beside.
-    """
+    """Return the properties of the limits of all disks."""
     limits = _by_device([disk for disk in disks if disk.backing is not Backing.ARCHIVE])
     if not limits:
         return iter(())

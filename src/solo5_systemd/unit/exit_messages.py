@@ -54,7 +54,6 @@ class ExitMessages:
 
     Attributes:
         guest: lines of the console (stdout).
-        tender: lines of the tender's stderr.
         console: both, in order of arrival.
         systemd: PID 1's messages about the unit; empty if the journal cannot be read, since each unit has some.
         hung: the tender was found hung and killed (`Console.log_hung`).

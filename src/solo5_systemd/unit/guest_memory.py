@@ -48,12 +48,7 @@ def least_guest_memory(facts: ImageFacts) -> int:
 
 
 def guest_memory(allotment: int, facts: ImageFacts, archives: int = 0) -> int:
-    """Return the value of --mem, in MiB.
-
-    Args:
-        allotment: bytes of the task.
-        archives: bytes of it that the task's archives take.
-    """
+    """Return the value of --mem, in MiB."""
     shared = max(0, (allotment - archives) // MIB - _ring(facts.manifest))
     archived = -(-archives // MIB)
     mib = max(0, min(shared - TENDER_OVERHEAD, shared * GUEST_PER_OVERHEAD // (GUEST_PER_OVERHEAD + 1)))

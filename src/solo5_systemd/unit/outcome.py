@@ -59,7 +59,6 @@ class Outcome:
         exit_code: the tender's exit status; None if a signal killed it or it never ran.
         signal: the signal that ended it, also where hvt caught it and exited with 1; None otherwise. A stop by the
             SIGHUP that systemd sends hvt is one by SIGTERM, as of any other service.
-        sentence: the outcome in one sentence, for the operator.
         futile: why a retry of the same task on the same host cannot help; empty if it can.
         memory_peak: bytes, of guest and tender together; None before systemd 256, which does not keep it after the end.
         last_lines: the last lines of the console, for outcomes that need an explanation.

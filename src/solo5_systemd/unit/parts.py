@@ -17,10 +17,6 @@ class Parts:
     """The inputs of a unit: the workload, and what preflight and reservation added to it.
 
     Attributes:
-        user: UID of the task.
-        systemd: release of systemd, such as 257.
-        groups: supplementary groups for the device nodes.
-        log_namespace: journal namespace of the console; empty: the host's journal.
         resolver: name servers and search domains, if an argument has them.
     """
 

@@ -145,8 +145,6 @@ class EndedRun:
     """The last run of a service, which has ended.
 
     Attributes:
-        restart: Restart=.
-        queued: PID 1 starts it again.
         on_failure: it has OnFailure=, which systemd follows when it gives up.
     """
 
@@ -243,7 +241,6 @@ def child_state(name: TaskName, since: int, status: int, *, stop_requested: bool
     Args:
         since: microseconds since the epoch, when the tender started.
         status: as in `subprocess`, negative for a signal.
-        stop_requested: a stop was requested before.
         found: the scope; None if systemd has unloaded it.
     """
     return UnitState(

@@ -49,10 +49,8 @@ class Users:
     """The users of tasks.
 
     Args:
-        uids: returns the operator's range; called at the first allocation.
         reclaim_disk: gives a disk back to its owner at rest, or raises a Solo5Error.
         locks: the directory of PID 1's locks for dynamic users.
-        node: returns what the node has, and the limits of tasks.
     """
 
     def __init__(

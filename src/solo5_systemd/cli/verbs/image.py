@@ -23,7 +23,6 @@ class ImageReport:
     """An image's requirements and the result of the check.
 
     Attributes:
-        path: of the image, as given.
         tender: the installed tender for it; None: there is none.
         problems: why it cannot run here; empty: it can.
     """

@@ -174,11 +174,7 @@ def start_update(
 
 
 def _show(files: "UpdateFiles", context: CommandContext, run: str) -> int:
-    """Print each step when it is taken, until the update is over; return its exit status.
-
-    Args:
-        run: what exists as long as the unit runs.
-    """
+    """Print each step when it is taken, until the update is over; return its exit status."""
     begun, shown, status = time.monotonic(), 0, HostError.exit_status
     under_way, began = True, False
     while under_way:

@@ -62,10 +62,6 @@ class Options(Fields):
 def unpack(data: bytes, where: str, error: type[Solo5Error] = InvalidRequestError) -> Options:
     """Return the top level of a configuration, without keys that are nil.
 
-    Args:
-        data: a msgpack map.
-        where: the path of the configuration, for errors.
-
     Raises:
         Solo5Error: (of class `error`) it is not a msgpack map, too long or too deep, or has a list that is too long.
         DependencyError: msgpack is missing.

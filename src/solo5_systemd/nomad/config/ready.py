@@ -77,11 +77,7 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadinessProbe(Endpoint):
-    """The recurring probe of a ready task. It is part of the handle, so that a recovered task is probed again.
-
-    Attributes:
-        interval: seconds between two probes.
-    """
+    """The recurring probe of a ready task. It is part of the handle, so that a recovered task is probed again."""
 
     interval: Annotated[float, duration()]
     on_loss: OnLoss

@@ -121,10 +121,7 @@ class DiskOptions:
 
     Attributes:
         source: path of a file or block device; empty for a named disk, an archive or a volume.
-        disk: name of a named disk.
-        files: paths of the files and directories of an archive.
         format: of the archive; None: a tar.
-        strip: leave the path out of names in the archive.
         volume: a volume of the task, by the name of its request or the destination of its `volume_mount`.
         file: a path in the volume; None: the default.
         size: of the named disk, or the file in the volume, that is created if there is none, in bytes; None: none is

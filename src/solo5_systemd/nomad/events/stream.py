@@ -195,7 +195,6 @@ class StartEvents(StartCallbacks):
     """The task events of one start. Warns of a slow start while it is entered.
 
     Args:
-        task: the task that starts.
         rule: the job's `ready` rule; `on_preflight` raises if the image cannot satisfy it.
     """
 
@@ -249,7 +248,6 @@ class ServiceSignals:
 
     Args:
         publish: a callback for an event of the task of this name; it ignores the tasks of others.
-        background: the group that runs the subscriptions.
     """
 
     def __init__(

@@ -41,7 +41,6 @@ class StatsStreams:
         A sample reads files of the cgroup, and calls no service. Each is a serialised TaskStatsResponse.
 
         Args:
-            interval: seconds between two samples.
             mhz: of one core; 0: unknown.
         """
         with closing(self._session.engine.backends.usages.meter(entry.run.control_group)) as meter:
@@ -101,7 +100,6 @@ class Ticker:
         any other for half an interval to one and a half.
 
         Args:
-            interval: seconds.
             callback: runs in the event loop; its exception is raised here.
         """
         loop = asyncio.get_running_loop()

@@ -20,7 +20,6 @@ class ForgottenTask:
     """A unit of this agent that the driver has no claim to.
 
     Attributes:
-        reason: a phrase for the log.
         certain: True: it has a successor, which proves it; False: it may still be recovered.
     """
 

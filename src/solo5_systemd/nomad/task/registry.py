@@ -68,11 +68,7 @@ class TaskEntry(StartedTask):
 
 
 class TaskRegistry:
-    """All tasks of the driver.
-
-    Args:
-        background: the group that runs the waits for ends.
-    """
+    """All tasks of the driver."""
 
     def __init__(self, session: EngineSession, events: EventStream, background: asyncio.TaskGroup) -> None:
         scopes = ScopeChildren()
@@ -214,7 +210,6 @@ class TaskRegistry:
 
         Args:
             signal: the job's `kill_signal`; empty: SIGTERM.
-            timeout_s: seconds until the cgroup is killed.
         """
         if self._is_over(task_id):
             return
@@ -237,7 +232,6 @@ class TaskRegistry:
         """Remove a task, with or without an entry. Idempotent.
 
         Args:
-            force: also if it runs.
             keep: retain the outcome of a service.
         """
         async with self._locks[task_id]:
@@ -342,8 +336,6 @@ async def _remove_earlier(
     Each is a loaded unit in PID 1, and a job may restart its task any number of times.
 
     Args:
-        config: the task's configuration, which names its allocation.
-        newest: the run to keep.
         claimed: names of the driver's tasks, which are kept, too.
 
     Raises:

@@ -63,7 +63,6 @@ class StartedTask:
     """A task that was started and is ready, or was recovered.
 
     Attributes:
-        run: its unit then.
         network: the guest's address and ports; None without a NIC.
         ended: done when its unit has ended.
     """
@@ -85,14 +84,7 @@ class _JobRequest:
 
 
 class TaskStarter:
-    """Starts tasks.
-
-    Args:
-        scopes: the tenders that are children of this process.
-        exit_waiter: waits for the ends of started tasks.
-        events: the stream for the events of a start.
-        background: the group that runs the waits.
-    """
+    """Starts tasks."""
 
     def __init__(
         self,

@@ -57,7 +57,6 @@ def workload(
     Args:
         cores: number of the host's processors, for hard limits.
         nodes: the processors of each NUMA node, such as `0-3,8-11`, for reserved cores.
-        served: the networks with a DHCP server.
 
     Raises:
         InvalidRequestError: the job uses a feature that a unikernel or this driver does not support.

@@ -33,8 +33,6 @@ def unit_properties(
     """Return the unit properties of a task, in the order in which they must be set.
 
     Args:
-        task: Nomad's configuration of the task, with its reserved cores.
-        options: the task options, with the job's properties.
         nodes: the processors of each NUMA node of the host.
 
     Raises:
@@ -61,11 +59,6 @@ def merged_properties(job: Assignments, operator: Assignments, allowed: Iterable
     """Return the properties of job and operator, in the order in which they must be set.
 
     A job may lower a limit, and raise none.
-
-    Args:
-        job: the properties in the task options.
-        operator: the default properties of the plugin configuration.
-        allowed: names that a job may use.
     """
     names, base = frozenset(allowed), {**USUAL, **dict(operator)}
     for key, text in job:

@@ -156,14 +156,7 @@ def published_nics(reservation: Reservation) -> tuple[DeviceName, ...]:
 def taken_by_sibling(
     task: wire.TaskConfig, publishes: Sequence[Publish], held: Sequence[PortRequest], sibling: str
 ) -> InvalidRequestError | None:
-    """Return the error of a port that another task of the allocation has published; None: they share no port.
-
-    Args:
-        task: the task that starts.
-        publishes: its ports.
-        held: the ports of the other task.
-        sibling: the other task's name in the job.
-    """
+    """Return the error of a port that another task of the allocation has published; None: they share no port."""
     taken = {(port.host_ip, port.host_port, port.protocol) for port in held}
     numbers = {each.host_port for each in publishes if (each.host_ip, each.host_port, each.protocol) in taken}
     number = guest_port if namespace(task) else (lambda port: port.value)

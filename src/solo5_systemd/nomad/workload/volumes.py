@@ -74,8 +74,6 @@ def published(
 
     Args:
         block: that with the `volume`.
-        request: of `disk_request`.
-        mounts: the mount points of the host.
         is_directory: whether the volume is a directory; otherwise it is the disk itself.
     """
     [volume] = request.roots
