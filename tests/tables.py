@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from solo5_systemd.nomad.config.plugin import Ceilings, Defaults, ForgottenTasksConfig, GcConfig, PluginConfig
+from solo5_systemd.nomad.config.plugin import Defaults, ForgottenTasksConfig, GcConfig, PluginConfig
 from solo5_systemd.settings.network_keys import HOST, LAN, keys_on, network_keys
 from solo5_systemd.settings.node_limits import KEYS as AMOUNTS
 from solo5_systemd.settings.node_limits import RESERVE_MB, Limits
 from solo5_systemd.settings.records import Entry, entries
 from solo5_systemd.settings.solo5_toml import Settings
+from solo5_systemd.task.policy import Ceilings
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "units" / "solo5.toml"

@@ -25,7 +25,7 @@ from solo5_systemd.image.store import ROOM_MIN_AGE_S
 from solo5_systemd.settings.node_limits import Claim, Resource
 from solo5_systemd.settings.resolver import UNSET
 from solo5_systemd.task.properties import security_modules
-from solo5_systemd.task.workload import Workload
+from solo5_systemd.task.workload import MIB, Workload
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends
@@ -109,7 +109,7 @@ class Host:
             amounts = {f"{Resource.IMAGES}/new": size}
             self._backends.users.check_claim(workload.name, Claim(tenant=workload.tenant, amounts=amounts))
 
-        request = workload.image, workload.roots, workload.policy.image, admit
+        request = workload.image, workload.roots, _largest(workload), admit
         try:
             return await self._backends.images.take(*request)
         except StoreFullError:
@@ -118,7 +118,7 @@ class Host:
 
     async def preview_image(self, workload: Workload) -> StoredImage:
         """Return what `store_image` would return."""
-        request = workload.image, workload.roots, workload.policy.image
+        request = workload.image, workload.roots, _largest(workload)
         try:
             return await self._backends.images.preview(*request)
         except StoreFullError:
@@ -129,3 +129,8 @@ class Host:
         """Remove images that no task runs; return their SHA-256."""
         used = await images_in_use(self._backends.units)
         return await self._backends.images.collect(used, dry_run=dry_run, min_age=ROOM_MIN_AGE_S)
+
+
+def _largest(workload: Workload) -> int | None:
+    """Return the most bytes that the image may have; None: no limit."""
+    return None if workload.policy is None else workload.policy.ceilings.image_mb * MIB

@@ -236,7 +236,8 @@ def connections(workload: Workload, image: StoredImage) -> Request:
             f"tender {workload.tender} cannot run {workload.image}: expected {manifest.target}, which it is built for."
         )
     ports = _ports(workload, nics)
-    check_policy(workload, image, nics, _number_of_ports(ports))
+    if workload.policy is not None:
+        check_policy(workload, workload.policy, image, nics, _number_of_ports(ports))
     return Request(
         nics=nics,
         ports=ports,
@@ -248,7 +249,8 @@ def connections(workload: Workload, image: StoredImage) -> Request:
 
 def needs_controllers(workload: Workload) -> bool:
     """Return whether the controllers of cgroup v2 decide about a start: disks have limits, which must be enforced."""
-    return any(disk.io != NO_IO_LIMITS for disk in workload.disks) and not workload.policy.unenforced_io
+    is_strict = workload.policy is not None and not workload.policy.allow_missing_controllers
+    return is_strict and any(disk.io != NO_IO_LIMITS for disk in workload.disks)
 
 
 def needs_resolver(workload: Workload, *, by_dhcp: bool) -> bool:

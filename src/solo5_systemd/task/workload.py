@@ -1,15 +1,16 @@
 """Workloads: the input of a start, from any front end."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
-from solo5_systemd.base.names import DeviceName, NetworkName, Target, TaskName, UnitKind
+from solo5_systemd.base.names import DeviceName, Target, TaskName, UnitKind
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import IpAddress, NicRequest, PortRequest, Protocol
 from solo5_systemd.settings.hosts import Host
 from solo5_systemd.settings.node_limits import OPERATOR, Tenant
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.model import DiskRequest
+from solo5_systemd.task.policy import Policy
 
 MIB = 1 << 20
 DEFAULT_MEMORY = 128 * MIB
@@ -53,37 +54,6 @@ class Publish:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Policy:
-    """The limits that an operator sets for one task; the default permits everything.
-
-    Attributes:
-        networks: networks that a NIC may join; empty: any.
-        units: unit types, such as `service`; empty: any.
-        tenders: tenders; empty: any.
-        memory: largest memory_max in bytes; None: no ceiling, as for all that follow.
-        nics: largest number of NICs.
-        disks: largest number of disks.
-        ports: largest number of published host ports, counted once for all protocols.
-        image: largest size of the image in bytes.
-        named_disks: patterns of named disks (fnmatch(3)), one of which each must match; None: any.
-        new_disk: largest size in bytes of a disk that a start creates.
-        unenforced_io: I/O limits of disks are permitted on a host without the cgroup controller for them.
-    """
-
-    networks: tuple[NetworkName, ...] = ()
-    units: tuple[str, ...] = ()
-    tenders: tuple[Target, ...] = ()
-    memory: int | None = None
-    nics: int | None = None
-    disks: int | None = None
-    ports: int | None = None
-    image: int | None = None
-    named_disks: tuple[str, ...] | None = None
-    new_disk: int | None = None
-    unenforced_io: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
 class Workload:
     """The input of a start.
 
@@ -109,7 +79,7 @@ class Workload:
         hosts: names of machines with their addresses, as `{hosts}` in arguments.
         port_labels: ports of the host by label, as `{port.LABEL}` in arguments.
         description: Description= of the unit; None: derived from the image.
-        policy: limits for the task, checked when all defaults are filled in.
+        policy: None: everything is permitted.
     """
 
     name: TaskName
@@ -138,4 +108,4 @@ class Workload:
     port_labels: tuple[tuple[str, int], ...] = ()
     description: str | None = None
     tenant: Tenant = OPERATOR
-    policy: Policy = field(default_factory=Policy)
+    policy: Policy | None = None

@@ -17,8 +17,9 @@ from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.archive import ARCHIVE_MAX, archive_disk, member
 from solo5_systemd.storage.io_limits import BlockDevice, IoLimits
 from solo5_systemd.storage.model import ArchiveRequest, Backing, DiskRequest, NewFile, named_disk
+from solo5_systemd.task.policy import Ceilings, Policy
 from solo5_systemd.task.property_types import INFINITY
-from solo5_systemd.task.workload import MIB, Policy, Publish, Workload
+from solo5_systemd.task.workload import MIB, Publish, Workload
 from solo5_systemd.unit.tender import Tender
 
 STORAGE = DeviceName("storage")
@@ -103,7 +104,7 @@ def on(backing: Backing = Backing.FILE, **changes: Any) -> Facts:
         # disks
         ({"disks": (LIMITED,)}, on(io=LIMITED.io), "has I/O limits (read_bps=1M), and no block device"),
         (
-            {"disks": (LIMITED,), "policy": Policy(unenforced_io=False)},
+            {"disks": (LIMITED,), "policy": Policy()},
             replace(STORING, controllers=("cpu", "memory")),
             "which this host does not enforce: expected the io controller of cgroup v2.",
         ),
@@ -162,7 +163,7 @@ def test_a_workload_that_cannot_be_started_is_refused_in_one_sentence(
     [
         # NICs that the image's manifest has, and no request
         (
-            Policy(nics=1),
+            Policy(ceilings=Ceilings(nics=1)),
             {},
             facts("service admin"),
             "the number of NICs is 2: expected at most 1, this node's ceiling.",
@@ -182,61 +183,71 @@ def test_a_workload_that_cannot_be_started_is_refused_in_one_sentence(
         ),
         # ports that the task lists, and those that only its group has
         (
-            Policy(ports=1),
+            Policy(ceilings=Ceilings(ports=1)),
             {"publish": (Publish(host_port=1, port=1, implied=True), Publish(host_port=2, port=1))},
             facts(),
             "the number of ports is 2: expected at most 1",
         ),
         (
-            Policy(ports=0),
+            Policy(ceilings=Ceilings(ports=0)),
             {"publish": (Publish(host_port=1, port=1, implied=True),)},
             facts(),
             "the number of ports is 1: expected at most 0",
         ),
-        (Policy(disks=0), {"disks": (DISK,)}, STORING, "the number of disks is 1: expected at most"),
-        # memory that the kernel would let a task have, beside that of the guest
-        (Policy(memory=64 * MIB), {"memory": 65 * MIB}, facts(), "memory is 65M: expected at most 64M"),
         (
-            Policy(memory=64 * MIB),
+            Policy(ceilings=Ceilings(blocks=0)),
+            {"disks": (DISK,)},
+            STORING,
+            "the number of disks is 1: expected at most",
+        ),
+        # memory that the kernel would let a task have, beside that of the guest
+        (Policy(ceilings=Ceilings(memory_mb=64)), {"memory": 65 * MIB}, facts(), "memory is 65M: expected at most 64M"),
+        (
+            Policy(ceilings=Ceilings(memory_mb=64)),
             {"memory": 64 * MIB, "memory_max": 65 * MIB},
             facts(),
             "memory_max is 65M: expected at most 64M",
         ),
         (
-            Policy(memory=64 * MIB),
+            Policy(ceilings=Ceilings(memory_mb=64)),
             {"memory": 64 * MIB, "memory_max": INFINITY},
             facts(),
             "memory_max is unlimited: expected",
         ),
-        (Policy(image=4095), {}, facts(), "the size of the image in bytes is 4096: expected at most 4095"),
+        (
+            Policy(ceilings=Ceilings(image_mb=0)),
+            {},
+            facts(),
+            "the size of the image in bytes is 4096: expected at most 0",
+        ),
         # a tender that the image's manifest has, and a type of unit that a default has
         (
-            Policy(tenders=(Target.HVT,)),
+            Policy(allowed_tenders=(Target.HVT,)),
             {},
             facts(target=Target.SPT),
             "tender spt, which the image is built for, is not allowed on this node: expected hvt",
         ),
         (
-            Policy(units=("service",)),
+            Policy(),
             {"kind": UnitKind.SCOPE},
             facts(),
             "unit type scope is not allowed on this node: expected service.",
         ),
         # named disks, and new ones
         (
-            Policy(named_disks=()),
+            Policy(),
             {"disks": (named_disk(STORAGE, DiskName("web-1")),)},
             STORING,
             "disk storage: named disk 'web-1' is not allowed on this node: expected one that matches a pattern",
         ),
         (
-            Policy(named_disks=("db-*", "w")),
+            Policy(allowed_disks=("db-*", "w")),
             {"disks": (named_disk(STORAGE, DiskName("web-1")),)},
             STORING,
             "disk storage: named disk 'web-1' is not allowed on this node: expected one that matches db-* or w",
         ),
         (
-            Policy(new_disk=MIB),
+            Policy(allowed_disks=("*",), ceilings=Ceilings(disk_mb=1)),
             {"disks": (named_disk(STORAGE, DiskName("web-1"), create=NewFile(size=2 * MIB)),)},
             STORING,
             "the size of a new disk in bytes is 2097152: expected at most 1048576",
@@ -255,9 +266,11 @@ def test_policy_is_checked_against_what_will_be_made(
 def test_what_is_at_the_ceilings_is_planned() -> None:
     """A port counts once for all protocols; a group's ports do not count for an image without NICs."""
     policy = Policy(
-        networks=(DEFAULT,), units=("service",), tenders=(Target.HVT, Target.SPT), memory=64 * MIB, nics=2, disks=1,
-        ports=1, image=4096, named_disks=("web-*",), new_disk=2 * MIB,
-    )  # fmt: skip
+        networks=(DEFAULT,),
+        allowed_tenders=(Target.HVT, Target.SPT),
+        allowed_disks=("web-*",),
+        ceilings=Ceilings(memory_mb=64, nics=2, blocks=1, ports=1, image_mb=1, disk_mb=2),
+    )
     publish = tuple(Publish(host_port=1, port=1, protocol=each) for each in Protocol)
     named = named_disk(STORAGE, DiskName("web-1"), create=NewFile(size=2 * MIB))
     workload = replace(WORKLOAD, policy=policy, memory=64 * MIB, publish=publish, disks=(named,))

@@ -36,8 +36,9 @@ from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.storage.archive import ARCHIVE_MAX, archive_disk, member
 from solo5_systemd.storage.io_limits import BlockDevice, IoLimits
 from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, NewFile
+from solo5_systemd.task.policy import Policy
 from solo5_systemd.task.properties import unenforced
-from solo5_systemd.task.workload import Policy, Publish, Workload
+from solo5_systemd.task.workload import Publish, Workload
 from solo5_systemd.unit.state import ActiveState, MainCode
 
 WEB = TaskName("web")
@@ -109,9 +110,9 @@ async def test_a_start_takes_each_step_once_and_says_what_a_look_would(machine: 
 
 async def test_a_full_store_is_collected_once_for_a_start(machine: Machine, runtime: Runtime) -> None:
     machine.images.full = True
-    await runtime.start(replace(WORKLOAD, policy=Policy(image=4096)))
+    await runtime.start(replace(WORKLOAD, policy=Policy()))
     assert machine.steps.taken.count("take image") == 2
-    assert (machine.images.collected, machine.images.min_age, machine.images.largest) == (frozenset(), 10.0, 4096)
+    assert (machine.images.collected, machine.images.min_age, machine.images.largest) == (frozenset(), 10.0, 256 << 20)
 
 
 async def test_a_store_that_stays_full_is_reported(machine: Machine, runtime: Runtime) -> None:
@@ -184,7 +185,7 @@ async def test_limits_without_their_controller_are_refused_unless_the_operator_p
     limits = unenforced(LIMITED, machine.usages.enabled)
     assert limits["IOReadBandwidthMax"] == "io"
     with pytest.raises(InvalidRequestError, match="which this host does not enforce: expected the io controller"):
-        await runtime.start(replace(LIMITED, policy=Policy(unenforced_io=False)))
+        await runtime.start(replace(LIMITED, policy=Policy()))
     assert not CHANGES & set(machine.steps.taken)
     await runtime.start(LIMITED)
 

@@ -14,7 +14,7 @@ from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, 
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import MacAddress, NicRequest
 from solo5_systemd.nomad.config.msgpack_values import Logging
-from solo5_systemd.nomad.config.plugin import Ceilings, Defaults, PluginConfig
+from solo5_systemd.nomad.config.plugin import Defaults, PluginConfig
 from solo5_systemd.nomad.config.task import TaskOptions, task_options
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import convert
@@ -24,8 +24,9 @@ from solo5_systemd.settings.resolver import UNSET, resolver
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
 from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
 from solo5_systemd.task.placeholders import expand, verbatim
+from solo5_systemd.task.policy import Ceilings
 from solo5_systemd.task.property_types import INFINITY
-from solo5_systemd.task.workload import MIB, Policy, Workload
+from solo5_systemd.task.workload import MIB, Workload
 
 PLUGIN = PluginConfig()
 SERVICE = DeviceName("service")
@@ -72,9 +73,7 @@ def test_a_job_that_says_little_gets_a_plain_workload() -> None:
         ),
         tenant=Tenant(namespace="default", job="shop"),
         description="Nomad task shop/front/web",
-        policy=Policy(
-            units=(UnitKind.SERVICE,), image=256 * MIB, named_disks=(), new_disk=1024 * MIB, unenforced_io=False
-        ),
+        policy=PLUGIN,
     )
 
 
@@ -359,35 +358,9 @@ def test_a_path_with_a_nul_byte_is_none(keys: dict[str, Any], words: str) -> Non
     assert words in refusal(task_config(**keys))
 
 
-def test_what_the_operator_permits_is_checked_with_the_image() -> None:
-    """A job may leave out what an image's manifest or a default has: nothing of it is judged here."""
-    lab, dmz = NetworkName("lab"), NetworkName("dmz")
-    plugin = replace(
-        PLUGIN,
-        networks=(lab, dmz),
-        allowed_tenders=(Target.HVT,),
-        allowed_disks=("web-*",),
-        ceilings=Ceilings(memory_mb=64, nics=2, blocks=1, ports=3, image_mb=8),
-    )
-    made = workload(task_config(memory_mb=65, unit="scope"), plugin)
-    assert made.policy == Policy(
-        networks=(lab, dmz),
-        units=(UnitKind.SERVICE,),
-        tenders=(Target.HVT,),
-        memory=64 * MIB,
-        nics=2,
-        disks=1,
-        ports=3,
-        image=8 * MIB,
-        named_disks=("web-*",),
-        new_disk=1024 * MIB,
-        unenforced_io=False,
-    )
-
-
-def test_limits_of_disks_need_their_controller_unless_the_operator_permits_it() -> None:
-    assert not workload(task_config()).policy.unenforced_io
-    assert workload(task_config(), replace(PLUGIN, allow_missing_controllers=True)).policy.unenforced_io
+def test_the_policy_for_a_task_is_that_of_the_plugin_configuration() -> None:
+    plugin = replace(PLUGIN, networks=(NetworkName("lab"),), allow_missing_controllers=True)
+    assert workload(task_config(), plugin).policy is plugin
 
 
 def test_a_disk_has_the_jobs_limits_within_the_operators() -> None:

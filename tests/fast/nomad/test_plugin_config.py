@@ -11,7 +11,6 @@ from solo5_systemd.base.names import NetworkName, Target, UnitKind
 from solo5_systemd.nomad.config.msgpack_values import Logging
 from solo5_systemd.nomad.config.plugin import (
     TIGHTENING,
-    Ceilings,
     Defaults,
     ForgottenTasksConfig,
     GcConfig,
@@ -19,6 +18,7 @@ from solo5_systemd.nomad.config.plugin import (
     plugin_config,
 )
 from solo5_systemd.storage.io_limits import IoLimits
+from solo5_systemd.task.policy import Ceilings
 from solo5_systemd.task.properties import SETTABLE
 
 POLICY = {

@@ -3,20 +3,19 @@
 `make tables` writes the options to docs/nomad-plugin.md.
 """
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
-from solo5_systemd.base.names import NetworkName, Target, UnitKind
+from solo5_systemd.base.names import Target, UnitKind
 from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.msgpack_values import Logging, assignments, duration, unpack
 from solo5_systemd.settings.network_keys import NetworkKeys, network_keys
-from solo5_systemd.settings.records import Type, integer, record, setting, type_of
+from solo5_systemd.settings.records import Type, integer, record, setting
 from solo5_systemd.settings.solo5_toml import LOG_NAMESPACE, parse_settings
-from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
+from solo5_systemd.task.policy import Policy, each_fits
 from solo5_systemd.task.properties import SETTABLE, parse_property
 
 WHERE = "plugin.solo5.config"
@@ -39,22 +38,6 @@ TIGHTENING = (
 Limits of devices are not among them: a device has many paths, so that a job could evade the operator's limit."""
 
 
-_DISK_PATTERN = re.compile(r"[A-Za-z0-9_.*?-]{1,64}", re.ASCII)
-
-
-def _each(fits: Callable[[str], object], expected: str) -> Type:
-    """Return the type of lists of texts that all fit; `expected` has the key as `{key}`."""
-
-    def read(fields: Fields, key: str) -> tuple[str, ...]:
-        found = fields.texts(key)
-        for each in found:
-            if not fits(each):
-                raise fields.wrong(key, each, expected.format(key=key))
-        return found
-
-    return Type(read, list, "list(string)")
-
-
 def _properties(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
     pairs = assignments(fields, key)
     for name, value in pairs:
@@ -63,10 +46,6 @@ def _properties(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
         except InvalidRequestError as error:
             raise SettingsError(f"{fields.path(key)}: {error.sentence}", error.hint) from error
     return pairs
-
-
-def _units(fields: Fields, key: str) -> tuple[UnitKind, ...]:
-    return type_of(tuple[UnitKind, ...]).read(fields, key) or (UnitKind.SERVICE,)
 
 
 def _networks(fields: Fields, key: str) -> dict[str, dict[str, object]]:
@@ -82,11 +61,10 @@ def _networks(fields: Fields, key: str) -> dict[str, dict[str, object]]:
 
 
 DIRECTORIES = Annotated[
-    tuple[str, ...], _each(lambda path: path.startswith("/"), 'absolute directories, such as {key} = ["/srv/solo5"]')
+    tuple[str, ...],
+    each_fits(lambda path: path.startswith("/"), 'absolute directories, such as {key} = ["/srv/solo5"]'),
 ]
-PROPERTY_NAMES = _each(SETTABLE.__contains__, f"some of {', '.join(sorted(SETTABLE))}")
-DISK_PATTERNS = _each(_DISK_PATTERN.fullmatch, 'names of disks, with * and ?, such as {key} = ["web-*"]')
-CEILING = Annotated[int | None, integer(0, 1 << 30)]
+PROPERTY_NAMES = each_fits(SETTABLE.__contains__, f"some of {', '.join(sorted(SETTABLE))}")
 
 
 # fmt: off
@@ -101,26 +79,6 @@ class Defaults:
     cpu_hard_limit: bool = setting("As the option of a task.", default=False)
     properties: Annotated[tuple[tuple[str, str], ...], Type(_properties, dict, is_map=True)] = setting(
         "Unit properties, `properties { TasksMax = \"32\" }`, whether or not jobs may set them.", default=()
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ceilings:
-    """The `ceilings` block: the most that a job may request; None: no ceiling."""
-
-    memory_mb: CEILING = setting("Of `memory` and `memory_max`, in MiB.", default=None)
-    nics: CEILING = setting("NICs of the image.", default=None)
-    blocks: CEILING = setting("Disks of the image.", default=None)
-    ports: CEILING = setting("Published ports, with those that are published by default.", default=None)
-    image_mb: Annotated[int, integer(0, 1 << 30)] = setting(  # unikernels have a few MiB, the largest some fifty
-        "The size of the image's file, in MiB; at most 4096.", default=256
-    )
-    disk_mb: Annotated[int, integer(0, 1 << 30)] = setting(
-        "The size of a disk that a job creates, in MiB.", default=1024
-    )
-    io: IoLimits = setting(
-        "The [I/O limits](storage.md#limits-and-counters) `read_bps`, `write_bps`, `read_iops`, `write_iops` of each "
-        "disk, which a job can lower.", default=NO_IO_LIMITS,
     )
 
 
@@ -159,7 +117,7 @@ class GcConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PluginConfig:
+class PluginConfig(Policy):
     """The plugin configuration. Paths, sizes and names that it does not set are those of /etc/solo5."""
 
     enabled: bool = setting("`false`: the driver is undetected on this node.", default=True)
@@ -180,10 +138,6 @@ class PluginConfig:
         "The [journal namespace](consoles.md#a-journal-of-their-own) of consoles; none: the host's journal.",
         default="", shown="as /etc/solo5",
     )
-    networks: tuple[NetworkName, ...] = setting(
-        "Networks that jobs may join. A NIC without a `nic` block joins `default`, which must then be listed.",
-        default=(), shown="`[]` (any)",
-    )
     network: Annotated[Mapping[str, Mapping[str, object]], Type(_networks, dict, kind=NetworkKeys, is_map=True)] = (
         setting("Defines a network of this node: [below](#networks). A key in /etc/solo5 takes precedence.", default={})
     )
@@ -197,26 +151,8 @@ class PluginConfig:
     allowed_properties: Annotated[tuple[str, ...], PROPERTY_NAMES] = setting(
         "Unit properties that jobs may set.", default=TIGHTENING, shown="[these](#unit-properties)"
     )
-    allowed_units: Annotated[tuple[UnitKind, ...], Type(_units, list, "list(string)")] = setting(
-        "Values of `unit` that jobs may set. A scope has no sandbox by systemd: set `[\"service\", \"scope\"]` only if "
-        "all jobs are trusted.", default=(UnitKind.SERVICE,),
-    )
-    allowed_tenders: tuple[Target, ...] = setting(
-        "Tenders that tasks may run under, whether the job sets `tender` or the image determines it.",
-        default=(), shown="`[]` (any)",
-    )
-    allowed_disks: Annotated[tuple[str, ...], DISK_PATTERNS] = setting(
-        "Named disks (`solo5ctl disk`) that jobs may use, copy and create: names, with `*` and `?`, such as "
-        "`[\"web-*\"]`.", default=(), shown="`[]` (none)",
-    )
     defaults: Defaults = setting("Task options that a job does not set: [below](#defaults).", default=Defaults())
-    ceilings: Ceilings = setting("The most that a job may request: [below](#ceilings).", default=Ceilings())
     gc: GcConfig = setting("Removal of what is no longer used: [below](#gc).", default=GcConfig())
-    allow_missing_controllers: bool = setting(
-        "`true`: the node is healthy even if the controllers `cpu`, `cpuset`, `memory` and `pids` are not those of "
-        "cgroup v2 (a hybrid or legacy hierarchy, `cgroup_disable=`), and limits have no effect. Also starts tasks "
-        "with I/O limits of disks without the controller `io`, which are otherwise refused.", default=False,
-    )
 # fmt: on
 
 

@@ -25,7 +25,7 @@ from solo5_systemd.storage.io_limits import lowered
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
 from solo5_systemd.task.placeholders import COMMAND_LINE_MAX, uses_search, uses_servers
 from solo5_systemd.task.property_types import INFINITY
-from solo5_systemd.task.workload import MIB, Policy, Workload
+from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.unit.confinement import USER
 
 SHARED_SLICE = "solo5-shared.slice"
@@ -89,7 +89,7 @@ def workload(
         properties=unit_properties(task, options, plugin, nodes),
         log_fields=(*options.labels, *log_fields(task)),
         tenant=tenant(task.namespace, task.job_id),
-        policy=policy(plugin),
+        policy=plugin,
         description=f"Nomad task {task.job_name or task.job_id}/{task.task_group_name}/{task.name}",
     )
 
@@ -180,28 +180,6 @@ def _refuse_unsupported(task: wire.TaskConfig) -> None:
             f"task {task.name} is in a group with a network of mode {name}: expected HOST or GROUP.",
             'Use network { mode = "host" }, "bridge" or "cni/NAME".',
         )
-
-
-def policy(plugin: PluginConfig) -> Policy:
-    """Return the operator's limits for a job."""
-    ceilings = plugin.ceilings
-    return Policy(
-        networks=plugin.networks,
-        units=plugin.allowed_units,
-        tenders=plugin.allowed_tenders,
-        memory=_bytes(ceilings.memory_mb),
-        nics=ceilings.nics,
-        disks=ceilings.blocks,
-        ports=ceilings.ports,
-        image=_bytes(ceilings.image_mb),
-        named_disks=plugin.allowed_disks,
-        new_disk=_bytes(ceilings.disk_mb),
-        unenforced_io=plugin.allow_missing_controllers,
-    )
-
-
-def _bytes(mb: int | None) -> int | None:
-    return None if mb is None else mb * MIB
 
 
 # --- resources ---------------------------------------------------------------------------------------------------
