@@ -12,17 +12,15 @@ import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from pathlib import Path
 from typing import TypeVar
 
 from solo5_systemd.base.errors import HostError, Solo5Error, TakenError
 from solo5_systemd.base.locks import LockedError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.settings.node_limits import Claim, Node
-from solo5_systemd.users.given_disks import GIVEN_DISKS, GivenDiskFiles
+from solo5_systemd.users import given_disks, userdb_records
 from solo5_systemd.users.registry import DIRECTORY, Registry
 from solo5_systemd.users.user_record import AllocatedUser, GivenDisk, RangeUsedUpError
-from solo5_systemd.users.userdb_records import LOCKS, RECORDS, Records
 
 RECLAIM_TIMEOUT_S = 5.0
 """How long the first start of a boot waits for the disks of earlier boots, whose file systems may hang."""
@@ -50,24 +48,17 @@ class Users:
 
     Args:
         reclaim_disk: gives a disk back to its owner at rest, or raises a Solo5Error.
-        locks: the directory of PID 1's locks for dynamic users.
     """
 
     def __init__(
         self,
         uids: Callable[[], range],
         reclaim_disk: Callable[[int, GivenDisk], None],
-        directory: Path = DIRECTORY,
-        records: Path = RECORDS,
-        given_disks: Path = GIVEN_DISKS,
-        locks: Path = LOCKS,
         node: Callable[[], Node] = Node,
     ) -> None:
         self._uids = uids
         self._reclaim_disk = reclaim_disk
-        self._registry = Registry(directory)
-        self._records = Records(records, locks)
-        self._given_disks = GivenDiskFiles(given_disks)
+        self._registry = Registry()
         self._node = node
         self._is_resolved = False
 
@@ -98,7 +89,7 @@ class Users:
         descriptor = self._lock(task)
         try:
             uid = self._registry.uid(task)
-            if uid is not None and self._records.is_of(uid, task):
+            if uid is not None and userdb_records.is_of(uid, task):
                 return AllocatedUser(uid=uid, descriptor=descriptor, adopted=True)
             return AllocatedUser(uid=self._allocate(task), descriptor=descriptor)
         except BaseException:
@@ -115,10 +106,10 @@ class Users:
 
     def _allocate(self, task: TaskName) -> int:
         for uid in self._candidates():
-            if self._given_disks.exists(uid) or self._records.exists(uid):
+            if given_disks.exists(uid) or userdb_records.exists(uid):
                 continue
             self._registry.add(task, uid)  # before the record, which a killed start may leave
-            if self._records.create(uid, task):
+            if userdb_records.create(uid, task):
                 return uid
         self._registry.remove(task)
         uids = self._uids()
@@ -159,7 +150,7 @@ class Users:
     async def record_disks(self, uid: int, disks: Sequence[GivenDisk]) -> None:
         """Record disks before they are given to a user; on stable storage when this returns."""
         with self._host_errors():
-            await asyncio.to_thread(self._given_disks.add, uid, disks)  # in a thread: fsync(2)
+            await asyncio.to_thread(given_disks.add, uid, disks)  # in a thread: fsync(2)
 
     async def disk_taken(self, uid: int, disk: GivenDisk) -> None:
         """Record that a user's disk has another owner now; a user without a task and without other disks is freed.
@@ -171,7 +162,7 @@ class Users:
     def _disk_taken(self, uid: int, disk: GivenDisk) -> None:
         try:
             with self._host_errors():
-                if self._given_disks.drop(uid, disk):
+                if given_disks.drop(uid, disk):
                     self._reclaim_from(uid)
         except HostError as error:  # the user stays allocated, and the start goes on
             _log.warning("%s", error)
@@ -194,7 +185,7 @@ class Users:
         """Remove all that a task's user has, then its line in the registry; close the descriptor with its lock."""
         try:
             uid = self._registry.uid(task)
-            if uid is not None and self._records.is_of(uid, task):
+            if uid is not None and userdb_records.is_of(uid, task):
                 for fault in self._reclaim_disks(uid):
                     _log.warning("%s", fault)
             self._registry.remove(task)
@@ -293,7 +284,7 @@ class Users:
 
     def _reclaim(self) -> Sequence[str]:
         with self._host_errors():
-            return [fault for uid in self._given_disks.users() for fault in self._reclaim_from(uid)]
+            return [fault for uid in given_disks.users() for fault in self._reclaim_from(uid)]
 
     def _reclaim_from(self, uid: int) -> Sequence[str]:
         """Reclaim the disks of a user without a task.
@@ -301,28 +292,28 @@ class Users:
         Until that is done, the retained record prevents an allocation by PID 1. If PID 1 has the user already, the
         disks are reclaimed as well, and the given-disk file stays until this process gets the lock.
         """
-        if not self._records.is_unused(uid):
+        if not userdb_records.is_unused(uid):
             return ()
-        with self._records.allocating(uid) as is_ours:
-            if not self._records.is_unused(uid):
+        with userdb_records.allocating(uid) as is_ours:
+            if not userdb_records.is_unused(uid):
                 return ()
             if is_ours:
-                self._records.retain(uid)
+                userdb_records.retain(uid)
             return self._reclaim_disks(uid, is_ours=is_ours)
 
     def _reclaim_disks(self, uid: int, *, is_ours: bool = True) -> Sequence[str]:
         """Reclaim all given disks of a user, and free it; one that may still own a disk is retained instead."""
         faults = []
-        for disk in self._given_disks.read(uid):
+        for disk in given_disks.read(uid):
             try:
                 self._reclaim_disk(uid, disk)
             except Solo5Error as error:
                 faults.append(str(error))
         if is_ours and faults:
-            self._records.retain(uid)
+            userdb_records.retain(uid)
         elif is_ours:
-            self._given_disks.remove(uid)
-            self._records.remove(uid)
+            given_disks.remove(uid)
+            userdb_records.remove(uid)
         return faults
 
     @contextmanager
@@ -330,9 +321,7 @@ class Users:
         try:
             yield
         except OSError as error:
-            raise HostError(
-                f"the users of tasks in {self._registry.directory} cannot be managed: {error.strerror}."
-            ) from error
+            raise HostError(f"the users of tasks in {DIRECTORY} cannot be managed: {error.strerror}.") from error
 
 
 def _warn(reclaiming: "asyncio.Future[Sequence[str]]") -> None:
@@ -362,6 +351,7 @@ def _check_resolved(uid: int) -> None:
 
         raise dependency_error(error) from error
     raise HostError(
-        f"user {uid} is not found, though {RECORDS} has its record: expected systemd as a source of users.",
+        f"user {uid} is not found, though {userdb_records.RECORDS} has its record: expected systemd as a source of "
+        "users.",
         "Put `systemd` into the line `passwd:` of /etc/nsswitch.conf.",
     )

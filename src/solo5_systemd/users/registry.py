@@ -30,21 +30,19 @@ LOCK_TIMEOUT_S = 5.0
 class Registry:
     """The registry. A process keeps the sums of the claims that it has read, and parses only those that are new."""
 
-    def __init__(self, directory: Path = DIRECTORY) -> None:
-        self.directory = directory
-        self._file = directory / "registry"
+    def __init__(self) -> None:
         self._counted: Set[str] = frozenset()
         self._totals = Totals()
 
     def exists(self) -> bool:
         """Return whether a user was allocated since the boot."""
-        return self._file.exists()
+        return (DIRECTORY / "registry").exists()
 
     def lock_task(self, task: TaskName) -> int | None:
         """Keep starts and removals of a task out until the returned descriptor is closed; None: another one has it."""
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        DIRECTORY.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(self.directory / "starts", flags, 0o600)
+        descriptor = os.open(DIRECTORY / "starts", flags, 0o600)
         if try_lock_byte(descriptor, int.from_bytes(blake2b(task.encode(), digest_size=7).digest())):
             return descriptor
         os.close(descriptor)
@@ -116,16 +114,16 @@ class Registry:
 
     def _read(self) -> str:
         with suppress(FileNotFoundError):
-            return self._file.read_bytes().decode()
+            return (DIRECTORY / "registry").read_bytes().decode()
         return "\n"
 
     def _locked(self) -> AbstractContextManager[int]:
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return closing(lock_directory(self.directory, timeout_s=0.0 if is_event_loop() else LOCK_TIMEOUT_S))
+        DIRECTORY.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return closing(lock_directory(DIRECTORY, timeout_s=0.0 if is_event_loop() else LOCK_TIMEOUT_S))
 
     def _write(self, text: str, task: TaskName, line: str) -> None:
         """Replace the registry by a text with this line of a task; within `_locked`."""
-        replace_file(self._file, _without(text, task) + (f"{task} {line}\n" if line else ""))
+        replace_file(DIRECTORY / "registry", _without(text, task) + (f"{task} {line}\n" if line else ""))
 
 
 def _lines(text: str) -> Set[str]:

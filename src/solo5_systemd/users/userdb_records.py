@@ -24,83 +24,80 @@ RECORDS = Path("/run/userdb")
 LOCKS = Path("/run/systemd/dynamic-uid")
 
 
-class Records:
-    """The user records of task users.
+def create(uid: int, task: TaskName) -> bool:
+    """Create the record of a task's user; False if PID 1 or another process has allocated the uid."""
+    RECORDS.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with allocating(uid) as is_ours:
+        return is_ours and _create(uid, user_record(uid, task))
 
-    Args:
-        directory: of the records, which nss-systemd reads.
-        locks: of PID 1's locks.
-    """
 
-    def __init__(self, directory: Path = RECORDS, locks: Path = LOCKS) -> None:
-        self._directory = directory
-        self._locks = locks
+def _create(uid: int, record: bytes) -> bool:
+    descriptor = open_unnamed(RECORDS, 0o644)
+    try:
+        os.write(descriptor, record)
+        os.fchmod(descriptor, 0o644)
+        link_unnamed(descriptor, _path(f"{uid}"))
+        with suppress(FileExistsError):  # left by a removal of only one of the two names
+            link_unnamed(descriptor, _path(user_name(uid)))
+    except FileExistsError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
-    def create(self, uid: int, task: TaskName) -> bool:
-        """Create the record of a task's user; False if PID 1 or another process has allocated the uid."""
-        self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with self.allocating(uid) as is_ours:
-            return is_ours and self._create(uid, user_record(uid, task))
 
-    def _create(self, uid: int, record: bytes) -> bool:
-        descriptor = open_unnamed(self._directory, 0o644)
-        try:
-            os.write(descriptor, record)
-            os.fchmod(descriptor, 0o644)
-            link_unnamed(descriptor, self._path(f"{uid}"))
-            with suppress(FileExistsError):  # left by a removal of only one of the two names
-                link_unnamed(descriptor, self._path(user_name(uid)))
-        except FileExistsError:
-            return False
-        finally:
-            os.close(descriptor)
-        return True
+def retain(uid: int) -> None:
+    """Replace a user's record by one that belongs to no task."""
+    RECORDS.mkdir(mode=0o755, parents=True, exist_ok=True)
+    for name in (user_name(uid), f"{uid}"):
+        replace_file(_path(name), retained_record(uid), mode=0o644)
 
-    def retain(self, uid: int) -> None:
-        """Replace a user's record by one that belongs to no task."""
-        self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        for name in (user_name(uid), f"{uid}"):
-            replace_file(self._path(name), retained_record(uid), mode=0o644)
 
-    def remove(self, uid: int) -> None:
-        """Remove a user's record. The name that creation is exclusive by is removed last."""
-        self._path(user_name(uid)).unlink(missing_ok=True)
-        self._path(f"{uid}").unlink(missing_ok=True)
+def remove(uid: int) -> None:
+    """Remove a user's record. The name that creation is exclusive by is removed last."""
+    _path(user_name(uid)).unlink(missing_ok=True)
+    _path(f"{uid}").unlink(missing_ok=True)
 
-    def exists(self, uid: int) -> bool:
-        """Return whether a uid has a record, whatever program has made it."""
-        return self._path(f"{uid}").exists()
 
-    def is_of(self, uid: int, task: TaskName) -> bool:
-        """Return whether a user is that of a task."""
-        return self._read(uid) == user_record(uid, task)
+def exists(uid: int) -> bool:
+    """Return whether a uid has a record, whatever program has made it."""
+    return _path(f"{uid}").exists()
 
-    def is_unused(self, uid: int) -> bool:
-        """Return whether a user has no task."""
-        return self._read(uid) in (b"", retained_record(uid))
 
-    def _read(self, uid: int) -> bytes:
-        with suppress(FileNotFoundError):
-            return self._path(f"{uid}").read_bytes()
-        return b""
+def is_of(uid: int, task: TaskName) -> bool:
+    """Return whether a user is that of a task."""
+    return _read(uid) == user_record(uid, task)
 
-    def _path(self, name: str) -> Path:
-        return self._directory / f"{name}.user"
 
-    @contextmanager
-    def allocating(self, uid: int) -> Iterator[bool]:
-        """Lock a uid while its record is made; yields False if PID 1 has the lock, for a unit with DynamicUser=."""
-        self._locks.mkdir(mode=0o755, exist_ok=True)
-        path = self._locks / str(uid)
-        descriptor = _lock(path)
-        if descriptor is None:
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            path.unlink(missing_ok=True)  # before the unlock: PID 1 expects to create the file itself
-            os.close(descriptor)
+def is_unused(uid: int) -> bool:
+    """Return whether a user has no task."""
+    return _read(uid) in (b"", retained_record(uid))
+
+
+def _read(uid: int) -> bytes:
+    with suppress(FileNotFoundError):
+        return _path(f"{uid}").read_bytes()
+    return b""
+
+
+def _path(name: str) -> Path:
+    return RECORDS / f"{name}.user"
+
+
+@contextmanager
+def allocating(uid: int) -> Iterator[bool]:
+    """Lock a uid while its record is made; yields False if PID 1 has the lock, for a unit with DynamicUser=."""
+    LOCKS.mkdir(mode=0o755, exist_ok=True)
+    path = LOCKS / str(uid)
+    descriptor = _lock(path)
+    if descriptor is None:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        path.unlink(missing_ok=True)  # before the unlock: PID 1 expects to create the file itself
+        os.close(descriptor)
 
 
 def _lock(path: Path) -> int | None:

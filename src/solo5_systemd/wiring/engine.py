@@ -143,11 +143,11 @@ def _reclaim_disk(uid: int, given: "GivenDisk") -> None:
 def _recorded_owner(uid: int, status: os.stat_result, filesystem: int) -> int | None:
     """Return who owned a file before the task that has it, by the records of the user that owns it."""
     from solo5_systemd.base.procfs import identity
-    from solo5_systemd.users.given_disks import GivenDiskFiles
+    from solo5_systemd.users import given_disks
     from solo5_systemd.users.user_record import GivenDisk
 
     with suppress(PermissionError):  # a caller that is not root has no disk of a task
-        given = GivenDiskFiles().find(uid, GivenDisk("", *identity(status), filesystem))
+        given = given_disks.find(uid, GivenDisk("", *identity(status), filesystem))
         return None if given is None else given.owner
     return None
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.fast.users.conftest import below
 from tests.support.fakes.background import yields
 
 from solo5_systemd.base.errors import DependencyError, HostError, TakenError
@@ -45,11 +46,12 @@ def users(
         if taken is not None:
             taken.append((uid, given.path))
 
-    return Users(lambda: uids, reclaim_disk, root / "users", root / "userdb", root / "notes", root / "dynamic-uid")
+    below(root)
+    return Users(lambda: uids, reclaim_disk)
 
 
 def left(root: Path) -> set[str]:
-    return {*Registry(root / "users").tasks(), *(file.name for file in (root / "userdb").iterdir())}
+    return {*Registry().tasks(), *(file.name for file in (root / "userdb").iterdir())}
 
 
 @contextmanager
@@ -66,13 +68,13 @@ async def test_each_task_has_a_user_until_it_is_released(tmp_path: Path) -> None
     of = users(tmp_path)
     with started(of, WEB) as web, started(of, DB) as db:
         assert web != db
-        assert (Registry(tmp_path / "users").uid(WEB), Registry(tmp_path / "users").uid(DB)) == (web, db)
+        assert (Registry().uid(WEB), Registry().uid(DB)) == (web, db)
     await of.release(WEB)
     assert left(tmp_path) == {"db", f"{db}.user", f"solo5-{db}.user"}
     await of.release(WEB)
     await of.release(DB)
     assert left(tmp_path) == set()
-    assert Registry(tmp_path / "users").uid(WEB) is None
+    assert Registry().uid(WEB) is None
 
 
 def test_record_is_one_that_systemd_reads_under_both_names(tmp_path: Path) -> None:
@@ -146,11 +148,13 @@ def test_a_user_that_systemd_has_allocated_is_left_to_it(tmp_path: Path) -> None
 DYING = """
 import os, sys
 from pathlib import Path
+from tests.fast.users.conftest import below
+from solo5_systemd.users import given_disks
 from solo5_systemd.users.allocation import Users
 from solo5_systemd.users.user_record import GivenDisk
 def users(root):
-    places = [root / name for name in ("users", "userdb", "notes", "dynamic-uid")]
-    return Users(lambda: range(61200, 61210), lambda *_: None, *places)
+    below(root)
+    return Users(lambda: range(61200, 61210), lambda *_: None)
 def die_at(root, step):
     def dies(event, arguments):
         nonlocal step
@@ -163,7 +167,7 @@ for step in range(60):
     root = Path(sys.argv[1], str(step))
     if sys.argv[2] == "release":
         held = users(root)._acquire("web")
-        users(root)._given_disks.add(held.uid, [GivenDisk("/srv/disk.img", 1, 2)])
+        given_disks.add(held.uid, [GivenDisk("/srv/disk.img", 1, 2)])
         os.close(held.descriptor)
     if not (child := os.fork()):
         die_at(root, step)
@@ -245,7 +249,7 @@ async def test_a_removal_that_waited_for_a_start_leaves_its_user_alone(tmp_path:
         await turns(of)
     with pytest.raises(TakenError, match="task 'web' was started meanwhile"):
         await removing
-    assert Registry(tmp_path / "users").uid(WEB) == uid
+    assert Registry().uid(WEB) == uid
     held = of._acquire(DB)
     removing = asyncio.ensure_future(anext(removed(of, DB)))
     await turns(of)
@@ -296,10 +300,10 @@ async def test_a_cancelled_start_leaves_the_user_that_it_adopted(
     monkeypatch.setattr(allocation, "_check_resolved", fail)
     with pytest.raises(HostError):
         await of.acquire(WEB)
-    assert Registry(tmp_path / "users").uid(WEB) == uid
+    assert Registry().uid(WEB) == uid
     with pytest.raises(HostError):
         await of.acquire(DB)
-    assert Registry(tmp_path / "users").uid(DB) is None
+    assert Registry().uid(DB) is None
 
 
 async def test_a_collection_goes_on_after_a_task_whose_network_is_not_released(
@@ -340,7 +344,7 @@ async def test_a_removal_keeps_starts_out_and_frees_the_user(tmp_path: Path, mon
     with pytest.raises(HostError):
         async with of.removal(WEB):
             raise HostError("no answer.")
-    assert Registry(tmp_path / "users").uid(WEB) == uid, "for the next attempt"
+    assert Registry().uid(WEB) == uid, "for the next attempt"
     with started(of, WEB):
         pass
 
@@ -387,11 +391,10 @@ async def test_first_start_of_a_boot_does_not_wait_for_a_file_system_that_hangs(
         goes_on.wait(60)
 
     is_hanging, goes_on = threading.Event(), threading.Event()
-    states = [tmp_path / name for name in ("users", "userdb", "notes", "dynamic-uid")]
     (tmp_path / "notes").mkdir(mode=0o700)
     (tmp_path / "notes/61200").write_text('["/srv/disk.img", 1, 2]\n')
     monkeypatch.setattr(allocation, "RECLAIM_TIMEOUT_S", 0.01)
-    of = Users(lambda: range(61200, 61202), hangs, states[0], states[1], states[2], states[3])
+    of = Users(lambda: range(61200, 61202), hangs)
     try:
         held = await of.acquire(WEB)
         os.close(held.descriptor)

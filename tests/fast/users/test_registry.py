@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.fast.users.conftest import below
 
 from solo5_systemd.base.errors import TakenError
 from solo5_systemd.base.locks import LockedError
@@ -24,22 +25,15 @@ NODE = Node(capacity={Resource.TASKS: 50})
 
 
 def users(root: Path) -> Users:
-    found = Users(
-        lambda: range(61200, 61250),
-        lambda *_: None,
-        root / "users",
-        root / "userdb",
-        root / "notes",
-        root / "dynamic-uid",
-        lambda: NODE,
-    )
+    below(root)
+    found = Users(lambda: range(61200, 61250), lambda *_: None, lambda: NODE)
     found._is_resolved = True  # NSS does not have the records of this directory
     return found
 
 
 def total(root: Path) -> int:
     """Return how many tasks have a claim, as another process reads it."""
-    return Registry(root / "users").copies() // 7
+    return Registry().copies() // 7
 
 
 async def test_a_claim_counts_until_the_user_of_its_task_is_freed(tmp_path: Path) -> None:
@@ -56,7 +50,7 @@ async def test_a_claim_counts_until_the_user_of_its_task_is_freed(tmp_path: Path
         await of.release(task, descriptor)
         of.check_claim(TaskName("other"), ONE)
     assert total(tmp_path) == 0
-    assert Registry(tmp_path / "users").tasks() == []
+    assert Registry().tasks() == []
 
 
 async def test_each_claim_of_others_is_parsed_once_and_only_where_it_matters(
@@ -97,7 +91,7 @@ async def test_a_damaged_claim_counts_for_nothing(tmp_path: Path) -> None:
     file = tmp_path / "users/registry"
     file.write_text(f"{file.read_text()}old 61201 damaged\n")
     assert total(tmp_path) == 1
-    assert Registry(tmp_path / "users").tasks() == ["old", "web"]
+    assert Registry().tasks() == ["old", "web"]
 
 
 START = """
@@ -131,9 +125,9 @@ def test_twenty_starts_of_four_processes_get_what_the_limit_permits(tmp_path: Pa
     ]
     started = [line for each in starts for line in each.communicate(timeout=60)[0].split()]
     assert len(started) == 5
-    assert Registry(tmp_path / "users").tasks() == sorted(started)
+    assert Registry().tasks() == sorted(started)
     assert total(tmp_path) == 5
-    assert len({Registry(tmp_path / "users").uid(TaskName(each)) for each in started}) == 5
+    assert len({Registry().uid(TaskName(each)) for each in started}) == 5
 
 
 async def test_a_start_waits_for_another_one_and_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
