@@ -39,6 +39,7 @@ SMALL = {
     "nomad/config/schema.py": "of the plugin configuration and of tasks' options: Nomad's schema language",
     "nomad/errors.py": "which errors a restart can help against",
     "nomad/task/signals.py": "what each signal does to a unikernel; pure, unlike `nomad/task/registry.py`",
+    "nomad/shared_cores.py": "of starts, of recovery and of a loop",
     "nomad/plugin.py": "imported by `nomad/__main__.py` where a missing module can be reported",
     "settings/hosts.py": "of networks and of tasks",
     "unit/parts.py": "the inputs of a unit, of `unit/translate.py` and of the sandbox",

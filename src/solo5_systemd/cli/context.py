@@ -54,12 +54,7 @@ class CommandContext:
         self.root = os.geteuid() == 0 if root is None else root
 
     def run(self, command: EngineCommand, *, needs_root: bool = True) -> int:
-        """Connect to the engine, run a command in an event loop, and return its exit status.
-
-        Raises:
-            HostError: root is required, and the process is not root.
-            Solo5Error: raised by the command.
-        """
+        """Connect to the engine, run a command in an event loop, and return its exit status."""
         if needs_root:
             self.require_root()
         import asyncio  # imported here for startup time: a third of that of a short verb
@@ -77,11 +72,7 @@ class CommandContext:
             raise HostError("this verb requires root.", "Run it with sudo.")
 
     def query(self, command: Query) -> int:
-        """Run a command that only reads, without an event loop, and return its exit status.
-
-        Raises:
-            Solo5Error: raised by the command.
-        """
+        """Run a command that only reads, without an event loop, and return its exit status."""
         if self._connect is not None:
             return self.run(command, needs_root=False)
         from solo5_systemd.wiring.queries import queries
@@ -110,9 +101,6 @@ class CommandContext:
 
         Returns:
             0, or the highest exit status of the errors, which are written to stderr.
-
-        Raises:
-            HostError: the process is not root.
         """
 
         async def attempt(engine: "Runtime", name: TaskName) -> int:

@@ -112,11 +112,7 @@ def _cancelled_by_sigterm() -> Iterator[None]:
 
 
 def print_plan(workload: Workload, context: CommandContext, *, json: bool) -> int:
-    """Print the plan of a start.
-
-    Raises:
-        Solo5Error: the preflight failed.
-    """
+    """Print the plan of a start."""
 
     async def command(engine: "Runtime") -> int:
         await context.warn_unenforced(engine, workload)
@@ -169,12 +165,7 @@ def _plan_json(plan: "Plan") -> dict[str, object]:
 
 
 def exec_in_scope(workload: Workload, context: CommandContext) -> NoReturn:
-    """Start the scope with this process in it, and execute the tender.
-
-    Raises:
-        NotFoundError: the tender was removed after the preflight.
-        Solo5Error: the scope did not start.
-    """
+    """Start the scope with this process in it, and execute the tender."""
     line: list[str] = []
 
     @asynccontextmanager

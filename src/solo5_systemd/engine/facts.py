@@ -74,9 +74,6 @@ class Host:
 
         Args:
             find_image: `store_image` or `preview_image`.
-
-        Raises:
-            Solo5Error: a fact cannot be read, or the plan refuses the workload already.
         """
         backends = self._backends
         total_memory = await backends.usages.total_memory()

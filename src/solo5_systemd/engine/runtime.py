@@ -36,7 +36,13 @@ if TYPE_CHECKING:
 
 
 class Runtime(Queries):
-    """The engine."""
+    """The engine.
+
+    Raises:
+        NoSuchTaskError: (a method) no task has the name.
+        InvalidRequestError: its state, or its kind of unit, does not permit the operation.
+        HostError: PID 1 or the kernel refused.
+    """
 
     backends: "Backends"
 
@@ -145,11 +151,7 @@ class Runtime(Queries):
         await self.backends.console.sync(state.task, state.log_namespace)
 
     async def wait(self, name: TaskName) -> Task:
-        """Wait until a task has ended, and return it.
-
-        Raises:
-            NoSuchTaskError: there is none of this name, or it was removed meanwhile.
-        """
+        """Wait until a task has ended, and return it."""
         return await self.wait_for_run(await self._state(name))
 
     async def wait_for_run(self, state: UnitState) -> Task:
@@ -168,11 +170,7 @@ class Runtime(Queries):
     async def stop(
         self, name: TaskName, *, signal: StopSignal = StopSignal.TERM, timeout_s: float = STOP_TIMEOUT_S
     ) -> Task:
-        """Send the stop signal, wait at most `timeout_s` seconds, then kill the cgroup; return the ended task.
-
-        Raises:
-            NoSuchTaskError: there is none of this name.
-        """
+        """Send the stop signal, wait at most `timeout_s` seconds, then kill the cgroup; return the ended task."""
         state = await self._state(name)
         if state.over:
             if await self.is_dormant(name):
@@ -206,12 +204,7 @@ class Runtime(Queries):
         return task
 
     async def kill(self, name: TaskName, number: int) -> None:
-        """Send INT or TERM to the tender, or KILL to every process of the cgroup.
-
-        Raises:
-            InvalidRequestError: another signal, or the task has ended.
-            NoSuchTaskError: there is none of this name.
-        """
+        """Send INT or TERM to the tender, or KILL to every process of the cgroup."""
         if number not in (*SIGNALS.values(), SIGKILL):
             raise InvalidRequestError(
                 f"signal {number} cannot be sent: expected INT or TERM, which a tender handles, or KILL.",
@@ -223,13 +216,7 @@ class Runtime(Queries):
         await self._stopper.signal(state, number)
 
     async def restart(self, name: TaskName) -> None:
-        """Have PID 1 stop and start a task's service, as `systemctl restart` does; a frozen one is thawed first.
-
-        Raises:
-            InvalidRequestError: it is a scope.
-            NoSuchTaskError: there is none of this name.
-            HostError: it did not start.
-        """
+        """Have PID 1 stop and start a task's service, as `systemctl restart` does; a frozen one is thawed first."""
         state = await self._state(name)
         if state.kind is UnitKind.SCOPE:
             raise InvalidRequestError(
@@ -241,27 +228,15 @@ class Runtime(Queries):
         await self._units.restart(state.unit)
 
     async def freeze(self, name: TaskName) -> None:
-        """Freeze a running task.
-
-        Raises:
-            InvalidRequestError: it has ended.
-            NoSuchTaskError: there is none of this name.
-        """
+        """Freeze a running task."""
         await self._units.freeze((await self._running(name)).unit)
 
     async def thaw(self, name: TaskName) -> None:
-        """Thaw a frozen task; raises as `freeze`."""
+        """Thaw a frozen task."""
         await self._units.thaw((await self._running(name)).unit)
 
     async def sleep(self, name: TaskName) -> None:
-        """Stop a running task until the next packet for it; one that is dormant stays so.
-
-        Raises:
-            InvalidRequestError: it has ended, is a scope, or is on a joined bridge.
-            NoSuchTaskError: there is none of this name.
-            NotFoundError: it has no NIC on a network of the host.
-            HostError: the kernel or PID 1 refused.
-        """
+        """Stop a running task until the next packet for it; one that is dormant stays so."""
         if await self.is_dormant(name):
             return
         state = await self._running(name)
@@ -273,13 +248,7 @@ class Runtime(Queries):
         await self.backends.networks.sleep(name)
 
     async def wake(self, name: TaskName) -> None:
-        """Wake a task that sleeps; start one that is dormant, and wait for the job.
-
-        Raises:
-            InvalidRequestError: it has ended.
-            NoSuchTaskError: there is none of this name.
-            HostError: it did not start.
-        """
+        """Wake a task that sleeps; start one that is dormant, and wait for the job."""
         if await self.is_dormant(name):
             await self._units.ensure_started(declared_service(name))
         else:
@@ -295,11 +264,6 @@ class Runtime(Queries):
 
         Returns:
             Seconds for which it was frozen; 0.0: it was before, and stays so.
-
-        Raises:
-            InvalidRequestError: it has ended.
-            NoSuchTaskError: there is none of this name.
-            Solo5Error: as `engine.snapshot_pause.while_frozen`.
         """
         from solo5_systemd.engine.snapshot_pause import while_frozen
 
@@ -317,12 +281,7 @@ class Runtime(Queries):
         return state
 
     async def remove(self, name: TaskName, *, force: bool = False) -> None:
-        """Remove an ended task; with `force`, stop a running one first.
-
-        Raises:
-            NoSuchTaskError: there is none of this name.
-            TakenError: it is running, and `force` is not given.
-        """
+        """Remove an ended task; with `force`, stop a running one first."""
         state = await self._state(name)
         dormant = state.over and await self.is_dormant(name)
         if dormant or not state.over:
@@ -357,9 +316,6 @@ class Runtime(Queries):
         Args:
             slice_unit: `solo5.slice` or one below it.
             cpus: a list such as `0-3,6`; empty: all processors.
-
-        Raises:
-            InvalidRequestError: slice or list are malformed.
         """
         where = str(parse_property("Slice", slice_unit).value)
         which = parse_property("AllowedCPUs", cpus) if cpus else unit_property("AllowedCPUs", b"")

@@ -45,20 +45,12 @@ class Starter:
         self._host = Host(backends)
 
     async def plan(self, workload: Workload) -> Plan:
-        """Store the image, and return what a start makes.
-
-        Raises:
-            Solo5Error: the task cannot start.
-        """
+        """Store the image, and return what a start makes."""
         await self._host.check_name(workload)
         return plan(workload, await self._host.gather(workload, self._host.store_image))
 
     async def preview(self, workload: Workload) -> Plan:
-        """Return what a start would make. Nothing is stored, reserved or started.
-
-        Raises:
-            Solo5Error: as `plan`.
-        """
+        """Return what a start would make. Nothing is stored, reserved or started."""
         await self._host.check_name(workload)
         found = plan(workload, await self._host.gather(workload, self._host.preview_image))
         self._backends.users.check_claim(workload.name, found.claim)
@@ -68,11 +60,7 @@ class Starter:
         return replace(found.reserved(seen.reservation), nft=seen.nft)
 
     async def check_declared(self, workload: Workload) -> None:
-        """Check what the preparation of a declared task checks, whether the task runs or not. Nothing is reserved.
-
-        Raises:
-            Solo5Error: the task cannot start now.
-        """
+        """Check what the preparation of a declared task checks, whether the task runs or not. Nothing is reserved."""
         self._host.check_declared(workload)
         found = plan(workload, await self._host.gather(workload, self._host.preview_image))
         self._backends.users.check_claim(workload.name, found.claim)
@@ -81,11 +69,7 @@ class Starter:
 
     @asynccontextmanager
     async def service(self, planned: Plan, progress: StartCallbacks) -> AsyncGenerator[Task, None]:
-        """Start a service; stop and discard it if the block raises.
-
-        Raises:
-            Solo5Error: it did not start.
-        """
+        """Start a service; stop and discard it if the block raises."""
         async with self._prepared(planned, progress) as steps:
             disks = await steps.bind_disks()
             unit = steps.plan.with_disks(disks).unit

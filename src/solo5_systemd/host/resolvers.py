@@ -28,7 +28,7 @@ _EVERY = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
 
 
 class HostResolvers:
-    """The name servers of networks and of this host."""
+    """The name servers of networks and of this host; raises SettingsError if a settings file is wrong."""
 
     def __init__(
         self, settings: Callable[[], Settings], resolv_conf: Path = RESOLV_CONF, resolved: Path = RESOLVED
@@ -44,9 +44,6 @@ class HostResolvers:
 
         Args:
             networks: of its NICs; the first is that of its name server.
-
-        Raises:
-            SettingsError: a settings file is wrong.
         """
         settings = self._settings()
         found = UNSET
@@ -66,11 +63,7 @@ class HostResolvers:
         return found | host
 
     def versions(self, networks: Sequence[NetworkName]) -> frozenset[int]:
-        """Return the versions of IP, 4 and 6, that guests of these networks can have.
-
-        Raises:
-            SettingsError: a settings file is wrong.
-        """
+        """Return the versions of IP, 4 and 6, that guests of these networks can have."""
         settings = self._settings()
         known = [network for name in networks if (network := settings.network(name)) is not None]
         four = any(not each.without_ipv4 for each in known)
@@ -78,11 +71,7 @@ class HostResolvers:
         return frozenset(version for version, has in ((4, four), (6, six)) if has)
 
     def by_dhcp(self, networks: Sequence[NetworkName]) -> bool:
-        """Return whether one of these networks has a DHCP server.
-
-        Raises:
-            SettingsError: a settings file is wrong.
-        """
+        """Return whether one of these networks has a DHCP server."""
         settings = self._settings()
         return any(network.policy.dhcp for name in networks if (network := settings.network(name)) is not None)
 

@@ -71,7 +71,11 @@ class _LargeImageError(Exception):
 
 
 class ImageStore:
-    """The image store, safe for concurrent use by threads and processes."""
+    """The image store, safe for concurrent use by threads and processes.
+
+    Raises:
+        HostError: (a method) the store cannot be used, or an image was removed from it.
+    """
 
     def __init__(
         self,
@@ -125,32 +129,21 @@ class ImageStore:
     async def preview(
         self, path: str, roots: Sequence[str] = (), largest: int | None = None, *, removable: Collection[str] = ()
     ) -> StoredImage:
-        """Return what `take` would return, from the image file itself; write nothing.
+        """Return what `take` would return, from the image file itself; write nothing, so that a full disk stays unseen.
 
         Args:
             removable: the SHA-256 of stored images that do not count for the quota.
-
-        Raises:
-            Solo5Error: as `take`, except that a full file system is found by `take` only.
         """
         largest = MAX_SIZE if largest is None else min(largest, MAX_SIZE)
         return await asyncio.to_thread(self._preview, path, roots, largest, removable)
 
     async def open(self, image: StoredImage) -> int:
-        """Open a stored image with O_PATH.
-
-        Raises:
-            HostError: it was removed from the store.
-        """
+        """Open a stored image with O_PATH."""
         with _store_errors(self._directory):
             return os.open(image.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     async def hold(self, image: StoredImage) -> int:
-        """Keep a stored image, whatever its age, until the returned descriptor is closed.
-
-        Raises:
-            HostError: it was removed from the store.
-        """
+        """Keep a stored image, whatever its age, until the returned descriptor is closed."""
         return await open_in_thread(lambda: self._hold(image))
 
     async def collect(self, keep: Set[str], *, min_age: float = MIN_AGE_S, dry_run: bool = False) -> tuple[str, ...]:
@@ -162,9 +155,6 @@ class ImageStore:
 
         Returns:
             The SHA-256 of each image removed.
-
-        Raises:
-            HostError: the store cannot be written.
         """
         return await asyncio.to_thread(self._collect, keep, min_age=min_age, dry_run=dry_run)
 

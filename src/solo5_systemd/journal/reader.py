@@ -335,11 +335,7 @@ def seek(journal: JournalReader, state: "UnitState", last: int | None) -> None:
 
 
 def run_lines(state: "UnitState", last: int | None = None) -> Iterator[Line]:
-    """Yield the console lines of a run that are in the journal, oldest first; with `last`, that many at most.
-
-    Raises:
-        HostError: the journal cannot be read.
-    """
+    """Yield the console lines of a run that are in the journal, oldest first; with `last`, that many at most."""
     with closing(run_reader(state)) as journal:
         seek(journal, state, last)
         while lines := journal.read_batch(BATCH_LINES):

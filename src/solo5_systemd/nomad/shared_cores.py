@@ -39,11 +39,7 @@ class SharedCores:
         await self.apply()
 
     async def apply(self) -> None:
-        """Set the CPU set of the partition for the slice, if it has changed.
-
-        Raises:
-            HostError: PID 1 is not reachable.
-        """
+        """Set the CPU set of the partition for the slice, if it has changed."""
         if not self._cgroup:
             return
         engine = self._session.engine

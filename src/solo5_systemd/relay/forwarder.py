@@ -112,11 +112,7 @@ class Forwarder:
         return task not in self._consoles
 
     async def run(self) -> None:
-        """Forward until cancelled.
-
-        Raises:
-            HostError: the journal cannot be read.
-        """
+        """Forward until cancelled."""
         loop = asyncio.get_running_loop()
         checked = loop.time()
         while True:

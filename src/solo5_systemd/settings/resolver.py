@@ -27,12 +27,12 @@ _STUB = re.compile(r"127\.0\.0\.5[34]", re.ASCII)
 
 
 def name_servers(given: Iterable[str]) -> tuple[IPv4Address | IPv6Address, ...]:
-    """Parse the addresses of name servers; raises as `resolver`."""
+    """Parse the addresses of name servers."""
     return _each(tuple(given), name_server, SERVERS_MAX, "name servers")
 
 
 def search_domains(given: Iterable[str]) -> tuple[str, ...]:
-    """Parse search domains; raises as `resolver`."""
+    """Parse search domains."""
     return _each(tuple(given), search_domain, SEARCH_MAX, "search domains")
 
 
@@ -61,11 +61,7 @@ UNSET = Resolver()
 
 
 def resolver(servers: Iterable[str], search: Iterable[str]) -> Resolver:
-    """Parse name servers and search domains.
-
-    Raises:
-        InvalidRequestError: one is malformed, or there are too many.
-    """
+    """Parse name servers and search domains."""
     return Resolver(servers=name_servers(servers), search=search_domains(search))
 
 
@@ -110,20 +106,12 @@ def reachable(found: Resolver, versions: Collection[int]) -> Resolver:
 
 
 def search_domain(text: str) -> str:
-    """Parse a search domain.
-
-    Raises:
-        InvalidRequestError: malformed.
-    """
+    """Parse a search domain."""
     return _domain(text, "search domain", "such as example.org")
 
 
 def hostname(text: str) -> str:
-    """Parse a host name.
-
-    Raises:
-        InvalidRequestError: malformed.
-    """
+    """Parse a host name."""
     return _domain(text, "host name", "such as web or web.example.org")
 
 

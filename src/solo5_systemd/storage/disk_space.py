@@ -85,12 +85,7 @@ class DiskSpace:
         return thread
 
     def look(self) -> Iterator[FullDiskChange]:
-        """Yield what has changed since the last look.
-
-        Raises:
-            OSError: the locks cannot be read.
-            HostError: the same.
-        """
+        """Yield what has changed since the last look; raises OSError or HostError where the locks cannot be read."""
         self._find_file_systems()
         # The records of all tasks are read only as long as a file system is full.
         found = self._full_disks() if any(self._are_full()) else {}
@@ -138,10 +133,7 @@ class DiskSpace:
 def failed_disks(task: str) -> Iterator[FailedDisk]:
     """Yield the disks of a task's last run that are on a full file system and have not all of their blocks.
 
-    And those whose block device is gone.
-
-    Raises:
-        OSError: a file cannot be read.
+    And those whose block device is gone. Raises OSError where a file cannot be read.
     """
     identities, record = _last(task)
     for disk in disks_in(record):

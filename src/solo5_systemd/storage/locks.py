@@ -10,6 +10,8 @@ A partition is not locked while its disk is, nor a disk while one of its partiti
 is.
 
 A disk that is only read, such as one that is copied, has a shared lock: any number of readers, and no task.
+
+A disk that another task has is a TakenError, a directory that cannot be used a HostError.
 """
 
 import json
@@ -34,11 +36,6 @@ def lock(disks: Sequence[Disk], *, task: str = "") -> int:
 
     Returns:
         A descriptor, close-on-exec; a duplicate, such as the tender's standard input, keeps the lock.
-
-    Raises:
-        InvalidRequestError: two disks are one file.
-        TakenError: another task has a disk.
-        HostError: the directory cannot be used.
     """
     check_distinct(disks)
     names = [lock_records.LOCKS / name_of(disk.identity) for disk in disks]
@@ -51,12 +48,7 @@ def lock(disks: Sequence[Disk], *, task: str = "") -> int:
 
 
 def lock_shared(disk: Disk) -> int:
-    """Lock a disk for reading, beside other readers, until the returned descriptor is closed.
-
-    Raises:
-        TakenError: a task has the disk, and may write it.
-        HostError: the directory cannot be used.
-    """
+    """Lock a disk for reading, beside other readers, until the returned descriptor is closed."""
     name = lock_records.LOCKS / name_of(disk.identity)
     with _guarded():
         if not is_locked(name):

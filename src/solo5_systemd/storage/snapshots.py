@@ -49,24 +49,24 @@ class Snapshot:
 
 
 class Snapshots:
-    """The snapshots of named disks, whose quotas are those of a disk that is restored."""
+    """The snapshots of named disks, whose quotas are those of a disk that is restored.
+
+    Raises:
+        Solo5Error: (a method) as of `NamedDisks`; HostError also if the file system cannot share blocks.
+    """
 
     def __init__(self, disks: NamedDisks | None = None) -> None:
         self._disks = disks or NamedDisks()
         self._directory = self._disks.directory
 
     def all(self) -> tuple[Snapshot, ...]:
-        """Return all snapshots, sorted by disk and time.
-
-        Raises:
-            HostError: a directory cannot be read.
-        """
+        """Return all snapshots, sorted by disk and time."""
         return tuple(
             each for disk in names_in(self._directory / SNAPSHOTS, "snapshots") for each in self.of(DiskName(disk))
         )
 
     def of(self, disk: DiskName) -> tuple[Snapshot, ...]:
-        """Return the snapshots of a disk, sorted by time; raises as `all`."""
+        """Return the snapshots of a disk, sorted by time."""
         found = (self._described(disk, SnapshotName(name)) for name in names_in(self._place(disk), "snapshots"))
         return tuple(sorted((each for each in found if each is not None), key=lambda each: (each.made, each.name)))
 
@@ -77,11 +77,6 @@ class Snapshots:
 
         Args:
             copy: copy the data, without holes, where the file system cannot share blocks.
-
-        Raises:
-            NotFoundError: there is no such disk.
-            TakenError: a task has it, or it has a snapshot of this name.
-            HostError: the file system cannot share blocks, and `copy` is false; or the file cannot be made.
         """
         with self._disks.opened(disk, os.O_RDONLY, shared=True) as source, self._made(disk) as place:
 
@@ -98,12 +93,7 @@ class Snapshots:
         return self.get(disk, name)
 
     def get(self, disk: DiskName, name: SnapshotName) -> Snapshot:
-        """Return one snapshot.
-
-        Raises:
-            NotFoundError: there is none of this name.
-            HostError: its file cannot be read.
-        """
+        """Return one snapshot."""
         found = self._described(disk, name)
         if found is None:
             raise _missing(disk, name)
@@ -111,12 +101,7 @@ class Snapshots:
 
     @contextmanager
     def of_task(self, task: str, name: SnapshotName) -> Iterator["Instant"]:
-        """Prepare snapshots of all named disks of a running task.
-
-        Raises:
-            TakenError: a disk has a snapshot of this name.
-            HostError: the file system cannot share blocks, or the task has ended.
-        """
+        """Prepare snapshots of all named disks of a running task."""
         with ExitStack() as stack:
             held = disks_of(task)
             disks = tuple(disk_name(Path(each["path"]).name) for each in held if self._is_named(each))
@@ -135,13 +120,7 @@ class Snapshots:
             yield Instant(self, self._disks, task, tuple(parts), others)
 
     def restore(self, disk: DiskName, name: SnapshotName, progress: Progress = no_progress) -> NamedDisk:
-        """Replace the content of a disk that no task has by that of a snapshot, at once, also at a loss of power.
-
-        Raises:
-            NotFoundError: there is no such disk or snapshot.
-            TakenError: a task or another process has the disk.
-            HostError: the file cannot be made, or exceeds a quota. The disk is as before.
-        """
+        """Replace the content of a disk that no task has by that of a snapshot, at once, also at a loss of power."""
         with self._disks.opened(disk, os.O_RDONLY, shared=False) as replaced, ExitStack() as stack:
             self.get(disk, name)
             source = _opened(stack, self._place(disk) / name)
@@ -176,10 +155,6 @@ class Snapshots:
 
         Returns:
             The SHA-256 of the content, in hexadecimal digits.
-
-        Raises:
-            NotFoundError: there is no such snapshot.
-            HostError: it cannot be read, or the target cannot be written.
         """
         self.get(disk, name)
         with ExitStack() as stack:
@@ -190,12 +165,7 @@ class Snapshots:
                 raise HostError(f"snapshot {disk}@{name} cannot be exported: {error.strerror or error}.") from error
 
     def remove(self, disk: DiskName, name: SnapshotName) -> None:
-        """Remove a snapshot.
-
-        Raises:
-            NotFoundError: there is none of this name.
-            HostError: it cannot be removed.
-        """
+        """Remove a snapshot."""
         with self._exclusive():
             self.get(disk, name)
             try:
@@ -209,11 +179,6 @@ class Snapshots:
 
         Args:
             snapshots: remove its snapshots first; False: it must have none.
-
-        Raises:
-            NotFoundError: there is no such disk.
-            TakenError: a task has it, or it has snapshots.
-            HostError: it cannot be removed.
         """
 
         def remove_snapshots() -> None:
@@ -365,22 +330,13 @@ class Instant:
             part.sync()
 
     def take(self) -> None:
-        """Share all blocks of the disks; one run of a task has the same disks all the time.
-
-        Raises:
-            HostError: the file system returned an error.
-        """
+        """Share all blocks of the disks; one run of a task has the same disks all the time."""
         for part in self._parts:
             part.share(share)
             _date(part.target)
 
     def keep(self) -> tuple[Snapshot, ...]:
-        """Write the snapshots to stable storage, and give them their names: all, or none after an error.
-
-        Raises:
-            TakenError: a name is taken.
-            HostError: a file cannot be written.
-        """
+        """Write the snapshots to stable storage, and give them their names: all, or none after an error."""
         kept: list[_Part] = []
         try:
             for part in self._parts:

@@ -59,11 +59,7 @@ class StartDirectories:
         self._root = root
 
     def make(self) -> StartDirectory:
-        """Make a locked directory; directories of killed starts are removed first.
-
-        Raises:
-            HostError: it cannot be made, or PID 1 does not see it.
-        """
+        """Make a locked directory; directories of killed starts are removed first."""
         with self.host_errors(), self._exclusive():  # no sweep runs between mkdtemp(3) and the lock
             self._sweep()
             path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self.directory))
@@ -92,9 +88,6 @@ class StartDirectories:
 
         Returns:
             The directories.
-
-        Raises:
-            HostError: the parent cannot be read or written.
         """
         if not self.directory.is_dir():
             return ()

@@ -232,11 +232,7 @@ def expand(
 
 
 def _check_values(arguments: Iterable[str], values: Mapping[str, str]) -> None:
-    """Check the length of the values alone, before any is written out: a name of some bytes can stand for kilobytes.
-
-    Raises:
-        InvalidRequestError: they have more than COMMAND_LINE_MAX bytes.
-    """
+    """Check the length of the values alone, before any is written out: a name of some bytes can stand for kilobytes."""
     lengths = {name: _bytes(value) for name, value in values.items()}
     tokens = (match[1] for argument in arguments for match in _TOKEN.finditer(argument))
     _check_length(sum(lengths.get(name, 0) for name in tokens))

@@ -63,11 +63,7 @@ def cpus(text: str, option: str) -> float:
 
 
 def cpu_weight(text: str, option: str) -> int:
-    """Return a CPUWeight= (systemd.resource-control(5)): 1 to 10000; systemd's default is 100.
-
-    Raises:
-        InvalidRequestError: malformed or out of range.
-    """
+    """Return a CPUWeight= (systemd.resource-control(5)): 1 to 10000; systemd's default is 100."""
     return integer(text, option, 1, 10_000)
 
 

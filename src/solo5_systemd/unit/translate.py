@@ -75,9 +75,6 @@ def argv(parts: Parts) -> tuple[str, ...]:
     """Return the command line to execute: the tender's; in a scope preceded by nsenter(1), setpriv(1) and the launcher.
 
     In a service the launcher is the program of ExecStart=, with this command line: it executes what that begins with.
-
-    Raises:
-        InvalidRequestError: memory or arguments are out of bounds.
     """
     is_scope = parts.workload.kind is UnitKind.SCOPE
     check_leased(parts.workload.arguments, parts.reservation.leases)
@@ -95,11 +92,7 @@ def _arguments(parts: Parts) -> tuple[str, ...]:
 
 
 def each_argument(parts: Parts) -> tuple[str, ...]:
-    """Return the text of each argument of the workload; of `{mirage}`, its words with blanks between.
-
-    Raises:
-        InvalidRequestError: they are out of bounds.
-    """
+    """Return the text of each argument of the workload; of `{mirage}`, its words with blanks between."""
     check_leased(parts.workload.arguments, parts.reservation.leases)
     _ = _arguments(parts)  # the bounds of all of them
     values, groups = _values(parts)
@@ -123,11 +116,7 @@ def _values(parts: Parts) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]
 
 
 def service(parts: Parts) -> TransientUnit:
-    """Return the service of a task.
-
-    Raises:
-        InvalidRequestError: memory, arguments or a unit property are out of bounds.
-    """
+    """Return the service of a task."""
     properties = (
         unit_property("Description", _description(parts)),
         exec_start(argv(parts), parts.tender.launcher),
@@ -151,9 +140,6 @@ def declared(parts: Parts, image_source: str, user: str) -> tuple[Property, ...]
         parts: its image, disks and reservation have the constant paths of declared tasks.
         image_source: path outside of the sandbox, where each start puts its image.
         user: name of the task's user, which each start makes.
-
-    Raises:
-        InvalidRequestError: a unit property is out of bounds.
     """
     return _overlay(_process(parts, user, image_source), parts.workload)
 

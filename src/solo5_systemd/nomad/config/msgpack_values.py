@@ -95,11 +95,7 @@ def _without_nil(value: object, depth: int) -> object:
 
 
 def assignments(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of a block with any keys and text values.
-
-    Raises:
-        Solo5Error: a value is not a text.
-    """
+    """Return the pairs of a block with any keys and text values."""
     table = fields.table(key)
     return tuple((name, table.text(name)) for name in table)
 

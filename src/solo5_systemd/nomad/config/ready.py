@@ -98,11 +98,7 @@ def parse_rule(fields: Fields) -> Rule:
 
 
 def check_manifest(rule: Rule | None, manifest: "Manifest") -> None:
-    """Check a rule against the image's manifest, before anything is reserved.
-
-    Raises:
-        InvalidRequestError: the rule names a port, and the image has no NIC.
-    """
+    """Check a rule against the image's manifest, before anything is reserved."""
     if rule is not None and isinstance(rule.condition, GuestPort) and not manifest.names(DeviceKind.NET_BASIC):
         raise no_address_error(rule.condition)
 

@@ -222,11 +222,7 @@ class StartEvents(StartCallbacks):
         self._step = doing
 
     def on_preflight(self, plan: "Plan") -> None:
-        """Publish the passed preflight.
-
-        Raises:
-            InvalidRequestError: the `ready` rule names a port, and the image has no NIC.
-        """
+        """Publish the passed preflight."""
         check_manifest(self._rule, plan.parts.image.facts.manifest)
         self.publish(messages.preflight_passed(plan))
 

@@ -195,11 +195,7 @@ class TaskRegistry:
     # --- wait ------------------------------------------------------------------------------------------------------
 
     async def wait(self, task_id: str) -> TaskEnd:
-        """Wait for a task's end.
-
-        Raises:
-            NoSuchTaskError: there is no such task.
-        """
+        """Wait for a task's end."""
         # Shared by all callers: a cancelled call must not cancel the wait itself.
         return await asyncio.shield(self.entry(task_id).end)
 
@@ -337,9 +333,6 @@ async def _remove_earlier(
 
     Args:
         claimed: names of the driver's tasks, which are kept, too.
-
-    Raises:
-        HostError: PID 1 is not reachable.
     """
     engine = session.engine
     prefix = stem(newest)

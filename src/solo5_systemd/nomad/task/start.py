@@ -204,11 +204,7 @@ class TaskStarter:
 
 
 def _job_request(config: wire.TaskConfig, plugin: PluginConfig, settings: Settings) -> _JobRequest:
-    """Decode and check a job's task.
-
-    Raises:
-        InvalidRequestError: an option or its value is wrong.
-    """
+    """Decode and check a job's task."""
     options = task_options(config.msgpack_driver_config)
     nodes = numa_nodes() if config.resources.linux_resources.cpuset_cpus else {}
     workload = convert.workload(config, options, plugin, os.cpu_count() or 1, nodes, settings.served)

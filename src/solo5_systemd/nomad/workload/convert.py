@@ -120,9 +120,6 @@ def image_candidates(options: TaskOptions, task: wire.TaskConfig, plugin: Plugin
     """Return the candidate paths of the image, of which the first that exists is used.
 
     A relative path is looked up in the task's directory, then in each of `image_paths`.
-
-    Raises:
-        InvalidRequestError: `unikernel` is not a path.
     """
     image = options.shared.image
     directories = () if image.startswith("/") else plugin.image_paths

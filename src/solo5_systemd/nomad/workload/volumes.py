@@ -47,11 +47,7 @@ def check(task: wire.TaskConfig, options: TaskOptions) -> None:
 
 
 def disk_request(task: wire.TaskConfig, disk: DeviceName, block: DiskOptions) -> DiskRequest:
-    """Return the request of a block with `volume`, as the file in a directory; see `published`.
-
-    Raises:
-        InvalidRequestError: the task has no such volume.
-    """
+    """Return the request of a block with `volume`, as the file in a directory; see `published`."""
     volume = posixpath.normpath(_mount(task, disk, block).host_path)
     return DiskRequest(
         disk=disk,
