@@ -30,7 +30,6 @@ async def while_frozen(
     state: UnitState,
     act: Callable[[], None],
     before: Callable[[], None],
-    directory: Path = PAUSES,
 ) -> float:
     """Call a function while no process of a task runs; a task that is frozen already stays so.
 
@@ -48,7 +47,7 @@ async def while_frozen(
         HostError: it could not be frozen or thawed, or did not stay frozen during `act`.
         Exception: of `act` or `before`.
     """
-    async with _locked(directory, state.unit):
+    async with _locked(PAUSES, state.unit):
         await _to_its_end(before)
         now = await units.current(state)
         if now is not None and now.frozen:

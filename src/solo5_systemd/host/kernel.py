@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from solo5_systemd.base import procfs
 from solo5_systemd.host.checks import Kernel
 from solo5_systemd.host.filter_listing import read_filters
 from solo5_systemd.host.modules import lacks_log, missing_modules
@@ -44,29 +45,29 @@ def _overtaken(state: Path) -> Sequence[Overtaken]:
     return tuple({(each.inside, each.route): each for each in found}.values())
 
 
-def numa_nodes(root: Path = Path("/")) -> Mapping[int, str]:
+def numa_nodes() -> Mapping[int, str]:
     """Return the processors of each NUMA node with processors, such as `0-3,8-11`."""
-    files = (root / "sys/devices/system/node").glob("node*/cpulist")
+    files = (procfs.SYS / "devices/system/node").glob("node*/cpulist")
     found = {int(file.parent.name.removeprefix("node")): _text(file).strip() for file in files}
     return {number: processors for number, processors in sorted(found.items()) if processors}
 
 
-def kvm_problem(node: str = KVM) -> str:
+def kvm_problem() -> str:
     """Return why KVM cannot be opened with the rights of this process; empty if it can.
 
     `tenders.groups_for` checks the node's permissions for tenders.
     """
     try:
-        os.close(os.open(node, os.O_RDWR | os.O_CLOEXEC))
+        os.close(os.open(KVM, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
-        return f"{node} cannot be opened: {error.strerror}."
+        return f"{KVM} cannot be opened: {error.strerror}."
     return ""
 
 
-def enabled_security_modules(root: Path = Path("/")) -> tuple[str, ...]:
+def enabled_security_modules() -> tuple[str, ...]:
     """Return those of `apparmor` and `selinux` that are enabled, by the files that systemd checks."""
-    apparmor = _text(root / "sys/module/apparmor/parameters/enabled") == "Y"
-    selinux = (root / "sys/fs/selinux/status").exists()
+    apparmor = _text(procfs.SYS / "module/apparmor/parameters/enabled") == "Y"
+    selinux = (procfs.SYS / "fs/selinux/status").exists()
     return (*(("apparmor",) if apparmor else ()), *(("selinux",) if selinux else ()))
 
 

@@ -4,7 +4,7 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 from solo5_systemd.network.announcements import AnnouncedPackets
@@ -35,10 +35,10 @@ def missing_modules() -> Sequence[str] | None:
         return None
 
 
-def lacks_log(announced: Callable[[], AnnouncedPackets] = AnnouncedPackets) -> bool:
+def lacks_log() -> bool:
     """Return whether the kernel lacks nfnetlink_log, without which no task sleeps; False: this process may not try."""
     try:
-        in_new_namespace(lambda: announced().close())
+        in_new_namespace(lambda: AnnouncedPackets().close())
     except OSError as error:
         return error.errno == errno.EINVAL
     return False

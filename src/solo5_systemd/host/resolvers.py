@@ -30,12 +30,8 @@ _EVERY = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
 class HostResolvers:
     """The name servers of networks and of this host; raises SettingsError if a settings file is wrong."""
 
-    def __init__(
-        self, settings: Callable[[], Settings], resolv_conf: Path = RESOLV_CONF, resolved: Path = RESOLVED
-    ) -> None:
+    def __init__(self, settings: Callable[[], Settings]) -> None:
         self._settings = settings
-        self._resolv_conf = resolv_conf
-        self._resolved = resolved
 
     async def of(self, networks: Sequence[NetworkName]) -> Resolver:
         """Return the name servers and search domains for a guest of these networks.
@@ -52,7 +48,7 @@ class HostResolvers:
             found |= network.resolver if network else UNSET
         if found.servers and found.search:
             return found
-        host = await asyncio.to_thread(host_resolver, self._resolv_conf, self._resolved)
+        host = await asyncio.to_thread(host_resolver)
         first = settings.network(networks[0]) if networks else None
         if first is None or not first.policy.metadata:
             # The resolvers of some clouds have these addresses: packets of the guest to them are dropped.
@@ -76,11 +72,11 @@ class HostResolvers:
         return any(network.policy.dhcp for name in networks if (network := settings.network(name)) is not None)
 
 
-def host_resolver(resolv_conf: Path = RESOLV_CONF, resolved: Path = RESOLVED) -> Resolver:
+def host_resolver() -> Resolver:
     """Return the name servers and search domains of this host that guests can use; those of no file are empty."""
-    found, stub = parse_resolv_conf(_content(resolv_conf))
+    found, stub = parse_resolv_conf(_content(RESOLV_CONF))
     if stub:
-        behind, _ = parse_resolv_conf(_content(resolved))
+        behind, _ = parse_resolv_conf(_content(RESOLVED))
         return Resolver(servers=behind.servers or found.servers, search=found.search or behind.search)
     return found
 

@@ -76,10 +76,8 @@ _ABI = re.compile(r"^ABI version ([0-9]+)$", re.MULTILINE)
 class TenderPath:
     """The search path of tenders."""
 
-    def __init__(self, directories: Sequence[str], cache: Path = VERSION_CACHE, root: Path = Path(ROOT)) -> None:
+    def __init__(self, directories: Sequence[str]) -> None:
         self._directories = directories
-        self._cache = cache
-        self._root = root
 
     async def security_modules(self) -> Collection[str]:
         """Return those of `apparmor` and `selinux` that are enabled."""
@@ -98,7 +96,7 @@ class TenderPath:
         seen: list[Tender] = []
         async for tender in self.all(target, abi_version):
             if tender.abi_version == abi_version:
-                _make_root(self._root)
+                _make_root(Path(ROOT))
                 return tender
             seen.append(tender)
         if not seen:
@@ -131,7 +129,7 @@ class TenderPath:
     async def _query(self, path: Path, target: Target) -> Tender | None:
         status = path.stat()
         key = f"{status.st_dev:x}-{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}"
-        memo = self._cache / key
+        memo = VERSION_CACHE / key
         loads, because = _loads(str(path))
         try:
             output = os.readlink(memo)  # noqa: PTH115 - the target is text, not a path

@@ -44,7 +44,7 @@ NOT_READ = "its log FIFO is full and not read. The relay writes them when it is 
 _log = logging.getLogger(__name__)
 
 
-async def open_fifo(path: str, root: str = "", timeout_s: float = READER_TIMEOUT_S) -> int:
+async def open_fifo(path: str, root: str = "") -> int:
     """Wait for a FIFO's reader, and return a non-blocking file descriptor of the write end, which the caller owns.
 
     The directory may be writable by others: no symbolic link below `root` is followed, and the check for a FIFO is
@@ -53,10 +53,10 @@ async def open_fifo(path: str, root: str = "", timeout_s: float = READER_TIMEOUT
     Args:
         root: a directory that no task can replace. Empty, or if `path` is not below it: the FIFO's own directory.
     """
-    end = asyncio.get_running_loop().time() + timeout_s
+    end = asyncio.get_running_loop().time() + READER_TIMEOUT_S
     while (fd := _open(path, root)) is None:
         if asyncio.get_running_loop().time() >= end:
-            raise HostError(f"{path} has no reader: expected one within {timeout_s:.0f} seconds.")
+            raise HostError(f"{path} has no reader: expected one within {READER_TIMEOUT_S:.0f} seconds.")
         await asyncio.sleep(OPEN_INTERVAL_S)
     return fd
 

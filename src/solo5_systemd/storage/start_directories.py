@@ -41,7 +41,6 @@ class StartDirectories:
     Args:
         directory: their parent, made where it is missing; links of its path are followed once, here.
         mount: mounts a file system of its own there; None: it has none.
-        root: the root directory of PID 1's mount namespace.
     """
 
     def __init__(
@@ -50,13 +49,11 @@ class StartDirectories:
         *,
         what: str = "disks of starts",
         mount: Callable[[str], None] | None = None,
-        root: str = PID1_ROOT,
     ) -> None:
         # By a link, /var/lib/solo5 may be on a larger disk; the kernel reports paths without links.
         self.directory = directory.resolve()
         self._what = what
         self._mount = mount
-        self._root = root
 
     def make(self) -> StartDirectory:
         """Make a locked directory; directories of killed starts are removed first."""
@@ -101,7 +98,7 @@ class StartDirectories:
             HostError: it does not.
             OSError: PID 1 has nothing there.
         """
-        if identity(Path(f"{self._root}{path}").stat()) != expected:
+        if identity(Path(f"{PID1_ROOT}{path}").stat()) != expected:
             raise HostError(
                 f"PID 1 has another file at {path} than this process: expected both in one mount namespace.",
                 "Remove PrivateTmp=, ProtectSystem= and the like from the unit of the Nomad agent.",

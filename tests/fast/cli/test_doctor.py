@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -80,13 +79,14 @@ def test_verdicts_are_coloured_on_a_terminal(solo5ctl: Solo5ctl, monkeypatch: py
     assert "\x1b[31mbroken \x1b[0m" in out
 
 
-def test_two_files_with_one_port_are_listed(tmp_path: Path) -> None:
+def test_two_files_with_one_port_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "ETC", tmp_path)
     for name in ("one", "web@"):
         (tmp_path / f"{name}.unikernel").write_text("[Unikernel]\nImage=/a\nPublish=80:80\n")
-    [fact] = doctor._declarations([], tmp_path)
+    [fact] = doctor._declarations([])
     assert (fact.name, fact.value) == ("declarations", "2")
     (tmp_path / "two.unikernel").write_text("[Unikernel]\nImage=/a\nPublish=80:80\n")
-    conflict, count = doctor._declarations([], tmp_path)
+    conflict, count = doctor._declarations([])
     assert (conflict.value, conflict.verdict) == ("published port 0.0.0.0:80/tcp", Verdict.LIMITED)
     assert "one.unikernel and in" in conflict.advice
     assert count.value == "3"
@@ -97,7 +97,7 @@ def test_a_task_whose_socket_unit_has_failed_is_listed(
 ) -> None:
     found(monkeypatch, GOOD)
     (tmp_path / "web.unikernel").write_text("[Unikernel]\nImage=/web\nIdleSec=5min\nIdleAction=stop\n")
-    monkeypatch.setattr(doctor, "_declarations", partial(doctor._declarations, directory=tmp_path))
+    monkeypatch.setattr(doctor, "ETC", tmp_path)
     assert "not started for packets" not in solo5ctl("doctor").out
     solo5ctl.engine.machine.units.loaded["web.socket"] = replace(ended().state, active=ActiveState.FAILED)
     assert "web.socket has failed: see `systemctl status web.socket`" in solo5ctl("doctor").out
@@ -109,20 +109,21 @@ def test_a_task_that_could_not_start_is_listed_for_root(
     found(monkeypatch, GOOD)
     for name in ("bad", "good"):
         (tmp_path / f"{name}.unikernel").write_text(f"[Unikernel]\nImage=/{name}\n")
-    monkeypatch.setattr(doctor, "_declarations", partial(doctor._declarations, directory=tmp_path))
+    monkeypatch.setattr(doctor, "ETC", tmp_path)
     solo5ctl.engine.faults = {"bad": "image '/bad' does not exist."}
     [fact] = [fact for fact in json.loads(solo5ctl("doctor", "--json").out) if fact["name"] == "declaration"]
     assert (fact["value"], fact["verdict"]) == ("bad could not start now", "limited")
     assert fact["advice"] == "image '/bad' does not exist."
 
 
-def test_a_refused_declaration_is_listed_with_its_line(tmp_path: Path) -> None:
-    [fact] = doctor._declarations([], tmp_path)
+def test_a_refused_declaration_is_listed_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "ETC", tmp_path)
+    [fact] = doctor._declarations([])
     assert (fact.name, fact.value) == ("declarations", "none")
     (tmp_path / "web.unikernel").write_text("[Unikernel]\nMemry=64M\n")
-    [fact] = doctor._declarations([], tmp_path)
+    [fact] = doctor._declarations([])
     assert (fact.name, fact.value) == ("declaration", "web")
     assert fact.advice.startswith(f"{tmp_path}/web.unikernel")
     (tmp_path / "bad.toml").write_text("[")
-    [fact] = doctor._declarations([], tmp_path)
+    [fact] = doctor._declarations([])
     assert fact.value == "check failed"

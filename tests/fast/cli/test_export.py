@@ -24,6 +24,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "4711" / "cmdline").write_bytes(b"/usr/bin/solo5-hvt\0--mem=60\0--\0/image\0--a=b c\0\0")
     monkeypatch.setattr(cgroupfs, "unified", lambda: str(tmp_path))
     monkeypatch.setattr(lock_records, "disks_of", lambda _: ())
+    monkeypatch.setattr(export, "_PROC", str(tmp_path))
     return tmp_path
 
 
@@ -36,23 +37,23 @@ def cgroup(host: Path, **files: str) -> None:
 
 def test_command_line_and_limits_are_read(host: Path) -> None:
     cgroup(host, memory_max="max\n", cpu_max="150000 100000\n", cpu_weight="7\n")
-    found = running_task(running(), host)
+    found = running_task(running())
     assert list(found.argv) == ["/usr/bin/solo5-hvt", "--mem=60", "--", "/image", "--a=b c", ""]
     assert (found.memory_max, found.cpus, found.cpu_weight) == (INFINITY, 1.5, 7)
 
 
 def test_a_host_without_controllers_has_no_limits(host: Path) -> None:
-    found = running_task(running(), host)
+    found = running_task(running())
     assert (found.memory_max, found.cpus, found.cpu_weight) == (None, None, None)
     cgroup(host, memory_max="67108864\n", cpu_max="max 100000\n")
-    found = running_task(running(), host)
+    found = running_task(running())
     assert (found.memory_max, found.cpus) == (64 << 20, None)
 
 
 def test_a_task_that_has_ended_meanwhile_is_one_sentence(host: Path) -> None:
     task = running()
     with pytest.raises(HostError, match="the command line of task web cannot be read: No such file"):
-        running_task(replace(task, state=replace(task.state, main_pid=1)), host)
+        running_task(replace(task, state=replace(task.state, main_pid=1)))
 
 
 def test_only_services_that_run_are_exported_by_root(solo5ctl: Solo5ctl) -> None:
@@ -82,10 +83,8 @@ def test_a_dormant_task_is_its_declaration(solo5ctl: Solo5ctl, tmp_path: Path, m
     assert "there is no declaration 'old'" in solo5ctl("export", "old").err
 
 
-def test_a_declaration_is_printed(host: Path, solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_declaration_is_printed(host: Path, solo5ctl: Solo5ctl) -> None:
     solo5ctl.engine.known = {task.name: task for task in (running(),)}
-    read = running_task
-    monkeypatch.setattr(export, "running_task", lambda task: read(task, host))
     result = solo5ctl("export", "web")
     assert result.status == 0
     assert 'Image=/srv/web.hvt\nArgument="--a=b c" ""\nTender=hvt\nMemory=64M\n' in result.out

@@ -24,7 +24,7 @@ GUARD = "solo5-thaw@solo5-task-web.service.service"
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(snapshot_pause.while_frozen, "__defaults__", (tmp_path / "pauses",))
+    monkeypatch.setattr(snapshot_pause, "PAUSES", tmp_path / "pauses")
     return tmp_path / "pauses"
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from tests.support.fakes.kernel import failing
 
+from solo5_systemd.base import procfs
 from solo5_systemd.base.names import NetworkName
-from solo5_systemd.host import filter_listing
+from solo5_systemd.host import filter_listing, kernel
 from solo5_systemd.host.checks import Kernel
 from solo5_systemd.host.kernel import (
     enabled_security_modules,
@@ -139,10 +140,11 @@ def test_a_host_without_the_library_has_no_nftables(root: Path, monkeypatch: pyt
     assert read_kernel(root).dropping_chains is None
 
 
-def test_kvm_is_usable_where_it_can_be_opened(tmp_path: Path) -> None:
+def test_kvm_is_usable_where_it_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = tmp_path / "kvm"
     node.touch()
-    assert kvm_problem(str(node)) == ""
+    monkeypatch.setattr(kernel, "KVM", str(node))
+    assert kvm_problem() == ""
 
 
 def test_a_node_that_cannot_be_opened_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,18 +162,20 @@ def test_a_node_that_cannot_be_opened_is_a_problem(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_security_modules_are_those_that_systemd_uses(
-    tmp_path: Path, files: dict[str, str], enabled: tuple[str, ...]
+    tmp_path: Path, files: dict[str, str], enabled: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(procfs, "SYS", tmp_path / "sys")
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text(text)
-    assert enabled_security_modules(tmp_path) == enabled
+    assert enabled_security_modules() == enabled
 
 
-def test_numa_nodes_have_their_processors(tmp_path: Path) -> None:
-    assert numa_nodes(tmp_path) == {}
+def test_numa_nodes_have_their_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(procfs, "SYS", tmp_path / "sys")
+    assert numa_nodes() == {}
     for number, processors in ((10, "4-7"), (2, "0-3"), (3, "")):  # the last one has memory only
         node = tmp_path / f"sys/devices/system/node/node{number}"
         node.mkdir(parents=True)
         (node / "cpulist").write_text(f"{processors}\n")
-    assert list(numa_nodes(tmp_path).items()) == [(2, "0-3"), (10, "4-7")]
+    assert list(numa_nodes().items()) == [(2, "0-3"), (10, "4-7")]

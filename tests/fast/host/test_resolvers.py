@@ -10,6 +10,7 @@ import pytest
 
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.names import NetworkName
+from solo5_systemd.host import resolvers
 from solo5_systemd.host.resolvers import HostResolvers, host_resolver
 from solo5_systemd.settings.network import NetworkSettings
 from solo5_systemd.settings.network_keys import NetworkPolicy
@@ -36,16 +37,18 @@ def servers(*texts: str, search: tuple[str, ...] = ()) -> Resolver:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> tuple[Path, Path]:
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """resolv.conf, and that of systemd-resolved."""
     resolv_conf, resolved = tmp_path / "resolv.conf", tmp_path / "resolved.conf"
     resolv_conf.write_text("nameserver 192.0.2.1\nsearch host.example\n")
     resolved.write_text("nameserver 192.0.2.2\nnameserver 127.0.0.1\nsearch resolved.example\n")
+    monkeypatch.setattr(resolvers, "RESOLV_CONF", resolv_conf)
+    monkeypatch.setattr(resolvers, "RESOLVED", resolved)
     return resolv_conf, resolved
 
 
 async def of(files: tuple[Path, Path], *networks: str) -> Resolver:
-    return await HostResolvers(lambda: SETTINGS, *files).of([NetworkName(name) for name in networks])
+    return await HostResolvers(lambda: SETTINGS).of([NetworkName(name) for name in networks])
 
 
 async def test_the_networks_setting_precedes_the_hosts_each_key_for_itself(files: tuple[Path, Path]) -> None:
@@ -84,22 +87,22 @@ async def test_a_guest_in_a_namespace_gets_servers_of_both_for_its_lease(files: 
 
 def test_the_stub_is_replaced_by_what_is_behind_it(files: tuple[Path, Path]) -> None:
     files[0].write_text("nameserver 127.0.0.53\nsearch .\n")
-    assert host_resolver(*files) == servers("192.0.2.2", search=("resolved.example",))
+    assert host_resolver() == servers("192.0.2.2", search=("resolved.example",))
     files[0].write_text("nameserver 127.0.0.53\nsearch lan\n")
-    assert host_resolver(*files) == servers("192.0.2.2", search=("lan",))
+    assert host_resolver() == servers("192.0.2.2", search=("lan",))
 
 
 def test_another_loopback_resolver_is_not_taken_for_resolved(files: tuple[Path, Path]) -> None:
     files[0].write_text("nameserver 127.0.0.1\n")
-    assert host_resolver(*files) == UNSET
+    assert host_resolver() == UNSET
 
 
 def test_stub_without_resolveds_file(files: tuple[Path, Path]) -> None:
     files[1].unlink()
     files[0].write_text("nameserver 127.0.0.53\n")
-    assert host_resolver(*files) == UNSET
+    assert host_resolver() == UNSET
     files[0].write_text("nameserver 127.0.0.53\nnameserver 192.0.2.1\n")
-    assert host_resolver(*files) == servers("192.0.2.1")
+    assert host_resolver() == servers("192.0.2.1")
 
 
 KINDS: Mapping[str, Callable[[Path], object]] = {
@@ -116,16 +119,16 @@ KINDS: Mapping[str, Callable[[Path], object]] = {
 def test_what_is_no_resolv_conf_has_no_name_server(files: tuple[Path, Path], make: Callable[[Path], object]) -> None:
     files[0].unlink()
     make(files[0])
-    assert host_resolver(*files) == UNSET
+    assert host_resolver() == UNSET
 
 
 def test_of_a_huge_file_the_beginning_is_read_and_no_half_line(files: tuple[Path, Path]) -> None:
     line = "nameserver 10.11.12.13\n"
     beginning = "#" * ((64 << 10) - len(line) + 1) + "\n"
     files[0].write_text(beginning + line + "#" * (1 << 20))
-    assert host_resolver(*files) == UNSET  # cut after 10.11.12.1
+    assert host_resolver() == UNSET  # cut after 10.11.12.1
     files[0].write_text(line + "#" * (1 << 20))
-    assert host_resolver(*files) == servers("10.11.12.13")
+    assert host_resolver() == servers("10.11.12.13")
 
 
 async def test_wrong_settings_are_an_error(files: tuple[Path, Path]) -> None:
@@ -133,11 +136,11 @@ async def test_wrong_settings_are_an_error(files: tuple[Path, Path]) -> None:
         raise SettingsError("broken.")
 
     with pytest.raises(SettingsError):
-        await HostResolvers(settings, *files).of([DEFAULT])
+        await HostResolvers(settings).of([DEFAULT])
 
 
 def test_a_network_with_dhcp_is_found(files: tuple[Path, Path]) -> None:
     network = NetworkSettings(name=NetworkName("served"), bridge="b", policy=NetworkPolicy(dhcp=True))
-    resolvers = HostResolvers(lambda: replace(SETTINGS, networks=(*SETTINGS.networks, network)), *files)
-    assert resolvers.by_dhcp([NetworkName("default"), NetworkName("served")])
-    assert not resolvers.by_dhcp([NetworkName("default"), NetworkName("unknown")])
+    found = HostResolvers(lambda: replace(SETTINGS, networks=(*SETTINGS.networks, network)))
+    assert found.by_dhcp([NetworkName("default"), NetworkName("served")])
+    assert not found.by_dhcp([NetworkName("default"), NetworkName("unknown")])

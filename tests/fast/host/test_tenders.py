@@ -38,7 +38,7 @@ async def test_a_task_gets_the_groups_that_its_nodes_want(
     nodes: dict[str, tuple[int, int]], target: Target, groups: tuple[str, ...], *, nics: bool
 ) -> None:
     assert groups_for(target, nics=nics) == groups
-    assert await TenderPath([], Path("/run")).groups(target, nics=nics) == groups
+    assert await TenderPath([]).groups(target, nics=nics) == groups
 
 
 def test_a_node_that_a_target_does_not_open_does_not_matter(nodes: dict[str, tuple[int, int]]) -> None:
@@ -87,10 +87,10 @@ def make(tmp_path: Path) -> Make:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> TenderPath:
-    return TenderPath(
-        [str(tmp_path / "bin"), str(tmp_path / "opt")], tmp_path / "run" / "tenders", tmp_path / "run" / "root"
-    )
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TenderPath:
+    monkeypatch.setattr(tenders, "VERSION_CACHE", tmp_path / "run" / "tenders")
+    monkeypatch.setattr(tenders, "ROOT", str(tmp_path / "run" / "root"))
+    return TenderPath([str(tmp_path / "bin"), str(tmp_path / "opt")])
 
 
 def asked(tmp_path: Path) -> int:
@@ -184,10 +184,9 @@ async def test_of_a_tender_that_is_a_script_all_libraries_are_bound_and_the_reas
     assert tender.loads_because == f"{program} cannot be read as a 64-bit ELF file: wrong ELF identification"
 
 
-async def test_a_memory_that_cannot_be_written_costs_only_time(make: Make, tmp_path: Path) -> None:
+async def test_a_memory_that_cannot_be_written_costs_only_time(make: Make, path: TenderPath, tmp_path: Path) -> None:
     make("bin/solo5-hvt")
     (tmp_path / "run").touch()
-    path = TenderPath([str(tmp_path / "bin")], tmp_path / "run" / "tenders", tmp_path / "run" / "root")
     assert await path.find(Target.HVT, 2) == await path.find(Target.HVT, 2)
     assert asked(tmp_path) == 2
 

@@ -6,6 +6,7 @@ import pytest
 from tests.support.fakes.clock import passed
 
 from solo5_systemd.base.errors import HostError
+from solo5_systemd.nomad import logs
 from solo5_systemd.nomad.logs import open_fifo
 
 
@@ -38,9 +39,10 @@ async def test_a_reader_may_come_later(fifo: Path) -> None:
     os.close(reader)
 
 
-async def test_a_fifo_without_a_reader_is_an_error(fifo: Path) -> None:
+async def test_a_fifo_without_a_reader_is_an_error(fifo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "READER_TIMEOUT_S", 0.05)
     with pytest.raises(HostError, match=r"fifo has no reader: expected one within 0 seconds"):
-        await open_fifo(str(fifo), timeout_s=0.05)
+        await open_fifo(str(fifo))
 
 
 async def test_a_link_is_not_followed(fifo: Path) -> None:
@@ -91,9 +93,10 @@ async def test_a_missing_fifo_is_an_error(tmp_path: Path) -> None:
         await open_fifo(str(tmp_path / "fifo"))
 
 
-async def test_no_descriptor_is_left(fifo: Path, tmp_path: Path) -> None:
+async def test_no_descriptor_is_left(fifo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "READER_TIMEOUT_S", 0)
     before = set(Path("/proc/self/fd").iterdir())
     for path in (fifo, tmp_path / "none"):
         with pytest.raises(HostError):
-            await open_fifo(str(path), timeout_s=0)
+            await open_fifo(str(path))
     assert set(Path("/proc/self/fd").iterdir()) == before

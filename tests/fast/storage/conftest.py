@@ -12,7 +12,7 @@ import pytest
 from solo5_systemd.base import procfs
 from solo5_systemd.settings.node_limits import Limits
 from solo5_systemd.settings.solo5_toml import Settings
-from solo5_systemd.storage import disk_claims, missing_mounts
+from solo5_systemd.storage import disk_claims, missing_mounts, start_directories
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +26,7 @@ def mounts(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 @pytest.fixture(autouse=True)
 def claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(disk_claims, "CLAIMS", tmp_path / "claims")
+    monkeypatch.setattr(start_directories, "PID1_ROOT", "")
     return tmp_path / "claims"
 
 

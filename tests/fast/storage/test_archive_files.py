@@ -281,7 +281,7 @@ def test_credentials(credentials: Path, tmp_path: Path) -> None:
 
 
 async def test_the_backend_makes_and_releases(files: Path, tmp_path: Path) -> None:
-    directories = StartDirectories(tmp_path / "archives", root="")
+    directories = StartDirectories(tmp_path / "archives")
     disks, wanted = ImageFiles(archives=directories), request(files)
     planned = await disks.inspect(wanted)
     assert (planned.planned, planned.is_private, planned.backing, planned.source) == (
@@ -310,7 +310,7 @@ async def test_a_file_system_without_room_is_reported(
     def fail(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    directories = StartDirectories(tmp_path / "archives", root="")
+    directories = StartDirectories(tmp_path / "archives")
     monkeypatch.setattr(tarfile.TarFile, "addfile", fail)
     disks = ImageFiles(archives=directories)
     planned = await disks.inspect(request(files))

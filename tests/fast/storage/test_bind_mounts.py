@@ -30,7 +30,7 @@ def link(source: str, target: str) -> None:
 @pytest.fixture
 def binds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartDirectories:
     monkeypatch.setattr(bind_mounts, "bind_mount", link)
-    return StartDirectories(tmp_path / "run" / "disks", root="")
+    return StartDirectories(tmp_path / "run" / "disks")
 
 
 def disk(path: Path, name: str = "storage", *, is_exposed: bool = True) -> Disk:

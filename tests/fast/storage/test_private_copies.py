@@ -34,7 +34,7 @@ def golden(tmp_path: Path) -> Path:
 
 
 def files(tmp_path: Path) -> ImageFiles:
-    directories = StartDirectories(tmp_path / "copies", root="")
+    directories = StartDirectories(tmp_path / "copies")
     return ImageFiles(copies=directories)
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.base.errors import HostError
+from solo5_systemd.storage import start_directories
 from solo5_systemd.storage.start_directories import StartDirectories, remove
 
 
 @pytest.fixture
 def directories(tmp_path: Path) -> StartDirectories:
-    return StartDirectories(tmp_path / "copies", root="")
+    return StartDirectories(tmp_path / "copies")
 
 
 def test_a_directory_is_closed_to_other_users_and_removed_with_its_files(directories: StartDirectories) -> None:
@@ -48,7 +49,7 @@ def test_a_sweep_of_nothing(tmp_path: Path) -> None:
 
 def test_a_file_system_of_its_own_is_mounted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mounted: list[str] = []
-    own, stat = StartDirectories(tmp_path / "memory", mount=mounted.append, root=""), Path.stat
+    own, stat = StartDirectories(tmp_path / "memory", mount=mounted.append), Path.stat
 
     def other_device(path: Path, **more: bool) -> os.stat_result:
         found = stat(path, **more)
@@ -68,22 +69,25 @@ def test_a_mount_that_fails_leaves_no_directory_of_a_start(tmp_path: Path) -> No
     def fail(_: str) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
-    own = StartDirectories(tmp_path / "starts", mount=fail, root="")
+    own = StartDirectories(tmp_path / "starts", mount=fail)
     with pytest.raises(HostError, match="cannot be used: Operation not permitted"):
         own.make()
     assert not list((tmp_path / "starts").iterdir())
 
 
-def test_another_mount_namespace_than_that_of_pid_1_is_reported(tmp_path: Path) -> None:
+def test_another_mount_namespace_than_that_of_pid_1_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = tmp_path / "other"
-    own = StartDirectories(tmp_path / "copies", root=str(other))
+    monkeypatch.setattr(start_directories, "PID1_ROOT", str(other))
+    own = StartDirectories(tmp_path / "copies")
 
     class Seen(StartDirectories):
         def check_seen(self, path: Path, expected: tuple[int, int]) -> None:
             Path(f"{other}{path}").mkdir(parents=True)
             super().check_seen(path, expected)
 
-    own = Seen(tmp_path / "copies", root=str(other))
+    own = Seen(tmp_path / "copies")
     with pytest.raises(HostError, match="PID 1 has another file at"):
         own.make()
     assert not list((tmp_path / "copies").iterdir())

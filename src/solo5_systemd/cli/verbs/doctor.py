@@ -5,7 +5,6 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import Solo5Error
@@ -50,7 +49,7 @@ async def _probed(context: CommandContext) -> Host:
     return replace(host, console_problem=await storage_problem(host.log_namespace))
 
 
-def _declarations(good: "list[Declaration]", directory: Path = ETC) -> Iterator[Fact]:
+def _declarations(good: "list[Declaration]") -> Iterator[Fact]:
     """Yield a fact for each file of a declared task that is refused, or one that has the number of those in order.
 
     And one for each pair of tasks that cannot run at the same time.
@@ -68,8 +67,8 @@ def _declarations(good: "list[Declaration]", directory: Path = ETC) -> Iterator[
     templates = 0
     names: tuple[str, ...] = ()
     try:
-        names = declarations(directory)
-        served = read_settings(directory).served
+        names = declarations(ETC)
+        served = read_settings(ETC).served
     except Solo5Error as error:
         yield Fact(name="declarations", value="check failed", verdict=Verdict.LIMITED, advice=str(error))
         return
@@ -79,7 +78,7 @@ def _declarations(good: "list[Declaration]", directory: Path = ETC) -> Iterator[
             check_free(name, generated, units)
             check_copy(name)
             check_effect(name)
-            sources = read_sources(name, directory)
+            sources = read_sources(name, ETC)
             if is_template(name):
                 parse_template(name, sources, host=host_names(), served=served)
                 templates += 1

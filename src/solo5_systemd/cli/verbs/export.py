@@ -9,8 +9,6 @@ from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from solo5_systemd.declared.exported_declaration import RunningTask
     from solo5_systemd.engine.queries import Queries
     from solo5_systemd.engine.task import Task
@@ -24,6 +22,8 @@ What the running task does not show is a comment. To declare it:
 
 With --unit, a unit file for /etc/systemd/system/solo5-task-web.service, with the addresses that the task has.
 """
+
+_PROC = "/proc"
 
 _PLACES = ("/run/systemd/transient", "/run/systemd/system")
 """Where PID 1 and the generator write unit files."""
@@ -101,12 +101,8 @@ def _unit_text(unit: str) -> str:
     raise InvalidRequestError(f"{unit} has no file in {' or '.join(_PLACES)}: expected a task that is not static yet.")
 
 
-def running_task(task: "Task", proc: "Path | None" = None) -> "RunningTask":
-    """Return what is known of a task.
-
-    Args:
-        proc: mount point of procfs; None: /proc.
-    """
+def running_task(task: "Task") -> "RunningTask":
+    """Return what is known of a task."""
     from pathlib import Path
 
     from solo5_systemd.cgroup.cgroupfs import unified
@@ -122,7 +118,7 @@ def running_task(task: "Task", proc: "Path | None" = None) -> "RunningTask":
     if not task.state.main_pid:
         raise InvalidRequestError(f"task {task.name} does not run: expected one that does.", "See: solo5ctl ps")
     try:
-        line = ((proc or Path("/proc")) / str(task.state.main_pid) / "cmdline").read_bytes()
+        line = Path(_PROC, str(task.state.main_pid), "cmdline").read_bytes()
     except OSError as error:
         raise HostError(f"the command line of task {task.name} cannot be read: {error.strerror}.") from error
     group = f"{unified()}{task.state.control_group}"
