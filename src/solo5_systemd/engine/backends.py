@@ -3,10 +3,8 @@
 tests/support/fakes has the implementations of the tests.
 """
 
-from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus.lease_reader import NetworkReader
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.network_client import Networkd
@@ -17,20 +15,9 @@ from solo5_systemd.host.resolvers import HostResolvers
 from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.image.store import ImageStore
 from solo5_systemd.journal.console import Journal
-from solo5_systemd.journal.lines import Line
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.disk_space import DiskSpace
-from solo5_systemd.unit.exit_messages import ExitMessages
-from solo5_systemd.unit.state import UnitState
 from solo5_systemd.users.allocation import Users
-
-
-class ConsoleQueries(Protocol):
-    """The journal of tasks that are over, and lines that are in it."""
-
-    def lines(self, state: UnitState, *, last: int | None = None) -> AsyncGenerator[Line, None]: ...
-    async def exit_messages(self, state: UnitState) -> ExitMessages: ...
-    async def sync(self, task: TaskName, namespace: str) -> None: ...
 
 
 class QueryBackends(Protocol):
@@ -41,7 +28,7 @@ class QueryBackends(Protocol):
     @property
     def units(self) -> UnitReader: ...
     @property
-    def console(self) -> ConsoleQueries: ...
+    def console(self) -> Journal: ...
     @property
     def usages(self) -> CgroupFs: ...
     @property
@@ -63,8 +50,6 @@ class Backends(QueryBackends, Protocol):
     def networks(self) -> Networkd: ...
     @property
     def units(self) -> Manager: ...
-    @property
-    def console(self) -> Journal: ...
     @property
     def relay(self) -> Relay: ...
     @property

@@ -1,6 +1,5 @@
 """The consoles of tasks in the journal."""
 
-import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, closing, suppress
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.base.declared_units import task_of
 from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.event_loop import off_the_loop, on_a_loop
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.base.procfs import open_in_thread
 from solo5_systemd.journal.journald import log_hung, open_stream
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 class Journal:
     """The journal, for the consoles of tasks. A namespace is a journal namespace; empty: the host's journal.
+
+    Reads, without `until`, need no event loop.
 
     Attributes:
         namespace: returns the journal namespace for the consoles of new tasks; empty: the host's journal.
@@ -65,7 +67,7 @@ class Journal:
         from solo5_systemd.journal.exit_messages import read_failure_messages
 
         await self.sync(task_of(unit) or TaskName(unit), namespace)
-        return await asyncio.to_thread(read_failure_messages, unit, namespace)
+        return await off_the_loop(lambda: read_failure_messages(unit, namespace))
 
     async def exit_messages(self, state: UnitState) -> "ExitMessages":
         """Return the exit messages of a run; empty ones if the journal cannot be read."""
@@ -73,7 +75,7 @@ class Journal:
         from solo5_systemd.unit.exit_messages import ExitMessages
 
         with suppress(HostError):
-            return await asyncio.to_thread(read_exit_messages, state)
+            return await off_the_loop(lambda: read_exit_messages(state))
         return ExitMessages()
 
     async def log_hung(self, state: UnitState) -> None:
@@ -84,4 +86,4 @@ class Journal:
         """Wait until journald has written all lines that a task wrote before."""
         from solo5_systemd.journal.sync import synchronize
 
-        await synchronize(task, namespace)
+        await on_a_loop(synchronize(task, namespace))

@@ -1,10 +1,13 @@
 """Follows a journal: reads its lines in batches, and waits for more."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.event_loop import pause
+
 if TYPE_CHECKING:
+    import asyncio
+
     from solo5_systemd.journal.lines import Line
     from solo5_systemd.journal.reader import JournalReader
 
@@ -58,6 +61,8 @@ class PollTimer:
         Args:
             fds: what `JournalReader.watch` returned; they stay readable until `JournalReader.refresh`.
         """
+        import asyncio  # imported here for startup time: lines that are there are read without a loop
+
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
         self._long_wait = woken if self._next_s > self._shortest_s else None
@@ -99,7 +104,7 @@ async def batches(
         if lines:
             timer.restart()
         if len(lines) >= size:
-            await asyncio.sleep(0)
+            await pause()
         elif is_last:
             return
         else:

@@ -8,7 +8,7 @@ import ctypes
 import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -332,13 +332,3 @@ def seek(journal: JournalReader, state: "UnitState", last: int | None) -> None:
         journal.seek_realtime(state.started)
     else:
         journal.seek_last(last)
-
-
-def run_lines(state: "UnitState", last: int | None = None) -> Iterator[Line]:
-    """Yield the console lines of a run that are in the journal, oldest first; with `last`, that many at most."""
-    with closing(run_reader(state)) as journal:
-        seek(journal, state, last)
-        while lines := journal.read_batch(BATCH_LINES):
-            yield from (line for line in lines if line.realtime >= state.started)
-            if len(lines) < BATCH_LINES:
-                return

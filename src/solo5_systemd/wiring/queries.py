@@ -3,11 +3,12 @@
 Each is imported at its first use: imports are most of the run time of a short verb.
 """
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
+from solo5_systemd.base.event_loop import on_a_loop
 from solo5_systemd.bus.lease_reader import NetworkReader
 from solo5_systemd.engine.queries import Queries
 
@@ -16,13 +17,9 @@ if TYPE_CHECKING:
     from solo5_systemd.bus.blocking import BlockingBus
     from solo5_systemd.bus.unit_reader import BlockingReader
     from solo5_systemd.cgroup.cgroupfs import CgroupFs
-    from solo5_systemd.journal.lines import Line
+    from solo5_systemd.journal.console import Journal
     from solo5_systemd.network.model import NetworkOverview
     from solo5_systemd.storage.disk_space import DiskSpace
-    from solo5_systemd.unit.exit_messages import ExitMessages
-    from solo5_systemd.unit.state import UnitState
-
-T = TypeVar("T")
 
 _SERVICE, _PATH = "org.solo5.Network1", "/org/solo5/Network1"
 
@@ -79,8 +76,10 @@ class QueryMachine(KernelReads):
         return BlockingNetworks(self.bus)
 
     @cached_property
-    def console(self) -> "WrittenConsole":
-        return WrittenConsole()
+    def console(self) -> "Journal":
+        from solo5_systemd.journal.console import Journal
+
+        return Journal(str)  # no task is started
 
 
 class BlockingNetworks(NetworkReader):
@@ -111,7 +110,7 @@ class BlockingNetworks(NetworkReader):
         try:
             networks = self._bus().call(_SERVICE, Call(_PATH, _SERVICE, "Networks"))
         except RemoteError:
-            return _in_event_loop(_networks())  # which finds out why it was not activated
+            return await on_a_loop(_networks())  # which finds out why it was not activated
 
         class Reply(Fields):
             """A table of pystemd, which returns an empty list for an empty array of any type."""
@@ -122,38 +121,12 @@ class BlockingNetworks(NetworkReader):
         return tuple(record(NetworkOverview, Reply(row)) for row in dict(networks).values())
 
 
-class WrittenConsole:
-    """The journal, without an event loop around its calls; implements `backends.ConsoleQueries`."""
-
-    async def lines(self, state: "UnitState", *, last: int | None = None) -> "AsyncGenerator[Line, None]":
-        from solo5_systemd.journal.reader import run_lines
-
-        for line in run_lines(state, last):
-            yield line
-
-    async def exit_messages(self, state: "UnitState") -> "ExitMessages":
-        from solo5_systemd.journal.console import Journal
-
-        return _in_event_loop(Journal(str).exit_messages(state))
-
-    async def sync(self, task: "TaskName", namespace: str) -> None:
-        from solo5_systemd.journal.console import Journal
-
-        _in_event_loop(Journal(str).sync(task, namespace))
-
-
 async def _networks() -> "Sequence[NetworkOverview]":
     from solo5_systemd.bus.connection import system_bus
     from solo5_systemd.bus.network_client import Networkd
 
     async with system_bus() as connection:
         return await Networkd(connection).networks()
-
-
-def _in_event_loop(coroutine: Coroutine[Any, Any, T]) -> T:
-    import asyncio
-
-    return asyncio.run(coroutine)
 
 
 @contextmanager
