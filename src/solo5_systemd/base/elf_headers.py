@@ -36,11 +36,7 @@ class Header(NamedTuple):
 
     @classmethod
     def parse(cls, raw: bytes) -> Self:
-        """Parse the first `HEADER_SIZE` bytes of a file.
-
-        Raises:
-            struct.error: these are another number of bytes.
-        """
+        """Parse the first `HEADER_SIZE` bytes of a file."""
         return cls(*_HEADER.unpack(raw))
 
 
