@@ -27,6 +27,9 @@ async def gather(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
     Unlike `asyncio.gather`, no other one is running any more when the first error is raised; unlike
     `asyncio.TaskGroup`, that error is raised itself, not in a group.
+
+    Raises:
+        Exception: the first error, after the others were cancelled and have ended.
     """
     try:
         async with asyncio.TaskGroup() as group:
@@ -91,6 +94,9 @@ async def retry(
         attempts: the maximum number of calls.
         transient: returns whether the call is repeated after an error of these classes.
         on_failure: called with the error before each repetition, such as to log it.
+
+    Raises:
+        E: the error of the last call.
     """
     now = asyncio.get_running_loop().time
     end = now() + timeout_s

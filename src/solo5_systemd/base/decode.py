@@ -17,7 +17,11 @@ W = TypeVar("W", bound=StrEnum)
 
 
 def json_document(content: bytes, what: str) -> object:
-    """Return the value of a JSON document, which an error calls `what`."""
+    """Return the value of a JSON document, which an error calls `what`.
+
+    Raises:
+        InvalidRequestError: it is not JSON, or nested too deeply.
+    """
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:

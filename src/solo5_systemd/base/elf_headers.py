@@ -36,7 +36,11 @@ class Header(NamedTuple):
 
     @classmethod
     def parse(cls, raw: bytes) -> Self:
-        """Parse the first `HEADER_SIZE` bytes of a file."""
+        """Parse the first `HEADER_SIZE` bytes of a file.
+
+        Raises:
+            struct.error: these are another number of bytes.
+        """
         return cls(*_HEADER.unpack(raw))
 
 

@@ -17,6 +17,9 @@ def write_entry(fields: Mapping[str, object], path: str) -> None:
 
     Args:
         fields: a newline in a value is sent as a space.
+
+    Raises:
+        HostError: journald cannot be reached, or its queue is full.
     """
     datagram = "".join(f"{name}={str(value).replace(chr(10), ' ')}\n" for name, value in fields.items())
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as journal:

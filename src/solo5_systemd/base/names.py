@@ -91,7 +91,11 @@ def _instance_name(text: str, prefix: str, instance: str) -> TaskName:
 
 
 def own_task_name(text: str) -> TaskName:
-    """Parse the name of a task that is no instance of a template: only a declaration has these."""
+    """Parse the name of a task that is no instance of a template: only a declaration has these.
+
+    Raises:
+        InvalidRequestError: it is malformed, or that of an instance.
+    """
     name = task_name(text)
     if is_instance(name):
         raise InvalidRequestError(
@@ -129,7 +133,11 @@ def host_name(task: TaskName) -> str:
 
 
 def device_name(text: str) -> DeviceName:
-    """Parse the name of a manifest device (NIC or disk)."""
+    """Parse the name of a manifest device (NIC or disk).
+
+    Raises:
+        InvalidRequestError: the tender's option parser would not accept it.
+    """
     if not re.fullmatch(_DEVICE, text, re.ASCII):
         raise InvalidRequestError(f"device name {text!r} is not usable: expected 1 to 67 letters and digits.")
     return DeviceName(text)

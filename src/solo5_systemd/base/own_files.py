@@ -47,6 +47,10 @@ def read_own(path: Path, most: int) -> OwnFile:
     Args:
         path: links of root's are followed.
         most: bytes.
+
+    Raises:
+        SettingsError: a user other than root can change it, or which file it is; it is no regular file, too large, or
+            cannot be read.
     """
     for _ in range(_READS):
         with _opened(path) as (place, is_public):

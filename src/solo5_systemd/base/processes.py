@@ -20,6 +20,9 @@ def in_processes(work: Callable[[Sequence[T]], R], items: Sequence[T], least: in
         work: returns what can be pickled; may be called again for what a child has done in part.
         items: are split into as many parts as there are processors, in order.
         least: items for which a process is worth its start.
+
+    Raises:
+        ChildProcessError: the function has raised an exception in a child, whose traceback is the message.
     """
     count = max(1, min(len(os.sched_getaffinity(0)), len(items) // least))
     size = -(-len(items) // count)

@@ -59,7 +59,11 @@ def _close_late(opened: "asyncio.Future[int]") -> None:
 
 
 def path_of(descriptor: int) -> str:
-    """Return the path of an open file, absolute and without symbolic links (proc(5), /proc/pid/fd)."""
+    """Return the path of an open file, absolute and without symbolic links (proc(5), /proc/pid/fd).
+
+    Raises:
+        HostError: /proc cannot be read.
+    """
     try:
         return str(Path(f"/proc/self/fd/{descriptor}").readlink())
     except OSError as error:
@@ -77,7 +81,11 @@ def existing(path: Path) -> Path:
 
 
 def mount_points(table: Path = MOUNTS) -> frozenset[str]:
-    """Return the mount points of this process's mount namespace, bind mounts included (proc(5), mountinfo)."""
+    """Return the mount points of this process's mount namespace, bind mounts included (proc(5), mountinfo).
+
+    Raises:
+        HostError: /proc cannot be read.
+    """
     try:
         lines = table.read_text(errors="surrogateescape").splitlines()
     except OSError as error:

@@ -28,6 +28,9 @@ class Budget:
         """Return what a call returns in a thread; `late` if it has not returned when the budget is used up.
 
         The thread ends with the process.
+
+        Raises:
+            Exception: of the call.
         """
         if self.left_s <= 0:
             return late

@@ -45,6 +45,9 @@ def walk(
 
     Returns:
         A file descriptor, which the caller closes, and the path without symbolic links.
+
+    Raises:
+        OSError: the file does not exist, is not permitted, or a component cannot be opened.
     """
     rest, links = _names(path if path.startswith("/") else f"{os.getcwd()}/{path}"), 0  # noqa: PTH109 - a text
     opened: list[tuple[str, int, os.stat_result]] = []  # each directory from `/` on

@@ -54,7 +54,12 @@ class CommandContext:
         self.root = os.geteuid() == 0 if root is None else root
 
     def run(self, command: EngineCommand, *, needs_root: bool = True) -> int:
-        """Connect to the engine, run a command in an event loop, and return its exit status."""
+        """Connect to the engine, run a command in an event loop, and return its exit status.
+
+        Raises:
+            HostError: root is required, and the process is not root.
+            Solo5Error: raised by the command.
+        """
         if needs_root:
             self.require_root()
         import asyncio  # imported here for startup time: a third of that of a short verb
@@ -67,12 +72,20 @@ class CommandContext:
             raise _root_cause(group) from group
 
     def require_root(self) -> None:
-        """Check that the process is root."""
+        """Check that the process is root.
+
+        Raises:
+            HostError: it is not.
+        """
         if not self.root:
             raise HostError("this verb requires root.", "Run it with sudo.")
 
     def query(self, command: Query) -> int:
-        """Run a command that only reads, without an event loop, and return its exit status."""
+        """Run a command that only reads, without an event loop, and return its exit status.
+
+        Raises:
+            Solo5Error: raised by the command.
+        """
         if self._connect is not None:
             return self.run(command, needs_root=False)
         from solo5_systemd.wiring.queries import queries
@@ -101,6 +114,9 @@ class CommandContext:
 
         Returns:
             0, or the highest exit status of the errors, which are written to stderr.
+
+        Raises:
+            HostError: the process is not root.
         """
 
         async def attempt(engine: "Runtime", name: TaskName) -> int:

@@ -22,7 +22,11 @@ COUNTS = ("read_bytes", "written_bytes", "reads", "writes")
 
 
 def with_disks(samples: Mapping[TaskName, Sample]) -> dict[TaskName, Sample]:
-    """Return samples with the names of the disks on each device."""
+    """Return samples with the names of the disks on each device.
+
+    Raises:
+        HostError: the locks of disks cannot be read.
+    """
     disks = devices_of_tasks() if any(each.usage.disks for each in samples.values()) else {}
     return {name: replace(each, disks=disks.get(name, {})) for name, each in samples.items()}
 

@@ -24,7 +24,11 @@ _FOREGROUND = ("run", "logs", "stats", "wait")
 
 
 def split_host(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Return the host of -H before the verb, and the words without it; None without -H."""
+    """Return the host of -H before the verb, and the words without it; None without -H.
+
+    Raises:
+        InvalidRequestError: -H has no host, or is given twice.
+    """
     host: str | None = None
     rest: list[str] = []
     left = list(words)
@@ -51,6 +55,9 @@ def ssh_command(host: str, words: Sequence[str], *, is_terminal: bool) -> list[s
     Args:
         host: [USER@]HOST[:PORT]; an IPv6 address with a port is in brackets.
         is_terminal: stdout is a terminal, so that the other host's solo5ctl has to escape a console.
+
+    Raises:
+        InvalidRequestError: the host is malformed, such as an option of ssh.
     """
     port = _PORT.fullmatch(host)
     # `fe80::1` has no port; `[fe80::1]:22` has.

@@ -112,7 +112,11 @@ def _cancelled_by_sigterm() -> Iterator[None]:
 
 
 def print_plan(workload: Workload, context: CommandContext, *, json: bool) -> int:
-    """Print the plan of a start."""
+    """Print the plan of a start.
+
+    Raises:
+        Solo5Error: the preflight failed.
+    """
 
     async def command(engine: "Runtime") -> int:
         await context.warn_unenforced(engine, workload)
@@ -165,7 +169,12 @@ def _plan_json(plan: "Plan") -> dict[str, object]:
 
 
 def exec_in_scope(workload: Workload, context: CommandContext) -> NoReturn:
-    """Start the scope with this process in it, and execute the tender."""
+    """Start the scope with this process in it, and execute the tender.
+
+    Raises:
+        NotFoundError: the tender was removed after the preflight.
+        Solo5Error: the scope did not start.
+    """
     line: list[str] = []
 
     @asynccontextmanager

@@ -58,6 +58,9 @@ class Host:
         """Refuse a name that has a unit; a declared task's own does not count.
 
         This is for an early error only: StartTransientUnit decides about concurrent starts of one name.
+
+        Raises:
+            TakenError: it has one.
         """
         if await self._backends.units.is_taken(name):
             raise TakenError(
@@ -74,6 +77,9 @@ class Host:
 
         Args:
             find_image: `store_image` or `preview_image`.
+
+        Raises:
+            Solo5Error: a fact cannot be read, or the plan refuses the workload already.
         """
         backends = self._backends
         total_memory = await backends.usages.total_memory()

@@ -21,6 +21,9 @@ def check_policy(
 
     Args:
         workload: with all defaults filled in: a ceiling limits the task, however little of it the request contains.
+
+    Raises:
+        InvalidRequestError: the policy does not permit it.
     """
     for error in (*_too_much(workload, policy.ceilings, image, nics, ports), *_refusals(workload, policy, image, nics)):
         raise error

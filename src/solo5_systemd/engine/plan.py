@@ -171,7 +171,11 @@ def plan(workload: Workload, facts: Facts) -> Plan:
 
 
 def check_workload(workload: Workload, total_memory: int) -> None:
-    """Refuse a workload that cannot be started with any image."""
+    """Refuse a workload that cannot be started with any image.
+
+    Raises:
+        InvalidRequestError: its text is not fit for a unit file, its memory is out of bounds, or it is no scope.
+    """
     _check_text(("argument", argument) for argument in workload.arguments)
     _check_text(("disk path", disk.path) for disk in workload.disks)
     _check_text(("journal field", f"{key}={value}") for key, value in workload.log_fields)
@@ -210,7 +214,11 @@ def _check_scope(workload: Workload) -> None:
 
 
 def connections(workload: Workload, image: StoredImage) -> Request:
-    """Return the request for a network: NICs in the order of the image's manifest, with all defaults filled in."""
+    """Return the request for a network: NICs in the order of the image's manifest, with all defaults filled in.
+
+    Raises:
+        InvalidRequestError: the workload does not fit the image, or the operator's policy refuses it.
+    """
     manifest = image.facts.manifest
     if workload.idle_s and not manifest.names(DeviceKind.NET_BASIC):
         raise InvalidRequestError(

@@ -69,7 +69,11 @@ class Preparer:
         self._report = report
 
     async def prepare(self, workload: Workload) -> Prepared:
-        """Make all that the unit of a task needs; undone if it fails."""
+        """Make all that the unit of a task needs; undone if it fails.
+
+        Raises:
+            Solo5Error: the task cannot start.
+        """
         await self._host.check_free(workload.name)
         self._host.check_declared(workload)
         planned = plan(workload, await self._host.gather(workload, self._host.store_image))

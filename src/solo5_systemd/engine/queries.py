@@ -31,7 +31,11 @@ class Queries:
         self.backends = backends
 
     async def task(self, name: TaskName) -> "Task":
-        """Return one task."""
+        """Return one task.
+
+        Raises:
+            NoSuchTaskError: there is none of this name.
+        """
         record = await self.backends.networks.record(name)
         return await self._view(await self._state(name), record)
 

@@ -90,7 +90,11 @@ class _Wait:
 
 
 async def until_ready(runtime: "Runtime", task: Task, condition: Ready | None, timeout_s: float) -> str:
-    """Wait until the guest of an update is ready, and return the evidence."""
+    """Wait until the guest of an update is ready, and return the evidence.
+
+    Raises:
+        StartError: it has ended before, or was not ready in time.
+    """
     known = _endpoint(task, condition) if isinstance(condition, ReadyPort) else condition
     ended = asyncio.ensure_future(end_of(runtime, task))
     try:

@@ -35,7 +35,11 @@ class Restarter:
         self._has_run = True  # else its outcome is that of a run before a start that failed
 
     async def present(self) -> Task:
-        """Return the task with its run and reservation."""
+        """Return the task with its run and reservation.
+
+        Raises:
+            InvalidRequestError: it does not run.
+        """
         state = await self._units.state(self._name)
         if state is None or state.over or not state.main_pid:
             raise InvalidRequestError(

@@ -151,7 +151,11 @@ class Runtime(Queries):
         await self.backends.console.sync(state.task, state.log_namespace)
 
     async def wait(self, name: TaskName) -> Task:
-        """Wait until a task has ended, and return it."""
+        """Wait until a task has ended, and return it.
+
+        Raises:
+            NoSuchTaskError: there is none of this name, or it was removed meanwhile.
+        """
         return await self.wait_for_run(await self._state(name))
 
     async def wait_for_run(self, state: UnitState) -> Task:
@@ -159,6 +163,9 @@ class Runtime(Queries):
 
         Args:
             state: the run, as it was last read. There is no D-Bus call before its end.
+
+        Raises:
+            NoSuchTaskError: the task was removed, or its unit has another run.
         """
         ended = await self._stopper.wait_until_over(state)
         if ended is None:
@@ -170,7 +177,11 @@ class Runtime(Queries):
     async def stop(
         self, name: TaskName, *, signal: StopSignal = StopSignal.TERM, timeout_s: float = STOP_TIMEOUT_S
     ) -> Task:
-        """Send the stop signal, wait at most `timeout_s` seconds, then kill the cgroup; return the ended task."""
+        """Send the stop signal, wait at most `timeout_s` seconds, then kill the cgroup; return the ended task.
+
+        Raises:
+            NoSuchTaskError: there is none of this name.
+        """
         state = await self._state(name)
         if state.over:
             if await self.is_dormant(name):
@@ -186,6 +197,9 @@ class Runtime(Queries):
 
         Args:
             run: the task's unit as it was last read, to save D-Bus calls; None: it is read.
+
+        Raises:
+            NoSuchTaskError: there is none of this name.
         """
         state = await (self._state(name) if run is None else self._units.current(run))
         if state is None:
@@ -204,7 +218,12 @@ class Runtime(Queries):
         return task
 
     async def kill(self, name: TaskName, number: int) -> None:
-        """Send INT or TERM to the tender, or KILL to every process of the cgroup."""
+        """Send INT or TERM to the tender, or KILL to every process of the cgroup.
+
+        Raises:
+            InvalidRequestError: another signal, or the task has ended.
+            NoSuchTaskError: there is none of this name.
+        """
         if number not in (*SIGNALS.values(), SIGKILL):
             raise InvalidRequestError(
                 f"signal {number} cannot be sent: expected INT or TERM, which a tender handles, or KILL.",
@@ -216,7 +235,13 @@ class Runtime(Queries):
         await self._stopper.signal(state, number)
 
     async def restart(self, name: TaskName) -> None:
-        """Have PID 1 stop and start a task's service, as `systemctl restart` does; a frozen one is thawed first."""
+        """Have PID 1 stop and start a task's service, as `systemctl restart` does; a frozen one is thawed first.
+
+        Raises:
+            InvalidRequestError: it is a scope.
+            NoSuchTaskError: there is none of this name.
+            HostError: it did not start.
+        """
         state = await self._state(name)
         if state.kind is UnitKind.SCOPE:
             raise InvalidRequestError(
@@ -228,7 +253,12 @@ class Runtime(Queries):
         await self._units.restart(state.unit)
 
     async def freeze(self, name: TaskName) -> None:
-        """Freeze a running task."""
+        """Freeze a running task.
+
+        Raises:
+            InvalidRequestError: it has ended.
+            NoSuchTaskError: there is none of this name.
+        """
         await self._units.freeze((await self._running(name)).unit)
 
     async def thaw(self, name: TaskName) -> None:
@@ -236,7 +266,14 @@ class Runtime(Queries):
         await self._units.thaw((await self._running(name)).unit)
 
     async def sleep(self, name: TaskName) -> None:
-        """Stop a running task until the next packet for it; one that is dormant stays so."""
+        """Stop a running task until the next packet for it; one that is dormant stays so.
+
+        Raises:
+            InvalidRequestError: it has ended, is a scope, or is on a joined bridge.
+            NoSuchTaskError: there is none of this name.
+            NotFoundError: it has no NIC on a network of the host.
+            HostError: the kernel or PID 1 refused.
+        """
         if await self.is_dormant(name):
             return
         state = await self._running(name)
@@ -248,7 +285,13 @@ class Runtime(Queries):
         await self.backends.networks.sleep(name)
 
     async def wake(self, name: TaskName) -> None:
-        """Wake a task that sleeps; start one that is dormant, and wait for the job."""
+        """Wake a task that sleeps; start one that is dormant, and wait for the job.
+
+        Raises:
+            InvalidRequestError: it has ended.
+            NoSuchTaskError: there is none of this name.
+            HostError: it did not start.
+        """
         if await self.is_dormant(name):
             await self._units.ensure_started(declared_service(name))
         else:
@@ -264,6 +307,11 @@ class Runtime(Queries):
 
         Returns:
             Seconds for which it was frozen; 0.0: it was before, and stays so.
+
+        Raises:
+            InvalidRequestError: it has ended.
+            NoSuchTaskError: there is none of this name.
+            Solo5Error: as `engine.snapshot_pause.while_frozen`.
         """
         from solo5_systemd.engine.snapshot_pause import while_frozen
 
@@ -281,7 +329,12 @@ class Runtime(Queries):
         return state
 
     async def remove(self, name: TaskName, *, force: bool = False) -> None:
-        """Remove an ended task; with `force`, stop a running one first."""
+        """Remove an ended task; with `force`, stop a running one first.
+
+        Raises:
+            NoSuchTaskError: there is none of this name.
+            TakenError: it is running, and `force` is not given.
+        """
         state = await self._state(name)
         dormant = state.over and await self.is_dormant(name)
         if dormant or not state.over:
@@ -316,6 +369,9 @@ class Runtime(Queries):
         Args:
             slice_unit: `solo5.slice` or one below it.
             cpus: a list such as `0-3,6`; empty: all processors.
+
+        Raises:
+            InvalidRequestError: slice or list are malformed.
         """
         where = str(parse_property("Slice", slice_unit).value)
         which = parse_property("AllowedCPUs", cpus) if cpus else unit_property("AllowedCPUs", b"")

@@ -45,12 +45,20 @@ class Starter:
         self._host = Host(backends)
 
     async def plan(self, workload: Workload) -> Plan:
-        """Store the image, and return what a start makes."""
+        """Store the image, and return what a start makes.
+
+        Raises:
+            Solo5Error: the task cannot start.
+        """
         await self._host.check_name(workload)
         return plan(workload, await self._host.gather(workload, self._host.store_image))
 
     async def preview(self, workload: Workload) -> Plan:
-        """Return what a start would make. Nothing is stored, reserved or started."""
+        """Return what a start would make. Nothing is stored, reserved or started.
+
+        Raises:
+            Solo5Error: as `plan`.
+        """
         await self._host.check_name(workload)
         found = plan(workload, await self._host.gather(workload, self._host.preview_image))
         self._backends.users.check_claim(workload.name, found.claim)
@@ -60,7 +68,11 @@ class Starter:
         return replace(found.reserved(seen.reservation), nft=seen.nft)
 
     async def check_declared(self, workload: Workload) -> None:
-        """Check what the preparation of a declared task checks, whether the task runs or not. Nothing is reserved."""
+        """Check what the preparation of a declared task checks, whether the task runs or not. Nothing is reserved.
+
+        Raises:
+            Solo5Error: the task cannot start now.
+        """
         self._host.check_declared(workload)
         found = plan(workload, await self._host.gather(workload, self._host.preview_image))
         self._backends.users.check_claim(workload.name, found.claim)

@@ -126,7 +126,11 @@ class Updater:
         await self._task.present()
 
     async def update(self, declared: Workload, request: UpdateRequest, usual: Ready | None, old: Manifest) -> None:
-        """Update the task; if that fails, it is as before."""
+        """Update the task; if that fails, it is as before.
+
+        Raises:
+            Solo5Error: the update was not possible, or was undone.
+        """
         first = await self._task.present()
         workload = replace(declared, image=request.image or declared.image)
         ports = first.reservation.ports if first.reservation else ()

@@ -22,7 +22,11 @@ class Handshake:
     version: int
 
     def check_cookie(self, environment: Mapping[str, str]) -> None:
-        """Check that a host started this process."""
+        """Check that a host started this process.
+
+        Raises:
+            InvalidRequestError: the cookie is missing or wrong.
+        """
         if environment.get(self.cookie) != self.value:
             raise InvalidRequestError(
                 f"this program is a plugin: {self.cookie} is not what a host sets it to.",
@@ -30,7 +34,11 @@ class Handshake:
             )
 
     def check_protocol(self, environment: Mapping[str, str]) -> None:
-        """Check that the host uses the supported protocol, without TLS."""
+        """Check that the host uses the supported protocol, without TLS.
+
+        Raises:
+            InvalidRequestError: the host requires TLS, or another version of its protocol.
+        """
         if environment.get("PLUGIN_CLIENT_CERT"):
             raise InvalidRequestError(
                 "the host requires TLS (PLUGIN_CLIENT_CERT is set), which this plugin does not support: "

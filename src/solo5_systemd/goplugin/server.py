@@ -43,6 +43,9 @@ def socket_path(environment: Mapping[str, str]) -> Iterator[Path]:
 
     The directory is below PLUGIN_UNIX_SOCKET_DIR, or else in the directory for temporary files. It is locked (flock(2))
     while the process lives, so an unlocked one is that of a killed plugin. systemd-tmpfiles skips locked ones, too.
+
+    Raises:
+        HostError: no directory can be made there, or the path would be too long.
     """
     parent = Path(environment.get("PLUGIN_UNIX_SOCKET_DIR") or tempfile.gettempdir())
     _remove_stale(parent)
@@ -119,7 +122,11 @@ class OwnServices:
         return _idle()
 
     async def check(self, request: HealthCheckRequest) -> HealthCheckResponse:
-        """Return that the plugin is serving."""
+        """Return that the plugin is serving.
+
+        Raises:
+            NotFoundError: there is no such service.
+        """
         if request.service not in _SERVED:
             raise NotFoundError(f"no service {request.service!r} here: expected “plugin”.")
         return HealthCheckResponse(status=HealthCheckResponse.SERVING)

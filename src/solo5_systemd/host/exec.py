@@ -14,13 +14,21 @@ with a dead main thread when the reader of its console exits."""
 
 
 def check_executable(program: str) -> None:
-    """Check that a program can be executed by this user."""
+    """Check that a program can be executed by this user.
+
+    Raises:
+        NotFoundError: it cannot.
+    """
     if not os.access(program, os.X_OK):
         raise _error(program, "no such program, or no permission")
 
 
 def execute(line: Sequence[str]) -> NoReturn:
-    """Replace this process by a command line, which writes no core file; the program is an absolute path."""
+    """Replace this process by a command line, which writes no core file; the program is an absolute path.
+
+    Raises:
+        NotFoundError: execve(2) fails.
+    """
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it would contain the guest's memory

@@ -47,6 +47,9 @@ def mapped_files(program: str) -> tuple[str, ...]:
 
     Returns:
         The paths; empty for a static program.
+
+    Raises:
+        UnknownFilesError: not a 64-bit ELF file, a library is missing, or the program calls dlopen(3).
     """
     first = _read(program)
     if first.interpreter is None:

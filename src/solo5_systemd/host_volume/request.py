@@ -47,7 +47,11 @@ class CreateRequest:
 
 
 def create_request(environment: Mapping[str, str]) -> CreateRequest:
-    """Return the request of `create`."""
+    """Return the request of `create`.
+
+    Raises:
+        InvalidRequestError: a variable is missing or malformed, or no size fits.
+    """
     name = _name(environment)
     low, high = (_bytes(environment, name, bound) for bound in ("MIN", "MAX"))
     return CreateRequest(
@@ -61,7 +65,11 @@ def create_request(environment: Mapping[str, str]) -> CreateRequest:
 
 
 def delete_request(environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return name and directory of the volume of `delete`; the latter is that of `create`, if it is of this volume."""
+    """Return name and directory of the volume of `delete`; the latter is that of `create`, if it is of this volume.
+
+    Raises:
+        InvalidRequestError: a variable is missing or malformed.
+    """
     directory = _directory(environment)
     # After a failure to record the volume, Nomad passes the directory of all volumes here.
     created = posixpath.normpath(environment.get("DHV_CREATED_PATH", ""))

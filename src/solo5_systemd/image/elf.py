@@ -42,6 +42,10 @@ def read_manifest(file: BinaryIO, size: int, *, machine: str | None = None) -> I
     Args:
         file: the image; its content must not change during the call.
         machine: the architecture as uname(2) names it; None: this host's.
+
+    Raises:
+        ImageError: no tender on this host runs the image. The sentence has no subject ("its manifest …"): the caller
+            adds the image's name.
     """
     image = _Image(file, size)
     entry, segments = image.header(machine or os.uname().machine)

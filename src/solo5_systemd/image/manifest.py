@@ -110,6 +110,9 @@ def decode_abi(desc: bytes) -> tuple[Target, int]:
 
     Returns:
         The image's target, and the version of its ABI.
+
+    Raises:
+        ImageError: damaged, another target, or an ABI version that tenders no longer support.
     """
     if len(desc) != _ABI.size:
         raise ImageError(f"its ABI note holds {len(desc)} bytes: expected {_ABI.size}.")
@@ -136,6 +139,9 @@ def decode_manifest(desc: bytes) -> tuple[Device, ...]:
 
     Returns:
         The devices in the order of their handles, without the reserved first entry.
+
+    Raises:
+        ImageError: damaged, or a device that no option of a tender can attach.
     """
     if len(desc) < _HEADER.size:
         raise ImageError(f"its manifest note holds {len(desc)} bytes: expected at least {_HEADER.size}.")
@@ -154,7 +160,11 @@ def decode_manifest(desc: bytes) -> tuple[Device, ...]:
 
 
 def match(manifest: Manifest, nics: Iterable[DeviceName], disks: Iterable[DeviceName]) -> None:
-    """Check that the offered devices are exactly the declared ones, as tenders require."""
+    """Check that the offered devices are exactly the declared ones, as tenders require.
+
+    Raises:
+        InvalidRequestError: they differ; the sentence names each missing and each undeclared device.
+    """
     offered = [Device(name=nic, kind=DeviceKind.NET_BASIC) for nic in nics]
     offered += [Device(name=disk, kind=DeviceKind.BLOCK_BASIC) for disk in disks]
     differences = [*_duplicates(offered), *_differences(manifest.devices, offered)]

@@ -133,17 +133,28 @@ class ImageStore:
 
         Args:
             removable: the SHA-256 of stored images that do not count for the quota.
+
+        Raises:
+            Solo5Error: as `take`, except that a full file system is found by `take` only.
         """
         largest = MAX_SIZE if largest is None else min(largest, MAX_SIZE)
         return await asyncio.to_thread(self._preview, path, roots, largest, removable)
 
     async def open(self, image: StoredImage) -> int:
-        """Open a stored image with O_PATH."""
+        """Open a stored image with O_PATH.
+
+        Raises:
+            HostError: it was removed from the store.
+        """
         with _store_errors(self._directory):
             return os.open(image.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     async def hold(self, image: StoredImage) -> int:
-        """Keep a stored image, whatever its age, until the returned descriptor is closed."""
+        """Keep a stored image, whatever its age, until the returned descriptor is closed.
+
+        Raises:
+            HostError: it was removed from the store.
+        """
         return await open_in_thread(lambda: self._hold(image))
 
     async def collect(self, keep: Set[str], *, min_age: float = MIN_AGE_S, dry_run: bool = False) -> tuple[str, ...]:
@@ -155,6 +166,9 @@ class ImageStore:
 
         Returns:
             The SHA-256 of each image removed.
+
+        Raises:
+            HostError: the store cannot be written.
         """
         return await asyncio.to_thread(self._collect, keep, min_age=min_age, dry_run=dry_run)
 

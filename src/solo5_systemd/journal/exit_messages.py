@@ -17,7 +17,11 @@ ROOT_MATCH = "_UID=0"
 
 
 def read_exit_messages(state: UnitState) -> ExitMessages:
-    """Return the exit messages of a run."""
+    """Return the exit messages of a run.
+
+    Raises:
+        HostError: the journal cannot be read.
+    """
     console = _last(state, MAX_LINES, *CONSOLE_MATCHES, f"_SYSTEMD_UNIT={state.unit}", namespace=state.log_namespace)
     guest = [_text(line) for line in console if line.stream is Stream.STDOUT]
     tender = [_text(line) for line in console if line.stream is Stream.STDERR]
@@ -73,6 +77,9 @@ def read_failure_messages(unit: str, namespace: str) -> list[str]:
 
     Args:
         namespace: the journal namespace of the processes; PID 1 writes to the host's journal.
+
+    Raises:
+        HostError: the journal cannot be read.
     """
     with closing(JournalReader((f"UNIT={unit}", "_PID=1", this_boot()))) as journal:
         found = journal.last_with_ids(FAILURE_LINES)

@@ -94,6 +94,9 @@ async def batches(
     Args:
         journal: a reader; `watch` was called if there is `until`.
         until: return whether all lines to come are in the journal already. None: they are; do not wait.
+
+    Raises:
+        HostError: the journal cannot be read.
     """
     timer = timer or PollTimer()
     while True:

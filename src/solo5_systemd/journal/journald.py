@@ -36,6 +36,9 @@ def open_stream(identifier: str, unit: str, priority: int, namespace: str = "") 
 
     Returns:
         a descriptor, owned by the caller.
+
+    Raises:
+        HostError: journald cannot be reached.
     """
     path = namespace_path(STDOUT_SOCKET, namespace)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)

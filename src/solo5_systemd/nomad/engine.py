@@ -34,7 +34,11 @@ class EngineSession:
         self._config = config
 
     def settings(self) -> Settings:
-        """Return the settings of /etc/solo5, overridden by the plugin configuration."""
+        """Return the settings of /etc/solo5, overridden by the plugin configuration.
+
+        Raises:
+            SettingsError: a settings file is wrong.
+        """
         if self._host_settings is None:
             from solo5_systemd.settings.files import CachedSettings
 

@@ -156,6 +156,9 @@ class ForgottenTasks:
 
         Args:
             keep_ended: leave ended tasks, which are retained for their outcome.
+
+        Raises:
+            HostError: PID 1 is not reachable.
         """
         found = forgotten_tasks(await self._others(keep_ended=keep_ended), self._tasks.claims())
         now = asyncio.get_running_loop().time()
@@ -185,7 +188,11 @@ class ForgottenTasks:
 
 
 async def remove_orphaned(session: EngineSession) -> None:
-    """Remove the retained tasks whose allocation Nomad has removed."""
+    """Remove the retained tasks whose allocation Nomad has removed.
+
+    Raises:
+        HostError: PID 1 is not reachable.
+    """
     engine = session.engine
     orphaned = {orphan.subject for orphan in await engine.gc.orphans() if orphan.kind is Kind.TASK}
     for task in await engine.tasks() if orphaned else ():

@@ -88,6 +88,9 @@ def verify(stored: DriverState, boot: str, found: UnitState | None) -> UnitState
 
     Args:
         found: the unit that PID 1 has for the name; None: none.
+
+    Raises:
+        NoSuchTaskError: it does not exist any more, or is another invocation. Nomad then starts the task again.
     """
     if stored.boot != boot:
         raise NoSuchTaskError(f"task {stored.task} ended with the previous boot of the host.")

@@ -52,6 +52,9 @@ async def open_fifo(path: str, root: str = "") -> int:
 
     Args:
         root: a directory that no task can replace. Empty, or if `path` is not below it: the FIFO's own directory.
+
+    Raises:
+        HostError: the file does not exist, is not a FIFO, or has no reader.
     """
     end = asyncio.get_running_loop().time() + READER_TIMEOUT_S
     while (fd := _open(path, root)) is None:

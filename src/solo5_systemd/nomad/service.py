@@ -152,7 +152,11 @@ class DriverService:
     # --- not supported by unikernels -------------------------------------------------------------------------------
 
     async def exec_task(self, _: wire.ExecTaskRequest) -> wire.ExecTaskResponse:
-        """Refuse: a unikernel has no processes."""
+        """Refuse: a unikernel has no processes.
+
+        Raises:
+            InvalidRequestError: always.
+        """
         raise InvalidRequestError(NO_SHELL)
 
     async def exec_task_streaming(

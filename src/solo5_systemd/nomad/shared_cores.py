@@ -39,7 +39,11 @@ class SharedCores:
         await self.apply()
 
     async def apply(self) -> None:
-        """Set the CPU set of the partition for the slice, if it has changed."""
+        """Set the CPU set of the partition for the slice, if it has changed.
+
+        Raises:
+            HostError: PID 1 is not reachable.
+        """
         if not self._cgroup:
             return
         engine = self._session.engine

@@ -112,7 +112,11 @@ class Forwarder:
         return task not in self._consoles
 
     async def run(self) -> None:
-        """Forward until cancelled."""
+        """Forward until cancelled.
+
+        Raises:
+            HostError: the journal cannot be read.
+        """
         loop = asyncio.get_running_loop()
         checked = loop.time()
         while True:

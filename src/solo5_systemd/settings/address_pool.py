@@ -9,7 +9,11 @@ _Network = TypeVar("_Network", IPv4Network, IPv6Network)
 
 
 def ipv4_address(text: str) -> IPv4Address:
-    """Parse an IPv4 address."""
+    """Parse an IPv4 address.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
     try:
         return IPv4Address(text)
     except ValueError as error:
@@ -19,7 +23,11 @@ def ipv4_address(text: str) -> IPv4Address:
 
 
 def ipv6_address(text: str) -> IPv6Address:
-    """Parse an IPv6 address without a zone."""
+    """Parse an IPv6 address without a zone.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
     try:
         address = IPv6Address(text)
     except ValueError:
@@ -30,14 +38,22 @@ def ipv6_address(text: str) -> IPv6Address:
 
 
 def host_address(text: str) -> IPv4Address | IPv6Address:
-    """Parse an IPv4 or IPv6 address."""
+    """Parse an IPv4 or IPv6 address.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
     if ":" in text:
         return ipv6_address(text)
     return ipv4_address(text)
 
 
 def range4(text: str) -> IPv4Network:
-    """Return an IPv4 range."""
+    """Return an IPv4 range.
+
+    Raises:
+        SettingsError: malformed.
+    """
     return _range(text, IPv4Network, "10.89.0.0/24")
 
 

@@ -92,7 +92,11 @@ Egress = tuple[Destination, ...] | None
 
 
 def destination(text: str) -> Destination:
-    """Parse one entry."""
+    """Parse one entry.
+
+    Raises:
+        InvalidRequestError: it is a name, or malformed.
+    """
     match = _ENTRY.fullmatch(text)
     if match is None:
         _refuse(text)
@@ -108,7 +112,11 @@ def destination(text: str) -> Destination:
 
 
 def egress(texts: Sequence[str]) -> tuple[Destination, ...]:
-    """Parse a list, without repetitions; `none` alone, and an empty list, is empty."""
+    """Parse a list, without repetitions; `none` alone, and an empty list, is empty.
+
+    Raises:
+        InvalidRequestError: too many entries, `none` beside others, or as `destination`.
+    """
     if len(texts) > ENTRIES_MAX:
         raise InvalidRequestError(f"egress has {len(texts)} entries: expected {ENTRIES_MAX} or fewer.")
     if NONE in texts:

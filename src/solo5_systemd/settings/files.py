@@ -104,6 +104,9 @@ def write_networks(file: Path, networks: Mapping[str, Mapping[str, object]]) -> 
     Args:
         file: below `RUN`, with one writer.
         networks: tables as in /etc/solo5/*.toml, by name.
+
+    Raises:
+        HostError: /run cannot be written.
     """
     text = "".join(
         f"[network.{json.dumps(name)}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())

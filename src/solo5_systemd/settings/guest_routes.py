@@ -30,7 +30,11 @@ _NEVER: Collection[IpNetwork] = (
 
 
 def routes(texts: Sequence[str]) -> Routes:
-    """Parse a list of routes, without repetitions."""
+    """Parse a list of routes, without repetitions.
+
+    Raises:
+        InvalidRequestError: one is malformed, or can be behind no guest; there are too many; or two overlap.
+    """
     distinct = dict.fromkeys(texts)
     if len(distinct) > ROUTES_MAX:  # before any is parsed
         raise InvalidRequestError(f"routes has {len(distinct)} ranges: expected {ROUTES_MAX} or fewer.")

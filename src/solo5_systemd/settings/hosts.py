@@ -26,7 +26,11 @@ class Host:
 
 
 def host(text: str) -> Host:
-    """Parse `NAME:ADDRESS`; an IPv6 address may be in brackets."""
+    """Parse `NAME:ADDRESS`; an IPv6 address may be in brackets.
+
+    Raises:
+        InvalidRequestError: malformed, or no address of another machine.
+    """
     name, _, place = text.partition(":")
     bare = place[1:-1] if place.startswith("[") and place.endswith("]") else place
     address = None if place == GATEWAY else other_machine(bare)
@@ -39,7 +43,11 @@ def host(text: str) -> Host:
 
 
 def hosts(texts: Iterable[str]) -> tuple[Host, ...]:
-    """Parse entries; one that is given twice counts once."""
+    """Parse entries; one that is given twice counts once.
+
+    Raises:
+        InvalidRequestError: one is malformed, or there are too many.
+    """
     given = tuple(texts)
     if len(given) > HOSTS_MAX:  # before any work that grows with them
         raise InvalidRequestError(f"there are {len(given)} hosts: expected at most {HOSTS_MAX}.")

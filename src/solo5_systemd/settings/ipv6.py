@@ -35,7 +35,11 @@ class Ipv6:
 
 
 def ipv6_settings(keys: NetworkKeys, fields: Fields, mtu: int) -> Ipv6 | None:
-    """Return the IPv6 settings of a network; None: it has no IPv6."""
+    """Return the IPv6 settings of a network; None: it has no IPv6.
+
+    Raises:
+        SettingsError: a value is invalid, or has no meaning without `ipv6`.
+    """
     if not keys.ipv6:
         for key in ("gateway6", "nat66", "ra"):
             if fields.has(key):

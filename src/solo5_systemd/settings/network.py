@@ -101,6 +101,9 @@ def parse_network(key: str, tables: Fields) -> NetworkSettings:
     Args:
         key: its name, as it is written.
         tables: of all networks by name; `namespace` has keys of the table of `default` that it does not set.
+
+    Raises:
+        SettingsError: the name or a value is invalid, or a key is unknown or without effect.
     """
     try:
         name = network_name(key)
@@ -245,7 +248,11 @@ def _is_host(address: IPv4Address | IPv6Address, network: IPv4Network) -> bool:
 
 
 def check_distinct(networks: Sequence[NetworkSettings]) -> None:
-    """Check that networks have bridges and ranges of their own."""
+    """Check that networks have bridges and ranges of their own.
+
+    Raises:
+        SettingsError: two share one.
+    """
     for index, one in enumerate(networks):
         for other in networks[:index]:
             if one.bridge == other.bridge:

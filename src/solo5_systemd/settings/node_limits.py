@@ -211,6 +211,9 @@ def check_space(limits: Limits, space: Space, more: int, what: str, where: str, 
     Args:
         what: it, as the beginning of a sentence.
         promised: bytes that others can still take, by what was made for them.
+
+    Raises:
+        HostError: too little would be left.
     """
     reserve = limits.reserve(space.size)
     if more > 0 and space.free - promised - more < reserve:

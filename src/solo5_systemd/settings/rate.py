@@ -56,7 +56,11 @@ UNLIMITED = Rate()
 
 
 def rate(texts: Sequence[str]) -> Rate:
-    """Parse limits, each of a key at most once."""
+    """Parse limits, each of a key at most once.
+
+    Raises:
+        InvalidRequestError: malformed, or out of range.
+    """
     found: dict[str, int] = {}
     for text in texts:
         match = _ENTRY.fullmatch(text)
@@ -85,7 +89,11 @@ def lower(one: Rate, other: Rate) -> Rate:
 
 
 def check_cap(wanted: Rate, cap: Rate, of: str) -> None:
-    """Check that no limit is above the operator's."""
+    """Check that no limit is above the operator's.
+
+    Raises:
+        InvalidRequestError: one is.
+    """
     for key, (mine, most) in zip(KEYS, _pairs(wanted, cap), strict=True):
         if mine is not None and most is not None and mine > most:
             raise InvalidRequestError(

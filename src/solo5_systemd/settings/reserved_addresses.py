@@ -33,7 +33,11 @@ Reserved = tuple[AddressRange, ...]
 
 
 def address_range(given: str) -> AddressRange:
-    """Parse an address or a range of addresses."""
+    """Parse an address or a range of addresses.
+
+    Raises:
+        SettingsError: malformed, reversed, or of two families.
+    """
     first, _, last = given.partition("-")
     try:
         found = AddressRange(ip_address(first.strip()), ip_address((last or first).strip()))
@@ -52,6 +56,9 @@ def check_within(reserved: Reserved, networks: Sequence[IPv4Network | IPv6Networ
 
     Args:
         networks: the network's range and prefix, as far as they are set.
+
+    Raises:
+        SettingsError: a range is not.
     """
     for each in reserved:
         if not any(each.first in network and each.last in network for network in networks):

@@ -61,12 +61,20 @@ UNSET = Resolver()
 
 
 def resolver(servers: Iterable[str], search: Iterable[str]) -> Resolver:
-    """Parse name servers and search domains."""
+    """Parse name servers and search domains.
+
+    Raises:
+        InvalidRequestError: one is malformed, or there are too many.
+    """
     return Resolver(servers=name_servers(servers), search=search_domains(search))
 
 
 def name_server(text: str) -> IPv4Address | IPv6Address:
-    """Parse the address of a name server."""
+    """Parse the address of a name server.
+
+    Raises:
+        InvalidRequestError: malformed, or no address of another machine.
+    """
     address = other_machine(text)
     if address is None:
         raise InvalidRequestError(
@@ -93,6 +101,9 @@ def reachable(found: Resolver, versions: Collection[int]) -> Resolver:
 
     Args:
         versions: of IP, 4 or 6 or both: those of which the guest has addresses.
+
+    Raises:
+        InvalidRequestError: none is left.
     """
     servers = tuple(server for server in found.servers if server.version in versions)
     if found.servers and not servers:
@@ -106,12 +117,20 @@ def reachable(found: Resolver, versions: Collection[int]) -> Resolver:
 
 
 def search_domain(text: str) -> str:
-    """Parse a search domain."""
+    """Parse a search domain.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
     return _domain(text, "search domain", "such as example.org")
 
 
 def hostname(text: str) -> str:
-    """Parse a host name."""
+    """Parse a host name.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
     return _domain(text, "host name", "such as web or web.example.org")
 
 

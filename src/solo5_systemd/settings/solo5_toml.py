@@ -141,7 +141,11 @@ class Settings:
 
 
 def parse_settings(document: Mapping[str, object], where: str = "") -> Settings:
-    """Return the settings of a decoded document. The network `default` exists even if it is not in the document."""
+    """Return the settings of a decoded document. The network `default` exists even if it is not in the document.
+
+    Raises:
+        SettingsError: an unknown key or an invalid value; the sentence begins with `where` and the key's path.
+    """
     try:
         return _parse(Fields(document, error=SettingsError))
     except SettingsError as error:
@@ -158,7 +162,11 @@ def _parse(fields: Fields) -> Settings:
 
 
 def check_reach(settings: Settings) -> None:
-    """Check that `reach` of each network contains other networks only. Called when all files are merged."""
+    """Check that `reach` of each network contains other networks only. Called when all files are merged.
+
+    Raises:
+        SettingsError: a network does not exist, or contains itself.
+    """
     for network in settings.networks:
         for name in network.policy.reach:
             if settings.network(name) is None or name == network.name:

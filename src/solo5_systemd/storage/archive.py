@@ -50,6 +50,9 @@ def member(text: str, path: str, *, strip: bool = False) -> Member:
     Args:
         text: the requested path, whose components are the name in the archive.
         strip: leave the requested path out of names in the archive.
+
+    Raises:
+        InvalidRequestError: the name has no component, or `..`.
     """
     name = normpath(text).lstrip("/")
     if name in ("", ".") or ".." in name.split("/") or "\0" in text:
@@ -60,7 +63,11 @@ def member(text: str, path: str, *, strip: bool = False) -> Member:
 
 
 def credential_name(text: str) -> str:
-    """Parse the name of a system credential."""
+    """Parse the name of a system credential.
+
+    Raises:
+        InvalidRequestError: it is malformed.
+    """
     if not re.fullmatch(_CREDENTIAL, text, re.ASCII):
         raise InvalidRequestError(
             f"credential name {text!r} is not usable: expected 1 to 255 letters, digits, '_', '.' or '-', "
@@ -70,7 +77,11 @@ def credential_name(text: str) -> str:
 
 
 def tar_info(entry: Entry) -> "tarfile.TarInfo":
-    """Return what the archive has of an entry except for its content: owner root, time 0."""
+    """Return what the archive has of an entry except for its content: owner root, time 0.
+
+    Raises:
+        InvalidRequestError: its name is too long for the format.
+    """
     import tarfile  # imported here for startup time
 
     info = tarfile.TarInfo(entry.name)
@@ -104,6 +115,9 @@ def check_total(disks: Iterable[Disk]) -> None:
 
     Args:
         disks: of the task, also others.
+
+    Raises:
+        InvalidRequestError: they are too large in all.
     """
     archives = [disk for disk in disks if disk.backing is Backing.ARCHIVE]
     if (total := sum(disk.size for disk in archives)) > ARCHIVE_MAX:
@@ -116,7 +130,11 @@ def check_total(disks: Iterable[Disk]) -> None:
 
 
 def check_entry(request: DiskRequest, count: int, size: int) -> None:
-    """Check the limits of an archive after each entry."""
+    """Check the limits of an archive after each entry.
+
+    Raises:
+        InvalidRequestError: there is too much.
+    """
     if count > ENTRIES_MAX:
         raise InvalidRequestError(
             f"disk {request.disk}: its archive has more than {ENTRIES_MAX} entries: expected as many or fewer.",
@@ -133,7 +151,11 @@ def check_entry(request: DiskRequest, count: int, size: int) -> None:
 def archive_disk(
     disk: DeviceName, archive: ArchiveRequest, *, sector_size: int | None = None, roots: tuple[str, ...] = ()
 ) -> DiskRequest:
-    """Return the request for a disk with an archive."""
+    """Return the request for a disk with an archive.
+
+    Raises:
+        InvalidRequestError: two members have one name, there is none, or their paths are too long in all.
+    """
     names = [each.name for each in archive.members]
     if not names and not archive.credential:
         raise InvalidRequestError(f"disk {disk}: its archive has no file: expected one or more.")

@@ -257,7 +257,11 @@ def _create(request: DiskRequest, new: NewFile, claims: DiskClaims) -> bool:
 
 
 def unmake(request: DiskRequest, disk: Disk) -> None:
-    """Remove the file that `make` has created for a disk, unless another task has it by now."""
+    """Remove the file that `make` has created for a disk, unless another task has it by now.
+
+    Raises:
+        HostError: it cannot be removed.
+    """
     try:
         with closing(lock([disk])), find_place(request) as place:
             name = Path(place.path).name

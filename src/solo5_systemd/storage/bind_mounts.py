@@ -27,6 +27,9 @@ def reopen(disk: Disk) -> int:
     """Open a checked file or device with O_PATH; /proc/self/fd/N then refers to this file whatever happens to its path.
 
     Kind and path are compared besides the inode, whose number a new file may get after a deletion.
+
+    Raises:
+        HostError: the path resolves to another file now, or to none, or the file has another size.
     """
     try:
         descriptor = os.open(disk.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -79,6 +82,10 @@ def check_bound(disks: Sequence[tuple[Disk, str]], pid: int) -> None:
 
     Args:
         disks: each with its path in the tender's mount namespace.
+
+    Raises:
+        StartError: another file is at a path, or it has another size.
+        HostError: the mount namespace cannot be read.
     """
     for disk, path in disks:
         try:

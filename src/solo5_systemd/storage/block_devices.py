@@ -28,6 +28,9 @@ def devices_of(descriptor: int) -> tuple[BlockDevice, ...]:
     """Return the devices under an open (O_PATH) file, directory or block device, each on the next one.
 
     None is under a file system of several devices, or in memory, of a network, of FUSE or of layers (overlay).
+
+    Raises:
+        OSError: a device vanished, or sysfs is not mounted.
     """
     status = os.fstat(descriptor)
     number = status.st_rdev if stat.S_ISBLK(status.st_mode) else status.st_dev
@@ -44,7 +47,11 @@ def directory_of(number: int) -> Path:
 
 
 def chain(number: str) -> tuple[BlockDevice, ...]:
-    """Return a device (`254:1`), as the whole disk that it is or is a part of, and those under it."""
+    """Return a device (`254:1`), as the whole disk that it is or is a part of, and those under it.
+
+    Raises:
+        OSError: there is no such device.
+    """
     directory = whole((procfs.SYS / "dev/block" / number).resolve(strict=True))
     found = [directory]
     while len(found) < _LAYERS_MAX:
@@ -77,6 +84,10 @@ def _btrfs_device(descriptor: int) -> str | None:
 
 
 def btrfs_device(identifier: bytes) -> str | None:
-    """Return the number of the only device of a Btrfs, by the 16 bytes of its UUID; None if it has several."""
+    """Return the number of the only device of a Btrfs, by the 16 bytes of its UUID; None if it has several.
+
+    Raises:
+        OSError: sysfs has no such device.
+    """
     devices = list((procfs.SYS / "fs/btrfs" / str(uuid.UUID(bytes=identifier)) / "devices").glob("*"))
     return (devices[0] / "dev").read_text().strip() if len(devices) == 1 else None

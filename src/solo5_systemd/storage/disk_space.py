@@ -134,6 +134,9 @@ def failed_disks(task: str) -> Iterator[FailedDisk]:
     """Yield the disks of a task's last run that are on a full file system and have not all of their blocks.
 
     And those whose block device is gone. Raises OSError where a file cannot be read.
+
+    Raises:
+        OSError: a file cannot be read.
     """
     identities, record = _last(task)
     for disk in disks_in(record):

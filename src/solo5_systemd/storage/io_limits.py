@@ -20,7 +20,11 @@ BPS_MIN, IOPS_MIN = 100_000, 10
 
 
 def io_limit(key: str, text: str) -> int:
-    """Parse a limit: a number, or one with K, M, G or T, powers of 1000 as in IOReadBandwidthMax=."""
+    """Parse a limit: a number, or one with K, M, G or T, powers of 1000 as in IOReadBandwidthMax=.
+
+    Raises:
+        InvalidRequestError: malformed, or out of range; the sentence begins with the key.
+    """
     match = _VALUE.fullmatch(text)
     value = int(match[1]) * FACTORS[match[2]] if match else -1
     is_bytes = key.endswith("bps")
@@ -76,7 +80,11 @@ class BlockDevice:
 
 
 def lowered(wanted: IoLimits, cap: IoLimits, where: str) -> IoLimits:
-    """Return a disk's limits, those that it lacks from the operator's."""
+    """Return a disk's limits, those that it lacks from the operator's.
+
+    Raises:
+        InvalidRequestError: one is above the operator's.
+    """
     most = cap.each()
     for key, value in wanted.each().items():
         limit = most[key]

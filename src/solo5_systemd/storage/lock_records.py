@@ -18,7 +18,11 @@ RECORD_MAX = 4 << 20
 
 
 def holders() -> Mapping[tuple[int, int], str]:
-    """Return the locked disks by identity, each with the name of its task; empty for a reader."""
+    """Return the locked disks by identity, each with the name of its task; empty for a reader.
+
+    Raises:
+        HostError: the directory cannot be used.
+    """
     return {identity: str(record.get("task", "")) for identity, record in _records().items()}
 
 
@@ -26,6 +30,9 @@ def disks_of(task: str) -> Sequence[Mapping[str, str]]:
     """Return the disks of a running task, as its lock file has them.
 
     Each has `disk`, `backing`, `path`, `sha256`, its limits as `io`, and the names of its `devices`.
+
+    Raises:
+        HostError: the directory cannot be used.
     """
     return [*disks_in(records_of_tasks().get(task, (set(), {}))[1])]
 
@@ -39,7 +46,11 @@ def disks_in(record: Mapping[str, object]) -> Iterator[Mapping[str, str]]:
 
 
 def records_of_tasks() -> Mapping[str, tuple[set[tuple[int, int]], Mapping[str, object]]]:
-    """Return the record of each running task, and the identities of its disks."""
+    """Return the record of each running task, and the identities of its disks.
+
+    Raises:
+        HostError: the directory cannot be used.
+    """
     found: dict[str, tuple[set[tuple[int, int]], Mapping[str, object]]] = {}
     for identity, record in _records().items():
         if task := str(record.get("task", "")):
@@ -48,7 +59,11 @@ def records_of_tasks() -> Mapping[str, tuple[set[tuple[int, int]], Mapping[str, 
 
 
 def devices_of_tasks() -> Mapping[str, Mapping[str, Sequence[str]]]:
-    """Return the names of the disks on each block device, by running task and name of the device."""
+    """Return the names of the disks on each block device, by running task and name of the device.
+
+    Raises:
+        HostError: the directory cannot be used.
+    """
     found: dict[str, dict[str, list[str]]] = {}
     for task, (_, record) in records_of_tasks().items():
         devices = found.setdefault(task, {})

@@ -36,6 +36,11 @@ def lock(disks: Sequence[Disk], *, task: str = "") -> int:
 
     Returns:
         A descriptor, close-on-exec; a duplicate, such as the tender's standard input, keeps the lock.
+
+    Raises:
+        InvalidRequestError: two disks are one file.
+        TakenError: another task has a disk.
+        HostError: the directory cannot be used.
     """
     check_distinct(disks)
     names = [lock_records.LOCKS / name_of(disk.identity) for disk in disks]
@@ -48,7 +53,12 @@ def lock(disks: Sequence[Disk], *, task: str = "") -> int:
 
 
 def lock_shared(disk: Disk) -> int:
-    """Lock a disk for reading, beside other readers, until the returned descriptor is closed."""
+    """Lock a disk for reading, beside other readers, until the returned descriptor is closed.
+
+    Raises:
+        TakenError: a task has the disk, and may write it.
+        HostError: the directory cannot be used.
+    """
     name = lock_records.LOCKS / name_of(disk.identity)
     with _guarded():
         if not is_locked(name):
@@ -72,7 +82,11 @@ def _guarded() -> Iterator[Path]:
 
 
 def remove_stale() -> None:
-    """Remove the lock files of disks that no task has locked."""
+    """Remove the lock files of disks that no task has locked.
+
+    Raises:
+        HostError: the directory cannot be used.
+    """
     directory = lock_records.LOCKS
     try:
         with closing(lock_directory(directory)):

@@ -23,6 +23,9 @@ def check_mounted(path: str, what: str) -> None:
 
     Args:
         path: of the new file, without symbolic links; its directory exists.
+
+    Raises:
+        HostError: it would be, or a file cannot be read.
     """
     try:
         for record, mount in _recorded():

@@ -246,6 +246,9 @@ def named_disk(
 
     Args:
         create: the disk to create if there is none of this name.
+
+    Raises:
+        InvalidRequestError: it is to be created, and used as a copy only.
     """
     if create is not None and private:
         raise InvalidRequestError(
@@ -274,7 +277,11 @@ def backing_of(request: DiskRequest, *, is_device: bool) -> Backing:
 
 
 def sector_size(request: DiskRequest) -> int:
-    """Return the requested sector size in bytes, or the default."""
+    """Return the requested sector size in bytes, or the default.
+
+    Raises:
+        InvalidRequestError: not a power of two within the tenders' range.
+    """
     size = SECTOR_SIZE if request.sector_size is None else request.sector_size
     if not SECTOR_SIZE <= size <= MAX_SECTOR_SIZE or size.bit_count() != 1:
         raise InvalidRequestError(
@@ -285,7 +292,11 @@ def sector_size(request: DiskRequest) -> int:
 
 
 def check_size(request: DiskRequest, size: int) -> None:
-    """Check the size (bytes) of a disk."""
+    """Check the size (bytes) of a disk.
+
+    Raises:
+        InvalidRequestError: zero, or not a multiple of the sector size.
+    """
     sector = sector_size(request)
     if size == 0 or size % sector:
         raise InvalidRequestError(f"{request} has {size} bytes: expected one or more whole sectors of {sector}.")

@@ -68,7 +68,11 @@ class NamedDisks:
         self.owner = owner
 
     def all(self) -> tuple[NamedDisk, ...]:
-        """Return all disks, sorted by name."""
+        """Return all disks, sorted by name.
+
+        Raises:
+            HostError: the directory cannot be read.
+        """
         names = [name for name in names_in(self.directory, "disks") if not name.startswith(".")]
         if not names:
             return ()
@@ -77,7 +81,12 @@ class NamedDisks:
         return tuple(disk for disk in found if disk is not None)
 
     def get(self, name: DiskName) -> NamedDisk:
-        """Return one disk."""
+        """Return one disk.
+
+        Raises:
+            NotFoundError: there is none of this name.
+            HostError: its file cannot be read.
+        """
         found = self._described(name, holders())
         if found is None:
             raise _missing(name)
@@ -88,6 +97,11 @@ class NamedDisks:
 
         Args:
             preallocate: allocate its blocks; False: it is sparse.
+
+        Raises:
+            InvalidRequestError: the size is zero, or not a multiple of a sector.
+            TakenError: there is a disk of this name.
+            HostError: it cannot be created, such as on a full file system or beyond a quota.
         """
         _check_size(name, size)
         with self.claims.admitted(f"{self.directory}/{name}", size, size, f"disk {name!r}"):
@@ -101,6 +115,12 @@ class NamedDisks:
 
         Args:
             shrink: permit a smaller size, which loses the end of the disk.
+
+        Raises:
+            InvalidRequestError: the size breaks a rule of tenders, or is smaller without `shrink`.
+            NotFoundError: there is no disk of this name.
+            TakenError: a task has it.
+            HostError: it cannot be changed.
         """
         _check_size(name, size)
         with self.opened(name, os.O_RDWR, shared=False) as descriptor:
@@ -120,6 +140,11 @@ class NamedDisks:
 
         Args:
             first: is called once the disk is locked; an error of it leaves the disk.
+
+        Raises:
+            NotFoundError: there is no disk of this name.
+            TakenError: a task has it.
+            HostError: it cannot be removed.
         """
         with self.opened(name, os.O_RDONLY, shared=False):
             first()
@@ -133,6 +158,11 @@ class NamedDisks:
 
         Returns:
             The disk, and the SHA-256 of its content in hexadecimal digits.
+
+        Raises:
+            InvalidRequestError: the size of the content breaks a rule of tenders.
+            TakenError: there is a disk of this name.
+            HostError: it cannot be read or created, or exceeds a quota.
         """
         status = os.fstat(source)
         regular = stat.S_ISREG(status.st_mode)
@@ -166,6 +196,11 @@ class NamedDisks:
 
         Returns:
             The SHA-256 of the content, in hexadecimal digits.
+
+        Raises:
+            NotFoundError: there is no disk of this name.
+            TakenError: a task has it, and may write it.
+            HostError: it cannot be read, or the target cannot be written.
         """
         with self.opened(name, os.O_RDONLY, shared=True) as descriptor:
             return write_content(descriptor, target, progress)
@@ -199,7 +234,13 @@ class NamedDisks:
 
     @contextmanager
     def opened(self, name: DiskName, flags: int, *, shared: bool) -> Iterator[int]:
-        """Open a disk's file with its lock: shared, so that it stays as it is, or exclusive."""
+        """Open a disk's file with its lock: shared, so that it stays as it is, or exclusive.
+
+        Raises:
+            NotFoundError: there is no disk of this name.
+            TakenError: a task has it, or, with an exclusive lock, another process; or it was replaced just now.
+            HostError: it cannot be opened, or an OSError of the block.
+        """
         path = self.directory / name
         try:
             descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -246,7 +287,11 @@ class NamedDisks:
 
 
 def names_in(directory: Path, what: str) -> list[str]:
-    """Return the sorted names in a directory; none if there is no directory."""
+    """Return the sorted names in a directory; none if there is no directory.
+
+    Raises:
+        HostError: it cannot be read.
+    """
     try:
         return sorted(entry.name for entry in directory.iterdir())
     except FileNotFoundError:
@@ -256,7 +301,11 @@ def names_in(directory: Path, what: str) -> list[str]:
 
 
 def regular_file(path: Path, what: str, check_name: Callable[[], object]) -> os.stat_result | None:
-    """Return the status of a regular file; None if there is none, or its name is not valid."""
+    """Return the status of a regular file; None if there is none, or its name is not valid.
+
+    Raises:
+        HostError: it cannot be read.
+    """
     try:
         check_name()
         status = path.lstat()

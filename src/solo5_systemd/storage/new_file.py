@@ -35,7 +35,13 @@ class Place:
 
 @contextmanager
 def find_place(request: DiskRequest) -> Iterator[Place]:
-    """Yield the directory of a disk's file, without following a symbolic link outside of the request's roots."""
+    """Yield the directory of a disk's file, without following a symbolic link outside of the request's roots.
+
+    Raises:
+        InvalidRequestError: the path is no file name in a directory below the roots.
+        NotFoundError: the directory does not exist.
+        HostError: it cannot be opened.
+    """
     path = PurePath(request.path)
     what = f"disk {request.disk}: the directory of {request.path!r}"
     if path.name in ("", ".."):

@@ -20,6 +20,9 @@ def outdated(task: str) -> Mapping[str, bool]:
     """Return whether the files of each archive of a running task have another SHA-256 now.
 
     Files that cannot be archived have another one, too. Archives of credentials are absent.
+
+    Raises:
+        HostError: the directory of locks cannot be read.
     """
     _, held = records_of_tasks().get(task, (set(), {}))
     return {request.disk: _digest_now(request) != start for request, start in _archives(held)}

@@ -32,7 +32,11 @@ Identity = tuple[int, int]
 
 
 def check_distinct(disks: Iterable[Disk]) -> None:
-    """Check that the disks of a task are different files."""
+    """Check that the disks of a task are different files.
+
+    Raises:
+        InvalidRequestError: two disks are the same file.
+    """
     seen: dict[Identity, Disk] = {}
     for disk in disks:
         other = seen.setdefault(disk.identity, disk)
@@ -49,7 +53,11 @@ def overlapping(disk: Disk) -> Iterator[Identity]:
 
 
 def check_unused(disk: Disk) -> None:
-    """Check that the kernel does not use a disk: as a file system, as a part of another device, as a loop device."""
+    """Check that the kernel does not use a disk: as a file system, as a part of another device, as a loop device.
+
+    Raises:
+        TakenError: it does.
+    """
     if disk.is_private or disk.planned:
         return
     if (use := kernel_use(disk)) is not None:

@@ -116,7 +116,11 @@ def _planned(request: DiskRequest, directory: Path | str, backing: Backing, sour
 
 
 def make_archive(request: DiskRequest, archive: ArchiveRequest, archives: StartDirectories) -> MadeDisk:
-    """Write an archive to a file in memory, which has a name until `ImageFiles.release`."""
+    """Write an archive to a file in memory, which has a name until `ImageFiles.release`.
+
+    Raises:
+        Solo5Error: as `archive_files.write_archive`.
+    """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         with archives.filled() as made:

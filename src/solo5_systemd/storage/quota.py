@@ -34,6 +34,9 @@ def check(quotas: Quotas, more: int, what: str, *, new: int = -1) -> None:
     Args:
         what: the file in an error, such as `disk 'web'`.
         new: descriptor of the file, which may have a name in the directory already; -1: none.
+
+    Raises:
+        HostError: a quota would be exceeded.
     """
     for directory, most in quotas.items():
         has = used(directory, None if new < 0 else identity(os.fstat(new)))

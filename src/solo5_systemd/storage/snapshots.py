@@ -60,7 +60,11 @@ class Snapshots:
         self._directory = self._disks.directory
 
     def all(self) -> tuple[Snapshot, ...]:
-        """Return all snapshots, sorted by disk and time."""
+        """Return all snapshots, sorted by disk and time.
+
+        Raises:
+            HostError: a directory cannot be read.
+        """
         return tuple(
             each for disk in names_in(self._directory / SNAPSHOTS, "snapshots") for each in self.of(DiskName(disk))
         )
@@ -77,6 +81,11 @@ class Snapshots:
 
         Args:
             copy: copy the data, without holes, where the file system cannot share blocks.
+
+        Raises:
+            NotFoundError: there is no such disk.
+            TakenError: a task has it, or it has a snapshot of this name.
+            HostError: the file system cannot share blocks, and `copy` is false; or the file cannot be made.
         """
         with self._disks.opened(disk, os.O_RDONLY, shared=True) as source, self._made(disk) as place:
 
@@ -93,7 +102,12 @@ class Snapshots:
         return self.get(disk, name)
 
     def get(self, disk: DiskName, name: SnapshotName) -> Snapshot:
-        """Return one snapshot."""
+        """Return one snapshot.
+
+        Raises:
+            NotFoundError: there is none of this name.
+            HostError: its file cannot be read.
+        """
         found = self._described(disk, name)
         if found is None:
             raise _missing(disk, name)
@@ -101,7 +115,12 @@ class Snapshots:
 
     @contextmanager
     def of_task(self, task: str, name: SnapshotName) -> Iterator["Instant"]:
-        """Prepare snapshots of all named disks of a running task."""
+        """Prepare snapshots of all named disks of a running task.
+
+        Raises:
+            TakenError: a disk has a snapshot of this name.
+            HostError: the file system cannot share blocks, or the task has ended.
+        """
         with ExitStack() as stack:
             held = disks_of(task)
             disks = tuple(disk_name(Path(each["path"]).name) for each in held if self._is_named(each))
@@ -120,7 +139,13 @@ class Snapshots:
             yield Instant(self, self._disks, task, tuple(parts), others)
 
     def restore(self, disk: DiskName, name: SnapshotName, progress: Progress = no_progress) -> NamedDisk:
-        """Replace the content of a disk that no task has by that of a snapshot, at once, also at a loss of power."""
+        """Replace the content of a disk that no task has by that of a snapshot, at once, also at a loss of power.
+
+        Raises:
+            NotFoundError: there is no such disk or snapshot.
+            TakenError: a task or another process has the disk.
+            HostError: the file cannot be made, or exceeds a quota. The disk is as before.
+        """
         with self._disks.opened(disk, os.O_RDONLY, shared=False) as replaced, ExitStack() as stack:
             self.get(disk, name)
             source = _opened(stack, self._place(disk) / name)
@@ -155,6 +180,10 @@ class Snapshots:
 
         Returns:
             The SHA-256 of the content, in hexadecimal digits.
+
+        Raises:
+            NotFoundError: there is no such snapshot.
+            HostError: it cannot be read, or the target cannot be written.
         """
         self.get(disk, name)
         with ExitStack() as stack:
@@ -165,7 +194,12 @@ class Snapshots:
                 raise HostError(f"snapshot {disk}@{name} cannot be exported: {error.strerror or error}.") from error
 
     def remove(self, disk: DiskName, name: SnapshotName) -> None:
-        """Remove a snapshot."""
+        """Remove a snapshot.
+
+        Raises:
+            NotFoundError: there is none of this name.
+            HostError: it cannot be removed.
+        """
         with self._exclusive():
             self.get(disk, name)
             try:
@@ -179,6 +213,11 @@ class Snapshots:
 
         Args:
             snapshots: remove its snapshots first; False: it must have none.
+
+        Raises:
+            NotFoundError: there is no such disk.
+            TakenError: a task has it, or it has snapshots.
+            HostError: it cannot be removed.
         """
 
         def remove_snapshots() -> None:
@@ -319,7 +358,11 @@ class Instant:
         self._parts = parts
 
     def prepare(self) -> None:
-        """Check that the task still has the disks, and write their dirty pages, for which a reflink would wait."""
+        """Check that the task still has the disks, and write their dirty pages, for which a reflink would wait.
+
+        Raises:
+            HostError: the task has other disks by now, or the file system returned an error.
+        """
         held = holders()
         for part in self._parts:
             if held.get(identity(os.fstat(part.source))) != self._task:
@@ -330,13 +373,22 @@ class Instant:
             part.sync()
 
     def take(self) -> None:
-        """Share all blocks of the disks; one run of a task has the same disks all the time."""
+        """Share all blocks of the disks; one run of a task has the same disks all the time.
+
+        Raises:
+            HostError: the file system returned an error.
+        """
         for part in self._parts:
             part.share(share)
             _date(part.target)
 
     def keep(self) -> tuple[Snapshot, ...]:
-        """Write the snapshots to stable storage, and give them their names: all, or none after an error."""
+        """Write the snapshots to stable storage, and give them their names: all, or none after an error.
+
+        Raises:
+            TakenError: a name is taken.
+            HostError: a file cannot be written.
+        """
         kept: list[_Part] = []
         try:
             for part in self._parts:

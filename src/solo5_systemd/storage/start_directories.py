@@ -56,7 +56,11 @@ class StartDirectories:
         self._mount = mount
 
     def make(self) -> StartDirectory:
-        """Make a locked directory; directories of killed starts are removed first."""
+        """Make a locked directory; directories of killed starts are removed first.
+
+        Raises:
+            HostError: it cannot be made, or PID 1 does not see it.
+        """
         with self.host_errors(), self._exclusive():  # no sweep runs between mkdtemp(3) and the lock
             self._sweep()
             path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self.directory))
@@ -85,6 +89,9 @@ class StartDirectories:
 
         Returns:
             The directories.
+
+        Raises:
+            HostError: the parent cannot be read or written.
         """
         if not self.directory.is_dir():
             return ()

@@ -46,6 +46,10 @@ def check_title(
 
     Returns:
         The UID that owns the file at rest if it has no title, and the holder for its title; empty: it gets none.
+
+    Raises:
+        InvalidRequestError: another user can have chosen the file, or it is a disk of another job or volume.
+        HostError: the operator has not marked it for tasks.
     """
     status = os.fstat(descriptor)
     is_file = stat.S_ISREG(status.st_mode)
@@ -91,6 +95,9 @@ def check_single_link(request: DiskRequest, status: os.stat_result) -> None:
     """Check that a file of an allocation or a volume is a regular file without a second hard link.
 
     A volume may be a block device itself.
+
+    Raises:
+        InvalidRequestError: a block device in a directory, or a file with several links.
     """
     if stat.S_ISBLK(status.st_mode) and request.path in request.allocation:
         return

@@ -12,7 +12,11 @@ T = TypeVar("T")
 
 
 def unit_property(text: str, option: str) -> tuple[str, str]:
-    """Parse KEY=VALUE, a settable unit property (task/properties.py)."""
+    """Parse KEY=VALUE, a settable unit property (task/properties.py).
+
+    Raises:
+        InvalidRequestError: malformed, or not settable.
+    """
     key, equals, value = text.partition("=")
     if not equals:
         raise InvalidRequestError(f"{option} {text!r} has no value: expected KEY=VALUE, such as TasksMax=32.")
@@ -22,7 +26,11 @@ def unit_property(text: str, option: str) -> tuple[str, str]:
 
 @named
 def log_field(text: str, option: str) -> tuple[str, str]:
-    """Parse KEY=VALUE, KEY in the form of systemd.journal-fields(7)."""
+    """Parse KEY=VALUE, KEY in the form of systemd.journal-fields(7).
+
+    Raises:
+        InvalidRequestError: malformed, or a SOLO5_ field.
+    """
     key, equals, value = text.partition("=")
     if not equals or not FIELD_NAME.fullmatch(key) or key.startswith("SOLO5_") or not value.isprintable():
         raise InvalidRequestError(
@@ -34,7 +42,11 @@ def log_field(text: str, option: str) -> tuple[str, str]:
 
 @named
 def journal_label(text: str, option: str) -> tuple[str, str]:
-    """Parse KEY=VALUE, as in a Nomad job's `labels`."""
+    """Parse KEY=VALUE, as in a Nomad job's `labels`.
+
+    Raises:
+        InvalidRequestError: malformed, or KEY is a field of journald, Nomad or solo5-systemd.
+    """
     key, equals, value = text.partition("=")
     if not equals:
         raise InvalidRequestError(f"{option} {text!r} has no value: expected KEY=VALUE, such as TEAM=web.")
@@ -46,6 +58,9 @@ def unique(values: Iterable[T], key: Callable[[T], Hashable], what: str) -> tupl
 
     Args:
         what: the noun for the key in the error.
+
+    Raises:
+        InvalidRequestError: two values have the same key.
     """
     seen: dict[Hashable, T] = {}
     for value in values:

@@ -25,7 +25,11 @@ DISK_SIZE = "disk size"
 
 @named
 def disk(text: str, option: str) -> DiskRequest:
-    """Parse NAME=FILE or NAME=disk:DISK, with options behind it; FILE may contain commas and blanks."""
+    """Parse NAME=FILE or NAME=disk:DISK, with options behind it; FILE may contain commas and blanks.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
     name, equals, rest = text.partition("=")
     if rest.startswith((_FILES, _CREDENTIAL)):
         return _archive(name, rest, f"{option} {text!r}")

@@ -62,7 +62,11 @@ _RESERVED = re.compile(
 
 
 def label(name: str, value: str) -> tuple[str, str]:
-    """Check one label, and return it."""
+    """Check one label, and return it.
+
+    Raises:
+        InvalidRequestError: the name is reserved or malformed, or the value is too long or not printable.
+    """
     if not FIELD_NAME.fullmatch(name) or _RESERVED.fullmatch(name):
         raise InvalidRequestError(
             f"label {name[:80]!r} is not a free journal field: expected at most 64 capital letters, digits and '_', "
@@ -76,7 +80,11 @@ def label(name: str, value: str) -> tuple[str, str]:
 
 
 def labels(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Check all labels of a task, and return them."""
+    """Check all labels of a task, and return them.
+
+    Raises:
+        InvalidRequestError: one is refused, or there are more than MAX_LABELS.
+    """
     found = tuple(label(name, value) for name, value in pairs)
     if len(found) > MAX_LABELS:
         raise InvalidRequestError(f"the task has {len(found)} labels: expected at most {MAX_LABELS}.")

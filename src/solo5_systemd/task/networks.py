@@ -25,7 +25,11 @@ _EVERY_IPV4 = "0.0.0.0"  # noqa: S104 - parsed, never bound
 
 @named
 def nic(text: str, option: str) -> NicRequest:
-    """Parse NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS][,route=RANGE], the last any number of times."""
+    """Parse NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS][,route=RANGE], the last any number of times.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
     name, equals, rest = text.partition("=")
     network, *options = rest.split(",")
     if not equals or not network:
@@ -69,7 +73,11 @@ def _options(words: Iterable[str], known: tuple[str, ...], where: str) -> dict[s
 
 @named
 def publish(text: str, option: str) -> tuple[Publish, ...]:
-    """Parse [NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp]; an IPv6 address is in brackets. Both ports may be ranges."""
+    """Parse [NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp]; an IPv6 address is in brackets. Both ports may be ranges.
+
+    Raises:
+        InvalidRequestError: malformed, or ranges that are not equally long.
+    """
     ports, slash, protocol = text.partition("/")
     *front, host_port, port = _OUTER_COLON.split(ports) if ":" in ports else ("", "", "", "")
     is_whole = bool(host_port and port) and "" not in front
@@ -118,7 +126,11 @@ def host_endpoint(port: Publish) -> str:
 
 
 def namespace_path(text: str, option: str) -> str:
-    """Return the path of a network namespace; a name is one of /run/netns, as for `ip netns`."""
+    """Return the path of a network namespace; a name is one of /run/netns, as for `ip netns`.
+
+    Raises:
+        InvalidRequestError: neither a name nor an absolute path.
+    """
     if text in ("", ".", "..") or "\0" in text or ("/" in text and not text.startswith("/")):
         raise InvalidRequestError(
             f"{option} {text!r} is neither a name nor an absolute path: expected a network namespace such as "

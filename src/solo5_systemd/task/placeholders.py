@@ -109,7 +109,11 @@ _OF_IPV6 = ("ipv6", "ipv6_cidr", "prefix6", "gateway6")
 
 
 def check_leased(arguments: Iterable[str], leases: Iterable[Lease]) -> None:
-    """Check that no argument needs an address that its NIC does not have."""
+    """Check that no argument needs an address that its NIC does not have.
+
+    Raises:
+        InvalidRequestError: an argument has a placeholder of one.
+    """
     without = {
         f"net.{lease.nic}.{key}": (lease, key)
         for lease in leases
@@ -221,6 +225,9 @@ def expand(
 
     Args:
         groups: the arguments for which a placeholder stands that is an argument of its own, by name.
+
+    Raises:
+        InvalidRequestError: an unknown placeholder, a single brace, a NUL byte, or more than COMMAND_LINE_MAX bytes.
     """
     arguments = tuple(arguments)
     _check_values(arguments, values)

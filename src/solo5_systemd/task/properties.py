@@ -213,7 +213,11 @@ def unit_property(name: str, value: object) -> Property:
 
 
 def parse_property(assignment_key: str, text: str) -> Property:
-    """Parse KEY=VALUE as an operator writes it."""
+    """Parse KEY=VALUE as an operator writes it.
+
+    Raises:
+        InvalidRequestError: a task may not set this property, or the value is malformed.
+    """
     known = SETTABLE.get(assignment_key)
     if known is None:
         raise InvalidRequestError(

@@ -48,7 +48,11 @@ _SIZE = re.compile(r"([0-9]{1,20})([KMGT]?)(?:i?B)?", re.ASCII)
 
 
 def parse_size(text: str) -> int:
-    """Return a size in bytes, with the suffixes K, M, G and T to the base of 1024 (systemd.syntax(7))."""
+    """Return a size in bytes, with the suffixes K, M, G and T to the base of 1024 (systemd.syntax(7)).
+
+    Raises:
+        ValueError: malformed; its text is what was expected.
+    """
     match = _SIZE.fullmatch(text.strip())
     if not match:
         raise ValueError("a size in bytes, or with a suffix such as 64M or 1G")
@@ -171,7 +175,11 @@ ONLY_YES = replace(BOOLEAN, parse=_parse_only_yes)
 
 
 def parse_cpus(text: str) -> bytes:
-    """Return a list of processors such as `0-3,6` as the bit mask of AllowedCPUs= on D-Bus."""
+    """Return a list of processors such as `0-3,6` as the bit mask of AllowedCPUs= on D-Bus.
+
+    Raises:
+        ValueError: malformed; its text is what was expected.
+    """
     mask = 0
     for part in text.replace(",", " ").split():
         match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part, re.ASCII)

@@ -42,7 +42,11 @@ def named(parse: Callable[[str, str], T]) -> Callable[[str, str], T]:
 
 
 def size(text: str, option: str) -> int:
-    """Return the bytes of `134217728`, `64M`, `64MiB` or `1g`; suffixes are powers of 1024."""
+    """Return the bytes of `134217728`, `64M`, `64MiB` or `1g`; suffixes are powers of 1024.
+
+    Raises:
+        InvalidRequestError: malformed, zero, or more than LARGEST_SIZE.
+    """
     match = _SIZE.fullmatch(text)
     number = int(match[1]) * SIZES[match[2].upper()] if match else 0
     if not 0 < number <= LARGEST_SIZE:
@@ -54,7 +58,11 @@ def size(text: str, option: str) -> int:
 
 
 def cpus(text: str, option: str) -> float:
-    """Return a CPU quota in processors, from `1.5`."""
+    """Return a CPU quota in processors, from `1.5`.
+
+    Raises:
+        InvalidRequestError: malformed, or less than the smallest quota of cgroup v2 (1 ms in 100 ms).
+    """
     if not re.fullmatch(DECIMAL, text, re.ASCII) or float(text) < 0.01:
         raise InvalidRequestError(
             f"{option} {text!r} is not a number of processors: expected 0.01 or more, such as 1.5."
@@ -63,12 +71,20 @@ def cpus(text: str, option: str) -> float:
 
 
 def cpu_weight(text: str, option: str) -> int:
-    """Return a CPUWeight= (systemd.resource-control(5)): 1 to 10000; systemd's default is 100."""
+    """Return a CPUWeight= (systemd.resource-control(5)): 1 to 10000; systemd's default is 100.
+
+    Raises:
+        InvalidRequestError: malformed or out of range.
+    """
     return integer(text, option, 1, 10_000)
 
 
 def idle_time(text: str, option: str) -> int:
-    """Return the seconds of `10min`, IDLE_MIN_S at least (systemd.time(7))."""
+    """Return the seconds of `10min`, IDLE_MIN_S at least (systemd.time(7)).
+
+    Raises:
+        InvalidRequestError: malformed or out of range.
+    """
     try:
         seconds = parse_time_span(text) // 10**6
     except ValueError as error:
@@ -81,7 +97,11 @@ def idle_time(text: str, option: str) -> int:
 
 
 def integer(text: str, option: str, low: int, high: int) -> int:
-    """Return a whole number from `low` to `high`."""
+    """Return a whole number from `low` to `high`.
+
+    Raises:
+        InvalidRequestError: malformed or out of range.
+    """
     if not re.fullmatch(r"[0-9]{1,10}", text, re.ASCII) or not low <= int(text) <= high:
         raise InvalidRequestError(f"{option} {text!r} is out of range: expected an integer from {low} to {high}.")
     return int(text)

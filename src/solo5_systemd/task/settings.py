@@ -156,7 +156,11 @@ def _tender(text: str, what: str) -> Target:
 
 
 def stops_when_idle(text: str, what: str) -> bool:
-    """Return whether a value of IdleAction= is stop."""
+    """Return whether a value of IdleAction= is stop.
+
+    Raises:
+        InvalidRequestError: it is neither sleep nor stop.
+    """
     if text not in ("sleep", "stop"):
         raise InvalidRequestError(f"{what} {text!r} is unknown: expected sleep or stop.")
     return text == "stop"

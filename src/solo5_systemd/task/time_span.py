@@ -23,7 +23,11 @@ MAX_US = (1 << 63) - 1
 
 
 def parse_time_span(text: str) -> int:
-    """Return the microseconds of a time span; a number without a unit is seconds, a fraction below 1 µs is cut off."""
+    """Return the microseconds of a time span; a number without a unit is seconds, a fraction below 1 µs is cut off.
+
+    Raises:
+        ValueError: it is malformed; the message is what was expected.
+    """
     expected = "a time span such as 30s, 5min or '1min 30s'"
     if len(text) > _TEXT_MAX or not text.strip():
         raise ValueError(expected)

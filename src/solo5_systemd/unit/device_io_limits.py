@@ -14,7 +14,12 @@ from solo5_systemd.task.properties import DISK_LIMITS, Property, unit_property
 
 
 def io_properties(disks: Sequence[Disk], names: Iterable[str]) -> Iterator[Property]:
-    """Return the properties of the limits of all disks."""
+    """Return the properties of the limits of all disks.
+
+    Raises:
+        InvalidRequestError: a limited disk has no device, disks of one device have different limits, or a property
+            beside limits devices, too.
+    """
     limits = _by_device([disk for disk in disks if disk.backing is not Backing.ARCHIVE])
     if not limits:
         return iter(())

@@ -48,7 +48,11 @@ def least_guest_memory(facts: ImageFacts) -> int:
 
 
 def guest_memory(allotment: int, facts: ImageFacts, archives: int = 0) -> int:
-    """Return the value of --mem, in MiB."""
+    """Return the value of --mem, in MiB.
+
+    Raises:
+        InvalidRequestError: too little for the image to boot, or more than the tender supports.
+    """
     shared = max(0, (allotment - archives) // MIB - _ring(facts.manifest))
     archived = -(-archives // MIB)
     mib = max(0, min(shared - TENDER_OVERHEAD, shared * GUEST_PER_OVERHEAD // (GUEST_PER_OVERHEAD + 1)))

@@ -75,6 +75,9 @@ def argv(parts: Parts) -> tuple[str, ...]:
     """Return the command line to execute: the tender's; in a scope preceded by nsenter(1), setpriv(1) and the launcher.
 
     In a service the launcher is the program of ExecStart=, with this command line: it executes what that begins with.
+
+    Raises:
+        InvalidRequestError: memory or arguments are out of bounds.
     """
     is_scope = parts.workload.kind is UnitKind.SCOPE
     check_leased(parts.workload.arguments, parts.reservation.leases)
@@ -92,7 +95,11 @@ def _arguments(parts: Parts) -> tuple[str, ...]:
 
 
 def each_argument(parts: Parts) -> tuple[str, ...]:
-    """Return the text of each argument of the workload; of `{mirage}`, its words with blanks between."""
+    """Return the text of each argument of the workload; of `{mirage}`, its words with blanks between.
+
+    Raises:
+        InvalidRequestError: they are out of bounds.
+    """
     check_leased(parts.workload.arguments, parts.reservation.leases)
     _ = _arguments(parts)  # the bounds of all of them
     values, groups = _values(parts)
@@ -116,7 +123,11 @@ def _values(parts: Parts) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]
 
 
 def service(parts: Parts) -> TransientUnit:
-    """Return the service of a task."""
+    """Return the service of a task.
+
+    Raises:
+        InvalidRequestError: memory, arguments or a unit property are out of bounds.
+    """
     properties = (
         unit_property("Description", _description(parts)),
         exec_start(argv(parts), parts.tender.launcher),
@@ -140,6 +151,9 @@ def declared(parts: Parts, image_source: str, user: str) -> tuple[Property, ...]
         parts: its image, disks and reservation have the constant paths of declared tasks.
         image_source: path outside of the sandbox, where each start puts its image.
         user: name of the task's user, which each start makes.
+
+    Raises:
+        InvalidRequestError: a unit property is out of bounds.
     """
     return _overlay(_process(parts, user, image_source), parts.workload)
 
@@ -158,7 +172,11 @@ def _process(parts: Parts, user: int | str, image_source: str = "") -> tuple[Pro
 
 
 def scope(parts: Parts, pid: int) -> TransientUnit:
-    """Return the scope of a task that its caller executes: accounted and limited, but not confined by PID 1."""
+    """Return the scope of a task that its caller executes: accounted and limited, but not confined by PID 1.
+
+    Raises:
+        InvalidRequestError: a unit property is malformed, or not available for a scope.
+    """
     for key, _ in parts.workload.properties:
         if scope_lacks(key):
             raise InvalidRequestError(

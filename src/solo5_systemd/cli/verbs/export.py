@@ -102,7 +102,12 @@ def _unit_text(unit: str) -> str:
 
 
 def running_task(task: "Task") -> "RunningTask":
-    """Return what is known of a task."""
+    """Return what is known of a task.
+
+    Raises:
+        InvalidRequestError: it does not run, or is a scope.
+        HostError: it ended meanwhile.
+    """
     from pathlib import Path
 
     from solo5_systemd.cgroup.cgroupfs import unified

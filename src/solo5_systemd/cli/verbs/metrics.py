@@ -19,6 +19,9 @@ def write_textfile(path: "Path", text: str) -> None:
     """Replace a file atomically, mode 0644: a concurrent reader gets the old or the new content.
 
     There is no fsync(2): metrics from before a power failure are worthless after it.
+
+    Raises:
+        HostError: the file cannot be written; the temporary file is removed.
     """
     import os
 

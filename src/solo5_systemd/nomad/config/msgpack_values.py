@@ -95,13 +95,21 @@ def _without_nil(value: object, depth: int) -> object:
 
 
 def assignments(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of a block with any keys and text values."""
+    """Return the pairs of a block with any keys and text values.
+
+    Raises:
+        Solo5Error: a value is not a text.
+    """
     table = fields.table(key)
     return tuple((name, table.text(name)) for name in table)
 
 
 def seconds(text: str) -> float:
-    """Return a time span in seconds, such as `30s`, `1h30m`, `250ms`."""
+    """Return a time span in seconds, such as `30s`, `1h30m`, `250ms`.
+
+    Raises:
+        ValueError: it is malformed; the message has the expected form.
+    """
     try:
         return parse_time_span(text) / 10**6
     except ValueError as error:

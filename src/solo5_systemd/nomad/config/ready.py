@@ -84,7 +84,11 @@ class ReadinessProbe(Endpoint):
 
 
 def parse_rule(fields: Fields) -> Rule:
-    """Parse a job's `ready` block."""
+    """Parse a job's `ready` block.
+
+    Raises:
+        InvalidRequestError: it has no condition or several, or a value is wrong.
+    """
     rule = record(Rule, fields)
     present = fields.having("console", "tcp", "udp")
     if len(present) != 1:
@@ -98,7 +102,11 @@ def parse_rule(fields: Fields) -> Rule:
 
 
 def check_manifest(rule: Rule | None, manifest: "Manifest") -> None:
-    """Check a rule against the image's manifest, before anything is reserved."""
+    """Check a rule against the image's manifest, before anything is reserved.
+
+    Raises:
+        InvalidRequestError: the rule names a port, and the image has no NIC.
+    """
     if rule is not None and isinstance(rule.condition, GuestPort) and not manifest.names(DeviceKind.NET_BASIC):
         raise no_address_error(rule.condition)
 

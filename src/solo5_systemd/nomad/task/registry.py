@@ -85,7 +85,11 @@ class TaskRegistry:
         self._locks = KeyedLocks[str]()  # by task ID: start, recovery and destruction of one task are serialized
 
     def entry(self, task_id: str) -> TaskEntry:
-        """Return the entry of a task."""
+        """Return the entry of a task.
+
+        Raises:
+            NoSuchTaskError: it was neither started nor recovered, or it is destroyed.
+        """
         if task_id not in self._entries:
             raise NoSuchTaskError(f"no task {task_id!r} here: expected one that this driver started or recovered.")
         return self._entries[task_id]
@@ -195,7 +199,11 @@ class TaskRegistry:
     # --- wait ------------------------------------------------------------------------------------------------------
 
     async def wait(self, task_id: str) -> TaskEnd:
-        """Wait for a task's end."""
+        """Wait for a task's end.
+
+        Raises:
+            NoSuchTaskError: there is no such task.
+        """
         # Shared by all callers: a cancelled call must not cancel the wait itself.
         return await asyncio.shield(self.entry(task_id).end)
 
@@ -229,6 +237,9 @@ class TaskRegistry:
 
         Args:
             keep: retain the outcome of a service.
+
+        Raises:
+            TakenError: it runs, and `force` is not set.
         """
         async with self._locks[task_id]:
             entry = self._entries.get(task_id)

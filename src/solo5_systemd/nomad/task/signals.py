@@ -17,6 +17,9 @@ def action(text: str) -> int | None:
     SIGSTOP and SIGCONT stand for the cgroup freezer: a stopped tender's guest clock would run on. A unikernel has no
     signal handlers, so the default action of any other signal would kill its tender. That is no error, since Nomad
     fails a task whose template cannot send its `change_signal`.
+
+    Raises:
+        InvalidRequestError: there is no such signal.
     """
     number = signal_number(text)
     if not number:

@@ -120,6 +120,9 @@ def image_candidates(options: TaskOptions, task: wire.TaskConfig, plugin: Plugin
     """Return the candidate paths of the image, of which the first that exists is used.
 
     A relative path is looked up in the task's directory, then in each of `image_paths`.
+
+    Raises:
+        InvalidRequestError: `unikernel` is not a path.
     """
     image = options.shared.image
     directories = () if image.startswith("/") else plugin.image_paths
@@ -281,7 +284,11 @@ def _holder(task: wire.TaskConfig) -> str:
 
 
 def host_path(what: str, path: str, task: wire.TaskConfig) -> str:
-    """Return a path of the host. A relative path is taken from the task's directory."""
+    """Return a path of the host. A relative path is taken from the task's directory.
+
+    Raises:
+        InvalidRequestError: it contains NUL.
+    """
     if "\0" in path:
         raise InvalidRequestError(f"config.{what} {path!r} is not a path: it contains a NUL byte.")
     return posixpath.normpath(posixpath.join(task_directory(task), path))

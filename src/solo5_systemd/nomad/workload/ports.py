@@ -53,7 +53,11 @@ def lists_none(options: TaskOptions) -> bool:
 
 
 def publish(task: wire.TaskConfig, options: TaskOptions) -> Iterator[Publish]:
-    """Yield the published ports of the task."""
+    """Yield the published ports of the task.
+
+    Raises:
+        InvalidRequestError: neither the group nor the task has such a label, or the job lists too many ports.
+    """
     implied = lists_none(options)
     inside = bool(namespace(task))
     labels = _by_label(task)
@@ -85,7 +89,11 @@ def publish(task: wire.TaskConfig, options: TaskOptions) -> Iterator[Publish]:
 
 
 def ready_port(port: GuestPort, task: wire.TaskConfig, options: TaskOptions) -> tuple[DeviceName | None, int]:
-    """Return the NIC and the guest's port of a `ready` rule; None: the primary NIC."""
+    """Return the NIC and the guest's port of a `ready` rule; None: the primary NIC.
+
+    Raises:
+        InvalidRequestError: neither the group nor the task has such a label.
+    """
     if port.name.isascii() and port.name.isdigit():
         return None, int(port.name)
     nic = next((nic for nic, label in wanted(task, options) if label.label == port.name), None)
@@ -93,7 +101,11 @@ def ready_port(port: GuestPort, task: wire.TaskConfig, options: TaskOptions) -> 
 
 
 def endpoint(port: GuestPort, task: wire.TaskConfig, options: TaskOptions, reservation: Reservation | None) -> Endpoint:
-    """Return the address and port of a `ready` rule."""
+    """Return the address and port of a `ready` rule.
+
+    Raises:
+        InvalidRequestError: the guest has no address, or neither group nor task has such a label.
+    """
     if reservation is None or not reservation.leases:
         raise no_address_error(port)
     nic, number = ready_port(port, task, options)

@@ -23,7 +23,11 @@ PRIVATE = ("", "private")
 
 
 def check(task: wire.TaskConfig, options: TaskOptions) -> None:
-    """Check that each volume of a task is the disk of one block, and that its options can be honoured."""
+    """Check that each volume of a task is the disk of one block, and that its options can be honoured.
+
+    Raises:
+        InvalidRequestError: they cannot.
+    """
     used: dict[tuple[str, str], DeviceName] = {}
     for disk, block in options.block.items():
         if block.volume is not None:
@@ -47,7 +51,11 @@ def check(task: wire.TaskConfig, options: TaskOptions) -> None:
 
 
 def disk_request(task: wire.TaskConfig, disk: DeviceName, block: DiskOptions) -> DiskRequest:
-    """Return the request of a block with `volume`, as the file in a directory; see `published`."""
+    """Return the request of a block with `volume`, as the file in a directory; see `published`.
+
+    Raises:
+        InvalidRequestError: the task has no such volume.
+    """
     volume = posixpath.normpath(_mount(task, disk, block).host_path)
     return DiskRequest(
         disk=disk,
@@ -71,6 +79,10 @@ def published(
     Args:
         block: that with the `volume`.
         is_directory: whether the volume is a directory; otherwise it is the disk itself.
+
+    Raises:
+        HostError: a CSI volume is not mounted.
+        InvalidRequestError: `file` or `size` is set for a block device.
     """
     [volume] = request.roots
     named = _quoted(block.volume or "")
