@@ -1,9 +1,9 @@
-"""The rules by which a port may be published: limits, reserved ports, conflicts with tasks and processes."""
+"""The rules by which a port may be published: limits, reserved ports, conflicts with other tasks."""
 
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
@@ -22,15 +22,6 @@ from solo5_systemd.settings.solo5_toml import Settings
 
 if TYPE_CHECKING:
     from solo5_systemd.network.allocations import Allocations
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoundPort:
-    """A port that a socket of the host is bound to; `address` None: at every address, perhaps of one family only."""
-
-    protocol: Protocol
-    address: IpAddress | None
-    port: int
 
 
 HELD_MAX = 8000
@@ -67,7 +58,6 @@ def check_ports(
     ports: Sequence[PortRequest],
     nics: Collection[DeviceName],
     allocations: "Allocations",
-    bound: Collection[BoundPort],
     *,
     loopback6: bool = False,
 ) -> None:
@@ -75,12 +65,11 @@ def check_ports(
 
     Args:
         allocations: the values in use by other tasks.
-        bound: the ports bound by processes of the host.
         loopback6: ports at ::1 can reach a guest, as in a namespace of other programs.
 
     Raises:
         InvalidRequestError: too many ports, a NIC outside the request, an address that no host has, or a port twice.
-        TakenError: another task or a process of the host has the port.
+        TakenError: another task has the port.
     """
     if len(ports) > PORTS_MAX:
         raise InvalidRequestError(
@@ -98,21 +87,6 @@ def check_ports(
                     f"port {show_port(port)} is taken by task {task}: expected a free port.",
                     f"Publish another one, or end task {task}.",
                 )
-    check_bound(ports, bound)
-
-
-def check_bound(ports: Sequence[PortRequest], bound: Collection[BoundPort]) -> None:
-    """Check that no process of the host has a port.
-
-    Raises:
-        TakenError: a process has a port.
-    """
-    for port in ports:
-        if any(_is_bound(socket, port) for socket in bound):
-            raise TakenError(
-                f"port {show_port(port)} is taken by another process of this host: expected a free port.",
-                f"`ss -{port.protocol[0]}lnp sport = :{port.host_port}` shows the process.",
-            )
 
 
 def check_reserved(ports: Sequence[PortRequest], settings: Settings) -> None:
@@ -189,19 +163,6 @@ def _overlap(one: PortRequest, other: PortRequest) -> bool:
 def _covers(one: IpAddress | None, other: IpAddress | None) -> bool:
     """Return whether a published port's `host_ip` includes another's."""
     return one is None or one == other or (one == EVERY_IPV6 and other is not None and other.version == 6)
-
-
-def _is_bound(socket: BoundPort, port: PortRequest) -> bool:
-    return (
-        socket.protocol == port.protocol
-        and socket.port == port.host_port
-        and (socket.address is None or _is_at(socket.address, port.host_ip))
-    )
-
-
-def _is_at(address: IpAddress, host_ip: IpAddress | None) -> bool:
-    """Return whether an address is one of a published port's; None, as a socket binds it: of every IPv4 address."""
-    return address.version == 4 if host_ip is None else _covers(host_ip, address)
 
 
 def check_families(reservation: Reservation) -> None:

@@ -13,7 +13,7 @@ from solo5_systemd.network.modules import NF_TABLES, remedy
 
 NLM_REQUEST, NLM_ACK, NLM_REPLACE, NLM_DUMP, NLM_CREATE = 0x1, 0x4, 0x100, 0x300, 0x400
 NLMSG_ERROR, NLMSG_DONE = 2, 3
-NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_NETFILTER = 0, 4, 12
+NETLINK_ROUTE, NETLINK_NETFILTER = 0, 12
 
 Request = tuple[int, int, bytes]
 """A request: message type, flags without NLM_F_REQUEST, payload."""

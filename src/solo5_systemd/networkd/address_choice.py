@@ -15,7 +15,7 @@ from solo5_systemd.network.ipam import Remembered, assign_leases, choose_network
 from solo5_systemd.network.ipam6 import advertised_servers, with_ipv6
 from solo5_systemd.network.joined import check_macs, check_room, check_unpublished, with_mtu
 from solo5_systemd.network.model import IpAddress, Network, NicRequest, Request, Reservation
-from solo5_systemd.network.port_conflicts import BoundPort, check_families, check_ports, check_reserved
+from solo5_systemd.network.port_conflicts import check_families, check_ports, check_reserved
 from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.networkd.parts import Parts
 from solo5_systemd.settings.guest_routes import IpNetwork
@@ -37,13 +37,8 @@ class Choice:
         self._links, self._bridges, self._leases = parts.links, parts.bridges, parts.leases
         self.remembered: Remembered = {}
 
-    def choose(
-        self, task: TaskName, request: Request, bound: Collection[BoundPort]
-    ) -> tuple[Reservation, Sequence[Network]]:
+    def choose(self, task: TaskName, request: Request) -> tuple[Reservation, Sequence[Network]]:
         """Return a reservation for a task without one, and the networks that it creates.
-
-        Args:
-            bound: ports of other processes, that a published one must not be.
 
         Raises:
             InvalidRequestError: the request can never succeed.
@@ -53,7 +48,7 @@ class Choice:
         nics, ports = request.nics, request.ports
         check_reserved(ports, self._parts.settings() if ports else Settings())
         loops = any(str(port.host_ip) == "::1" for port in ports) and self._is_shared()
-        check_ports(ports, [nic.nic for nic in nics], self._leases.allocations, bound, loopback6=loops)
+        check_ports(ports, [nic.nic for nic in nics], self._leases.allocations, loopback6=loops)
         self.remembered = self._parts.remembered() if self._parts.remembered else {}
         new = self._new_networks(nics)
         networks = [self._checked(network, nics) for network in (*self._bridges.networks.values(), *new)]

@@ -1,66 +1,20 @@
-"""Port sockets, which keep published ports from other processes, and the ports that processes have bound.
+"""Port sockets, which keep published ports from other processes.
 
 systemd's file descriptor store keeps them over a restart of the service.
 """
 
 import ctypes
 import logging
-import os
 import socket
 import struct
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from ipaddress import IPv4Address, ip_address
 
 from solo5_systemd.base.errors import TakenError
 from solo5_systemd.dbus import fdstore
 from solo5_systemd.network.model import IpAddress, PortRequest, Protocol
-from solo5_systemd.network.port_conflicts import HELD_MAX, BoundPort, check_bound, show_port
-from solo5_systemd.network.raw_netlink import NETLINK_SOCK_DIAG, NLM_DUMP, NetlinkSocket
-
-_BY_FAMILY = 20  # SOCK_DIAG_BY_FAMILY of sock_diag(7)
-# struct inet_diag_req_v2: family, protocol, extensions, padding, states; the rest stays zero.
-_REQUEST = struct.Struct("=BBBxI48x")
-# struct inet_diag_msg: family, state, timer, retransmissions; source and destination port; source address.
-_MESSAGE = struct.Struct("=BBBB2s2s16s")
-# States that accept any client: TCP_LISTEN; TCP_CLOSE, which for UDP means bound and not connected.
-_QUERIES = (
-    (Protocol.TCP, socket.IPPROTO_TCP, 1 << 10),
-    (Protocol.UDP, socket.IPPROTO_UDP, 1 << 7),
-)
-
-
-def bound_ports() -> frozenset[BoundPort]:
-    """Return all listening TCP ports and bound UDP ports.
-
-    Raises:
-        OSError: the kernel refused a request.
-    """
-    with closing(NetlinkSocket(NETLINK_SOCK_DIAG)) as diag:
-        return frozenset(
-            port
-            for protocol, number, states in _QUERIES
-            for family in (socket.AF_INET, socket.AF_INET6)
-            for port in _bound(diag, family, protocol, _REQUEST.pack(family, number, 0, states))
-        )
-
-
-def _bound(diag: NetlinkSocket, family: int, protocol: Protocol, request: bytes) -> Iterator[BoundPort]:
-    for _, body in diag.request(_BY_FAMILY, NLM_DUMP, request):
-        *_, port, _, source = _MESSAGE.unpack_from(body)
-        if port != b"\0\0":
-            yield BoundPort(protocol=protocol, address=_address(family, source), port=int.from_bytes(port))
-
-
-def _address(family: int, source: bytes) -> IPv4Address | IPv6Address | None:
-    """Return a bound address; None for every IPv4 address, and for `::`: UDP sockets do not report IPV6_V6ONLY."""
-    if family == socket.AF_INET:
-        address = IPv4Address(source[:4])
-        return None if address.is_unspecified else address
-    six = IPv6Address(source)
-    return None if six.is_unspecified else six.ipv4_mapped or six
-
+from solo5_systemd.network.port_conflicts import HELD_MAX, show_port
 
 _KINDS = {Protocol.TCP: socket.SOCK_STREAM, Protocol.UDP: socket.SOCK_DGRAM}
 _IP_FREEBIND, _IPV6_FREEBIND = 15, 78  # linux/in.h, linux/in6.h
@@ -149,14 +103,18 @@ class HeldPorts:
                 self._bind(port)
             except OSError as error:
                 self.release(new)
-                check_bound([port], bound_ports())
-                raise TakenError(
-                    f"port {show_port(port)} cannot be bound: {os.strerror(error.errno or 0)}; expected a port that no "
-                    "other process and no connection of this host uses.",
-                    f"`ss -a{port.protocol[0]}n sport = :{port.host_port}` shows the socket.",
-                ) from error
+                raise _taken(port, error) from error
             new.append(port)
         self._store(list(map(_name, new)))
+
+    def check(self, ports: Iterable[PortRequest]) -> None:
+        """Check that each of these ports is bound already, or can be; raises TakenError."""
+        for port in ports:
+            if _name(port) not in self._sockets:
+                try:
+                    bind(port).close()
+                except OSError as error:
+                    raise _taken(port, error) from error
 
     def release(self, ports: Iterable[PortRequest]) -> None:
         """Close these port sockets; other processes can bind the ports after `wait_until_free`."""
@@ -214,8 +172,7 @@ class UnheldPorts(HeldPorts):
 
     def bind(self, ports: Sequence[PortRequest]) -> None:
         """Check that no process has bound one of these ports so far; raises TakenError."""
-        if ports:
-            check_bound(ports, bound_ports())
+        self.check(ports)
 
     def restore(self, ports: Collection[PortRequest]) -> None:
         """Do nothing: there is no socket."""
@@ -237,6 +194,14 @@ def wait_until_free(ports: Collection[PortRequest]) -> bool:
     while not all(map(is_free, ports)) and time.monotonic() < end:
         time.sleep(_CLOSE_INTERVAL_S)
     return passed
+
+
+def _taken(port: PortRequest, error: OSError) -> TakenError:
+    return TakenError(
+        f"port {show_port(port)} is taken by another process or a connection of this host ({error.strerror}): expected "
+        "a free port.",
+        f"`ss -a{port.protocol[0]}np sport = :{port.host_port}` shows it.",
+    )
 
 
 def _name(port: PortRequest) -> str:

@@ -1,7 +1,7 @@
 """The state of the host's networks: reserve, attach, release, repair, without D-Bus."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,13 +23,13 @@ from solo5_systemd.network.model import (
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.network.nft_rules import STRANGERS, UNSERVED
-from solo5_systemd.network.port_conflicts import BoundPort, absent, host_ports
+from solo5_systemd.network.port_conflicts import absent, host_ports
 from solo5_systemd.network.routes import overtaken
 from solo5_systemd.networkd.address_choice import Choice
 from solo5_systemd.networkd.dhcp_files import DhcpFiles
 from solo5_systemd.networkd.dormant_tasks import FIFOS, Waiting
 from solo5_systemd.networkd.flow_and_tap_deletions import Remains, redirected, udp_ports
-from solo5_systemd.networkd.held_ports import HeldPorts, bound_ports
+from solo5_systemd.networkd.held_ports import HeldPorts
 from solo5_systemd.networkd.leases import attached
 from solo5_systemd.networkd.overview import Overview
 from solo5_systemd.networkd.parts import Parts
@@ -87,7 +87,6 @@ class NetworkState:
             TakenError: an address, MAC or port is in use, or the task has another reservation.
             HostError: the host lacks a resource, such as a free range.
         """
-        # Without the ports of other processes, a dump of all sockets: bind(2) fails for these.
         reservation, networks = self._find_or_choose(task, request)
         if reservation.idle_s:
             self.sleepers.check(reservation, networks)
@@ -140,9 +139,11 @@ class NetworkState:
 
     def preview(self, task: TaskName, request: Request) -> tuple[Reservation, Sequence[Element]]:
         """Return the result of `reserve` and the nftables elements that `attach` would add; changes nothing."""
-        reservation, networks = self._find_or_choose(task, request, bound_ports() if request.ports else ())
+        reservation, networks = self._find_or_choose(task, request)
         if reservation.idle_s:
             self.sleepers.check(reservation, networks)
+        if self.leases.get(task) is None:
+            self._ports.check(host_ports(reservation))
         before = self.bridges.ruleset()
         known = set(nft_elements.elements(before))
         record = attached(self.leases.reserved(reservation, request.names))
@@ -238,7 +239,7 @@ class NetworkState:
     def _reserve_again(self, task: TaskName, kept: LeaseRecord) -> LeaseRecord:
         """Reserve what a released task had: its unit's command line has these values."""
         had = kept.reservation
-        reservation, networks = self._choice.choose(task, had.request, ())
+        reservation, networks = self._choice.choose(task, had.request)
         if _without_bridges(reservation) != _without_bridges(had):  # a bridge is not part of the unit
             raise TakenError(
                 f"task {task} cannot have its network again: its tap or the settings of its network have changed.",
@@ -409,12 +410,10 @@ class NetworkState:
         """Retry to bind published ports that another process had bound when the service started."""
         self._ports.bind_missing(self.leases.published_ports())
 
-    def _find_or_choose(
-        self, task: TaskName, request: Request, bound: Collection[BoundPort] = ()
-    ) -> tuple[Reservation, Sequence[Network]]:
+    def _find_or_choose(self, task: TaskName, request: Request) -> tuple[Reservation, Sequence[Network]]:
         """Return the task's existing reservation or a new one, and the networks that it would create."""
         held = self.leases.same(task, request)
-        return self._choice.choose(task, request, bound) if held is None else (held, ())
+        return self._choice.choose(task, request) if held is None else (held, ())
 
     def _attach(self, record: LeaseRecord) -> None:
         reservation = record.reservation

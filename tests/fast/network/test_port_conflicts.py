@@ -14,7 +14,6 @@ from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.model import EVERY_IPV6, PortRequest, Protocol, Reservation
 from solo5_systemd.network.port_conflicts import (
     PORTS_MAX,
-    BoundPort,
     absent,
     check_families,
     check_ports,
@@ -38,21 +37,15 @@ def port(
     return PortRequest(nic=DeviceName(nic), host_ip=address, host_port=number, port=1, protocol=protocol)
 
 
-def check(*ports: PortRequest, held: Sequence[PortRequest] = (), bound: Sequence[BoundPort] = ()) -> None:
+def check(*ports: PortRequest, held: Sequence[PortRequest] = ()) -> None:
     others = [Reservation(task=TaskName("other"), leases=(), ports=tuple(held))]
-    check_ports(ports, [SERVICE], Allocations(others), bound)
-
-
-def bound(number: int, address: str | None = None, protocol: Protocol = Protocol.TCP) -> BoundPort:
-    return BoundPort(protocol=protocol, address=ip_address(address) if address else None, port=number)
+    check_ports(ports, [SERVICE], Allocations(others))
 
 
 def test_what_can_stand_together() -> None:
     apart = [port(80), port(80, Protocol.UDP), port(81, host_ip="192.0.2.1"), port(81, host_ip="127.0.0.1")]
     held = [port(83), port(82, host_ip="192.0.2.1"), port(84)]
     assert refusal(check, *apart, port(82, host_ip="127.0.0.53"), held=held) == ""
-    others = [bound(80, "192.0.2.1"), bound(80, None, Protocol.UDP), bound(81)]
-    assert refusal(check, port(80, host_ip="127.0.0.1"), bound=others) == ""
 
 
 @pytest.mark.parametrize("other", [port(80), port(80, host_ip="192.0.2.1")])
@@ -72,7 +65,7 @@ def test_a_nic_that_is_not_requested() -> None:
     with pytest.raises(InvalidRequestError, match="to NIC web, which is not requested: expected one of service"):
         check(port(80, nic="web"))
     with pytest.raises(InvalidRequestError, match="of which there are none"):
-        check_ports([port(80)], [], Allocations(), [])
+        check_ports([port(80)], [], Allocations())
 
 
 def test_an_address_that_the_host_gets_later() -> None:
@@ -92,19 +85,9 @@ def test_a_port_of_another_task(mine: PortRequest, theirs: PortRequest) -> None:
         check(mine, held=[theirs])
 
 
-@pytest.mark.parametrize("mine", [port(80), port(80, host_ip="192.0.2.1")])
-@pytest.mark.parametrize("theirs", [bound(80), bound(80, "192.0.2.1")])
-def test_a_port_of_a_process(mine: PortRequest, theirs: BoundPort) -> None:
-    with pytest.raises(TakenError, match="80/tcp is taken by another process of this host"):
-        check(mine, bound=[theirs])
-
-
 def test_ports_of_two_families_stand_together() -> None:
     assert refusal(check, port(80, host_ip="::"), port(80, host_ip="192.0.2.1"), held=[port(81, host_ip="::")]) == ""
     assert refusal(check, port(81, host_ip="192.0.2.1"), held=[port(81, host_ip="2001:db8::1")]) == ""
-    assert (
-        refusal(check, port(80, host_ip="::"), port(81), bound=[bound(80, "192.0.2.1"), bound(81, "2001:db8::1")]) == ""
-    )
 
 
 @pytest.mark.parametrize(
@@ -114,12 +97,6 @@ def test_ports_of_two_families_stand_together() -> None:
 def test_a_port_at_every_ipv6_address_includes_that_at_one(mine: str | None, theirs: str | None) -> None:
     with pytest.raises(TakenError, match="80/tcp is taken by task other"):
         check(port(80, host_ip=mine), held=[port(80, host_ip=theirs)])
-
-
-@pytest.mark.parametrize(("mine", "theirs"), [("::", "2001:db8::1"), ("2001:db8::1", "2001:db8::1"), ("::", None)])
-def test_an_ipv6_port_of_a_process(mine: str, theirs: str | None) -> None:
-    with pytest.raises(TakenError, match="80/tcp is taken by another process of this host"):
-        check(port(80, host_ip=mine), bound=[bound(80, theirs)])
 
 
 @pytest.mark.parametrize(
@@ -136,8 +113,8 @@ def test_an_ipv6_address_that_leads_to_no_guest(host_ip: str, words: str) -> Non
 
 def test_a_port_at_the_loopback_leads_to_a_guest_in_a_namespace() -> None:
     at_loopback = [port(80, host_ip="::1")]
-    assert refusal(check_ports, at_loopback, [SERVICE], Allocations(), []) != ""
-    check_ports(at_loopback, [SERVICE], Allocations(), [], loopback6=True)
+    assert refusal(check_ports, at_loopback, [SERVICE], Allocations()) != ""
+    check_ports(at_loopback, [SERVICE], Allocations(), loopback6=True)
 
 
 def test_a_nic_without_ipv6_has_no_port_at_an_ipv6_address() -> None:
