@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from tests.contract.netns import HERE, enter
+from tests.contract.placed import place
 
 import solo5_systemd
 
@@ -119,7 +120,8 @@ def _execute(words: list[str], environment: dict[str, str], stderr: int) -> NoRe
     os.close(stderr)
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv = ["solo5-networkd", *words]
+    place(words)
+    sys.argv = ["solo5-networkd"]
     sys.exit(run("solo5_systemd.networkd.main"))
 
 

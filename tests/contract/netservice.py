@@ -11,8 +11,10 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.contract.forked import Forked
 from tests.contract.netns import run
+from tests.contract.placed import of_clients
 from tests.support.nft_listing import settled
 
 import solo5_systemd
@@ -108,6 +110,7 @@ class Service:
     """The service process, started and killed by tests."""
 
     def __init__(self, directory: Path, bus: PrivateBus) -> None:
+        self.directory = directory
         self.settings, self.state = directory / "etc", directory / "state"
         self.settings.mkdir()
         self.addresses = directory / "addresses"
@@ -125,14 +128,13 @@ class Service:
         environment = {
             **os.environ,
             "DBUS_SYSTEM_BUS_ADDRESS": self.bus.address,
-            "PYTHONPATH": str(Path(solo5_systemd.__file__).parents[1]),
+            "PYTHONPATH": f"{Path(__file__).parents[2]}:{Path(solo5_systemd.__file__).parents[1]}",
         }
-        words = ["--owner", "nobody", "--settings", str(self.settings), "--state", str(self.state)]
-        words += ["--units", str(self.units), "--addresses", str(self.addresses)]
-        words += ["--waiting", str(self.waiting), *options]
+        words = [str(self.directory), *options]
         with self.log.open("ab") as log:
             if program:
-                self._process = subprocess.Popen([sys.executable, *program, *words], env=environment, stderr=log)
+                command = [sys.executable, "-m", "tests.contract.placed", *words, "--", *program]
+                self._process = subprocess.Popen(command, env=environment, stderr=log)
             else:
                 self._process = Forked(words, environment, log)
 
@@ -193,7 +195,7 @@ class Service:
     @asynccontextmanager
     async def client(self) -> "AsyncIterator[Client]":
         async with self.connected() as connection:
-            yield Client(connection, self.state)
+            yield Client(connection)
 
 
 class Pid1:
@@ -340,7 +342,10 @@ def leaving_nothing(directory: Path, bus: PrivateBus) -> Iterator[Service]:
     """The service, not yet started; in the end, with all tasks released, nothing of it is left."""
     before = host_state()
     service = Service(directory, bus)
-    yield service
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name, value in of_clients(directory):
+            patch.setattr(module, name, value)
+        yield service
     if service.is_alive:
         service.end()
     for path in Path(NETWORK_NAMESPACES).glob("solo5-*"):  # they have the life of the units, which have none here

@@ -438,7 +438,7 @@ async def test_after_a_boot_it_waits_with_what_it_had(service: Service, manager:
             path.unlink()
         run("ip", "link", "delete", reservation.leases[0].bridge)
         run("nft", "flush", "ruleset")
-        write_request(WEB, LastRequest(**vars(reservation.request)), service.addresses)  # as its preparation has
+        write_request(WEB, LastRequest(**vars(reservation.request)))  # as its preparation has
         await service.restart()
         async with asyncio.timeout(5):
             while await state(client) is not LeaseState.WAITING:  # noqa: ASYNC110 - of another process
@@ -468,7 +468,7 @@ async def test_a_socket_unit_that_is_started_again_at_once_has_the_declaration_o
 ) -> None:
     reservation = await waiting(client, manager, fifo)
     if not changed:
-        write_request(WEB, LastRequest(**vars(reservation.request)), service.addresses)  # as its preparation has
+        write_request(WEB, LastRequest(**vars(reservation.request)))  # as its preparation has
     fifo.close()
     again = Socket(service)
     if changed:

@@ -225,7 +225,7 @@ async def test_a_kernel_without_a_module_is_one_sentence_that_names_it(
 _ELSEWHERE = """
 import os, sys
 command = {command!r}
-os.execvp(command[0], [*command, sys.executable, "-m", "solo5_systemd.networkd", *sys.argv[1:]])
+os.execvp(command[0], [*command, sys.executable, "-m", "tests.contract.placed", *sys.argv[1:]])
 """
 WITHOUT = {
     "a device for taps": ("mount --bind /dev/null /dev/net/tun", "tap s5-.*: Inappropriate ioctl for device"),

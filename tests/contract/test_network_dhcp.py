@@ -35,7 +35,7 @@ NAMED = GuestNames(resolver=resolver(["9.9.9.9", "192.0.2.53"], ["example.org", 
 WITHOUT_DNSMASQ = """
 import sys
 from solo5_systemd.networkd import dhcp_servers, main
-main.DhcpServers = lambda bus, units: dhcp_servers.DhcpServers(bus, units, "/no")
+dhcp_servers.DHCP_SERVER = dhcp_servers.DHCP_SERVER._replace(name="/no")
 sys.exit(main.main())
 """
 SERVER = "solo5-dhcp@default.service"

@@ -97,15 +97,15 @@ async def test_frames_that_are_unsafe_on_a_bridge_of_others_are_counted(service:
 
 async def test_repairs_are_recorded_newest_first_and_outlive_the_service(service: Service) -> None:
     await service.restart()
-    assert read_repairs(service.state) == ()
+    assert read_repairs() == ()
     async with service.client() as client:
         lease = await client.lease("a")
         begun = time.time_ns() // 1000
         for number in range(1, 4):
             run("ip", "link", "delete", lease.tap)
-            await until(lambda number=number: len(read_repairs(service.state)) == number)  # type: ignore[misc]
+            await until(lambda number=number: len(read_repairs()) == number)  # type: ignore[misc]
             await until(lambda: lease.tap in run("ip", "link"))
-        recorded = read_repairs(service.state)
+        recorded = read_repairs()
         assert [each.tasks for each in recorded] == [("a",)] * 3
         assert all("was missing" in each.what for each in recorded)
         times = [each.time for each in recorded]
@@ -114,7 +114,7 @@ async def test_repairs_are_recorded_newest_first_and_outlive_the_service(service
         assert len(recorded) <= REPAIRS_MAX
         service.kill()
         await service.restart()
-        assert read_repairs(service.state) == recorded
+        assert read_repairs() == recorded
     async with service.client() as client:
         assert await client.recent_repairs() == recorded
         await client.drop("a")
@@ -125,7 +125,7 @@ async def test_a_guest_without_its_address_is_reported_once_for_each_run(service
     await service.restart(*UNTOLD)
 
     def told() -> list[str]:
-        return [each.what for each in read_repairs(service.state)]
+        return [each.what for each in read_repairs()]
 
     async with service.client() as client:
         lease = await client.lease("a")

@@ -66,7 +66,7 @@ def test_doctor_goes_on_without_nfnetlink() -> None:
 def test_the_service_ends_without_nfnetlink_by_one_sentence(service: Service) -> None:
     """With the status of a missing dependency, after which systemd does not start it again and again."""
     elsewhere = f"import os, sys; os.execv({sys.executable!r}, [{sys.executable!r}, {str(_WITHOUT_NFNETLINK)!r}, "
-    elsewhere += f"{sys.executable!r}, '-m', 'solo5_systemd.networkd', *sys.argv[1:]])"
+    elsewhere += f"{sys.executable!r}, '-m', 'tests.contract.placed', *sys.argv[1:]])"
     service.start(program=("-c", elsewhere))
     assert service.wait(10) == EXIT_CONFIG
     log = service.log.read_text()

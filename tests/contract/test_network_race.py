@@ -22,7 +22,8 @@ class Disturbed(Tables):
     """Tables with another program that commits a change right after each of the first commits."""
 
     def __init__(self, *harms: str) -> None:
-        super().__init__(owned=False)
+        super().__init__()
+        self.owned = False
         commit, left = self._nft.run, list(harms)
 
         def disturbed(commands: str) -> None:
@@ -189,7 +190,8 @@ async def test_a_reservation_that_is_attached_as_it_expires_is_kept(service: Ser
 
 def test_a_large_transaction_keeps_no_memory(no_tables: None) -> None:
     """libnftables takes 11 KB for each task."""
-    tables = Tables(owned=False)
+    tables = Tables()
+    tables.owned = False
     tables.replace(RULESET)
     (lease,), (port, _) = RESERVATION.leases, RESERVATION.ports
     many = [

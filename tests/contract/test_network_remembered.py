@@ -44,7 +44,7 @@ sys.exit(program.main())
 
 
 def remember(service: Service, task: str, ip: str) -> None:
-    write_request(TaskName(task), LastRequest(nics=(nic("service", ip=ip),)), service.addresses)
+    write_request(TaskName(task), LastRequest(nics=(nic("service", ip=ip),)))
 
 
 async def addresses(client: Client, count: int) -> list[str]:
@@ -137,7 +137,7 @@ async def test_a_network_has_the_range_of_its_declared_tasks_again(service: Serv
     async with service.running() as client:
         lease = await client.lease("web")
         assert lease.address in IPv4Network("172.29.0.0/24")
-        write_request(WEB, LastRequest(nics=(lease.request,)), service.addresses)
+        write_request(WEB, LastRequest(nics=(lease.request,)))
         await client.drop("web")
         run("ip", "link", "del", "vpn")
         first = await client.lease("other")

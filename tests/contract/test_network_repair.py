@@ -223,8 +223,8 @@ async def test_each_repair_is_signalled_with_its_tasks_also_after_a_kill(service
 
 async def test_a_signal_of_another_sender_is_no_repair(service: Service) -> None:
     await service.restart()
-    async with service.connected() as connection, aclosing(Client(connection, service.state).repairs()) as repairs:
-        client = Client(connection, service.state)
+    async with service.connected() as connection, aclosing(Client(connection).repairs()) as repairs:
+        client = Client(connection)
         told = asyncio.ensure_future(anext(repairs))
         lease = await client.lease("a")
         bus = await connection.connect()

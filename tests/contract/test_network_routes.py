@@ -53,13 +53,13 @@ async def guest(client: Client, task: str, address: str) -> AsyncIterator[Lease]
 
 def reported(service: Service) -> list[str]:
     """Return what was reported, the newest first."""
-    return [each.what for each in read_repairs(service.state)]
+    return [each.what for each in read_repairs()]
 
 
 def found(service: Service) -> list[str]:
     """Return the guests that `solo5ctl doctor` finds, with their routes."""
-    leases = [lease for record in read_lease_records(service.state) for lease in record.reservation.leases]
-    return [f"{each.guest}: {each.route}" for each in overtaken(read_networks(service.state), leases)]
+    leases = [lease for record in read_lease_records() for lease in record.reservation.leases]
+    return [f"{each.guest}: {each.route}" for each in overtaken(read_networks(), leases)]
 
 
 def give_back(what: str) -> None:
@@ -101,7 +101,7 @@ async def test_only_the_guests_whose_packets_are_taken_are_named(client: Client,
     async with guest(client, "a", "10.88.5.7"):
         run("ip", "route", "add", "10.88.5.0/24", "dev", vpn)
         async with guest(client, "b", "10.88.6.7"), guest(client, "c", "10.88.5.9"):
-            assert [[*each.tasks] for each in read_repairs(service.state)] == [["c"]]
+            assert [[*each.tasks] for each in read_repairs()] == [["c"]]
 
 
 async def test_a_route_of_ipv6_is_reported_with_its_remedy(client: Client, service: Service, vpn: str) -> None:

@@ -167,7 +167,7 @@ async def test_a_deleted_port_is_restored_under_a_running_guest(apart: Service) 
         run("ip", "link", "del", web.tap)
         await until(lambda: bool(link(web.tap)) and link(web.tap)["operstate"] == "UP")
         assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
-        await until(lambda: read_repairs(apart.state) != ())
+        await until(lambda: read_repairs() != ())
 
 
 CHANGES = {
@@ -212,7 +212,7 @@ async def test_a_change_without_a_message_is_found_within_20_seconds(apart: Serv
         inside("web", "ip", "link", "set", web.tap, "down")
         await until(lambda: f"tap {web.tap} was missing" in apart.log.read_text())
         assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
-        await until(lambda: any(f"tap {web.tap} was missing, down" in each.what for each in read_repairs(apart.state)))
+        await until(lambda: any(f"tap {web.tap} was missing, down" in each.what for each in read_repairs()))
 
 
 async def test_what_changes_after_a_check_is_found_by_the_next(apart: Service) -> None:
@@ -334,7 +334,7 @@ async def test_a_tap_that_its_tender_removes_is_restored_and_reported(apart: Ser
             fcntl.ioctl(opened.descriptor, TUNSETPERSIST, 0)
         await until(lambda: link(lease.tap).get("master") == lease.bridge)
         assert "UP" in link(lease.tap, "web")["flags"]
-        await until(lambda: any(f"tap {lease.tap} was missing" in each.what for each in read_repairs(apart.state)))
+        await until(lambda: any(f"tap {lease.tap} was missing" in each.what for each in read_repairs()))
 
 
 CHECK_INTERVAL_S = 6
@@ -358,7 +358,7 @@ async def test_a_tap_that_its_tender_removes_again_and_again_waits_for_the_next_
             await until(lambda: not link(lease.tap) or link(lease.tap)["operstate"] != "UP")
         with pytest.raises(TimeoutError):
             await until(lambda: bool(link(lease.tap)), 1)
-        assert len([each for each in read_repairs(apart.state) if lease.tap in each.what]) == RESTORED_MAX
+        assert len([each for each in read_repairs() if lease.tap in each.what]) == RESTORED_MAX
         await until(lambda: bool(link(lease.tap)), CHECK_INTERVAL_S + 5)
 
 

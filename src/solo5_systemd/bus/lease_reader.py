@@ -10,7 +10,6 @@ from solo5_systemd.base.names import TaskName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from solo5_systemd.base.names import DeviceName
     from solo5_systemd.network.endpoints import Endpoints
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from solo5_systemd.network.tap_counters import Traffic
 
 STATE = "/run/solo5/network"
-DIRECTORY = f"{STATE}/tasks"
 
 
 class NetworkReader(ABC):
@@ -27,9 +25,6 @@ class NetworkReader(ABC):
     Files and the kernel are read with or without an event loop; what is read of all tasks, in a thread beside a loop.
     Modules are imported where there is something to read, for startup time.
     """
-
-    def __init__(self, state: str = STATE) -> None:
-        self._state = state
 
     @abstractmethod
     async def networks(self) -> "Sequence[NetworkOverview]":
@@ -43,42 +38,37 @@ class NetworkReader(ABC):
         """Return the lease record of a task; None without one."""
         from solo5_systemd.network.lease_files import read_lease_record
 
-        return read_lease_record(task, self._directory)
+        return read_lease_record(task)
 
     async def records(self) -> "Sequence[LeaseRecord]":
         """Return all lease records."""
         from solo5_systemd.network.lease_files import read_lease_records
 
-        return await off_the_loop(lambda: read_lease_records(self._directory))
+        return await off_the_loop(read_lease_records)
 
     async def endpoints(self) -> "Mapping[TaskName, Endpoints]":
         """Return the addresses and ports of all lease records."""
-        return await off_the_loop(lambda: read_endpoints(f"{self._state}/tasks"))
+        return await off_the_loop(read_endpoints)
 
     async def recent_repairs(self) -> "Sequence[RecordedRepair]":
         """Return the last repairs, newest first."""
-        if not os.path.exists(f"{self._state}/repairs.json"):  # noqa: PTH110 - pathlib is imported late, too
+        if not os.path.exists(f"{STATE}/repairs.json"):  # noqa: PTH110 - pathlib is imported late, too
             return ()
         from solo5_systemd.network.lease_files import read_repairs
 
-        return read_repairs(self._directory)
+        return read_repairs()
 
     async def traffic(self) -> "Mapping[TaskName, Mapping[DeviceName, Traffic]]":
         """Return the kernel's counters of every tap, by task and NIC."""
         from solo5_systemd.network.namespaces import read_traffic_elsewhere
         from solo5_systemd.network.tap_counters import read_traffic
 
-        return read_traffic() | await off_the_loop(lambda: read_traffic_elsewhere(self._directory))
-
-    @property
-    def _directory(self) -> "Path":
-        from pathlib import Path
-
-        return Path(self._state)
+        return read_traffic() | await off_the_loop(read_traffic_elsewhere)
 
 
-def read_endpoints(directory: str = DIRECTORY) -> "dict[TaskName, Endpoints]":
+def read_endpoints() -> "dict[TaskName, Endpoints]":
     """Return the endpoints of each task with a lease record; unreadable records are skipped."""
+    directory = f"{STATE}/tasks"
     try:
         names = os.listdir(directory)  # noqa: PTH208 - without pathlib, for startup time
     except OSError:

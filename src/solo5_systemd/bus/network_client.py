@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractContextManager, aclosing
-from pathlib import Path
 from typing import Any
 
 from solo5_systemd.base.decode import Fields
@@ -15,7 +14,7 @@ from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.lease_reader import NetworkReader
 from solo5_systemd.bus.services import Service
 from solo5_systemd.dbus.network1 import INTERFACE
-from solo5_systemd.network.lease_files import STATE, remove_request, start_mark
+from solo5_systemd.network.lease_files import remove_request, start_mark
 from solo5_systemd.network.model import (
     IpAddress,
     Lease,
@@ -37,8 +36,7 @@ its watchdog."""
 class Networkd(NetworkReader):
     """solo5-networkd over one bus connection, and its state on disk."""
 
-    def __init__(self, connection: Connection, state: Path = STATE) -> None:
-        super().__init__(str(state))
+    def __init__(self, connection: Connection) -> None:
         self._service = Service(unit="solo5-networkd", interface=INTERFACE, connection=connection, timeout=_TIMEOUT_S)
 
     async def reserve(self, task: TaskName, request: Request) -> Reservation:
@@ -120,7 +118,7 @@ class Networkd(NetworkReader):
 
     def start_mark(self, task: TaskName) -> AbstractContextManager[None]:
         """Mark a start whose caller has attached the network; see `network.lease_files.start_mark`."""
-        return start_mark(task, self._directory)
+        return start_mark(task)
 
     async def forget(self, task: TaskName) -> None:
         """Remove the request of a task, which no start by systemd can attach then, and its own namespace. Idempotent.
@@ -137,7 +135,7 @@ class Networkd(NetworkReader):
                 if await self.reservation(task) is not None:  # of a start that was killed: else its tap is repaired
                     await self.release(task)
                 await asyncio.to_thread(task_namespaces.remove, namespace)
-        remove_request(task, self._directory)
+        remove_request(task)
 
     async def reservation(self, task: TaskName) -> Reservation | None:
         """Return the reservation of a task from its lease record; None without one."""
@@ -157,7 +155,7 @@ class Networkd(NetworkReader):
         """Return a line for each tap and firewall element without a lease; firewall elements for root only."""
         from solo5_systemd.network.orphans import read_orphans
 
-        return await asyncio.to_thread(read_orphans, self._directory)
+        return await asyncio.to_thread(read_orphans)
 
     async def collect(self, *, dry_run: bool) -> Sequence[str]:
         """Release expired leases, and remove orphaned taps and elements; return a line for each lease."""

@@ -19,7 +19,6 @@ from solo5_systemd.engine.start import Steps, start_journald
 from solo5_systemd.engine.undo import Undo
 from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
 from solo5_systemd.network.remembered_addresses import (
-    ADDRESSES,
     LastRequest,
     declaration_digest,
     read_request,
@@ -121,7 +120,7 @@ class Preparer:
         now = replace(reservation.request, names=steps.plan.request.names)
         kept = LastRequest(**vars(now), declaration=declaration_digest(name))
         if kept != last:
-            write_request(name, kept, ADDRESSES)
+            write_request(name, kept)
         if lost:
             has = ", ".join(str(address) for lease in reservation.leases for address in lease.addresses)
             self._report(f"the task has another address than before, {has}: {lost}")
@@ -129,7 +128,7 @@ class Preparer:
 
     def _last_request(self, name: TaskName) -> LastRequest:
         try:
-            return read_request(name, ADDRESSES)
+            return read_request(name)
         except Solo5Error as error:
             self._report(f"the addresses that the task had last are not known: {error}")
             return LastRequest()

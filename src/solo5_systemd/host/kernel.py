@@ -8,7 +8,7 @@ from solo5_systemd.base import procfs
 from solo5_systemd.host.checks import Kernel
 from solo5_systemd.host.filter_listing import read_filters
 from solo5_systemd.host.modules import lacks_log, missing_modules
-from solo5_systemd.network.lease_files import STATE, read_lease_records, read_networks
+from solo5_systemd.network.lease_files import read_lease_records, read_networks
 from solo5_systemd.network.model import LeaseState
 from solo5_systemd.network.overtaken import Overtaken
 from solo5_systemd.network.routes import overtaken
@@ -34,14 +34,14 @@ def read_kernel(root: Path = Path("/"), networks: Sequence[NetworkSettings] = ()
         run_free=_free(root / "run"),
         missing_modules=missing_modules() if root == Path("/") else None,
         lacks_log=root == Path("/") and lacks_log(),
-        overtaken=_overtaken(root / STATE.relative_to("/")),
+        overtaken=_overtaken() if root == Path("/") else (),
     )
 
 
-def _overtaken(state: Path) -> Sequence[Overtaken]:
+def _overtaken() -> Sequence[Overtaken]:
     """Return one guest for each route of another program that takes the packets for guests of a network."""
-    records = (each for each in read_lease_records(state) if each.state is LeaseState.ATTACHED and not each.namespace)
-    found = overtaken(read_networks(state), (lease for record in records for lease in record.reservation.leases))
+    records = (each for each in read_lease_records() if each.state is LeaseState.ATTACHED and not each.namespace)
+    found = overtaken(read_networks(), (lease for record in records for lease in record.reservation.leases))
     return tuple({(each.inside, each.route): each for each in found}.values())
 
 

@@ -43,42 +43,42 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def read_lease_records(directory: Path = STATE) -> tuple[LeaseRecord, ...]:
+def read_lease_records() -> tuple[LeaseRecord, ...]:
     """Return the lease records of all tasks, ordered by name; unreadable files are skipped."""
-    return tuple(_read(_files(directory / "tasks"), LeaseRecord))
+    return tuple(_read(_files(STATE / "tasks"), LeaseRecord))
 
 
-def read_lease_record(task: TaskName, directory: Path = STATE) -> LeaseRecord | None:
+def read_lease_record(task: TaskName) -> LeaseRecord | None:
     """Return the lease record of a task; None where it is missing or unreadable."""
-    return next(_read((directory / "tasks" / f"{task}.json",), LeaseRecord), None)
+    return next(_read((STATE / "tasks" / f"{task}.json",), LeaseRecord), None)
 
 
-def read_networks(directory: Path = STATE) -> tuple[Network, ...]:
+def read_networks() -> tuple[Network, ...]:
     """Return the networks in use, ordered by name; unreadable files are skipped."""
-    return tuple(_read(_files(directory / "networks"), Network))
+    return tuple(_read(_files(STATE / "networks"), Network))
 
 
-def read_repairs(directory: Path = STATE) -> tuple[RecordedRepair, ...]:
+def read_repairs() -> tuple[RecordedRepair, ...]:
     """Return the recorded repairs, newest first; none where the file is missing or damaged."""
     with suppress(OSError, Solo5Error):
-        fields = Fields(json_document((directory / REPAIRS).read_bytes(), REPAIRS))
+        fields = Fields(json_document((STATE / REPAIRS).read_bytes(), REPAIRS))
         return tuple(record(RecordedRepair, each) for each in fields.tables("repairs"))
     return ()
 
 
-def has_lease(task: TaskName, directory: Path = STATE) -> bool:
+def has_lease(task: TaskName) -> bool:
     """Return whether the task has a lease record, intact or damaged."""
-    return (directory / "tasks" / f"{task}.json").exists()
+    return (STATE / "tasks" / f"{task}.json").exists()
 
 
 @contextmanager
-def start_mark(task: TaskName, directory: Path = STATE) -> Iterator[None]:
+def start_mark(task: TaskName) -> Iterator[None]:
     """Mark a start whose caller has attached the network: PID 1 then skips `units/solo5-network@.service`.
 
     The mark is a symbolic link to the task's request, through a descriptor of this process in /proc. After a kill it
     leads nowhere, also when another process has the same PID. Without a mark, a start calls Attach a second time.
     """
-    requests = directory / _REQUESTS
+    requests = STATE / _REQUESTS
     try:
         descriptor = os.open(requests, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:  # removed by another program
@@ -96,13 +96,13 @@ def start_mark(task: TaskName, directory: Path = STATE) -> Iterator[None]:
         os.close(descriptor)
 
 
-def remove_request(task: TaskName, directory: Path = STATE) -> None:
+def remove_request(task: TaskName) -> None:
     """Remove the request of a task, and the mark of a killed start; idempotent.
 
     Raises:
         HostError: the files cannot be removed.
     """
-    requests = directory / _REQUESTS
+    requests = STATE / _REQUESTS
     try:
         for end in (".json", _MARK):
             (requests / f"{task}{end}").unlink(missing_ok=True)
@@ -117,16 +117,18 @@ class LeaseStore:
 
     Args:
         namespace: path of the network namespace of the tasks and networks; empty: the host's own.
+
+    Attributes:
+        own: the directory of what is this namespace's alone.
     """
 
-    def __init__(self, directory: Path = STATE, namespace: str = "") -> None:
-        self._directory = directory
+    def __init__(self, namespace: str = "") -> None:
         self._namespace = namespace
-        self._tasks = directory / "tasks"
-        self._requests = directory / _REQUESTS
-        self._own = directory / "namespaces" / _key(namespace) if namespace else directory
-        self._networks = self._own / "networks"
-        self._sysctls = self._own / "sysctls"
+        self._tasks = STATE / "tasks"
+        self._requests = STATE / _REQUESTS
+        self.own = STATE / "namespaces" / _key(namespace) if namespace else STATE
+        self._networks = self.own / "networks"
+        self._sysctls = self.own / "sysctls"
 
     def lease_records(self) -> Iterator[LeaseRecord]:
         """Load the lease records of this namespace, one at a time: `Leases` keeps less of each.
@@ -153,14 +155,14 @@ class LeaseStore:
     def remove_namespaces(self, but: Iterable[str]) -> None:
         """Remove the directories of all other namespaces but these."""
         kept = set(map(_key, but))
-        for directory in (self._directory / "namespaces").glob("*"):
+        for directory in (STATE / "namespaces").glob("*"):
             if directory.name not in kept:
                 _remove_tree(directory)
 
     def remove_namespace(self) -> None:
         """Remove the directory of a namespace that has neither networks nor tasks; idempotent."""
         if self._namespace:
-            _remove_tree(self._own)
+            _remove_tree(self.own)
 
     def networks(self) -> dict[NetworkName, Network]:
         """Load all networks in use, by name."""
@@ -200,7 +202,7 @@ class LeaseStore:
 
     def remove_request(self, task: TaskName) -> None:
         """Remove the request of a task; raises as the function `remove_request`."""
-        remove_request(task, self._directory)
+        remove_request(task)
 
     def save_network(self, network: Network) -> None:
         """Write the file of a network in use; raises HostError as `save_lease_record` does."""
@@ -230,10 +232,10 @@ class LeaseStore:
             tasks=tuple(repair.tasks[:REPAIRED_TASKS_MAX]),
             others=max(0, len(repair.tasks) - REPAIRED_TASKS_MAX),
         )
-        kept = (new, *read_repairs(self._directory))[:REPAIRS_MAX]
+        kept = (new, *read_repairs())[:REPAIRS_MAX]
         text = json.dumps({"repairs": [document(each, complete=True) for each in kept]})
         with suppress(OSError):
-            replace_file(self._directory / REPAIRS, text)
+            replace_file(STATE / REPAIRS, text)
 
 
 @dataclass(frozen=True, kw_only=True)

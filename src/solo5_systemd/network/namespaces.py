@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName, TaskName
-from solo5_systemd.network.lease_files import STATE, read_lease_records
+from solo5_systemd.network import lease_files
 
 if TYPE_CHECKING:
     from solo5_systemd.network.tap_counters import Traffic
@@ -112,17 +112,17 @@ def in_new_namespace(act: Callable[[], T]) -> T:
         return threads.submit(enter_and_act).result()
 
 
-def read_traffic_elsewhere(state: Path = STATE) -> dict[TaskName, Mapping[DeviceName, "Traffic"]]:
+def read_traffic_elsewhere() -> dict[TaskName, Mapping[DeviceName, "Traffic"]]:
     """Return the counters of NICs in other network namespaces than the caller's, by task and NIC.
 
     Only root reads them: for others, and of namespaces that are gone, there are none.
     """
-    if not any((state / "namespaces").glob("*")):
+    if not any((lease_files.STATE / "namespaces").glob("*")):
         return {}
     from solo5_systemd.network.tap_counters import parse_net_dev  # imported here for startup time
 
     owners: defaultdict[str, dict[str, tuple[TaskName, DeviceName]]] = defaultdict(dict)
-    for record in read_lease_records(state):
+    for record in lease_files.read_lease_records():
         if record.namespace:
             held = record.reservation
             owners[record.namespace] |= {lease.tap: (held.task, lease.nic) for lease in held.leases}

@@ -99,33 +99,25 @@ class Tables:
     the tables are unchanged: a check costs one netlink message.
 
     Attributes:
+        owned: the tables have an owner, as far as kernel and nftables support that: `flush ruleset` by another program
+            skips them, and no repair is needed.
         announces: the kernel announces packets for tasks that sleep (nfnetlink_log).
     """
 
-    def __init__(self, *, owned: bool = True) -> None:
-        """Open sockets of libnftables and netlink.
-
-        Args:
-            owned: make the tables with an owner where kernel and nftables support that: `flush ruleset` by another
-                program skips them, and no repair is needed.
-        """
+    def __init__(self) -> None:
+        """Open sockets of libnftables and netlink."""
         self._nft = _Nft()
         self._netfilter = NetlinkSocket(NETLINK_NETFILTER)
-        self._owned = owned and self._accepts(_OWNED_PROBE)
+        self.owned = self._accepts(_OWNED_PROBE)
         self.announces = self._accepts(_LOG_PROBE)
         self._generation: int | None = None  # None: unknown until the tables are listed
         self._built: Mapping[str, list[object]] = {}
         self._flows_are_lost = False
         self._earlier: dict[int, frozenset[int]] = {}  # UDP ports with flows from before the tables, by IP version
 
-    @property
-    def owned(self) -> bool:
-        """Whether the kernel refuses changes of the tables by other programs."""
-        return self._owned
-
     def replace(self, ruleset: Ruleset) -> None:
         """Replace all tables in one transaction; retry if another program commits before they are verified."""
-        commands = nft_rules.replace(ruleset, owned=self._owned, announced=self.announces)
+        commands = nft_rules.replace(ruleset, owned=self.owned, announced=self.announces)
         self._flows_are_lost = any(record.state is LeaseState.ATTACHED for record in ruleset.records)
         self._earlier = {}
         try:
@@ -140,7 +132,7 @@ class Tables:
 
         A change keeps the kernel's counts of connections, which a replacement resets for every guest.
         """
-        commands = nft_rules.change(before, after, owned=self._owned)
+        commands = nft_rules.change(before, after, owned=self.owned)
         if not self._built or not self.are_intact(lambda: nft_elements.elements(before)):
             self.replace(after)
         elif commands:
@@ -168,14 +160,14 @@ class Tables:
         finally:
             self._nft.set_terse_output(False)
         current = self._current_generation()
-        if self._owned or (known is not None and current == known + 1):
+        if self.owned or (known is not None and current == known + 1):
             self._generation = current
         return self._generation is not None
 
     def remove(self) -> None:
         """Remove all tables; idempotent, also on a kernel without nftables."""
         try:
-            self._nft.run(nft_rules.remove(owned=self._owned))
+            self._nft.run(nft_rules.remove(owned=self.owned))
         except HostError:
             if any(self._listing()[0].values()):
                 raise
@@ -196,7 +188,7 @@ class Tables:
         They are listed, and `expected` is called, only with `verify`, after a change that failed, and, where they have
         no owner, if another program has committed since the last check.
         """
-        if not verify and self._owned and self._generation is not None:
+        if not verify and self.owned and self._generation is not None:
             return True
         generation = self._current_generation()
         if not verify and generation == self._generation:
@@ -339,7 +331,7 @@ class Tables:
         if not commands:
             return
         known, self._generation = self._generation, None
-        if self._owned:
+        if self.owned:
             self._nft.run(commands)
             self._generation = known
             return

@@ -3,59 +3,50 @@
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
-from solo5_systemd.network import nft_elements
+from solo5_systemd.network import lease_files, nft_elements
 from solo5_systemd.network.ipam import TAP_PREFIX
-from solo5_systemd.network.lease_files import (
-    STATE,
-    has_lease,
-    read_lease_records,
-    read_networks,
-)
+from solo5_systemd.network.lease_files import has_lease, read_lease_records, read_networks
 from solo5_systemd.network.model import LeaseState
 from solo5_systemd.network.nft_elements import Element, Ruleset
 from solo5_systemd.network.nft_listing import unquoted
-from solo5_systemd.network.tap_counters import read_tap_owner
-
-LINKS = Path("/sys/class/net")
+from solo5_systemd.network.tap_counters import LINKS, read_tap_owner
 
 
-def read_orphans(state: Path = STATE, links: Path = LINKS) -> tuple[str, ...]:
+def read_orphans() -> tuple[str, ...]:
     """Return one line for each orphaned tap and element; empty for a caller that may not read the lease records.
 
     Lease records are read before and after the kernel's state, so that an attach or release in progress leaves none.
     """
-    if state.exists() and not os.access(state, os.R_OK):  # any user but root
+    if lease_files.STATE.exists() and not os.access(lease_files.STATE, os.R_OK):  # any user but root
         return ()
-    taps = sorted(name for name in _taps(state, links))
-    return (*(f"tap {name}" for name in taps), *(f"nftables {element}" for element in _elements(state)))
+    return (*(f"tap {name}" for name in sorted(_taps())), *(f"nftables {element}" for element in _elements()))
 
 
-def _taps(state: Path, links: Path) -> Iterator[str]:
-    for link in links.glob(f"{TAP_PREFIX}*"):
+def _taps() -> Iterator[str]:
+    for link in LINKS.glob(f"{TAP_PREFIX}*"):
         owner = read_tap_owner(link)
-        if owner is not None and not has_lease(owner[0], state):
+        if owner is not None and not has_lease(owner[0]):
             yield link.name
 
 
-def _elements(state: Path) -> list[str]:
+def _elements() -> list[str]:
     """Return the orphaned elements; none without libnftables."""
     try:
         from solo5_systemd.network.nft_tables import Tables
     except (ImportError, OSError):  # python3-nftables or libnftables.so is not installed
         return []
-    expected = set(_expected(state))
+    expected = set(_expected())
     tables = Tables()
     try:
         found = tables.elements()
     finally:
         tables.close()
-    expected |= set(_expected(state))
+    expected |= set(_expected())
     return sorted(map(str, found - set(map(unquoted, expected))))
 
 
-def _expected(state: Path) -> tuple[Element, ...]:
+def _expected() -> tuple[Element, ...]:
     # An attach or a release in progress has some of the elements of an attached task.
-    records = [each if each.waits else replace(each, state=LeaseState.ATTACHED) for each in read_lease_records(state)]
-    return nft_elements.elements(Ruleset(networks=read_networks(state), records=records))
+    records = [each if each.waits else replace(each, state=LeaseState.ATTACHED) for each in read_lease_records()]
+    return nft_elements.elements(Ruleset(networks=read_networks(), records=records))

@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import replace_file
-from solo5_systemd.base.declared_units import DIRECTORY, SOURCES, declaration_directory
+from solo5_systemd.base.declared_units import SOURCES, declaration_directory
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import NetworkName, TaskName, is_task_name
@@ -49,40 +49,40 @@ class LastRequest(Request):
     declaration: str = ""
 
 
-def declaration_digest(task: TaskName, directory: str = DIRECTORY) -> str:
+def declaration_digest(task: TaskName) -> str:
     """Return a digest of the files of a task's declaration as they are in effect; empty: there are none."""
     try:
-        return sha256(Path(declaration_directory(task, directory), SOURCES).read_bytes()).hexdigest()
+        return sha256(Path(declaration_directory(task), SOURCES).read_bytes()).hexdigest()
     except OSError:
         return ""
 
 
-def read_request(task: TaskName, directory: Path = ADDRESSES) -> LastRequest:
+def read_request(task: TaskName) -> LastRequest:
     """Return the request of a task's last start; without a NIC if there is no file.
 
     Raises:
         InvalidRequestError: the file is malformed.
         SettingsError: it cannot be read, or is not only root's (`read_own`).
     """
-    path = directory / f"{task}{_SUFFIX}"
+    path = ADDRESSES / f"{task}{_SUFFIX}"
     if not os.path.lexists(path):
         return LastRequest()
     return record(LastRequest, Fields(json_document(read_own(path, _FILE_MAX_BYTES).content, "the file")))
 
 
-def write_request(task: TaskName, request: LastRequest, directory: Path = ADDRESSES) -> None:
+def write_request(task: TaskName, request: LastRequest) -> None:
     """Write the request of a task's start, to stable storage.
 
     Raises:
         HostError: it cannot be written.
     """
-    path = directory / f"{task}{_SUFFIX}"
+    path = ADDRESSES / f"{task}{_SUFFIX}"
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ADDRESSES.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(path, json.dumps(document(request)), durable=True)
     except OSError as error:
         raise HostError(
-            f"{path} cannot be written: {error.strerror}.", f"`df {directory}` shows the free space."
+            f"{path} cannot be written: {error.strerror}.", f"`df {ADDRESSES}` shows the free space."
         ) from error
 
 
@@ -105,9 +105,7 @@ class RememberedAddresses:
     A damaged file is left out, with a line in the log.
     """
 
-    def __init__(self, directory: Path = ADDRESSES, declared: str = DIRECTORY) -> None:
-        self._directory = directory
-        self._declared = declared
+    def __init__(self) -> None:
         self._stamp: tuple[int, ...] = ()
         self._files: dict[TaskName, _File] = {}
         self._remembered: Remembered = {}
@@ -116,7 +114,7 @@ class RememberedAddresses:
         """Return the address of each NIC, with its task; empty where the directory cannot be read."""
         now = time.time()
         try:
-            status = self._directory.stat()
+            status = ADDRESSES.stat()
         except OSError:
             self._stamp, self._files, self._remembered = (), {}, {}
             return self._remembered
@@ -136,10 +134,10 @@ class RememberedAddresses:
     def request(self, task: TaskName) -> Request | None:
         """Return the request of a task's last start; None: unknown, or its declaration has changed since."""
         try:
-            found = read_request(task, self._directory)
+            found = read_request(task)
         except Solo5Error:
             return None
-        return found if found.nics and found.declaration == declaration_digest(task, self._declared) else None
+        return found if found.nics and found.declaration == declaration_digest(task) else None
 
     def _read(self) -> None:
         """Read the files that have changed."""
@@ -152,7 +150,7 @@ class RememberedAddresses:
 
     def _changed(self) -> Iterator[tuple[TaskName, _File]]:
         """Yield each file, read anew if it is not the one of the last time."""
-        with suppress(OSError), os.scandir(self._directory) as entries:  # removed since
+        with suppress(OSError), os.scandir(ADDRESSES) as entries:  # removed since
             for entry in entries:
                 name = entry.name.removesuffix(_SUFFIX)
                 if name == entry.name or name.startswith("."):  # a file that is being written
@@ -170,7 +168,7 @@ class RememberedAddresses:
 
     def _nics(self, task: TaskName) -> tuple[NicRequest, ...]:
         try:
-            return read_request(task, self._directory).nics
+            return read_request(task).nics
         except Solo5Error as error:
             _log.warning("the addresses that declared task %s had last are not known: %s", task, error)
             return ()

@@ -12,6 +12,8 @@ from pathlib import Path
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network.ipam import TAP_PREFIX
 
+LINKS = Path("/sys/class/net")
+_COUNTERS = Path("/proc/net/dev")
 _ALIAS = re.compile(r"solo5 task (\S+) NIC ([A-Za-z0-9]+)", re.ASCII)
 
 
@@ -62,13 +64,11 @@ def _counters(words: list[str]) -> Counters:
     return Counters(bytes=of_bytes, packets=packets, errors=errors, drops=drops)
 
 
-def read_traffic(
-    table: Path = Path("/proc/net/dev"), links: Path = Path("/sys/class/net")
-) -> dict[TaskName, Mapping[DeviceName, Traffic]]:
+def read_traffic() -> dict[TaskName, Mapping[DeviceName, Traffic]]:
     """Return the counters of all NICs, by task and NIC: one read of /proc/net/dev, and one of each tap's alias."""
     found: defaultdict[TaskName, dict[DeviceName, Traffic]] = defaultdict(dict)
-    for link, counted in parse_net_dev(table.read_text(encoding="utf-8", errors="replace")):
-        owner = read_tap_owner(links / link) if link.startswith(TAP_PREFIX) else None
+    for link, counted in parse_net_dev(_COUNTERS.read_text(encoding="utf-8", errors="replace")):
+        owner = read_tap_owner(LINKS / link) if link.startswith(TAP_PREFIX) else None
         if owner is not None:
             task, nic = owner
             found[task][nic] = counted
@@ -79,7 +79,7 @@ def read_tap_owner(link: Path) -> tuple[TaskName, DeviceName] | None:
     """Return the task and NIC in a tap's alias; None without one, or where the link no longer exists.
 
     Args:
-        link: its directory in /sys/class/net.
+        link: its directory in `LINKS`.
     """
     try:
         return tap_owner((link / "ifalias").read_text(encoding="utf-8", errors="replace").rstrip("\n"))

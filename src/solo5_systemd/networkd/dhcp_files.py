@@ -27,11 +27,8 @@ from solo5_systemd.network.dhcp import (
 )
 from solo5_systemd.network.model import Lease, LeaseRecord, Network, Reservation
 
-DIRECTORY = "dhcp"
-"""Below the directory of lease records, which only root can enter."""
-
 SEEN_AT = "/run/solo5-dhcp"
-"""The path of all these files in the sandbox of a server."""
+"""The path of all these files, which are below a directory that only root can enter, in the sandbox of a server."""
 
 _CONFIG = "dnsmasq.conf"
 _GONE = ".gone"

@@ -3,15 +3,14 @@
 import asyncio
 import os
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from solo5_systemd.base.dependencies import DHCP_SERVER
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.names import INVOCATION_LINK, UNITS, NetworkName, dhcp_service
+from solo5_systemd.base.names import INVOCATION_LINK, NetworkName, dhcp_service
 from solo5_systemd.dbus.message_bus import MessageBus
 from solo5_systemd.dbus.messages import MessageType
-from solo5_systemd.networkd.task_units import call_pid1
+from solo5_systemd.networkd.task_units import call_pid1, exported
 
 JOB_TIMEOUT_S = 15.0
 """For a start or stop of a server; longer than TimeoutStartSec= and TimeoutStopSec= of its unit."""
@@ -23,26 +22,16 @@ _PREFIX, _, _SUFFIX = f"{INVOCATION_LINK}{dhcp_service(NetworkName('@'))}".rpart
 
 
 class DhcpServers:
-    """The units of DHCP servers.
+    """The units of DHCP servers."""
 
-    Args:
-        directory: PID 1's links of active units.
-        program: the server's, whose absence is reported before a start.
-    """
-
-    def __init__(self, bus: MessageBus, directory: Path = Path(UNITS), program: str = DHCP_SERVER.name) -> None:
+    def __init__(self, bus: MessageBus) -> None:
         self._bus = bus
-        self._directory = directory
-        self._program = program
 
     def running(self) -> frozenset[NetworkName]:
         """Return the networks whose server runs."""
-        found = frozenset[str]()
-        with suppress(OSError):
-            found = frozenset(os.listdir(self._directory))  # noqa: PTH208 - for strings
         return frozenset(
             NetworkName(name.removeprefix(_PREFIX).removesuffix(_SUFFIX))
-            for name in found
+            for name in exported()
             if name.startswith(_PREFIX) and name.endswith(_SUFFIX)
         )
 
@@ -52,9 +41,9 @@ class DhcpServers:
         Raises:
             HostError: dnsmasq is missing, or the unit does not start.
         """
-        if not os.access(self._program, os.X_OK):
+        if not os.access(DHCP_SERVER.name, os.X_OK):
             raise HostError(
-                f"network {network} has dhcp = true or ra = true, but {self._program} is missing: expected it to be "
+                f"network {network} has dhcp = true or ra = true, but {DHCP_SERVER.name} is missing: expected it to be "
                 "installed.",
                 f"{DHCP_SERVER.advice.rstrip('.')}, or leave out both of network.{network} below /etc/solo5.",
             )

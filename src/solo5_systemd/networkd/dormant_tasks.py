@@ -27,7 +27,6 @@ class Waiting:
     """Tasks that wait. Not thread-safe, as `NetworkState`; exceptions state it.
 
     Attributes:
-        fifos: the directory of their FIFOs.
         ending: those that are about to end, for which packets are held already.
     """
 
@@ -36,12 +35,10 @@ class Waiting:
         leases: Leases,
         bridges: Bridges,
         links: Links,
-        fifos: Path = FIFOS,
     ) -> None:
         self._leases = leases
         self._bridges = bridges
         self._links = links
-        self.fifos = fifos
         self.ending: set[TaskName] = set()
 
     def may_wait(self, task: TaskName) -> bool:
@@ -52,7 +49,7 @@ class Waiting:
     def has_fifo(self, task: TaskName) -> bool:
         """Return whether the socket unit of a task is active; safe in any thread."""
         try:
-            return S_ISFIFO((self.fifos / task).lstat().st_mode)
+            return S_ISFIFO((FIFOS / task).lstat().st_mode)
         except OSError:
             return False
 
@@ -80,7 +77,7 @@ class Waiting:
         if not self.has_fifo(task):
             return False
         try:
-            descriptor = os.open(self.fifos / task, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(FIFOS / task, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 os.write(descriptor, content)
             finally:
@@ -94,7 +91,7 @@ class Waiting:
     def remove_fifo(self, task: TaskName) -> None:
         """Remove a FIFO that PID 1 has closed, as the end of its socket unit would."""
         with suppress(OSError):
-            (self.fifos / task).unlink()
+            (FIFOS / task).unlink()
 
     def begin(self, record: LeaseRecord) -> None:
         """Record that an attached task waits. Packets are held from here on; raises as `enter`."""
@@ -140,7 +137,7 @@ class Waiting:
     def names(self) -> Iterator[TaskName]:
         """Yield the tasks with a FIFO."""
         try:
-            names: Sequence[str] = os.listdir(self.fifos)  # noqa: PTH208 - for strings
+            names: Sequence[str] = os.listdir(FIFOS)  # noqa: PTH208 - for strings
         except OSError:
             return
         for name in names:

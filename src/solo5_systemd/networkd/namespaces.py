@@ -9,7 +9,6 @@ from typing import TypeVar
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.conntrack import RedirectedPort
-from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.model import (
     LeaseRecord,
     LeaseState,
@@ -60,7 +59,6 @@ class Namespaces:
 
     Args:
         host: the state of the host's own namespace.
-        store: the files of the host's own namespace.
         make_state: makes the state of the namespace with a path, in a thread that has entered it.
         watches: of the other namespaces.
     """
@@ -68,12 +66,10 @@ class Namespaces:
     def __init__(
         self,
         host: NetworkState,
-        store: LeaseStore,
         make_state: Callable[[str], NetworkState],
         watches: Watches,
     ) -> None:
         self.host = host
-        self._store = store
         self._make_state = make_state
         self._watches = watches
         self._spaces = {"": _Space("", None, host)}
@@ -89,7 +85,7 @@ class Namespaces:
         """Make the kernel's state match the files, at start-up; return the tasks whose release was interrupted."""
         self.host.recover()
         found: dict[str, list[LeaseRecord]] = {}
-        for record in self._store.others():
+        for record in self.host.store.others():
             found.setdefault(record.namespace, []).append(record)
         for path, records in found.items():
             try:
@@ -99,8 +95,8 @@ class Namespaces:
             except Solo5Error as error:  # deleted, with all that a release would remove
                 _log.warning("%s", error)
                 for record in records:
-                    self._store.remove_lease_record(record.reservation.task)
-        self._store.remove_namespaces(self._spaces)
+                    self.host.store.remove_lease_record(record.reservation.task)
+        self.host.store.remove_namespaces(self._spaces)
         return [record.reservation.task for record in self.records if record.state is LeaseState.RELEASING]
 
     def _restore(self, space: _Space) -> None:
@@ -144,7 +140,7 @@ class Namespaces:
 
     def _requested_namespace(self, task: TaskName) -> str:
         """Return the path of the namespace that a released task had; empty: the host's own, or it is not released."""
-        request = None if self.host.leases.get(task) else self._store.request(task)
+        request = None if self.host.leases.get(task) else self.host.store.request(task)
         return request.namespace if request else ""
 
     def begin_release(self, task: TaskName, *, waits: bool = False) -> Remains:
@@ -304,7 +300,7 @@ class Namespaces:
         try:
             with namespace.entered():
                 state = self._make_state(path)
-            self._watches.add(path, rules=not self.host.repairs.owns_tables)
+            self._watches.add(path, rules=not self.host.tables.owned)
         except BaseException:
             namespace.close()
             raise

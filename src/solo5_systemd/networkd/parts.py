@@ -1,7 +1,6 @@
 """The parts of one network namespace, which the classes that choose, show, recover and repair its networks share."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network
 
 from solo5_systemd.network.lease_files import LeaseStore
@@ -13,34 +12,34 @@ from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.settings.solo5_toml import Settings
 
 
-@dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The parts of one network namespace.
+    """The parts of one network namespace, made in a thread that has entered it.
+
+    Args:
+        links: its links.
+        settings: returns the settings of its networks.
+        namespace: its path; empty: the host's own.
+        reserved: returns ranges and prefixes that a chosen one must not overlap, besides those of the namespace's
+            routes.
 
     Attributes:
         store: its files.
-        links: its links.
         tables: its nftables tables.
-        settings: returns the settings of its networks.
-        reserved: returns ranges and prefixes that a chosen one must not overlap, besides those of the namespace's
-            routes.
         remembered: the addresses that declared tasks had last: other tasks get them last, and a network has the range
             of its own again; None: there are none.
-        namespace: its path; empty: the host's own.
         leases: the lease records.
         bridges: the networks in use.
     """
 
-    store: LeaseStore
-    links: Links
-    tables: Tables
-    settings: Callable[[], Settings]
-    reserved: Callable[[], Iterable[IPv4Network | IPv6Network]] = tuple
-    remembered: RememberedAddresses | None = None
-    namespace: str = ""
-    leases: Leases = field(init=False)
-    bridges: Bridges = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "leases", Leases(self.store, self.namespace))
-        object.__setattr__(self, "bridges", Bridges(self.store, self.links, self.tables, self.leases))
+    def __init__(
+        self,
+        links: Links,
+        settings: Callable[[], Settings],
+        namespace: str = "",
+        reserved: Callable[[], Iterable[IPv4Network | IPv6Network]] = tuple,
+    ) -> None:
+        self.links, self.settings, self.namespace, self.reserved = links, settings, namespace, reserved
+        self.store, self.tables = LeaseStore(namespace), Tables()
+        self.remembered = None if namespace else RememberedAddresses()
+        self.leases = Leases(self.store, namespace)
+        self.bridges = Bridges(self.store, links, self.tables, self.leases)

@@ -14,6 +14,7 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import log_about
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.network.port_conflicts import host_ports
+from solo5_systemd.networkd import dormant_tasks
 from solo5_systemd.networkd.core import Core
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.dormant_starts import ATTEMPTS, CHECK_INTERVAL_S, Activation
@@ -129,11 +130,10 @@ class Releases:
     # -- socket units --------------------------------------------------------------------------------------------
 
     def _watch_fifos(self) -> RemovedEntries | None:
-        waiting = self._core.state.host.waiting
         try:
-            fifos = RemovedEntries(waiting.fifos, added=True)
+            fifos = RemovedEntries(dormant_tasks.FIFOS, added=True)
         except OSError as error:
-            _log.warning("inotify: %s: %s; tasks do not wait at once", waiting.fifos, error.strerror)
+            _log.warning("inotify: %s: %s; tasks do not wait at once", dormant_tasks.FIFOS, error.strerror)
             return None
 
         def on_change() -> None:

@@ -79,11 +79,6 @@ class Repairs:
             tasks = [record.reservation.task for record in self._leases.attached()]
             self._add(tasks, "another program changed nftables: tables ip solo5 and bridge solo5 are rebuilt")
 
-    @property
-    def owns_tables(self) -> bool:
-        """Whether no other program can change the nftables tables."""
-        return self._tables.owned
-
     def repair_unannounced(self) -> None:
         """Restore that of whose changes there may be no message: sysctls of bridges, links in tasks' own namespaces.
 

@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
+from ipaddress import IPv4Network, IPv6Network
 
 from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network import links, nft_elements
+from solo5_systemd.network import nft_elements
 from solo5_systemd.network.conntrack import RedirectedPort
+from solo5_systemd.network.links import Links, delete_links
 from solo5_systemd.network.model import (
     GuestNames,
     Lease,
@@ -27,7 +28,7 @@ from solo5_systemd.network.port_conflicts import absent, host_ports
 from solo5_systemd.network.routes import overtaken
 from solo5_systemd.networkd.address_choice import Choice
 from solo5_systemd.networkd.dhcp_files import DhcpFiles
-from solo5_systemd.networkd.dormant_tasks import FIFOS, Waiting
+from solo5_systemd.networkd.dormant_tasks import Waiting
 from solo5_systemd.networkd.flow_and_tap_deletions import Remains, redirected, udp_ports
 from solo5_systemd.networkd.held_ports import HeldPorts
 from solo5_systemd.networkd.leases import attached
@@ -35,11 +36,12 @@ from solo5_systemd.networkd.overview import Overview
 from solo5_systemd.networkd.parts import Parts
 from solo5_systemd.networkd.repairs import Repairs
 from solo5_systemd.networkd.sleepers import Sleepers
+from solo5_systemd.settings.solo5_toml import Settings
 
 _log = logging.getLogger(__name__)
 
 
-class NetworkState:
+class NetworkState(Parts):
     """Networks, leases and port sockets, in memory, in files and in the kernel. Not thread-safe.
 
     A file is written before the object that it describes is made, and removed after it: a service that is killed
@@ -48,32 +50,29 @@ class NetworkState:
 
     Attributes:
         dhcp: the files of the DHCP servers.
-        leases: the lease records.
-        bridges: the networks in use.
         repairs: of what other programs change.
         sleepers: the tasks that may sleep.
         waiting: the tasks that wait for their first packet.
         overview: of the networks.
     """
 
-    def __init__(self, parts: Parts, *, ports: HeldPorts, dhcp: DhcpFiles, fifos: Path = FIFOS) -> None:
-        """Take the parts of one network namespace.
-
-        Args:
-            ports: its published ports.
-            dhcp: the files of its DHCP servers.
-            fifos: the directory of FIFOs of tasks that wait.
-        """
-        self._parts = parts
-        self._store, self._links, self._tables = parts.store, parts.links, parts.tables
-        self.leases, self.bridges = parts.leases, parts.bridges
+    def __init__(
+        self,
+        links: Links,
+        settings: Callable[[], Settings],
+        ports: HeldPorts,
+        namespace: str = "",
+        reserved: Callable[[], Iterable[IPv4Network | IPv6Network]] = tuple,
+    ) -> None:
+        """Make the state of a namespace as `Parts`, with its published ports."""
+        super().__init__(links, settings, namespace, reserved)
         self._ports = ports
-        self.dhcp = dhcp
-        self.repairs = Repairs(parts)
-        self.sleepers = Sleepers(self.leases, self.bridges, self._tables)
-        self.waiting = Waiting(self.leases, self.bridges, self._links, fifos)
-        self._choice = Choice(parts)
-        self.overview = Overview(parts, self._choice)
+        self.dhcp = DhcpFiles(self.store.own / "dhcp")  # remains empty in another namespace: no network there has DHCP
+        self.repairs = Repairs(self)
+        self.sleepers = Sleepers(self.leases, self.bridges, self.tables)
+        self.waiting = Waiting(self.leases, self.bridges, links)
+        self._choice = Choice(self)
+        self.overview = Overview(self, self._choice)
 
     # -- one task ------------------------------------------------------------------------------------------------
 
@@ -96,7 +95,7 @@ class NetworkState:
         if held is not None and held.state is not LeaseState.RESERVED:
             return held
         record = self._hold(reservation, request.names, networks)
-        self._store.keep_request(task)
+        self.store.keep_request(task)
         if held is None:
             self._log_remembered(reservation)
         return record
@@ -105,7 +104,7 @@ class NetworkState:
         """Return the ports of a task at an address that the host does not have yet, where no client reaches them."""
         held = self.leases.get(task)
         ports = [port for port in held.reservation.ports if port.host_ip] if held else []
-        return absent(ports, self._links.routes.addresses((4, 6))) if ports else ()
+        return absent(ports, self.links.routes.addresses((4, 6))) if ports else ()
 
     def _log_remembered(self, reservation: Reservation) -> None:
         """Log an address that another, declared task had last: it was requested by value, or the network is full."""
@@ -165,7 +164,7 @@ class NetworkState:
         self.sleepers.end(task)  # of an earlier run
         held = self.leases.get(task)
         record = held or self._reserve_again(task, self.leases.request(task))
-        self._tables.forget_taps((lease.tap for lease in record.reservation.leases), STRANGERS, UNSERVED)
+        self.tables.forget_taps((lease.tap for lease in record.reservation.leases), STRANGERS, UNSERVED)
         if record.state in (LeaseState.RESERVED, LeaseState.WAITING):
             try:
                 self._attach(record)
@@ -182,14 +181,14 @@ class NetworkState:
             self.leases.save(attached(record))
         for each in overtaken(self.bridges.networks.values(), record.reservation.leases):
             self.repairs.report_unrepaired(task, str(each))
-        return redirected(self._tables, [record.reservation])
+        return redirected(self.tables, [record.reservation])
 
     def redirected(self) -> frozenset[RedirectedPort]:
         """Return the UDP ports of all tasks that may have flows to another destination than the guest.
 
         Such a flow began while there were no tables, or a service that was killed has not deleted it.
         """
-        return redirected(self._tables, [record.reservation for record in self.leases.attached()])
+        return redirected(self.tables, [record.reservation for record in self.leases.attached()])
 
     def begin_end(self, task: TaskName, frames: int | None) -> bool:
         """Have the kernel hold packets for a task that is to end and wait; return whether it is to be ended.
@@ -214,8 +213,7 @@ class NetworkState:
 
     def last_request(self, task: TaskName) -> Request | None:
         """Return the request of a task that may wait again; None: unknown, or its declaration has changed since."""
-        remembered = self._parts.remembered
-        request = remembered.request(task) if remembered else None
+        request = self.remembered.request(task) if self.remembered else None
         return request if request and request.idle_stops else None
 
     def wait_again(self, task: TaskName) -> bool:
@@ -262,7 +260,7 @@ class NetworkState:
         was_attached = record.state is LeaseState.ATTACHED
         again = record.state is LeaseState.RELEASING  # an earlier release may have failed to delete flows
         if record.state is LeaseState.RESERVED:  # no unit has had it
-            self._store.remove_request(task)
+            self.store.remove_request(task)
         if waits:
             self.waiting.begin(record)
         else:
@@ -276,20 +274,20 @@ class NetworkState:
         own = [lease for lease in record.reservation.leases if not self.bridges.joins(lease)]
         for lease in own:
             if (network := self.bridges.networks.get(lease.network)) is not None:
-                self._links.delete_routes(lease, network, lease.limits.routes)
+                self.links.delete_routes(lease, network, lease.limits.routes)
         # After the deletion: no new flow reaches the task.
         contacts: set[RedirectedPort] = set()
         for version in (4, 6):
             ports = [port for port, address in udp_ports(record.reservation) if address.version == version]
-            contacted = ports if again else self._tables.contacted(ports, version)
+            contacted = ports if again else self.tables.contacted(ports, version)
             if was_attached and contacted:
-                self.bridges.delete_elements(self._tables.forget(contacted, version))
+                self.bridges.delete_elements(self.tables.forget(contacted, version))
             contacts |= {RedirectedPort(port=port, guest=None, version=version) for port in contacted}
         addresses = [address for lease in own for address in lease.addresses]
         return Remains(
             reservation=record.reservation,
             redirected=frozenset(contacts),
-            addresses=[address for address in addresses if again or self._tables.may_have_flows(address)],
+            addresses=[address for address in addresses if again or self.tables.may_have_flows(address)],
             servers=addresses if self._served_tcp(record) else (),
             behind=tuple(route for lease in own for route in lease.limits.routes),
         )
@@ -338,7 +336,7 @@ class NetworkState:
 
     def flows_remain(self) -> None:
         """Re-read conntrack at the next change; the last deletion of flows failed."""
-        self._tables.reread_flows()
+        self.tables.reread_flows()
 
     def end_release(self, task: TaskName) -> None:
         """Remove the networks without a lease, and the lease record of a task whose taps are deleted; not if it waits.
@@ -356,14 +354,14 @@ class NetworkState:
             if record is not None:
                 self.leases.remember(record)
             raise
-        self._store.remove_lease_record(task)  # last: without it, callers take the release to be over
+        self.store.remove_lease_record(task)  # last: without it, callers take the release to be over
 
     # -- recovery and repair -------------------------------------------------------------------------------------
 
     def recover(self) -> None:
         """Make the kernel's state match the files, at start-up."""
-        self.bridges.networks = self._store.networks()
-        for record in self._store.lease_records():
+        self.bridges.networks = self.store.networks()
+        for record in self.store.lease_records():
             # Of a release that was interrupted, the networks may have gone before the record.
             is_whole = all(lease.network in self.bridges.networks for lease in record.reservation.leases)
             self.leases.remember(record if is_whole else replace(record, state=LeaseState.RELEASING))
@@ -371,7 +369,7 @@ class NetworkState:
         self._apply_changed_policies()
         self._ports.restore(self.leases.published_ports())
         self.bridges.up = {
-            name for name, each in self.bridges.networks.items() if not each.join and self._links.has_bridge(each)
+            name for name, each in self.bridges.networks.items() if not each.join and self.links.has_bridge(each)
         }
         self.repairs.remove_orphaned_taps()
         self.bridges.read_routers()
@@ -387,7 +385,7 @@ class NetworkState:
     def _apply_changed_policies(self) -> None:
         """Apply to networks in use what of changed settings applies to these: policies, and pools of joined bridges."""
         try:
-            settings = self._parts.settings()
+            settings = self.settings()
         except Solo5Error as error:
             _log.warning("cannot read settings, networks in use keep their policy: %s", error)
             return
@@ -402,9 +400,9 @@ class NetworkState:
 
     def close(self) -> None:
         """Close the sockets. No task has a record any more."""
-        self._links.close()
-        self._tables.close()
-        self._store.remove_namespace()
+        self.links.close()
+        self.tables.close()
+        self.store.remove_namespace()
 
     def bind_missing_ports(self) -> None:
         """Retry to bind published ports that another process had bound when the service started."""
@@ -431,16 +429,16 @@ class NetworkState:
 
     def _make_tap(self, reservation: Reservation, lease: Lease) -> None:
         network = self.bridges.networks[lease.network]
-        self._links.make_tap(reservation.task, lease, network)
+        self.links.make_tap(reservation.task, lease, network)
         if network.join is None:
-            self._links.route_behind(lease, network, lease.limits.routes)
+            self.links.route_behind(lease, network, lease.limits.routes)
 
     def _undo_attach(self, reservation: Reservation) -> None:
         """Undo an attach as far as the kernel lets it; the release of the reservation does the rest."""
         _attempt_each(
             f"the attach of task {reservation.task}",
             lambda: self.bridges.replace_tables() if self.bridges.up else None,
-            lambda: links.delete_links(lease.tap for lease in reservation.leases),
+            lambda: delete_links(lease.tap for lease in reservation.leases),
         )
         self.dhcp.remove(reservation, self.bridges.networks)
 

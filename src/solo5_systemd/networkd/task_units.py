@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +31,13 @@ _log = logging.getLogger(__name__)
 class TaskUnits:
     """The units of tasks."""
 
-    def __init__(self, bus: MessageBus, directory: Path = Path(UNITS)) -> None:
+    def __init__(self, bus: MessageBus) -> None:
         self._bus = bus
-        self._directory = directory
         self._removed: RemovedEntries | None = None
         try:
-            self._removed = RemovedEntries(directory)
+            self._removed = RemovedEntries(Path(UNITS))
         except OSError as error:
-            _log.warning("inotify: %s: %s; ends of tasks are noticed later", directory, error.strerror)
+            _log.warning("inotify: %s: %s; ends of tasks are noticed later", UNITS, error.strerror)
 
     def fileno(self) -> int | None:
         """Return a descriptor that is readable after an end; None where inotify has reached a limit."""
@@ -59,13 +57,11 @@ class TaskUnits:
 
     def is_updated(self, task: TaskName) -> bool:
         """Return whether an update of the task is under way."""
-        return os.path.lexists(f"{self._directory}/{INVOCATION_LINK}{update_service(task)}")
+        return os.path.lexists(f"{UNITS}/{INVOCATION_LINK}{update_service(task)}")
 
     def without_run(self, tasks: Iterable[TaskName]) -> Sequence[TaskName]:
         """Return those of many tasks whose unit does not run; the directory is read once."""
-        existing = frozenset[str]()
-        with suppress(OSError):
-            existing = frozenset(os.listdir(self._directory))  # noqa: PTH208 - for strings
+        existing = exported()
         return [task for task in tasks if existing.isdisjoint(f"{INVOCATION_LINK}{unit}" for unit in units_of(task))]
 
     async def over(self, tasks: Iterable[TaskName]) -> frozenset[TaskName]:
@@ -134,13 +130,21 @@ class TaskUnits:
 
     def _running(self, task: TaskName) -> str | None:
         """Return the unit of a task that runs; None: there is none."""
-        path = f"{self._directory}/{INVOCATION_LINK}"
+        path = f"{UNITS}/{INVOCATION_LINK}"
         return next((unit for unit in units_of(task) if os.path.lexists(f"{path}{unit}")), None)
 
     def close(self) -> None:
         """Remove the watch."""
         if self._removed:
             self._removed.close()
+
+
+def exported() -> frozenset[str]:
+    """Return the names of what PID 1 exports of active units."""
+    try:
+        return frozenset(os.listdir(UNITS))  # noqa: PTH208 - for strings
+    except OSError:
+        return frozenset()
 
 
 async def call_pid1(

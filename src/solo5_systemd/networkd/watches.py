@@ -53,7 +53,7 @@ class Watches:
         """Watch the host's network namespace for the block."""
         self._callees = announced, heard
         self._is_expected = host.repairs.is_expected
-        watches = _watches(rules=not host.repairs.owns_tables)
+        watches = _watches(rules=not host.tables.owned)
         host.sleepers.announces &= isinstance(watches[-1], AnnouncedPackets)
         self._start("", watches)
         try:

@@ -90,7 +90,6 @@ class BlockingNetworks(NetworkReader):
     """
 
     def __init__(self, bus: "Callable[[], BlockingBus]") -> None:
-        super().__init__()
         self._bus = bus
 
     async def awake_because(self, task: "TaskName") -> str:

@@ -10,7 +10,9 @@ import pytest
 from tests.support.fakes.tasks import LEASE, PORTS, endpoints
 
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.bus.lease_reader import DIRECTORY, read_endpoints
+from solo5_systemd.bus import lease_reader
+from solo5_systemd.bus.lease_reader import STATE as ORIGINAL
+from solo5_systemd.bus.lease_reader import read_endpoints
 from solo5_systemd.network import lease_files
 from solo5_systemd.network.endpoints import Endpoints
 from solo5_systemd.network.lease_files import STATE, to_document
@@ -22,48 +24,57 @@ WEB = Reservation(task=TaskName("web.1"), leases=(LEASE, SIX), ports=PORTS)
 BARE = Reservation(task=TaskName("bare"), leases=(LEASE,))
 
 
+@pytest.fixture
+def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of lease records."""
+    monkeypatch.setattr(lease_reader, "STATE", str(tmp_path))
+    (tmp_path / "tasks").mkdir()
+    return tmp_path / "tasks"
+
+
 def document(reservation: Reservation) -> dict[str, object]:
     return to_document(LeaseRecord(reservation=reservation, state=LeaseState.ATTACHED, expires=0))
 
 
-def test_the_endpoints_are_those_of_the_reservations(tmp_path: Path) -> None:
+def test_the_endpoints_are_those_of_the_reservations(tasks: Path) -> None:
     for each in (WEB, BARE):
-        (tmp_path / f"{each.task}.json").write_text(json.dumps(document(each)))
-    (tmp_path / "other.json.damaged").write_text(json.dumps(document(BARE)))
-    assert read_endpoints(str(tmp_path)) == {each.task: endpoints(each) for each in (WEB, BARE)}
+        (tasks / f"{each.task}.json").write_text(json.dumps(document(each)))
+    (tasks / "other.json.damaged").write_text(json.dumps(document(BARE)))
+    assert read_endpoints() == {each.task: endpoints(each) for each in (WEB, BARE)}
 
 
-def test_the_namespace_is_that_of_the_networks(tmp_path: Path) -> None:
+def test_the_namespace_is_that_of_the_networks(tasks: Path) -> None:
     record = LeaseRecord(reservation=BARE, state=LeaseState.ATTACHED, expires=0, namespace="/run/netns/a")
-    (tmp_path / "bare.json").write_text(json.dumps(to_document(record)))
-    assert read_endpoints(str(tmp_path)) == {"bare": endpoints(BARE)._replace(namespace="/run/netns/a")}
-    (tmp_path / "bare.json").write_text(json.dumps(to_document(record) | {"namespace": 1}))
-    assert read_endpoints(str(tmp_path)) == {"bare": endpoints(BARE)}
+    (tasks / "bare.json").write_text(json.dumps(to_document(record)))
+    assert read_endpoints() == {"bare": endpoints(BARE)._replace(namespace="/run/netns/a")}
+    (tasks / "bare.json").write_text(json.dumps(to_document(record) | {"namespace": 1}))
+    assert read_endpoints() == {"bare": endpoints(BARE)}
 
 
-def test_a_task_sleeps_since_the_time_of_its_record(tmp_path: Path) -> None:
+def test_a_task_sleeps_since_the_time_of_its_record(tasks: Path) -> None:
     record = document(BARE) | {"asleep": 1_700_000_000_000_000}
-    (tmp_path / "bare.json").write_text(json.dumps(record))
-    assert read_endpoints(str(tmp_path)) == {"bare": endpoints(BARE)._replace(asleep=1_700_000_000_000_000)}
-    (tmp_path / "bare.json").write_text(json.dumps(record | {"asleep": True}))
-    assert read_endpoints(str(tmp_path)) == {"bare": endpoints(BARE)}
+    (tasks / "bare.json").write_text(json.dumps(record))
+    assert read_endpoints() == {"bare": endpoints(BARE)._replace(asleep=1_700_000_000_000_000)}
+    (tasks / "bare.json").write_text(json.dumps(record | {"asleep": True}))
+    assert read_endpoints() == {"bare": endpoints(BARE)}
 
 
-def test_a_task_waits_by_the_state_of_its_record(tmp_path: Path) -> None:
+def test_a_task_waits_by_the_state_of_its_record(tasks: Path) -> None:
     since = 1_700_000_000_000_000
     record = document(BARE) | {"asleep": since, "state": "waiting"}
-    (tmp_path / "bare.json").write_text(json.dumps(record))
-    assert read_endpoints(str(tmp_path)) == {"bare": endpoints(BARE)._replace(asleep=since, waits=True)}
-    (tmp_path / "bare.json").write_text(json.dumps(record | {"state": ["waiting"]}))
-    assert read_endpoints(str(tmp_path)) == {"bare": endpoints(BARE)._replace(asleep=since)}
+    (tasks / "bare.json").write_text(json.dumps(record))
+    assert read_endpoints() == {"bare": endpoints(BARE)._replace(asleep=since, waits=True)}
+    (tasks / "bare.json").write_text(json.dumps(record | {"state": ["waiting"]}))
+    assert read_endpoints() == {"bare": endpoints(BARE)._replace(asleep=since)}
 
 
 def test_the_records_are_those_of_the_network_service() -> None:
-    assert str(STATE / "tasks") == DIRECTORY
+    assert str(STATE) == ORIGINAL
 
 
-def test_without_a_network_there_are_none(tmp_path: Path) -> None:
-    assert read_endpoints(str(tmp_path / "none")) == {}
+def test_without_a_network_there_are_none(tasks: Path) -> None:
+    tasks.rmdir()
+    assert read_endpoints() == {}
 
 
 @pytest.mark.parametrize(
@@ -74,26 +85,26 @@ def test_without_a_network_there_are_none(tmp_path: Path) -> None:
         {"reservation": {"ports": [{"host_port": "80", "port": 80, "protocol": "tcp"}]}},
     ],
 )  # fmt: skip
-def test_a_damaged_record_is_skipped(tmp_path: Path, change: dict[str, object]) -> None:
-    (tmp_path / "bare.json").write_text(json.dumps(document(BARE)))
-    (tmp_path / "web.1.json").write_text(json.dumps(document(WEB) | change))
-    assert read_endpoints(str(tmp_path)) == {"bare": endpoints(BARE)}
+def test_a_damaged_record_is_skipped(tasks: Path, change: dict[str, object]) -> None:
+    (tasks / "bare.json").write_text(json.dumps(document(BARE)))
+    (tasks / "web.1.json").write_text(json.dumps(document(WEB) | change))
+    assert read_endpoints() == {"bare": endpoints(BARE)}
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b"[" * 100_000])
-def test_what_is_no_record_is_skipped(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "web.json").write_bytes(content)
-    (tmp_path / "directory.json").mkdir()
-    assert read_endpoints(str(tmp_path)) == {}
+def test_what_is_no_record_is_skipped(tasks: Path, content: bytes) -> None:
+    (tasks / "web.json").write_bytes(content)
+    (tasks / "directory.json").mkdir()
+    assert read_endpoints() == {}
 
 
-def test_a_task_without_a_nic_has_no_endpoints(tmp_path: Path) -> None:
-    (tmp_path / "bare.json").write_text(json.dumps(document(replace(BARE, leases=()))))
-    assert read_endpoints(str(tmp_path)) == {"bare": Endpoints()}
+def test_a_task_without_a_nic_has_no_endpoints(tasks: Path) -> None:
+    (tasks / "bare.json").write_text(json.dumps(document(replace(BARE, leases=()))))
+    assert read_endpoints() == {"bare": Endpoints()}
 
 
 async def test_the_records_of_all_tasks_do_not_hold_up_an_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[int] = []
-    monkeypatch.setattr(lease_files, "read_lease_records", lambda _: threads.append(threading.get_ident()))
+    monkeypatch.setattr(lease_files, "read_lease_records", lambda: threads.append(threading.get_ident()))
     await QueryMachine().networks.records()
     assert threads != [threading.get_ident()]

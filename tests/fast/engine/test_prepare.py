@@ -16,9 +16,9 @@ from tests.support.fakes.tasks import LEASE
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.declared.update_request import next_task
-from solo5_systemd.engine import prepare
 from solo5_systemd.engine.prepare import Preparer, with_last_addresses
 from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.network import remembered_addresses
 from solo5_systemd.network.model import NicRequest, Request, Reservation
 from solo5_systemd.network.remembered_addresses import LastRequest, read_request
 from solo5_systemd.storage.model import DiskRequest, NewFile
@@ -44,7 +44,7 @@ def machine() -> Machine:
 @pytest.fixture
 def addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of the addresses that tasks had last."""
-    monkeypatch.setattr(prepare, "ADDRESSES", tmp_path / "declared")
+    monkeypatch.setattr(remembered_addresses, "ADDRESSES", tmp_path / "declared")
     return tmp_path / "declared"
 
 
@@ -64,7 +64,7 @@ async def test_all_but_the_unit_is_made_and_the_locks_are_kept(
     prepared = await preparer.prepare(WORKLOAD)
     assert machine.holds == (set(), {WEB})
     assert prepared.plan.parts.reservation == machine.networks.held[WEB]
-    assert read_request(WEB, addresses) == LastRequest(**vars(machine.networks.held[WEB].request))
+    assert read_request(WEB) == LastRequest(**vars(machine.networks.held[WEB].request))
     assert machine.disks.owners == {"/srv/disk.img": machine.users.held[WEB]}
     assert "--net:service=tap2" in prepared.devices
     [bound, lock] = prepared.held
@@ -169,7 +169,7 @@ async def test_damaged_addresses_are_none_and_reported(
     close((await preparer.prepare(WORKLOAD)).held)
     [text] = reported
     assert text.startswith("the addresses that the task had last are not known: ")
-    assert read_request(WEB, addresses).nics
+    assert read_request(WEB).nics
 
 
 def test_a_request_has_precedence_and_another_network_other_addresses() -> None:

@@ -1,7 +1,7 @@
 """Documents that another program wrote, or damaged: a value, or a refusal in one sentence."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from tests.hostile.values import DOCUMENTS, changed
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError, Solo5Error
 from solo5_systemd.image.manifest import Memo
+from solo5_systemd.network import lease_files
 from solo5_systemd.network.lease_files import LeaseStore, of_document, read_lease_records, read_networks, to_document
 from solo5_systemd.network.model import LeaseRecord, Network
 from solo5_systemd.nomad.config.plugin import plugin_config
@@ -164,11 +165,13 @@ def test_a_document_too_deep_to_read_is_refused_in_a_sentence(name: str, content
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     directory = tmp_path_factory.mktemp("state")
     for name in ("tasks", "networks", "sysctls"):
         (directory / name).mkdir()
-    return directory
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lease_files, "STATE", directory)
+        yield directory
 
 
 CONTENTS = (
@@ -186,8 +189,8 @@ def test_a_damaged_lease_file_stops_no_reader_and_is_removed_by_the_writer(direc
         for old in (directory / kind).iterdir():
             old.unlink()
         (directory / kind / "web.json").write_bytes(content)
-    seen = len(read_lease_records(directory)), len(read_networks(directory))
-    store = LeaseStore(directory)
+    seen = len(read_lease_records()), len(read_networks())
+    store = LeaseStore()
     assert (len(list(store.lease_records())), len(store.networks())) == seen
     store.sysctls()
     assert len([*directory.glob("*/*.json")]) >= sum(seen)

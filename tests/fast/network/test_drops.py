@@ -10,7 +10,7 @@ import pytest
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network import nft_rules
+from solo5_systemd.network import lease_files, nft_rules
 from solo5_systemd.network.drops import DESCRIPTIONS, OF_GUESTS, OF_TAPS, RULES, Dropped
 from solo5_systemd.network.lease_files import REPAIRED_TASKS_MAX, REPAIRS, REPAIRS_MAX, LeaseStore, read_repairs
 from solo5_systemd.network.model import Repair
@@ -71,25 +71,26 @@ def test_every_rule_is_in_the_tables_and_in_the_documentation() -> None:
         assert f"`rule`: {', '.join(f'`{rule}`' for rule in rules)} |" in metrics
 
 
-def test_the_last_repairs_are_kept_newest_first(tmp_path: Path) -> None:
-    assert read_repairs(tmp_path) == ()
+def test_the_last_repairs_are_kept_newest_first(state: Path) -> None:
+    assert read_repairs() == ()
     tasks = [TaskName(f"t{number}") for number in range(REPAIRED_TASKS_MAX + 2)]
     for number in range(REPAIRS_MAX + 1):
-        LeaseStore(tmp_path).record_repair(Repair(tasks=tasks, what=f"repair {number}"))
-    recorded = read_repairs(tmp_path)
+        LeaseStore().record_repair(Repair(tasks=tasks, what=f"repair {number}"))
+    recorded = read_repairs()
     assert [each.what for each in recorded] == [f"repair {number}" for number in range(REPAIRS_MAX, 0, -1)]
     assert (recorded[0].tasks, recorded[0].others) == (tuple(tasks[:REPAIRED_TASKS_MAX]), 2)
     assert recorded[0].time >= recorded[-1].time > 1_600_000_000_000_000
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"repairs": [{"time": "now"}]}', '{"repairs": [{"time": 1}]}'])
-def test_a_damaged_record_of_repairs_is_none(tmp_path: Path, content: str) -> None:
-    (tmp_path / REPAIRS).write_text(content)
-    assert read_repairs(tmp_path) == ()
-    LeaseStore(tmp_path).record_repair(Repair(tasks=[], what="later"))
-    assert [each.what for each in read_repairs(tmp_path)] == ["later"]
+def test_a_damaged_record_of_repairs_is_none(state: Path, content: str) -> None:
+    (state / REPAIRS).write_text(content)
+    assert read_repairs() == ()
+    LeaseStore().record_repair(Repair(tasks=[], what="later"))
+    assert [each.what for each in read_repairs()] == ["later"]
 
 
-def test_a_record_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
-    LeaseStore(tmp_path / "missing").record_repair(Repair(tasks=[], what="lost"))
-    assert read_repairs(tmp_path / "missing") == ()
+def test_a_record_that_cannot_be_written_is_no_error(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_files, "STATE", state / "missing")
+    LeaseStore().record_repair(Repair(tasks=[], what="lost"))
+    assert read_repairs() == ()

@@ -23,8 +23,9 @@ SOURCES = str(Path(lease_files.__file__).parents[2])
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from solo5_systemd.network.lease_files import start_mark
-with start_mark("web", Path(sys.argv[1])):
+from solo5_systemd.network import lease_files
+lease_files.STATE = Path(sys.argv[1])
+with lease_files.start_mark("web"):
     os.kill(os.getpid(), signal.SIGKILL)
 """
 NIC = DeviceName("service")
@@ -46,8 +47,8 @@ def record(state: LeaseState = LeaseState.RESERVED, expires: int = 60) -> LeaseR
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LeaseStore:
-    store = LeaseStore(tmp_path)
+def store(state: Path) -> LeaseStore:
+    store = LeaseStore()
     store.save_lease_record(record())
     store.keep_request(WEB)
     return store
@@ -98,20 +99,20 @@ def test_a_request_of_another_task_is_none(store: LeaseStore, tmp_path: Path) ->
     assert store.request(TaskName("never")) is None
 
 
-def test_a_request_that_cannot_be_kept_is_an_error(tmp_path: Path) -> None:
-    store = LeaseStore(tmp_path)
+def test_a_request_that_cannot_be_kept_is_an_error(state: Path) -> None:
+    store = LeaseStore()
     with pytest.raises(HostError, match=r"requests/web\.json cannot be made: No such file"):
         store.keep_request(WEB)
 
 
 def test_the_mark_exists_during_the_start_only(store: LeaseStore, tmp_path: Path) -> None:
     mark = tmp_path / "requests/web.start"
-    with start_mark(WEB, tmp_path):
+    with start_mark(WEB):
         assert json.loads(mark.read_text())["reservation"]["task"] == "web", (
             "access(2) follows it, as ConditionPathExists= does"
         )
     assert not mark.is_symlink()
-    with pytest.raises(HostError), start_mark(WEB, tmp_path):
+    with pytest.raises(HostError), start_mark(WEB):
         raise HostError("the start failed.")
     assert not mark.is_symlink()
 
@@ -125,28 +126,28 @@ def test_the_mark_of_a_killed_process_leads_nowhere_and_is_replaced(store: Lease
         mark.unlink()
         mark.symlink_to(f"/proc/{os.getpid()}/fd/{other.fileno()}/web.json")
         assert not mark.exists()
-    with start_mark(WEB, tmp_path):
+    with start_mark(WEB):
         assert mark.exists()
 
 
 def test_without_a_request_or_its_directory_there_is_no_mark_and_no_error(store: LeaseStore, tmp_path: Path) -> None:
-    remove_request(WEB, tmp_path)
-    with start_mark(WEB, tmp_path):
+    remove_request(WEB)
+    with start_mark(WEB):
         assert not (tmp_path / "requests/web.start").exists()
     (tmp_path / "requests").rmdir()
-    with start_mark(WEB, tmp_path):
+    with start_mark(WEB):
         assert list(tmp_path.rglob("*.start")) == []
-    remove_request(WEB, tmp_path)
+    remove_request(WEB)
 
 
-def test_a_request_that_cannot_be_removed_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "requests").write_text("in the way")
+def test_a_request_that_cannot_be_removed_is_an_error(state: Path) -> None:
+    (state / "requests").write_text("in the way")
     with pytest.raises(HostError, match="the request of task web cannot be removed"):
-        remove_request(WEB, tmp_path)
+        remove_request(WEB)
 
 
 def test_another_namespace_has_its_own_records_and_networks(store: LeaseStore, tmp_path: Path) -> None:
-    other = LeaseStore(tmp_path, "/run/netns/group")
+    other = LeaseStore("/run/netns/group")
     mine = replace(record(), reservation=Reservation(task=TaskName("b"), leases=(LEASE,)), namespace="/run/netns/group")
     other.save_lease_record(mine)
     other.save_sysctls({"ipv4/ip_forward": "0"})

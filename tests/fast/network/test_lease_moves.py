@@ -24,8 +24,8 @@ def test_a_record_with_moved_ports_is_the_same_after_a_restart() -> None:
 
 
 @pytest.fixture
-def leases(tmp_path: Path) -> Leases:
-    made = Leases(LeaseStore(tmp_path))
+def leases(state: Path) -> Leases:
+    made = Leases(LeaseStore())
     made.save(OLD)
     made.save(NEW)
     return made

@@ -14,11 +14,12 @@ from solo5_systemd.network.tap_counters import tap_alias
 
 
 @pytest.fixture
-def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def links(state: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory of links as in sysfs, and no nftables."""
-    monkeypatch.setattr(orphans, "_elements", lambda _: [])
-    (tmp_path / "state/tasks").mkdir(parents=True)
-    return tmp_path / "net"
+    monkeypatch.setattr(orphans, "_elements", list)
+    monkeypatch.setattr(orphans, "LINKS", state / "net")
+    (state / "tasks").mkdir()
+    return state / "net"
 
 
 def link(links: Path, name: str, alias: str) -> None:
@@ -32,26 +33,26 @@ def mark(task: str) -> str:
 
 @pytest.mark.parametrize("file, found", [("a.json", ()), ("b.json", ("tap s5-x",))])
 def test_a_tap_is_an_orphan_if_its_task_has_no_lease(
-    links: Path, tmp_path: Path, file: str, found: tuple[str, ...]
+    links: Path, state: Path, file: str, found: tuple[str, ...]
 ) -> None:
     link(links, "s5-x", mark("a"))
-    (tmp_path / "state/tasks" / file).write_text("{")
-    assert orphans.read_orphans(tmp_path / "state", links) == found
+    (state / "tasks" / file).write_text("{")
+    assert orphans.read_orphans() == found
 
 
-def test_links_of_other_programs_are_no_orphans(links: Path, tmp_path: Path) -> None:
+def test_links_of_other_programs_are_no_orphans(links: Path) -> None:
     link(links, "s5-theirs", "a link of theirs")
     link(links, "tap0", mark("a"))
     (links / "s5-gone").mkdir()
-    assert orphans.read_orphans(tmp_path / "state", links) == ()
+    assert orphans.read_orphans() == ()
 
 
-@pytest.mark.parametrize("state", [LeaseState.ATTACHED, LeaseState.WAITING])
-def test_what_a_task_has_while_it_sleeps_or_waits_is_expected(tmp_path: Path, state: LeaseState) -> None:
-    store = LeaseStore(tmp_path)
+@pytest.mark.parametrize("kind", [LeaseState.ATTACHED, LeaseState.WAITING])
+def test_what_a_task_has_while_it_sleeps_or_waits_is_expected(state: Path, kind: LeaseState) -> None:
+    store = LeaseStore()
     network = make_network()
     store.save_network(network)
-    record = LeaseRecord(reservation=RESERVATION, state=state, expires=0, asleep=1)
+    record = LeaseRecord(reservation=RESERVATION, state=kind, expires=0, asleep=1)
     store.save_lease_record(record)
-    expected = {*orphans._expected(tmp_path)}
+    expected = {*orphans._expected()}
     assert {*nft_elements.record_elements(record, [network])} <= expected

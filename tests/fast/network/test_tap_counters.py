@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solo5_systemd.base.names import DeviceName, TaskName
+from solo5_systemd.network import tap_counters
 from solo5_systemd.network.tap_counters import (
     Counters,
     Traffic,
@@ -42,18 +43,20 @@ def test_any_text_gives_counters_or_nothing(text: str) -> None:
 
 
 @pytest.fixture
-def links(tmp_path: Path) -> Path:
+def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, alias in (("lo", ""), ("s5-aaaaaaaaaaaa", tap_alias(TaskName("web"), DeviceName("service")))):
         (tmp_path / name).mkdir()
         (tmp_path / name / "ifalias").write_text(f"{alias}\n")
+    monkeypatch.setattr(tap_counters, "LINKS", tmp_path)
     return tmp_path
 
 
-def test_a_tap_belongs_to_the_task_in_its_alias(links: Path, tmp_path: Path) -> None:
+def test_a_tap_belongs_to_the_task_in_its_alias(links: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A link that was deleted since the read of the table has no task."""
-    table = tmp_path / "dev"
+    table = links / "dev"
     table.write_text(TABLE)
-    assert read_traffic(table, links) == {"web": {"service": WEB}}
+    monkeypatch.setattr(tap_counters, "_COUNTERS", table)
+    assert read_traffic() == {"web": {"service": WEB}}
 
 
 @pytest.mark.parametrize("mark", ["", "solo5 task web", "solo5 task web NIC service more", "uplink"])

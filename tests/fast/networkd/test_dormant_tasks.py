@@ -31,6 +31,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.nft_elements import Element
+from solo5_systemd.networkd import dormant_tasks
 from solo5_systemd.networkd.dormant_tasks import Waiting
 from solo5_systemd.networkd.leases import Leases
 
@@ -69,13 +70,14 @@ class Service:
             self.leases,
             cast(Any, self.bridges),
             cast(Any, links),
-            fifos=self.fifos,
         )
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Service:
-    return Service(tmp_path)
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
+    made = Service(tmp_path)
+    monkeypatch.setattr(dormant_tasks, "FIFOS", made.fifos)
+    return made
 
 
 @pytest.fixture

@@ -12,9 +12,14 @@ from solo5_systemd.networkd import task_units
 from solo5_systemd.networkd.task_units import TaskUnits
 
 
+@pytest.fixture(autouse=True)
+def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_units, "UNITS", str(tmp_path))
+
+
 def test_a_task_is_updated_as_long_as_the_unit_of_its_update_is_active(tmp_path: Path) -> None:
     bus: Any = None
-    units = TaskUnits(bus, tmp_path)
+    units = TaskUnits(bus)
     link = tmp_path / "invocation:solo5-update@web.service"
     try:
         assert not units.is_updated(TaskName("web"))
@@ -40,7 +45,7 @@ def test_a_declared_task_whose_name_begins_with_a_digit_has_its_properties(
     monkeypatch.setattr(task_units, "units_of", lambda task: (f"{task}.service",))
     bus: Any = Bus()
     (tmp_path / "invocation:1web.service").symlink_to("f" * 32)
-    units = TaskUnits(bus, tmp_path)
+    units = TaskUnits(bus)
     try:
         assert asyncio.run(units.processor_time(TaskName("1web"))) is None
     finally:

@@ -1,0 +1,72 @@
+"""solo5-networkd with the directories of a test, or a program of the test in its place.
+
+    python3 -m tests.contract.placed DIRECTORY [--idle SECONDS] [--shared-tables] [--units DIR] [-- PROGRAM …]
+
+PROGRAM is the path of a Python program, or `-c` and its text. Its own `sys.argv` ends with DIRECTORY and the options.
+"""
+
+import argparse
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from solo5_systemd.bus import lease_reader
+from solo5_systemd.network import lease_files, remembered_addresses
+from solo5_systemd.settings import files
+
+
+def of_clients(directory: Path) -> Sequence[tuple[ModuleType, str, Any]]:
+    """Return what a client reads below a directory: modules with the names and values of their constants."""
+    return (
+        (lease_files, "STATE", directory / "state"),
+        (lease_reader, "STATE", str(directory / "state")),
+        (remembered_addresses, "ADDRESSES", directory / "addresses"),
+    )
+
+
+def place(words: Sequence[str]) -> None:
+    """Set the constants of the service by the words of a command line before those of a program."""
+    from solo5_systemd.network import nft_tables
+    from solo5_systemd.networkd import dormant_tasks, main, task_units
+
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--idle", type=float, default=main.IDLE_TIMEOUT_S)
+    parser.add_argument("--shared-tables", action="store_true", help="without an owner, as with Linux before 6.9")
+    parser.add_argument("--units", help="PID 1's links")
+    options = parser.parse_args(words)
+    constants: list[tuple[ModuleType, str, Any]] = [
+        *of_clients(options.directory),
+        (files, "ETC", options.directory / "etc"),
+        (task_units, "UNITS", options.units or str(options.directory / "units")),
+        (dormant_tasks, "FIFOS", options.directory / "waiting"),
+        (main, "OWNER", "nobody"),
+        (main, "IDLE_TIMEOUT_S", options.idle),
+    ]
+    if options.shared_tables:
+        constants.append((nft_tables, "_OWNED_PROBE", "refused"))
+    for module, name, value in constants:
+        setattr(module, name, value)
+
+
+if __name__ == "__main__":
+    own = sys.argv[1:]
+    program: list[str] = []
+    if "--" in own:
+        at = own.index("--")
+        own, program = own[:at], own[at + 1 :]
+    place(own)
+    match program:
+        case ["-c", text]:
+            sys.argv = ["-c", *own]
+            exec(compile(text, "<program>", "exec"), {"__name__": "__main__"})
+        case [path, *arguments]:
+            sys.argv = [path, *arguments, *own]
+            runpy.run_path(path, run_name="__main__")
+        case _:
+            from solo5_systemd.dbus.entry import run
+
+            sys.exit(run("solo5_systemd.networkd.main"))
