@@ -26,6 +26,7 @@ from google.protobuf.duration_pb2 import Duration
 from tests.bench.extent import extent
 
 from solo5_systemd.base.names import TaskName, task_service
+from solo5_systemd.cgroup import cgroupfs
 from solo5_systemd.cgroup.cgroupfs import CgroupFs
 from solo5_systemd.goplugin.rpc import service_handler
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -64,7 +65,8 @@ class Session:
 
     def __init__(self, root: Path) -> None:
         self.backends = self
-        self.usages = CgroupFs(root)
+        cgroupfs.MOUNT = root
+        self.usages = CgroupFs()
 
     async def engine(self) -> "Session":
         return self

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.machine.conftest import GUESTS, Runner, eventually, ok, sh
 
+from solo5_systemd.bus import unit_states
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.bus.unit_states import ExportedState, UnitStates
 from solo5_systemd.unit.state import UnitState
 
 
@@ -24,15 +25,15 @@ class Counting(Manager):
         return await super()._read(wanted)
 
 
-async def states(exports: ExportedState) -> tuple[Sequence[UnitState], int]:
+async def states() -> tuple[Sequence[UnitState], int]:
     """Return the states of running tasks by name, and the reads for them."""
     async with system_bus() as connection:
-        listing = Counting(connection, UnitStates(exports))
+        listing = Counting(connection)
         found = sorted(await listing.states(ended=False), key=lambda state: state.unit)
         return found, listing.reads
 
 
-def test_states_from_files_are_those_from_d_bus(run: Runner, tmp_path: Path) -> None:
+def test_states_from_files_are_those_from_d_bus(run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("sleeper.spt", options=("--label", "NOTE=two words"))
     ok("solo5ctl", "freeze", run("sleeper.hvt"))
     with subprocess.Popen(
@@ -42,8 +43,9 @@ def test_states_from_files_are_those_from_d_bus(run: Runner, tmp_path: Path) -> 
             eventually(
                 lambda: sh("systemctl", "is-active", "solo5-task-mine.scope").stdout.strip() == "active", "the scope"
             )
-            from_files, few = asyncio.run(states(ExportedState()))
-            from_bus, many = asyncio.run(states(ExportedState(tmp_path)))
+            from_files, few = asyncio.run(states())
+            monkeypatch.setattr(unit_states, "UNITS", str(tmp_path))
+            from_bus, many = asyncio.run(states())
         finally:
             ok("solo5ctl", "stop", "mine")
             tender.communicate(timeout=60)

@@ -35,7 +35,7 @@ from solo5_systemd.bus.peers import (
     RemoteError,
 )
 from solo5_systemd.bus.unit_reader import READ_RETRIES, UnitReader
-from solo5_systemd.bus.unit_states import INTERFACES, UnitStates, wanted
+from solo5_systemd.bus.unit_states import INTERFACES, wanted
 from solo5_systemd.bus.unit_watch import WatchedUnit
 from solo5_systemd.cgroup.cgroupfs import control_group
 from solo5_systemd.dbus.messages import Variant
@@ -78,16 +78,10 @@ _OWN = ("solo5-", "solo5.")
 
 
 class Manager(UnitReader):
-    """systemd's Manager over one connection.
+    """systemd's Manager over one connection."""
 
-    Args:
-        states: as of `UnitReader`.
-    """
-
-    def __init__(self, connection: Connection, states: UnitStates | None = None) -> None:
-        super().__init__(states)
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._exports = self._states.exports
         self._jobs = Jobs(connection)
         self._removals = Removals()
         self._release: tuple[int, int] | None = None
@@ -114,8 +108,8 @@ class Manager(UnitReader):
         begun = await self._new_run(unit)
         # Only now, since the start job creates the cgroup.
         if unit.marks and begun.control_group:
-            self._states.marks.write(begun.control_group, unit.marks)
-        self._exports.record_start(begun)
+            self._states.write_marks(begun.control_group, unit.marks)
+        self._states.record_start(begun)
         return begun
 
     async def _for_this_release(self, entry: Property) -> Property:
@@ -247,7 +241,7 @@ class Manager(UnitReader):
         Raises:
             HostError: the run may be over already, and could not be read.
         """
-        unit = WatchedUnit(state, self._exports, self._removals, self._after_run)
+        unit = WatchedUnit(state, self._states, self._removals, self._after_run)
         try:
             await unit.begin()
             yield unit
@@ -256,8 +250,8 @@ class Manager(UnitReader):
 
     async def current(self, state: UnitState) -> UnitState | None:
         """Return the state of a run now, or of its unit if it is over; without a D-Bus call while the run goes on."""
-        if not state.over and state.control_group and self._exports.has_run(state):
-            frozen = self._exports.frozen(state.control_group)
+        if not state.over and state.control_group and self._states.has_run(state):
+            frozen = self._states.frozen(state.control_group)
             if frozen is not None:
                 return replace(state, frozen=frozen)
         return await self.state(state.task)
@@ -311,7 +305,7 @@ class Manager(UnitReader):
         found: dict[str, object] = {"LoadState": "loaded", "ActiveState": ActiveState.ACTIVE, "FreezerState": "running"}
         found["LogExtraFields"] = unit.value("LogExtraFields")
         if (slice_unit := unit.value("Slice")) is not None:
-            found |= self._exports.new_run(unit.name, control_group(str(slice_unit), unit.name))
+            found |= self._states.new_run(unit.name, control_group(str(slice_unit), unit.name))
         missing = [each for each in wanted(kind, over=False) if each[1] not in found]
         begun = unit_state(unit.name, found | await self._properties(unit_path(unit.name), missing))
         assert begun is not None  # noqa: S101 - the unit of a task

@@ -42,13 +42,7 @@ class UnitReader(ABC):
 
     It awaits `_call_all` and `_exported` only. The modules of a unit's state are imported once there is a unit: they
     are half of the imports of `solo5ctl ps`.
-
-    Args:
-        states: makes the states of units; None: from the files of this host.
     """
-
-    def __init__(self, states: "UnitStates | None" = None) -> None:
-        self._given = states
 
     @abstractmethod
     async def _call_all(self, calls: Sequence[Call]) -> Sequence[list[Any] | Exception]:
@@ -65,7 +59,7 @@ class UnitReader(ABC):
     def _states(self) -> "UnitStates":
         from solo5_systemd.bus.unit_states import UnitStates
 
-        return self._given or UnitStates()
+        return UnitStates()
 
     async def is_shutting_down(self) -> bool:
         """Return whether SystemState is `stopping`."""
@@ -198,11 +192,9 @@ class BlockingReader(UnitReader):
 
     Args:
         bus: returns the connection to the system bus.
-        states: as of `UnitReader`.
     """
 
-    def __init__(self, bus: "Callable[[], BlockingBus]", states: "UnitStates | None" = None) -> None:
-        super().__init__(states)
+    def __init__(self, bus: "Callable[[], BlockingBus]") -> None:
         self._bus = bus
 
     async def _call_all(self, calls: Sequence[Call]) -> Sequence[list[Any] | Exception]:

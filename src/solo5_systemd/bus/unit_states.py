@@ -14,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 from solo5_systemd.base.declared_units import declared_task, prepared_fields
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, UnitKind
 from solo5_systemd.bus.peers import UNIT, ListedUnit
-from solo5_systemd.cgroup.cgroupfs import MOUNT, ScopeFields, unified, units
+from solo5_systemd.cgroup.cgroupfs import read_fields, unified, units, write_fields
 from solo5_systemd.cgroup.control_files import read
 from solo5_systemd.unit.state import (
     TYPE_END_PROPERTIES,
@@ -40,70 +39,6 @@ _TIME_DIGITS = 17
 """Digits of a time in microseconds before the year 5138: a longer number is no time that can be shown."""
 
 _LENGTH = struct.Struct("<Q")
-
-
-class ExportedState:
-    """The exported state of all running units; world-readable.
-
-    Args:
-        exported: directory to which PID 1 exports.
-        mount: mount point of the cgroup hierarchy.
-    """
-
-    def __init__(self, exported: Path = Path(UNITS), mount: Path = MOUNT) -> None:
-        self._exported = exported
-        self._root = unified(mount)
-
-    def control_groups(self) -> Mapping[str, str]:
-        """Return ControlGroup= of every unit below solo5.slice, by unit name."""
-        return dict(units(self._root))
-
-    def record_start(self, begun: UnitState) -> None:
-        """Write the start time of a service that has just been started; errors are ignored, as the time is in PID 1."""
-        if begun.started and begun.control_group:
-            with suppress(OSError):  # the cgroup was removed, or the kernel has no such xattrs
-                value = f"{begun.invocation} {begun.started}".encode()
-                os.setxattr(f"{self._root}{begun.control_group}", ATTRIBUTE, value)
-
-    def link(self, unit: str) -> str:
-        """Return the path of the symbolic link to the invocation ID of a unit that is active."""
-        return f"{self._exported}/{INVOCATION_LINK}{unit}"
-
-    def invocation(self, unit: str) -> str:
-        """Return the invocation ID of a unit in hexadecimal digits; empty if the unit is over."""
-        try:
-            return os.readlink(self.link(unit))  # noqa: PTH115 - for a string
-        except OSError:
-            return ""
-
-    def has_run(self, state: UnitState) -> bool:
-        """Return whether a run goes on: the link has its invocation."""
-        return bool(state.invocation) and self.invocation(state.unit) == state.invocation
-
-    def frozen(self, control_group: str) -> bool | None:
-        """Return whether a cgroup is frozen; None if it was removed."""
-        text = read(f"{self._root}{control_group}/cgroup.freeze")
-        return None if text is None else text.strip() == b"1"
-
-    def new_run(self, unit: str, control_group: str) -> dict[str, object]:
-        """Return those properties of a unit that has just been started that files contain."""
-        processes = read(f"{self._root}{control_group}/cgroup.procs")
-        if processes is None:
-            return {}
-        main = _main_process(processes) if unit.endswith(UnitKind.SERVICE) else {}
-        return {"ControlGroup": control_group, **main, **_invocation(self.invocation(unit))}
-
-    def properties(self, unit: str, control_group: str) -> dict[str, object]:
-        """Return the D-Bus properties of a unit that the files contain, with the names and values of D-Bus."""
-        found: dict[str, object] = {"ControlGroup": control_group}
-        found |= _invocation(self.invocation(unit))
-        frozen = self.frozen(control_group)
-        found |= {} if frozen is None else {"FreezerState": "frozen" if frozen else "running"}
-        if unit.endswith(UnitKind.SERVICE):
-            found |= _main_process(read(f"{self._root}{control_group}/cgroup.procs"))
-            found |= _log_fields(read(f"{self._exported}/log-extra-fields:{unit}"))
-            found |= _started(f"{self._root}{control_group}", found.get("InvocationID"))
-        return found
 
 
 def _invocation(digits: str) -> dict[str, object]:
@@ -164,24 +99,73 @@ def _in_files(kind: UnitKind) -> frozenset[str]:
 
 
 class UnitStates:
-    """Makes states of units from rows and properties.
+    """The states of units, made from rows and properties; what files have of running units is world-readable."""
 
-    Attributes:
-        exports: properties of units in files.
-        marks: fields of scopes.
-    """
+    def __init__(self) -> None:
+        self._root = unified()
 
-    def __init__(self, exports: ExportedState | None = None, marks: ScopeFields | None = None) -> None:
-        self.exports = exports or ExportedState()
-        self.marks = marks or ScopeFields()
+    def control_groups(self) -> Mapping[str, str]:
+        """Return ControlGroup= of every unit below solo5.slice, by unit name."""
+        return dict(units(self._root))
+
+    def record_start(self, begun: UnitState) -> None:
+        """Write the start time of a service that has just been started; errors are ignored, as the time is in PID 1."""
+        if begun.started and begun.control_group:
+            with suppress(OSError):  # the cgroup was removed, or the kernel has no such xattrs
+                value = f"{begun.invocation} {begun.started}".encode()
+                os.setxattr(f"{self._root}{begun.control_group}", ATTRIBUTE, value)
+
+    def write_marks(self, control_group: str, marks: Mapping[str, str]) -> None:
+        """Set the log fields of a scope that has just been started."""
+        write_fields(f"{self._root}{control_group}", marks)
+
+    def link(self, unit: str) -> str:
+        """Return the path of the symbolic link to the invocation ID of a unit that is active."""
+        return f"{UNITS}/{INVOCATION_LINK}{unit}"
+
+    def invocation(self, unit: str) -> str:
+        """Return the invocation ID of a unit in hexadecimal digits; empty if the unit is over."""
+        try:
+            return os.readlink(self.link(unit))  # noqa: PTH115 - for a string
+        except OSError:
+            return ""
+
+    def has_run(self, state: UnitState) -> bool:
+        """Return whether a run goes on: the link has its invocation."""
+        return bool(state.invocation) and self.invocation(state.unit) == state.invocation
+
+    def frozen(self, control_group: str) -> bool | None:
+        """Return whether a cgroup is frozen; None if it was removed."""
+        text = read(f"{self._root}{control_group}/cgroup.freeze")
+        return None if text is None else text.strip() == b"1"
+
+    def new_run(self, unit: str, control_group: str) -> dict[str, object]:
+        """Return those properties of a unit that has just been started that files contain."""
+        processes = read(f"{self._root}{control_group}/cgroup.procs")
+        if processes is None:
+            return {}
+        main = _main_process(processes) if unit.endswith(UnitKind.SERVICE) else {}
+        return {"ControlGroup": control_group, **main, **_invocation(self.invocation(unit))}
+
+    def properties(self, unit: str, control_group: str) -> dict[str, object]:
+        """Return the D-Bus properties of a unit that the files contain, with the names and values of D-Bus."""
+        found: dict[str, object] = {"ControlGroup": control_group}
+        found |= _invocation(self.invocation(unit))
+        frozen = self.frozen(control_group)
+        found |= {} if frozen is None else {"FreezerState": "frozen" if frozen else "running"}
+        if unit.endswith(UnitKind.SERVICE):
+            found |= _main_process(read(f"{self._root}{control_group}/cgroup.procs"))
+            found |= _log_fields(read(f"{UNITS}/log-extra-fields:{unit}"))
+            found |= _started(f"{self._root}{control_group}", found.get("InvocationID"))
+        return found
 
     def exported(self, rows: Sequence[ListedUnit]) -> dict[str, dict[str, object]]:
         """Return the properties of running units, by unit, if files contain all but the start time."""
-        control_groups = self.exports.control_groups()
+        control_groups = self.control_groups()
         found: dict[str, dict[str, object]] = {}
         for row in rows:
             if not row.over and row.unit in control_groups:
-                properties = self.exports.properties(row.unit, control_groups[row.unit])
+                properties = self.properties(row.unit, control_groups[row.unit])
                 if _in_files(row.kind) <= properties.keys():
                     found[row.unit] = properties
         return found
@@ -199,7 +183,7 @@ class UnitStates:
         if state is None:
             return None
         if row.kind is UnitKind.SCOPE and state.control_group:
-            return replace(state, log_fields=self.marks.read(state.control_group))
+            return replace(state, log_fields=read_fields(f"{self._root}{state.control_group}"))
         if declared_task(row.unit) is not None:
             return replace(state, log_fields={**state.log_fields, **prepared_fields(state.task)})
         return state

@@ -14,7 +14,7 @@ from contextlib import suppress
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.inotify import Removals
 from solo5_systemd.bus.peers import WATCH_INTERVAL_S
-from solo5_systemd.bus.unit_states import ExportedState
+from solo5_systemd.bus.unit_states import UnitStates
 from solo5_systemd.unit.state import UnitState
 
 POLL_INTERVAL_S = 1.0
@@ -31,9 +31,9 @@ class WatchedUnit:
         state: as it was last read; None: it is not loaded, or has another run.
     """
 
-    def __init__(self, state: UnitState, exports: ExportedState, removals: Removals, read: Read) -> None:
+    def __init__(self, state: UnitState, states: UnitStates, removals: Removals, read: Read) -> None:
         self._last = state
-        self._exports = exports
+        self._states = states
         self._removals = removals
         self._read = read
         self._removed = asyncio.Event()
@@ -83,8 +83,8 @@ class WatchedUnit:
         if self._watch is None:
             self._removed.clear()
             with suppress(OSError):
-                self._watch = self._removals.watch(self._exports.link(self._last.unit), self._on_removal)
-        return self._exports.has_run(self._last)
+                self._watch = self._removals.watch(self._states.link(self._last.unit), self._on_removal)
+        return self._states.has_run(self._last)
 
     def _on_removal(self) -> None:
         self._watch = None

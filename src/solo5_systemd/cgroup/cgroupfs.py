@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 
 MOUNT = Path("/sys/fs/cgroup")
+PROC, BLOCKS = Path("/proc"), Path("/sys/dev/block")
 
 
-def unified(mount: Path = MOUNT) -> str:
+def unified() -> str:
     """Return the root of the unified hierarchy; on a hybrid host it is `unified/`, without most controllers."""
-    return str(mount if (mount / "cgroup.procs").exists() else mount / "unified")
+    return str(MOUNT if (MOUNT / "cgroup.procs").exists() else MOUNT / "unified")
 
 
 def control_group(slice_unit: str, unit: str) -> str:
@@ -58,40 +59,34 @@ ATTRIBUTE = "user.solo5.log_fields"
 """A JSON object. The namespace is that of systemd's own cgroup attributes: user.invocation_id, user.delegate."""
 
 
-class ScopeFields:
-    """The log fields of scopes, which have no LogExtraFields=: only root can set the attribute, any user can read it.
+def write_fields(directory: str, fields: Mapping[str, str]) -> None:
+    """Set the log fields of a scope, which has no LogExtraFields=; only root can set the attribute, any user reads it.
 
-    The attribute is removed with the cgroup, so that it always belongs to the present run of the scope.
+    It is removed with the cgroup, so that it always belongs to the present run of the scope. Errors are ignored: the
+    cgroup was removed, or the kernel has no such xattrs.
     """
+    import json
 
-    def __init__(self, mount: Path = MOUNT) -> None:
-        self._root = unified(mount)
+    with suppress(OSError):
+        os.setxattr(directory, ATTRIBUTE, json.dumps(dict(fields)).encode())
 
-    def write(self, control_group: str, fields: Mapping[str, str]) -> None:
-        """Set the fields of a cgroup; errors are ignored (the cgroup was removed, or the kernel has no such xattrs)."""
-        import json
 
-        with suppress(OSError):
-            os.setxattr(self._root + control_group, ATTRIBUTE, json.dumps(dict(fields)).encode())
+def read_fields(directory: str) -> Mapping[str, str]:
+    """Return the log fields of a scope's cgroup; empty without a valid attribute."""
+    from solo5_systemd.base.decode import Fields, json_document
 
-    def read(self, control_group: str) -> Mapping[str, str]:
-        """Return the fields of a cgroup; empty without a valid attribute."""
-        from solo5_systemd.base.decode import Fields, json_document
-
-        try:
-            fields = Fields(json_document(os.getxattr(self._root + control_group, ATTRIBUTE), ATTRIBUTE))
-            return {key: fields.text(key) for key in fields}
-        except (OSError, InvalidRequestError):
-            return {}
+    try:
+        fields = Fields(json_document(os.getxattr(directory, ATTRIBUTE), ATTRIBUTE))
+        return {key: fields.text(key) for key in fields}
+    except (OSError, InvalidRequestError):
+        return {}
 
 
 class CgroupFs:
     """The unified cgroup hierarchy, with /proc and /sys for what it lacks."""
 
-    def __init__(self, mount: Path = MOUNT, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
-        self._root = unified(mount)
-        self._proc = proc
-        self._blocks = sys / "dev/block"
+    def __init__(self) -> None:
+        self._root = unified()
 
     def meter(self, control_group: str) -> "Meter":
         """Return a meter of memory and CPU time of a cgroup; an empty path gives a meter without samples."""
@@ -113,7 +108,7 @@ class CgroupFs:
 
     def _device(self, number: str) -> str:
         try:
-            return (self._blocks / number).readlink().name
+            return (BLOCKS / number).readlink().name
         except OSError:  # the device was removed
             return number
 
@@ -131,7 +126,7 @@ class CgroupFs:
 
     async def total_memory(self) -> int:
         """Return the host's memory in bytes (MemTotal of proc(5), meminfo, in units of 1024)."""
-        _, kib, _ = (self._proc / "meminfo").read_text(encoding="ascii").partition("\n")[0].split()
+        _, kib, _ = (PROC / "meminfo").read_text(encoding="ascii").partition("\n")[0].split()
         return int(kib) * 1024
 
     async def stalled(self, pid: int) -> bool:
@@ -139,7 +134,7 @@ class CgroupFs:
 
         Its main thread has exited, so PID 1 gets no SIGCHLD until the other threads exit.
         """
-        data = read(f"{self._proc}/{pid}/stat")
+        data = read(f"{PROC}/{pid}/stat")
         if data is None:
             return False
         fields = data.rpartition(b")")[2].split()

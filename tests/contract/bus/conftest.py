@@ -8,10 +8,10 @@ from tests.support.fakes.attributes import Attributes
 from tests.support.settled import no_task_left, pytest_configure, pytest_itemcollected, pytest_runtest_call
 
 from solo5_systemd.bus import manager as manager_module
+from solo5_systemd.bus import unit_states
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.bus.unit_states import ExportedState, UnitStates
-from solo5_systemd.cgroup.cgroupfs import ScopeFields
+from solo5_systemd.cgroup import cgroupfs
 
 __all__ = ["no_task_left", "pytest_configure", "pytest_itemcollected", "pytest_runtest_call"]
 
@@ -42,21 +42,16 @@ async def connection(address: str) -> AsyncIterator[Connection]:
 
 
 @pytest.fixture
-def exports(tmp_path: Path) -> ExportedState:
-    """Return the exported state of a host without units."""
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of units of a host without any."""
     (tmp_path / "units").mkdir()
     (tmp_path / "cgroup").mkdir()
     (tmp_path / "cgroup/cgroup.procs").touch()
-    return ExportedState(tmp_path / "units", tmp_path / "cgroup")
-
-
-@pytest.fixture
-def marks(exports: ExportedState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScopeFields:
-    """Return the scope fields of the same host."""
+    monkeypatch.setattr(unit_states, "UNITS", str(tmp_path / "units"))
+    monkeypatch.setattr(cgroupfs, "MOUNT", tmp_path / "cgroup")
     Attributes(monkeypatch)
-    return ScopeFields(tmp_path / "cgroup")
 
 
 @pytest.fixture
-def manager(connection: Connection, exports: ExportedState, marks: ScopeFields) -> Manager:
-    return Manager(connection, UnitStates(exports, marks))
+def manager(connection: Connection, files: None) -> Manager:
+    return Manager(connection)

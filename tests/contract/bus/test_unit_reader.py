@@ -21,8 +21,6 @@ from solo5_systemd.bus.blocking import BlockingBus
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.peers import MANAGER, SYSTEMD, Call
 from solo5_systemd.bus.unit_reader import BlockingReader, UnitReader
-from solo5_systemd.bus.unit_states import ExportedState, UnitStates
-from solo5_systemd.cgroup.cgroupfs import ScopeFields
 from solo5_systemd.cli.context import finished
 from solo5_systemd.dbus.messages import Message, Variant
 from solo5_systemd.task.properties import UnitFiles
@@ -40,18 +38,18 @@ def list_units(bus: BlockingBus) -> object:
 
 
 @pytest.fixture
-def read(exports: ExportedState, marks: ScopeFields, monkeypatch: pytest.MonkeyPatch) -> Read:
+def read(files: None, monkeypatch: pytest.MonkeyPatch) -> Read:
     """Return a function that calls a reader in a process of its own."""
     monkeypatch.setattr(reader_module, "RETRY_INTERVAL_S", 0.01)
 
     async def read(work: Callable[[UnitReader], Coroutine[Any, Any, T]]) -> T:
-        return await with_bus(lambda bus: finished(work(BlockingReader(lambda: bus, UnitStates(exports, marks)))))
+        return await with_bus(lambda bus: finished(work(BlockingReader(lambda: bus))))
 
     return read
 
 
 @pytest.fixture
-def units(systemd: FakeSystemd, marks: ScopeFields, tmp_path: Path) -> None:
+def units(systemd: FakeSystemd, files: None, tmp_path: Path) -> None:
     """Add a service with files, one without, one that has ended, and a scope."""
     systemd.units[UNIT] = service(ExecMainStartTimestamp=STARTED)
     write(tmp_path, UNIT)

@@ -8,7 +8,7 @@ from tests.contract.bus.fake_systemd import FakeSystemd, Unit
 from tests.contract.bus.given import SCOPE, UNIT, WEB, service
 
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.cgroup.cgroupfs import ScopeFields
+from solo5_systemd.cgroup.cgroupfs import write_fields
 from solo5_systemd.dbus.messages import Variant
 from solo5_systemd.unit.state import ActiveState
 
@@ -56,13 +56,13 @@ async def test_a_task_alone_is_always_requested(systemd: FakeSystemd, manager: M
 
 
 async def test_a_scope_is_known_by_its_files_too_and_has_no_main_process(
-    systemd: FakeSystemd, manager: Manager, marks: ScopeFields, tmp_path: Path
+    systemd: FakeSystemd, manager: Manager, tmp_path: Path
 ) -> None:
     systemd.units[SCOPE] = Unit(SCOPE)
     write(tmp_path, SCOPE)
     (state,) = await manager.states(ended=False)
     assert (state.unit, state.invocation, state.main_pid, state.log_fields) == (SCOPE, RUN, 0, {})
-    marks.write(state.control_group, {"A": "b"})
+    write_fields(f"{tmp_path}/cgroup{state.control_group}", {"A": "b"})
     (marked,) = await manager.states()
     assert (marked.invocation, marked.log_fields) == (RUN, {"A": "b"})
     assert systemd.read == []

@@ -67,7 +67,7 @@ async def settled(manager: Manager, links: Links) -> None:
     """Wait until all events so far have been read: the kernel keeps their order."""
     last, removed = "last.service", asyncio.Event()
     links.begin(last)
-    manager._removals.watch(manager._exports.link(last), removed.set)
+    manager._removals.watch(manager._states.link(last), removed.set)
     links.end(last)
     await removed.wait()
 

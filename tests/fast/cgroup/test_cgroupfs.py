@@ -8,13 +8,14 @@ from tests.support.fakes.attributes import Attributes
 from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.cgroup.cgroupfs import ATTRIBUTE, CgroupFs, ScopeFields
+from solo5_systemd.cgroup import cgroupfs
+from solo5_systemd.cgroup.cgroupfs import ATTRIBUTE, CgroupFs, read_fields, unified, write_fields
 
 GROUP = "/solo5.slice/solo5-task-web.service"
 
 
 @pytest.fixture(params=["unified", "hybrid"])
-def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def root(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cgroup file system; on a hybrid host it is one level deeper."""
     top = tmp_path if request.param == "unified" else tmp_path / "unified"
     group = top / GROUP.lstrip("/")
@@ -22,37 +23,38 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     (top / "cgroup.procs").touch()
     (group / "cpu.stat").write_text("usage_usec 7\n")
     (group / "memory.current").write_text("4096\n")
+    monkeypatch.setattr(cgroupfs, "MOUNT", tmp_path)
     return tmp_path
 
 
 async def test_a_units_files_are_read_on_either_kind_of_host(root: Path) -> None:
-    with closing(CgroupFs(root).meter(GROUP)) as meter:
+    with closing(CgroupFs().meter(GROUP)) as meter:
         sample = meter.sample()
     assert sample is not None
     assert (sample.cpu.total, sample.memory.current, sample.memory.peak) == (7, 4096, None)
 
 
 async def test_a_cgroup_that_is_gone_has_no_usage(root: Path) -> None:
-    with closing(CgroupFs(root).meter("/solo5.slice/other.service")) as meter:
+    with closing(CgroupFs().meter("/solo5.slice/other.service")) as meter:
         assert meter.sample() is None
 
 
 async def test_of_no_cgroup_there_is_nothing(root: Path) -> None:
     (root / "cpu.stat").write_text("usage_usec 7\n")
-    with closing(CgroupFs(root).meter("")) as meter:
+    with closing(CgroupFs().meter("")) as meter:
         assert meter.sample() is None
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ENODEV])
 async def test_a_cgroup_may_vanish_while_it_is_read(root: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(os, "read", failing(number))
-    assert await CgroupFs(root).usages() == {}
+    assert await CgroupFs().usages() == {}
 
 
 async def test_another_error_is_not_taken_for_a_vanished_cgroup(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "read", failing(errno.EIO))
     with pytest.raises(OSError, match="Input/output error"):
-        await CgroupFs(root).usages()
+        await CgroupFs().usages()
 
 
 async def test_tasks_are_found_in_our_slice_and_those_below(root: Path) -> None:
@@ -63,25 +65,29 @@ async def test_tasks_are_found_in_our_slice_and_those_below(root: Path) -> None:
     (ours / "cgroup.procs").touch()
     (ours / "solo5-network@web.service").mkdir()
     (ours / "solo5-task-ending.service").mkdir()  # its files are gone already
-    found = await CgroupFs(root).usages()
+    found = await CgroupFs().usages()
     assert {task: (usage.cpu.total, usage.processes) for task, usage in found.items()} == {
         "web": (7, None),
         "job": (None, 2),
     }
 
 
-async def test_before_the_first_task_there_is_no_slice(tmp_path: Path) -> None:
+async def test_before_the_first_task_there_is_no_slice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cgroup.procs").touch()
-    assert await CgroupFs(tmp_path).usages() == {}
+    monkeypatch.setattr(cgroupfs, "MOUNT", tmp_path)
+    assert await CgroupFs().usages() == {}
 
 
-async def test_a_device_has_the_name_that_it_has_in_dev_unless_it_was_unplugged(root: Path, tmp_path: Path) -> None:
+async def test_a_device_has_the_name_that_it_has_in_dev_unless_it_was_unplugged(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (group,) = root.rglob("solo5-task-web.service")
     (group / "io.stat").write_text("254:0 rbytes=1\n8:0 rbytes=2\n")
-    blocks = tmp_path / "sys/dev/block"
-    blocks.mkdir(parents=True)
+    blocks = tmp_path / "block"
+    blocks.mkdir()
+    monkeypatch.setattr(cgroupfs, "BLOCKS", blocks)
     (blocks / "254:0").symlink_to("../../devices/pci/block/vda")
-    found = await CgroupFs(root, sys=tmp_path / "sys").usages()
+    found = await CgroupFs().usages()
     assert set(found[TaskName("web")].disks or ()) == {"vda", "8:0"}
 
 
@@ -90,19 +96,21 @@ STAT = "41 (solo5-hvt) x) {state} 1 41 41 0 -1 4194304 99 0 0 0 5 6 0 0 20 0 {th
 
 @pytest.mark.parametrize("state, threads, stalled", [("Z", 2, True), ("Z", 1, False), ("S", 3, False), ("R", 1, False)])
 async def test_a_dead_leader_with_live_threads_is_stalled(
-    tmp_path: Path, state: str, threads: int, *, stalled: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, threads: int, *, stalled: bool
 ) -> None:
+    monkeypatch.setattr(cgroupfs, "PROC", tmp_path)
     (tmp_path / "41").mkdir()
     (tmp_path / "41" / "stat").write_text(STAT.format(state=state, threads=threads))
-    assert await CgroupFs(tmp_path, proc=tmp_path).stalled(41) is stalled
+    assert await CgroupFs().stalled(41) is stalled
 
 
-async def test_a_process_that_is_gone_is_not_stalled(tmp_path: Path) -> None:
-    assert not await CgroupFs(tmp_path, proc=tmp_path).stalled(41)
+async def test_a_process_that_is_gone_is_not_stalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroupfs, "PROC", tmp_path)
+    assert not await CgroupFs().stalled(41)
 
 
 async def test_controllers_are_those_of_the_unified_hierarchy(root: Path) -> None:
-    subject = CgroupFs(root)
+    subject = CgroupFs()
     assert list(await subject.controllers()) == []
     [procs] = root.rglob("cgroup.procs")
     (procs.parent / "cgroup.controllers").write_text("cpuset cpu memory\n")
@@ -119,31 +127,30 @@ def attributes(monkeypatch: pytest.MonkeyPatch) -> Attributes:
 
 
 @pytest.fixture(params=["unified", "hybrid"])
-def mount(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A cgroup file system; on a hybrid host it is one level deeper."""
+def scope(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The cgroup of a scope; on a hybrid host it is one level deeper."""
     top = tmp_path if request.param == "unified" else tmp_path / "unified"
     (top / SCOPE_GROUP.lstrip("/")).mkdir(parents=True)
     (top / "cgroup.procs").touch()
-    return tmp_path
+    monkeypatch.setattr(cgroupfs, "MOUNT", tmp_path)
+    return unified() + SCOPE_GROUP
 
 
-def test_what_was_written_is_read(attributes: Attributes, mount: Path) -> None:
-    marks = ScopeFields(mount)
-    assert marks.read(SCOPE_GROUP) == {}
-    marks.write(SCOPE_GROUP, FIELDS)
-    assert marks.read(SCOPE_GROUP) == FIELDS
+def test_what_was_written_is_read(attributes: Attributes, scope: str) -> None:
+    assert read_fields(scope) == {}
+    write_fields(scope, FIELDS)
+    assert read_fields(scope) == FIELDS
 
 
-def test_a_removed_cgroup_gets_no_attribute(attributes: Attributes, mount: Path) -> None:
-    ScopeFields(mount).write("/solo5.slice/other.scope", FIELDS)
+def test_a_removed_cgroup_gets_no_attribute(attributes: Attributes, scope: str) -> None:
+    write_fields(scope.replace("web", "other"), FIELDS)
     assert attributes.stored == {}
 
 
 @pytest.mark.parametrize("mark", [b"", b"oops", b"\xff", b"[]", b'{"a": 1}', b'{"a": ["b"]}'])
-def test_a_malformed_attribute_gives_no_fields(attributes: Attributes, mount: Path, mark: bytes) -> None:
-    marks = ScopeFields(mount)
-    marks.write(SCOPE_GROUP, FIELDS)
+def test_a_malformed_attribute_gives_no_fields(attributes: Attributes, scope: str, mark: bytes) -> None:
+    write_fields(scope, FIELDS)
     [key] = attributes.stored
     assert key[1] == ATTRIBUTE
     attributes.stored[key] = mark
-    assert marks.read(SCOPE_GROUP) == {}
+    assert read_fields(scope) == {}
