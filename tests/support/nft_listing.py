@@ -9,10 +9,10 @@ _COUNTED = re.compile(r"\n\s*elements = \{[^{}]*(ct count|limit rate)[^{}]*\}")
 """Guests with connections of their own, and with broadcasts."""
 
 
-_CONTACTED = re.compile(r"(set (?:contacted|dropped_\w+) \{[^{}]*?)\n\s*elements = \{[^{}]*\}")
-"""UDP ports of the host that had a flow; links with dropped packets."""
+_DROPPED = re.compile(r"(set dropped_\w+ \{[^{}]*?)\n\s*elements = \{[^{}]*\}")
+"""Links with dropped packets."""
 
 
 def settled(listing: str) -> str:
     """Of `nft --stateless list ruleset`."""
-    return _CONTACTED.sub(r"\1", _COUNTED.sub("", _OWNER.sub("", listing)))
+    return _DROPPED.sub(r"\1", _COUNTED.sub("", _OWNER.sub("", listing)))

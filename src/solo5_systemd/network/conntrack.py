@@ -55,16 +55,6 @@ class RedirectedPort:
     version: int = 4
 
 
-def udp_ports(version: int) -> frozenset[int]:
-    """Return the destination ports of all UDP flows of IPv4 or IPv6, as the first packet had them.
-
-    Raises:
-        OSError: nfnetlink refused a request.
-    """
-    with closing(NetlinkSocket(NETLINK_NETFILTER)) as netfilter:
-        return frozenset(map(_udp_port, _flows(netfilter, version, _filter(()))))
-
-
 def delete_udp_flows(redirected: Collection[RedirectedPort]) -> None:
     """Delete every UDP flow to these ports of the host whose destination is an earlier one.
 

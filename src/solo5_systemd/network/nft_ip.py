@@ -24,7 +24,6 @@ table ip solo5 {
     set unlisted { type ipv4_addr; counter; }
     map egress { type ipv4_addr : verdict; }
     set flows { type ipv4_addr; size 65535; flags dynamic; }
-    set contacted { type inet_service; size 65536; flags dynamic; }
     # Each address twice: a look-up finds whether two addresses are the same, and a guest's.
     set leased { type ipv4_addr . ipv4_addr; }
     set opened { type ipv4_addr; size 65535; flags dynamic, timeout; timeout 1m; }
@@ -72,17 +71,6 @@ table ip solo5 {
                 ct original ip daddr . ct original proto-dst timeout CLOSEDs } \\
             add @closed { ct reply ip saddr . ct reply proto-src . \\
                 ct reply ip daddr . ct reply proto-dst timeout CLOSEDs }
-    }
-    # The host's UDP ports that had a flow: the conntrack table is searched for stale flows of these only. Once for each
-    # flow: the kernel calls a nat chain for the first packet only, and none after the one that translates it. So these
-    # have the first priority that a nat chain can have.
-    chain arriving {
-        type nat hook prerouting priority -199; policy accept;
-        meta l4proto udp fib daddr type local add @contacted { udp dport }
-    }
-    chain departing {
-        type nat hook output priority -199; policy accept;
-        meta l4proto udp fib daddr type local add @contacted { udp dport }
     }
     # Packets from a link for 127.0.0.0/8 are not translated, so that the kernel drops them as martians.
     chain prerouting {

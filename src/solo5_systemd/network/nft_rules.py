@@ -26,11 +26,6 @@ FAMILIES = ("ip", "ip6", "bridge")
 FLOWS = "flows"
 """The dynamic set whose elements count a guest's open connections (`ct count`); the kernel adds and removes them."""
 
-CONTACTED = "contacted"
-"""The dynamic set of the host's UDP ports that had a flow since the tables were made, or since their flows were
-deleted. It has room for all ports: a port that is not in it had none.
-"""
-
 CLOSED_TIMEOUT_S = 10
 """The conntrack timeout of a closed TCP connection that a guest has opened."""
 

@@ -6,7 +6,7 @@ import json
 import socket
 import struct
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
@@ -14,7 +14,6 @@ import nftables
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.network import nft_elements, nft_rules
-from solo5_systemd.network.conntrack import udp_ports
 from solo5_systemd.network.drops import SETS, Dropped
 from solo5_systemd.network.model import IpAddress, LeaseState
 from solo5_systemd.network.modules import NF_TABLES, nft_hint, remedy
@@ -22,7 +21,6 @@ from solo5_systemd.network.nft_elements import ACTIVE, TABLE, Element, Ruleset
 from solo5_systemd.network.nft_listing import listed_elements, listed_rules, unquoted
 from solo5_systemd.network.nft_rules import (
     ANNOUNCEMENTS,
-    CONTACTED,
     FAMILIES,
     FLOWS,
     STRANGERS,
@@ -39,8 +37,6 @@ from solo5_systemd.network.raw_netlink import (
 
 # linux/netfilter/nfnetlink.h, nf_tables.h: subsystem 10, its messages, the group that announces them.
 _GETGEN, _GETELEMENT = 10 << 8 | 16, 10 << 8 | 13
-_LOOKUPS_MAX = 32
-"""Lookups of elements in one system call: replies and acknowledgements of all fit into the receive buffer."""
 _GROUP_NFTABLES = 7
 _TABLE_NAME = 1  # NFTA_TABLE_NAME, and the table's name in chains, rules, sets and elements alike
 _GEN_ID = 1
@@ -52,7 +48,6 @@ _NFGENMSG = struct.Struct("=BBH")
 
 _MODULES = ("nf_tables", "nft_chain_nat", "nft_ct", "nft_masq", "nft_nat", "nft_limit", "nft_connlimit")
 
-_TABLE_OF = {4: "ip", 6: "ip6"}
 _BRIDGE, _IFNAMSIZ = 0, 16
 _FAMILY_OF = {4: socket.AF_INET, 6: socket.AF_INET6, _BRIDGE: 7}  # NFPROTO_BRIDGE
 
@@ -113,13 +108,11 @@ class Tables:
         self._generation: int | None = None  # None: unknown until the tables are listed
         self._built: Mapping[str, list[object]] = {}
         self._flows_are_lost = False
-        self._earlier: dict[int, frozenset[int]] = {}  # UDP ports with flows from before the tables, by IP version
 
     def replace(self, ruleset: Ruleset) -> None:
         """Replace all tables in one transaction; retry if another program commits before they are verified."""
         commands = nft_rules.replace(ruleset, owned=self.owned, announced=self.announces)
         self._flows_are_lost = any(record.state is LeaseState.ATTACHED for record in ruleset.records)
-        self._earlier = {}
         try:
             for _ in range(_REPLACE_ATTEMPTS):
                 if self._build(commands, self._current_generation()):
@@ -257,7 +250,7 @@ class Tables:
         """Delete from dynamic sets what packets have added for some taps; costs a netlink message for each of both."""
         for tap in taps:
             for name in names:
-                if self._built and self._look_up(name, [_link_key(tap)], _BRIDGE)[0]:
+                if self._built and self._has(name, _link_key(tap), _BRIDGE):
                     with suppress(HostError):  # it has timed out since
                         self._change(f'delete element bridge {TABLE} {name} {{ "{tap}" }}')
 
@@ -268,52 +261,15 @@ class Tables:
         """
         if self._flows_are_lost:
             return True
-        return self._look_up(FLOWS, [address.packed], address.version)[0]
+        return self._has(FLOWS, address.packed, address.version)
 
-    def contacted(self, ports: Collection[int], version: int = 4) -> Sequence[int]:
-        """Return those of the host's UDP ports that may have flows; costs one netlink message for each, many at once.
-
-        All of them without tables, or where the conntrack table cannot be read. After a replacement of the tables the
-        first call dumps the UDP flows of the conntrack table, once for each version of IP.
-        """
-        if not ports or not self._built:
-            return tuple(ports)
-        if version not in self._earlier:
-            try:
-                self._earlier[version] = udp_ports(version)
-            except OSError:  # the deletion of the flows fails, too, and is logged
-                return tuple(ports)
-        earlier = self._earlier[version]
-        recorded = self._recorded([port for port in ports if port not in earlier], version)
-        return [port for port in ports if port in earlier or port in recorded]
-
-    def forget(self, ports: Collection[int], version: int = 4) -> Sequence[Element]:
-        """Forget earlier flows of UDP ports; return the elements to delete, before the caller deletes the flows."""
-        if version in self._earlier:
-            self._earlier[version] -= frozenset(ports)
-        recorded = self._recorded(ports, version)
-        return [Element(family=_TABLE_OF[version], name=CONTACTED, key=(str(port),)) for port in recorded]
-
-    def reread_flows(self) -> None:
-        """Have the next `contacted` read the UDP flows again, such as after a deletion of flows that failed."""
-        self._earlier = {}
-
-    def _recorded(self, ports: Collection[int], version: int) -> Sequence[int]:
-        """Return those of the host's UDP ports that are in the set of contacted ones."""
-        found = self._look_up(CONTACTED, [port.to_bytes(2) for port in ports], version)
-        return [port for port, has in zip(ports, found, strict=True) if has]
-
-    def _look_up(self, name: str, values: Sequence[bytes], version: int) -> Sequence[bool]:
-        """Return for each of these elements whether a set has it; True if the kernel fails to look it up."""
-        requests = [(_GETELEMENT, 0, _lookup(name, version, value)) for value in values]
-        found: list[bool] = []
-        for first in range(0, len(requests), _LOOKUPS_MAX):
-            some = requests[first : first + _LOOKUPS_MAX]
-            try:
-                found += (code != errno.ENOENT for code in self._netfilter.run(some))
-            except OSError:
-                found += [True] * len(some)
-        return found
+    def _has(self, name: str, value: bytes, version: int) -> bool:
+        """Return whether a set has an element; True if the kernel fails to look it up."""
+        try:
+            [code] = self._netfilter.run([(_GETELEMENT, 0, _lookup(name, version, value))])
+        except OSError:
+            return True
+        return code != errno.ENOENT
 
     def close(self) -> None:
         """Close the netlink socket."""

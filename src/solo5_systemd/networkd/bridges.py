@@ -278,10 +278,3 @@ class Bridges:
             changed = {record.reservation.task: record for record in after}
             kept = (record for record in self._leases.records if record.reservation.task not in changed)
             self._tables.replace(replace(self.ruleset(), records=(*kept, *after)))
-
-    def delete_elements(self, elements: Iterable[Element]) -> None:
-        """Delete nftables elements that belong to no record; raises as `change_elements`."""
-        try:
-            self._tables.exchange(elements)
-        except HostError:
-            self.replace_tables()

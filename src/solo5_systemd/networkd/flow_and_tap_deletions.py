@@ -2,14 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_of, delete_udp_flows
 from solo5_systemd.network.model import IpAddress, Protocol, Reservation, destinations
 from solo5_systemd.network.namespaces import NetworkNamespace
-from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.settings.guest_routes import Routes
 
@@ -40,27 +41,18 @@ class Remains:
     namespace: NetworkNamespace | None = None
 
 
-def redirected(tables: Tables, reservations: Iterable[Reservation]) -> frozenset[RedirectedPort]:
-    """Return the published UDP ports of tasks that have flows, which may be to another destination than the guest."""
-    found: set[RedirectedPort] = set()
-    guests: dict[int, dict[int, IpAddress]] = {4: {}, 6: {}}
-    for held in reservations:
-        for port, address in udp_ports(held):
-            guests[address.version][port] = address
-    for version, guest_of in guests.items():
-        contacted = tables.contacted(guest_of, version)
-        found |= {RedirectedPort(port=port, guest=guest_of[port], version=version) for port in contacted}
-    return frozenset(found)
+def redirected(reservations: Iterable[Reservation], *, ended: bool = False) -> frozenset[RedirectedPort]:
+    """Return the published UDP ports of tasks, which may have flows to another destination than the guest.
 
-
-def udp_ports(reservation: Reservation) -> Sequence[tuple[int, IpAddress]]:
-    """Return the host's port and the guest's address of each published UDP port, once for each family."""
-    return [
-        (port.host_port, address)
-        for port in reservation.ports
+    With `ended`, to no guest: all their flows are stale.
+    """
+    return frozenset(
+        RedirectedPort(port=port.host_port, guest=None if ended else address, version=address.version)
+        for held in reservations
+        for port in held.ports
         if port.protocol is Protocol.UDP
-        for address in destinations(port, reservation.lease(port.nic))
-    ]
+        for address in destinations(port, held.lease(port.nic))
+    )
 
 
 class Deletions:
@@ -68,13 +60,9 @@ class Deletions:
 
     For a tap the kernel waits for an RCU grace period, and flows take a dump of the conntrack table. What waits
     for the same lock is deleted by one call.
-
-    Args:
-        on_failure: awaited after UDP flows could not be deleted.
     """
 
-    def __init__(self, on_failure: Callable[[], Awaitable[object]]) -> None:
-        self._on_failure = on_failure
+    def __init__(self) -> None:
         self._remains: list[Remains] = []
         self._lock = asyncio.Lock()
         self._redirected: frozenset[RedirectedPort] = frozenset()
@@ -91,11 +79,17 @@ class Deletions:
             if batch or any(link_index(lease.tap) for lease in remains.reservation.leases):
                 await asyncio.to_thread(_delete, batch or [remains])
 
-    async def delete_flows(self, redirected: frozenset[RedirectedPort], after_s: float = 0) -> None:
-        """Delete the stale flows of UDP ports, after some seconds."""
-        self._redirected |= redirected
+    async def delete_flows(
+        self, redirected: frozenset[RedirectedPort], after_s: float = 0, namespace: str = ""
+    ) -> None:
+        """Delete the stale flows of UDP ports after some seconds, in a namespace; empty: the host's own."""
+        if not namespace:
+            self._redirected |= redirected
         await asyncio.sleep(after_s)
-        await self._delete_queued(redirected)
+        if namespace:
+            await asyncio.to_thread(_delete_redirected_in, namespace, redirected)
+        else:
+            await self._delete_queued(redirected)
 
     async def _delete_queued(self, mine: frozenset[RedirectedPort]) -> None:
         """Delete the stale flows of these ports, and of all others that are queued."""
@@ -108,10 +102,14 @@ class Deletions:
             except OSError as error:
                 ports = sorted(each.port for each in redirected)
                 _log.warning("deleting conntrack entries of UDP ports %s failed: %s", ports, error.strerror)
-                await self._on_failure()
 
 
-def delete_redirected(redirected: frozenset[RedirectedPort]) -> None:
+def _delete_redirected_in(path: str, redirected: frozenset[RedirectedPort]) -> None:
+    with suppress(HostError), closing(NetworkNamespace(path)) as namespace, namespace.entered():
+        _delete_redirected(redirected)
+
+
+def _delete_redirected(redirected: frozenset[RedirectedPort]) -> None:
     """Delete the stale flows of UDP ports in another namespace than the host's, with which they end if that fails."""
     try:
         delete_udp_flows(redirected)
@@ -123,7 +121,7 @@ def delete_elsewhere(remains: Remains, namespace: NetworkNamespace) -> None:
     """Delete the flows and taps that a release has left in another namespace than the host's."""
     with namespace.entered():
         if remains.redirected:
-            delete_redirected(remains.redirected)
+            _delete_redirected(remains.redirected)
         _delete([remains])
 
 

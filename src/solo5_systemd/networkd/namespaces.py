@@ -19,7 +19,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_elements import Element
-from solo5_systemd.networkd.flow_and_tap_deletions import Remains, delete_redirected
+from solo5_systemd.networkd.flow_and_tap_deletions import Remains
 from solo5_systemd.networkd.leases import now
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.watches import Watches
@@ -124,19 +124,14 @@ class Namespaces:
             return state.preview(task, request)
 
     def attach(self, task: TaskName) -> frozenset[RedirectedPort]:
-        """Attach as `NetworkState.attach`; stale flows of another namespace are deleted here."""
+        """Attach as `NetworkState.attach`."""
         path = self._tasks.get(task) or self._requested_namespace(task)
         with self._entered(path) as state:
             try:
-                redirected = state.attach(task)
+                return state.attach(task)
             finally:
                 if path and state.leases.get(task) is not None:  # also one whose attach failed and could not be undone
                     self._tasks[task] = path
-            if not path:
-                return redirected
-            if redirected:
-                delete_redirected(redirected)
-            return frozenset()
 
     def _requested_namespace(self, task: TaskName) -> str:
         """Return the path of the namespace that a released task had; empty: the host's own, or it is not released."""

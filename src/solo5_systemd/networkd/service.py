@@ -65,7 +65,7 @@ class Networkd:
         self._watches = Watches(asyncio.get_running_loop())
         self._state = await self._writer.run(self._make_state, self._watches)
         unfinished = await self._writer.run(self._state.recover)
-        self._deletions = Deletions(lambda: self._writer.run(self._state.host.flows_remain))
+        self._deletions = Deletions()
         self._service = Service(self._bus, INTERFACE, self._handlers(), self._is_needed)
         with closing(self._units):
             async with asyncio.TaskGroup() as self._tasks:
@@ -189,7 +189,8 @@ class Networkd:
         # Deferred, since the dump of all flows would be most of the cost of an attach. Flows to this guest stay; a UDP
         # client with a flow to an earlier guest reaches this one after the interval.
         if redirected:
-            self._tasks.create_task(self._deletions.delete_flows(redirected, FLOW_BATCH_INTERVAL_S))
+            where = attached.namespace if (attached := self._state.record(task)) else ""
+            self._tasks.create_task(self._deletions.delete_flows(redirected, FLOW_BATCH_INTERVAL_S, where))
         return []
 
     async def _move_ports(self, source: str, target: str) -> Sequence[object]:

@@ -29,7 +29,7 @@ from solo5_systemd.network.routes import overtaken
 from solo5_systemd.networkd.address_choice import Choice
 from solo5_systemd.networkd.dhcp_files import DhcpFiles
 from solo5_systemd.networkd.dormant_tasks import Waiting
-from solo5_systemd.networkd.flow_and_tap_deletions import Remains, redirected, udp_ports
+from solo5_systemd.networkd.flow_and_tap_deletions import Remains, redirected
 from solo5_systemd.networkd.held_ports import HeldPorts
 from solo5_systemd.networkd.leases import attached
 from solo5_systemd.networkd.overview import Overview
@@ -181,14 +181,14 @@ class NetworkState(Parts):
             self.leases.save(attached(record))
         for each in overtaken(self.bridges.networks.values(), record.reservation.leases):
             self.repairs.report_unrepaired(task, str(each))
-        return redirected(self.tables, [record.reservation])
+        return redirected([record.reservation])
 
     def redirected(self) -> frozenset[RedirectedPort]:
         """Return the UDP ports of all tasks that may have flows to another destination than the guest.
 
         Such a flow began while there were no tables, or a service that was killed has not deleted it.
         """
-        return redirected(self.tables, [record.reservation for record in self.leases.attached()])
+        return redirected(record.reservation for record in self.leases.attached())
 
     def begin_end(self, task: TaskName, frames: int | None) -> bool:
         """Have the kernel hold packets for a task that is to end and wait; return whether it is to be ended.
@@ -259,6 +259,7 @@ class NetworkState(Parts):
         record = self.leases.get(task) or record
         was_attached = record.state is LeaseState.ATTACHED
         again = record.state is LeaseState.RELEASING  # an earlier release may have failed to delete flows
+        ends = record.state is not LeaseState.RESERVED and not waits  # one that waits has the same address later
         if record.state is LeaseState.RESERVED:  # no unit has had it
             self.store.remove_request(task)
         if waits:
@@ -275,18 +276,10 @@ class NetworkState(Parts):
         for lease in own:
             if (network := self.bridges.networks.get(lease.network)) is not None:
                 self.links.delete_routes(lease, network, lease.limits.routes)
-        # After the deletion: no new flow reaches the task.
-        contacts: set[RedirectedPort] = set()
-        for version in (4, 6):
-            ports = [port for port, address in udp_ports(record.reservation) if address.version == version]
-            contacted = ports if again else self.tables.contacted(ports, version)
-            if was_attached and contacted:
-                self.bridges.delete_elements(self.tables.forget(contacted, version))
-            contacts |= {RedirectedPort(port=port, guest=None, version=version) for port in contacted}
         addresses = [address for lease in own for address in lease.addresses]
         return Remains(
             reservation=record.reservation,
-            redirected=frozenset(contacts),
+            redirected=redirected([record.reservation], ended=True) if ends else frozenset(),
             addresses=[address for address in addresses if again or self.tables.may_have_flows(address)],
             servers=addresses if self._served_tcp(record) else (),
             behind=tuple(route for lease in own for route in lease.limits.routes),
@@ -333,10 +326,6 @@ class NetworkState(Parts):
             return record
         self.move_ports(task, lender.reservation.task)
         return self.leases.get(task) or record
-
-    def flows_remain(self) -> None:
-        """Re-read conntrack at the next change; the last deletion of flows failed."""
-        self.tables.reread_flows()
 
     def end_release(self, task: TaskName) -> None:
         """Remove the networks without a lease, and the lease record of a task whose taps are deleted; not if it waits.
