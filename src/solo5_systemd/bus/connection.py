@@ -1,7 +1,7 @@
 """The connection to the system bus: it reconnects, limits calls in flight, and translates errors."""
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,9 +18,7 @@ dbus-daemon(1)), and listing 100 tasks takes 1000 small calls. Per peer, so that
 
 
 class Connection:
-    """A connection to the system bus. After a disconnect, the next call reconnects.
-
-    Match rules and subscriptions do not survive a reconnect. Callers add them again when `generation` changes.
+    """A connection to the system bus. After a disconnect, the next call reconnects, with the same match rules.
 
     Attributes:
         generation: number of connections so far.
@@ -33,6 +31,7 @@ class Connection:
         self._connecting = asyncio.Lock()
         self._closed = False
         self._listeners: list[Callable[[Message], None]] = []
+        self._rules: Counter[str] = Counter()
         self._in_flight: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_IN_FLIGHT))
         self.generation = 0
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -52,6 +51,8 @@ class Connection:
                 self.generation += 1
                 for listener in self._listeners:
                     self._bus.add_message_handler(listener)
+                for rule in self._rules if self._bus.connected else ():  # before any call on this connection
+                    self._bus.send(_of_bus("AddMatch", rule))
             return self._bus
 
     async def close(self) -> None:
@@ -119,20 +120,32 @@ class Connection:
             raise _error(reply)
         return list(reply.body)
 
-    async def match(self, *broadcast: str) -> None:
-        """Have the bus pass a broadcast on, on the current connection: its sender, interface and member.
+    async def match(self, sender: str, interface: str, member: str) -> None:
+        """Have the bus pass a broadcast on, from now on, over each connection that there is.
 
         Each rule names its sender: the bus passes no other user's broadcasts then, and `MessageBus` drops unicasts.
         """
-        await self._bus_call("AddMatch", *broadcast)
+        rule = _rule(sender, interface, member)
+        await self.connect()
+        await self.call(BUS, BUS_PATH, BUS, "AddMatch", "s", [rule])
+        self._rules[rule] += 1
 
-    async def unmatch(self, *broadcast: str) -> None:
-        """End what `match` began on the current connection."""
-        await self._bus_call("RemoveMatch", *broadcast)
+    def unmatch(self, sender: str, interface: str, member: str) -> None:
+        """End what one call of `match` began."""
+        rule = _rule(sender, interface, member)
+        self._rules[rule] -= 1
+        if not self._rules[rule]:
+            del self._rules[rule]
+        if self._bus is not None and self._bus.connected:
+            self._bus.send(_of_bus("RemoveMatch", rule))
 
-    async def _bus_call(self, call: str, sender: str, interface: str, member: str) -> None:
-        rule = f"type='signal',sender='{sender}',interface='{interface}',member='{member}'"
-        await self.call(BUS, BUS_PATH, BUS, call, "s", [rule])
+
+def _rule(sender: str, interface: str, member: str) -> str:
+    return f"type='signal',sender='{sender}',interface='{interface}',member='{member}'"
+
+
+def _of_bus(member: str, rule: str) -> Message:
+    return Message(destination=BUS, path=BUS_PATH, interface=BUS, member=member, signature="s", body=[rule])
 
 
 def _error(reply: Message) -> Exception:

@@ -11,7 +11,7 @@ nothing.
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from solo5_systemd.base.errors import HostError
@@ -40,9 +40,8 @@ class Jobs:
         self._dispatching = 0
         self._running = 0
         self._matching = asyncio.Lock()
-        self._matched = 0
+        self._is_matched = False
         self._linger: asyncio.TimerHandle | None = None
-        self._unmatching: asyncio.Future[None] | None = None
         connection.listen(self._received)
 
     async def run(self, member: str, signature: str, body: Sequence[Any], unix_fds: Sequence[int] = ()) -> str:
@@ -56,15 +55,15 @@ class Jobs:
             return await self._run(member, signature, body, unix_fds)
 
     async def _run(self, member: str, signature: str, body: Sequence[Any], unix_fds: Sequence[int]) -> str:
-        generation = await self._match()
+        async with self._matching:
+            if not self._is_matched:
+                await self._connection.match(*_REMOVED)
+                self._is_matched = True
         self._dispatching += 1
         try:
             reply = await unit_file_text.call(
                 self._connection, MANAGER_PATH, MANAGER, member, signature, body, unix_fds
             )
-            # The call went over a new connection, on which nothing is subscribed to JobRemoved yet.
-            if self._connection.generation != generation:
-                raise _broken(member)
             job = str(reply[0])
             early = self._early.get(job)
         finally:
@@ -81,29 +80,15 @@ class Jobs:
         await asyncio.wait((future, lost), timeout=JOB_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
         if future.done():
             return future.result()
+        self._waiting.pop(job, None)
         if lost.done():
-            raise _broken(member)
+            raise HostError(
+                f"the connection to the system bus broke during {member}.",
+                "Check that dbus is running: systemctl status dbus",
+            )
         raise HostError(
             f"systemd did not finish {member} within {JOB_TIMEOUT_S:.0f} seconds.", "See: systemctl list-jobs"
         )
-
-    async def _match(self) -> int:
-        """Match JobRemoved on the current connection. Idempotent.
-
-        Returns:
-            The connection's generation.
-
-        Raises:
-            HostError: the connection was lost.
-        """
-        async with self._matching:
-            await self._connection.connect()
-            generation = self._connection.generation
-            if self._matched != generation:
-                self._waiting.clear()  # their signals were lost with the previous connection, or are not waited for
-                await self._connection.match(*_REMOVED)
-                self._matched = generation
-            return generation
 
     @contextmanager
     def _keeping_rule(self) -> Iterator[None]:
@@ -117,19 +102,13 @@ class Jobs:
         finally:
             self._running -= 1
             if not self._running:
-                self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._begin_unmatch)
+                self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._unmatch)
 
-    def _begin_unmatch(self) -> None:
+    def _unmatch(self) -> None:
         self._linger = None
-        self._unmatching = asyncio.ensure_future(self._unmatch())
-
-    async def _unmatch(self) -> None:
-        async with self._matching:
-            if self._running or self._matched != self._connection.generation or self._connection.lost.done():
-                return  # a new job, or the rule was lost with its connection
-            self._matched = 0
-            with suppress(HostError):
-                await self._connection.unmatch(*_REMOVED)
+        if self._is_matched:
+            self._is_matched = False
+            self._connection.unmatch(*_REMOVED)
 
     def _received(self, message: Message) -> None:
         named = (message.message_type, message.interface, message.member, message.signature)
@@ -139,9 +118,3 @@ class Jobs:
                 self._early[job] = result
             if job in self._waiting:
                 self._waiting.pop(job).set_result(result)
-
-
-def _broken(member: str) -> HostError:
-    return HostError(
-        f"the connection to the system bus broke during {member}.", "Check that dbus is running: systemctl status dbus"
-    )

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,8 +131,6 @@ class Service:
         finally:
             subscriber.cancel()
             connection.ignore(received)
-            with suppress(HostError):
-                await connection.unmatch(interface, interface, member)
 
     async def _explained(self, error: RemoteError) -> HostError:
         """Return the cause of a failed call: service not installed, dependency missing, or the text of the error."""
@@ -172,14 +169,11 @@ class Service:
 
 
 async def _keep_subscribed(connection: Connection, interface: str, member: str) -> None:
-    """Match a signal on each new connection."""
-
-    async def subscribe() -> "asyncio.Future[None]":
-        await connection.connect()
-        lost = connection.lost
-        await connection.match(interface, interface, member)
-        return lost
-
-    while True:
-        lost = await retry(subscribe, HostError, interval_s=WATCH_INTERVAL_S)
-        await asyncio.wait((lost,))
+    """Match a signal, and reconnect after each end of the connection, until cancelled."""
+    await retry(lambda: connection.match(interface, interface, member), HostError, interval_s=WATCH_INTERVAL_S)
+    try:
+        while True:
+            await asyncio.wait((connection.lost,))
+            await retry(connection.connect, HostError, interval_s=WATCH_INTERVAL_S)
+    finally:
+        connection.unmatch(interface, interface, member)
