@@ -30,7 +30,6 @@ from solo5_systemd.network.model import (
     Lease,
     NicRequest,
     PortRequest,
-    Preview,
     Protocol,
     Request,
     Reservation,
@@ -274,7 +273,7 @@ class Client(Networkd):
 
     async def preview(  # type: ignore[override]
         self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
-    ) -> Preview:
+    ) -> tuple[Reservation, str]:
         return await super().preview(task, Request(nics=tuple(nics), ports=tuple(ports)))
 
     async def have(

@@ -181,11 +181,11 @@ async def test_a_preview_changes_nothing(service: Service) -> None:
     await service.restart()
     before = host_state()
     async with service.client() as client:
-        preview = await client.preview(TaskName("a"), (nic("service"),), (udp(5353),))
+        reservation, nft = await client.preview(TaskName("a"), (nic("service"),), (udp(5353),))
         assert host_state() == before
         lease = await client.lease("a", udp(5353))
-        assert preview.reservation.leases == (lease,)
-        added = preview.nft.splitlines()
+        assert reservation.leases == (lease,)
+        added = nft.splitlines()
         run("nft", *added[-1].replace("add ", "get ").split())
         await client.drop("a")
     assert "add element ip solo5 masqueraded { 10.153.0.0/24 }" in added

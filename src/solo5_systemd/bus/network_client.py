@@ -20,7 +20,6 @@ from solo5_systemd.network.model import (
     Lease,
     LeaseRecord,
     NetworkOverview,
-    Preview,
     Repair,
     Request,
     Reservation,
@@ -50,10 +49,10 @@ class Networkd(NetworkReader):
         (leases,) = await self._call("Reserve", task, document(request))
         return _reservation(task, leases, request)
 
-    async def preview(self, task: TaskName, request: Request) -> Preview:
-        """Return what `reserve` would return, and the firewall elements of `attach`; raises as `reserve`."""
+    async def preview(self, task: TaskName, request: Request) -> tuple[Reservation, str]:
+        """Return what `reserve` would return, and nft commands for the elements of `attach`; raises as `reserve`."""
         leases, nft = await self._call("Preview", task, document(request))
-        return Preview(reservation=_reservation(task, leases, request), nft=nft)
+        return _reservation(task, leases, request), nft
 
     async def attach(self, task: TaskName) -> None:
         """Make the task's own network namespace, and the taps and firewall elements of its reservation.

@@ -64,8 +64,8 @@ class Starter:
         self._backends.users.check_claim(workload.name, found.claim)
         if not found.request.nics:
             return found
-        seen = await self._backends.networks.preview(workload.name, found.request)
-        return replace(found.reserved(seen.reservation), nft=seen.nft)
+        reservation, nft = await self._backends.networks.preview(workload.name, found.request)
+        return replace(found.reserved(reservation), nft=nft)
 
     async def check_declared(self, workload: Workload) -> None:
         """Check what the preparation of a declared task checks, whether the task runs or not. Nothing is reserved.

@@ -5,7 +5,7 @@ import errno
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from ipaddress import IPv4Address, IPv4Network
-from typing import Any, TypeVar
+from typing import Any
 
 from solo5_systemd.base.dependencies import without_init
 from solo5_systemd.base.errors import HostError, TakenError
@@ -30,9 +30,6 @@ with without_init("pyroute2"):  # a database and a command line: 7 MB of memory,
     from pyroute2.netlink.exceptions import NetlinkError
 
 _IFA_F_NODAD = 2  # linux/if_addr.h
-
-
-T = TypeVar("T")
 
 
 class Links:
@@ -94,7 +91,7 @@ class Links:
             TakenError: another program's link has the bridge's name.
             HostError: the kernel refused.
         """
-        with _kernel_errors(f"bridge {network.bridge}"):
+        with kernel_errors(f"bridge {network.bridge}"):
             self._make_bridge(network)
             # Guests must not learn the host's other addresses; those of a network with IPv6 only, none (8).
             set_for_link("ipv4", network.bridge, "arp_ignore", "1" if network.ipv4 else "8")
@@ -134,7 +131,7 @@ class Links:
             TakenError: another program's link has the segment's name.
             HostError: the kernel refused.
         """
-        with _kernel_errors(f"bridge {segment}"):
+        with kernel_errors(f"bridge {segment}"):
             self._make_bridge(network, segment)
             set_for_link("ipv4", segment, "arp_ignore", "8")  # no reply: the first bridge has the gateway's address
             down, up = segment_link(segment)
@@ -157,12 +154,12 @@ class Links:
         Raises:
             HostError: the kernel refused.
         """
-        with _kernel_errors(f"bridge {name}"):
+        with kernel_errors(f"bridge {name}"):
             return self._link(name)
 
     def ports(self, bridge: str) -> frozenset[str]:
         """Return the names of all ports of a bridge; raises as `bridge`. pyroute2 would decode each of a thousand."""
-        with _kernel_errors(f"bridge {bridge}"):
+        with kernel_errors(f"bridge {bridge}"):
             wanted = rt.ifinfo(0, rt.number(rt.IFLA_MASTER, link_index(bridge)))
             return frozenset(rt.link_name(body) for _, body in self._socket.request(rt.GETLINK, NLM_DUMP, wanted))
 
@@ -172,7 +169,7 @@ class Links:
         These are its own, and those of machines behind its ports. Each is looked up: machines of the LAN can fill the
         forwarding database, and the kernel's time for a list of it grows with the square of its length.
         """
-        with _kernel_errors(f"bridge {bridge}"):
+        with kernel_errors(f"bridge {bridge}"):
             index = link_index(bridge)
             return frozenset(
                 mac for mac in macs for vlan in vlans if _is_of_others(taps.link_of_mac(self._socket, index, mac, vlan))
@@ -184,7 +181,7 @@ class Links:
         Raises:
             HostError: the kernel refused, or the task's namespace does not exist.
         """
-        with _kernel_errors(f"tap {lease.tap}"):
+        with kernel_errors(f"tap {lease.tap}"):
             # Another MTU than its own could change that of a joined bridge: it is the lowest of the ports.
             bridge = self._link(lease.bridge) if network.join else None
             mtu = min(TAP_MTU_MAX, bridge.mtu) if bridge else lease.mtu
@@ -194,22 +191,13 @@ class Links:
             # some eight seconds (5 s of NUD_DELAY, then three probes), unless the new guest asks for one meanwhile.
             self.neighbours.forget(network.bridge, lease.addresses)
 
-    def packets(self, lease: Lease, network: Network, do: Callable[[Neighbours, str, Lease], T]) -> T:
-        """Do what a method of `Neighbours` does with packets for a guest.
-
-        Raises:
-            HostError: the kernel refused.
-        """
-        with _kernel_errors(f"bridge {network.bridge}"):
-            return do(self.neighbours, network.bridge, lease)
-
     def route_behind(self, lease: Lease, network: Network, routes: Iterable[IpNetwork]) -> bool:
         """Route the ranges behind a guest to it; idempotent. Return whether a route was missing, and is added.
 
         A route of another program for the same range stays. Raises as `make_tap`.
         """
         added = False
-        with _kernel_errors(f"bridge {network.bridge}"):
+        with kernel_errors(f"bridge {network.bridge}"):
             for route in routes:
                 with _ignoring(errno.EEXIST):
                     self._route.route("add", **_behind(lease, network, route))
@@ -218,7 +206,7 @@ class Links:
 
     def delete_routes(self, lease: Lease, network: Network, routes: Iterable[IpNetwork]) -> None:
         """Delete the routes to the ranges behind a guest; idempotent. Raises as `make_tap`."""
-        with _kernel_errors(f"bridge {network.bridge}"):
+        with kernel_errors(f"bridge {network.bridge}"):
             for route in routes:
                 with _ignoring(errno.ESRCH):
                     self._route.route("del", **_behind(lease, network, route))
@@ -229,12 +217,12 @@ class Links:
         Raises:
             HostError: the kernel refused to show them.
         """
-        with _kernel_errors(f"tap {lease.tap}"):
+        with kernel_errors(f"tap {lease.tap}"):
             return taps.has_tap(self._socket, _tap(task, lease, network))
 
     def tap_states(self) -> Mapping[str, object]:
         """Return as `taps.states`; raises as `has_tap`."""
-        with _kernel_errors("taps"):
+        with kernel_errors("taps"):
             return taps.states(self._socket)
 
     def taps(self) -> frozenset[str]:
@@ -288,7 +276,7 @@ def delete_links(names: Iterable[str]) -> None:
     """
     indexes = {name: index for name in names if (index := link_index(name))}
     if indexes:
-        with _kernel_errors(f"links {', '.join(indexes)}"):
+        with kernel_errors(f"links {', '.join(indexes)}"):
             taps.delete(indexes.values())
 
 
@@ -361,7 +349,7 @@ def _ignoring(code: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _kernel_errors(link: str) -> Iterator[None]:
+def kernel_errors(link: str) -> Iterator[None]:
     """Turn errors of netlink and sysctls into a HostError that names the link."""
     try:
         yield

@@ -343,14 +343,6 @@ class Endpoint:
         return f"{self.protocol} {address}:{self.port}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Preview:
-    """The reservation that a request would get, and the nft commands that would add its elements."""
-
-    reservation: Reservation
-    nft: str
-
-
 def port_number(port: int) -> int:
     """Check a TCP or UDP port.
 

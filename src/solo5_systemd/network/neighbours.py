@@ -9,7 +9,6 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
-from pathlib import Path
 
 from solo5_systemd.network import rtnetlink as rt
 from solo5_systemd.network.derived_addresses import ASKER, link_local, octets
@@ -24,13 +23,13 @@ from solo5_systemd.network.raw_netlink import (
     attributes,
     is_type,
 )
+from solo5_systemd.network.sysctls import set_if_present
 
 # linux/rtnetlink.h, neighbour.h, if_link.h
 _GROUP_NEIGHBOURS = 3
 _NUD_INCOMPLETE, _NUD_REACHABLE, _NUD_PERMANENT = 0x01, 0x02, 0x80
 _IFLA_OPERSTATE, _OPERSTATE_UP = 16, 6
 
-_SYSCTLS = Path("/proc/sys/net")
 _SYSCTLS_OF_LOOKUPS = (
     ("ipv4/neigh/{}/app_solicit", "1"),
     ("ipv6/neigh/{}/app_solicit", "1"),
@@ -72,9 +71,7 @@ class Neighbours:
         not dropped when the link has no carrier: a bridge without a guest that runs.
         """
         for name, value in _SYSCTLS_OF_LOOKUPS:
-            path = _SYSCTLS / name.format(bridge)
-            if path.exists():  # not where the kernel lacks the family
-                path.write_text(value)
+            set_if_present(name.format(bridge), value)
         return self.forget(bridge, _addresses(lease))
 
     def forget(self, bridge: str, addresses: Iterable[IpAddress]) -> bool:

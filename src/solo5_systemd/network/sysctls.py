@@ -153,6 +153,11 @@ def write_sysctl(name: str, value: str) -> None:
 
 def set_for_link(family: str, link: str, name: str, value: str) -> None:
     """Set `conf/LINK/NAME`; a no-op where the kernel lacks the family (`ipv6.disable=1`)."""
-    path = _ROOT / family / "conf" / link / name
+    set_if_present(f"{family}/conf/{link}/{name}", value)
+
+
+def set_if_present(name: str, value: str) -> None:
+    """Set a value below net; a no-op where the kernel lacks it."""
+    path = _ROOT / name
     if path.exists():
         path.write_text(value)

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import WAITING, TaskName
-from solo5_systemd.network.links import Links
+from solo5_systemd.network.links import Links, kernel_errors
 from solo5_systemd.network.model import Lease, LeaseRecord, LeaseState, Reservation
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.networkd.bridges import Bridges
@@ -116,8 +116,9 @@ class Waiting:
             HostError: the kernel refused.
         """
         record, networks = self._leases.get(task), self._bridges.networks
-        leases = record.reservation.leases if record else ()
-        return [self._links.packets(each, networks[each.network], do) for each in leases if each.network in networks]
+        leases = [each for each in (record.reservation.leases if record else ()) if each.network in networks]
+        with kernel_errors(f"the neighbours of task {task}"):
+            return [do(self._links.neighbours, networks[each.network].bridge, each) for each in leases]
 
     def links(self, lease: Lease) -> Sequence[str]:
         """Return the links between the host and a guest; safe in any thread."""

@@ -97,11 +97,7 @@ class Deletions:
             if not mine & self._redirected:
                 return  # no UDP port, or deleted by another task's batch
             redirected, self._redirected = self._redirected, frozenset()
-            try:
-                await asyncio.to_thread(delete_udp_flows, redirected)
-            except OSError as error:
-                ports = sorted(each.port for each in redirected)
-                _log.warning("deleting conntrack entries of UDP ports %s failed: %s", ports, error.strerror)
+            await asyncio.to_thread(_delete_redirected, redirected)
 
 
 def _delete_redirected_in(path: str, redirected: frozenset[RedirectedPort]) -> None:
@@ -110,18 +106,17 @@ def _delete_redirected_in(path: str, redirected: frozenset[RedirectedPort]) -> N
 
 
 def _delete_redirected(redirected: frozenset[RedirectedPort]) -> None:
-    """Delete the stale flows of UDP ports in another namespace than the host's, with which they end if that fails."""
     try:
         delete_udp_flows(redirected)
     except OSError as error:
-        _log.warning("deleting conntrack entries failed: %s", error.strerror)
+        ports = sorted(each.port for each in redirected)
+        _log.warning("deleting conntrack entries of UDP ports %s failed: %s", ports, error.strerror)
 
 
 def delete_elsewhere(remains: Remains, namespace: NetworkNamespace) -> None:
     """Delete the flows and taps that a release has left in another namespace than the host's."""
     with namespace.entered():
-        if remains.redirected:
-            _delete_redirected(remains.redirected)
+        _delete_redirected(remains.redirected)
         _delete([remains])
 
 

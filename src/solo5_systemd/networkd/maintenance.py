@@ -118,7 +118,8 @@ class Maintenance:
     async def _check_units(self) -> None:
         """Look for ends that no event has reported, and for releases that failed."""
         self._units_checked_at = now()
-        await self._core.writer.run(self._host.bind_missing_ports)
+        # Those that another process had bound when the service started.
+        await self._core.writer.run(self._host.ports.bind_missing, self._host.leases.published_ports())
         try:
             await self._core.writer.run(self._core.state.repair_others)
             await self._core.writer.run(self._host.repairs.repair_unannounced)

@@ -17,18 +17,17 @@ FRUITLESS_MAX = 10
 """Requests one after the other that free nothing: the swap is slower than that, or the pages stay."""
 
 
-def reclaim(control_group: str, wanted: Callable[[], bool], mount: str = MOUNT) -> int:
+def reclaim(control_group: str, wanted: Callable[[], bool]) -> int:
     """Have the kernel reclaim the memory of a cgroup (memory.reclaim of cgroup v2, Linux 5.19).
 
     Args:
         control_group: ControlGroup= of the unit.
         wanted: returns whether the task sleeps still.
-        mount: of cgroup v2.
 
     Returns:
         The bytes by which the cgroup has less memory than before; 0 where it may not be swapped, or the kernel cannot.
     """
-    directory = Path(f"{mount}{control_group}")
+    directory = Path(f"{MOUNT}{control_group}")
     with suppress(OSError, ValueError):  # cgroup v1; the unit is over
         if (directory / "memory.swap.max").read_text().strip() == "0":
             return 0

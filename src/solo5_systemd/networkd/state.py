@@ -49,6 +49,7 @@ class NetworkState(Parts):
     match the files.
 
     Attributes:
+        ports: its published ports.
         dhcp: the files of the DHCP servers.
         repairs: of what other programs change.
         sleepers: the tasks that may sleep.
@@ -66,7 +67,7 @@ class NetworkState(Parts):
     ) -> None:
         """Make the state of a namespace as `Parts`, with its published ports."""
         super().__init__(links, settings, namespace, reserved)
-        self._ports = ports
+        self.ports = ports
         self.dhcp = DhcpFiles(self.store.own / "dhcp")  # remains empty in another namespace: no network there has DHCP
         self.repairs = Repairs(self)
         self.sleepers = Sleepers(self.leases, self.bridges, self.tables)
@@ -87,8 +88,6 @@ class NetworkState(Parts):
             HostError: the host lacks a resource, such as a free range.
         """
         reservation, networks = self._find_or_choose(task, request)
-        if reservation.idle_s:
-            self.sleepers.check(reservation, networks)
         held = self.leases.get(task)
         if held is not None and held.waits and held.names != request.names:
             self.leases.save(held := replace(held, names=request.names))
@@ -125,24 +124,22 @@ class NetworkState(Parts):
         """Bind the ports of a reservation and write its record, with the networks that it creates."""
         record = self.leases.reserved(reservation, names)
         ports = host_ports(reservation)
-        self._ports.bind(ports)
+        self.ports.bind(ports)
         try:
             for network in networks:
                 self.bridges.add(network)
             self.leases.save(record)
         except Solo5Error:
             if self.leases.get(reservation.task) is None:  # without a record, no release would close these port sockets
-                self._ports.release(ports)
+                self.ports.release(ports)
             raise
         return record
 
     def preview(self, task: TaskName, request: Request) -> tuple[Reservation, Sequence[Element]]:
         """Return the result of `reserve` and the nftables elements that `attach` would add; changes nothing."""
         reservation, networks = self._find_or_choose(task, request)
-        if reservation.idle_s:
-            self.sleepers.check(reservation, networks)
         if self.leases.get(task) is None:
-            self._ports.check(host_ports(reservation))
+            self.ports.check(host_ports(reservation))
         before = self.bridges.ruleset()
         known = set(nft_elements.elements(before))
         record = attached(self.leases.reserved(reservation, request.names))
@@ -171,7 +168,7 @@ class NetworkState(Parts):
             except Solo5Error:
                 self._undo_attach(record.reservation)
                 if held is None:
-                    self._ports.release(host_ports(record.reservation))
+                    self.ports.release(host_ports(record.reservation))
                     _attempt_each(f"the reservation of task {task}", lambda: self.end_release(task))
                 raise
         else:  # a second start: its unit gets as long to run as the first one's
@@ -268,7 +265,7 @@ class NetworkState(Parts):
             ended = replace(record, state=LeaseState.RELEASING)
             self.leases.save(ended)
             self.waiting.forget(record.reservation)
-            self._ports.release(host_ports(record.reservation))
+            self.ports.release(host_ports(record.reservation))
             self.bridges.change_elements([record], [ended])
         if was_attached or again:
             self.dhcp.remove(record.reservation, self.bridges.networks)
@@ -356,7 +353,7 @@ class NetworkState(Parts):
             self.leases.remember(record if is_whole else replace(record, state=LeaseState.RELEASING))
         self.leases.resolve_moves()
         self._apply_changed_policies()
-        self._ports.restore(self.leases.published_ports())
+        self.ports.restore(self.leases.published_ports())
         self.bridges.up = {
             name for name, each in self.bridges.networks.items() if not each.join and self.links.has_bridge(each)
         }
@@ -393,14 +390,13 @@ class NetworkState(Parts):
         self.tables.close()
         self.store.remove_namespace()
 
-    def bind_missing_ports(self) -> None:
-        """Retry to bind published ports that another process had bound when the service started."""
-        self._ports.bind_missing(self.leases.published_ports())
-
     def _find_or_choose(self, task: TaskName, request: Request) -> tuple[Reservation, Sequence[Network]]:
         """Return the task's existing reservation or a new one, and the networks that it would create."""
         held = self.leases.same(task, request)
-        return self._choice.choose(task, request) if held is None else (held, ())
+        reservation, networks = self._choice.choose(task, request) if held is None else (held, ())
+        if reservation.idle_s:
+            self.sleepers.check(reservation, networks)
+        return reservation, networks
 
     def _attach(self, record: LeaseRecord) -> None:
         reservation = record.reservation

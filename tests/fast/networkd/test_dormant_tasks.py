@@ -59,25 +59,21 @@ class Bridges:
 class Service:
     """The tasks that wait, with directories of their own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fifos = directory / "fifos"
         self.fifos.mkdir()
         self.bridges, self.held = Bridges(), list[str]()
         self.leases = Leases(cast(Any, SimpleNamespace(save_lease_record=lambda record: None)))
         self.leases.save(RECORD)
-        links = SimpleNamespace(packets=lambda lease, network, do: lease.nic in self.held)
-        self.waiting = Waiting(
-            self.leases,
-            cast(Any, self.bridges),
-            cast(Any, links),
-        )
+        for each in ("hold", "refuse"):
+            monkeypatch.setattr(Neighbours, each, lambda _, bridge, lease: lease.nic in self.held)
+        monkeypatch.setattr(dormant_tasks, "FIFOS", self.fifos)
+        self.waiting = Waiting(self.leases, cast(Any, self.bridges), cast(Any, SimpleNamespace(neighbours=None)))
 
 
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
-    made = Service(tmp_path)
-    monkeypatch.setattr(dormant_tasks, "FIFOS", made.fifos)
-    return made
+    return Service(tmp_path, monkeypatch)
 
 
 @pytest.fixture

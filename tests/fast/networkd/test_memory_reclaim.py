@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from solo5_systemd.networkd import memory_reclaim
 from solo5_systemd.networkd.memory_reclaim import CHUNK, FRUITLESS_MAX, WRITING_INTERVAL_S, reclaim
 
 GROUP = "/solo5.slice/web.service"
@@ -17,7 +18,8 @@ class Group:
     """A cgroup whose memory is reclaimed by as much as is asked for, down to what cannot be swapped."""
 
     def __init__(self, mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.mount, self.directory = str(mount), mount / GROUP[1:]
+        monkeypatch.setattr(memory_reclaim, "MOUNT", str(mount))
+        self.directory = mount / GROUP[1:]
         self.directory.mkdir(parents=True)
         self.asked, self.least = list[int](), 0
         self.put("memory.swap.max", "max")
@@ -55,7 +57,7 @@ class Group:
 
     def reclaim(self, wanted: Callable[[], bool] = lambda: True) -> int:
         before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-        found = reclaim(GROUP, wanted, self.mount)
+        found = reclaim(GROUP, wanted)
         assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
         return found
 

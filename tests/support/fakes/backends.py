@@ -34,7 +34,6 @@ from solo5_systemd.network.model import (
     LeaseRecord,
     LeaseState,
     NetworkOverview,
-    Preview,
     RecordedRepair,
     Repair,
     Request,
@@ -446,10 +445,10 @@ class FakeNetworks(Networkd):
             self.held[task] = self._reservation(task, request)
         return self.held[task]
 
-    async def preview(self, task: TaskName, request: Request) -> Preview:
+    async def preview(self, task: TaskName, request: Request) -> tuple[Reservation, str]:
         self.namespaces[task] = request.namespace
         async with self._steps.step("preview network"):
-            return Preview(reservation=self._reservation(task, request), nft="add element …")
+            return self._reservation(task, request), "add element …"
 
     def _reservation(self, task: TaskName, request: Request) -> Reservation:
         leases = (
