@@ -108,7 +108,7 @@ import sys
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import links as netlink
-from solo5_systemd.networkd import leases, main as program, maintenance, service
+from solo5_systemd.networkd import leases, main as program, maintenance, task_units
 
 async def over(self, tasks):
     return frozenset(tasks)
@@ -118,8 +118,8 @@ def fail(links):
     raise HostError("not now.")
 
 delete, netlink.delete_links = netlink.delete_links, fail
-leases.ATTACH_TIMEOUT_S = service.UNIT_CHECK_INTERVAL_S = 1
-service.TaskUnits.over = over
+leases.ATTACH_TIMEOUT_S = maintenance.UNIT_CHECK_INTERVAL_S = 1
+task_units.TaskUnits.over = over
 sys.exit(program.main())
 """
 """The service, with one failing deletion of links, a check of units every second, and no running units."""
@@ -143,7 +143,7 @@ from solo5_systemd.networkd import leases, main as program, maintenance, namespa
 
 time, over, called, looked = 100, threading.Event(), threading.Event(), threading.Event()
 leases.now = maintenance.now = namespaces.now = lambda: time
-service.UNIT_CHECK_INTERVAL_S = 1
+maintenance.UNIT_CHECK_INTERVAL_S = 1
 attach, make_tap, expired = service.Networkd._attach, program.Links.make_tap, namespaces.Namespaces.expired
 
 async def until_called(self):

@@ -340,8 +340,8 @@ async def test_a_tap_that_its_tender_removes_is_restored_and_reported(apart: Ser
 CHECK_INTERVAL_S = 6
 PROGRAM = f"""
 import sys
-from solo5_systemd.networkd import main as program, service
-service.UNIT_CHECK_INTERVAL_S = {CHECK_INTERVAL_S}
+from solo5_systemd.networkd import main as program, maintenance
+maintenance.UNIT_CHECK_INTERVAL_S = {CHECK_INTERVAL_S}
 sys.exit(program.main())
 """
 

@@ -18,6 +18,9 @@ from solo5_systemd.dbus.message_bus import MessageBus
 if TYPE_CHECKING:
     import argparse
 
+NOTICE = 5
+"""A priority of syslog(3)."""
+
 EXIT_RESTART = 75
 """The exit status after which systemd restarts the service (RestartForceExitStatus=): EX_TEMPFAIL of sysexits(3)."""
 
@@ -77,7 +80,7 @@ def _log_to_journal() -> None:
 def log_about(unit: str, text: str, *, priority: int = 3, message_id: str = "") -> None:
     """Log an error about a unit of systemd, for `journalctl -u` and `systemctl status` of that unit (_UID=0 only).
 
-    `priority`: another one, as in syslog(3).
+    `priority`: another one, such as NOTICE.
     """
     identifier = {"SYSLOG_IDENTIFIER": "solo5-systemd", "OBJECT_SYSTEMD_UNIT": unit}
     if message_id:

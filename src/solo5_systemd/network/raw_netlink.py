@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from solo5_systemd.base.errors import DependencyError, HostError
 from solo5_systemd.network.modules import NF_TABLES, remedy
@@ -34,8 +34,7 @@ _LOADS = {2: 0x28, 4: 0x20}
 _EQUALS, _HAS_BITS = 0x15, 0x45
 
 
-@dataclass(frozen=True, kw_only=True)
-class Condition:
+class Condition(NamedTuple):
     """A condition of a socket filter (BPF) on a number of a message, which is in host order.
 
     Attributes:
@@ -54,18 +53,17 @@ class Condition:
 
 def is_type(kind: int) -> Condition:
     """Return the condition that a message has a type."""
-    return Condition(offset=4, size=2, test=_EQUALS, value=socket.htons(kind))
+    return equals(4, kind, 2)
 
 
 def equals(offset: int, value: int, size: int = 4) -> Condition:
     """Return the condition that a number has a value."""
-    swapped = socket.htons(value) if size == 2 else socket.htonl(value)
-    return Condition(offset=offset, size=size, test=_EQUALS, value=swapped)
+    return Condition(offset, size, _EQUALS, socket.htons(value) if size == 2 else socket.htonl(value))
 
 
 def has_bits(offset: int, bits: int, *, negated: bool = False) -> Condition:
     """Return the condition that a number of four bytes has any, or with `negated` none, of some bits."""
-    return Condition(offset=offset, size=4, test=_HAS_BITS, value=socket.htonl(bits), negated=negated)
+    return Condition(offset, 4, _HAS_BITS, socket.htonl(bits), negated)
 
 
 class NetlinkSocket:

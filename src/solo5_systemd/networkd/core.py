@@ -27,5 +27,5 @@ class Core:
     writer: SerialThread
     units: TaskUnits
     watches: Watches
-    tasks: asyncio.TaskGroup
+    tasks: asyncio.TaskGroup = field(default_factory=asyncio.TaskGroup)
     locks: KeyedLocks[TaskName] = field(default_factory=KeyedLocks)

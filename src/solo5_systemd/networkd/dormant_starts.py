@@ -13,7 +13,7 @@ from solo5_systemd.base.concurrency import begin, gather
 from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.dbus.process import log_about
+from solo5_systemd.dbus.process import NOTICE, log_about
 from solo5_systemd.network.announcements import Packets
 from solo5_systemd.network.link_watches import CarrierWatch
 from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, LeaseState
@@ -39,8 +39,6 @@ ASK_INTERVAL_S = 0.05
 
 SETTLE_S = 0.02
 """Seconds from its answer until then: MirageOS answers just before it listens to its ports, and refuses meanwhile."""
-
-_NOTICE = 5  # priority of syslog(3)
 
 ForPackets: TypeAlias = Callable[[Neighbours, str, Lease], object]
 """A method of `Neighbours` for the packets of one NIC: called with its bridge and lease."""
@@ -176,7 +174,7 @@ class Activation:
             if self._waiting.start(task):
                 self._limit.count(task)
                 text = f"task {task} is started: {reason}"
-                log_about(service_of(task), text, priority=_NOTICE)
+                log_about(service_of(task), text, priority=NOTICE)
             elif not self._waiting.is_expected(task):
                 return False
         self._begin_step(task, self._watch(task))

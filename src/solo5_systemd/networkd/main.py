@@ -1,12 +1,16 @@
 """The process of solo5-networkd, which D-Bus activates and which exits when no lease is left."""
 
+import asyncio
 import pwd
+from contextlib import closing
 
+from solo5_systemd.base.concurrency import SerialThread
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus import fdstore, process
 from solo5_systemd.dbus.message_bus import connect
 from solo5_systemd.network.links import Links
+from solo5_systemd.networkd.core import Core
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.held_ports import HeldPorts, UnheldPorts
 from solo5_systemd.networkd.namespaces import Namespaces
@@ -33,11 +37,12 @@ def main() -> int:
 async def _serve() -> bool:
     owner = _user_id(OWNER)
     ports = HeldPorts(fdstore.restored())
+    watches = Watches(asyncio.get_running_loop())
 
     def owner_of(task: TaskName) -> int:
         return Registry().uid(task) or owner
 
-    def make_state(watches: Watches) -> Namespaces:
+    def make_state() -> Namespaces:
         settings = CachedSettings(files.ETC)
         host = NetworkState(Links(owner_of), settings, ports)
 
@@ -59,14 +64,18 @@ async def _serve() -> bool:
 
         return Namespaces(host, make_other, watches)
 
-    bus = await connect()
-    networkd = Networkd(bus, make_state, TaskUnits(bus), DhcpServers(bus), idle=IDLE_TIMEOUT_S)
-    needed = await process.serve_with(
-        networkd.serve(),
-        # WATCHDOG=1 is sent only after the writer thread has run a job: the event loop alone would hide its hang.
-        process.watchdog(networkd.check_writer),
-        process.until_disconnected(bus),
-    )
+    async def serve() -> bool:
+        with closing(TaskUnits(bus)) as units:
+            core = Core(state=await writer.run(make_state), writer=writer, units=units, watches=watches)
+            return await Networkd(bus, core, DhcpServers(bus), idle=IDLE_TIMEOUT_S).serve()
+
+    async def check_writer() -> None:
+        await writer.run(int)
+
+    bus, writer = await connect(), SerialThread("writer")  # the only user of the sockets of the state
+    # WATCHDOG=1 is sent only after the writer thread has run a job: the event loop alone would hide its hang.
+    watchdog = process.watchdog(check_writer)
+    needed = await process.serve_with(serve(), watchdog, process.until_disconnected(bus))
     bus.disconnect()
     return needed
 

@@ -11,7 +11,7 @@ from solo5_systemd.network.model import Repair
 from solo5_systemd.networkd.core import Core
 from solo5_systemd.networkd.flow_and_tap_deletions import Deletions
 from solo5_systemd.networkd.leases import now
-from solo5_systemd.networkd.releases import Releases
+from solo5_systemd.networkd.releases import END_CHECK_INTERVAL_S, UNIT_CHECK_INTERVAL_S, Releases
 from solo5_systemd.networkd.sleep import Sleep
 
 BRIDGE_CHECK_INTERVAL_S = 0.5
@@ -26,7 +26,6 @@ class Maintenance:
 
     Args:
         report: awaited for each repair.
-        check_interval: seconds between two checks of units.
     """
 
     def __init__(
@@ -36,7 +35,6 @@ class Maintenance:
         sleep: Sleep,
         deletions: Deletions,
         report: Callable[[Repair], Awaitable[None]],
-        check_interval: float,
     ) -> None:
         self._core = core
         self._host = core.state.host
@@ -44,7 +42,8 @@ class Maintenance:
         self._sleep = sleep
         self._deletions = deletions
         self._report = report
-        self._check_interval = check_interval
+        # Between two checks of units, whose ends inotify tells.
+        self._check_interval = END_CHECK_INTERVAL_S if core.units.fileno() is None else UNIT_CHECK_INTERVAL_S
         self._units_checked_at = now()
 
     async def run(self, unfinished: Sequence[TaskName]) -> None:

@@ -11,7 +11,7 @@ from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.inotify import RemovedEntries
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.dbus.process import log_about
+from solo5_systemd.dbus.process import NOTICE, log_about
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.network.port_conflicts import host_ports
 from solo5_systemd.networkd import dormant_tasks
@@ -24,8 +24,6 @@ from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
 UNIT_CHECK_INTERVAL_S = 20
 END_CHECK_INTERVAL_S = 1.0
 """Interval of the first looks at a task whose run has ended, and whose unit is starting again; it doubles each time."""
-
-_NOTICE = 5  # priority of syslog(3)
 
 _log = logging.getLogger(__name__)
 
@@ -183,7 +181,7 @@ class Releases:
         elif waiting.is_waiting(task):
             if task not in self._without_run:  # else its run has just ended, or this was logged already
                 text = f"its socket unit has ended (systemctl status {task}.socket)"
-                log_about(service_of(task), f"task {task} is dormant no longer: {text}", priority=_NOTICE)
+                log_about(service_of(task), f"task {task} is dormant no longer: {text}", priority=NOTICE)
             self.release_without_run([task])
 
     # -- one task ------------------------------------------------------------------------------------------------

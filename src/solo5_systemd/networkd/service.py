@@ -3,17 +3,16 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from solo5_systemd.base.concurrency import SerialThread
 from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
-from solo5_systemd.base.names import TaskName, task_name
+from solo5_systemd.base.names import task_name
 from solo5_systemd.dbus.message_bus import MessageBus
 from solo5_systemd.dbus.network1 import INTERFACE
-from solo5_systemd.dbus.process import log_about
+from solo5_systemd.dbus.process import NOTICE, log_about
 from solo5_systemd.dbus.service import Handler, Service
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.model import LeaseState, Repair, Request, SleepChange
@@ -22,14 +21,10 @@ from solo5_systemd.networkd.core import Core
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.dormant_starts import Activation
 from solo5_systemd.networkd.flow_and_tap_deletions import FLOW_BATCH_INTERVAL_S, Deletions
-from solo5_systemd.networkd.leases import now
 from solo5_systemd.networkd.maintenance import Maintenance
-from solo5_systemd.networkd.namespaces import Namespaces
-from solo5_systemd.networkd.releases import END_CHECK_INTERVAL_S, UNIT_CHECK_INTERVAL_S, Releases
+from solo5_systemd.networkd.releases import Releases
 from solo5_systemd.networkd.sleep import Sleep
 from solo5_systemd.networkd.state import NetworkState
-from solo5_systemd.networkd.task_units import TaskUnits
-from solo5_systemd.networkd.watches import Watches
 from solo5_systemd.settings.records import document, record
 
 
@@ -40,54 +35,35 @@ class Networkd:
     kernel is slow to make run in other threads (`Deletions`).
 
     Args:
-        make_state: called in the writer thread, the only user of its sockets.
+        servers: of DHCP.
         idle: seconds without a call and a lease record after which the service exits.
     """
 
-    def __init__(
-        self,
-        bus: MessageBus,
-        make_state: Callable[[Watches], Namespaces],
-        units: TaskUnits,
-        servers: DhcpServers,
-        *,
-        idle: float,
-    ) -> None:
-        self._bus = bus
-        self._make_state = make_state
-        self._idle = idle
-        self._writer = SerialThread("writer")
-        self._units = units
+    def __init__(self, bus: MessageBus, core: Core, servers: DhcpServers, *, idle: float) -> None:
+        self._core = core
+        self._state, self._writer, self._units, self._locks = core.state, core.writer, core.units, core.locks
         self._servers = servers
+        self._idle = idle
+        self._deletions = Deletions()
+        self._service = Service(bus, INTERFACE, self._handlers(), self._is_needed)
+        self._activation = Activation(core)
+        self._releases = Releases(core, servers, self._deletions, self._activation)
+        self._sleep = Sleep(core, self._report_sleep)
 
     async def serve(self) -> bool:
         """Recover the state, answer calls, and return after `idle` seconds; see `dbus.service.Service.serve`."""
-        self._watches = Watches(asyncio.get_running_loop())
-        self._state = await self._writer.run(self._make_state, self._watches)
+        host, watches = self._state.host, self._core.watches
         unfinished = await self._writer.run(self._state.recover)
-        self._deletions = Deletions()
-        self._service = Service(self._bus, INTERFACE, self._handlers(), self._is_needed)
-        with closing(self._units):
-            async with asyncio.TaskGroup() as self._tasks:
-                needed = await self._serve(self._state, unfinished)
-        return needed
-
-    async def _serve(self, state: Namespaces, unfinished: Sequence[TaskName]) -> bool:
-        core = Core(state=state, writer=self._writer, units=self._units, watches=self._watches, tasks=self._tasks)
-        self._locks = core.locks
-        self._activation = Activation(core)
-        self._releases = Releases(core, self._servers, self._deletions, self._activation)
-        self._sleep = Sleep(core, self._report_sleep)
-        interval = END_CHECK_INTERVAL_S if self._units.fileno() is None else UNIT_CHECK_INTERVAL_S
-        maintenance = Maintenance(core, self._releases, self._sleep, self._deletions, self._report, interval)
-        with self._watches.open(state.host, self._sleep.on_packets, self._activation.on_packets):
-            if state.host.dhcp.in_use or self._servers.running():
-                await self._releases.try_serve_dhcp()
-            with self._releases.watching(), self._activation.watching(), self._waking_all_at_a_stop():
-                await self._sleep.check()  # packets that were announced before this are counted
-                maintaining = self._tasks.create_task(maintenance.run(unfinished))
-                needed = await self._service.serve(self._idle)
-                maintaining.cancel()
+        maintenance = Maintenance(self._core, self._releases, self._sleep, self._deletions, self._report)
+        async with self._core.tasks as tasks:
+            with watches.open(host, self._sleep.on_packets, self._activation.on_packets):
+                if host.dhcp.in_use or self._servers.running():
+                    await self._releases.try_serve_dhcp()
+                with self._releases.watching(), self._activation.watching(), self._waking_all_at_a_stop():
+                    await self._sleep.check()  # packets that were announced before this are counted
+                    maintaining = tasks.create_task(maintenance.run(unfinished))
+                    needed = await self._service.serve(self._idle)
+                    maintaining.cancel()
         return needed
 
     def _is_needed(self) -> bool:
@@ -105,7 +81,7 @@ class Networkd:
                 loop.remove_signal_handler(signal.SIGTERM)
                 os.kill(os.getpid(), signal.SIGTERM)
 
-        loop.add_signal_handler(signal.SIGTERM, lambda: self._tasks.create_task(stop()))
+        loop.add_signal_handler(signal.SIGTERM, lambda: self._core.tasks.create_task(stop()))
         try:
             yield
         finally:
@@ -135,13 +111,9 @@ class Networkd:
                 return await handler(*arguments)
             finally:
                 if self._state.has_repairs:
-                    self._watches.wake.set()
+                    self._core.watches.wake.set()
 
         return handle
-
-    async def check_writer(self) -> None:
-        """Return once the writer thread has run a job, as a condition of the watchdog's keep-alive."""
-        await self._writer.run(now)
 
     async def _report(self, repair: Repair) -> None:
         await self._service.emit("Repaired", [list(repair.tasks), repair.what])
@@ -185,12 +157,12 @@ class Networkd:
         self._activation.attached(task)
         for port in await self._writer.run(self._state.host.absent_addresses, task):
             text = f"port {show_port(port)} is reached once this host has the address {port.host_ip}, which it has not"
-            log_about(service_of(task), text, priority=5)
+            log_about(service_of(task), text, priority=NOTICE)
         # Deferred, since the dump of all flows would be most of the cost of an attach. Flows to this guest stay; a UDP
         # client with a flow to an earlier guest reaches this one after the interval.
         if redirected:
             where = attached.namespace if (attached := self._state.record(task)) else ""
-            self._tasks.create_task(self._deletions.delete_flows(redirected, FLOW_BATCH_INTERVAL_S, where))
+            self._core.tasks.create_task(self._deletions.delete_flows(redirected, FLOW_BATCH_INTERVAL_S, where))
         return []
 
     async def _move_ports(self, source: str, target: str) -> Sequence[object]:

@@ -17,7 +17,7 @@ from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.journal_entry import IDLE_END
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.dbus.process import log_about
+from solo5_systemd.dbus.process import NOTICE, log_about
 from solo5_systemd.network.announced_packet import is_question
 from solo5_systemd.network.model import LeaseRecord, SleepChange
 from solo5_systemd.networkd.core import Core
@@ -34,8 +34,6 @@ SHARE_MAX = 0.01
 """The processor time of an idle task, in processors. Without packets, a guest has timers, and nothing to do."""
 
 IDLE = "no packet for its idle time"
-
-_NOTICE = 5  # priority of syslog(3)
 
 _log = logging.getLogger(__name__)
 
@@ -162,7 +160,7 @@ class Sleep:
         if self._busy.get(task) != run:
             self._busy[task] = run
             text = f"task {task} stays awake: it has no packets, and uses {share:.1%} of a processor"
-            log_about(service_of(task), f"{text} (at most {SHARE_MAX:.0%} to sleep)", priority=_NOTICE)
+            log_about(service_of(task), f"{text} (at most {SHARE_MAX:.0%} to sleep)", priority=NOTICE)
 
     def awake_because(self, task: TaskName) -> str:
         """Return what keeps a task awake; empty: it never sleeps, or does, or has not been looked at."""
@@ -227,7 +225,7 @@ class Sleep:
         if sleeps:
             return
         self._seen.pop(task, None)
-        log_about(service_of(task), f"task {task} sleeps until its next packet", priority=_NOTICE)
+        log_about(service_of(task), f"task {task} sleeps until its next packet", priority=NOTICE)
         await self._report(SleepChange(task=task, asleep=True, reason=reason))
         self._core.tasks.create_task(self._reclaim(task))
 
@@ -251,7 +249,7 @@ class Sleep:
             await self._core.units.forget_starts(task)
         self._seen.pop(task, None)
         text = f"task {task} ends until its next packet"
-        log_about(service_of(task), text, priority=_NOTICE, message_id=IDLE_END)
+        log_about(service_of(task), text, priority=NOTICE, message_id=IDLE_END)
 
     async def _reclaim(self, task: TaskName) -> None:
         group = await self._core.units.control_group(task)
@@ -318,7 +316,7 @@ class Sleep:
         self._seen.pop(task, None)
         self.expect(task)
         text = f"task {task} is awake after {max(0, slept):.0f} s asleep ({took:.1f} ms): {reason}"
-        log_about(service_of(task), text, priority=_NOTICE)
+        log_about(service_of(task), text, priority=NOTICE)
         await self._report(SleepChange(task=task, asleep=False, reason=reason))
 
     async def wake_all(self) -> None:
