@@ -2,7 +2,6 @@
 
 import os
 import socket
-import struct
 import sys
 from contextlib import suppress
 
@@ -14,7 +13,6 @@ from solo5_systemd.network.sysctls import IP_FORWARD
 # linux/rtnetlink.h, if_addr.h, netconf.h
 _GROUP_IPV4_ADDRESS, _GROUP_IPV6_ADDRESS, _GROUP_IPV4_NETCONF, _GROUP_IPV6_NETCONF = 5, 9, 24, 25
 _RTM_DELADDR, _RTM_NEWNETCONF = 21, 80
-_IFADDRMSG = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
 _FLAGS, _CHANGE = 24, 28  # of struct ifinfomsg, from the message's header on
 _IS_NEW = 1 << 31  # all bits are set for a new link
 _IFA_LABEL = 3
@@ -69,10 +67,10 @@ def _link_name(kind: int, body: bytes) -> str:
     """
     if kind == _RTM_DELADDR and body[:1] == bytes([socket.AF_INET6]):
         with suppress(OSError):
-            return socket.if_indextoname(_IFADDRMSG.unpack_from(body)[-1])
+            return socket.if_indextoname(rt.IFADDRMSG.unpack_from(body)[-1])
         return ""
     if kind == _RTM_DELADDR:
-        return os.fsdecode(attributes(body[_IFADDRMSG.size :]).get(_IFA_LABEL, b"").rstrip(b"\0").partition(b":")[0])
+        return os.fsdecode(attributes(body[rt.IFADDRMSG.size :]).get(_IFA_LABEL, b"").rstrip(b"\0").partition(b":")[0])
     return os.fsdecode(rt.link_attributes(body).get(rt.IFLA_IFNAME, b"").rstrip(b"\0"))
 
 

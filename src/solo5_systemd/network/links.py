@@ -58,15 +58,29 @@ class Links:
         self._socket.close()
         self.neighbours.close()
 
+    def link(self, name: str) -> Link | None:
+        """Return a link; None where no link has this name.
+
+        Raises:
+            HostError: the kernel refused.
+        """
+        index = link_index(name)
+        try:
+            return _link_of(self._route.get_links(index)[0]) if index else None
+        except (NetlinkError, OSError) as error:
+            if isinstance(error, NetlinkError) and error.code == errno.ENODEV:  # deleted after if_nametoindex(3)
+                return None
+            raise HostError(f"the kernel refused to show link {name}: {_reason(error)}.") from error
+
     def has_bridge(self, network: Network, segment: str = "") -> bool:
         """Return whether the network's first bridge or a segment of it exists, with the MAC of `bridge_mac`."""
-        link = self._link(segment or network.bridge)
+        link = self.link(segment or network.bridge)
         return link is not None and link.kind == "bridge" and link.mac == bridge_mac(network.name, segment)
 
     def is_whole(self, network: Network) -> bool:
         """Return whether the network's first bridge is up, and has its addresses, sysctl and, if shared, route."""
         bridge = network.bridge
-        link = self._link(bridge)
+        link = self.link(bridge)
         if link is None or not (link.up and self.has_bridge(network)):
             return False
         if network.ipv4 is not None and (
@@ -148,23 +162,14 @@ class Links:
             self._route.brport("set", index=link_index(up), learning=0)
             self._route.link("set", index=link_index(segment), state="up")
 
-    def bridge(self, name: str) -> Link | None:
-        """Return the link that a network is to join; None where no link has this name.
-
-        Raises:
-            HostError: the kernel refused.
-        """
-        with kernel_errors(f"bridge {name}"):
-            return self._link(name)
-
     def ports(self, bridge: str) -> frozenset[str]:
-        """Return the names of all ports of a bridge; raises as `bridge`. pyroute2 would decode each of a thousand."""
+        """Return the names of all ports of a bridge; raises as `link`. pyroute2 would decode each of a thousand."""
         with kernel_errors(f"bridge {bridge}"):
             wanted = rt.ifinfo(0, rt.number(rt.IFLA_MASTER, link_index(bridge)))
             return frozenset(rt.link_name(body) for _, body in self._socket.request(rt.GETLINK, NLM_DUMP, wanted))
 
     def known_macs(self, bridge: str, macs: Iterable[str], vlans: Collection[int]) -> frozenset[str]:
-        """Return those of some MAC addresses that a bridge has in some VLANs, and not as a guest's; raises as `bridge`.
+        """Return those of some MAC addresses that a bridge has in some VLANs, and not as a guest's; raises as `link`.
 
         These are its own, and those of machines behind its ports. Each is looked up: machines of the LAN can fill the
         forwarding database, and the kernel's time for a list of it grows with the square of its length.
@@ -183,7 +188,7 @@ class Links:
         """
         with kernel_errors(f"tap {lease.tap}"):
             # Another MTU than its own could change that of a joined bridge: it is the lowest of the ports.
-            bridge = self._link(lease.bridge) if network.join else None
+            bridge = self.link(lease.bridge) if network.join else None
             mtu = min(TAP_MTU_MAX, bridge.mtu) if bridge else lease.mtu
             alias = tap_alias(task, lease.nic)
             taps.make(self._socket, _tap(task, lease, network), uid=self._owner(task), mtu=mtu, alias=alias)
@@ -228,11 +233,11 @@ class Links:
     def taps(self) -> frozenset[str]:
         """Return the names of the macvlans of all taps, which have the prefix `s5-`."""
         names = (name for _, name in socket.if_nameindex() if name.startswith(TAP_PREFIX))
-        return frozenset(name for name in names if (link := self._link(name)) and link.kind in ("tun", "macvlan"))
+        return frozenset(name for name in names if (link := self.link(name)) and link.kind in ("tun", "macvlan"))
 
     def _is_port(self, name: str, bridge: str) -> bool:
         """Return whether a link exists, is up and is a port of a bridge."""
-        link = self._link(name)
+        link = self.link(name)
         return link is not None and link.up and link.master == link_index(bridge)
 
     def _make_bridge(self, network: Network, segment: str = "") -> None:
@@ -257,15 +262,6 @@ class Links:
             )
         if segment or network.ipv6 is None:
             set_for_link("ipv6", name, "disable_ipv6", "1")
-
-    def _link(self, name: str) -> Link | None:
-        index = link_index(name)
-        try:
-            return _link_of(self._route.get_links(index)[0]) if index else None
-        except (NetlinkError, OSError) as error:
-            if isinstance(error, NetlinkError) and error.code == errno.ENODEV:  # deleted after if_nametoindex(3)
-                return None
-            raise HostError(f"the kernel refused to show link {name}: {_reason(error)}.") from error
 
 
 def delete_links(names: Iterable[str]) -> None:

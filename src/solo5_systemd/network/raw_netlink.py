@@ -168,10 +168,7 @@ class NetlinkSocket:
                 skip = (0, left + 1) if not each.negated else (left + 1, 0)
                 instructions += [(_LOADS[each.size], 0, 0, each.offset), (each.test, *skip, each.value)]
             instructions.append((0x06, 0, 0, 0xFFFFFFFF))  # accept
-        program = b"".join(_BPF.pack(*instruction) for instruction in (*instructions, (0x06, 0, 0, 0)))  # drop
-        buffer = ctypes.create_string_buffer(program, len(program))
-        filtered = struct.pack("HP", len(program) // _BPF.size, ctypes.addressof(buffer))
-        self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, filtered)
+        attach_filter(self._socket, *instructions)
 
     def receive(self) -> Iterator[tuple[int, bytes]]:
         """Receive one batch of multicast messages, as message type and payload.
@@ -193,6 +190,14 @@ class NetlinkSocket:
             return found
         except OSError:  # ENOBUFS: messages were lost; EBADMSG
             return None
+
+
+def attach_filter(of: socket.socket, *instructions: tuple[int, int, int, int]) -> None:
+    """Have the kernel drop what a BPF program does not accept by one of its instructions (SO_ATTACH_FILTER)."""
+    program = b"".join(_BPF.pack(*instruction) for instruction in (*instructions, (0x06, 0, 0, 0)))  # drop
+    buffer = ctypes.create_string_buffer(program, len(program))
+    filtered = struct.pack("HP", len(program) // _BPF.size, ctypes.addressof(buffer))
+    of.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, filtered)
 
 
 def link_index(name: str) -> int:

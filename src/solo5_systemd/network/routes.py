@@ -27,7 +27,7 @@ from solo5_systemd.network.raw_netlink import (
 
 # linux/rtnetlink.h, if_addr.h
 _RTM_GETADDR, _RTM_GETROUTE = 22, 26
-_IFADDRMSG, _IFA_ADDRESS, _IFA_LOCAL = struct.Struct("=BBBBI"), 1, 2  # family, prefix length, flags, scope, link
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _RTMSG = struct.Struct("=BBBBBBBBI")  # family, bits of the destination, of the source, TOS, table, …, flags
 _RTA_DST, _RTA_OIF, _RTA_TABLE = 1, 4, 15
 _LOOKUP_TABLE, _FIB_MATCH = 0x1000, 0x2000
@@ -130,9 +130,9 @@ class Routes:
             )
 
     def _addresses(self, family: int) -> Iterator[_Address]:
-        for body in self._list("addresses", _RTM_GETADDR, _IFADDRMSG.pack(family, 0, 0, 0, 0)):
-            _, length, _, scope, link = _IFADDRMSG.unpack_from(body)
-            parts = attributes(body[_IFADDRMSG.size :])
+        for body in self._list("addresses", _RTM_GETADDR, rt.IFADDRMSG.pack(family, 0, 0, 0, 0)):
+            _, length, _, scope, link = rt.IFADDRMSG.unpack_from(body)
+            parts = attributes(body[rt.IFADDRMSG.size :])
             ip = parts.get(_IFA_LOCAL) or parts[_IFA_ADDRESS]  # that of IPv4 is the other end's on a link with two ends
             yield _Address(link=link, ip=ip, length=length, scope=scope)
 

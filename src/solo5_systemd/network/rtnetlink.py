@@ -16,6 +16,8 @@ MACVLAN = attribute(INFO_KIND, b"macvlan\0")
 
 IFINFOMSG = struct.Struct("=BxHiII")
 """Of a link: family, type, index, flags, changed flags."""
+IFADDRMSG = struct.Struct("=BBBBI")
+"""Of an address: family, prefix length, flags, scope, index."""
 NDMSG = struct.Struct("=BxxxiHBB")
 """Of a neighbour: family, index, state, flags, type."""
 

@@ -145,7 +145,7 @@ class Bridges:
         Raises:
             HostError: taps cannot become ports of it.
         """
-        return usable_bridge(network, self._links.bridge(network.bridge))
+        return usable_bridge(network, self._links.link(network.bridge))
 
     def is_usable(self, network: Network) -> bool:
         """Return whether taps can become ports of the bridge that a network joins."""

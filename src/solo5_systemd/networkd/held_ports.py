@@ -3,10 +3,8 @@
 systemd's file descriptor store keeps them over a restart of the service.
 """
 
-import ctypes
 import logging
 import socket
-import struct
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, ip_address
@@ -15,11 +13,10 @@ from solo5_systemd.base.errors import TakenError
 from solo5_systemd.dbus import fdstore
 from solo5_systemd.network.model import IpAddress, PortRequest, Protocol
 from solo5_systemd.network.port_conflicts import HELD_MAX, show_port
+from solo5_systemd.network.raw_netlink import attach_filter
 
 _KINDS = {Protocol.TCP: socket.SOCK_STREAM, Protocol.UDP: socket.SOCK_DGRAM}
 _IP_FREEBIND, _IPV6_FREEBIND = 15, 78  # linux/in.h, linux/in6.h
-_SO_ATTACH_FILTER = 26  # asm-generic/socket.h
-_DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # BPF_RET | BPF_K of linux/filter.h: no byte of the packet is kept
 
 
 def bind(port: PortRequest) -> socket.socket:
@@ -41,7 +38,7 @@ def bind(port: PortRequest) -> socket.socket:
         else:
             made.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
         if port.protocol is Protocol.UDP:
-            _drop_everything(made)
+            attach_filter(made)
         made.bind((str(port.host_ip or IPv4Address(0)), port.host_port))
     except OSError:
         made.close()
@@ -56,11 +53,6 @@ def is_free(port: PortRequest) -> bool:
     except OSError:
         return False
     return True
-
-
-def _drop_everything(made: socket.socket) -> None:
-    program = ctypes.create_string_buffer(_DROP_ALL, len(_DROP_ALL))
-    made.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(program)))
 
 
 BARRIER_TIMEOUT_S = 30

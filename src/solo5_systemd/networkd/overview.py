@@ -58,7 +58,7 @@ class Overview:
         """Return an overview with the state and the MTU of a joined bridge."""
         if overview.join is None:
             return overview
-        bridge = self._parts.links.bridge(overview.bridge)
+        bridge = self._parts.links.link(overview.bridge)
         return replace(overview, up=bridge is not None, mtu=bridge.mtu if bridge else 0)
 
 
