@@ -69,6 +69,8 @@ class Client:
         self.stream = Stream(address)
         self.datagrams = Datagrams(address)
         self._patience = patience
+        self._counted = 0
+        """The last datagram that was waited for: what is missing of those until then is not waited for again."""
 
     def run(self) -> None:
         while True:
@@ -92,10 +94,11 @@ class Client:
         sent, echoed = self.datagrams.sent, self.stream.echoed
         end = time.monotonic() + self._patience
         while time.monotonic() < end:
-            lost = sum(number <= sent for number in self.datagrams.missing)
-            if not lost and (self.stream.broken or self.stream.echoed > echoed):
+            is_whole = not any(self._counted < number <= sent for number in self.datagrams.missing)
+            if is_whole and (self.stream.broken or self.stream.echoed > echoed):
                 break
             self.exchange()
+        self._counted = sent
         lost = sum(number <= sent for number in self.datagrams.missing)
         tally = {"echoed": self.stream.echoed, "broken": self.stream.broken, "sent": sent, "lost": lost}
         print(json.dumps(tally), flush=True)
