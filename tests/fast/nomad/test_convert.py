@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from tests.fast.nomad.values import ALLOCATION, TASK_ID, port, task_config
+from tests.fast.nomad.values import ALLOCATION, TASK_ID, options_of, port, task_config
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, UnitKind
@@ -15,12 +15,11 @@ from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import MacAddress, NicRequest
 from solo5_systemd.nomad.config.msgpack_values import Logging
 from solo5_systemd.nomad.config.plugin import Defaults, PluginConfig
-from solo5_systemd.nomad.config.task import TaskOptions, task_options
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import convert
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.settings.node_limits import Tenant
-from solo5_systemd.settings.resolver import UNSET, resolver
+from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
 from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
 from solo5_systemd.task.placeholders import expand, verbatim
@@ -33,10 +32,6 @@ SERVICE = DeviceName("service")
 GROUP = wire.NetworkIsolationSpec.GROUP
 TASK = wire.NetworkIsolationSpec.TASK
 HOST = wire.NetworkIsolationSpec.HOST
-
-
-def options_of(task: wire.TaskConfig) -> TaskOptions:
-    return task_options(task.msgpack_driver_config)
 
 
 def workload(
@@ -133,26 +128,26 @@ def test_the_operators_defaults_hold_where_the_job_does_not_say() -> None:
 # --- what no unikernel can -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("user", ["", "solo5"])
-def test_the_user_that_every_tender_runs_as_may_be_requested(user: str) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        wire.TaskConfig(user=""),
+        wire.TaskConfig(user="solo5"),
+        wire.TaskConfig(network_isolation_spec=wire.NetworkIsolationSpec(mode=HOST)),
+        wire.TaskConfig(dns=wire.DNSConfig()),
+    ],
+    ids=["no user", "the user of every tender", "the host's network", "an empty dns block"],
+)
+def test_what_holds_for_every_task_may_be_requested(change: wire.TaskConfig) -> None:
     task = task_config()
-    task.user = user
-    assert workload(task) == workload(task_config())
-
-
-def test_a_group_on_the_hosts_network_is_what_every_task_is_in() -> None:
-    task = task_config()
-    task.network_isolation_spec.mode = HOST
+    task.MergeFrom(change)
     assert workload(task) == workload(task_config())
 
 
 @pytest.mark.parametrize(
     "change, words",
     [
-        (
-            lambda task: task.MergeFrom(wire.TaskConfig(user="root")),
-            "sets user 'root': every task runs as a user of its own",
-        ),
+        (lambda task: setattr(task, "user", "root"), "sets user 'root': every task runs as a user of its own"),
         (lambda task: task.mounts.add(task_path="/data"), "has a volume_mount (/data) that no block uses"),
         (
             lambda task: task.MergeFrom(
@@ -162,10 +157,7 @@ def test_a_group_on_the_hosts_network_is_what_every_task_is_in() -> None:
         ),
         (lambda task: task.devices.add(host_path="/dev/nvidia0"), "has a device (/dev/nvidia0)"),
         (lambda task: task.network_isolation_spec.MergeFrom(wire.NetworkIsolationSpec(mode=TASK)), '"bridge"'),
-        (
-            lambda task: task.dns.servers.append("1.1.1.1"),
-            "group with network.dns.servers, which reach a unikernel",
-        ),
+        (lambda task: task.dns.servers.append("1.1.1.1"), "group with network.dns.servers, which reach a unikernel"),
         (lambda task: task.dns.searches.append("lan"), "in a group with network.dns.searches, which reach a unikernel"),
         (lambda task: task.dns.options.append("ndots:2"), "in a group with network.dns.options (ndots:2)"),
     ],
@@ -204,12 +196,6 @@ def test_host_name_is_the_jobs_and_an_empty_egress_list_permits_nothing() -> Non
     made = workload(task_config(hostname="shop", egress=[], args=["{hostname}"]))
     assert (made.hostname, made.limits) == ("shop", Limits(egress=()))
     assert "config.hostname: host name 'a b' is not a domain name" in refusal(task_config(hostname="a b"))
-
-
-def test_empty_dns_block_sets_nothing() -> None:
-    task = with_dns()
-    task.dns.SetInParent()
-    assert workload(task).resolver == UNSET
 
 
 def test_name_servers_that_no_argument_has_are_refused_with_the_remedy() -> None:
@@ -277,13 +263,15 @@ def test_a_hard_limit_is_the_tasks_part_of_all_processors(part: float, cpus: flo
     assert workload(task).cpus == cpus
 
 
-def test_reserved_cores_are_the_tasks_own_whatever_else_is_set() -> None:
-    plugin = replace(PLUGIN, defaults=Defaults(properties=(("AllowedCPUs", "0-7"), ("TasksMax", "8"))))
+def test_reserved_cores_are_the_tasks_own_and_what_else_the_operator_sets_stays() -> None:
+    others = (("TasksMax", "8"), ("AllowedMemoryNodes", "0"), ("LogRateLimitBurst", "1000"))
+    plugin = replace(PLUGIN, defaults=Defaults(properties=(("AllowedCPUs", "0-7"), *others)))
     task = task_config()
+    task.stdout_path = "/alloc/logs/.web.stdout.fifo"
     task.resources.linux_resources.cpuset_cpus = "2-3"
-    made = workload(task, plugin)
+    made = workload(task, plugin, {0: "0-1,4-5", 1: "2-3,6-7"})
     assert made.slice == "solo5-reserved.slice"
-    assert dict(made.properties) == {"AllowedCPUs": "2-3", "TasksMax": "8"}
+    assert dict(made.properties) == {"AllowedCPUs": "2-3", **dict(others)}
 
 
 NODES = {0: "0-1,4-5", 1: "2-3,6-7", 8: "8-9"}
@@ -298,20 +286,6 @@ def test_memory_is_that_of_the_nodes_of_reserved_cores(cpus: str, nodes: Mapping
     assert "AllowedMemoryNodes" not in dict(workload(task, nodes=nodes).properties)
     task.resources.linux_resources.cpuset_cpus = cpus
     assert dict(workload(task, nodes=nodes).properties).get("AllowedMemoryNodes") == near
-
-
-def test_memory_nodes_that_are_set_are_not_those_of_the_reserved_cores() -> None:
-    plugin = replace(PLUGIN, defaults=Defaults(properties=(("AllowedMemoryNodes", "0"),)))
-    task = task_config()
-    task.resources.linux_resources.cpuset_cpus = "2-3"
-    assert dict(workload(task, plugin, NODES).properties)["AllowedMemoryNodes"] == "0"
-
-
-def test_the_operator_sets_another_console_rate() -> None:
-    plugin = replace(PLUGIN, defaults=Defaults(properties=(("LogRateLimitBurst", "1000"),)))
-    task = task_config()
-    task.stdout_path = "/alloc/logs/.web.stdout.fifo"
-    assert dict(workload(task, plugin).properties)["LogRateLimitBurst"] == "1000"
 
 
 def test_a_property_that_the_operator_does_not_allow_is_refused() -> None:
@@ -467,22 +441,16 @@ def test_the_console_goes_where_operator_job_and_nomad_agree(
     assert convert.logging_of(task, options_of(task), plugin) is logging
 
 
-def test_a_group_with_a_network_of_its_own_has_its_namespace() -> None:
+def test_a_group_with_a_network_of_its_own_has_its_namespace_and_its_name_servers() -> None:
     task = task_config()
     assert workload(task).namespace == ""
-    task.network_isolation_spec.mode = GROUP
-    task.network_isolation_spec.path = "/var/run/netns/group"
-    assert workload(task).namespace == "/var/run/netns/group"
-
-
-def test_name_servers_of_a_cni_network_are_no_request_of_the_job() -> None:
-    task = task_config()
     task.dns.servers.append("192.0.2.53")
     with pytest.raises(InvalidRequestError, match="network.dns.servers"):
         workload(task)
     task.network_isolation_spec.mode = GROUP
     task.network_isolation_spec.path = "/var/run/netns/group"
-    assert list(map(str, workload(task).resolver.servers)) == ["192.0.2.53"]
+    made = workload(task)
+    assert (made.namespace, [*map(str, made.resolver.servers)]) == ("/var/run/netns/group", ["192.0.2.53"])
 
 
 def test_name_servers_of_a_job_reach_a_guest_by_dhcp() -> None:

@@ -1,6 +1,4 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from solo5_systemd.nomad.config.msgpack_values import seconds
 
@@ -18,8 +16,3 @@ def test_durations_are_read_as_time_spans_of_systemd(text: str, value: float) ->
 def test_anything_else_is_refused_with_what_was_expected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration: expected a time span such as 30s"):
         seconds(text)
-
-
-@given(st.integers(0, 999), st.integers(0, 59), st.integers(0, 59))
-def test_the_parts_of_a_duration_add_up(hours: int, minutes: int, rest: int) -> None:
-    assert seconds(f"{hours}h{minutes}m{rest}s") == pytest.approx(hours * 3600 + minutes * 60 + rest)

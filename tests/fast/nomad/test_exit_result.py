@@ -11,7 +11,7 @@ from solo5_systemd.unit.outcome import Ending, Outcome
 
 Told = tuple[int | None, int | None, tuple[int, int, bool]]
 ENDINGS: dict[Ending, list[Told]] = {
-    Ending.EXITED: [(3, None, (3, 0, False))],
+    Ending.EXITED: [(0, None, (0, 0, False)), (3, None, (3, 0, False))],
     Ending.ABORTED: [(255, None, (255, 0, False))],
     Ending.TRAPPED: [(255, None, (255, 0, False)), (None, 11, (139, 11, False))],
     Ending.GUEST_OUT_OF_MEMORY: [(2, None, (2, 0, False)), (255, None, (255, 0, False))],
@@ -40,19 +40,19 @@ def test_code_and_signal_are_reported_and_the_sentence_where_they_do_not_suffice
     assert exit_error(outcome) == ("" if ending in PLAIN else "ended so")
 
 
-def test_success_is_zero_in_all_of_it() -> None:
-    outcome = Outcome(ending=Ending.EXITED, exit_code=0, sentence="the guest exited with 0", futile="nothing failed")
-    assert (exit_result(outcome).ByteSize(), exit_error(outcome)) == (0, "")
-
-
-@pytest.mark.parametrize("ending", [Ending.UNKNOWN, Ending.NOT_STARTED])
-def test_where_nothing_is_known_the_sentence_makes_it_a_failure(ending: Ending) -> None:
-    assert exit_error(Outcome(ending=ending, sentence="never started")) == "never started"
-
-
-def test_the_message_says_why_a_retry_cannot_help() -> None:
-    outcome = Outcome(ending=Ending.EXITED, exit_code=64, sentence="the guest exited with 64", futile="wrong arguments")
-    assert exit_error(outcome) == "the guest exited with 64; a retry cannot help: wrong arguments"
+@pytest.mark.parametrize(
+    "ending, code, futile, message",
+    [
+        (Ending.EXITED, 0, "nothing failed", ""),
+        (Ending.EXITED, 64, "wrong arguments", "ended so; a retry cannot help: wrong arguments"),
+        (Ending.UNKNOWN, None, "", "ended so"),
+        (Ending.NOT_STARTED, None, "", "ended so"),
+    ],
+)
+def test_a_failure_without_a_code_has_the_sentence_and_one_that_comes_again_says_why(
+    ending: Ending, code: int | None, futile: str, message: str
+) -> None:
+    assert exit_error(Outcome(ending=ending, exit_code=code, sentence="ended so", futile=futile)) == message
 
 
 def test_every_ending_is_tried() -> None:

@@ -90,6 +90,7 @@ def test_what_is_in_the_way_of_every_task_is_reported_in_one_sentence(change: di
     assert found.description.startswith(sentence)
 
 
+ADVICE = "Install Solo5 (opam install solo5), and put solo5-hvt of ABI 2 into one of /usr/bin."
 DROPPING = DroppingChain(name="ip filter FORWARD", bridges=("solo5-default",), remedy=("open it", "for good"))
 
 
@@ -101,7 +102,10 @@ DROPPING = DroppingChain(name="ip filter FORWARD", bridges=("solo5-default",), r
             {"driver.solo5.kvm": False, "driver.solo5.kvm.problem": "It is closed.", "driver.solo5.hvt": True},
         ),
         ({"console_problem": "journald stores none."}, {"driver.solo5.logging.problem": "journald stores none."}),
-        ({"tenders": (SPT,)}, {"driver.solo5.hvt": False, "driver.solo5.spt": True}),
+        (
+            {"tenders": (SPT,)},
+            {"driver.solo5.hvt": False, "driver.solo5.hvt.problem": f"solo5-hvt: not found. {ADVICE}"},
+        ),
         ({"tenders": (replace(HVT, abi_version=1), SPT)}, {"driver.solo5.hvt": False}),
         (
             {"kernel": replace(GOOD.kernel, dropping_chains=(DROPPING,))},
@@ -144,15 +148,6 @@ def test_missing_controllers_are_an_attribute_where_the_operator_states_that_the
 def test_option_that_allows_missing_controllers_is_in_the_reason() -> None:
     sentence = "or state that it is meant: plugin.solo5.config.allow_missing_controllers = true."
     assert look(replace(GOOD, controllers=())).description.endswith(sentence)
-
-
-def test_a_tender_that_is_not_there_has_neither_version_nor_path() -> None:
-    attributes = {key: value for key, value in look(replace(GOOD, tenders=(SPT,))).attributes.items() if ".hvt" in key}
-    advice = "Install Solo5 (opam install solo5), and put solo5-hvt of ABI 2 into one of /usr/bin."
-    assert attributes == {
-        "driver.solo5.hvt": False,
-        "driver.solo5.hvt.problem": f"solo5-hvt: not found. {advice}",
-    }
 
 
 def test_only_the_networks_that_jobs_may_join_are_offered() -> None:

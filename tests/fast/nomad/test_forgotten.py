@@ -64,13 +64,6 @@ async def test_one_that_has_ended_is_left_alone_where_outcomes_are_kept(machine:
         assert not lives(machine), "one that runs is ended all the same"
 
 
-async def test_one_in_whose_place_another_runs_is_ended_at_once(machine: Machine) -> None:
-    async with agent_of_a_task() as nomad:
-        machine.units.put(stranger("web", ALLOCATION))
-        await sweeper(nomad).sweep(ForgottenTasksConfig(creation_grace=3600))
-    assert not lives(machine)
-
-
 async def test_one_that_is_claimed_again_begins_anew(machine: Machine) -> None:
     async with agent_of_a_task() as nomad:
         sweep = sweeper(nomad)
@@ -100,14 +93,6 @@ async def test_without_other_tasks_no_unit_is_read(machine: Machine) -> None:
         machine.steps.taken.clear()
         await sweeper(nomad).sweep(NOW)
         assert not {"states", "state"} & set(machine.steps.taken)
-
-
-async def test_a_driver_that_has_no_task_of_its_agents_ends_nothing(machine: Machine) -> None:
-    machine.units.put(stranger())
-    async with agent() as nomad:
-        for _ in range(2):
-            await sweeper(nomad).sweep(NOW)
-    assert lives(machine)
 
 
 async def test_one_in_whose_place_another_is_being_started_is_ended_at_once(machine: Machine) -> None:

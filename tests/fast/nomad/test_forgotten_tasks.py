@@ -37,11 +37,8 @@ def test_one_in_whose_place_another_runs_is_forgotten_for_certain() -> None:
     assert forgotten_tasks([unit()], claims) == (
         ForgottenTask(task=TaskName("web"), invocation=RUN, reason="Nomad runs task next instead", certain=True),
     )
-
-
-def test_another_task_of_the_same_allocation_takes_nobodys_place() -> None:
-    claims = replace(CLAIMS, current={("3fa85f64", "db"): TaskName("next"), ("other", "web"): TaskName("more")})
-    assert [suspect.certain for suspect in forgotten_tasks([unit()], claims)] == [False]
+    beside = replace(CLAIMS, current={("3fa85f64", "db"): TaskName("next"), ("other", "web"): TaskName("more")})
+    assert [suspect.certain for suspect in forgotten_tasks([unit()], beside)] == [False]
 
 
 @pytest.mark.parametrize(

@@ -73,20 +73,9 @@ async def test_where_nomad_shares_no_cores_nothing_is_confined(machine: Machine,
     assert machine.units.confined == {}
 
 
-async def test_shared_cores_are_followed_as_nomad_changes_them(machine: Machine, at_work: None) -> None:
-    machine.usages.cpusets[SHARED] = "0-1"
-    async with agent() as nomad:
-        await begun(nomad)
-        await nomad.start(on_cores(SHARED))
-        machine.usages.cpusets[SHARED] = "1"
-        await yields(200)
-        assert cpus_of(machine) == ("AllowedCPUs", b"\x02")
-        confined = machine.steps.taken.count("confine solo5-shared.slice")
-        await yields(200)
-        assert machine.steps.taken.count("confine solo5-shared.slice") == confined
-
-
-async def test_a_failure_to_follow_is_made_good_in_a_later_period(machine: Machine, at_work: None) -> None:
+async def test_shared_cores_are_followed_as_nomad_changes_them_also_after_a_failure(
+    machine: Machine, at_work: None
+) -> None:
     machine.usages.cpusets[SHARED] = "0-1"
     async with agent() as nomad:
         await begun(nomad)
@@ -98,6 +87,9 @@ async def test_a_failure_to_follow_is_made_good_in_a_later_period(machine: Machi
         machine.steps.errors.clear()
         await yields(200)
         assert cpus_of(machine) == ("AllowedCPUs", b"\x02")
+        confined = machine.steps.taken.count("confine solo5-shared.slice")
+        await yields(200)
+        assert machine.steps.taken.count("confine solo5-shared.slice") == confined
 
 
 async def test_recovered_tasks_follow_the_shared_cores_too(machine: Machine, at_work: None) -> None:

@@ -40,19 +40,16 @@ def state(*, kind: UnitKind = UnitKind.SERVICE, logging: Logging = Logging.NOMAD
     )
 
 
-@pytest.mark.parametrize("kind", UnitKind)
-@pytest.mark.parametrize("logging", Logging)
-def test_what_was_written_is_read_back(kind: UnitKind, logging: Logging) -> None:
-    assert decode(encode(state(kind=kind, logging=logging))) == state(kind=kind, logging=logging)
-
-
-def test_the_journal_namespace_is_read_back() -> None:
-    of_namespace = replace(state(), log_namespace="guests")
-    assert decode(encode(of_namespace)) == of_namespace
-
-
-def test_the_probe_of_a_ready_guest_is_read_back() -> None:
-    assert decode(encode(replace(state(), ready=RULE))).ready == RULE
+@pytest.mark.parametrize(
+    "written",
+    [
+        *(state(kind=kind, logging=logging) for kind in UnitKind for logging in Logging),
+        replace(state(), log_namespace="guests"),
+        replace(state(), ready=RULE),
+    ],
+)
+def test_what_was_written_is_read_back(written: DriverState) -> None:
+    assert decode(encode(written)) == written
 
 
 @pytest.mark.parametrize("version, ready", [(1, RULE)])

@@ -50,11 +50,6 @@ def test_what_the_operator_takes_away_stays_away() -> None:
     assert merged_properties(job, OPERATOR, TIGHTENING) == (*OPERATOR[1:], *job)
 
 
-def test_a_name_that_the_operator_does_not_allow_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="config.properties.Nice may not be set by a job"):
-        merged_properties([("Nice", "1")], (), TIGHTENING)
-
-
 def test_a_malformed_value_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="TasksMax=many: expected a whole number"):
         merged_properties([("TasksMax", "many")], (), TIGHTENING)

@@ -63,12 +63,3 @@ async def test_without_log_collection_there_is_nothing_to_open(machine: Machine,
         nomad.driver.configure(packed(disable_log_collection=True), None)
         await nomad.start(absent.of(task_config()))
     assert machine.relay.held == {}
-
-
-@pytest.mark.parametrize("path", ["", "/dev/null"])
-async def test_where_nomad_reads_nothing_nothing_is_opened(machine: Machine, path: str) -> None:
-    task = task_config()
-    task.stdout_path = task.stderr_path = path
-    async with agent() as nomad:
-        await nomad.start(task)
-    assert machine.relay.held == {}

@@ -5,8 +5,6 @@ from ipaddress import IPv4Address, IPv4Interface
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.fast.nomad.values import packed, port, task_config
 from tests.support.fakes.tasks import LEASE
 
@@ -120,20 +118,6 @@ def test_a_guest_without_an_address_cannot_be_probed() -> None:
 
 
 # --- afterwards ----------------------------------------------------------------------------------------------
-
-WATCHED = st.builds(
-    ReadinessProbe,
-    protocol=st.sampled_from(Protocol),
-    address=st.ip_addresses(v=4).map(lambda address: IPv4Address(int(address))),
-    port=st.integers(1, 65535),
-    interval=st.sampled_from([0.1, 0.25, 10.0, 3600.0]),
-    on_loss=st.sampled_from(OnLoss),
-)
-
-
-@given(WATCHED)
-def test_what_is_watched_survives_the_handle(requested: ReadinessProbe) -> None:
-    assert record(ReadinessProbe, Fields(document(requested))) == requested
 
 
 @pytest.mark.parametrize("change", [{"protocol": "icmp"}, {"address": "x"}, {"port": 0}, {"interval": "soon"}])

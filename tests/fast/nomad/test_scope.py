@@ -311,12 +311,6 @@ async def test_a_hundred_starts_leave_no_descriptor(
     assert files() == before
 
 
-async def test_task_without_a_child_has_no_exit_status() -> None:
-    scopes = ScopeChildren()
-    assert await scopes.wait(WEB) is None
-    scopes.forget(WEB)
-
-
 async def test_tender_that_ended_at_once_is_a_task_that_ended(machine: Machine, child: Becomes) -> None:
     child("sys.exit(3)")
     async with agent(allowed_units=SCOPES) as nomad:

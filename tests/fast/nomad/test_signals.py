@@ -3,7 +3,7 @@
 import pytest
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.nomad.task.signals import action, is_kill, name, stop_signal
+from solo5_systemd.nomad.task.signals import action, name, stop_signal
 from solo5_systemd.task.workload import StopSignal
 
 
@@ -45,10 +45,3 @@ def test_what_is_no_signal_is_refused_with_those_there_are(text: str) -> None:
 )  # fmt: skip
 def test_a_task_ends_by_the_two_signals_that_a_tender_knows(text: str, meant: StopSignal | None) -> None:
     assert stop_signal(text) is meant
-
-
-@pytest.mark.parametrize(
-    "text, kill", [("SIGKILL", True), ("kill", True), ("9", True), ("", False), ("SIGTERM", False)]
-)
-def test_a_kill_differs_from_a_request(text: str, kill: bool) -> None:
-    assert is_kill(text) is kill

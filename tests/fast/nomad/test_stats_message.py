@@ -28,21 +28,10 @@ def measured(usage: wire.CPUUsage | wire.MemoryUsage) -> set[int]:
 def test_memory_is_reported_in_nomads_fields() -> None:
     memory = Memory(current=9000, peak=9500, rss=4100, cache=1000, kernel=30, swap=0)
     usage = resource_usage(None, Usage(time=1.0, memory=memory), 0).memory
-    assert (usage.rss, usage.cache, usage.swap, usage.usage, usage.max_usage, usage.kernel_usage) == (
-        4100,
-        1000,
-        0,
-        9000,
-        9500,
-        30,
-    )
+    assert (usage.rss, usage.cache, usage.swap, usage.kernel_usage) == (4100, 1000, 0, 30)
+    assert (usage.usage, usage.max_usage) == (9000, 9500)
     assert measured(usage) == {
-        _Memory.RSS,
-        _Memory.CACHE,
-        _Memory.SWAP,
-        _Memory.USAGE,
-        _Memory.MAX_USAGE,
-        _Memory.KERNEL_USAGE,
+        *(_Memory.RSS, _Memory.CACHE, _Memory.SWAP, _Memory.USAGE, _Memory.MAX_USAGE, _Memory.KERNEL_USAGE)
     }
 
 
@@ -53,23 +42,27 @@ def test_processor_time_is_the_share_of_one_core_since_the_sample_before() -> No
     assert measured(usage) == set(_Cpu.Fields.values())
 
 
-def test_a_first_sample_has_no_share_yet() -> None:
-    assert measured(resource_usage(None, NOW, 2000).cpu) == {_Cpu.THROTTLED_PERIODS, _Cpu.THROTTLED_TIME}
-
-
-@pytest.mark.parametrize("time", [10.0, 9.0])
-def test_without_time_between_two_samples_there_is_no_share(time: float) -> None:
-    assert _Cpu.PERCENT not in measured(resource_usage(THEN, replace(NOW, time=time), 2000).cpu)
+@pytest.mark.parametrize(
+    "before, time, mhz, absent",
+    [
+        (None, 12.0, 2000, {*_Cpu.Fields.values()} - {_Cpu.THROTTLED_PERIODS, _Cpu.THROTTLED_TIME}),
+        (THEN, 10.0, 2000, {_Cpu.PERCENT}),
+        (THEN, 9.0, 2000, {_Cpu.PERCENT}),
+        (THEN, 12.0, 0, {_Cpu.TOTAL_TICKS}),
+    ],
+    ids=["a first sample", "no time in between", "a clock that goes back", "a core of unknown speed"],
+)
+def test_what_cannot_be_known_of_processor_time_is_not_measured(
+    before: Usage | None, time: float, mhz: float, absent: set[int]
+) -> None:
+    found = measured(resource_usage(before, replace(NOW, time=time), mhz).cpu)
+    assert not absent & found
+    assert _Cpu.THROTTLED_TIME in found
+    assert (_Cpu.PERCENT in found) is (_Cpu.PERCENT not in absent)
 
 
 def test_a_counter_that_goes_back_is_no_negative_share() -> None:
     assert resource_usage(NOW, replace(THEN, time=13.0), 2000).cpu.percent == 0
-
-
-def test_ticks_are_not_known_where_nomad_does_not_say_how_fast_a_core_is() -> None:
-    usage = resource_usage(THEN, NOW, 0).cpu
-    assert _Cpu.TOTAL_TICKS not in measured(usage)
-    assert _Cpu.PERCENT in measured(usage)
 
 
 def test_what_the_kernel_does_not_tell_is_not_measured() -> None:

@@ -10,7 +10,6 @@ from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed
-from tests.support.fakes.images import stored
 
 from solo5_systemd.base.errors import HostError, NoSuchTaskError, TakenError
 from solo5_systemd.base.names import TaskName, task_service
@@ -61,23 +60,10 @@ async def test_nomad_is_given_all_that_it_needs_to_find_the_task_again(machine: 
     assert answer.network_override == wire.NetworkOverride(addr="10.89.0.2", port_map={"http": 80})
 
 
-async def test_a_task_without_nics_has_no_network_to_tell_of(machine: Machine) -> None:
-    machine.images.files["/srv/app"] = stored()
-    async with agent() as nomad:
-        assert not (await nomad.start(task_config())).HasField("network_override")
-
-
-async def test_an_id_that_is_started_again_is_the_task_that_it_was(machine: Machine) -> None:
-    async with agent() as nomad:
-        first = await nomad.start(task_config())
-        assert await nomad.start(task_config()) == first
-    assert len(machine.units.started) == 1
-
-
 async def test_one_id_started_twice_at_once_is_one_task(machine: Machine) -> None:
     async with agent() as nomad:
         first, second = await asyncio.gather(nomad.start(task_config()), nomad.start(task_config()))
-    assert first == second
+        assert first == second == await nomad.start(task_config())
     assert len(machine.units.started) == 1
 
 
@@ -125,16 +111,6 @@ async def test_a_unit_that_is_removed_behind_our_back_ends_as_unknown_and_not_as
             machine.units.vanish(UNIT)
             ended = await waiting
         assert "removed before its outcome could be read" in ended.err
-
-
-async def test_an_end_is_reported_after_the_consoles_last_line(machine: Machine, fifos: Fifos) -> None:
-    async with agent() as nomad:
-        await nomad.start(fifos.of(task_config()))
-        async with Background(nomad.wait()) as waiting:
-            assert machine.relay.drained == []
-            machine.units.end(UNIT, MainCode.EXITED, 0)
-            await waiting
-        assert machine.relay.drained == [NAME]
 
 
 @pytest.mark.parametrize(
@@ -224,13 +200,6 @@ async def test_a_stop_by_request_is_reported_as_what_the_tender_made_of_it(machi
         await nomad.stop()
         await nomad.destroy(force=False)
     assert machine.holds == NOTHING
-
-
-async def test_what_does_not_heed_the_request_is_killed(machine: Machine) -> None:
-    machine.units.heeds = ()
-    async with agent_of_a_task() as nomad:
-        await nomad.stop(seconds=0)
-        assert (await nomad.wait()).result.signal == 9
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from ipaddress import IPv4Address, IPv4Interface
 from typing import Any
 
 import pytest
-from tests.fast.nomad.values import TASK_ID, port, task_config
+from tests.fast.nomad.values import TASK_ID, options_of, port, task_config
 from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.base.decode import Fields
@@ -13,7 +13,6 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation
 from solo5_systemd.nomad.config.ready import GuestPort, OnLoss, ReadinessProbe
-from solo5_systemd.nomad.config.task import TaskOptions, task_options
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload.convert import name_of
@@ -22,21 +21,19 @@ from solo5_systemd.settings.network import NAMESPACE_NETWORK
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.task.workload import Publish
 
-
-def options_of(task: wire.TaskConfig) -> TaskOptions:
-    return task_options(task.msgpack_driver_config)
-
-
 ADDRESS = IPv4Address("192.0.2.1")
 HTTP = port("http", 25001, 80, "192.0.2.1")
 DNS = port("dns", 53)
 Row = tuple[str | None, str, int, int, str]
 
 
-def published(*ports: wire.PortMapping, **config: Any) -> list[Row]:
-    task = task_config(*ports, **config)
-    rows = publish(task, task_options(task.msgpack_driver_config))
+def rows_of(task: wire.TaskConfig) -> list[Row]:
+    rows = publish(task, options_of(task))
     return [(row.nic, str(row.host_ip or ""), row.host_port, row.port, row.protocol.value) for row in rows]
+
+
+def published(*ports: wire.PortMapping, **config: Any) -> list[Row]:
+    return rows_of(task_config(*ports, **config))
 
 
 def test_all_ports_of_the_group_are_published_where_the_job_does_not_say() -> None:
@@ -214,11 +211,6 @@ def in_group(*ports: wire.PortMapping, **config: Any) -> wire.TaskConfig:
     task.network_isolation_spec.mode = wire.NetworkIsolationSpec.GROUP
     task.network_isolation_spec.path = "/var/run/netns/group"
     return task
-
-
-def rows_of(task: wire.TaskConfig) -> list[Row]:
-    rows = publish(task, options_of(task))
-    return [(row.nic, str(row.host_ip or ""), row.host_port, row.port, row.protocol.value) for row in rows]
 
 
 def test_in_a_namespace_the_groups_ports_are_those_behind_the_hosts() -> None:

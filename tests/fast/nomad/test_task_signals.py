@@ -35,13 +35,6 @@ async def test_stop_and_continue_freeze_and_thaw_and_are_events(machine: Machine
     assert machine.units.sent == []
 
 
-async def test_a_frozen_task_can_be_stopped(machine: Machine) -> None:
-    async with agent_of_a_task() as nomad:
-        await nomad.signal("SIGSTOP")
-        await nomad.stop()
-        assert (await nomad.wait()).result.signal == 15
-
-
 async def test_a_signal_that_would_kill_the_tender_is_an_event_and_not_sent(machine: Machine) -> None:
     """On an error Nomad would fail a task whose template has this `change_signal`."""
     async with agent_of_a_task() as nomad:

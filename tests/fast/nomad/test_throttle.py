@@ -1,5 +1,6 @@
 """The throttle of recurring events: a burst, then one for each interval; held events are counted."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,26 +12,14 @@ def event(text: object) -> TaskEvent:
     return TaskEvent(message=str(text))
 
 
-def test_a_few_pass_at_once_and_the_rest_is_held_back() -> None:
+@pytest.mark.parametrize(("held", "text"), [(1, str(BURST)), (3, f"{BURST + 2} … and 2 earlier events")])
+def test_a_few_pass_at_once_and_the_last_of_those_held_back_is_reported_with_their_number(held: int, text: str) -> None:
     throttle = Throttle(since=0)
-    passed = [throttle.offer(event(number), 0) for number in range(BURST + 3)]
-    assert passed == [*map(event, range(BURST)), None, None, None]
+    passed = [throttle.offer(event(number), 0) for number in range(BURST + held)]
+    assert passed == [*map(event, range(BURST)), *[None] * held]
     assert throttle.due(0) == REFILL_INTERVAL_S
-
-
-def test_what_was_held_back_is_reported_by_its_last_and_their_number() -> None:
-    throttle = Throttle(since=0)
-    for number in range(BURST + 3):
-        throttle.offer(event(number), 0)
-    assert throttle.release(REFILL_INTERVAL_S) == event(f"{BURST + 2} … and 2 earlier events")
+    assert throttle.release(REFILL_INTERVAL_S) == event(text)
     assert throttle.release(REFILL_INTERVAL_S) is None
-
-
-def test_one_alone_that_was_held_back_is_reported_as_it_is() -> None:
-    throttle = Throttle(since=0)
-    for number in range(BURST + 1):
-        throttle.offer(event(number), 0)
-    assert throttle.release(REFILL_INTERVAL_S) == event(BURST)
 
 
 def test_nothing_overtakes_what_is_held_back() -> None:

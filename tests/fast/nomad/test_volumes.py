@@ -148,7 +148,7 @@ def test_copy_of_a_read_only_volumes_disk_is_permitted(key: str) -> None:
     assert found == replace(request(), private=True)
 
 
-def test_csi_volume_that_is_not_mounted_is_refused() -> None:
+def test_csi_volume_that_is_not_mounted_is_refused_and_a_host_volume_needs_no_mount() -> None:
     """Unmounted by hand: a file would be created on the node's own disk."""
     path = f"/var/lib/nomad/client/csi/node/ebs/per-alloc/{ALLOCATION}/data/rw-file-system-single-node-writer"
     made = task(mount(path=path), storage={"volume": "data"})
@@ -156,9 +156,6 @@ def test_csi_volume_that_is_not_mounted_is_refused() -> None:
     assert volumes.published(made, disk, found, {path}, is_directory=True) == found
     with pytest.raises(HostError, match=f"volume data is not mounted at {path}: expected a CSI volume"):
         volumes.published(made, disk, found, {"/"}, is_directory=True)
-
-
-def test_host_volume_needs_no_mount() -> None:
-    made = task(mount(), storage={"volume": "data"})
-    [found], [disk] = disks(made), task_options(made.msgpack_driver_config).block.values()
-    assert volumes.published(made, disk, found, set(), is_directory=True).path == f"{VOLUME}/disk.img"
+    of_host = task(mount(), storage={"volume": "data"})
+    [found], [disk] = disks(of_host), task_options(of_host.msgpack_driver_config).block.values()
+    assert volumes.published(of_host, disk, found, set(), is_directory=True).path == f"{VOLUME}/disk.img"

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import msgpack
 
+from solo5_systemd.nomad.config.task import TaskOptions, task_options
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 
 ALLOCATION = "3fa85f64-5717-4562-b3fc-2c963f66afa6"
@@ -47,6 +48,10 @@ def task_config(
             ports=ports,
         ),
     )
+
+
+def options_of(task: wire.TaskConfig) -> TaskOptions:
+    return task_options(task.msgpack_driver_config)
 
 
 class Fifos(NamedTuple):
