@@ -5,14 +5,53 @@ import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from solo5_systemd.base import procfs
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.settings.node_limits import Limits
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.storage import disk_claims, missing_mounts, start_directories
+from solo5_systemd.storage.model import Disk
+
+
+def disk_of(path: Path, name: str = "storage", **more: Any) -> Disk:
+    """The disk that a start finds in a file."""
+    return Disk(disk=DeviceName(name), path=str(path), identity=procfs.identity(path.stat()), **more)
+
+
+class Sysfs:
+    """Block devices as directories and symbolic links."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "dev/block").mkdir(parents=True)
+
+    def device(self, name: str, number: str, *, of: str = "", slaves: tuple[str, ...] = ()) -> None:
+        """Add a device; `of`: the disk of which it is a partition."""
+        directory = self.root / "devices" / of / name
+        directory.mkdir(parents=True)
+        (directory / "dev").write_text(f"{number}\n")
+        if of:
+            (directory / "partition").write_text("1\n")
+        (self.root / "dev/block" / number).symlink_to(directory)
+        (directory / "slaves").mkdir()
+        for slave in slaves:
+            (directory / "slaves" / slave.rpartition("/")[2]).symlink_to(self.root / "devices" / slave)
+
+
+@pytest.fixture
+def sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sysfs:
+    """A disk vda with the partitions vda2 and vda3."""
+    found = Sysfs(tmp_path / "sys")
+    monkeypatch.setattr(procfs, "SYS", found.root)
+    monkeypatch.setattr(procfs, "DEV", found.root / "nodes")
+    found.device("vda", "254:0")
+    found.device("vda2", "254:2", of="vda")
+    found.device("vda3", "254:3", of="vda")
+    return found
 
 
 @pytest.fixture(autouse=True)

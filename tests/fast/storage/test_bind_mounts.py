@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.fast.storage.conftest import disk_of
 
 from solo5_systemd.base import procfs
 from solo5_systemd.base.errors import HostError, InvalidRequestError, StartError
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.base.procfs import identity, is_exposed
+from solo5_systemd.base.procfs import is_exposed
 from solo5_systemd.storage import bind_mounts
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.bind_mounts import bind, check_bound
@@ -35,8 +36,7 @@ def binds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartDirectories:
 
 def disk(path: Path, name: str = "storage", *, is_exposed: bool = True) -> Disk:
     path.write_bytes(bytes(512))
-    found = identity(path.stat())
-    return Disk(disk=DeviceName(name), path=str(path), identity=found, exposed=is_exposed)
+    return disk_of(path, name, exposed=is_exposed)
 
 
 def left(tmp_path: Path) -> list[Path]:

@@ -4,45 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.fast.storage.conftest import Sysfs
 
-from solo5_systemd.base import procfs
 from solo5_systemd.storage import block_devices
 from solo5_systemd.storage.block_devices import btrfs_device, chain, devices_of
 from solo5_systemd.storage.io_limits import BlockDevice
 
 UUID = bytes.fromhex("0d5a8e9c11d24bb1a6c7e0f5b1c2d3e4")
-
-
-class Sysfs:
-    """Block devices as directories and symbolic links."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        (root / "dev/block").mkdir(parents=True)
-
-    def device(self, name: str, number: str, *, of: str = "", slaves: tuple[str, ...] = ()) -> None:
-        """Add a device; `of`: the disk of which it is a partition."""
-        directory = self.root / "devices" / of / name
-        directory.mkdir(parents=True)
-        (directory / "dev").write_text(f"{number}\n")
-        if of:
-            (directory / "partition").write_text("1\n")
-        (self.root / "dev/block" / number).symlink_to(directory)
-        (directory / "slaves").mkdir()
-        for slave in slaves:
-            (directory / "slaves" / slave.rpartition("/")[2]).symlink_to(self.root / "devices" / slave)
-
-
-@pytest.fixture
-def sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sysfs:
-    found = Sysfs(tmp_path / "sys")
-    monkeypatch.setattr(procfs, "SYS", found.root)
-    monkeypatch.setattr(procfs, "DEV", found.root / "nodes")
-    found.device("vda", "254:0")
-    found.device("vda2", "254:2", of="vda")
-    found.device("vda3", "254:3", of="vda")
-    found.device("vdb", "254:16")
-    return found
 
 
 def names(found: tuple[BlockDevice, ...]) -> list[str]:
@@ -54,26 +22,17 @@ def test_a_partition_is_its_whole_disk(sysfs: Sysfs) -> None:
     assert chain("254:2") == chain("254:0") == whole
 
 
-def test_a_mapped_device_is_on_the_disk_under_it(sysfs: Sysfs) -> None:
+def test_a_mapped_device_is_on_the_one_disk_under_it(sysfs: Sysfs) -> None:
+    sysfs.device("vdb", "254:16")
     sysfs.device("dm-0", "253:0", slaves=("vda/vda2",))
     sysfs.device("dm-1", "253:1", slaves=("dm-0",))
-    assert names(chain("253:1")) == ["dm-1", "dm-0", "vda"]
-
-
-def test_a_device_of_two_parts_of_one_disk_is_on_that_disk(sysfs: Sysfs) -> None:
-    """Such as dm-verity, with its data and its hashes."""
-    sysfs.device("dm-0", "253:0", slaves=("vda/vda2", "vda/vda3"))
-    assert names(chain("253:0")) == ["dm-0", "vda"]
-
-
-def test_a_device_of_several_disks_is_the_last_one(sysfs: Sysfs) -> None:
+    sysfs.device("dm-2", "253:2", slaves=("vda/vda2", "vda/vda3"))  # as of dm-verity, with its data and its hashes
     sysfs.device("md0", "9:0", slaves=("vda/vda2", "vdb"))
-    assert names(chain("9:0")) == ["md0"]
-
-
-def test_a_chain_has_an_end(sysfs: Sysfs) -> None:
-    sysfs.device("dm-0", "253:0", slaves=("dm-0",))
-    assert len(chain("253:0")) < 10
+    assert names(chain("253:1")) == ["dm-1", "dm-0", "vda"]
+    assert names(chain("253:2")) == ["dm-2", "vda"]
+    assert names(chain("9:0")) == ["md0"], "of several disks"
+    sysfs.device("dm-3", "253:3", slaves=("dm-3",))
+    assert len(chain("253:3")) < 10, "a chain has an end"
 
 
 def test_a_device_that_is_gone_is_an_error(sysfs: Sysfs) -> None:
@@ -87,7 +46,7 @@ def test_a_btrfs_of_one_device_is_on_it(sysfs: Sysfs) -> None:
     assert btrfs_device(UUID) is None
     (devices / "vda2").symlink_to(sysfs.root / "devices/vda/vda2")
     assert btrfs_device(UUID) == "254:2"
-    (devices / "vdb").symlink_to(sysfs.root / "devices/vdb")
+    (devices / "vda3").symlink_to(sysfs.root / "devices/vda/vda3")
     assert btrfs_device(UUID) is None
 
 

@@ -4,26 +4,21 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.fast.storage.conftest import Device
+from tests.fast.storage.conftest import Device, disk_of
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
-from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage.disk_inspect import DiskPath, inspect_path
 from solo5_systemd.storage.locks import lock, lock_shared
-from solo5_systemd.storage.model import Backing, Disk
+from solo5_systemd.storage.model import Backing
 
 
 def test_a_file_by_a_link_with_the_task_that_has_it(tmp_path: Path) -> None:
     path, link = tmp_path / "web.img", tmp_path / "link"
     path.write_bytes(bytes(1024))
     link.symlink_to(path)
-    status = path.stat()
     free = DiskPath(path=str(path), backing=Backing.FILE, size=1024, sector_size=None, task=None, use="")
     assert inspect_path(str(link)) == free
-    disk = Disk(
-        disk=DeviceName("data"), path=str(path),
-        identity=(status.st_dev, status.st_ino),
-    )  # fmt: skip
+    disk = disk_of(path)
     held = lock([disk], task="web")
     assert inspect_path(str(path)).task == "web"
     os.close(held)

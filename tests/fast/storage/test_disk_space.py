@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.fast.storage.conftest import Device
+from tests.fast.storage.conftest import Device, disk_of
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName
@@ -38,11 +38,7 @@ def sparse(path: Path, size: int = 1 << 20) -> Path:
 
 
 def disk(name: str, path: Path, backing: Backing = Backing.FILE, source: str = "") -> Disk:
-    status = path.stat()
-    return Disk(
-        disk=DeviceName(name), path=str(path),
-        identity=(status.st_dev, status.st_ino), backing=backing, source=source,
-    )  # fmt: skip
+    return disk_of(path, name, backing=backing, source=source)
 
 
 def ended(*disks: Disk, task: str = "web") -> None:
@@ -225,7 +221,14 @@ def test_private_copies_are_watched_where_they_are(
     running.close()
 
 
-async def test_one_thread_is_left_behind_by_all_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def end_thread(over: threading.Event) -> None:
+    over.set()
+    for thread in threading.enumerate():
+        if thread.name == "disk-space":
+            thread.join()
+
+
+async def test_one_thread_is_left_behind_by_all_looks(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
     change = FullDiskChange(task="web", disk=FailedDisk(disk="data", path="/srv/data", free=0), full=True)
 
@@ -240,33 +243,18 @@ async def test_one_thread_is_left_behind_by_all_looks(monkeypatch: pytest.Monkey
         with pytest.raises(HostError, match="the file system of a disk has not answered"):
             await subject.changes()
     assert sum(thread.name == "disk-space" for thread in threading.enumerate()) == 1
-    over.set()
-    for thread in threading.enumerate():
-        if thread.name == "disk-space":
-            thread.join()
+    end_thread(over)
     assert change in await subject.changes(), "what the late thread has found is not lost"
 
 
-async def test_changes_are_those_of_the_host(
-    tmp_path: Path, space: dict[str, SimpleNamespace], running: Running
-) -> None:
-    running("web", disk("data", sparse(tmp_path / "one")))
-    [change] = await DiskSpace().changes()
-    assert (change.task, change.disk.disk, change.full) == ("web", "data", True)
-    running.close()
-
-
-async def test_a_file_system_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_system_that_hangs_is_left_behind(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
     monkeypatch.setattr(disk_space, "failed_disks", lambda *_: [over.wait(60)])
     monkeypatch.setattr(disk_space, "TIMEOUT_S", 0.05)
     began = time.monotonic()
     assert await DiskSpace().failed_disks("web") == ()
     assert time.monotonic() - began < 30
-    over.set()
-    for thread in threading.enumerate():
-        if thread.name == "disk-space":
-            thread.join()
+    end_thread(over)
 
 
 async def test_what_cannot_be_read_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,19 +49,6 @@ def test_two_disks_that_are_one_file_are_refused(locks: Path) -> None:
         lock([disk("a", 1, 2), disk("b", 1, 2)])
 
 
-def test_the_lock_lives_as_long_as_anybody_has_the_descriptor_across_an_exec(locks: Path) -> None:
-    with locked(locks, disk("a", 1, 2)) as descriptor:
-        sleeper = subprocess.Popen(["/bin/sh", "-c", "exec sleep 60"], stdin=descriptor)
-    try:
-        with pytest.raises(TakenError):
-            lock([disk("a", 1, 2)])
-    finally:
-        sleeper.kill()
-        sleeper.wait()
-    with locked(locks, disk("a", 1, 2)):
-        pass
-
-
 RACE = """
 import sys
 from pathlib import Path

@@ -5,10 +5,9 @@ import hashlib
 import os
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from tests.fast.storage.conftest import in_bytes
+from tests.fast.storage.conftest import disk_of, in_bytes
 from tests.fast.storage.test_new_file import without_unnamed
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError
@@ -18,7 +17,7 @@ from solo5_systemd.storage.backing_files import ImageFiles, inspect
 from solo5_systemd.storage.disk_claims import DiskClaims
 from solo5_systemd.storage.lock_records import disks_of
 from solo5_systemd.storage.locks import lock
-from solo5_systemd.storage.model import Disk, DiskRequest, NewFile, named_disk
+from solo5_systemd.storage.model import Disk, NewFile, named_disk
 from solo5_systemd.storage.named_disks import NamedDisks
 
 DATA = DiskName("data")
@@ -30,13 +29,7 @@ def disks(tmp_path: Path) -> NamedDisks:
 
 
 def held(path: Path, locks: Path, task: str = "web") -> int:
-    status = path.stat()
-    disk = Disk(
-        disk=DeviceName("storage"),
-        path=str(path),
-        identity=(status.st_dev, status.st_ino),
-    )
-    return lock([disk], task=task)
+    return lock([disk_of(path)], task=task)
 
 
 def test_a_disk_is_created_listed_and_removed(disks: NamedDisks, tmp_path: Path) -> None:
@@ -188,21 +181,6 @@ def test_a_disk_beyond_the_quota_is_refused(
     os.close(read)
 
 
-async def test_a_start_creates_no_disk_beyond_the_quota(
-    limited: NamedDisks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limited.create(DATA, 2048)
-    request = DiskRequest(disk=DeviceName("storage"), path=str(tmp_path / "disks/other"), create=NewFile(size=2560))
-    me = SimpleNamespace(pw_uid=os.getuid(), pw_gid=os.getgid())
-    monkeypatch.setattr("pwd.getpwnam", {"solo5": me}.__getitem__)
-    files = ImageFiles(claims=DiskClaims(in_bytes({str(tmp_path / "disks"): 4096})))
-    planned = await ImageFiles().inspect(request)
-    for act in (lambda: files.inspect(request), lambda: files.make(request, planned)):
-        with pytest.raises(HostError, match="disk storage would take 2560 bytes: expected at most 2048"):
-            await act()
-    assert [path.name for path in (tmp_path / "disks").iterdir()] == ["data"]
-
-
 def test_a_file_system_that_shares_blocks_is_hashed_too(
     disks: NamedDisks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,17 +240,7 @@ def test_a_copy_is_not_created() -> None:
 async def test_the_lock_has_the_task_and_its_disks(disks: NamedDisks, tmp_path: Path) -> None:
     disks.create(DATA, 512)
     path = tmp_path / "disks" / "data"
-    descriptor = await ImageFiles().lock(
-        [
-            Disk(
-                disk=DeviceName("storage"),
-                path=str(path),
-                identity=(path.stat().st_dev, path.stat().st_ino),
-                sha256="ab",
-            )
-        ],
-        "web",
-    )
+    descriptor = await ImageFiles().lock([disk_of(path, sha256="ab")], "web")
     expected = [{"disk": "storage", "backing": "file", "path": str(path), "sha256": "ab"}]
     assert disks_of("web") == expected
     assert disks_of("other") == []

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.fast.storage.conftest import disk_of
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName
@@ -41,13 +42,7 @@ class Host:
             assert request.archive is not None
             with path.open("w+b") as target:
                 digest = write_archive(request, request.archive, target.fileno())
-            status = path.stat()
-            disks.append(
-                Disk(
-                    disk=request.disk, path=str(path),
-                    identity=(status.st_dev, status.st_ino), backing=Backing.ARCHIVE, sha256=digest, sources=request,
-                )
-            )  # fmt: skip
+            disks.append(disk_of(path, request.disk, backing=Backing.ARCHIVE, sha256=digest, sources=request))
         self._held.append(lock(disks, task=task))
 
     def __enter__(self) -> "Host":

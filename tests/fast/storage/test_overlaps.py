@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fast.storage.test_block_devices import Sysfs
+from tests.fast.storage.conftest import Sysfs, disk_of
 from tests.support.fakes.refusal import refusal
 
-from solo5_systemd.base import procfs
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage import overlaps
@@ -19,20 +18,15 @@ from solo5_systemd.storage.overlaps import check_distinct, check_unused, overlap
 
 
 @pytest.fixture
-def sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sysfs:
-    found = Sysfs(tmp_path / "sys")
-    monkeypatch.setattr(procfs, "SYS", found.root)
-    monkeypatch.setattr(procfs, "DEV", found.root / "nodes")
-    found.device("vda", "254:0")
-    found.device("vda2", "254:2", of="vda")
-    found.device("vda3", "254:3", of="vda")
-    found.device("loop0", "7:0")
-    found.device("loop0p1", "259:1", of="loop0")
-    (found.root / "block").mkdir()
+def sysfs(sysfs: Sysfs) -> Sysfs:
+    """The same with a loop device that has a partition."""
+    sysfs.device("loop0", "7:0")
+    sysfs.device("loop0p1", "259:1", of="loop0")
+    (sysfs.root / "block").mkdir()
     for name in ("vda", "loop0"):
-        (found.root / "block" / name).symlink_to(found.root / "devices" / name)
-    (found.root / "devices/loop0/ro").write_text("0\n")
-    return found
+        (sysfs.root / "block" / name).symlink_to(sysfs.root / "devices" / name)
+    (sysfs.root / "devices/loop0/ro").write_text("0\n")
+    return sysfs
 
 
 @pytest.fixture
@@ -50,14 +44,6 @@ def device(major: int, minor: int, path: str = "/dev/x") -> Disk:
     return Disk(disk=DeviceName("data"), path=path, device=(major, minor), identity=(number, 0))
 
 
-def file(path: Path, backing: Backing = Backing.FILE) -> Disk:
-    status = path.stat()
-    return Disk(
-        disk=DeviceName("data"), path=str(path),
-        identity=(status.st_dev, status.st_ino), backing=backing,
-    )  # fmt: skip
-
-
 def found(disk: Disk) -> set[tuple[int, int]]:
     return set(overlapping(disk))
 
@@ -72,10 +58,10 @@ def test_a_partition_and_its_disk_overlap_and_two_partitions_do_not(sysfs: Sysfs
 
 
 def test_a_loop_device_and_its_partitions_overlap_with_its_file(sysfs: Sysfs, image: Path) -> None:
-    of_file = file(image).identity
+    of_file = disk_of(image).identity
     assert found(device(7, 0)) == {number(259, 1), of_file}
     assert found(device(259, 1)) == {number(7, 0), of_file}
-    assert found(file(image)) == set()
+    assert found(disk_of(image)) == set()
     image.unlink()
     assert found(device(7, 0)) == {number(259, 1)}
 
@@ -155,7 +141,7 @@ def test_what_overlaps_with_a_locked_disk_is_taken(
 ) -> None:
     disks: dict[str, Disk] = {
         "whole": device(254, 0), "part": device(254, 2), "other": device(254, 3),
-        "file": file(image), "loop": device(7, 0), "part of loop": device(259, 1),
+        "file": disk_of(image), "loop": device(7, 0), "part of loop": device(259, 1),
     }  # fmt: skip
     held = lock([disks[first]], task="web")
     with pytest.raises(TakenError, match="is in use by another task"):
@@ -164,26 +150,16 @@ def test_what_overlaps_with_a_locked_disk_is_taken(
     os.close(lock([disks[second]], task="db"))
 
 
-def test_two_partitions_have_two_tasks(sysfs: Sysfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = [lock([device(254, minor)], task=f"web{minor}") for minor in (2, 3)]
-    assert len(held) == 2
-    for each in held:
-        os.close(each)
-
-
 def test_a_file_of_a_loop_device_is_in_use_unless_that_is_read_only(sysfs: Sysfs, image: Path) -> None:
-    def check(disk: Disk) -> None:
-        check_unused(disk)
-
     with pytest.raises(TakenError, match="is attached to loop0: expected a disk that nothing else uses") as error:
-        check(file(image))
+        check_unused(disk_of(image))
     assert error.value.hint == "Use /dev/loop0 as the disk, or detach it: losetup -d loop0"
     other = image.with_name("other")
     other.touch()
-    check(file(other))
-    check(file(image, Backing.COPY))
+    check_unused(disk_of(other))
+    check_unused(disk_of(image, backing=Backing.COPY))
     (sysfs.root / "devices/loop0/ro").write_text("1\n")
-    check(file(image))
+    check_unused(disk_of(image))
 
 
 def opens_with(monkeypatch: pytest.MonkeyPatch, code: int) -> None:

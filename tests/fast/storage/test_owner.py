@@ -209,28 +209,16 @@ def reclaim_disk(of: Disk, uid: int | None = None) -> None:
 TAKEN = [f"chown disk.img {TENDER} -1", "fsync disk.img"]
 
 
-def test_a_disk_is_taken_back_and_that_is_on_stable_storage(
-    old_disk: Path, tmp_path: Path, syscalls: list[str]
-) -> None:
-    reclaim_disk(disk(old_disk))
-    assert syscalls == TAKEN
-
-
-def test_a_disk_that_is_taken_back_has_its_size_and_its_time(
-    old_disk: Path, tmp_path: Path, syscalls: list[str]
+@pytest.mark.parametrize("device", [None, 1], ids=["as before", "after a boot that numbers devices otherwise"])
+def test_a_disk_is_taken_back_with_its_size_and_its_time_and_that_is_on_stable_storage(
+    old_disk: Path, syscalls: list[str], device: int | None
 ) -> None:
     """Truncated to its own size: what is allocated beyond it is freed."""
     os.utime(old_disk, ns=(10**18, 10**18))
     before = old_disk.stat()
-    reclaim_disk(disk(old_disk))
+    reclaim_disk(disk(old_disk, device=device))
     after = old_disk.stat()
     assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
-
-
-def test_a_disk_is_known_after_a_boot_that_numbers_devices_otherwise(
-    old_disk: Path, tmp_path: Path, syscalls: list[str]
-) -> None:
-    reclaim_disk(disk(old_disk, device=1))
     assert syscalls == TAKEN
 
 

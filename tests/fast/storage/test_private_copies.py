@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.fast.storage.conftest import disk_of
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName
@@ -62,12 +63,7 @@ async def test_a_copy_is_another_file_without_a_name_after_the_start(golden: Pat
 
 
 async def test_many_copy_at_a_time_and_none_while_a_task_may_write(golden: Path, tmp_path: Path) -> None:
-    disks, status = files(tmp_path), golden.stat()
-    original = Disk(
-        disk=DeviceName("storage"),
-        path=str(golden),
-        identity=(status.st_dev, status.st_ino),
-    )
+    disks, original = files(tmp_path), disk_of(golden)
     readers = [lock_shared(original) for _ in range(3)]
     await disks.release(await made_from(disks, golden))
     with pytest.raises(TakenError, match="is in use by another task"):

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.fast.storage.conftest import in_bytes
+from tests.fast.storage.conftest import disk_of, in_bytes
 
 from solo5_systemd.base import copies
 from solo5_systemd.base.atomic_file import link_unnamed
 from solo5_systemd.base.errors import HostError, NotFoundError, TakenError
-from solo5_systemd.base.names import DeviceName, DiskName, SnapshotName
+from solo5_systemd.base.names import DiskName, SnapshotName
 from solo5_systemd.storage import snapshots
 from solo5_systemd.storage.disk_claims import DiskClaims
 from solo5_systemd.storage.locks import lock
-from solo5_systemd.storage.model import Backing, Disk
+from solo5_systemd.storage.model import Backing
 from solo5_systemd.storage.named_disks import NamedDisks
 from solo5_systemd.storage.snapshots import Snapshots
 
@@ -76,14 +76,6 @@ def test_an_export_that_fails_is_one_sentence(subject: Snapshots, no_reflinks: N
         subject.export(DATA, TWO, -1)
     with Path("/dev/full").open("wb") as full, pytest.raises(HostError, match="data@one cannot be exported: No space"):
         subject.export(DATA, ONE, full.fileno())
-
-
-def test_blocks_are_shared_where_they_can(subject: Snapshots, tmp_path: Path, reflinks: None) -> None:
-    write(tmp_path, "first")
-    subject.take(DATA, ONE)
-    write(tmp_path, "later")
-    subject.restore(DATA, ONE)
-    assert read(tmp_path) == b"first"
 
 
 def test_what_is_no_snapshot_is_none(subject: Snapshots, tmp_path: Path) -> None:
@@ -201,15 +193,9 @@ def test_a_host_without_disks_has_no_snapshots(tmp_path: Path) -> None:
 
 def taken_by_web(tmp_path: Path, *names: str) -> int:
     """Lock named disks, and a file of another kind, as a task does."""
-    disks = []
     (tmp_path / "other").touch()
-    for path in (*(tmp_path / "disks" / name for name in names), tmp_path / "other"):
-        status = path.stat()
-        backing = Backing.FILE if path.name == "other" else Backing.NAMED
-        identity = status.st_dev, status.st_ino
-        device = DeviceName(path.name)
-        disks.append(Disk(disk=device, path=str(path), identity=identity, backing=backing))
-    return lock(disks, task="web")
+    disks = [disk_of(tmp_path / "disks" / name, name, backing=Backing.NAMED) for name in names]
+    return lock([*disks, disk_of(tmp_path / "other", "other")], task="web")
 
 
 def test_all_named_disks_of_a_task_are_of_one_instant(
@@ -228,14 +214,6 @@ def test_all_named_disks_of_a_task_are_of_one_instant(
     assert Path(made[0].path).read_bytes().rstrip(b"\0") == b"within"
     with pytest.raises(TakenError, match="disk 'data' has a snapshot 'one' already"), subject.of_task("web", ONE):
         pass
-    os.close(descriptor)
-
-
-def test_an_instant_that_is_not_kept_leaves_nothing(subject: Snapshots, tmp_path: Path, reflinks: None) -> None:
-    descriptor = taken_by_web(tmp_path, "data")
-    with subject.of_task("web", ONE) as instant:
-        instant.take()
-    assert hidden(tmp_path) == []
     os.close(descriptor)
 
 
