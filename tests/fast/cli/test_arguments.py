@@ -3,8 +3,8 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv6Address
-from typing import TypeVar
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
@@ -23,8 +23,7 @@ from solo5_systemd.task.networks import host_endpoint
 from solo5_systemd.task.workload import Publish, StopSignal
 
 T = TypeVar("T")
-SERVICE = DeviceName("service")
-LOCALHOST = IPv4Address("127.0.0.1")
+SERVICE, DISK = DeviceName("service"), DeviceName("storage")
 
 
 def of(parse: Callable[[str, str], T], option: str) -> Callable[[str], T]:
@@ -42,6 +41,30 @@ unit_property = of(assignments.unit_property, "--property")
 log_field = of(assignments.log_field, "--log-field")
 journal_label = of(assignments.journal_label, "--label")
 namespace_path = of(networks.namespace_path, "--network-namespace")
+
+
+def port(host: int, guest: int, nic: DeviceName | None = None, host_ip: str = "", protocol: str = "tcp") -> Publish:
+    address = ip_address(host_ip) if host_ip else None
+    return Publish(nic=nic, host_ip=address, host_port=host, port=guest, protocol=Protocol(protocol))
+
+
+def file(path: str = "/a", **more: Any) -> DiskRequest:
+    return DiskRequest(disk=DISK, path=path, **more)
+
+
+def named(**more: Any) -> DiskRequest:
+    return named_disk(DISK, DiskName("web"), **more)
+
+
+def archived(*paths: str, sector_size: int | None = None, **more: Any) -> DiskRequest:
+    members = tuple(member(path, path) for path in paths)
+    return archive_disk(DISK, ArchiveRequest(members=members, **more), sector_size=sector_size)
+
+
+LAB = NicRequest(nic=SERVICE, network=NetworkName("lab"))
+LAB_NIC = replace(LAB, ipv4=IPv4Address("10.1.2.3"), mac=MacAddress("02:00:5e:00:00:01"))
+LIMITS = IoLimits(read_bps=10_000_000, write_bps=5_000_000, read_iops=500, write_iops=2000)
+NEW = NewFile(size=1 << 20)
 
 GOOD: list[tuple[Callable[[str], object], str, object]] = [
     (memory_size, "134217728", 128 << 20),
@@ -66,89 +89,34 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
     (typed.kill_signal, "kill", 9),
     (typed.kill_signal, "2", 2),
     (nic, "service=default", NicRequest(nic=SERVICE)),
-    (
-        nic,
-        "service=lab,mac=02:00:5E:00:00:01,ip=10.1.2.3",
-        NicRequest(
-            nic=SERVICE,
-            network=NetworkName("lab"),
-            ipv4=IPv4Address("10.1.2.3"),
-            mac=MacAddress("02:00:5e:00:00:01"),
-        ),
-    ),
-    (publish, "8080:80", (Publish(host_port=8080, port=80),)),
-    (publish, "8080:80/tcp", (Publish(host_port=8080, port=80),)),
-    (publish, "53:53/udp", (Publish(host_port=53, port=53, protocol=Protocol.UDP),)),
-    (publish, "127.0.0.1:8080:80", (Publish(host_ip=LOCALHOST, host_port=8080, port=80),)),
-    (publish, "0.0.0.0:8080:80", (Publish(host_port=8080, port=80),)),
-    (publish, "service:8080:80", (Publish(nic=SERVICE, host_port=8080, port=80),)),
-    (publish, "0:8080:80", (Publish(nic=DeviceName("0"), host_port=8080, port=80),)),
-    (
-        publish,
-        "service:127.0.0.1:1:65535/udp",
-        (Publish(nic=SERVICE, host_ip=LOCALHOST, host_port=1, port=65535, protocol=Protocol.UDP),),
-    ),
-    (publish, "[::1]:1:65535", (Publish(host_ip=IPv6Address("::1"), host_port=1, port=65535),)),
-    (publish, "service:[::]:1:2", (Publish(nic=SERVICE, host_ip=IPv6Address("::"), host_port=1, port=2),)),
-    (publish, "0.0.0.0:1:2", (Publish(host_port=1, port=2),)),
-    (publish, "8000-8001:80-81", (Publish(host_port=8000, port=80), Publish(host_port=8001, port=81))),
-    (publish, "8000-8000:80", (Publish(host_port=8000, port=80),)),
-    (
-        publish,
-        "service:[::]:1-2:3-4/udp",
-        tuple(
-            Publish(nic=SERVICE, host_ip=IPv6Address("::"), host_port=one, port=one + 2, protocol=Protocol.UDP)
-            for one in (1, 2)
-        ),
-    ),
-    (
-        nic,
-        "service=lab,ip6=fd00::7",
-        NicRequest(nic=SERVICE, network=NetworkName("lab"), ipv6=IPv6Address("fd00::7")),
-    ),
-    (disk, "storage=/a", DiskRequest(disk=DeviceName("storage"), path="/a")),
-    (disk, "storage=a,b c=d", DiskRequest(disk=DeviceName("storage"), path="a,b c=d")),
-    (disk, "s=/a,sector-size=4096", DiskRequest(disk=DeviceName("s"), path="/a", sector_size=4096)),
-    (
-        disk,
-        "s=/a,read_bps=10M,write_bps=5M,read_iops=500,write_iops=2K",
-        DiskRequest(
-            disk=DeviceName("s"),
-            path="/a",
-            io=IoLimits(read_bps=10_000_000, write_bps=5_000_000, read_iops=500, write_iops=2000),
-        ),
-    ),
-    (
-        disk,
-        "s=disk:web,read_iops=500",
-        replace(named_disk(DeviceName("s"), DiskName("web")), io=IoLimits(read_iops=500)),
-    ),
-    (disk, "s=/a,ro", DiskRequest(disk=DeviceName("s"), path="/a", private=True)),
-    (disk, "s=/a,b,create", DiskRequest(disk=DeviceName("s"), path="/a,b,create")),
-    (disk, "s=disk:web,ephemeral", named_disk(DeviceName("s"), DiskName("web"), private=True)),
-    (disk, "s=disk:web,size=1M", named_disk(DeviceName("s"), DiskName("web"), create=NewFile(size=1 << 20))),
-    (
-        disk,
-        "s=disk:web,size=1M,sector-size=4096,create",
-        named_disk(DeviceName("s"), DiskName("web"), sector_size=4096, create=NewFile(size=1 << 20)),
-    ),
-    (
-        disk,
-        "s=files:/a,b/c,sector-size=4096",
-        archive_disk(
-            DeviceName("s"), ArchiveRequest(members=(member("/a", "/a"), member("b/c", "b/c"))), sector_size=4096
-        ),
-    ),
-    (
-        disk,
-        "s=files:/a,format=raw",
-        archive_disk(DeviceName("s"), ArchiveRequest(members=(member("/a", "/a"),), format=ArchiveFormat.RAW)),
-    ),
-    (
-        disk,
-        "s=credential:x",
-        archive_disk(DeviceName("s"), ArchiveRequest(credential="x", format=ArchiveFormat.RAW)),
-    ),
+    (nic, "service=lab,mac=02:00:5E:00:00:01,ip=10.1.2.3", LAB_NIC),
+    (nic, "service=lab,ip6=fd00::7", replace(LAB, ipv6=IPv6Address("fd00::7"))),
+    (publish, "8080:80", (port(8080, 80),)),
+    (publish, "8080:80/tcp", (port(8080, 80),)),
+    (publish, "53:53/udp", (port(53, 53, protocol="udp"),)),
+    (publish, "127.0.0.1:8080:80", (port(8080, 80, host_ip="127.0.0.1"),)),
+    (publish, "0.0.0.0:8080:80", (port(8080, 80),)),
+    (publish, "service:8080:80", (port(8080, 80, SERVICE),)),
+    (publish, "0:8080:80", (port(8080, 80, DeviceName("0")),)),
+    (publish, "service:127.0.0.1:1:65535/udp", (port(1, 65535, SERVICE, "127.0.0.1", "udp"),)),
+    (publish, "[::1]:1:65535", (port(1, 65535, host_ip="::1"),)),
+    (publish, "service:[::]:1:2", (port(1, 2, SERVICE, "::"),)),
+    (publish, "8000-8001:80-81", (port(8000, 80), port(8001, 81))),
+    (publish, "8000-8000:80", (port(8000, 80),)),
+    (publish, "service:[::]:1-2:3-4/udp", (port(1, 3, SERVICE, "::", "udp"), port(2, 4, SERVICE, "::", "udp"))),
+    (disk, "storage=/a", file()),
+    (disk, "storage=a,b c=d", file("a,b c=d")),
+    (disk, "storage=/a,sector-size=4096", file(sector_size=4096)),
+    (disk, "storage=/a,read_bps=10M,write_bps=5M,read_iops=500,write_iops=2K", file(io=LIMITS)),
+    (disk, "storage=disk:web,read_iops=500", replace(named(), io=IoLimits(read_iops=500))),
+    (disk, "storage=/a,ro", file(private=True)),
+    (disk, "storage=/a,b,create", file("/a,b,create")),
+    (disk, "storage=disk:web,ephemeral", named(private=True)),
+    (disk, "storage=disk:web,size=1M", named(create=NEW)),
+    (disk, "storage=disk:web,size=1M,sector-size=4096,create", named(sector_size=4096, create=NEW)),
+    (disk, "storage=files:/a,b/c,sector-size=4096", archived("/a", "b/c", sector_size=4096)),
+    (disk, "storage=files:/a,format=raw", archived("/a", format=ArchiveFormat.RAW)),
+    (disk, "storage=credential:x", archived(credential="x", format=ArchiveFormat.RAW)),
     (typed.disk_size, "64MiB", 64 << 20),
     (typed.interval, "0.1", 0.1),
     (typed.interval, "86400", 86400.0),
@@ -157,7 +125,6 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
     (log_field, "TEAM=web=1", ("TEAM", "web=1")),
     (journal_label, "TEAM=web=1", ("TEAM", "web=1")),
 ]
-
 BAD: dict[Callable[[str], object], list[str]] = {
     memory_size: [*"0 0M -1 64X M 1.5G 1e9 ９ 99999999999999999999 9999999999T".split(), "", "64 M", "64Mi B"],
     cpus: [*"0 0.001 -1 nan inf 1,5 1e3 9999999".split(), ""],

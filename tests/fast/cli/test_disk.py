@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.fast.cli.conftest import Solo5ctl, Stream
+from tests.fast.storage.conftest import disk_of
 from tests.support.fakes.tasks import running
 
 from solo5_systemd.base.copies import copy_data
@@ -21,7 +22,7 @@ from solo5_systemd.cli.screen import Screen
 from solo5_systemd.cli.verbs import disk as disk_module
 from solo5_systemd.storage import named_disks, snapshots
 from solo5_systemd.storage.locks import lock
-from solo5_systemd.storage.model import Backing, Disk
+from solo5_systemd.storage.model import Backing
 from solo5_systemd.storage.named_disks import NamedDisks
 from solo5_systemd.storage.snapshots import Snapshots
 
@@ -41,12 +42,7 @@ def test_create_prints_the_name_and_ls_the_disks(solo5ctl: Solo5ctl, directory: 
     made = json.loads(solo5ctl("disk", "create", "full", "1M", "--preallocate", "--json").out)
     assert (made["name"], made["size"], made["in_use"], "task" in made) == ("full", 1 << 20, False, False)
     assert solo5ctl("disk", "ls", "-q").out == "data\nfull\n"
-    status = (directory / "data").stat()
-    disk = Disk(
-        disk=DeviceName("d"), path=str(directory / "data"),
-        identity=(status.st_dev, status.st_ino),
-    )  # fmt: skip
-    held = lock([disk], task="web")
+    held = lock([disk_of(directory / "data")], task="web")
     _, data, full = solo5ctl("disk", "ls").out.splitlines()
     assert data.split() == ["data", "64M", "0", "web", "now"]
     assert full.split()[:4] == ["full", "1M", "1M", "-"]
@@ -192,11 +188,7 @@ def reflinks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def of_web(directory: Path, locks: Path, *others: tuple[str, Backing]) -> int:
     """Lock the disk `data` as the task `web` does, and files of other kinds in `/srv`."""
-    status = (directory / "data").stat()
-    named = Disk(
-        disk=DeviceName("d"), path=str(directory / "data"),
-        identity=(status.st_dev, status.st_ino), backing=Backing.NAMED,
-    )  # fmt: skip
+    named = disk_of(directory / "data", backing=Backing.NAMED)
     disks = [
         replace(named, disk=DeviceName(name), path=f"/srv/{name}.img", identity=(1, number), backing=backing)
         for number, (name, backing) in enumerate(others)

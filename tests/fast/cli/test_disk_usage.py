@@ -32,13 +32,7 @@ COUNTS = {"read_bytes": 4096, "written_bytes": 0, "reads": 1, "writes": 0}
 
 
 def disk(name: str, inode: int, *devices: BlockDevice, io: IoLimits = NO_IO_LIMITS) -> Disk:
-    return Disk(
-        disk=DeviceName(name),
-        path=f"/srv/{name}",
-        identity=(1, inode),
-        io=io,
-        devices=devices,
-    )
+    return Disk(disk=DeviceName(name), path=f"/srv/{name}", identity=(1, inode), io=io, devices=devices)
 
 
 @pytest.fixture

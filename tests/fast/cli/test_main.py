@@ -45,18 +45,14 @@ def test_the_version(solo5ctl: Solo5ctl, capsys: pytest.CaptureFixture[str]) -> 
         (["ps", "--al"], "solo5ctl: ps: unrecognized arguments: --al.\nSee: solo5ctl ps --help\n"),
         (["ps", "web"], "solo5ctl: ps: unrecognized arguments: web.\nSee: solo5ctl ps --help\n"),
         (["stop"], "solo5ctl: stop: the following arguments are required: NAME.\nSee: solo5ctl stop --help\n"),
+        (["start", "web"], "solo5ctl: VERB: invalid choice: 'start' (choose from "),
         (["--json", "ps"], "solo5ctl: unrecognized arguments: --json.\nSee: solo5ctl --help\n"),
     ],
 )
 def test_a_usage_error_is_a_sentence_and_exit_status_125(solo5ctl: Solo5ctl, words: list[str], err: str) -> None:
     result = solo5ctl(*words)
-    assert (result.status, result.out, result.err) == (125, "", err)
-
-
-def test_an_unknown_verb_is_a_sentence_and_exit_status_125(solo5ctl: Solo5ctl) -> None:
-    result = solo5ctl("start", "web")
-    assert result.status == 125
-    assert result.err.startswith("solo5ctl: VERB: invalid choice: 'start' (choose from ")
+    assert (result.status, result.out) == (125, "")
+    assert result.err.startswith(err)
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -66,33 +62,28 @@ def fail(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     monkeypatch.setattr(ps, "execute", execute)
 
 
-def test_an_interrupt_is_exit_status_130_without_output(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail(monkeypatch, KeyboardInterrupt())
-    result = solo5ctl("ps")
-    assert (result.status, result.out, result.err) == (130, "", "")
-
-
-def test_epipe_is_exit_status_141_without_output(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "status", "discarded"), [(KeyboardInterrupt(), 130, []), (BrokenPipeError(), 141, [True])]
+)
+def test_an_interrupt_and_epipe_have_their_exit_status_without_output(
+    solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int, discarded: list[bool]
+) -> None:
     abandoned: list[bool] = []
     monkeypatch.setattr(main, "discard_stdout", lambda: abandoned.append(True))
-    fail(monkeypatch, BrokenPipeError())
+    fail(monkeypatch, error)
     result = solo5ctl("ps")
-    assert (result.status, result.out, result.err, abandoned) == (141, "", "", [True])
+    assert (result.status, result.out, result.err, abandoned) == (status, "", "", discarded)
 
 
-def test_an_internal_error_is_one_sentence(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_one_sentence_and_with_solo5_debug_a_traceback(
+    solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("SOLO5_DEBUG", raising=False)
     fail(monkeypatch, ZeroDivisionError("division by zero"))
     result = solo5ctl("ps")
     assert result.status == 125
     assert result.err.startswith("solo5ctl: internal error: ZeroDivisionError: division by zero\n")
-
-
-def test_an_internal_error_has_its_traceback_with_solo5_debug(
-    solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("SOLO5_DEBUG", "1")
-    fail(monkeypatch, ZeroDivisionError("division by zero"))
     with pytest.raises(ZeroDivisionError):
         solo5ctl("ps")
 

@@ -6,19 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solo5_systemd.base.sanitize import printable
 from solo5_systemd.cli import render
 
 
-def test_columns_are_aligned_two_blanks_apart() -> None:
+def test_columns_are_aligned_two_blanks_apart_also_where_they_are_painted() -> None:
     assert render.table(("NAME", "N"), [("a", "1"), ("longer", "")]) == "NAME    N\na       1\nlonger  -\n"
-
-
-def test_a_table_without_rows_is_its_header() -> None:
     assert render.table(("NAME", "PORTS"), []) == "NAME  PORTS\n"
-
-
-def test_paint_does_not_move_columns() -> None:
     painted = render.table(("A", "B"), [("x", "y")], lambda column, cell: f"<{cell}>" if column == "A" else cell)
     assert painted == "A  B\n<x>  y\n"
 
@@ -31,22 +24,10 @@ def test_fields_have_aligned_colons() -> None:
     assert render.fields([("Unit", "a"), ("Name", ""), ("X", "b")]) == "Unit: a\nName: -\n   X: b\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [("plain é", "plain é"), ("\x07", "\\x07"), ("\u202e", "\\u202e"), ("\udcff", "\\xff"), ("\x9b", "\\x9b")],
-)
-def test_control_characters_are_escaped(text: str, shown: str) -> None:
-    assert printable(text) == shown
-
-
 @given(line=st.binary())
 def test_no_line_of_a_console_reaches_a_terminal_with_a_control_character(line: bytes) -> None:
     shown = render.visible_line(line).decode()
     assert shown.replace("\t", "").isprintable()
-
-
-def test_tabs_of_a_console_stay() -> None:
-    assert render.visible_line(b"a\tb\r") == b"a\tb\\x0d"
 
 
 @pytest.mark.parametrize(
@@ -73,10 +54,6 @@ def test_sizes(count: int, text: str) -> None:
 )
 def test_spans(seconds: float, text: str) -> None:
     assert render.span(seconds) == text
-
-
-def test_a_moment_is_rfc_3339() -> None:
-    assert render.moment(1_700_000_000_000_042) == "2023-11-14T22:13:20.000042Z"
 
 
 def test_json_has_bytes_that_are_not_utf_8() -> None:

@@ -69,39 +69,19 @@ def test_json_has_bytes_and_microseconds() -> None:
     }
     stall = {"avg10": 2.25, "avg60": 1.0, "avg300": 0.5, "total": 9}
     disk = {"read_bytes": 4096, "written_bytes": 0, "reads": 1, "writes": 0}
+    periods = {"periods": 0, "throttled_periods": 0, "throttled": 0}
+    parts = {"rss": 8 << 20, "cache": 0, "kernel": 1 << 20, "swap": 0, "oom_kills": 0}
     assert usage_json("web", BEFORE, FULL) == {
         "name": "web",
         "cpu_percent": 50.0,
-        "cpu": {
-            "total": 2_500_000,
-            "user": 2_000_000,
-            "system": 500_000,
-            "periods": 0,
-            "throttled_periods": 0,
-            "throttled": 0,
-        },
-        "memory": {
-            "current": 9 << 20,
-            "peak": 12 << 20,
-            "limit": 64 << 20,
-            "rss": 8 << 20,
-            "cache": 0,
-            "kernel": 1 << 20,
-            "swap": 0,
-            "oom_kills": 0,
-        },
+        "cpu": {"total": 2_500_000, "user": 2_000_000, "system": 500_000, **periods},
+        "memory": {"current": 9 << 20, "peak": 12 << 20, "limit": 64 << 20, **parts},
         "io": disk,
         "disks": [{"device": "vda"} | disk],
         "nics": [{"nic": "service"} | traffic, {"nic": "management"} | traffic],
         "processes": 3,
         "pressure": {"cpu": {"some": stall, "full": stall}, "memory": {"some": stall | {"avg10": 0.0}}},
     }
-
-
-def test_no_stream_is_one_table(solo5ctl: Solo5ctl) -> None:
-    header, web = solo5ctl("stats", "--no-stream").out.splitlines()
-    assert header.split("  ")[0] == "NAME"
-    assert tuple(cell.strip() for cell in web.split("  ") if cell) == ROW
 
 
 def test_a_table_of_nomads_names_fits_a_terminal(solo5ctl: Solo5ctl) -> None:
@@ -112,19 +92,21 @@ def test_a_table_of_nomads_names_fits_a_terminal(solo5ctl: Solo5ctl) -> None:
     assert max(map(len, wide.splitlines())) <= 120
 
 
-def test_a_stream_of_named_tasks_ends_with_them(solo5ctl: Solo5ctl) -> None:
+def test_a_stream_of_named_tasks_ends_with_them_and_clears_a_terminal(solo5ctl: Solo5ctl) -> None:
     documents = solo5ctl("stats", "-i", "1", "web").out
     assert documents.count("NAME") == 3
     assert documents.endswith("PIDS\n")
-
-
-def test_a_terminal_is_cleared(solo5ctl: Solo5ctl) -> None:
+    solo5ctl.engine.rounds = rounds(WEB)
     assert solo5ctl("stats", "-i", "1", "web", terminal=True).out.startswith("\x1b[H\x1b[JNAME")
 
 
-def test_json(solo5ctl: Solo5ctl) -> None:
+def test_no_stream_is_one_table_or_list(solo5ctl: Solo5ctl) -> None:
     (web,) = json.loads(solo5ctl("stats", "--no-stream", "--json", "web").out)
     assert (web["name"], web["cpu_percent"]) == ("web", 50.0)
+    solo5ctl.engine.rounds = rounds(WEB)
+    header, web = solo5ctl("stats", "--no-stream").out.splitlines()
+    assert header.split("  ")[0] == "NAME"
+    assert tuple(cell.strip() for cell in web.split("  ") if cell) == ROW
 
 
 def test_no_tasks_is_a_header_or_an_empty_list(solo5ctl: Solo5ctl) -> None:

@@ -10,7 +10,7 @@ from tests.support.fakes.tasks import LEASE, PORTS, STARTED, ended, endpoints, r
 from solo5_systemd.base.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.cli import task_output
 from solo5_systemd.cli.task_output import status
-from solo5_systemd.engine.task import Phase
+from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.network.endpoints import Endpoints
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation
 from solo5_systemd.storage.model import FailedDisk
@@ -21,29 +21,22 @@ NOW = STARTED + 3 * MINUTE
 
 
 @pytest.mark.parametrize(
-    ("phase", "text"),
+    ("task", "asleep", "text"),
     [
-        (Phase.STARTING, "Starting"),
-        (Phase.RUNNING, "Up 3 minutes"),
-        (Phase.FROZEN, "Up 3 minutes (frozen)"),
-        (Phase.HUNG, "Hung"),
-        (Phase.STOPPING, "Stopping"),
+        (running(phase=Phase.STARTING), 0, "Starting"),
+        (running(), 0, "Up 3 minutes"),
+        (running(phase=Phase.FROZEN), 0, "Up 3 minutes (frozen)"),
+        (running(phase=Phase.HUNG), 0, "Hung"),
+        (running(phase=Phase.STOPPING), 0, "Stopping"),
+        (running(), STARTED + MINUTE, "Asleep 2 minutes"),
+        (running(phase=Phase.FROZEN), STARTED + MINUTE, "Up 3 minutes (frozen)"),
+        (ended(), 0, "Exited (0) 2 minutes ago"),
+        (ended(), STARTED + MINUTE, "Dormant 2 minutes"),  # its last run has ended, whatever it ended with
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_status_of_a_task_that_has_not_ended(phase: Phase, text: str) -> None:
-    assert status(running(phase=phase), NOW) == text
-
-
-@pytest.mark.parametrize(
-    ("phase", "text"), [(Phase.RUNNING, "Asleep 2 minutes"), (Phase.FROZEN, "Up 3 minutes (frozen)")]
-)
-def test_status_of_a_task_that_sleeps(phase: Phase, text: str) -> None:
-    assert status(running(phase=phase), NOW, STARTED + MINUTE) == text
-
-
-def test_status_of_a_task_that_is_dormant() -> None:
-    """Its last run has ended, whatever it ended with."""
-    assert status(ended(), NOW, STARTED + MINUTE) == "Dormant 2 minutes"
+def test_status_of_a_task(task: Task, asleep: int, text: str) -> None:
+    assert status(task, NOW, asleep) == text
 
 
 @pytest.mark.parametrize("ending", Ending)
@@ -53,10 +46,6 @@ def test_every_ending_has_a_status_of_its_own(ending: Ending) -> None:
     text = status(ended(outcome=outcome), NOW)
     assert text.endswith(" 2 minutes ago")
     assert text not in others
-
-
-def test_an_exit_shows_its_status() -> None:
-    assert status(ended(), NOW) == "Exited (0) 2 minutes ago"
 
 
 def test_unknown_times_are_left_out() -> None:
@@ -147,22 +136,13 @@ def test_json_of_an_outcome() -> None:
     }
 
 
-def test_json_of_an_outcome_has_the_reason_why_a_retry_fails() -> None:
+def test_json_of_an_outcome_has_the_reason_why_a_retry_fails_and_the_disks_that_have_failed() -> None:
     outcome = Outcome(ending=Ending.OUT_OF_MEMORY, signal=9, sentence="…", futile="too small", memory_peak=64 << 20)
-    shown = task_output.outcome_json(outcome)
+    full = FailedDisk(disk="data", path="/srv/data.img", free=0)
+    shown = task_output.outcome_json(replace(outcome, failed_disks=(full, FailedDisk(disk="log", path="/dev/sda"))))
     assert (shown["retry"], shown["retry_reason"], shown["memory_peak"]) == (False, "too small", 64 << 20)
-
-
-def test_json_of_an_outcome_has_the_disks_without_space() -> None:
-    full = (FailedDisk(disk="data", path="/srv/data.img", free=0),)
-    shown = task_output.outcome_json(Outcome(ending=Ending.TENDER_FAILED, sentence="…", failed_disks=full))
     assert shown["full_disks"] == [{"disk": "data", "path": "/srv/data.img", "free": 0}]
-
-
-def test_json_of_an_outcome_has_the_disks_whose_device_is_gone() -> None:
-    lost = (FailedDisk(disk="data", path="/dev/sda"),)
-    shown = task_output.outcome_json(Outcome(ending=Ending.TENDER_FAILED, sentence="…", failed_disks=lost))
-    assert shown["lost_disks"] == [{"disk": "data", "path": "/dev/sda"}]
+    assert shown["lost_disks"] == [{"disk": "log", "path": "/dev/sda"}]
 
 
 def test_fields_of_a_failure_show_whether_a_retry_can_help() -> None:
@@ -182,18 +162,11 @@ def test_fields_of_a_running_task_name_unit_nic_and_ports() -> None:
     assert shown["Port"] == "127.0.0.1:53->53/udp (service)"
     assert "Outcome" not in shown
     assert "Journal" not in shown
-
-
-def test_fields_of_a_task_with_a_journal_of_its_own_name_it() -> None:
     task = running()
     of_guests = replace(task, state=replace(task.state, log_fields={"SOLO5_LOG_NAMESPACE": "guests"}))
     assert dict(task_output.task_fields(of_guests, NOW))["Journal"] == "namespace guests"
-
-
-def test_fields_of_an_ended_task_show_its_outcome() -> None:
-    shown = dict(task_output.task_fields(ended(), NOW))
-    assert shown["Outcome"] == "the guest exited with 0"
-    assert "Main PID" not in shown
+    over = dict(task_output.task_fields(ended(), NOW))
+    assert (over["Outcome"], "Main PID" in over) == ("the guest exited with 0", False)
 
 
 def test_name_servers_and_host_name_are_shown_where_an_argument_has_them() -> None:
@@ -202,17 +175,11 @@ def test_name_servers_and_host_name_are_shown_where_an_argument_has_them() -> No
     fields["SOLO5_HOSTS"] = "db=192.0.2.7,up=10.89.0.1"
     used = replace(task, state=replace(task.state, log_fields={**task.state.log_fields, **fields}))
     shown = dict(task_output.task_fields(used, NOW))
-    assert (shown["Hostname"], shown["Name servers"], shown["Search domains"]) == (
-        "shop",
-        "9.9.9.9, 192.0.2.53",
-        "example.org",
-    )
+    assert (shown["Hostname"], shown["Search domains"]) == ("shop", "example.org")
+    assert shown["Name servers"] == "9.9.9.9, 192.0.2.53"
     document = task_output.task_json(used)
-    assert (document["hostname"], document["dns"], document["dns_search"]) == (
-        "shop",
-        ["9.9.9.9", "192.0.2.53"],
-        ["example.org"],
-    )
+    assert (document["hostname"], document["dns_search"]) == ("shop", ["example.org"])
+    assert document["dns"] == ["9.9.9.9", "192.0.2.53"]
     assert (shown["Hosts"], document["hosts"]) == ("db=192.0.2.7, up=10.89.0.1", ["db=192.0.2.7", "up=10.89.0.1"])
     assert not {"hostname", "dns", "dns_search", "hosts"} & task_output.task_json(task).keys()
     assert not {"Hostname", "Name servers", "Search domains"} & dict(task_output.task_fields(task, NOW)).keys()

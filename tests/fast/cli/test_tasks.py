@@ -32,6 +32,7 @@ def test_ps_lists_tasks_that_have_not_ended(solo5ctl: Solo5ctl) -> None:
     assert api.startswith("api   web.hvt  Up ")
     assert web.endswith("  64M     10.89.0.2  0.0.0.0:8080->80/tcp, 127.0.0.1:53->53/udp")
     assert (result.status, result.err) == (0, "")
+    assert solo5ctl("ps", root=False) == result
 
 
 def test_ps_and_inspect_show_since_when_a_task_sleeps(solo5ctl: Solo5ctl) -> None:
@@ -121,19 +122,11 @@ def test_ps_names(solo5ctl: Solo5ctl, words: list[str], names: str) -> None:
     assert solo5ctl(*words).out == names
 
 
-def test_ps_json_is_a_list_of_tasks(solo5ctl: Solo5ctl) -> None:
-    assert [task["name"] for task in json.loads(solo5ctl("ps", "-a", "--json").out)] == ["api", "old", "web"]
-
-
 def test_ps_of_nothing_is_a_header_or_an_empty_list(solo5ctl: Solo5ctl) -> None:
     solo5ctl.engine.known.clear()
     assert solo5ctl("ps").out == "NAME  IMAGE  STATUS  MEMORY  ADDRESS  PORTS\n"
     assert json.loads(solo5ctl("ps", "--json").out) == []
     assert solo5ctl("ps", "-q").out == ""
-
-
-def test_ps_needs_no_root(solo5ctl: Solo5ctl) -> None:
-    assert solo5ctl("ps", root=False).status == 0
 
 
 @pytest.mark.parametrize(
@@ -171,11 +164,8 @@ def test_stop_stops_all_concurrently_and_prints_each_name(solo5ctl: Solo5ctl) ->
     result = solo5ctl("stop", "web", "api", "web")
     assert (result.status, sorted(result.out.split())) == (0, ["api", "web"])
     assert solo5ctl.engine.calls == [("stop", name, StopSignal.TERM, 10.0) for name in ("web", "api")]
-
-
-def test_stop_with_signal_and_time(solo5ctl: Solo5ctl) -> None:
     assert solo5ctl("stop", "-s", "INT", "-t", "0.5", "web").status == 0
-    assert solo5ctl.engine.calls == [("stop", "web", StopSignal.INT, 0.5)]
+    assert solo5ctl.engine.calls[-1] == ("stop", "web", StopSignal.INT, 0.5)
 
 
 @pytest.mark.parametrize(("words", "number"), [([], 9), (["-s", "TERM"], 15), (["--signal", "2"], 2)])
