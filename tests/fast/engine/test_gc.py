@@ -49,6 +49,8 @@ async def test_a_dry_run_says_the_same_and_changes_nothing(machine: Machine, run
     assert not WAKES & set(machine.steps.taken)
     assert machine.units.loaded == before
     assert await runtime.gc.collect(dry_run=False) == told
+    assert "network leftover tap s5-x: no matching lease" in told
+    assert "collect networks" in machine.steps.taken
 
 
 @TASKS
@@ -58,12 +60,6 @@ async def test_a_forgotten_task_is_ended_and_its_console_closed(machine: Machine
     await runtime.gc.collect(dry_run=False)
     assert WEB not in {state.task for state in machine.units.loaded.values() if not state.over}
     assert machine.relay.drained == [WEB]
-
-
-async def test_the_network_service_takes_back_what_is_its_own(machine: Machine, runtime: Runtime) -> None:
-    machine.networks.stray = ("tap s5-x",)
-    assert await runtime.gc.collect(dry_run=False) == ("network leftover tap s5-x: no matching lease", IMAGE)
-    assert "collect networks" in machine.steps.taken
 
 
 async def test_a_disk_that_cannot_be_taken_back_is_listed_though_no_task_has_a_user(
@@ -82,17 +78,13 @@ async def test_users_of_tasks_that_are_gone_are_freed(machine: Machine, runtime:
     machine.users.starting = {starting}
     told = "user of task web: its unit is not loaded"
     assert await runtime.gc.collect(dry_run=True) == (told, IMAGE)
-    assert len(machine.users.held) == 3
+    assert (len(machine.users.held), machine.networks.forgotten) == (3, [])
     assert await runtime.gc.collect(dry_run=False) == (told, IMAGE)
     assert machine.users.held.keys() == {"lives", "starting"}
+    assert machine.networks.forgotten == [WEB], "its request, too"
     machine.users.held[WEB] = 61203
     assert await runtime.gc.users() == [WEB]
-
-
-async def test_a_console_of_a_task_long_gone_is_closed(machine: Machine, runtime: Runtime) -> None:
-    machine.relay.silent = {WEB: 1000.0}
-    await runtime.gc.collect(dry_run=False)
-    assert machine.relay.drained == [WEB]
+    assert machine.networks.forgotten == [WEB, WEB]
 
 
 async def test_consoles_alone_are_let_go_where_their_tasks_are_long_gone(machine: Machine, runtime: Runtime) -> None:
@@ -120,14 +112,3 @@ async def test_images_are_kept_that_any_task_refers_to(machine: Machine, runtime
     machine.units.loaded["solo5-task-b.service"] = ended("b").state
     await runtime.gc.collect(dry_run=True)
     assert machine.images.collected == frozenset({running().sha256})
-
-
-async def test_a_request_is_removed_with_the_user_of_a_task_that_is_gone(machine: Machine, runtime: Runtime) -> None:
-    machine.users.held = {TaskName("gone"): 61200}
-    assert await runtime.gc.users() == ["gone"]
-    assert machine.networks.forgotten == ["gone"]
-    machine.users.held = {TaskName("lost"): 61201}
-    await runtime.gc.collect(dry_run=True)
-    assert machine.networks.forgotten == ["gone"]
-    await runtime.gc.collect(dry_run=False)
-    assert machine.networks.forgotten == ["gone", "lost"]

@@ -72,13 +72,16 @@ async def test_all_but_the_unit_is_made_and_the_locks_are_kept(
     assert "start unit" not in machine.steps.taken
 
 
-async def test_the_next_start_adopts_user_and_lease(machine: Machine, preparer: Preparer) -> None:
+async def test_the_next_start_adopts_user_and_lease_and_writes_no_addresses_again(
+    machine: Machine, preparer: Preparer, addresses: Path
+) -> None:
     first = await preparer.prepare(WORKLOAD)
+    before = (addresses / "web.json").stat().st_ino
     second = await preparer.prepare(WORKLOAD)
-    assert (second.plan.parts.user, second.plan.parts.reservation) == (
-        first.plan.parts.user,
-        first.plan.parts.reservation,
-    )
+    parts = [each.plan.parts for each in (first, second)]
+    assert parts[0].user == parts[1].user
+    assert parts[0].reservation == parts[1].reservation
+    assert (addresses / "web.json").stat().st_ino == before
     for prepared in (first, second):
         close(prepared.held)
 
@@ -152,13 +155,6 @@ async def test_an_address_that_is_lost_is_reported(machine: Machine, preparer: P
     machine.networks.reserve = taken  # type: ignore[method-assign]
     close((await preparer.prepare(WORKLOAD)).held)
     assert reported == ["the task has another address than before, 10.89.0.2: address 10.89.0.2 is in use."]
-
-
-async def test_addresses_are_written_only_if_they_are_others(preparer: Preparer, addresses: Path) -> None:
-    close((await preparer.prepare(WORKLOAD)).held)
-    before = (addresses / "web.json").stat().st_ino
-    close((await preparer.prepare(WORKLOAD)).held)
-    assert (addresses / "web.json").stat().st_ino == before
 
 
 async def test_damaged_addresses_are_none_and_reported(

@@ -51,23 +51,14 @@ def closed(request: pytest.FixtureRequest) -> Generator[Endpoint, None, None]:
         yield at(Protocol.TCP if request.param == socket.SOCK_STREAM else Protocol.UDP, port)
 
 
-async def test_a_port_that_is_listened_on_answers() -> None:
-    with socket.create_server((str(HERE), 0)) as server:
-        assert await probe.failure(at(Protocol.TCP, server.getsockname()[1]), 1) == ""
-
-
 async def test_a_port_without_a_listener_is_refused(closed: Endpoint) -> None:
     assert await probe.failure(closed, 1) == "connection refused"
 
 
-async def test_a_datagram_that_is_echoed_is_an_answer() -> None:
-    async with answering(lambda data: data) as port:
-        assert await probe.failure(at(Protocol.UDP, port), 1) == ""
-
-
-async def test_another_answer_than_the_echo_is_none() -> None:
-    async with answering(lambda data: b"another answer") as port:
-        assert await probe.failure(at(Protocol.UDP, port), 1) == "the response is not an echo"
+@pytest.mark.parametrize(("answer", "problem"), [(None, ""), (b"another answer", "the response is not an echo")])
+async def test_a_datagram_that_is_echoed_is_an_answer(answer: bytes | None, problem: str) -> None:
+    async with answering(lambda data: answer or data) as port:
+        assert await probe.failure(at(Protocol.UDP, port), 1) == problem
 
 
 async def test_a_server_of_names_answers_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,10 +133,11 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
     return made
 
 
-async def test_the_first_line_that_matches_is_the_one(journal: Journal) -> None:
+async def test_the_first_line_of_the_run_that_matches_is_the_one(journal: Journal) -> None:
+    journal.write("listening, an earlier run", realtime=9)
     for text in ("booting", "listening on 80", "listening on 81"):
         journal.write(text)
-    assert await probe.first_line(UNIT, 0, "listening", "guests") == "listening on 80"
+    assert await probe.first_line(UNIT, 10, "listening", "guests") == "listening on 80"
     assert journal.namespace == "guests"
     assert f"_SYSTEMD_UNIT={UNIT}" in journal.matches
     assert journal.closed
@@ -158,12 +150,6 @@ async def test_a_line_that_comes_later_is_waited_for(journal: Journal) -> None:
         assert not waiting.done()
         journal.write("here")
         assert await waiting == "here"
-
-
-async def test_what_an_earlier_run_said_does_not_count(journal: Journal) -> None:
-    journal.write("old", realtime=9)
-    journal.write("old and new", realtime=10)
-    assert await probe.first_line(UNIT, 10, "old") == "old and new"
 
 
 async def test_a_flood_leaves_others_their_turn(journal: Journal) -> None:
@@ -194,12 +180,16 @@ async def test_a_namespace_that_is_gone_is_reported() -> None:
     assert "/run/netns/gone is no network namespace" in await probe.failure(gone, 1)
 
 
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
-async def test_an_endpoint_can_have_an_address_of_ipv6(kind: socket.SocketKind) -> None:
+async def test_an_endpoint_answers_at_an_address_of_both_families(
+    kind: socket.SocketKind, family: socket.AddressFamily
+) -> None:
     protocol = Protocol.TCP if kind == socket.SOCK_STREAM else Protocol.UDP
-    with socket.socket(socket.AF_INET6, kind) as server:
-        server.bind(("::1", 0))
-        endpoint = Endpoint(protocol=protocol, address=IPv6Address("::1"), port=server.getsockname()[1])
+    address = HERE if family == socket.AF_INET else IPv6Address("::1")
+    with socket.socket(family, kind) as server:
+        server.bind((str(address), 0))
+        endpoint = Endpoint(protocol=protocol, address=address, port=server.getsockname()[1])
         if kind == socket.SOCK_STREAM:
             server.listen()
             assert await probe.failure(endpoint, 5) == ""
@@ -207,4 +197,5 @@ async def test_an_endpoint_can_have_an_address_of_ipv6(kind: socket.SocketKind) 
             echoed = asyncio.get_running_loop().run_in_executor(None, lambda: server.sendto(*server.recvfrom(100)))
             assert await probe.failure(endpoint, 5) == ""
             await echoed
-    assert str(endpoint) == f"{protocol} [::1]:{endpoint.port}"
+    shown = "[::1]" if family == socket.AF_INET6 else str(HERE)
+    assert str(endpoint) == f"{protocol} {shown}:{endpoint.port}"

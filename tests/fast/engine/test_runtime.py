@@ -154,14 +154,10 @@ async def test_waiting_for_a_task_that_is_removed_meanwhile_says_so(
         machine.units.vanish(UNIT)
         with pytest.raises(NoSuchTaskError, match="removed before its outcome could be read"):
             await waiting
-
-
-async def test_another_task_of_the_same_name_is_not_the_one_that_was_waited_for(
-    machine: Machine, runtime: Runtime, web: Task
-) -> None:
+    machine.units.put(web.state)
     async with Background(runtime.wait(WEB)) as waiting:
         machine.units.put(replace(web.state, invocation="f" * 32))
-        with pytest.raises(NoSuchTaskError):
+        with pytest.raises(NoSuchTaskError):  # another task of the same name
             await waiting
 
 
@@ -223,10 +219,7 @@ async def test_following_gives_every_line_once_to_the_last_and_ends_with_the_tas
             machine.console.say(console_line(line))
             await yields()
         assert not reading.done()
-        machine.console.pending = [
-            console_line("e"),
-            console_line("f"),
-        ]  # written, and not yet in the journal, when it ends
+        machine.console.pending = [*map(console_line, "ef")]  # written, and not yet in the journal, when it ends
         machine.units.end(UNIT, MainCode.EXITED, 0)
         assert await reading == list(first + "cdef")
 
@@ -265,13 +258,6 @@ async def test_a_follower_may_leave_at_any_line(machine: Machine, runtime: Runti
     machine.console.say(*map(console_line, "abc"))
     async with aclosing(runtime.console(web, follow=True)) as entries:
         assert (await anext(entries)).position.cursor == "a"
-
-
-async def test_a_follower_may_be_cancelled_while_it_waits(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.console.say(console_line("a"))
-    async with Background(read(runtime, web, follow=True)) as reading:
-        assert not reading.done()
-    assert reading.cancelled()
 
 
 async def test_console_of_which_one_stream_fails_leaves_no_descriptor(machine: Machine, runtime: Runtime) -> None:

@@ -48,9 +48,14 @@ def is_frozen(machine: Machine) -> bool:
 
 
 async def test_a_pause_is_guarded_before_it_begins(machine: Machine, web: Runtime, directory: Path) -> None:
-    seen: list[tuple[bool, list[str]]] = []
-    assert await web.while_frozen(WEB, lambda: seen.append((is_frozen(machine), names(directory)))) >= 0.0
-    assert seen == [(True, [UNIT])]
+    seen: list[tuple[str, bool, list[str]]] = []
+
+    def note(when: str) -> Callable[[], None]:
+        return lambda: seen.append((when, is_frozen(machine), names(directory)))
+
+    assert await web.while_frozen(WEB, note("act"), note("before")) >= 0.0
+    assert [each[:2] for each in seen] == [("before", False), ("act", True)]
+    assert seen[1][2] == [UNIT]
     assert not is_frozen(machine)
     order = [step for step in machine.steps.taken if step in (f"require {GUARD}", "freeze", "thaw", f"stop {GUARD}")]
     assert order == [f"require {GUARD}", "freeze", "thaw", f"stop {GUARD}"]
@@ -65,12 +70,17 @@ async def test_an_error_of_systemd_leaves_nothing_frozen(machine: Machine, web: 
     assert not is_frozen(machine)
 
 
-async def test_an_error_within_the_pause_leaves_nothing_frozen(machine: Machine, web: Runtime) -> None:
+@pytest.mark.parametrize("when", ["before", "within"])
+async def test_an_error_before_or_within_the_pause_leaves_nothing_frozen(
+    machine: Machine, web: Runtime, when: str
+) -> None:
     def fail() -> None:
         raise HostError("no space.")
 
+    acts = (nothing, fail) if when == "before" else (fail, nothing)
     with pytest.raises(HostError, match="no space"):
-        await web.while_frozen(WEB, fail)
+        await web.while_frozen(WEB, *acts)
+    assert ("freeze" in machine.steps.taken) is (when == "within")
     assert not is_frozen(machine)
 
 
@@ -173,22 +183,3 @@ async def test_the_file_of_a_killed_process_is_removed_by_the_next_pause(web: Ru
         fcntl.flock(held, fcntl.LOCK_EX)
         await web.while_frozen(WEB, nothing)
     assert names(directory) == ["held"]
-
-
-async def test_what_is_done_before_a_pause_is_not_within_it(machine: Machine, web: Runtime) -> None:
-    seen: list[tuple[str, bool]] = []
-
-    def note(when: str) -> Callable[[], None]:
-        return lambda: seen.append((when, is_frozen(machine)))
-
-    await web.while_frozen(WEB, note("act"), note("before"))
-    assert seen == [("before", False), ("act", True)]
-
-
-async def test_an_error_before_the_pause_freezes_nothing(machine: Machine, web: Runtime) -> None:
-    def fail() -> None:
-        raise HostError("no space.")
-
-    with pytest.raises(HostError, match="no space"):
-        await web.while_frozen(WEB, nothing, fail)
-    assert "freeze" not in machine.steps.taken

@@ -30,14 +30,11 @@ from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.image.store import ImageStore
 from solo5_systemd.network.model import GuestNames
-from solo5_systemd.settings.hosts import hosts
 from solo5_systemd.settings.node_limits import OPERATOR, Limits, Node, Resource, Scope, Share, tenant
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.storage.archive import ARCHIVE_MAX, archive_disk, member
-from solo5_systemd.storage.io_limits import BlockDevice, IoLimits
 from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, NewFile
 from solo5_systemd.task.policy import Policy
-from solo5_systemd.task.properties import unenforced
 from solo5_systemd.task.workload import Publish, Workload
 from solo5_systemd.unit.state import ActiveState, MainCode
 
@@ -51,14 +48,7 @@ WORKLOAD = Workload(
 )
 NOTHING: tuple[set[str], set[TaskName]] = (set(), set())
 CHANGES = {
-    "acquire user",
-    "reserve",
-    "lock disks",
-    "change owner",
-    "open stderr",
-    "attach",
-    "start unit",
-    "release",
+    *("acquire user", "reserve", "lock disks", "change owner", "open stderr", "attach", "start unit", "release"),
     "collect images",
 }
 """Steps that make, take or remove anything."""
@@ -86,16 +76,6 @@ async def test_a_console_is_in_the_operators_namespace_whose_journald_runs_befor
     machine.console.log_namespace = "of later tasks"
     task = await runtime.task(WEB)
     assert (started.state.log_namespace, task.state.log_namespace) == ("guests", "guests")
-
-
-async def test_a_namespace_whose_journald_does_not_start_is_reported_and_nothing_is_left(
-    machine: Machine, runtime: Runtime
-) -> None:
-    machine.console.log_namespace = "guests"
-    machine.steps.errors["require systemd-journald@guests.service"] = HostError("it did not start.")
-    with pytest.raises(HostError, match="it did not start"):
-        await runtime.start(WORKLOAD)
-    assert machine.holds == NOTHING
 
 
 async def test_a_start_takes_each_step_once_and_says_what_a_look_would(machine: Machine, runtime: Runtime) -> None:
@@ -151,18 +131,6 @@ async def test_what_can_be_known_to_fail_is_refused_before_anything_is_made(
     assert not CHANGES & set(machine.steps.taken)
 
 
-async def test_a_profile_needs_its_security_module(machine: Machine, runtime: Runtime) -> None:
-    workload = replace(WORKLOAD, properties=(("AppArmorProfile", "solo5"),))
-    with pytest.raises(InvalidRequestError, match="has no effect on this host"):
-        await runtime.start(workload)
-    machine.tenders.modules = ("apparmor",)
-    await runtime.start(workload)
-
-
-LIMITED = replace(WORKLOAD, disks=tuple(replace(each, io=IoLimits(read_bps=10**6)) for each in WORKLOAD.disks))
-VDA = BlockDevice(number="254:0", name="vda")
-
-
 @pytest.mark.parametrize("launcher", ["", "/usr/libexec/solo5-confine"])
 async def test_the_launcher_is_executed_and_the_command_line_is_the_tenders(
     machine: Machine, runtime: Runtime, launcher: str
@@ -176,18 +144,6 @@ async def test_the_launcher_is_executed_and_the_command_line_is_the_tenders(
     scope = (await runtime.starter.preview(replace(WORKLOAD, kind=UnitKind.SCOPE))).argv
     after = scope[scope.index("--", scope.index("/usr/bin/setpriv")) + 1 :]
     assert after[:2] == ((launcher, "/usr/bin/solo5-hvt") if launcher else ("/usr/bin/solo5-hvt", after[1]))
-
-
-async def test_limits_without_their_controller_are_refused_unless_the_operator_permits_it(
-    machine: Machine, runtime: Runtime
-) -> None:
-    machine.disks.devices, machine.usages.enabled = (VDA,), ("cpu", "cpuset", "memory", "pids")
-    limits = unenforced(LIMITED, machine.usages.enabled)
-    assert limits["IOReadBandwidthMax"] == "io"
-    with pytest.raises(InvalidRequestError, match="which this host does not enforce: expected the io controller"):
-        await runtime.start(replace(LIMITED, policy=Policy()))
-    assert not CHANGES & set(machine.steps.taken)
-    await runtime.start(LIMITED)
 
 
 async def test_a_name_that_a_task_has_is_refused_before_anything_is_made(machine: Machine, runtime: Runtime) -> None:
@@ -232,13 +188,6 @@ async def test_a_tender_that_ends_before_its_start_does_was_started(
     assert (started.state.main_pid, started.state.control_group) == (0, "")
     task = await runtime.wait_for_run(started.state)
     assert (task.phase, task.state.main_status) == (Phase.ENDED, ended[1])
-
-
-async def test_a_tender_that_could_not_be_executed_was_not_started(machine: Machine, runtime: Runtime) -> None:
-    machine.units.job_result, machine.units.ended_at_once = "failed", (MainCode.EXITED, 203)
-    with pytest.raises(StartError):
-        await runtime.start(WORKLOAD)
-    assert machine.holds == NOTHING
 
 
 @pytest.mark.parametrize("step", ["start unit", "failure_messages"])
@@ -301,15 +250,6 @@ async def test_the_request_of_a_start_that_failed_is_removed_after_its_release(
     assert (machine.networks.marked, set(machine.networks.forgotten)) == (set(), {WEB})
 
 
-async def test_the_request_is_removed_with_the_task_and_not_before(machine: Machine, runtime: Runtime) -> None:
-    await runtime.start(WORKLOAD)
-    await runtime.stop(WEB)
-    await runtime.discard(WEB, keep=True)
-    assert machine.networks.forgotten == []
-    await runtime.remove(WEB)
-    assert machine.networks.forgotten == [WEB]
-
-
 async def test_users_of_tasks_that_are_gone_are_freed_when_a_start_finds_none(
     machine: Machine, runtime: Runtime
 ) -> None:
@@ -330,14 +270,6 @@ async def test_the_user_of_a_task_that_had_a_disk_before_has_lost_it(
     await runtime.start(WORKLOAD)
     expected = [(former, "/srv/disk.img")] if former == 61300 else []
     assert [(uid, disk.path) for uid, disk in machine.users.taken] == expected
-
-
-async def test_disk_is_the_tasks_user_s_and_so_is_the_tender(machine: Machine, runtime: Runtime) -> None:
-    await runtime.start(WORKLOAD)
-    (unit,) = machine.units.started
-    assert machine.disks.owners == {"/srv/disk.img": machine.users.held[WEB]}
-    assert [each.path for each in machine.users.disks[machine.users.held[WEB]]] == ["/srv/disk.img"]
-    assert unit.value("User") == str(machine.users.held[WEB])
 
 
 def _full(job_result: str, hang_at: int | None, *, late: bool = False) -> Machine:
@@ -492,10 +424,13 @@ async def scoped(runtime: Runtime, workload: Workload, spawn: Spawn | None = Non
 async def test_scope_is_started_with_the_callers_process_which_gets_argv_and_descriptors(
     machine: Machine, runtime: Runtime
 ) -> None:
-    spawn = Spawn()
+    spawn = Spawn(machine.steps)
     entered = await scoped(runtime, replace(WORKLOAD, kind=UnitKind.SCOPE, arguments=("{name}",)), spawn)
     assert "/usr/bin/solo5-hvt" in spawn.argv
-    assert (spawn.argv[0], spawn.argv[-1]) == ("/usr/bin/nsenter", "web")
+    enters = ("/usr/bin/nsenter", "--net=/run/netns/solo5-web", "--", "/usr/bin/setpriv")
+    assert (tuple(spawn.argv[:4]), spawn.argv[-1]) == (enters, "web"), "before it drops its privileges"
+    taken = machine.steps.taken
+    assert taken[taken.index("attach") :][:3] == ["attach", "spawn", "start unit"]
     (unit,) = machine.units.started
     assert (unit.name, unit.value("PIDs")) == ("solo5-task-web.scope", [spawn.pid])
     state = machine.units.loaded[unit.name]
@@ -508,13 +443,6 @@ async def test_scope_is_started_with_the_callers_process_which_gets_argv_and_des
     assert f"/proc/self/fd/{image}" in spawn.argv
     assert not [word for word in spawn.argv if word.startswith("/var")]
     assert {*spawn.descriptors} == {lock, file, image}
-
-
-async def test_process_of_a_scope_is_spawned_last_before_its_unit(machine: Machine, runtime: Runtime) -> None:
-    spawn = Spawn(machine.steps)
-    await scoped(runtime, replace(WORKLOAD, kind=UnitKind.SCOPE), spawn)
-    taken = machine.steps.taken
-    assert taken[taken.index("attach") :][:3] == ["attach", "spawn", "start unit"]
 
 
 def is_open(descriptor: int) -> bool:
@@ -632,18 +560,6 @@ async def test_a_task_of_a_network_namespace_has_the_only_network_there(machine:
     assert (await runtime.task(WEB)).network_namespace == "/run/netns/group"
     await runtime.starter.preview(replace(workload, name=TaskName("other")))
     assert machine.networks.namespaces[TaskName("other")] == "/run/netns/group"
-
-
-async def test_a_host_at_the_gateway_has_that_of_the_lease(machine: Machine, runtime: Runtime) -> None:
-    named = hosts(["db:192.0.2.7", "up:host-gateway"])
-    await runtime.start(replace(WORKLOAD, name=WEB, arguments=("--hosts={hosts}",), hosts=named))
-    assert (await runtime.task(WEB)).hosts == ("db=192.0.2.7", "up=10.89.0.1")
-
-
-async def test_a_scope_enters_its_network_namespace_before_it_drops_its_privileges(runtime: Runtime) -> None:
-    spawn = Spawn()
-    await scoped(runtime, replace(WORKLOAD, name=WEB, kind=UnitKind.SCOPE), spawn)
-    assert tuple(spawn.argv[:4]) == ("/usr/bin/nsenter", "--net=/run/netns/solo5-web", "--", "/usr/bin/setpriv")
 
 
 async def test_a_start_beyond_a_limit_makes_nothing(machine: Machine, runtime: Runtime) -> None:

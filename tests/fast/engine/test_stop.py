@@ -61,6 +61,7 @@ async def test_a_tender_that_ignores_the_signal_is_killed_as_requested(
     assert machine.units.sent[-1] == (UNIT, 9, True)
     assert task.state.stop_requested
     assert (outcome_of(task).ending, outcome_of(task).signal) == (Ending.STOPPED, 9)
+    assert machine.units.loaded[UNIT].active is ActiveState.INACTIVE, "no failed unit"
 
 
 async def test_a_hung_tender_is_killed_at_once(machine: Machine, runtime: Runtime, web: Task) -> None:
@@ -91,12 +92,6 @@ async def test_stopping_an_ended_task_tells_how_it_ended(machine: Machine, runti
     assert f"stop {UNIT}" not in machine.steps.taken
 
 
-async def test_a_stop_that_was_requested_is_no_failed_unit(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.units.heeds = ()
-    await runtime.stop(WEB, timeout_s=0)
-    assert machine.units.loaded[UNIT].active is ActiveState.INACTIVE
-
-
 async def test_an_end_of_its_own_during_a_stop_stays_a_failure(machine: Machine, runtime: Runtime, web: Task) -> None:
     machine.units.heeds = ()
     async with Background(runtime.stop(WEB)) as stopping:
@@ -116,26 +111,19 @@ async def test_a_stop_that_is_cancelled_leaves_the_rest_to_systemd(
     assert machine.units.sent == []
 
 
+@pytest.mark.parametrize("another", [False, True], ids=["removed", "another of its name"])
 async def test_a_task_that_is_removed_while_it_is_stopped_has_ended_unknown_how(
-    machine: Machine, runtime: Runtime, web: Task
+    machine: Machine, runtime: Runtime, web: Task, *, another: bool
 ) -> None:
     machine.units.heeds = ()
     async with Background(runtime.stop(WEB)) as stopping:
         machine.units.vanish(UNIT)
+        if another:
+            machine.units.put(replace(web.state, invocation="f" * 32))
+            machine.units.end(UNIT, MainCode.EXITED, 7)
         task = await stopping
     assert (task.phase, outcome_of(task).ending) == (Phase.ENDED, Ending.UNKNOWN)
-
-
-async def test_another_task_of_that_name_is_not_the_one_that_was_stopped(
-    machine: Machine, runtime: Runtime, web: Task
-) -> None:
-    machine.units.heeds = ()
-    async with Background(runtime.stop(WEB)) as stopping:
-        machine.units.vanish(UNIT)
-        machine.units.put(replace(web.state, invocation="f" * 32))
-        machine.units.end(UNIT, MainCode.EXITED, 7)
-        task = await stopping
-    assert (task.state.invocation, outcome_of(task).ending) == (web.state.invocation, Ending.UNKNOWN)
+    assert task.state.invocation == web.state.invocation
 
 
 async def test_a_task_is_killed_even_where_systemd_does_not_get_to_its_job(
@@ -172,14 +160,6 @@ async def test_a_scope_has_no_main_process_and_its_signals_go_to_all(
 # --- kill, freeze, remove, collect ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number, everyone", [(2, False), (15, False), (9, True)])
-async def test_a_signal_goes_to_the_tender_and_the_last_one_to_all(
-    machine: Machine, runtime: Runtime, web: Task, number: int, everyone: bool
-) -> None:
-    await runtime.kill(WEB, number)
-    assert machine.units.sent == [(UNIT, number, everyone)]
-
-
 @pytest.mark.parametrize("number", [0, 1, 10, 18, 19])
 async def test_a_signal_that_a_tender_does_not_know_is_refused(
     machine: Machine, runtime: Runtime, web: Task, number: int
@@ -207,13 +187,6 @@ async def test_an_ended_task_can_be_neither_signalled_nor_frozen_nor_sleep(
         await call(runtime)
 
 
-async def test_a_task_is_frozen_and_thawed(machine: Machine, runtime: Runtime, web: Task) -> None:
-    await runtime.freeze(WEB)
-    assert machine.units.loaded[UNIT].frozen
-    await runtime.thaw(WEB)
-    assert not machine.units.loaded[UNIT].frozen
-
-
 async def test_a_task_sleeps_and_is_awake_again(machine: Machine, runtime: Runtime, web: Task) -> None:
     await runtime.sleep(WEB)
     assert (await runtime.task(WEB)).asleep
@@ -228,15 +201,17 @@ async def test_a_scope_cannot_sleep(machine: Machine, runtime: Runtime) -> None:
     assert machine.networks.asleep == {}
 
 
+@pytest.mark.parametrize("sleeps", [False, True])
 @pytest.mark.parametrize(("number", "awake"), [(2, True), (15, True), (9, False)])
-async def test_a_task_that_sleeps_is_woken_for_a_signal_that_its_tender_handles(
-    machine: Machine, runtime: Runtime, web: Task, number: int, awake: bool
+async def test_a_signal_goes_to_the_tender_which_is_woken_for_it_and_the_last_one_to_all(
+    machine: Machine, runtime: Runtime, web: Task, number: int, awake: bool, sleeps: bool
 ) -> None:
     """A stopped process handles none but SIGKILL."""
-    await runtime.sleep(WEB)
+    if sleeps:
+        await runtime.sleep(WEB)
     await runtime.kill(WEB, number)
     assert machine.units.sent == [(UNIT, number, number == 9)]
-    assert (WEB not in machine.networks.asleep) is awake
+    assert (WEB not in machine.networks.asleep) is (awake or not sleeps)
 
 
 @pytest.mark.parametrize("status", [0, 1], ids=["well", "badly"])
@@ -269,6 +244,8 @@ async def test_a_task_is_discarded_running_or_not_and_twice(
         machine.units.end(UNIT, MainCode.EXITED, 1)
     await runtime.discard(WEB)
     assert machine.holds == (set(), set())
+    assert machine.networks.released == [WEB]
+    assert machine.steps.taken.index("release") < machine.steps.taken.index("free user")
     await runtime.discard(WEB)
 
 
@@ -290,14 +267,6 @@ async def test_what_is_left_of_a_task_without_a_unit_is_discarded(
     await runtime.discard(WEB)
     assert machine.holds == (set(), set())
     assert f"stop {outcome_target(WEB)}" in machine.steps.taken
-
-
-async def test_a_discarded_tasks_network_is_released_before_its_name_is_free(
-    machine: Machine, runtime: Runtime, web: Task
-) -> None:
-    await runtime.discard(WEB)
-    assert machine.networks.released == [WEB]
-    assert machine.steps.taken.index("release") < machine.steps.taken.index("free user")
 
 
 async def test_a_slice_keeps_to_its_processors(machine: Machine, runtime: Runtime) -> None:

@@ -92,6 +92,13 @@ async def updater(runtime: Runtime, report: Report, monkeypatch: pytest.MonkeyPa
     return Updater(runtime, WEB, UNIT, report, report, publishes=True)
 
 
+def make_unready(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def failure(endpoint: Endpoint, timeout_s: float) -> str:
+        return "connection refused"
+
+    monkeypatch.setattr(probe, "failure", failure)
+
+
 async def test_ports_go_to_the_second_guest_and_back(
     machine: Machine, updater: Updater, report: Report, old: Manifest
 ) -> None:
@@ -233,19 +240,10 @@ async def test_a_task_that_is_being_stopped_is_waited_for_and_stays_stopped(
 
 @pytest.mark.parametrize("pause", [False, True])
 async def test_a_task_that_is_stopped_before_it_is_ready_with_the_new_image_stays_stopped(
-    machine: Machine,
-    updater: Updater,
-    report: Report,
-    old: Manifest,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    pause: bool,
+    machine: Machine, updater: Updater, report: Report, old: Manifest, monkeypatch: pytest.MonkeyPatch, pause: bool
 ) -> None:
     async def unready() -> None:
-        async def failure(endpoint: Endpoint, timeout_s: float) -> str:
-            return "connection refused"
-
-        monkeypatch.setattr(probe, "failure", failure)
+        make_unready(monkeypatch)
 
     report.during_switch = unready
     async with Background(updater.update(WORKLOAD, replace(QUICK, pause=pause), None, old)) as updating:
@@ -279,10 +277,7 @@ async def test_an_update_is_ready_or_undone_before_pid_1_ends_the_reload(
     await updater.update(WORKLOAD, QUICK, None, old)
     assert report.seen.pop() == "task web runs the new image and has its ports again"
 
-    async def unready(endpoint: Endpoint, timeout_s: float) -> str:
-        return "connection refused"
-
-    monkeypatch.setattr(probe, "failure", unready)
+    make_unready(monkeypatch)
     machine.units.reload_left = 2.1
     report.seen = []
     with pytest.raises(StartError, match="before TimeoutStartSec= of task web ends its reload"):
@@ -306,10 +301,7 @@ async def test_a_guest_that_was_left_with_the_ports_is_named(
 async def test_a_guest_that_ends_before_it_is_ready_is_not_waited_for(
     machine: Machine, updater: Updater, report: Report, old: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def unready(endpoint: Endpoint, timeout_s: float) -> str:
-        return "connection refused"
-
-    monkeypatch.setattr(probe, "failure", unready)
+    make_unready(monkeypatch)
     async with Background(updater.update(WORKLOAD, QUICK, None, old)) as updating:
         await yields(50)
         while SECOND not in machine.units.loaded:
