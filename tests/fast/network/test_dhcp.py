@@ -1,49 +1,31 @@
 """The files of DHCP servers, their elements of nftables, and what records keep for them."""
 
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Network
 
 import pytest
+from tests.fast.network.test_ipam import network
 from tests.fast.network.test_nft_rules import task_elements
+from tests.support.fakes.tasks import LEASE as TASK_LEASE
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import dhcp
 from solo5_systemd.network.derived_addresses import bridge_mac
 from solo5_systemd.network.lease_files import of_document, to_document
 from solo5_systemd.network.model import (
     UNNAMED,
     GuestNames,
-    Lease,
     LeaseRecord,
     LeaseState,
-    MacAddress,
-    Network,
     Reservation,
 )
 from solo5_systemd.settings.network import Join
 from solo5_systemd.settings.network_keys import NetworkPolicy
 from solo5_systemd.settings.resolver import resolver
 
-NETWORK = Network(
-    name=NetworkName("default"),
-    bridge="solo5-default",
-    ipv4=IPv4Network("10.9.0.0/20"),
-    gateway4=IPv4Address("10.9.0.1"),
-    mtu=1400,
-    masquerade=True,
-    policy=NetworkPolicy(dhcp=True),
-)
-LEASE = Lease(
-    nic=DeviceName("service"),
-    network=NetworkName("default"),
-    bridge="solo5-default",
-    tap="s5-abc",
-    ipv4=IPv4Interface("10.9.0.7/20"),
-    gateway4=IPv4Address("10.9.0.1"),
-    mac=MacAddress("02:00:5e:10:00:01"),
-    mtu=1400,
-)
+NETWORK = replace(network("10.9.0.0/20"), mtu=1400, policy=NetworkPolicy(dhcp=True))
+LEASE = replace(TASK_LEASE, tap="s5-abc", ipv4=IPv4Interface("10.9.0.7/20"), gateway4=IPv4Address("10.9.0.1"), mtu=1400)
 NAMES = GuestNames(resolver=resolver(["9.9.9.9", "192.0.2.53"], ["example.org", "lan"]), hostname="web.example.org")
 WEB = TaskName("web")
 
@@ -52,24 +34,11 @@ def test_a_server_gives_out_addresses_of_entries_only_and_is_no_name_server() ->
     lines = dhcp.server_config(NETWORK, "/run/x").splitlines()
     assert lines[0].startswith("# Network default: ")
     assert lines[1:] == [
-        "port=0",
-        "no-hosts",
-        "no-resolv",
-        "pid-file",
-        "interface=solo5-default",
-        "except-interface=lo",
-        "bind-dynamic",
-        "quiet-dhcp",
-        "dhcp-range=10.9.0.0,static,255.255.240.0,24h",
-        "dhcp-authoritative",
-        "dhcp-ignore-clid",
-        "dhcp-ignore-names",
-        "leasefile-ro",
-        "no-ping",
-        "dhcp-option=option:router,10.9.0.1",
-        "dhcp-option=option:mtu,1400",
-        "dhcp-hostsdir=/run/x/hosts",
-        "dhcp-optsdir=/run/x/options",
+        *("port=0", "no-hosts", "no-resolv", "pid-file", "interface=solo5-default", "except-interface=lo"),
+        *("bind-dynamic", "quiet-dhcp", "dhcp-range=10.9.0.0,static,255.255.240.0,24h", "dhcp-authoritative"),
+        *("dhcp-ignore-clid", "dhcp-ignore-names", "leasefile-ro", "no-ping"),
+        *("dhcp-option=option:router,10.9.0.1", "dhcp-option=option:mtu,1400"),
+        *("dhcp-hostsdir=/run/x/hosts", "dhcp-optsdir=/run/x/options"),
     ]
 
 
@@ -127,12 +96,8 @@ def test_a_guest_has_elements_for_its_own_messages_only() -> None:
 
 
 def record(names: GuestNames) -> LeaseRecord:
-    return LeaseRecord(
-        reservation=Reservation(task=WEB, leases=(LEASE,)),
-        state=LeaseState.ATTACHED,
-        expires=7,
-        names=names,
-    )
+    held = Reservation(task=WEB, leases=(LEASE,))
+    return LeaseRecord(reservation=held, state=LeaseState.ATTACHED, expires=7, names=names)
 
 
 @pytest.mark.parametrize("names", [NAMES, UNNAMED])

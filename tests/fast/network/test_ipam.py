@@ -206,16 +206,15 @@ def test_a_declared_task_has_the_addresses_that_are_remembered_of_it() -> None:
     assert leases("other", nic(ip=str(lease.address)), remembered=remembered)[0].address == lease.address, "by value"
 
 
-def test_a_mac_address_that_a_declared_task_had_is_given_to_no_other() -> None:
+def test_a_taken_mac_is_followed_by_the_next() -> None:
+    def number(mac: MacAddress) -> int:
+        return int(mac.replace(":", ""), 16)
+
     (lease,) = leases("other")
     (moved,) = leases("other", remembered={lease.mac: WEB})
-    assert int(moved.mac.replace(":", ""), 16) == int(lease.mac.replace(":", ""), 16) + 1
-
-
-def test_a_taken_mac_is_followed_by_the_next() -> None:
-    first = leases("a")[0].mac
-    held = [Reservation(task=TaskName("b"), leases=leases("b", nic(mac=first)))]
-    assert int(leases("a", held=held)[0].mac.replace(":", ""), 16) == int(first.replace(":", ""), 16) + 1
+    held = [Reservation(task=TaskName("b"), leases=leases("b", nic(mac=lease.mac)))]
+    (beside,) = leases("other", held=held)
+    assert number(moved.mac) == number(beside.mac) == number(lease.mac) + 1
 
 
 def test_no_mac_is_derived_that_the_service_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,16 +7,16 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 
 import pytest
+from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import lease_files
 from solo5_systemd.network.lease_files import LeaseStore, remove_request, start_mark
-from solo5_systemd.network.model import Lease, LeaseRecord, LeaseState, MacAddress, Reservation
+from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation
 
 WEB = TaskName("web")
 SOURCES = str(Path(lease_files.__file__).parents[2])
@@ -28,17 +28,6 @@ lease_files.STATE = Path(sys.argv[1])
 with lease_files.start_mark("web"):
     os.kill(os.getpid(), signal.SIGKILL)
 """
-NIC = DeviceName("service")
-LEASE = Lease(
-    nic=NIC,
-    network=NetworkName("default"),
-    bridge="solo5-default",
-    tap="s5-x",
-    ipv4=IPv4Interface("10.77.0.9/24"),
-    gateway4=IPv4Address("10.77.0.1"),
-    mac=MacAddress("02:00:00:00:00:09"),
-    mtu=1500,
-)
 
 
 def record(state: LeaseState = LeaseState.RESERVED, expires: int = 60) -> LeaseRecord:
@@ -59,6 +48,9 @@ def test_a_request_remains_as_it_was_after_the_record_has_changed_and_is_gone(st
     assert store.request(WEB) == record()
     store.remove_lease_record(WEB)
     assert (store.request(WEB), list(store.lease_records())) == (record(), [])
+    store.save_lease_record(record(expires=99))
+    store.keep_request(WEB)
+    assert store.request(WEB) == record(expires=99), "a later request"
 
 
 def test_a_damaged_record_is_that_of_the_request_as_attached_and_is_removed_without_one(
@@ -70,12 +62,6 @@ def test_a_damaged_record_is_that_of_the_request_as_attached_and_is_removed_with
     for _ in range(2):
         assert list(store.lease_records()) == [record(LeaseState.ATTACHED)]
         assert [path.name for path in (tmp_path / "tasks").iterdir()] == ["web.json"]
-
-
-def test_a_later_request_replaces_an_earlier_one(store: LeaseStore) -> None:
-    store.save_lease_record(record(expires=99))
-    store.keep_request(WEB)
-    assert store.request(WEB) == record(expires=99)
 
 
 def test_only_its_owner_can_read_or_write_a_request(store: LeaseStore, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from ipaddress import IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from typing import Any
 
 import pytest
+from tests.fast.network.test_ipam import network as network_of
 from tests.fast.network.test_nft_rules import RESERVATION, with_limits
 
 from solo5_systemd.base.errors import InvalidRequestError
@@ -19,37 +20,13 @@ from solo5_systemd.settings.rate import Rate
 from solo5_systemd.settings.records import document
 from solo5_systemd.settings.reserved_addresses import AddressRange
 
-RECORD = LeaseRecord(
-    reservation=RESERVATION,
-    state=LeaseState.ATTACHED,
-    expires=77,
-)
-NETWORK = Network(
-    name=NetworkName("default"),
-    bridge="solo5-default",
-    ipv4=IPv4Network("10.77.0.0/24"),
-    gateway4=IPv4Network("10.77.0.0/24")[1],
-    mtu=1400,
-    masquerade=False,
-    policy=NetworkPolicy(
-        routed=True,
-        reach=(NetworkName("back"),),
-        isolated=True,
-        host=(HostPort(port=53, protocol="udp"),),
-        metadata=True,
-        connections=77,
-        fragments=True,
-    ),
-)
-
-
-JOINED = replace(
-    NETWORK,
-    bridge="br0",
-    ipv4=None,
-    gateway4=None,
-    join=Join(vlan=20, pool=None, ipv6=True),
-)
+RECORD = LeaseRecord(reservation=RESERVATION, state=LeaseState.ATTACHED, expires=77)
+POLICY = NetworkPolicy(
+    routed=True, reach=(NetworkName("back"),), isolated=True, host=(HostPort(port=53, protocol="udp"),), metadata=True,
+    connections=77, fragments=True,
+)  # fmt: skip
+NETWORK = replace(network_of("10.77.0.0/24"), mtu=1400, masquerade=False, policy=POLICY)
+JOINED = replace(NETWORK, bridge="br0", ipv4=None, gateway4=None, join=Join(vlan=20, pool=None, ipv6=True))
 RANGE = IPv4Network("10.77.0.0/24")
 POOLED = replace(NETWORK, gateway4=None, join=Join(pool=AddressRange(RANGE[2], RANGE[9])))
 OF_LAN = IPv6Network("2001:db8:1::/64")
@@ -64,14 +41,31 @@ SIX = replace(NETWORK, ipv6=IPv6Network("fd00:1::/64"), gateway6=IPv6Address("fd
 ADVERTISED = replace(SIX, ra=True, dns6=(IPv6Address("fd00::53"),))
 
 
+(OF_TASK,) = RESERVATION.leases
+LEASES = (
+    replace(OF_TASK, ipv6=IPv6Interface("fd00:1::7/64"), gateway6=IPv6Address("fd00:1::1")),
+    replace(OF_TASK, ipv4=None, gateway4=None),
+)
+RECORDS = (
+    RECORD,
+    *(replace(RECORD, reservation=replace(RESERVATION, leases=(each,), ports=())) for each in LEASES),
+    replace(RECORD, namespace="/run/netns/group"),
+    replace(RECORD, moves=7, lender="old"),
+)
+NETWORKS = (
+    *(NETWORK, JOINED, POOLED, JOINED6, SIX, ADVERTISED),
+    replace(NETWORK, shared=True),
+    replace(SIX, ipv4=None, gateway4=None, nat66=False),
+)
+
+
 def test_what_is_written_is_read() -> None:
-    assert of_document(LeaseRecord, written(to_document(RECORD))) == RECORD
-    (lease,) = RESERVATION.leases
-    six = replace(lease, ipv6=IPv6Interface("fd00:1::7/64"), gateway6=IPv6Address("fd00:1::1"))
-    both = replace(RECORD, reservation=replace(RESERVATION, leases=(six,)))
-    assert of_document(LeaseRecord, written(to_document(both))) == both
-    for network in (NETWORK, JOINED, POOLED, JOINED6, SIX, ADVERTISED):
+    for record in RECORDS:
+        assert of_document(LeaseRecord, written(to_document(record))) == record
+    for network in NETWORKS:
         assert of_document(Network, written(to_document(network))) == network
+    assert not {"namespace", "moves"} & to_document(RECORD).keys()
+    assert not {"shared", "join"} & to_document(NETWORK).keys()
 
 
 HELD = {**document(RESERVATION.leases[0])}
@@ -156,25 +150,3 @@ def test_a_network_file_without_a_policy_is_closed() -> None:
     content = written(to_document(NETWORK))
     del content["policy"]
     assert of_document(Network, content).policy == CLOSED
-
-
-def test_a_lease_without_an_address_is_kept() -> None:
-    (lease,) = RECORD.reservation.leases
-    unleased = replace(lease, ipv4=None, gateway4=None)
-    record = replace(RECORD, reservation=replace(RECORD.reservation, leases=(unleased,), ports=()))
-    assert of_document(LeaseRecord, written(to_document(record))) == record
-    assert "join" not in to_document(NETWORK)
-
-
-def test_a_network_namespace_is_in_the_files_of_those_who_are_in_one() -> None:
-    record, network = replace(RECORD, namespace="/run/netns/group"), replace(NETWORK, shared=True)
-    assert of_document(LeaseRecord, written(to_document(record))) == record
-    assert of_document(Network, written(to_document(network))) == network
-    assert "namespace" not in to_document(RECORD)
-    assert "shared" not in to_document(NETWORK)
-
-
-def test_a_network_with_ipv6_alone_is_written_and_read() -> None:
-    prefix, gateway = IPv6Network("fd00:1::/64"), IPv6Address("fd00:1::1")
-    alone = replace(NETWORK, ipv4=None, gateway4=None, ipv6=prefix, gateway6=gateway)
-    assert of_document(Network, written(to_document(alone))) == alone

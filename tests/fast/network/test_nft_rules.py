@@ -10,6 +10,8 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6
 
 import pytest
 from tests.fast.network.packets import Frame, Packet, seen, verdict
+from tests.fast.network.test_ipam import network as network_of
+from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import nft_elements, nft_rules
@@ -17,7 +19,6 @@ from solo5_systemd.network.derived_addresses import bridge_mac
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.ipam import segment_link, segments
 from solo5_systemd.network.model import (
-    Lease,
     LeaseRecord,
     LeaseState,
     MacAddress,
@@ -45,16 +46,7 @@ OPEN = NetworkPolicy(
 
 
 def linked_network(name: str, policy: NetworkPolicy = CLOSED) -> Network:
-    ipv4 = IPv4Network("10.77.0.0/24" if name == "front" else "10.78.0.0/24")
-    return Network(
-        name=NetworkName(name),
-        bridge=f"solo5-{name}",
-        ipv4=ipv4,
-        gateway4=ipv4[1],
-        mtu=1500,
-        masquerade=True,
-        policy=policy,
-    )
+    return replace(network_of("10.77.0.0/24" if name == "front" else "10.78.0.0/24", name), policy=policy)
 
 
 def in_state(held: Reservation, state: LeaseState = LeaseState.ATTACHED, asleep: int = 0) -> LeaseRecord:
@@ -210,46 +202,42 @@ def test_whatever_a_guest_opens_counts(packet: Packet, limit: int, open_ones: in
         assert verdict(limited, replace(packet, open=open_ones, **later)) == "accept"
 
 
+OUT, BACK_OUT = Packet(iif=FRONT, oif=LAN), Packet(iif=BACK, oif=LAN)
+
+
 @pytest.mark.parametrize(
-    ("what", "opened", "expected"), [("tcp 7", 15, "accept"), ("tcp 7", 16, "drop"), ("udp 7", 16, "accept")]
+    ("packet", "expected"),
+    [
+        # connections that are closed by now count by their rate, those of TCP
+        (replace(OUT, what="tcp 7", opened=15), "accept"),
+        (replace(OUT, what="tcp 7", opened=16), "drop"),
+        (replace(OUT, what="udp 7", opened=16), "accept"),
+        # neighbours of the host that are called at once
+        (replace(OUT, sought=64), "accept"),
+        (replace(OUT, sought=65), "drop"),
+        (replace(OUT, sought=65, tracked=True), "drop"),
+        # each network has its own limit, and clients of a guest are not the guest's own connections
+        (replace(OUT, open=100), "drop"),
+        (replace(BACK_OUT, open=100), "accept"),
+        (replace(BACK_OUT, open=5000), "drop"),
+        (Packet(iif=LAN, oif=FRONT, dnat=True, open=99999), "accept"),
+    ],
+    ids=str,
 )
-def test_connections_that_are_closed_by_now_count_by_their_rate(what: str, opened: int, expected: str) -> None:
-    packet = Packet(iif=FRONT, oif=LAN, what=what, opened=opened)
+def test_what_a_guest_may_open_at_once_is_limited(packet: Packet, expected: str) -> None:
     assert verdict(plan(NetworkPolicy(connections=16)), packet) == expected
-
-
-@pytest.mark.parametrize(
-    ("sought", "tracked", "expected"),
-    [(64, False, "accept"), (65, False, "drop"), (65, True, "drop")],
-)
-def test_a_guest_calls_so_many_neighbours_of_the_host_at_once(sought: int, tracked: bool, expected: str) -> None:
-    assert verdict(plan(), Packet(iif=FRONT, oif=LAN, sought=sought, tracked=tracked)) == expected
-
-
-def test_the_limit_is_each_networks_own() -> None:
-    two = plan(NetworkPolicy(connections=16))
-    assert verdict(two, Packet(iif=FRONT, oif=LAN, open=100)) == "drop"
-    assert verdict(two, Packet(iif=BACK, oif=LAN, open=100)) == "accept"
-    assert verdict(two, Packet(iif=BACK, oif=LAN, open=5000)) == "drop"
-
-
-def test_clients_of_a_guest_are_not_the_guests_own_connections() -> None:
-    assert verdict(plan(), Packet(iif=LAN, oif=FRONT, dnat=True, open=99999)) == "accept"
 
 
 SERVICE = DeviceName("service")
 RESERVATION = Reservation(
     task=TaskName("a"),
     leases=(
-        Lease(
-            nic=SERVICE,
-            network=NetworkName("default"),
-            bridge="solo5-default",
+        replace(
+            LEASE,
             tap="s5-abcdefghijkl",
             ipv4=IPv4Interface("10.77.0.5/24"),
             gateway4=IPv4Address("10.77.0.1"),
             mac=MacAddress("02:00:00:00:00:09"),
-            mtu=1500,
         ),
     ),
     ports=(
@@ -271,16 +259,8 @@ ELEMENTS = [
 
 
 def network(*, masquerade: bool = True, connections: int = 4096) -> Network:
-    ipv4 = IPv4Network("10.77.0.0/24")
-    return Network(
-        name=NetworkName("default"),
-        bridge="solo5-x.y",
-        ipv4=ipv4,
-        gateway4=ipv4[1],
-        mtu=1500,
-        masquerade=masquerade,
-        policy=NetworkPolicy(connections=connections),
-    )
+    policy = NetworkPolicy(connections=connections)
+    return replace(network_of("10.77.0.0/24"), bridge="solo5-x.y", masquerade=masquerade, policy=policy)
 
 
 def test_a_task_is_elements_alone() -> None:
@@ -436,8 +416,8 @@ def test_a_guest_with_a_leased_address_of_ipv6_on_a_bridge_of_others_advertises_
 def test_frames_of_a_guest_with_limits_meet_every_rule(limits: Limits, plain: bool) -> None:
     """The others pass after one lookup, which none of a joined bridge is in."""
     held = with_limits(RESERVATION, limits)
-    for network_of, expected in ((network(), plain), (JOINED, False)):
-        made = task_elements(held, [network_of])
+    for on, expected in ((network(), plain), (JOINED, False)):
+        made = task_elements(held, [on])
         assert any(each.name == "plain" for each in made) is expected
     limited = replace(network(), policy=NetworkPolicy(egress=()))
     assert not any(each.name == "plain" for each in task_elements(RESERVATION, [limited]))
