@@ -82,14 +82,6 @@ def test_a_hidden_one_changes_nothing(check: Callable[[str], None], etc: Path, t
     check(unit)
 
 
-def test_one_of_a_higher_precedence_counts(check: Callable[[str], None], etc: Path, tmp_path: Path) -> None:
-    write(tmp_path / "usr/service.d/all.conf", "[Service]\nUser=root\n")
-    with pytest.raises(HostError):
-        check(TASK)
-    write(etc / "service.d/all.conf", "[Service]\nMemoryHigh=1G\n")
-    check(TASK)
-
-
 def test_one_that_cannot_be_read_is_refused(check: Callable[[str], None], etc: Path) -> None:
     (etc / "service.d/all.conf").mkdir(parents=True)
     with pytest.raises(HostError, match="cannot be read: Is a directory"):

@@ -100,6 +100,7 @@ def test_a_routed_network_needs_both_ways() -> None:
     assert drops(chain("FORWARD"), beyond, network=ROUTED)
     assert not drops(chain("FORWARD"), beyond)
     assert not drops(chain("FORWARD"), INTO, OUT_OF, network=ROUTED)
+    assert not drops(chain("FORWARD"), network=replace(NETWORK, join=Join())), "a bridge of others is their affair"
 
 
 def test_chains_of_this_service_of_bridges_and_of_other_hooks_are_left_out() -> None:
@@ -107,10 +108,6 @@ def test_chains_of_this_service_of_bridges_and_of_other_hooks_are_left_out() -> 
         assert not may_drop(chain("FORWARD", **more)["chain"])
     assert may_drop(chain("filter_FORWARD", "accept", **FIREWALLD)["chain"])
     assert not may_drop(chain("filter_FWD", None, **FIREWALLD)["chain"])
-
-
-def test_a_network_on_a_bridge_of_others_is_the_others_affair() -> None:
-    assert not drops(chain("FORWARD"), network=replace(NETWORK, join=Join()))
 
 
 @pytest.mark.parametrize(

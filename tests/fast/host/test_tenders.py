@@ -41,11 +41,6 @@ async def test_a_task_gets_the_groups_that_its_nodes_want(
     assert await TenderPath([]).groups(target, nics=nics) == groups
 
 
-def test_a_node_that_a_target_does_not_open_does_not_matter(nodes: dict[str, tuple[int, int]]) -> None:
-    nodes.clear()
-    assert groups_for(Target.SPT, nics=False) == ()
-
-
 @pytest.mark.parametrize(
     "node, state, words",
     [
@@ -104,16 +99,14 @@ async def test_the_first_tender_of_the_path_is_found_with_its_version(make: Make
     assert (tender.path, tender.target, tender.version, tender.abi_version) == (str(first), Target.HVT, "v0.12.1", 2)
 
 
-async def test_a_tender_named_after_the_abi_comes_first(make: Make, path: TenderPath) -> None:
+async def test_a_tender_named_after_the_abi_comes_first_and_one_of_another_is_passed_over(
+    make: Make, path: TenderPath
+) -> None:
     make("bin/solo5-spt", abi=3)
+    later = make("opt/solo5-spt")
+    assert (await path.find(Target.SPT, 2)).path == str(later)
     named = make("bin/solo5-spt.2")
     assert (await path.find(Target.SPT, 2)).path == str(named)
-
-
-async def test_a_tender_of_another_abi_is_passed_over(make: Make, path: TenderPath) -> None:
-    make("bin/solo5-hvt", abi=1)
-    right = make("opt/solo5-hvt")
-    assert (await path.find(Target.HVT, 2)).path == str(right)
 
 
 async def test_where_all_are_of_another_abi_each_is_named(make: Make, path: TenderPath) -> None:

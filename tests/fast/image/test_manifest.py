@@ -24,11 +24,6 @@ STORAGE = Device(name=DeviceName("storage"), kind=DeviceKind.BLOCK_BASIC)
 SERVICE = Device(name=DeviceName("service"), kind=DeviceKind.NET_BASIC)
 
 
-@pytest.mark.parametrize("target, number", [(Target.HVT, 1), (Target.SPT, 2)])
-def test_the_abi_note_names_tender_and_version(target: Target, number: int) -> None:
-    assert decode_abi(elf.abi(number)) == (target, 2)
-
-
 @pytest.mark.parametrize(
     "desc, words",
     [
@@ -129,15 +124,10 @@ def test_offered_devices_match_in_any_order() -> None:
         ((SERVICE,), [], ["service"], ["NIC service is offered as a disk"]),
         ((SERVICE,), ["service", "service"], [], ["NIC service is offered 2 times"]),
         (
-            (STORAGE, SERVICE),
-            ["storage", "net1"],
-            ["disk1"],
+            *((STORAGE, SERVICE), ["storage", "net1"], ["disk1"]),
             [
-                "disk storage is offered as a NIC",
-                "NIC service is not offered",
-                "NIC net1 is not declared",
-                "disk disk1 is not declared",
-                "The manifest declares disk storage, NIC service.",
+                *("disk storage is offered as a NIC", "NIC service is not offered", "NIC net1 is not declared"),
+                *("disk disk1 is not declared", "The manifest declares disk storage, NIC service."),
             ],
         ),
     ],
@@ -159,10 +149,6 @@ def test_a_disk_that_is_missing_has_what_gives_it() -> None:
     assert 'Block=storage=PATH in [Unikernel], or by block "storage" { source = "PATH" } in the job' in hint
 
 
-def test_names_are_listed_by_kind() -> None:
-    assert _manifest(STORAGE, SERVICE).names(DeviceKind.NET_BASIC) == ("service",)
-
-
 @pytest.mark.parametrize(
     "load_end, entry, memory_end, least",
     [(0x900000, 0x100000, 0x200000, 0x900000), (0x1000, 0x900000, 0x1000, 0x900001), (0, 0, 0x300000, 0x380000)],
@@ -175,14 +161,7 @@ def test_the_least_memory_covers_code_entry_and_heap(load_end: int, entry: int, 
 MEMO = Memo(
     sha256="0123456789abcdef" * 4,
     facts=ImageFacts(
-        manifest=Manifest(
-            target=Target.SPT,
-            abi_version=2,
-            devices=(
-                Device(name=DeviceName("service"), kind=DeviceKind.NET_BASIC),
-                Device(name=DeviceName("storage"), kind=DeviceKind.BLOCK_BASIC),
-            ),
-        ),
+        manifest=Manifest(target=Target.SPT, abi_version=2, devices=(SERVICE, STORAGE)),
         entry=0x100020,
         load_end=0x108000,
         memory_end=0x30BCB0,

@@ -43,10 +43,9 @@ def test_no_task_is_root_or_can_become_it(target: Target, nics: str) -> None:
     assert found["User"] == "70123"
     assert "Group" not in found, "it comes with the user's record"
     assert (found["NoNewPrivileges"], found["CapabilityBoundingSet"]) == (True, 0)
-
-
-def test_the_groups_are_those_that_its_nodes_need() -> None:
-    assert settings(groups=("kvm",))["SupplementaryGroups"] == ["kvm"]
+    assert found["MemoryDenyWriteExecute"] is (target is Target.HVT), "spt makes written memory executable"
+    assert not {"LockPersonality", "DynamicUser"} & set(found), "no tender lives with these"
+    assert settings(target, groups=("kvm",))["SupplementaryGroups"] == ["kvm"]
 
 
 def test_no_file_of_a_disk_grows_beyond_the_largest_one() -> None:
@@ -93,10 +92,8 @@ def test_a_task_sees_its_tender_what_that_loads_its_image_and_nothing_else() -> 
         *((path, path, True, 0) for path in LOADS),
         *((path, path, False, 0) for path in (TENDER, IMAGE)),
     ]
-
-
-def test_a_static_tender_has_itself_and_its_image() -> None:
-    assert settings(loads=())["BindReadOnlyPaths"] == [(path, path, False, 0) for path in (TENDER, IMAGE)]
+    static = settings(loads=())["BindReadOnlyPaths"]
+    assert static == [(path, path, False, 0) for path in (TENDER, IMAGE)]
 
 
 def test_where_the_libraries_are_not_known_their_directories_are_bound_with_what_is_mounted_below() -> None:
@@ -127,11 +124,6 @@ def test_a_task_has_the_hosts_network_only_for_its_tap(nics: str, families: list
     assert found["IPAddressDeny"] == [(2, bytes(4), 0), (10, bytes(16), 0)]
 
 
-@pytest.mark.parametrize("target, denied", [(Target.HVT, True), (Target.SPT, False)])
-def test_only_spt_may_make_written_memory_executable(target: Target, denied: bool) -> None:
-    assert settings(target)["MemoryDenyWriteExecute"] is denied
-
-
 def test_the_filter_is_a_list_of_calls_that_holds_none_that_leads_out() -> None:
     assert settings()["SystemCallFilter"] == (True, SYSTEM_CALLS)
     assert len(set(SYSTEM_CALLS)) == len(SYSTEM_CALLS)
@@ -149,10 +141,6 @@ def test_the_filter_is_a_list_of_calls_that_holds_none_that_leads_out() -> None:
 )
 def test_a_call_with_a_path_is_allowed_in_every_form_that_c_libraries_use(call: str, variants: set[str]) -> None:
     assert {call, *variants} <= set(SYSTEM_CALLS)
-
-
-def test_what_the_tenders_cannot_live_with_is_left_out() -> None:
-    assert not {"LockPersonality", "DynamicUser"} & set(settings())
 
 
 def test_what_all_users_of_the_host_share_is_out_of_reach() -> None:

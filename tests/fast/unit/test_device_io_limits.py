@@ -48,17 +48,15 @@ def test_a_device_is_in_the_form_that_systemd_reads_again() -> None:
     assert directive(parse_property(*line.split("=", 1))) == line
 
 
-def test_disks_of_two_devices_have_their_own_limits() -> None:
-    other = IoLimits(read_bps=1_000_000)
-    assert lines(disk("data", SLOW, VDA), disk("log", other, VDB)) == [
+def test_each_device_has_its_own_limits_once() -> None:
+    data = disk("data", SLOW, VDA)
+    assert lines(data, disk("log", IoLimits(read_bps=1_000_000), VDB)) == [
         "IOReadBandwidthMax=/dev/block/254:0 10000000 /dev/block/254:16 1000000",
         "IOWriteIOPSMax=/dev/block/254:0 100",
     ]
-    assert lines(disk("data", SLOW, VDA), disk("log", NO_IO_LIMITS, VDB)) == lines(disk("data", SLOW, VDA))
-
-
-def test_equal_limits_of_one_device_are_one() -> None:
-    assert lines(disk("data", SLOW, MAPPED, VDA), disk("log", SLOW, VDA)) == lines(disk("data", SLOW, VDA))
+    in_memory = replace(disk("config"), backing=Backing.ARCHIVE)
+    for other in (disk("log", NO_IO_LIMITS, VDB), disk("log", SLOW, MAPPED, VDA), in_memory):
+        assert lines(data, other) == lines(data)
 
 
 @pytest.mark.parametrize("other, text", [(NO_IO_LIMITS, "no limit"), (IoLimits(read_bps=10**9), "read_bps=1G")])
@@ -77,11 +75,6 @@ def test_different_limits_of_one_device_are_refused(other: IoLimits, text: str) 
 def test_a_limited_disk_without_a_device_is_refused() -> None:
     assert "has I/O limits (read_bps=10M write_iops=100), and no block device" in refusal(disk("data", SLOW))
     assert lines(disk("data")) == [], "nothing to limit"
-
-
-def test_an_archive_is_in_memory_and_has_no_limits() -> None:
-    config = replace(disk("config"), backing=Backing.ARCHIVE)
-    assert lines(config, disk("data", SLOW, VDA)) == lines(disk("data", SLOW, VDA))
 
 
 def test_a_property_beside_would_replace_a_limit() -> None:

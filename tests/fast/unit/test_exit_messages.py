@@ -1,5 +1,7 @@
 """The last messages of a run, by source."""
 
+import re
+
 import pytest
 
 from solo5_systemd.unit.exit_messages import (
@@ -49,10 +51,7 @@ def test_a_tenders_message_is_the_line_that_says_why_without_its_name(lines: lis
 def test_a_signal_through_systemd_is_on_its_record(message: UnitMessage, requested: bool) -> None:
     begun = UnitMessage("Started solo5-task-web.scope.", STARTED)
     assert ExitMessages(systemd=[begun, message]).sent_by_systemd(15) is requested
-
-
-def test_of_a_signal_nothing_is_known_where_the_record_cannot_be_read() -> None:
-    assert ExitMessages().sent_by_systemd(15) is None
+    assert ExitMessages().sent_by_systemd(15) is None, "the record cannot be read"
 
 
 @pytest.mark.parametrize(
@@ -79,20 +78,17 @@ def test_a_line_that_a_sentence_quotes_is_printable_and_bounded(line: str) -> No
 
 
 @pytest.mark.parametrize(
-    "line", ["Solo5: ABORT: mem.c:54: Not enough memory", "Solo5: abort: x.c:1: not enough memory"]
-)
-def test_a_guest_says_that_it_has_no_room(line: str) -> None:
-    assert ExitMessages(guest=["x", line, "y"]).guest_line(IMAGE_FILLS_MEMORY) == line
-
-
-@pytest.mark.parametrize(
-    "line, exhausted",
+    "line, kind, said",
     [
-        ("Fatal error: exception Out_of_memory", True),
-        ("Fatal error: exception Out of memory", True),
-        ("Fatal error: out of memory", True),
-        ("served a page about exception Out_of_memory", False),
+        ("Solo5: ABORT: mem.c:54: Not enough memory", IMAGE_FILLS_MEMORY, True),
+        ("Solo5: abort: x.c:1: not enough memory", IMAGE_FILLS_MEMORY, True),
+        ("Fatal error: exception Out_of_memory", OUT_OF_MEMORY, True),
+        ("Fatal error: exception Out of memory", OUT_OF_MEMORY, True),
+        ("Fatal error: out of memory", OUT_OF_MEMORY, True),
+        ("served a page about exception Out_of_memory", OUT_OF_MEMORY, False),
     ],
 )
-def test_a_guest_says_that_it_has_used_up_its_memory(line: str, exhausted: bool) -> None:
-    assert (ExitMessages(guest=[line]).guest_line(OUT_OF_MEMORY) is not None) is exhausted
+def test_a_guest_says_that_its_image_fills_its_memory_or_that_it_is_used_up(
+    line: str, kind: re.Pattern[str], said: bool
+) -> None:
+    assert ExitMessages(guest=["x", line, "y"]).guest_line(kind) == (line if said else None)

@@ -19,12 +19,9 @@ def test_the_options_name_all_devices_and_end_with_the_memory() -> None:
     )
 
 
-def test_a_disks_place_in_the_sandbox_has_nothing_of_its_file_name() -> None:
-    assert sandbox_path(disk("data", path="/srv/with blank")) == "/run/solo5-disks/data"
-
-
 @pytest.mark.parametrize("backing", [Backing.COPY, Backing.ARCHIVE])
 def test_the_path_of_a_private_disk_has_the_reason_why_it_cannot_be_mounted_again(backing: Backing) -> None:
+    assert sandbox_path(disk("data", path="/srv/with blank")) == "/run/solo5-disks/data"
     private = replace(disk("data"), backing=backing)
     assert sandbox_path(private) == "/run/solo5-disks/private-disk-ends-with-its-first-run/data"
     assert lasting_path(private) == "/run/solo5-disks/data"
