@@ -50,7 +50,4 @@ def test_what_two_files_share_is_named_with_both(one: str, other: str, what: str
 )
 def test_what_differs_is_no_conflict(one: str, other: str) -> None:
     assert list(conflicts([declared("web", one), declared("other", other)])) == []
-
-
-def test_one_file_alone_has_none() -> None:
     assert list(conflicts([declared("web", "Publish=192.0.2.1:80:80\nPublish=192.0.2.2:80:80")])) == []

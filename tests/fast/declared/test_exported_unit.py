@@ -19,16 +19,8 @@ TASK = RunningTask(
     name=TaskName("web"),
     fields=FIELDS,
     argv=(
-        "/usr/bin/solo5-hvt",
-        "--net:service=tap",
-        "--mem=60",
-        "--",
-        IMAGE,
-        "--name=a b",
-        "50%",
-        "$x",
-        'say "hi"\n',
-        "",
+        *("/usr/bin/solo5-hvt", "--net:service=tap", "--mem=60", "--", IMAGE),
+        *("--name=a b", "50%", "$x", 'say "hi"\n', ""),
     ),
     reservation=Reservation(task=TaskName("web"), leases=(replace(LEASE, limits=Limits(egress=())),), ports=PORTS),
 )

@@ -21,23 +21,9 @@ PLACES = [
     *(("Install", key) for key in INSTALL),
 ]
 VALUES = [
-    SECRET,
-    f"{SECRET}=x",
-    f"storage={SECRET}",
-    f"storage:{SECRET}",
-    f"storage:/{SECRET}:{SECRET}",
-    f"{SECRET}: expected {SECRET}",
-    f"storage:disk:{SECRET}/x",
-    f"service={SECRET}",
-    f"80:{SECRET}",
-    f"x:{SECRET}",
-    f"10.0.0.1 {SECRET}",
-    f'"{SECRET}',
-    f"\\q{SECRET}",
-    f"%{SECRET}",
-    f"{SECRET}\\",
-    f"{{{SECRET}}}",
-    "9" * 30,
+    *(SECRET, f"{SECRET}=x", f"storage={SECRET}", f"storage:{SECRET}", f"storage:/{SECRET}:{SECRET}"),
+    *(f"{SECRET}: expected {SECRET}", f"storage:disk:{SECRET}/x", f"service={SECRET}", f"80:{SECRET}", f"x:{SECRET}"),
+    *(f"10.0.0.1 {SECRET}", f'"{SECRET}', f"\\q{SECRET}", f"%{SECRET}", f"{SECRET}\\", f"{{{SECRET}}}", "9" * 30),
 ]
 
 

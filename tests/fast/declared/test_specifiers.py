@@ -20,19 +20,16 @@ HOST = HostNames(
 )
 def test_a_specifier_has_systemds_meaning(text: str, expanded: str) -> None:
     assert expand(text, specifiers("a-b@c-d", HOST)) == expanded
-
-
-def test_the_file_name_of_a_declaration_without_instance_is_its_own() -> None:
     assert expand("%f %n", specifiers("web", HOST)) == "/web web.service"
 
 
-@pytest.mark.parametrize("text", ["%u", "%h", "%d", "%", "50% x", "%é"])
-def test_an_unknown_specifier_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="unknown specifier .* %% is a percent sign"):
-        expand(text, specifiers("web", HOST))
+UNKNOWN = [(text, HOST, "unknown specifier .* %% is a percent sign") for text in ("%u", "%h", "%d", "%", "50% x", "%é")]
 
 
-@pytest.mark.parametrize(("text", "host"), [("%i", HOST), ("%I", HOST), ("%m", HostNames())])
-def test_a_specifier_without_a_value_is_refused(text: str, host: HostNames) -> None:
-    with pytest.raises(ValueError, match="empty here"):
+@pytest.mark.parametrize(
+    ("text", "host", "words"),
+    [*UNKNOWN, ("%i", HOST, "empty here"), ("%I", HOST, "empty here"), ("%m", HostNames(), "empty here")],
+)
+def test_an_unknown_specifier_or_one_without_a_value_is_refused(text: str, host: HostNames, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
         expand(text, specifiers("web", host))

@@ -93,9 +93,6 @@ def test_words_are_split_as_by_systemd(text: str, words: tuple[str, ...]) -> Non
 def test_an_unknown_escape_or_open_quote_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         split_words(text)
-
-
-def test_an_escape_that_is_not_utf_8_is_refused() -> None:
     with pytest.raises(ValueError, match="not UTF-8"):
         split_words(r"\xff")
 

@@ -40,18 +40,14 @@ def words(key: str, found: list[str]) -> list[str]:
     return [word for value in values for word in split_words(value)]
 
 
-def test_it_begins_with_a_mark_and_names_its_source() -> None:
+def test_it_begins_with_a_mark_and_names_its_source_and_its_preparation() -> None:
     found = unit()
     assert found[0].startswith(f"{MARK} from /etc/solo5/web.unikernel,")
     assert "SourcePath=/etc/solo5/web.unikernel" in found
     assert "/srv/web.hvt" in words("RequiresMountsFor", found)
-
-
-def test_it_starts_after_its_preparation_and_only_when_that_has_succeeded() -> None:
-    found = unit()
     assert "Wants=solo5-prepare@web.service solo5-outcome-declared@web.target" in found
     assert "After=solo5-prepare@web.service" in found
-    assert "AssertPathExists=/run/solo5/declared/web/environment" in found
+    assert "AssertPathExists=/run/solo5/declared/web/environment" in found, "it starts only when that has succeeded"
 
 
 def test_the_command_has_a_word_for_each_argument_and_words_for_the_addresses() -> None:
@@ -112,15 +108,12 @@ def test_other_sections_come_last_so_that_they_have_precedence() -> None:
     assert found[-2:] == ["[Install]", "WantedBy=a.target"]
 
 
-def test_a_recursive_and_an_optional_bind_mount() -> None:
+def test_bind_mounts_percent_signs_and_quotes_are_written_as_systemd_reads_them() -> None:
     entry = unit_property("BindReadOnlyPaths", [("/a", "/a", True, 0x4000), ("/b", "/c", False, 0)])
     assert list(lines(entry)) == ["BindReadOnlyPaths=-/a:/a /b:/c:norbind"]
     assert list(lines(Property("Slice", "s", "solo5.slice"))) == ["Slice=solo5.slice"]
-
-
-def test_percent_signs_and_quotes_are_escaped() -> None:
-    entry = unit_property("LogExtraFields", [b'KEY=50% "x" \\'])
-    assert list(lines(entry)) == ['LogExtraFields="KEY=50%% \\"x\\" \\\\"']
+    quoted = unit_property("LogExtraFields", [b'KEY=50% "x" \\'])
+    assert list(lines(quoted)) == ['LogExtraFields="KEY=50%% \\"x\\" \\\\"']
 
 
 def test_a_reload_may_take_as_long_as_the_guest_may_take_to_become_ready() -> None:
