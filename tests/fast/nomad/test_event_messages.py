@@ -24,13 +24,10 @@ def test_a_preflight_names_image_tender_memory_and_devices(nics: str, disks: str
     )
 
 
-def test_all_addresses_are_one_event() -> None:
+def test_all_addresses_are_one_event_and_so_is_none() -> None:
     event = messages.leases_attached([LEASE, LEASE])
     assert event.message == "; ".join(["NIC service has 10.89.0.2 in network default"] * 2)
     assert event.annotations["nic.service.address"] == "10.89.0.2/24"
-
-
-def test_a_lease_without_an_address_is_an_event_as_well() -> None:
     event = messages.leases_attached([replace(LEASE, ipv4=None, gateway4=None)])
     assert event.message == "NIC service has no leased address in network default"
     assert "nic.service.address" not in event.annotations

@@ -2,11 +2,10 @@
 
 from contextlib import aclosing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.fast.nomad.agent import Agent, agent, agent_of_a_task
-from tests.fast.nomad.values import packed, task_config
+from tests.fast.nomad.values import task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import yields
 
@@ -106,17 +105,6 @@ async def test_recovered_tasks_follow_the_shared_cores_too(machine: Machine, at_
 # --- images --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("enabled", [True, False])
-async def test_unused_images_are_collected_where_the_operator_permits_it(machine: Machine, enabled: bool) -> None:
-    async with agent_of_a_task() as nomad:
-        nomad.driver.config = PluginConfig(gc=GcConfig(enabled=enabled, interval=0, image_age=60))
-        await begun(nomad)
-        await yields(200)
-    assert ("collect images" in machine.steps.taken) is enabled
-    in_use = {state.log_fields["SOLO5_IMAGE_SHA256"] for state in machine.units.loaded.values()}
-    assert (machine.images.collected, machine.images.min_age) == ((in_use, 60) if enabled else (None, 0))
-
-
 @pytest.mark.parametrize(
     ("error", "logged"),
     [
@@ -184,26 +172,6 @@ async def test_a_full_disk_of_a_guest_that_goes_on_is_an_event_of_its_task(
 # --- forgotten tasks, and consoles of removed ones --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("enabled", [True, False])
-async def test_forgotten_tasks_are_ended_where_the_operator_permits_it(
-    machine: Machine, caplog: pytest.LogCaptureFixture, enabled: bool
-) -> None:
-    caplog.set_level("INFO")
-    machine.relay.silent = {TaskName("gone"): 1000.0}
-    async with agent_of_a_task() as nomad:
-        forgotten = ForgottenTasksConfig(enabled=enabled, period=0, creation_grace=0)
-        nomad.driver.config = PluginConfig(gc=GcConfig(dangling_tasks=forgotten))
-        own = next(iter(machine.units.loaded.values()))
-        machine.units.put(replace(own, task=TaskName("lost"), unit="solo5-task-lost.service", invocation="f" * 32))
-        async with aclosing(nomad.driver.fingerprints()) as listening:
-            await anext(listening)
-            await yields(300)
-        lives = {state.task for state in machine.units.loaded.values() if not state.over}
-    assert lives == {own.task} | (set() if enabled else {TaskName("lost")})
-    assert ("gone" in machine.relay.drained) is enabled
-    assert ("closed the log FIFOs of task gone, which has been removed" in caplog.messages) is enabled
-
-
 async def test_a_plugin_that_lost_its_agent_ends_nothing(machine: Machine) -> None:
     """Another plugin may have replaced it, whose tasks are unknown to this one."""
     async with agent_of_a_task() as nomad:
@@ -222,15 +190,3 @@ async def test_a_plugin_that_lost_its_agent_ends_nothing(machine: Machine) -> No
 
 
 # --- networks ------------------------------------------------------------------------------------------------
-
-
-async def test_the_operators_networks_are_defined_for_the_network_service(machine: Machine, tmp_path: Path) -> None:
-    async with agent() as nomad:
-        network = {"ipv4": "10.1.0.0/16", "mtu": 9000, "masquerade": False}
-        nomad.driver.configure(packed(network={"lab": network}), None)
-        await begun(nomad)
-        text = (tmp_path / "nomad.toml").read_text()
-        assert text == '[network."lab"]\nipv4 = "10.1.0.0/16"\nmtu = 9000\nmasquerade = false\n'
-        nomad.driver.configure(packed(), None)
-        await begun(nomad)
-        assert not (tmp_path / "nomad.toml").exists()

@@ -20,11 +20,7 @@ from solo5_systemd.nomad.workload.convert import name_of
 
 STATES = Path(__file__).parent / "states"
 RULE = ReadinessProbe(
-    protocol=Protocol.TCP,
-    address=IPv4Address("10.89.0.2"),
-    port=80,
-    interval=10.0,
-    on_loss=OnLoss.RESTART,
+    protocol=Protocol.TCP, address=IPv4Address("10.89.0.2"), port=80, interval=10.0, on_loss=OnLoss.RESTART
 )
 
 

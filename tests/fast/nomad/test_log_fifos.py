@@ -2,7 +2,6 @@
 
 import os
 import select
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,12 +53,3 @@ def _over(reader: int) -> bool:
     seen = select.poll()
     seen.register(reader, select.POLLIN)
     return seen.poll(0) == [(reader, select.POLLHUP)]
-
-
-async def test_without_log_collection_there_is_nothing_to_open(machine: Machine, tmp_path: Path) -> None:
-    """Nomad names the two FIFOs in that case too, and makes neither."""
-    absent = Fifos(str(tmp_path / "no-stdout"), str(tmp_path / "no-stderr"))
-    async with agent() as nomad:
-        nomad.driver.configure(packed(disable_log_collection=True), None)
-        await nomad.start(absent.of(task_config()))
-    assert machine.relay.held == {}

@@ -197,8 +197,7 @@ def test_any_bytes_are_a_configuration_or_a_refusal(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "written"),
-    [("true", True), ("false", False), (False, False), ("2001:db8:1::/64", "2001:db8:1::/64")],
+    ("given", "written"), [("true", True), ("false", False), (False, False), ("2001:db8:1::/64", "2001:db8:1::/64")]
 )
 def test_ipv6_is_a_word_or_a_prefix_as_hcl_converts_it(given: object, written: object) -> None:
     assert plugin_config(packed(network={"six": {"ipv6": given}})).network == {"six": {"ipv6": written}}
@@ -206,13 +205,10 @@ def test_ipv6_is_a_word_or_a_prefix_as_hcl_converts_it(given: object, written: o
     assert plugin_config(packed(network={"six": more})).network == {"six": more}
 
 
-def test_no_rate_limit_is_written_since_it_replaces_that_of_the_default() -> None:
+def test_a_network_is_written_as_it_is_set() -> None:
     for limits in ([], ["sent=10M"]):
         table = {"rate": limits}
         assert plugin_config(packed(network={"namespace": table})).network == {"namespace": table}
-
-
-def test_a_network_that_joins_a_bridge_is_written_as_it_is_set() -> None:
     lan = {"join": "br0", "vlan": "20", "ipv4": "192.168.1.0/24", "pool": "192.168.1.2-192.168.1.9"}
     lan |= {"ipv6": "2001:db8:1::/64", "pool6": "2001:db8:1::2-2001:db8:1::9", "gateway6": "fe80::1"}
     assert plugin_config(packed(network={"lan": lan})).network == {"lan": lan | {"vlan": 20}}

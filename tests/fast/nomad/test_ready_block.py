@@ -14,13 +14,7 @@ from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.declared.readiness import PATTERN_MAX, ReadyLine
 from solo5_systemd.network.model import Endpoint, Protocol, Reservation
 from solo5_systemd.nomad.config.msgpack_values import Options
-from solo5_systemd.nomad.config.ready import (
-    GuestPort,
-    OnLoss,
-    ReadinessProbe,
-    Rule,
-    parse_rule,
-)
+from solo5_systemd.nomad.config.ready import GuestPort, OnLoss, ReadinessProbe, Rule, parse_rule
 from solo5_systemd.nomad.config.task import task_options
 from solo5_systemd.nomad.workload import ports
 from solo5_systemd.settings.records import document, record
@@ -90,12 +84,9 @@ def test_a_label_is_the_guests_port_at_the_guests_address(name: str, number: int
     assert endpoint(requested) == Endpoint(protocol=Protocol.TCP, address=IPv4Address("10.89.0.2"), port=number)
 
 
-def test_a_label_of_a_nic_is_probed_at_that_nic() -> None:
+def test_a_label_is_probed_at_its_nic_published_or_not() -> None:
     config = {"nic": {"service": {}, "lab": {"ports": ["http"]}}}
     assert endpoint(HTTP, ("service", "lab"), **config).address == IPv4Address("10.89.0.3")
-
-
-def test_a_label_that_is_not_published_is_probed_as_well() -> None:
     assert endpoint(HTTP, ports=[]).port == 80
 
 

@@ -1,7 +1,5 @@
 """What the services answer about the driver itself, and what no unikernel can."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 from tests.fast.nomad.agent import Agent, agent, agent_of_a_task
 from tests.fast.nomad.values import TASK_ID, packed, task_config
@@ -18,13 +16,6 @@ from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.unit.state import MainCode
 
 UNIT = task_service(name_of(TASK_ID))
-
-
-class Unread(AsyncIterator[wire.ExecTaskStreamingRequest]):
-    """Requests of a client that keeps the stream open."""
-
-    async def __anext__(self) -> wire.ExecTaskStreamingRequest:
-        raise AssertionError("it was waited for")
 
 
 def base_of(nomad: Agent) -> BasePlugin:
@@ -90,15 +81,6 @@ async def test_init_and_shutdown_touch_no_task(machine: Machine) -> None:
         await nomad.start(task_config())
         await nomad.service.shutdown(wire.ShutdownRequest())
     assert not machine.units.loaded[UNIT].over
-
-
-async def test_nothing_can_be_executed_in_a_unikernel_and_the_reason_is_reported(machine: Machine) -> None:
-    async with agent() as nomad:
-        with pytest.raises(InvalidRequestError, match="a unikernel has no shell"):
-            await nomad.service.exec_task(wire.ExecTaskRequest(task_id=TASK_ID, command=["sh"]))
-        answers = [answer async for answer in nomad.service.exec_task_streaming(Unread())]
-    assert b"a unikernel has no shell" in answers[0].stderr.data
-    assert (answers[-1].exited, answers[-1].result.exit_code) == (True, 126)
 
 
 async def test_a_network_that_is_not_offered_is_not_made(machine: Machine) -> None:

@@ -6,17 +6,17 @@ import pytest
 from tests.fast.nomad.agent import agent, agent_of_a_task
 from tests.fast.nomad.conftest import Becomes
 from tests.fast.nomad.values import SCOPES, TASK_ID, port, task_config
-from tests.support.fakes.backends import Machine, console_line
+from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed
 from tests.support.fakes.images import stored
 
 from solo5_systemd.base.errors import HostError, Solo5Error
-from solo5_systemd.base.names import TaskName, task_service
+from solo5_systemd.base.names import task_service
 from solo5_systemd.journal.lines import DroppedLines
 from solo5_systemd.network.model import Repair
 from solo5_systemd.nomad.events import stream
-from solo5_systemd.nomad.events.stream import BURST, SLOW_START_S
+from solo5_systemd.nomad.events.stream import SLOW_START_S
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.unit.state import MainCode
@@ -120,18 +120,6 @@ async def test_a_start_that_is_not_slow_says_nothing_of_it_later(machine: Machin
 # --- nothing twice -------------------------------------------------------------------------------------------
 
 
-async def test_a_task_that_is_taken_up_again_is_not_reported_again(machine: Machine) -> None:
-    async with agent() as nomad:
-        started = await nomad.start(task_config())
-    async with agent() as nomad:
-        await nomad.recover(started.handle)
-        await yields()
-        assert await nomad.messages() == []
-        await nomad.stop()
-        await nomad.wait()
-        assert len(await nomad.messages()) == 1
-
-
 async def test_an_end_is_reported_once_to_however_many_wait_for_it(machine: Machine) -> None:
     async with agent_of_a_task() as nomad:
         machine.units.end(UNIT, MainCode.EXITED, 0)
@@ -142,22 +130,7 @@ async def test_an_end_is_reported_once_to_however_many_wait_for_it(machine: Mach
         assert [message for message in await nomad.messages() if "exited" in message] == ["The guest exited with 0"]
 
 
-async def test_a_failed_end_quotes_the_consoles_last_lines(machine: Machine) -> None:
-    async with agent_of_a_task() as nomad:
-        machine.console.say(console_line("Fatal error: exception Not_found"))
-        machine.units.end(UNIT, MainCode.EXITED, 2)
-        await nomad.wait()
-        assert (await nomad.messages())[-1].endswith(". Last console lines: “Fatal error: exception Not_found”")
-
-
 # --- events of services ----------------------------------------------------------------------------------------
-
-
-async def test_a_repaired_network_is_reported_to_each_task_of_ours_that_it_was(machine: Machine) -> None:
-    async with agent_of_a_task() as nomad:
-        machine.networks.repaired.put_nowait(Repair(tasks=[TaskName("strange"), NAME], what="tables are rebuilt"))
-        await yields()
-        assert (await nomad.messages())[-1] == "Network repaired: tables are rebuilt"
 
 
 async def test_what_is_found_while_a_task_starts_is_reported_to_it(machine: Machine) -> None:
@@ -177,21 +150,6 @@ async def test_lines_that_are_nowhere_are_reported_by_their_number(machine: Mach
         await yields()
         message = "journald dropped 12 lines of the console: its rate limit was exceeded"
         assert (await nomad.messages())[-1] == message
-
-
-async def test_what_keeps_being_repaired_is_no_flood(machine: Machine) -> None:
-    async with agent_of_a_task() as nomad:
-        for number in range(100):
-            machine.networks.repaired.put_nowait(Repair(tasks=[NAME], what=f"rebuilt {number}"))
-        await yields(500)
-        events = [message for message in await nomad.messages() if "repaired" in message]
-        assert events == [f"Network repaired: rebuilt {number}" for number in range(BURST)]
-        machine.units.end(UNIT, MainCode.EXITED, 0)
-        await nomad.wait()
-        assert await nomad.messages() == [
-            f"Network repaired: rebuilt 99 … and {100 - BURST - 1} earlier events",
-            "The guest exited with 0",
-        ]
 
 
 async def test_an_ended_task_hears_no_more_news(machine: Machine) -> None:

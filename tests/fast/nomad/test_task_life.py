@@ -105,14 +105,6 @@ async def test_an_outage_of_the_bus_is_no_end(machine: Machine) -> None:
         assert ended.result.exit_code == 5
 
 
-async def test_a_unit_that_is_removed_behind_our_back_ends_as_unknown_and_not_as_success(machine: Machine) -> None:
-    async with agent_of_a_task() as nomad:
-        async with Background(nomad.wait()) as waiting:
-            machine.units.vanish(UNIT)
-            ended = await waiting
-        assert "removed before its outcome could be read" in ended.err
-
-
 @pytest.mark.parametrize(
     "trouble, reason",
     [
@@ -192,16 +184,6 @@ async def test_a_stop_or_destroy_of_an_unknown_task_succeeds(machine: Machine) -
     assert machine.holds == NOTHING
 
 
-async def test_a_stop_by_request_is_reported_as_what_the_tender_made_of_it(machine: Machine) -> None:
-    async with agent_of_a_task() as nomad:
-        await nomad.stop()
-        ended = await nomad.wait()
-        assert (ended.result.exit_code, ended.result.signal, ended.err) == (143, 15, "")
-        await nomad.stop()
-        await nomad.destroy(force=False)
-    assert machine.holds == NOTHING
-
-
 @pytest.mark.parametrize(
     "signal, sent", [("SIGINT", [(UNIT, 2, False)]), ("", []), ("SIGTERM", []), ("SIGKILL", [(UNIT, 9, True)])]
 )
@@ -213,13 +195,6 @@ async def test_a_task_is_stopped_by_the_signal_that_its_job_names(
         await nomad.stop(signal=signal)
         await nomad.wait()
     assert machine.units.sent == sent
-
-
-async def test_a_signal_that_no_tender_takes_becomes_sigterm_and_the_job_is_reported(machine: Machine) -> None:
-    async with agent_of_a_task() as nomad:
-        await nomad.stop(signal="SIGUSR1")
-        assert (await nomad.wait()).result.signal == 15
-        assert "kill_signal SIGUSR1 does not stop a tender: SIGTERM is sent instead" in await nomad.messages()
 
 
 async def test_a_running_task_is_destroyed_only_by_force(machine: Machine) -> None:

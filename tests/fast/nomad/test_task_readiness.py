@@ -173,21 +173,7 @@ async def test_a_start_that_waits_holds_up_no_other_task(machine: Machine, guest
         assert not waiting.done()
 
 
-@pytest.mark.parametrize(
-    "rule, words",
-    [
-        ({"tcp": "dns"}, "config.ready.tcp names 'dns'"),
-        ({"console": "("}, "config.ready.console: '\\(' cannot be searched for"),
-        ({"tcp": "80", "udp": "80"}, "config.ready names tcp and udp"),
-    ],
-)
-async def test_a_rule_that_can_never_hold_is_refused_before_anything_is_made(
-    machine: Machine, guest: Guest, rule: dict[str, str], words: str
-) -> None:
-    async with agent() as nomad:
-        with pytest.raises(InvalidRequestError, match=words):
-            await nomad.start(task(**rule))
-    assert not {"reserve", "start unit", "forward"} & set(machine.steps.taken)
+# --- afterwards ----------------------------------------------------------------------------------------------
 
 
 async def test_a_port_of_a_guest_without_nics_is_refused_before_anything_is_made(machine: Machine) -> None:
@@ -198,9 +184,6 @@ async def test_a_port_of_a_guest_without_nics_is_refused_before_anything_is_made
             await nomad.start(job)
     assert "take image" in machine.steps.taken
     assert not {"reserve", "start unit"} & set(machine.steps.taken)
-
-
-# --- afterwards ----------------------------------------------------------------------------------------------
 
 
 async def ready(nomad: Agent, guest: Guest, **rule: str) -> wire.StartTaskResponse:
@@ -248,24 +231,6 @@ async def test_changes_alone_are_events_and_one_missed_answer_is_none(
         await passed(1.0)
         later = [message[:11] for message in await nomad.messages()]
     assert later == ["Ready again", "No longer r", "Ready again"]
-
-
-async def test_loss_ends_a_task_whose_job_says_so(machine: Machine, guest: Guest) -> None:
-    async with agent() as nomad:
-        await ready(nomad, guest, on_loss="restart")
-        guest.why = "connection refused"
-        ended = await nomad.wait()
-        assert (ended.result.exit_code, ended.result.signal) == (143, 15), "no success: its policy has it restarted"
-        assert await event(nomad, "Stopped because it was no longer ready (tcp 10.89.0.2:80: connection refused)")
-
-
-async def test_a_driver_that_comes_back_goes_on_watching(machine: Machine, guest: Guest) -> None:
-    async with agent() as nomad:
-        started = await ready(nomad, guest)
-    async with agent() as nomad:
-        await nomad.recover(started.handle)
-        guest.why = "connection refused"
-        assert await event(nomad, "No longer ready")
 
 
 async def test_a_guest_that_stands_still_is_not_called_lost(machine: Machine, guest: Guest) -> None:

@@ -14,8 +14,7 @@ UNIT = task_service(name_of(TASK_ID))
 
 
 @pytest.mark.parametrize(
-    "signal, sent",
-    [("SIGINT", (UNIT, 2, False)), ("term", (UNIT, 15, False)), ("9", (UNIT, 9, True))],
+    "signal, sent", [("SIGINT", (UNIT, 2, False)), ("term", (UNIT, 15, False)), ("9", (UNIT, 9, True))]
 )
 async def test_a_signal_that_a_tender_knows_is_sent(machine: Machine, signal: str, sent: tuple[str, int, bool]) -> None:
     machine.units.heeds = ()

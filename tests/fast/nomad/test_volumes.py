@@ -16,6 +16,7 @@ from solo5_systemd.settings.node_limits import tenant
 from solo5_systemd.storage.model import DiskRequest, NewFile
 
 VOLUME = "/var/lib/nomad/host_volumes/1"
+DATA = {"volume": "data"}
 OTHER = "/var/lib/nomad/host_volumes/2"
 
 
@@ -57,17 +58,17 @@ def request(path: str = f"{VOLUME}/disk.img", volume: str = VOLUME, disk: str = 
     ],
 )
 def test_volume_is_found_by_its_request_or_by_its_destination(made: wire.Mount) -> None:
-    assert disks(task(made, storage={"volume": "data"})) == [request()]
+    assert disks(task(made, storage=DATA)) == [request()]
 
 
 def test_the_name_of_one_volume_that_is_the_destination_of_another_is_refused() -> None:
     """Nomad 2 passes the source of a host volume as its name: neither of the two is certain to be meant."""
     both = mount("other", "data", OTHER), mount("data", "other")
-    assert "volume is data: several volume_mounts have this name" in refusal(task(*both, storage={"volume": "data"}))
+    assert "volume is data: several volume_mounts have this name" in refusal(task(*both, storage=DATA))
 
 
 def test_one_volume_has_several_disks() -> None:
-    found = disks(task(mount(), storage={"volume": "data"}, log={"volume": "data", "file": "below/log.img"}))
+    found = disks(task(mount(), storage=DATA, log={"volume": "data", "file": "below/log.img"}))
     assert sorted(each.path for each in found) == [f"{VOLUME}/below/log.img", f"{VOLUME}/disk.img"]
 
 
@@ -85,29 +86,29 @@ def test_sector_size_is_that_of_the_block() -> None:
             'Use it as a disk: config { block "NAME" { volume = "data" } }',
         ),
         (
-            task(mount("vol", "/a"), storage={"volume": "data"}),
+            task(mount("vol", "/a"), storage=DATA),
             'config.block "storage".volume is data: expected the volume or the destination of a volume_mount of the '
             "task, which has /a.",
         ),
-        (task(storage={"volume": "data"}), "of a volume_mount of the task, which has none."),
+        (task(storage=DATA), "of a volume_mount of the task, which has none."),
         (task(mount(destination="/"), storage={"volume": "/"}), "volume is /: expected"),
         (task(mount(), storage={"volume": ""}), "config.block.storage.volume is '': expected the name of a volume"),
         (
-            task(mount(), mount(path=OTHER), storage={"volume": "data"}),
+            task(mount(), mount(path=OTHER), storage=DATA),
             "volume is data: several volume_mounts have this name or destination, expected one",
         ),
         (
-            task(mount(readonly=True), storage={"volume": "data"}),
+            task(mount(readonly=True), storage=DATA),
             "task web: volume_mount data is read-only: expected a writable volume, since tenders open a disk for",
         ),
-        (task(mount(), mount(destination="/data", readonly=True), storage={"volume": "data"}), "is read-only"),
+        (task(mount(), mount(destination="/data", readonly=True), storage=DATA), "is read-only"),
         (
-            task(mount(propagation_mode="host-to-task"), storage={"volume": "data"}),
+            task(mount(propagation_mode="host-to-task"), storage=DATA),
             "volume_mount data has propagation_mode host-to-task: expected private",
         ),
-        (task(mount(selinux_label="Z"), storage={"volume": "data"}), "volume_mount data has selinux_label Z: expected"),
+        (task(mount(selinux_label="Z"), storage=DATA), "volume_mount data has selinux_label Z: expected"),
         (
-            task(mount(), storage={"volume": "data"}, other={"volume": "/data"}),
+            task(mount(), storage=DATA, other={"volume": "/data"}),
             "have one file of one volume: expected a file for each",
         ),
         (task(mount("x" * 4000), storage={"volume": "y" * 4000}), "volume is yyy"),
@@ -121,7 +122,7 @@ def test_what_cannot_be_honoured_is_refused(made: wire.TaskConfig, words: str) -
 
 def test_directory_has_a_file_and_a_block_device_is_the_disk() -> None:
     disk = DiskOptions(volume="data")
-    made = task(mount(), storage={"volume": "data"})
+    made = task(mount(), storage=DATA)
     assert volumes.published(made, disk, request(), (), is_directory=True) == request()
     assert volumes.published(made, disk, request(), (), is_directory=False) == replace(
         request(path=VOLUME), roots=("/var/lib/nomad/host_volumes",)
@@ -151,11 +152,11 @@ def test_copy_of_a_read_only_volumes_disk_is_permitted(key: str) -> None:
 def test_csi_volume_that_is_not_mounted_is_refused_and_a_host_volume_needs_no_mount() -> None:
     """Unmounted by hand: a file would be created on the node's own disk."""
     path = f"/var/lib/nomad/client/csi/node/ebs/per-alloc/{ALLOCATION}/data/rw-file-system-single-node-writer"
-    made = task(mount(path=path), storage={"volume": "data"})
+    made = task(mount(path=path), storage=DATA)
     [found], [disk] = disks(made), task_options(made.msgpack_driver_config).block.values()
     assert volumes.published(made, disk, found, {path}, is_directory=True) == found
     with pytest.raises(HostError, match=f"volume data is not mounted at {path}: expected a CSI volume"):
         volumes.published(made, disk, found, {"/"}, is_directory=True)
-    of_host = task(mount(), storage={"volume": "data"})
+    of_host = task(mount(), storage=DATA)
     [found], [disk] = disks(of_host), task_options(of_host.msgpack_driver_config).block.values()
     assert volumes.published(of_host, disk, found, set(), is_directory=True).path == f"{VOLUME}/disk.img"
