@@ -48,17 +48,18 @@ def test_a_task_of_solo5ctl_is_a_persons(task: Task) -> None:
     assert found(replace(kept, missing_directories=frozenset({"", "/"}))) == []
 
 
-def test_an_outcome_is_kept_for_a_unit_alone() -> None:
+def test_what_has_no_unit_is_nobodys() -> None:
     assert found(replace(EMPTY, outcomes=frozenset({WEB}))) == ["outcome of task web: its unit is not loaded"]
     assert found(replace(EMPTY, outcomes=frozenset({WEB}), units=(ended().state,))) == []
+    assert found(replace(EMPTY, strays=("tap s5-x",))) == ["network leftover tap s5-x: no matching lease"]
+    snapshot = replace(EMPTY, users=frozenset({WEB}))
+    assert found(snapshot) == ["user of task web: its unit is not loaded"]
+    assert found(replace(snapshot, units=(ended().state,))) == [], "it can be started again by systemctl"
 
 
 @pytest.mark.parametrize(
     "state, reason",
-    [
-        (LeaseState.RESERVED, "its reservation has expired"),
-        (LeaseState.ATTACHED, "its unit is not running"),
-    ],
+    [(LeaseState.RESERVED, "its reservation has expired"), (LeaseState.ATTACHED, "its unit is not running")],
 )
 def test_a_lease_that_is_overdue_is_nobodys_without_its_unit(state: LeaseState, reason: str) -> None:
     snapshot = replace(EMPTY, expired=(holding(state),))
@@ -72,18 +73,8 @@ def test_a_lease_that_is_being_given_back_is_left_alone() -> None:
         assert found(replace(EMPTY, expired=(holding(state),))) == []
 
 
-def test_what_the_kernel_alone_has_is_nobodys() -> None:
-    assert found(replace(EMPTY, strays=("tap s5-x",))) == ["network leftover tap s5-x: no matching lease"]
-
-
 def test_a_console_is_nobodys_when_its_task_is_long_gone() -> None:
     old = replace(EMPTY, consoles={WEB: 301.0})
     assert found(old) == ["console of task web: its unit is not loaded, and its FIFOs are not read"]
     assert found(replace(old, consoles={WEB: 299.0})) == [], "its task may be about to start, or its lines to be read"
     assert found(replace(old, units=(ended().state,))) == []
-
-
-def test_a_user_is_nobodys_without_its_unit() -> None:
-    snapshot = replace(EMPTY, users=frozenset({WEB}))
-    assert found(snapshot) == ["user of task web: its unit is not loaded"]
-    assert found(replace(snapshot, units=(ended().state,))) == [], "it can be started again by systemctl"

@@ -17,8 +17,6 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.engine import stop
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Task
-from solo5_systemd.journal.lines import Line, Stream
-from solo5_systemd.storage.model import FailedDisk
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.unit.state import MainCode
@@ -84,40 +82,6 @@ async def test_a_name_that_no_task_has_is_an_error_of_its_own(
 async def test_a_hung_tender_is_seen(machine: Machine, runtime: Runtime, web: Task) -> None:
     machine.usages.zombies = {web.state.main_pid}
     assert (await runtime.task(WEB)).phase is Phase.HUNG
-
-
-@pytest.mark.parametrize(
-    "lines, ending",
-    [
-        ([console_line("Hello"), console_line("solo5-hvt: Exiting on signal 15", Stream.STDERR)], Ending.STOPPED),
-        ([console_line("solo5-hvt: Exiting on signal 15")], Ending.EXITED),
-        ([], Ending.EXITED),
-    ],
-)
-async def test_an_ambiguous_end_is_reported_by_the_consoles_last_words(
-    machine: Machine, runtime: Runtime, web: Task, lines: list[Line], ending: Ending
-) -> None:
-    machine.console.pending = lines
-    machine.units.end(UNIT, MainCode.EXITED, 1)
-    task = await runtime.task(WEB)
-    assert outcome_of(task).ending is ending
-
-
-async def test_an_end_brings_what_was_said_last(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.console.pending = [
-        console_line("Hello"),
-        console_line("solo5-hvt: Fatal error when reading: no", Stream.STDERR),
-    ]
-    machine.units.end(UNIT, MainCode.EXITED, 1)
-    task = await runtime.task(WEB)
-    assert outcome_of(task).last_lines == ("Hello", "solo5-hvt: Fatal error when reading: no")
-
-
-async def test_a_failure_names_the_disks_that_have_failed(machine: Machine, runtime: Runtime, web: Task) -> None:
-    full = FailedDisk(disk="data", path="/srv/data.img", free=0)
-    machine.disk_space.failed[WEB] = (full,)
-    machine.units.end(UNIT, MainCode.EXITED, 3)
-    assert outcome_of(await runtime.task(WEB)).failed_disks == (full,)
 
 
 async def test_a_plain_end_is_reported_without_reading_the_journal(
@@ -222,22 +186,6 @@ async def test_following_gives_every_line_once_to_the_last_and_ends_with_the_tas
         machine.console.pending = [*map(console_line, "ef")]  # written, and not yet in the journal, when it ends
         machine.units.end(UNIT, MainCode.EXITED, 0)
         assert await reading == list(first + "cdef")
-
-
-async def test_lines_and_end_at_the_same_moment_are_in_order_and_complete(
-    machine: Machine, runtime: Runtime, web: Task
-) -> None:
-    async with Background(read(runtime, web, follow=True)) as reading:
-        machine.console.say(*map(console_line, "abc"))
-        machine.console.pending = [console_line("d")]
-        machine.units.end(UNIT, MainCode.EXITED, 0)
-        assert await reading == list("abcd")
-
-
-async def test_following_an_ended_task_reads_it_and_ends(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.console.say(*map(console_line, "abc"))
-    machine.units.end(UNIT, MainCode.EXITED, 0)
-    assert await read(runtime, web, follow=True) == list("abc")
 
 
 async def test_following_ends_where_the_task_is_removed(machine: Machine, runtime: Runtime, web: Task) -> None:

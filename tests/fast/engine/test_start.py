@@ -549,19 +549,6 @@ async def test_name_servers_and_names_by_dhcp_are_those_of_the_networks(machine:
     assert machine.networks.names[WEB] == GuestNames(resolver=FOUND, hostname="shop")
 
 
-async def test_a_task_of_a_network_namespace_has_the_only_network_there(machine: Machine, runtime: Runtime) -> None:
-    workload = Workload(name=WEB, image="/srv/full", disks=WORKLOAD.disks, namespace="/run/netns/group")
-    started = await runtime.start(workload)
-    assert machine.networks.namespaces == {WEB: "/run/netns/group"}
-    assert started.reservation is not None
-    assert [lease.network for lease in started.reservation.leases] == ["namespace"]
-    properties = {each.name: each.value for each in machine.units.started[-1].properties}
-    assert properties["NetworkNamespacePath"] == "/run/netns/solo5-web", "beside the group's"
-    assert (await runtime.task(WEB)).network_namespace == "/run/netns/group"
-    await runtime.starter.preview(replace(workload, name=TaskName("other")))
-    assert machine.networks.namespaces[TaskName("other")] == "/run/netns/group"
-
-
 async def test_a_start_beyond_a_limit_makes_nothing(machine: Machine, runtime: Runtime) -> None:
     machine.users.node = Node(capacity={Resource.PORTS: 10, f"{Resource.ADDRESSES}/default": 100})
     of_job = replace(WORKLOAD, tenant=tenant("shop", "web"))

@@ -8,7 +8,7 @@ from tests.support.fakes.backends import Machine, Spawn
 from tests.support.fakes.background import Background
 from tests.support.fakes.tasks import outcome_of
 
-from solo5_systemd.base.errors import InvalidRequestError, TakenError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName, UnitKind, outcome_target
 from solo5_systemd.engine import stop
 from solo5_systemd.engine.runtime import Runtime
@@ -39,8 +39,7 @@ async def test_a_stop_is_systemds_own(machine: Machine, runtime: Runtime, web: T
 
 
 @pytest.mark.parametrize(
-    "signal, timeout_s, number",
-    [(StopSignal.INT, 10.0, 2), (StopSignal.TERM, 10.1, 15), (StopSignal.INT, 60.0, 2)],
+    "signal, timeout_s, number", [(StopSignal.INT, 10.0, 2), (StopSignal.TERM, 10.1, 15), (StopSignal.INT, 60.0, 2)]
 )
 async def test_another_signal_or_a_longer_patience_than_the_units_is_ours_to_keep(
     machine: Machine, runtime: Runtime, web: Task, signal: StopSignal, timeout_s: float, number: int
@@ -70,12 +69,6 @@ async def test_a_hung_tender_is_killed_at_once(machine: Machine, runtime: Runtim
     task = await runtime.stop(WEB, timeout_s=1000)
     assert machine.units.sent == [(UNIT, 9, True)]
     assert outcome_of(task).ending is Ending.STOPPED
-
-
-async def test_a_stop_while_the_host_goes_down_is_its_own(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.units.stopping = True
-    task = await runtime.stop(WEB)
-    assert outcome_of(task).ending is Ending.HOST_SHUTDOWN
 
 
 async def test_a_frozen_task_is_thawed_to_hear_it(machine: Machine, runtime: Runtime, web: Task) -> None:
@@ -220,19 +213,6 @@ async def test_an_ended_task_is_removed_with_all_that_it_held(
 ) -> None:
     machine.units.end(UNIT, MainCode.EXITED, status)
     await runtime.remove(WEB)
-    assert machine.holds == (set(), set())
-
-
-async def test_a_running_task_is_removed_only_by_force(machine: Machine, runtime: Runtime, web: Task) -> None:
-    with pytest.raises(TakenError, match="task web is running.*solo5ctl rm --force web"):
-        await runtime.remove(WEB)
-    assert machine.holds == ({UNIT}, {WEB})
-    await runtime.remove(WEB, force=True)
-    assert machine.holds == (set(), set())
-
-
-async def test_a_scope_is_removed_by_force(machine: Machine, runtime: Runtime, scope: str) -> None:
-    await runtime.remove(WEB, force=True)
     assert machine.holds == (set(), set())
 
 

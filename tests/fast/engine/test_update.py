@@ -177,19 +177,6 @@ def check_stopped(machine: Machine, updater: Updater, report: Report) -> None:
     assert not report.under_way
 
 
-@pytest.mark.parametrize("pause", [False, True])
-async def test_a_task_that_is_stopped_before_it_is_started_again_stays_stopped(
-    machine: Machine, updater: Updater, report: Report, old: Manifest, *, pause: bool
-) -> None:
-    async def stop() -> None:
-        await machine.units.stop(UNIT)
-
-    report.during_switch = stop
-    with pytest.raises(StoppedError, match="task web was stopped during its update: it stays stopped"):
-        await updater.update(WORKLOAD, replace(QUICK, pause=pause), None, old)
-    check_stopped(machine, updater, report)
-
-
 async def test_a_task_that_is_removed_while_its_new_guest_is_watched_ends_the_update(
     machine: Machine, updater: Updater, report: Report, old: Manifest
 ) -> None:
@@ -235,23 +222,6 @@ async def test_a_task_that_is_being_stopped_is_waited_for_and_stays_stopped(
         with pytest.raises(StoppedError):
             await updating
     await stopping[0]
-    check_stopped(machine, updater, report)
-
-
-@pytest.mark.parametrize("pause", [False, True])
-async def test_a_task_that_is_stopped_before_it_is_ready_with_the_new_image_stays_stopped(
-    machine: Machine, updater: Updater, report: Report, old: Manifest, monkeypatch: pytest.MonkeyPatch, pause: bool
-) -> None:
-    async def unready() -> None:
-        make_unready(monkeypatch)
-
-    report.during_switch = unready
-    async with Background(updater.update(WORKLOAD, replace(QUICK, pause=pause), None, old)) as updating:
-        while not machine.units.loaded[UNIT].invocation.endswith("-again"):
-            await yields(1)
-        await machine.units.stop(UNIT)
-        with pytest.raises(StoppedError):
-            await updating
     check_stopped(machine, updater, report)
 
 
