@@ -13,13 +13,7 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import dhcp
 from solo5_systemd.network.derived_addresses import bridge_mac
 from solo5_systemd.network.lease_files import of_document, to_document
-from solo5_systemd.network.model import (
-    UNNAMED,
-    GuestNames,
-    LeaseRecord,
-    LeaseState,
-    Reservation,
-)
+from solo5_systemd.network.model import UNNAMED, GuestNames, LeaseRecord, LeaseState, Reservation
 from solo5_systemd.settings.network import Join
 from solo5_systemd.settings.network_keys import NetworkPolicy
 from solo5_systemd.settings.resolver import resolver
@@ -30,24 +24,9 @@ NAMES = GuestNames(resolver=resolver(["9.9.9.9", "192.0.2.53"], ["example.org", 
 WEB = TaskName("web")
 
 
-def test_a_server_gives_out_addresses_of_entries_only_and_is_no_name_server() -> None:
-    lines = dhcp.server_config(NETWORK, "/run/x").splitlines()
-    assert lines[0].startswith("# Network default: ")
-    assert lines[1:] == [
-        *("port=0", "no-hosts", "no-resolv", "pid-file", "interface=solo5-default", "except-interface=lo"),
-        *("bind-dynamic", "quiet-dhcp", "dhcp-range=10.9.0.0,static,255.255.240.0,24h", "dhcp-authoritative"),
-        *("dhcp-ignore-clid", "dhcp-ignore-names", "leasefile-ro", "no-ping"),
-        *("dhcp-option=option:router,10.9.0.1", "dhcp-option=option:mtu,1400"),
-        *("dhcp-hostsdir=/run/x/hosts", "dhcp-optsdir=/run/x/options"),
-    ]
-
-
 def test_a_server_advertises_itself_as_router_with_and_without_dhcp() -> None:
     advertised = replace(
-        NETWORK,
-        ipv6=IPv6Network("fd00:1::/64"),
-        ra=True,
-        dns6=(IPv6Address("fd00::53"), IPv6Address("2001:db8::53")),
+        NETWORK, ipv6=IPv6Network("fd00:1::/64"), ra=True, dns6=(IPv6Address("fd00::53"), IPv6Address("2001:db8::53"))
     )
     lines = [
         "dhcp-range=fd00:1::,ra-only,64,315360000",

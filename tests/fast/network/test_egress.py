@@ -18,14 +18,8 @@ from solo5_systemd.network import nft_rules
 from solo5_systemd.network.guest_limit_checks import check_limits
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import NicRequest, Request
-from solo5_systemd.network.nft_objects import listed_objects, made, removed
-from solo5_systemd.settings.egress import (
-    Destination,
-    Egress,
-    destination,
-    egress,
-    intersection,
-)
+from solo5_systemd.network.nft_objects import listed_objects
+from solo5_systemd.settings.egress import Destination, Egress, destination, egress, intersection
 from solo5_systemd.settings.network import NO_NETWORK, Join
 from solo5_systemd.settings.network_keys import NetworkPolicy
 from solo5_systemd.settings.rate import UNLIMITED, Rate, rate
@@ -131,47 +125,6 @@ def test_what_two_lists_permit_is_what_each_permits(one: Egress, other: Egress) 
         expected = permits(one, address, protocol, port) and permits(other, address, protocol, port)
         assert permits(both, address, protocol, port) == expected, (address, port, protocol)
     assert both is None or egress(list(map(str, both))[:64]) == both[:64]
-
-
-RULES = [
-    "add chain ip solo5 egress-10.77.0.5",
-    "flush chain ip solo5 egress-10.77.0.5",
-    "add rule ip solo5 egress-10.77.0.5 ct original ip daddr 10.0.0.0/8 meta l4proto tcp "
-    'ct original proto-dst 5432 return comment "10.0.0.0/8:5432/tcp"',
-    "add rule ip solo5 egress-10.77.0.5 ct original ip daddr 192.0.2.7 meta l4proto udp "
-    'ct original proto-dst 53-54 return comment "192.0.2.7:53-54/udp"',
-    'add rule ip solo5 egress-10.77.0.5 return comment "0.0.0.0/0"',
-    "add rule ip solo5 egress-10.77.0.5 goto unlisted",
-    "add element ip solo5 egress { 10.77.0.5 : jump egress-10.77.0.5 }",
-]
-LISTED = ("10.0.0.0/8:5432/tcp", "192.0.2.7:53-54/udp", "0.0.0.0/0")
-
-
-def test_a_list_is_a_chain_of_its_guest() -> None:
-    assert list(made("solo5", "ip", "egress", GUEST, LISTED)) == RULES
-    assert list(removed("solo5", "ip", "egress", GUEST)) == [
-        "delete element ip solo5 egress { 10.77.0.5 }",
-        "flush chain ip solo5 egress-10.77.0.5",
-        "delete chain ip solo5 egress-10.77.0.5",
-    ]
-    assert (
-        "ct original ip6 daddr 2001:db8::/32 return comment"
-        in made("t", "ip6", "egress", "::1", ["[2001:db8::/32]"])[2]
-    )
-
-
-def test_a_limit_is_an_object_of_its_tap() -> None:
-    assert list(made("solo5", "bridge", "sent_bytes", '"s5-a"', ("1000000", "131072"))) == [
-        "add limit bridge solo5 sent_bytes-s5-a { rate over 1000000 bytes/second burst 131072 bytes ; }",
-        'add element bridge solo5 sent_bytes { "s5-a" : "sent_bytes-s5-a" }',
-    ]
-    assert made("solo5", "bridge", "sent_packets", '"s5-a"', ("100", "10"))[0].endswith(
-        "{ rate over 100/second burst 10 packets ; }"
-    )
-    assert list(removed("solo5", "bridge", "sent_bytes", '"s5-a"')) == [
-        'delete element bridge solo5 sent_bytes { "s5-a" }',
-        "delete limit bridge solo5 sent_bytes-s5-a",
-    ]
 
 
 def test_a_listing_has_the_values_of_objects() -> None:
@@ -300,12 +253,6 @@ def test_a_guest_with_both_addresses_has_a_chain_for_each() -> None:
         f"add element ip6 solo5 egress {{ fd00:77::5 : jump {CHAIN6} }}",
     ]
     assert f"delete chain ip6 solo5 {CHAIN6}" in more[4].deleted()
-
-
-def test_a_list_without_ipv6_is_an_empty_chain_of_ipv6() -> None:
-    held = replace(RESERVATION, leases=(replace(SIX, limits=Limits(egress=egress(["0.0.0.0/0"]))),))
-    [chain] = [each for each in task_elements(held, [BOTH]) if (each.family, each.name) == ("ip6", "egress")]
-    assert chain.added()[2] == f"add rule ip6 solo5 {CHAIN6} goto unlisted"
 
 
 @pytest.mark.parametrize(

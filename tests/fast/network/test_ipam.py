@@ -111,12 +111,7 @@ def leases(
     remembered: Remembered | None = None,
 ) -> tuple[Lease, ...]:
     return assign_leases(
-        TaskName(task),
-        nics or (nic(),),
-        networks,
-        Allocations(held),
-        lambda link: link in links,
-        remembered=remembered,
+        TaskName(task), nics or (nic(),), networks, Allocations(held), lambda link: link in links, remembered=remembered
     )
 
 

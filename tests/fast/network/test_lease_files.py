@@ -64,9 +64,12 @@ def test_a_damaged_record_is_that_of_the_request_as_attached_and_is_removed_with
         assert [path.name for path in (tmp_path / "tasks").iterdir()] == ["web.json"]
 
 
-def test_only_its_owner_can_read_or_write_a_request(store: LeaseStore, tmp_path: Path) -> None:
+def test_a_request_is_its_owners_and_of_one_task(store: LeaseStore, tmp_path: Path) -> None:
     requests = tmp_path / "requests"
     assert [path.stat().st_mode & 0o777 for path in (requests, requests / "web.json")] == [0o700, 0o600]
+    os.link(tmp_path / "requests/web.json", tmp_path / "requests/other.json")
+    assert store.request(TaskName("other")) is None
+    assert store.request(TaskName("never")) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff", b"{" * 9999, b'{"version": 1, "task": "../x"}'])
@@ -85,10 +88,13 @@ def test_a_request_of_another_task_is_none(store: LeaseStore, tmp_path: Path) ->
     assert store.request(TaskName("never")) is None
 
 
-def test_a_request_that_cannot_be_kept_is_an_error(state: Path) -> None:
+def test_a_request_that_cannot_be_kept_or_removed_is_an_error(state: Path) -> None:
     store = LeaseStore()
     with pytest.raises(HostError, match=r"requests/web\.json cannot be made: No such file"):
         store.keep_request(WEB)
+    (state / "requests").write_text("in the way")
+    with pytest.raises(HostError, match="the request of task web cannot be removed"):
+        remove_request(WEB)
 
 
 def test_the_mark_exists_during_the_start_only(store: LeaseStore, tmp_path: Path) -> None:
@@ -124,12 +130,6 @@ def test_without_a_request_or_its_directory_there_is_no_mark_and_no_error(store:
     with start_mark(WEB):
         assert list(tmp_path.rglob("*.start")) == []
     remove_request(WEB)
-
-
-def test_a_request_that_cannot_be_removed_is_an_error(state: Path) -> None:
-    (state / "requests").write_text("in the way")
-    with pytest.raises(HostError, match="the request of task web cannot be removed"):
-        remove_request(WEB)
 
 
 def test_another_namespace_has_its_own_records_and_networks(store: LeaseStore, tmp_path: Path) -> None:

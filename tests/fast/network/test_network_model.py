@@ -57,10 +57,7 @@ def crossed(kind: type[T], sent: T, **extra: object) -> T:
 
 
 POOLED = Join(
-    vlan=20,
-    pool=address_range("192.168.1.200-192.168.1.230"),
-    ipv6=True,
-    pool6=address_range("fd00:1::2-fd00:1::9"),
+    vlan=20, pool=address_range("192.168.1.200-192.168.1.230"), ipv6=True, pool6=address_range("fd00:1::2-fd00:1::9")
 )
 SIX = replace(NETWORK, ipv6=IPv6Network("fd00:1::/64"), gateway6=IPv6Address("fd00:1::1"), nat66=True, ra=True)
 NETWORKS = (

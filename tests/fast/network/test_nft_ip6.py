@@ -5,27 +5,18 @@ tests/contract/test_network_ipv6.py sends such packets, and frames, through a ke
 
 import re
 from dataclasses import replace
-from ipaddress import IPv6Address, IPv6Interface, IPv6Network
+from ipaddress import IPv6Interface, IPv6Network
 
 import pytest
 from tests.fast.network.packets import GUESTS6, Packet, verdict
-from tests.fast.network.test_nft_rules import (
-    CELLS,
-    GUEST,
-    RESERVATION,
-    SERVICE,
-    at_back,
-    in_state,
-    linked_network,
-    task_elements,
-)
+from tests.fast.network.test_nft_rules import CELLS, RESERVATION, at_back, in_state, linked_network, task_elements
 from tests.fast.network.test_nft_rules import plan as plan4
 
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.ipam import segments
-from solo5_systemd.network.model import EVERY_IPV6, Network, PortRequest, Protocol, Reservation
-from solo5_systemd.network.nft_elements import Ruleset, elements, network_elements
+from solo5_systemd.network.model import Network, Reservation
+from solo5_systemd.network.nft_elements import Ruleset, elements
 from solo5_systemd.network.nft_ip6 import ip6
 from solo5_systemd.settings.egress import METADATA6
 from solo5_systemd.settings.network import Join
@@ -146,33 +137,6 @@ def test_a_changed_limit_is_changed_in_both_tables() -> None:
     )
 
 
-def test_a_network_and_a_task_are_elements() -> None:
-    network = six(linked_network("front", NetworkPolicy(routed=True, fragments=True)), nat66=True)
-    of_network = map(str, network_elements(network, [network]))
-    assert [each for each in of_network if "ip6" in each] == [
-        'element ip6 solo5 bridges { "solo5-front" }',
-        "element ip6 solo5 within { fd00:77::/64 . fd00:77::/64 }",
-        "element ip6 solo5 masqueraded { fd00:77::/64 }",
-        'element ip6 solo5 paths { "solo5-front" . "solo5-front" }',
-        'element ip6 solo5 routed { "solo5-front" }',
-    ]
-    added = set(map(str, task_elements(HELD, []))) - set(map(str, task_elements(RESERVATION, [])))
-    assert added == {
-        f"element bridge solo5 guests6 {{ {GUEST} . 02:00:00:00:00:09 . fd00:77::5 }}",
-        f"element bridge solo5 guests6 {{ {GUEST} . 02:00:00:00:00:09 . {LINK_LOCAL} }}",
-        f"element bridge solo5 plain6 {{ {GUEST} . 02:00:00:00:00:09 . fd00:77::5 }}",
-        f"element bridge solo5 near6 {{ 02:00:00:00:00:09 . {LINK_LOCAL} }}",
-        f"element bridge solo5 advertised {{ {GUEST} . {0xFD00007700000000} . 5 }}",
-        f"element bridge solo5 advertised {{ {GUEST} . {0xFE80000000000000} . {0x000000FFFE000009} }}",
-        f"element bridge solo5 linked {{ {GUEST} . {0x020000000009} }}",
-        f"element bridge solo5 ipv6 {{ {GUEST} . 02:00:00:00:00:09 }}",
-        "element bridge solo5 fragments6 { fd00:77::5 }",
-        "element ip6 solo5 leased { fd00:77::5 . fd00:77::5 }",
-        "element ip6 solo5 refused { fd00:77::5 }",
-        "element ip6 solo5 published { tcp . 8080 : fd00:77::5 . 80 }",
-    }
-
-
 @pytest.mark.parametrize(("shared", "expected"), [(True, "accept"), (False, "drop")])
 def test_a_guest_calls_any_port_of_programs_that_share_its_namespace(shared: bool, expected: str) -> None:
     own = replace(plan(), networks=(replace(six(linked_network("front")), shared=shared), six(linked_network("back"))))
@@ -180,16 +144,6 @@ def test_a_guest_calls_any_port_of_programs_that_share_its_namespace(shared: boo
     assert verdict(own, Packet(iif=BACK, what="tcp 9191", source=GUESTS6[BACK]), "ip6") == "drop"
     found = [each for each in elements(own) if each.family == "ip6" and each.name in ("gateways", "looped")]
     assert [each.key for each in found] == ([('"solo5-front"', "fd00:77::1"), ("::1",)] if shared else [])
-
-
-def test_ports_at_ipv6_addresses_are_elements_of_table_ip6_alone() -> None:
-    every = PortRequest(nic=SERVICE, host_ip=EVERY_IPV6, host_port=81, port=80, protocol=Protocol.TCP)
-    one = replace(every, host_ip=IPv6Address("2001:db8::1"))
-    made = map(str, task_elements(replace(HELD, ports=(every, one)), []))
-    assert [each for each in made if "published" in each] == [
-        "element ip6 solo5 published { tcp . 81 : fd00:77::5 . 80 }",
-        "element ip6 solo5 published_at { 2001:db8::1 . tcp . 81 : fd00:77::5 . 80 }",
-    ]
 
 
 def test_a_guest_with_ipv6_alone_has_no_element_of_an_ipv4_address() -> None:

@@ -8,14 +8,7 @@ from hypothesis import strategies as st
 
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network import tap_counters
-from solo5_systemd.network.tap_counters import (
-    Counters,
-    Traffic,
-    parse_net_dev,
-    read_traffic,
-    tap_alias,
-    tap_owner,
-)
+from solo5_systemd.network.tap_counters import Counters, Traffic, parse_net_dev, read_traffic, tap_alias, tap_owner
 
 TABLE = """\
 Inter-|   Receive                                               |  Transmit
