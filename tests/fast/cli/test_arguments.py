@@ -202,12 +202,9 @@ def value_or_sentence(parse: Callable[[str], object], text: str) -> object:
         return error.sentence
 
 
-def test_duplicates_are_refused_by_name() -> None:
+def test_duplicates_are_refused_by_name_and_one_port_of_two_protocols_is_two_ports() -> None:
     with pytest.raises(InvalidRequestError, match="NIC service is given twice"):
         unique([NicRequest(nic=SERVICE), NicRequest(nic=SERVICE)], lambda nic: nic.nic, "NIC")
-
-
-def test_one_port_of_two_protocols_is_two_ports() -> None:
     tcp, udp = publish("53:53/tcp"), publish("53:53/udp")
     assert unique([*tcp, *udp], host_endpoint, "published port") == (*tcp, *udp)
 
@@ -250,12 +247,9 @@ def test_a_derived_name_is_always_usable(image: str) -> None:
     assert typed.derived_name(image, "0000").endswith("-0000")
 
 
-def test_an_unknown_option_of_a_named_disk_is_named() -> None:
+def test_options_of_disks_are_known_and_may_be_spelled_as_in_a_job() -> None:
     with pytest.raises(InvalidRequestError, match=r"unknown option 'sector=4096': expected some of sector-size="):
         disk("s=disk:web,sector=4096")
-
-
-def test_options_of_disks_may_be_spelled_as_in_a_job() -> None:
     assert disk("s=/srv/a,sector_size=4096,read-bps=1M") == disk("s=/srv/a,sector-size=4096,read_bps=1M")
     with pytest.raises(InvalidRequestError, match="has sector-size twice"):
         disk("s=/srv/a,sector_size=4096,sector-size=512")

@@ -9,15 +9,9 @@ from solo5_systemd.task.property_types import SIZE
 from solo5_systemd.task.workload import DEFAULT_MEMORY, STOP_TIMEOUT_S, StopSignal
 
 
-def test_the_sort_keys_are_those_of_the_table() -> None:
+def test_what_help_has_without_an_import_is_what_the_modules_define() -> None:
     assert ("name", *SORT_KEYS) == SORTS
-
-
-def test_the_defaults_of_a_stop_are_those_of_a_workload() -> None:
     arguments = parse(("stop", "web"))
     assert (arguments.timeout_s, arguments.signal) == (STOP_TIMEOUT_S, StopSignal.TERM)
-
-
-def test_the_default_and_the_tenders_of_a_run_are_those_that_its_help_has() -> None:
     assert f"(default: {SIZE.format(DEFAULT_MEMORY)})" in SETTINGS["Memory"].help
     assert SETTINGS["Tender"].form.split("|") == [*Target]

@@ -81,10 +81,3 @@ def test_a_dormant_task_is_its_declaration(solo5ctl: Solo5ctl, tmp_path: Path, m
     assert refused.err == "solo5ctl: task old is dormant: expected one that runs.\nStart it: solo5ctl wake old\n"
     (tmp_path / "old.unikernel").unlink()
     assert "there is no declaration 'old'" in solo5ctl("export", "old").err
-
-
-def test_a_declaration_is_printed(host: Path, solo5ctl: Solo5ctl) -> None:
-    solo5ctl.engine.known = {task.name: task for task in (running(),)}
-    result = solo5ctl("export", "web")
-    assert result.status == 0
-    assert 'Image=/srv/web.hvt\nArgument="--a=b c" ""\nTender=hvt\nMemory=64M\n' in result.out

@@ -75,10 +75,7 @@ def test_json(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
             "image": "web.hvt",
             "target": "hvt",
             "abi_version": 2,
-            "devices": [
-                {"name": "service", "kind": "NET_BASIC"},
-                {"name": "storage", "kind": "BLOCK_BASIC"},
-            ],
+            "devices": [{"name": "service", "kind": "NET_BASIC"}, {"name": "storage", "kind": "BLOCK_BASIC"}],
             "memory_min": 14 << 20,
             "memory_max": 4162 << 20,
             "runnable": True,

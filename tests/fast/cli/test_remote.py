@@ -91,25 +91,12 @@ def test_each_word_is_quoted_for_the_shell_of_the_other_host(words: list[str]) -
     assert shlex.split(ssh_command("web1", words, is_terminal=False)[-1]) == ["solo5ctl", *words]
 
 
-def script(path: Path, text: str) -> None:
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-
-
 def remote(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     code = "import sys; from solo5_systemd.cli.main import main; sys.exit(main())"
     environment = {**os.environ, "PATH": str(path), "PYTHONPATH": str(SOURCES)}
     return subprocess.run(
         [sys.executable, "-c", code, *words], env=environment, capture_output=True, text=True, check=False
     )
-
-
-def test_words_output_and_exit_status_pass_through(tmp_path: Path) -> None:
-    # As sshd does: the last word is a line for a shell.
-    script(tmp_path / "ssh", 'for line; do :; done; PATH=${0%/*}; exec /bin/sh -c "$line"')
-    script(tmp_path / "solo5ctl", 'printf "<%s>" "$@"; echo wrong >&2; exit 7')
-    done = remote(tmp_path, "-H", "web1", "run", "a b.hvt", "--x=$(id)", "it's", "")
-    assert (done.returncode, done.stdout, done.stderr) == (7, "<run><a b.hvt><--x=$(id)><it's><>", "wrong\n")
 
 
 def test_a_machine_without_ssh_is_one_sentence(tmp_path: Path) -> None:

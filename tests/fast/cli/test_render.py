@@ -9,18 +9,12 @@ from hypothesis import strategies as st
 from solo5_systemd.cli import render
 
 
-def test_columns_are_aligned_two_blanks_apart_also_where_they_are_painted() -> None:
+def test_columns_and_colons_are_aligned_and_a_cell_cannot_break_its_line() -> None:
     assert render.table(("NAME", "N"), [("a", "1"), ("longer", "")]) == "NAME    N\na       1\nlonger  -\n"
     assert render.table(("NAME", "PORTS"), []) == "NAME  PORTS\n"
     painted = render.table(("A", "B"), [("x", "y")], lambda column, cell: f"<{cell}>" if column == "A" else cell)
     assert painted == "A  B\n<x>  y\n"
-
-
-def test_a_cell_cannot_break_its_line() -> None:
     assert render.table(("A",), [("x\n\x1b[2J",)]) == "A\nx\\x0a\\x1b[2J\n"
-
-
-def test_fields_have_aligned_colons() -> None:
     assert render.fields([("Unit", "a"), ("Name", ""), ("X", "b")]) == "Unit: a\nName: -\n   X: b\n"
 
 
@@ -31,8 +25,7 @@ def test_no_line_of_a_console_reaches_a_terminal_with_a_control_character(line: 
 
 
 @pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0"), (1023, "1023"), (1024, "1K"), (128 << 20, "128M"), (3 << 29, "1.5G"), (5 << 40, "5T")],
+    ("count", "text"), [(0, "0"), (1023, "1023"), (1024, "1K"), (128 << 20, "128M"), (3 << 29, "1.5G"), (5 << 40, "5T")]
 )
 def test_sizes(count: int, text: str) -> None:
     assert render.size(count) == text

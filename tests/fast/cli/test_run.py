@@ -13,7 +13,6 @@ from tests.support.fakes.tasks import running
 from solo5_systemd.base.errors import HostError, ImageError, NotFoundError, Solo5Error, StartError, TakenError
 from solo5_systemd.base.names import UnitKind
 from solo5_systemd.cli import run_modes
-from solo5_systemd.host import exec as exec_module
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.settings import files
 from solo5_systemd.settings.resolver import resolver
@@ -141,12 +140,6 @@ def test_an_error_of_the_tender_is_exit_status_126_with_its_message(solo5ctl: So
     assert (result.status, result.err) == (126, "solo5-spt: bad image\n")
 
 
-def test_rm_removes_the_task_after_its_end(solo5ctl: Solo5ctl) -> None:
-    assert solo5ctl("run", "--rm", "--name", "web", "a.spt").status == 0
-    assert solo5ctl.engine.calls[-1] == ("remove", "web", False)
-    assert solo5ctl.engine.known == {}
-
-
 def test_replace_removes_a_task_of_the_same_name(solo5ctl: Solo5ctl) -> None:
     solo5ctl.engine.known |= {task.name: task for task in (running("web"),)}
     assert solo5ctl("run", "-d", "--replace", "--name", "web", "a.spt").status == 0
@@ -202,25 +195,6 @@ def test_a_start_that_fails_has_the_status_of_its_error(
     solo5ctl.engine.refusal = error
     result = solo5ctl("run", *words, "a.spt")
     assert (result.status, result.out, result.err) == (status, "", "solo5ctl: a.\n")
-
-
-def test_scope_executes_the_tender(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    executed: list[tuple[str, list[str]]] = []
-
-    def execv(path: str, words: list[str]) -> None:
-        executed.append((path, words))
-        raise FileNotFoundError(2, "No such file or directory")
-
-    monkeypatch.setattr(os, "execv", execv)
-    monkeypatch.setattr(exec_module, "IGNORED_SIGNALS", ())  # by this very process, too
-    result = solo5ctl("run", "--scope", "--name", "web", "/srv/a.spt")
-    assert executed == [("/usr/bin/solo5-spt", ["/usr/bin/solo5-spt", "--mem=118", "--", "/srv/a.spt"])]
-    assert solo5ctl.engine.calls == [("scope", os.getpid())]
-    assert started(solo5ctl).kind is UnitKind.SCOPE
-    assert (result.status, result.err) == (
-        127,
-        "solo5ctl: /usr/bin/solo5-spt cannot be executed: No such file or directory.\n",
-    )
 
 
 LIMITED = "-m 64M --cpus 1 --cpu-weight 50 --property TasksMax=32 --property IOWeight=10 --property Nice=1"

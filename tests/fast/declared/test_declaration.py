@@ -140,13 +140,10 @@ def test_defaults_are_those_of_run() -> None:
     assert task("") == Workload(name=TaskName("web"), image="/a.hvt")
 
 
-def test_a_drop_in_overrides_single_values_and_adds_to_lists() -> None:
+def test_a_drop_in_overrides_single_values_adds_to_lists_and_resets() -> None:
     found = task("Memory=64M\nArgument=a\nPublish=1:1", "[Unikernel]\nMemory=32M\nArgument=b\nPublish=\nPublish=2:2")
     assert (found.memory, found.arguments) == (32 << 20, ("a", "b"))
     assert [port.host_port for port in found.publish] == [2]
-
-
-def test_an_empty_assignment_restores_the_default() -> None:
     assert task("Memory=64M\nMemory=").memory == 128 << 20
     assert task("Memory=64M\nMemory=\nMemory=32M").memory == 32 << 20
 
@@ -159,7 +156,7 @@ def test_lines_for_systemd_are_those_that_count() -> None:
         "[Unit]\nAfter=b.target\nConditionHost=\n[Service]\nRestart=\n[Install]\nWantedBy=",
     )
     assert [str(each) for each in found.unit] == [
-        *("After=a.target", "Description=Other", "ConditionPathExists=/a", "After=b.target", "ConditionHost="),
+        *("After=a.target", "Description=Other", "ConditionPathExists=/a", "After=b.target", "ConditionHost=")
     ]
     assert (found.service, found.install) == ((), ())
 

@@ -1,6 +1,5 @@
 """What `solo5ctl export --unit` makes of a task that runs and of the unit file that PID 1 has."""
 
-import shlex
 from dataclasses import replace
 
 import pytest
@@ -8,7 +7,6 @@ from tests.support.fakes.tasks import FIELDS, LEASE, PORTS
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.dbus.network1 import INTERFACE
 from solo5_systemd.declared.exported_declaration import RunningTask
 from solo5_systemd.declared.exported_unit import exported_unit
 from solo5_systemd.network.guest_limits import Limits
@@ -88,32 +86,6 @@ def test_no_argument_image_or_label_of_a_job_begins_a_line_of_its_own() -> None:
     text = exported_unit(task, f"{TRANSIENT}[Service]\nLogExtraFields=NOTE={evil.replace(chr(13), '')}\n")
     assert "\r" not in text
     assert [line for line in text.split("\n") if line.startswith("ExecStartPre=+/bin/evil")] == []
-
-
-def test_the_network_is_reserved_with_the_addresses_that_it_has() -> None:
-    namespace, *before = [line for line in lines() if line.startswith("ExecStartPre=")]
-    assert "mount --bind /proc/self/ns/net /run/netns/solo5-web; " in namespace
-    assert "PrivateNetwork=yes" in lines()
-    assert {f"{key}=dbus.socket solo5-networkd.service" for key in ("Wants", "After")} <= set(lines())
-    reserve = shlex.split(before[0].removeprefix("ExecStartPre=+"))
-    assert reserve[:7] == [
-        *("/usr/bin/busctl", "--quiet", "call", "org.solo5.Network1", "/org/solo5/Network1", "org.solo5.Network1"),
-        "Reserve",
-    ]
-    assert reserve[7] == INTERFACE.methods["Reserve"].in_signature
-    assert reserve[8:] == [
-        *("web", "2", "nics", "aa{sv}", "1"),
-        *("4", "nic", "s", "service", "ipv4", "s", "10.89.0.2", "mac", "s", LEASE.mac),
-        *("limits", "a{sv}", "1", "egress", "as", "0"),
-        *("ports", "aa{sv}", "2"),
-        *("4", "nic", "s", "service", "host_port", "t", "8080", "port", "t", "80", "protocol", "s", "tcp"),
-        *("5", "nic", "s", "service", "host_ip", "s", "127.0.0.1", "host_port", "t", "53", "port", "t", "53"),
-        *("protocol", "s", "udp"),
-    ]
-    assert before[1] == "ExecStartPre=+/usr/bin/systemctl start solo5-network@web.service"
-    assert [line.rpartition(" ")[2] for line in lines() if line.startswith("ExecStopPost=")] == [
-        *("web", "/run/solo5/network/requests/web.json", '/run/netns/solo5-web"')
-    ]
 
 
 def test_without_nics_nothing_of_the_network_is_there() -> None:

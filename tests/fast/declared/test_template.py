@@ -82,20 +82,6 @@ def test_no_text_of_the_files_is_taken_for_the_instance(text: str) -> None:
     assert expand(unit(line), specifiers("web@one", NAMES)) == expand(of_one, specifiers("web@one", NAMES))
 
 
-def test_its_names_are_those_of_the_instances() -> None:
-    found = unit("[Unikernel]\nImage=/a.hvt\nArgument={hostname}\n").splitlines()
-    assert (
-        "Wants=solo5-prepare@web@%i.service solo5-outcome-declared@web@%i.target solo5-awaited-web@%i.target" in found
-    )
-    assert "AssertPathExists=/run/solo5/declared/web@%i/environment" in found
-    assert "SyslogIdentifier=web@%i" in found
-    [fields] = [line for line in found if line.startswith("LogExtraFields=")]
-    assert '"SOLO5_TASK=web@%i"' in fields
-    assert '"SOLO5_HOSTNAME=web-%i"' in fields
-    assert any(re.fullmatch("User=solo5-[0-9a-f]{12}-%i", line) for line in found)
-    assert "SourcePath=/etc/solo5/web@.unikernel" in found
-
-
 def test_what_an_instance_waits_for_is_before_its_preparation() -> None:
     found = template("[Unit]\nAfter=db@%i.service %p.target %N.socket\nRequires=a@%I.mount\nConflicts=x.target\n" + ALL)
     lines = found.text(awaited(found.declaration, HOST)).splitlines()

@@ -77,9 +77,12 @@ def test_the_sandbox_is_written_as_a_unit_file_demands() -> None:
     assert "StandardError=truncate:/run/solo5/declared/web/tender/stderr" in found
 
 
-def test_its_start_has_the_timeout_of_pid_1_unless_it_is_set() -> None:
+def test_a_start_and_a_reload_have_the_timeouts_of_pid_1_unless_they_need_more() -> None:
     assert not any(line.startswith("TimeoutStartSec=") for line in unit())
     assert "TimeoutStartSec=5min" in unit("[Service]\nTimeoutStartSec=5min\n")
+    limits = [line for line in unit("Timeout=2min\n") if line.startswith("TimeoutStart")]
+    assert limits == ["TimeoutStartSec=130"]
+    assert not any(line.startswith("TimeoutStart") for line in unit("Timeout=80s\n"))
 
 
 def test_without_nics_there_is_no_address_family() -> None:
@@ -114,12 +117,6 @@ def test_bind_mounts_percent_signs_and_quotes_are_written_as_systemd_reads_them(
     assert list(lines(Property("Slice", "s", "solo5.slice"))) == ["Slice=solo5.slice"]
     quoted = unit_property("LogExtraFields", [b'KEY=50% "x" \\'])
     assert list(lines(quoted)) == ['LogExtraFields="KEY=50%% \\"x\\" \\\\"']
-
-
-def test_a_reload_may_take_as_long_as_the_guest_may_take_to_become_ready() -> None:
-    limits = [line for line in unit("Timeout=2min\n") if line.startswith("TimeoutStart")]
-    assert limits == ["TimeoutStartSec=130"]
-    assert not any(line.startswith("TimeoutStart") for line in unit("Timeout=80s\n"))
 
 
 def test_the_preparation_waits_for_what_the_task_waits_for() -> None:

@@ -12,12 +12,7 @@ from solo5_systemd.base import procfs
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.host import filter_listing, kernel
 from solo5_systemd.host.checks import Kernel
-from solo5_systemd.host.kernel import (
-    enabled_security_modules,
-    kvm_problem,
-    numa_nodes,
-    read_kernel,
-)
+from solo5_systemd.host.kernel import enabled_security_modules, kvm_problem, numa_nodes, read_kernel
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.network import NetworkSettings
 
@@ -145,11 +140,8 @@ def test_kvm_is_usable_where_it_can_be_opened(tmp_path: Path, monkeypatch: pytes
     node.touch()
     monkeypatch.setattr(kernel, "KVM", str(node))
     assert kvm_problem() == ""
-
-
-def test_a_node_that_cannot_be_opened_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.open", failing(errno.EACCES))
-    assert kvm_problem() == "/dev/kvm cannot be opened: Permission denied."
+    assert kvm_problem() == f"{node} cannot be opened: Permission denied."
 
 
 @pytest.mark.parametrize(

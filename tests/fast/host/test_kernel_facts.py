@@ -36,12 +36,7 @@ def test_a_kernel_that_is_as_it_should_be_needs_no_advice(name: str, value: str)
         ("nftables", Kernel(), "unavailable", "root"),
         ("nftables", Kernel(missing_modules=()), "unavailable", "get no network: `modprobe nf_tables` loads it"),
         ("kernel modules", replace(GOOD, missing_modules=("tun",)), "tun missing", "no network: `modprobe tun` loads"),
-        (
-            "sleep",
-            replace(GOOD, lacks_log=True),
-            "nfnetlink_log missing",
-            "No task sleeps: `modprobe nfnetlink_log`",
-        ),
+        ("sleep", replace(GOOD, lacks_log=True), "nfnetlink_log missing", "No task sleeps: `modprobe nfnetlink_log`"),
         (
             "nftables",
             replace(GOOD, dropping_chains=(DROPPING, replace(DROPPING, name="inet fw forward", remedy=("more",)))),

@@ -139,49 +139,40 @@ def test_neighbours_of_ipv6_have_to_pass_input(accepted: list[Any]) -> None:
     assert not drops(*listing, rule("INPUT", *accepted, family="ip6"), network=SIX)
 
 
+UFW = [f"ufw route allow {way} on solo5-default" for way in ("in", "out")]
+LEGACY = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\nCOMMIT\n"
+
+
+def both(program: str, at: str) -> list[str]:
+    return [f"{program} -I {at} {way} solo5-default -j ACCEPT" for way in ("-i", "-o")]
+
+
 @pytest.mark.parametrize(
     ("listing", "name", "remedy"),
     [
         (
-            [chain("FORWARD"), rule("FORWARD", to("DOCKER-USER"))],
-            "ip filter FORWARD",
-            [f"iptables -I DOCKER-USER {way} solo5-default -j ACCEPT" for way in ("-i", "-o")],
+            *([chain("FORWARD"), rule("FORWARD", to("DOCKER-USER"))], "ip filter FORWARD"),
+            both("iptables", "DOCKER-USER"),
         ),
+        ([chain("FORWARD"), rule("FORWARD", to("ufw-before-forward"))], "ip filter FORWARD", UFW),
         (
-            [chain("FORWARD"), rule("FORWARD", to("ufw-before-forward"))],
-            "ip filter FORWARD",
-            ["ufw route allow in on solo5-default", "ufw route allow out on solo5-default"],
-        ),
-        (
-            [chain("INPUT", hook="input"), rule("INPUT", to("ufw-before-input"))],
-            "ip filter INPUT",
+            *([chain("INPUT", hook="input"), rule("INPUT", to("ufw-before-input"))], "ip filter INPUT"),
             ["ufw allow in on solo5-default"],
         ),
+        (of([chain("FORWARD"), rule("FORWARD", to("ufw6-before-forward"))], family="ip6"), "ip6 filter FORWARD", UFW),
+        ([chain("FORWARD", family="ip6")], "ip6 filter FORWARD", both("ip6tables", "FORWARD")),
+        ([chain("INPUT", hook="input")], "ip filter INPUT", both("iptables", "INPUT")[:1]),
         (
-            [chain("FORWARD", family="ip6"), rule("FORWARD", to("ufw6-before-forward"), family="ip6")],
-            "ip6 filter FORWARD",
-            ["ufw route allow in on solo5-default", "ufw route allow out on solo5-default"],
-        ),
-        (
-            [chain("FORWARD", family="ip6")],
-            "ip6 filter FORWARD",
-            [f"ip6tables -I FORWARD {way} solo5-default -j ACCEPT" for way in ("-i", "-o")],
-        ),
-        ([chain("INPUT", hook="input")], "ip filter INPUT", ["iptables -I INPUT -i solo5-default -j ACCEPT"]),
-        (
-            [chain("filter_FORWARD", "accept", **FIREWALLD)],
-            "inet firewalld filter_FORWARD",
+            *([chain("filter_FORWARD", "accept", **FIREWALLD)], "inet firewalld filter_FORWARD"),
             ["firewall-cmd --permanent --zone=trusted --add-interface=solo5-default", "firewall-cmd --reload"],
         ),
         (
-            [chain("own", family="inet", table="fw")],
-            "inet fw own",
+            *([chain("own", family="inet", table="fw")], "inet fw own"),
             [f"nft insert rule inet fw own {way} solo5-default accept" for way in ("iifname", "oifname")],
         ),
         (
-            list(saved_listing("*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\nCOMMIT\n", "ip")),
-            "ip filter (iptables-legacy) FORWARD",
-            [f"iptables-legacy -I FORWARD {way} solo5-default -j ACCEPT" for way in ("-i", "-o")],
+            *(list(saved_listing(LEGACY, "ip")), "ip filter (iptables-legacy) FORWARD"),
+            both("iptables-legacy", "FORWARD"),
         ),
     ],
 )

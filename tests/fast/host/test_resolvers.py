@@ -51,12 +51,9 @@ async def of(files: tuple[Path, Path], *networks: str) -> Resolver:
     return await HostResolvers(lambda: SETTINGS).of([NetworkName(name) for name in networks])
 
 
-async def test_the_networks_setting_precedes_the_hosts_each_key_for_itself(files: tuple[Path, Path]) -> None:
+async def test_the_first_networks_setting_precedes_the_hosts_each_key_for_itself(files: tuple[Path, Path]) -> None:
     assert await of(files, "lab") == servers("10.0.0.53", search=("host.example",))
     assert await of(files, "both") == servers("10.0.0.54", search=("both.example",))
-
-
-async def test_the_first_network_with_a_setting_counts(files: tuple[Path, Path]) -> None:
     assert await of(files, "default", "both", "lab") == servers("10.0.0.54", search=("both.example",))
     assert await of(files, "lab", "both") == servers("10.0.0.53", search=("both.example",))
 

@@ -47,12 +47,9 @@ def test_an_abi_note_that_no_tender_here_runs_is_refused(desc: bytes, words: str
         decode_abi(desc)
 
 
-def test_devices_keep_their_order_and_may_share_a_name_across_kinds() -> None:
+def test_an_image_has_devices_in_order_of_shared_names_up_to_63_or_none() -> None:
     desc = elf.devices((b"storage", elf.BLOCK), (b"service", elf.NET), (b"service", elf.BLOCK))
     assert decode_manifest(desc) == (STORAGE, SERVICE, Device(name=SERVICE.name, kind=DeviceKind.BLOCK_BASIC))
-
-
-def test_an_image_may_have_no_devices_and_as_many_as_63_with_names_of_67_characters() -> None:
     assert decode_manifest(elf.manifest()) == ()
     most = [b"x%066d" % number for number in range(63)]
     assert [it.name.encode() for it in decode_manifest(elf.devices(*((name, elf.NET) for name in most)))] == most

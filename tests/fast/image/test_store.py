@@ -4,8 +4,6 @@ import hashlib
 import os
 import re
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -107,10 +105,7 @@ async def test_an_image_lies_below_its_roots_links_followed(store: ImageStore, i
     root = tmp_path / "root"
     root.mkdir()
     (root / "link").symlink_to(image)
-    with pytest.raises(
-        InvalidRequestError,
-        match=f"image '{root}/link' cannot be used: expected a file below {root}",
-    ):
+    with pytest.raises(InvalidRequestError, match=f"image '{root}/link' cannot be used: expected a file below {root}"):
         await store.take(str(root / "link"), [str(root)])
     assert not files(tmp_path) - {"memo"}
     await store.take(str(root / "link"), [str(root), str(tmp_path)])
@@ -407,44 +402,6 @@ async def test_large_images_on_their_way_hold_up_neither_another_image_nor_a_col
     assert [each.size for each in stored] == [len(CONTENT) + n + 1 for n in range(4)]
 
 
-async def test_what_is_on_its_way_counts_for_the_quota(
-    small: ImageStore, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held = Held(monkeypatch, 0)
-    taking = asyncio.ensure_future(small.take(str(image)))
-    try:
-        await asyncio.to_thread(held.begun.wait, 60)
-        with pytest.raises(StoreFullError, match="expected room for it"):
-            await small.take(str(written(tmp_path / "other", CONTENT + b"more")))
-    finally:
-        held.goes_on.set()
-        await taking
-
-
-async def test_holes_of_an_image_are_none_of_its_copy(
-    store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Data before, between and after two holes; and a hole at the end."""
-    image = written(tmp_path / "image", CONTENT)
-    with image.open("r+b") as file:
-        for place in (64 << 20, 128 << 20):
-            file.seek(place)
-            file.write(b"data")
-        file.truncate(256 << 20)
-    monkeypatch.setattr("fcntl.ioctl", failing(errno.EOPNOTSUPP))
-    stored = Path((await store.take(str(image))).path)
-    assert stored.stat().st_size == 256 << 20
-    assert stored.stat().st_blocks <= image.stat().st_blocks + 64
-    assert [part(stored, place, 8) for place in (64 << 20, 128 << 20)] == [b"data" + bytes(4)] * 2
-    assert part(stored, 0, len(CONTENT)) == CONTENT
-
-
-def part(path: Path, place: int, size: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(place)
-        return file.read(size)
-
-
 async def test_an_image_that_is_larger_than_the_caller_allows_is_not_opened(
     store: ImageStore, image: Path, tmp_path: Path
 ) -> None:
@@ -477,24 +434,6 @@ async def test_whoever_names_an_image_first_wins(
     monkeypatch.setattr(store, "_find", lambda *_: None)  # the other one's copy has no name yet
     second = await store.take(str(image))
     assert Path(second.path).stat().st_ino == first.st_ino
-
-
-TAKE = """
-import asyncio
-import sys
-from pathlib import Path
-from solo5_systemd.image import elf, store
-read_manifest = elf.read_manifest
-elf.read_manifest = lambda file, size: read_manifest(file, size, machine="x86_64")
-print(asyncio.run(store.ImageStore(Path(sys.argv[1])).take(sys.argv[2])).sha256)
-"""
-
-
-def test_many_processes_take_one_image_at_once(image: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", TAKE, str(tmp_path / "store"), str(image)]
-    takers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    assert {taker.communicate()[0].strip() for taker in takers} == {SHA256}
-    assert files(tmp_path) - {"memo"} == {SHA256}
 
 
 def aged(image: StoredImage) -> StoredImage:

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -92,6 +93,7 @@ def test_a_request_that_cannot_be_kept_or_removed_is_an_error(state: Path) -> No
     store = LeaseStore()
     with pytest.raises(HostError, match=r"requests/web\.json cannot be made: No such file"):
         store.keep_request(WEB)
+    shutil.rmtree(state / "requests", ignore_errors=True)
     (state / "requests").write_text("in the way")
     with pytest.raises(HostError, match="the request of task web cannot be removed"):
         remove_request(WEB)

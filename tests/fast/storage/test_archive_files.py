@@ -3,8 +3,6 @@
 import errno
 import hashlib
 import os
-import subprocess
-import sys
 import tarfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -304,24 +302,3 @@ async def test_a_file_system_without_room_is_reported(
     with pytest.raises(HostError, match="its archive cannot be written: No space left on device"):
         await disks.make(request(files), planned)
     assert not list((tmp_path / "archives").iterdir())
-
-
-HOLDER = """
-import ctypes, os, sys
-from solo5_systemd.base.names import DeviceName
-from solo5_systemd.storage.archive import archive_disk, member
-from solo5_systemd.storage.archive_files import write_archive
-from solo5_systemd.storage.model import ArchiveRequest
-PR_GET_DUMPABLE = 3
-request = archive_disk(DeviceName("d"), ArchiveRequest(members=(member("f", sys.argv[1]),)))
-before = ctypes.CDLL(None).prctl(PR_GET_DUMPABLE)
-write_archive(request, request.archive, os.memfd_create("archive"))
-print(before, ctypes.CDLL(None).prctl(PR_GET_DUMPABLE))
-"""
-
-
-def test_a_process_that_has_read_an_archive_dumps_no_core(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("word")
-    words = [sys.executable, "-c", HOLDER, str(tmp_path / "secret")]
-    done = subprocess.run(words, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": "src"})
-    assert done.stdout == b"1 0\n", "dumpable before, and not after"

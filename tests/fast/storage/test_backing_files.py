@@ -93,8 +93,7 @@ def test_a_disk_lies_below_its_roots_links_followed(file: Path, tmp_path: Path) 
     (root / "link").symlink_to(file)
     assert inspect(replace(request(root / "link"), roots=(str(root), str(tmp_path)))).path == str(file)
     with pytest.raises(
-        InvalidRequestError,
-        match=f"disk storage: '{root}/link' cannot be used: expected a file below {root}",
+        InvalidRequestError, match=f"disk storage: '{root}/link' cannot be used: expected a file below {root}"
     ):
         inspect(replace(request(root / "link"), roots=(str(root),)))
 

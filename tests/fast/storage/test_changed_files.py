@@ -64,11 +64,8 @@ def lost(device: Device, path: Path | None = None, number: int | None = None) ->
     return is_lost(str(path or device.path), {identity})
 
 
-def test_a_device_with_its_node_and_a_size_is_there(device: Device) -> None:
+def test_a_device_is_there_and_lost_at_any_moment_of_its_removal(device: Device) -> None:
     assert not lost(device)
-
-
-def test_a_device_is_lost_at_any_moment_of_its_removal(device: Device) -> None:
     """The kernel sets its size to 0 first, then removes it from sysfs, and its node."""
     device.size.write_text("0\n")
     assert lost(device)

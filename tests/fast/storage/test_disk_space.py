@@ -168,10 +168,7 @@ def test_a_file_system_that_becomes_full_is_seen_once(
 
 
 def test_records_are_read_only_while_a_file_system_is_full(
-    tmp_path: Path,
-    space: dict[str, SimpleNamespace],
-    running: Running,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, space: dict[str, SimpleNamespace], running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = [sparse(tmp_path / str(i)) for i in range(50)]
     for path in paths:

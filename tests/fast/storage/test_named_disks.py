@@ -65,11 +65,7 @@ def test_a_disk_that_a_task_has_stays_as_it_is(disks: NamedDisks, tmp_path: Path
     disks.create(DATA, 1024)
     descriptor = held(tmp_path / "disks" / "data", tmp_path / "locks")
     assert disks.get(DATA).task == "web"
-    for act in (
-        lambda: disks.remove(DATA),
-        lambda: disks.resize(DATA, 2048),
-        lambda: disks.export(DATA, descriptor),
-    ):
+    for act in (lambda: disks.remove(DATA), lambda: disks.resize(DATA, 2048), lambda: disks.export(DATA, descriptor)):
         with pytest.raises(TakenError, match="disk 'data' is in use by task web: expected") as caught:
             act()
         assert caught.value.hint == "Stop it first: solo5ctl stop web"

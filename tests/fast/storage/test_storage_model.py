@@ -5,14 +5,7 @@ from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, DiskName
-from solo5_systemd.storage.model import (
-    Backing,
-    DiskRequest,
-    backing_of,
-    check_size,
-    named_disk,
-    sector_size,
-)
+from solo5_systemd.storage.model import Backing, DiskRequest, backing_of, check_size, named_disk, sector_size
 
 
 def request(path: str = "/srv/disk", sector_size: int | None = None) -> DiskRequest:

@@ -46,13 +46,7 @@ class Case:
         self._file = file
 
     def __call__(
-        self,
-        owner: int,
-        *changers: int,
-        had: str = "",
-        roots: str = "",
-        how: int = READ_WRITE,
-        shared: bool = False,
+        self, owner: int, *changers: int, had: str = "", roots: str = "", how: int = READ_WRITE, shared: bool = False
     ) -> tuple[int, str]:
         """Return what check_title does; `roots`: empty, `offered`, or `allocation`."""
         place, here = self._file, (str(self._file.parent),)
@@ -93,9 +87,7 @@ def test_by_a_users_directory_there_are_that_users_files_alone(case: Case) -> No
     assert case(EVE, EVE) == (EVE, ""), "it is hers again at rest"
     for owner in (0, SOLO5, BOB):
         refused(
-            InvalidRequestError,
-            f"file of user {owner}, by a directory that user {EVE} can",
-            partial(case, owner, EVE),
+            InvalidRequestError, f"file of user {owner}, by a directory that user {EVE} can", partial(case, owner, EVE)
         )
     refused(InvalidRequestError, f"that user {EVE} and user {BOB} can change", lambda: case(EVE, EVE, BOB))
     refused(InvalidRequestError, "that several users can change", lambda: case(EVE, EVE, ANYONE))

@@ -6,13 +6,7 @@ from tests.support.fakes.images import facts
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import Target
 from solo5_systemd.task.workload import MIB
-from solo5_systemd.unit.guest_memory import (
-    HVT_GRANULE,
-    HVT_MAXIMUM,
-    guest_memory,
-    least_guest_memory,
-    overhead,
-)
+from solo5_systemd.unit.guest_memory import HVT_GRANULE, HVT_MAXIMUM, guest_memory, least_guest_memory, overhead
 
 HVT, SPT = Target.HVT, Target.SPT
 

@@ -47,13 +47,10 @@ def test_a_service_is_read_from_what_systemd_sends() -> None:
     )
 
 
-def test_a_scope_lacks_most_of_it() -> None:
+def test_a_service_is_a_service_and_a_scope_lacks_most_of_it() -> None:
+    assert read().kind is UnitKind.SERVICE
     state = read("solo5-task-web.scope", ActiveState="active", ControlGroup="/x")
     assert (state.kind, state.main_pid, state.result, state.log_fields) == (UnitKind.SCOPE, 0, "success", {})
-
-
-def test_a_service_is_a_service() -> None:
-    assert read().kind is UnitKind.SERVICE
 
 
 @pytest.mark.parametrize(
