@@ -1,5 +1,7 @@
 """The operator's `plugin "solo5" { config }`: each key right, and wrong with its path."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,73 +46,44 @@ NETWORK = {
 IO = {"read_bps": "50M"}
 
 
+# Each key of a table as an operator writes it, and what is read.
+WRITTEN: dict[str, tuple[object, object]] = {
+    "enabled": (False, False),
+    "image_paths": (["/srv/images"], ("/srv/images",)),
+    "block_paths": (["/srv/disks"], ("/srv/disks",)),
+    "tender_paths": (["/opt/solo5/bin"], ("/opt/solo5/bin",)),
+    "image_store_mb": (100, 100),
+    "log_namespace": ("guests", "guests"),
+    "networks": (["lab"], (NetworkName("lab"),)),
+    "network": ({"lab": NETWORK | {"mtu": "9000", "connections": "64"}}, {"lab": NETWORK}),
+    "stats_interval": ("2s", 2.0),
+    "disable_log_collection": (True, True),
+    "allowed_properties": (["TasksMax"], ("TasksMax",)),
+    "allowed_units": (["service", "scope"], (UnitKind.SERVICE, UnitKind.SCOPE)),
+    "allowed_tenders": (["hvt"], (Target.HVT,)),
+    "allowed_disks": (["web-*"], ("web-*",)),
+    "defaults": (
+        {"tender": "hvt", "unit": "scope", "logging": "journald", "quiet": True, "cpu_hard_limit": True,
+         "properties": {"TasksMax": "16"}},
+        Defaults(tender=Target.HVT, unit=UnitKind.SCOPE, logging=Logging.JOURNALD, quiet=True, cpu_hard_limit=True,
+                 properties=(("TasksMax", "16"),)),
+    ),
+    "ceilings": (
+        {"memory_mb": 512, "nics": 2.0, "blocks": "1", "ports": 0, "image_mb": 9, "io": IO},
+        Ceilings(memory_mb=512, nics=2, blocks=1, ports=0, image_mb=9, io=IoLimits(read_bps=50_000_000)),
+    ),
+    "gc": (
+        {"enabled": False, "interval": "30m", "image_age": "1h30m", "tasks": False,
+         "dangling_tasks": {"enabled": False, "period": "2m", "creation_grace": "10m", "dry_run": True}},
+        GcConfig(enabled=False, interval=1800.0, image_age=5400.0, tasks=False,
+                 dangling_tasks=ForgottenTasksConfig(enabled=False, period=120.0, creation_grace=600.0, dry_run=True)),
+    ),
+}  # fmt: skip
+
+
 def test_every_key_is_read() -> None:
-    config = plugin_config(
-        packed(
-            enabled=False,
-            image_paths=["/srv/images"],
-            block_paths=["/srv/disks"],
-            tender_paths=["/opt/solo5/bin"],
-            image_store_mb=100,
-            log_namespace="guests",
-            networks=["lab"],
-            network={"lab": NETWORK | {"mtu": "9000", "connections": "64"}},
-            stats_interval="2s",
-            disable_log_collection=True,
-            allowed_properties=["TasksMax"],
-            allowed_units=["service", "scope"],
-            allowed_tenders=["hvt"],
-            allowed_disks=["web-*"],
-            defaults={
-                "tender": "hvt",
-                "unit": "scope",
-                "logging": "journald",
-                "quiet": True,
-                "cpu_hard_limit": True,
-                "properties": {"TasksMax": "16"},
-            },
-            ceilings={"memory_mb": 512, "nics": 2.0, "blocks": "1", "ports": 0, "image_mb": 9, "io": IO},
-            gc={
-                "enabled": False,
-                "interval": "30m",
-                "image_age": "1h30m",
-                "tasks": False,
-                "dangling_tasks": {"enabled": False, "period": "2m", "creation_grace": "10m", "dry_run": True},
-            },
-        )
-    )  # fmt: skip
-    assert config == PluginConfig(
-        enabled=False,
-        image_paths=("/srv/images",),
-        block_paths=("/srv/disks",),
-        tender_paths=("/opt/solo5/bin",),
-        image_store_mb=100,
-        log_namespace="guests",
-        networks=(NetworkName("lab"),),
-        network={"lab": NETWORK},
-        stats_interval=2.0,
-        disable_log_collection=True,
-        allowed_properties=("TasksMax",),
-        allowed_units=(UnitKind.SERVICE, UnitKind.SCOPE),
-        allowed_tenders=(Target.HVT,),
-        allowed_disks=("web-*",),
-        defaults=Defaults(
-            tender=Target.HVT,
-            unit=UnitKind.SCOPE,
-            logging=Logging.JOURNALD,
-            quiet=True,
-            cpu_hard_limit=True,
-            properties=(("TasksMax", "16"),),
-        ),
-        ceilings=Ceilings(memory_mb=512, nics=2, blocks=1, ports=0, image_mb=9, io=IoLimits(read_bps=50_000_000)),
-        gc=GcConfig(
-            enabled=False,
-            interval=1800.0,
-            image_age=5400.0,
-            tasks=False,
-            dangling_tasks=ForgottenTasksConfig(enabled=False, period=120.0, creation_grace=600.0, dry_run=True),
-        ),
-    )
+    expected: dict[str, Any] = {key: read for key, (_, read) in WRITTEN.items()}
+    assert plugin_config(packed(**{key: given for key, (given, _) in WRITTEN.items()})) == PluginConfig(**expected)
 
 
 @pytest.mark.parametrize(

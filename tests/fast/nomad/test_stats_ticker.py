@@ -55,21 +55,6 @@ async def test_all_who_wait_are_woken_on_the_same_beat_unless_it_is_very_near(lo
 
 
 @on_clock
-async def test_all_deeds_of_a_beat_are_done_before_anybody_goes_on(loop: Clock) -> None:
-    beats, seen = Ticker(), list[str]()
-
-    async def one(name: str) -> None:
-        await beats.next(1.0, lambda: seen.append(f"{name} does"))
-        seen.append(f"{name} goes on")
-
-    tasks = [loop.create_task(one(name)) for name in "ab"]
-    await asyncio.sleep(0)
-    loop.now = 101.0
-    await asyncio.gather(*tasks)
-    assert seen == ["a does", "b does", "a goes on", "b goes on"]
-
-
-@on_clock
 async def test_a_deed_that_fails_fails_for_who_waits_for_it(loop: Clock) -> None:
     beats = Ticker()
     tasks = [loop.create_task(beats.next(1.0, deed)) for deed in (lambda: 1 // 0, lambda: 7)]

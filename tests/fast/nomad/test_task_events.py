@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 from tests.fast.nomad.agent import agent, agent_of_a_task
-from tests.fast.nomad.conftest import Becomes
-from tests.fast.nomad.values import SCOPES, TASK_ID, port, task_config
+from tests.fast.nomad.values import TASK_ID, port, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed
@@ -91,14 +90,12 @@ async def test_a_start_that_fails_tells_how_far_it_came(machine: Machine, step: 
         ("start unit", "starting its unit"),
     ],
 )
-@pytest.mark.parametrize("unit", ["service", "scope"])
 async def test_a_slow_start_says_which_step_it_is_at(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, child: Becomes, step: str, doing: str, unit: str
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, step: str, doing: str
 ) -> None:
-    child("")
     monkeypatch.setattr(stream, "SLOW_START_S", [number / 20 for number in range(1, 200)])
     machine.steps.hang_on = step
-    async with agent(allowed_units=SCOPES) as nomad, Background(nomad.start(task_config(unit=unit))) as starting:
+    async with agent() as nomad, Background(nomad.start(task_config())) as starting:
         await machine.steps.hanging.wait()
         seen: list[str] = []
         while not seen or not seen[-1].endswith(f" s still {doing}"):
@@ -106,8 +103,6 @@ async def test_a_slow_start_says_which_step_it_is_at(
         assert seen[-1].startswith("Slow start: after ")
         machine.steps.go_on.set()
         await starting
-        if unit == "scope":
-            await nomad.wait()  # for the child, which belongs to this process
 
 
 @pytest.mark.leaps

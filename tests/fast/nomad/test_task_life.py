@@ -1,6 +1,7 @@
 """The life of a task as Nomad sees it: start, wait, stop, destroy."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from itertools import count
 
@@ -108,32 +109,23 @@ async def test_an_outage_of_the_bus_is_no_end(machine: Machine) -> None:
 @pytest.mark.parametrize(
     "trouble, reason",
     [
-        ("hang", "journald or solo5-relay does not answer"),
-        ("error", "the relay is away"),
-        ("full", "its log FIFO is full and not read"),
+        (lambda machine: setattr(machine.steps, "hang_on", "drain"), "journald or solo5-relay does not answer"),
+        (lambda machine: machine.steps.errors.update(drain=HostError("the relay is away.")), "the relay is away"),
+        (lambda machine: setattr(machine.relay, "unread", count(1, 0)), "its log FIFO is full and not read"),
     ],
+    ids=["hang", "error", "full"],
 )
 @pytest.mark.leaps
 async def test_an_end_is_reported_though_the_last_lines_are_not_delivered(
-    machine: Machine,
-    fifos: Fifos,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    trouble: str,
-    reason: str,
-) -> None:
+    machine: Machine, fifos: Fifos, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    trouble: Callable[[Machine], None], reason: str,
+) -> None:  # fmt: skip
     monkeypatch.setattr(logs, "DRAIN_TIMEOUT_S", 0.01)
     monkeypatch.setattr(logs, "RELAY_TIMEOUT_S", 0.01)
     async with agent() as nomad:
         await nomad.start(fifos.of(task_config()))
         async with Background(nomad.wait()) as waiting:
-            match trouble:
-                case "hang":
-                    machine.steps.hang_on = "drain"
-                case "error":
-                    machine.steps.errors["drain"] = HostError("the relay is away.")
-                case _:
-                    machine.relay.unread = count(1, 0)
+            trouble(machine)
             machine.units.end(UNIT, MainCode.EXITED, 4)
             ended = await waiting
         assert ended.result.exit_code == 4

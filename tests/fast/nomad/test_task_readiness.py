@@ -152,27 +152,6 @@ def worth_another_try(error: Solo5Error) -> bool:
     return bool(getattr(failure.details[0], "recoverable"))  # noqa: B009 - a message has no typed fields
 
 
-async def test_a_start_that_is_called_off_while_it_waits_leaves_nothing(
-    machine: Machine, fifos: Fifos, guest: Guest
-) -> None:
-    async with agent() as nomad:
-        async with Background(nomad.start(task(fifos))) as starting:
-            await until_probed(guest)
-            assert UNIT in machine.units.loaded
-        assert starting.cancelled()
-        assert (machine.holds, machine.relay.held) == (NOTHING, {})
-
-
-async def test_a_start_that_waits_holds_up_no_other_task(machine: Machine, guest: Guest) -> None:
-    other = task_config()
-    other.id = f"{TASK_ID}2"
-    async with agent() as nomad, Background(nomad.start(task())) as waiting:
-        await nomad.start(other)
-        await nomad.stop(other.id)
-        await nomad.wait(other.id)
-        assert not waiting.done()
-
-
 # --- afterwards ----------------------------------------------------------------------------------------------
 
 
