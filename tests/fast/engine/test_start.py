@@ -6,12 +6,8 @@ from collections.abc import Coroutine
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from ipaddress import IPv4Address
-from pathlib import Path
-from typing import cast
 
 import pytest
-from tests.fast.image.elfbuilder import Elf
-from tests.fast.image.test_store import tree
 from tests.support.fakes.backends import Machine, Spawn
 from tests.support.fakes.background import yields
 from tests.support.fakes.images import stored
@@ -28,12 +24,10 @@ from solo5_systemd.base.errors import (
 from solo5_systemd.base.names import DeviceName, Target, TaskName, UnitKind
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Task
-from solo5_systemd.image.store import ImageStore
 from solo5_systemd.network.model import GuestNames
 from solo5_systemd.settings.node_limits import OPERATOR, Limits, Node, Resource, Scope, Share, tenant
 from solo5_systemd.settings.resolver import Resolver
-from solo5_systemd.storage.archive import ARCHIVE_MAX, archive_disk, member
-from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, NewFile
+from solo5_systemd.storage.model import DiskRequest, NewFile
 from solo5_systemd.task.policy import Policy
 from solo5_systemd.task.workload import Publish, Workload
 from solo5_systemd.unit.state import ActiveState, MainCode
@@ -95,14 +89,6 @@ async def test_a_full_store_is_collected_once_for_a_start(machine: Machine, runt
     assert (machine.images.collected, machine.images.min_age, machine.images.largest) == (frozenset(), 10.0, 256 << 20)
 
 
-async def test_a_store_that_stays_full_is_reported(machine: Machine, runtime: Runtime) -> None:
-    machine.images.full, machine.images.makes_room = True, False
-    with pytest.raises(StoreFullError, match="has no room"):
-        await runtime.start(WORKLOAD)
-    assert machine.steps.taken.count("collect images") == 1
-    assert machine.holds == NOTHING
-
-
 async def test_a_task_without_nics_never_wakes_the_network(machine: Machine, runtime: Runtime) -> None:
     started = await runtime.start(Workload(name=WEB, image="/srv/plain"))
     assert (started.reservation, machine.networks.held) == (None, {})
@@ -129,21 +115,6 @@ async def test_what_can_be_known_to_fail_is_refused_before_anything_is_made(
             await (scoped(runtime, workload) if workload.kind is UnitKind.SCOPE else act(workload))
         assert words in str(caught.value)
     assert not CHANGES & set(machine.steps.taken)
-
-
-@pytest.mark.parametrize("launcher", ["", "/usr/libexec/solo5-confine"])
-async def test_the_launcher_is_executed_and_the_command_line_is_the_tenders(
-    machine: Machine, runtime: Runtime, launcher: str
-) -> None:
-    machine.tenders.launcher = launcher
-    plan = await runtime.starter.preview(WORKLOAD)
-    [(program, line, _)] = cast("list[tuple[str, list[str], bool]]", plan.unit.value("ExecStart"))
-    assert (program, line[0]) == (launcher or "/usr/bin/solo5-hvt", "/usr/bin/solo5-hvt")
-    assert launcher in str(plan.unit.value("ExecPaths"))
-    assert launcher in str(plan.unit.value("BindReadOnlyPaths"))
-    scope = (await runtime.starter.preview(replace(WORKLOAD, kind=UnitKind.SCOPE))).argv
-    after = scope[scope.index("--", scope.index("/usr/bin/setpriv")) + 1 :]
-    assert after[:2] == ((launcher, "/usr/bin/solo5-hvt") if launcher else ("/usr/bin/solo5-hvt", after[1]))
 
 
 async def test_a_name_that_a_task_has_is_refused_before_anything_is_made(machine: Machine, runtime: Runtime) -> None:
@@ -390,19 +361,6 @@ async def test_a_removal_leaves_a_start_of_its_name_alone_that_begins_meanwhile(
         await runtime.discard(WORKLOAD.name)
 
 
-@pytest.mark.parametrize("when", ["in preflight", "once they are made"])
-async def test_archives_of_a_task_are_limited_in_all(machine: Machine, runtime: Runtime, when: str) -> None:
-    archive = archive_disk(DeviceName("storage"), ArchiveRequest(members=(member("a", "/a"),)))
-    machine.disks.archive_size = (ARCHIVE_MAX, ARCHIVE_MAX + 1) if when != "in preflight" else (ARCHIVE_MAX + 1, 0)
-    workload = replace(WORKLOAD, disks=(archive,))
-    with pytest.raises(InvalidRequestError, match="archives of disks \\(storage\\) have 16777217 bytes"):
-        await runtime.start(workload)
-    assert ("make disk" in machine.steps.taken) is (when != "in preflight")
-    assert (machine.disks.private, machine.disks.files, machine.holds) == (set(), set(), NOTHING)
-    machine.disks.archive_size = ARCHIVE_MAX, ARCHIVE_MAX
-    await runtime.start(workload)
-
-
 async def test_undoing_goes_on_although_it_is_cancelled_too() -> None:
     steps = await _steps_of_a_start("failed")
     for number in range(steps.index("failure_messages"), len(steps)):
@@ -497,25 +455,6 @@ async def test_a_preview_counts_what_a_start_would_collect(machine: Machine, run
         await runtime.starter.preview(WORKLOAD)
 
 
-async def test_a_preview_changes_no_file_of_the_store(
-    machine: Machine, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the real store, before and after it has the image."""
-    monkeypatch.setattr("os.uname", lambda: type("Uname", (), {"machine": "x86_64"}))
-    image = tmp_path / "plain.hvt"
-    image.write_bytes(Elf().build())
-    store = ImageStore(tmp_path / "var" / "images")
-    machine.images = store  # type: ignore[assignment] # the real one
-    workload = Workload(name=WEB, image=str(image))
-    (tmp_path / "var").mkdir()
-    empty = await runtime.starter.preview(workload)
-    assert not list((tmp_path / "var").iterdir())
-    assert empty.parts.image == await store.take(str(image))
-    before = tree(tmp_path)
-    assert await runtime.starter.preview(workload) == empty
-    assert tree(tmp_path) == before
-
-
 # --- name servers --------------------------------------------------------------------------------------------
 
 
@@ -528,18 +467,6 @@ async def test_name_servers_are_not_looked_up_without_an_argument_that_has_them(
 ) -> None:
     await runtime.starter.preview(replace(WORKLOAD, arguments=arguments))
     assert "find name servers" not in machine.steps.taken
-
-
-@pytest.mark.parametrize(
-    ("argument", "words"),
-    [("{dns}", "there is no name server: expected"), ("{net.service.nope}", "unknown placeholder")],
-)
-async def test_an_argument_without_a_value_is_refused_and_nothing_is_left(
-    machine: Machine, runtime: Runtime, argument: str, words: str
-) -> None:
-    with pytest.raises(InvalidRequestError, match=words):
-        await runtime.start(replace(WORKLOAD, arguments=(argument,)))
-    assert machine.holds == NOTHING
 
 
 async def test_name_servers_and_names_by_dhcp_are_those_of_the_networks(machine: Machine, runtime: Runtime) -> None:

@@ -180,13 +180,6 @@ async def test_an_ended_task_can_be_neither_signalled_nor_frozen_nor_sleep(
         await call(runtime)
 
 
-async def test_a_task_sleeps_and_is_awake_again(machine: Machine, runtime: Runtime, web: Task) -> None:
-    await runtime.sleep(WEB)
-    assert (await runtime.task(WEB)).asleep
-    await runtime.wake(WEB)
-    assert not (await runtime.task(WEB)).asleep
-
-
 async def test_a_scope_cannot_sleep(machine: Machine, runtime: Runtime) -> None:
     await runtime.start(replace(WORKLOAD, kind=UnitKind.SCOPE))
     with pytest.raises(InvalidRequestError, match="task web is a scope: expected a service.*solo5ctl freeze web"):
