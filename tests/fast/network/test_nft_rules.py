@@ -139,32 +139,6 @@ def test_a_packet_is_accepted_or_dropped(packet: Packet, policy: NetworkPolicy, 
     assert verdict(plan(policy), packet) == expected
 
 
-@pytest.mark.parametrize(
-    ("packet", "expected"),
-    [
-        (Packet(iif=FRONT, oif=LAN, source="192.168.2.7"), "accept"),
-        (Packet(iif=FRONT, oif=LAN, source="192.168.2.7", open=4096), "drop"),
-        (Packet(iif=FRONT, oif=LAN, source="192.168.2.7", sought=65), "drop"),
-        (Packet(iif=FRONT, oif=BACK, source="192.168.2.7"), "drop"),
-        (Packet(iif=FRONT, oif=FRONT, to="192.168.2.7"), "accept"),
-        (Packet(iif=FRONT, oif=FRONT, to="192.168.3.7"), "drop"),
-        (Packet(iif=LAN, oif=FRONT, to="192.168.2.7"), "drop"),
-        (Packet(iif=LAN, oif=FRONT, to="192.168.2.7", state="established"), "accept"),
-        (error(("192.168.2.7", "192.0.2.9"), oif=LAN), "accept"),
-        (replace(error(("192.0.2.9", "192.168.2.7"), oif=LAN), source="192.168.2.1"), "accept"),
-        (replace(error(("192.168.2.7", "192.0.2.9"), oif=LAN), source="10.77.0.6"), "drop"),
-    ],
-    ids=str,
-)
-def test_what_is_behind_a_guest_is_as_the_guest_itself(packet: Packet, expected: str) -> None:
-    for behind in ((ip_network("192.168.2.0/24"),), ()):
-        held = with_limits(RESERVATION, Limits(routes=behind))
-        policy = NetworkPolicy(routes=(ip_network("192.168.0.0/16"),))
-        present = replace(plan(policy), records=(in_state(held),))
-        if behind or packet.to:
-            assert verdict(present, packet) == (expected if behind or packet.state != "new" else "drop")
-
-
 def test_a_host_that_forwards_by_itself_goes_on() -> None:
     assert verdict(plan(forwards=True), Packet(iif=LAN, oif=WAN)) == "accept"
     assert verdict(plan(forwards=True), Packet(iif=LAN, oif=FRONT)) == "drop"
