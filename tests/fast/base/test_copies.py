@@ -5,11 +5,12 @@ import fcntl
 import hashlib
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base import copies
 
@@ -74,19 +75,9 @@ def test_a_file_that_ends_within_a_chunk(tmp_path: Path) -> None:
 def test_a_file_without_holes_of_a_file_system_that_knows_none(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def seek(*_: int) -> int:
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-
-    monkeypatch.setattr(os, "lseek", seek)
+    monkeypatch.setattr(os, "lseek", failing(errno.EINVAL))
     with source.open("rb") as file:
         assert list(copies.data_of(file.fileno(), SIZE)) == [(0, SIZE)]
-
-
-def failing(number: int) -> Callable[..., int]:
-    def fail(*_: object) -> int:
-        raise OSError(number, os.strerror(number))
-
-    return fail
 
 
 def test_other_errors_of_a_file_system_are_raised(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

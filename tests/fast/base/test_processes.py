@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.processes import in_processes
 
@@ -66,10 +67,6 @@ def test_the_part_of_a_child_that_is_killed_is_done_here(monkeypatch: pytest.Mon
 def test_without_a_further_process_all_is_done_here(monkeypatch: pytest.MonkeyPatch, error: int) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
     opened = [*Path("/proc/self/fd").iterdir()]
-
-    def fork() -> int:
-        raise OSError(error, "")
-
-    monkeypatch.setattr(os, "fork", fork)
+    monkeypatch.setattr(os, "fork", failing(error))
     assert in_processes(_of, range(3), 1) == [(range(each, each + 1), os.getpid()) for each in range(3)]
     assert [*Path("/proc/self/fd").iterdir()] == opened

@@ -1,12 +1,14 @@
 """A file is opened below its roots without an access to another path; its resolved path decides."""
 
 import asyncio
+import errno
 import os
 import select
 import socket
 from pathlib import Path
 
 import pytest
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base import procfs
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
@@ -143,10 +145,7 @@ def test_where_there_are_no_roots_a_missing_file_is_reported(root: Path) -> None
 
 
 def test_a_file_system_that_fails_is_the_hosts(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> int:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr("os.open", fail)
+    monkeypatch.setattr("os.open", failing(errno.EIO))
     with pytest.raises(HostError, match="cannot be opened: Input/output error"):
         found(root / "inside", root)
 

@@ -1,6 +1,7 @@
 """`solo5ctl disk`."""
 
 import asyncio
+import errno
 import hashlib
 import io
 import json
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from tests.fast.cli.conftest import Solo5ctl, Stream
 from tests.fast.storage.conftest import disk_of
+from tests.support.fakes.kernel import failing
 from tests.support.fakes.tasks import running
 
 from solo5_systemd.base.copies import copy_data
@@ -85,11 +87,7 @@ def test_an_export_that_fails_leaves_no_file(
     solo5ctl: Solo5ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     solo5ctl("disk", "create", "data", "1M")
-
-    def fail(*_: object) -> str:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(named_disks, "copy_data", fail)
+    monkeypatch.setattr(named_disks, "copy_data", failing(errno.EIO))
     result = solo5ctl("disk", "export", "data", str(tmp_path / "out"))
     assert (result.status, "Input/output error" in result.err) == (125, True)
     assert not (tmp_path / "out").exists()

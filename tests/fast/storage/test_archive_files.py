@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base import procfs
 from solo5_systemd.base.decode import Fields
@@ -232,13 +233,10 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
 
 
 def test_errors_of_the_file_system_are_sentences(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> int:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
     for name, words in (("scandir", "its files cannot be read: Input/output"), ("open", "Input/output error")):
         wanted = request(files)
         with monkeypatch.context() as patched:
-            patched.setattr(f"solo5_systemd.storage.archive_files.os.{name}", fail)
+            patched.setattr(f"solo5_systemd.storage.archive_files.os.{name}", failing(errno.EIO))
             with pytest.raises(HostError, match=words):
                 scanned(wanted)
 
@@ -292,11 +290,8 @@ async def test_the_backend_makes_and_releases(files: Path, tmp_path: Path) -> No
 async def test_a_file_system_without_room_is_reported(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     directories = StartDirectories(tmp_path / "archives")
-    monkeypatch.setattr(tarfile.TarFile, "addfile", fail)
+    monkeypatch.setattr(tarfile.TarFile, "addfile", failing(errno.ENOSPC))
     disks = ImageFiles(archives=directories)
     planned = await disks.inspect(request(files))
     with pytest.raises(HostError, match="its archive cannot be written: No space left on device"):

@@ -1,5 +1,6 @@
 """Bind mounts of disks with an exposed path, and their removal after a killed start."""
 
+import errno
 import os
 import subprocess
 from dataclasses import replace
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.fast.storage.conftest import disk_of
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base import procfs
 from solo5_systemd.base.errors import HostError, InvalidRequestError, StartError
@@ -103,10 +105,7 @@ def test_a_mount_that_pid_1_does_not_see_is_refused(
 def test_a_failing_mount_is_an_error_of_one_sentence(
     tmp_path: Path, binds: StartDirectories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: str) -> None:
-        raise OSError(22, "Invalid argument")
-
-    monkeypatch.setattr(bind_mounts, "bind_mount", refuse)
+    monkeypatch.setattr(bind_mounts, "bind_mount", failing(errno.EINVAL))
     with pytest.raises(HostError, match="'.*1.img' cannot be bound to .*: Invalid argument"):
         bind([disk(tmp_path / "1.img")], binds)
     assert left(tmp_path) == []

@@ -1,10 +1,12 @@
 """The block devices under a file, in a tree like that of sysfs."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 from tests.fast.storage.conftest import Sysfs
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.storage import block_devices
 from solo5_systemd.storage.block_devices import btrfs_device, chain, devices_of
@@ -89,10 +91,7 @@ def test_a_file_of_a_btrfs_is_on_its_device(sysfs: Sysfs, tmp_path: Path, monkey
 
 
 def test_an_error_of_the_ioctl_is_no_answer(sysfs: Sysfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*_: object) -> int:
-        raise OSError(5, "Input/output error")
-
     monkeypatch.setattr(block_devices.os, "major", lambda _: 0)  # type: ignore[attr-defined]
-    monkeypatch.setattr(block_devices.fcntl, "ioctl", failing)  # type: ignore[attr-defined]
+    monkeypatch.setattr(block_devices.fcntl, "ioctl", failing(errno.EIO))  # type: ignore[attr-defined]
     with pytest.raises(OSError, match="Input/output error"):
         devices(tmp_path)

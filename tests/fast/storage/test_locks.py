@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName
@@ -92,10 +93,7 @@ def test_directory_that_cannot_be_used_is_the_hosts_fault(tmp_path: Path, monkey
 
 
 def test_a_file_system_without_locks_is_the_hosts_fault(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setattr("fcntl.flock", failing(errno.ENOLCK))
     before = {fd.name for fd in Path("/proc/self/fd").iterdir()}
     with pytest.raises(HostError, match="disks cannot be locked in .*: No locks available"):
         lock([disk("a", 1, 2)])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.fast.storage.conftest import disk_of, in_bytes
 from tests.fast.storage.test_new_file import without_unnamed
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.base.names import DeviceName, DiskName, disk_name
@@ -202,11 +203,7 @@ def test_errors_of_the_file_system_are_sentences(
             act()
     (tmp_path / "disks").unlink()
     disks.create(DATA, 512)
-
-    def fail(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "ftruncate", fail)
+    monkeypatch.setattr(os, "ftruncate", failing(errno.ENOSPC))
     with pytest.raises(HostError, match="disk 'data' cannot be used: No space left on device"):
         disks.resize(DATA, 1024)
 

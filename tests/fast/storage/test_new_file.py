@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import DeviceName
@@ -92,10 +93,7 @@ def test_a_file_that_appears_meanwhile_wins(tmp_path: Path, unnamed: bool) -> No
 def test_a_creation_that_fails_leaves_nothing(
     tmp_path: Path, unnamed: bool, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(f"solo5_systemd.storage.new_file.os.{step}", fail)
+    monkeypatch.setattr(f"solo5_systemd.storage.new_file.os.{step}", failing(errno.ENOSPC))
     with pytest.raises(HostError, match=r"cannot be created with 1048576 bytes: No space left on device\.$"):
         make(request(tmp_path / "disk", preallocate=True))
     assert not list(tmp_path.iterdir())
@@ -187,13 +185,10 @@ def test_a_created_file_is_removed_unless_it_is_in_use_or_another_one(tmp_path: 
 
 
 def test_a_removal_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
     wanted = request(tmp_path / "disk")
     disk = make(wanted).disk
     monkeypatch.setattr(backing_files, "lock", lambda *_, **__: os.open("/", os.O_PATH))
-    monkeypatch.setattr(os, "unlink", fail)
+    monkeypatch.setattr(os, "unlink", failing(errno.EROFS))
     with pytest.raises(HostError, match="cannot be removed: Read-only file system"):
         unmake(wanted, disk)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.base.names import DeviceName
@@ -161,11 +162,8 @@ def test_a_device_that_was_made_in_the_allocation_is_not_opened(
 async def test_a_file_system_that_keeps_owners_is_the_hosts_refusal(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
     disk = inspect(request(file, tmp_path))
-    monkeypatch.setattr("os.chown", refuse)
+    monkeypatch.setattr("os.chown", failing(errno.EPERM))
     with pytest.raises(HostError, match="cannot be given to the task's user: Operation not permitted"):
         await ImageFiles().change_owner(disk, TASK)
 
@@ -241,12 +239,9 @@ def test_what_is_not_the_users_disk_stays_as_it_is(old_disk: Path, tmp_path: Pat
 def test_a_disk_whose_owner_cannot_be_changed_is_no_disk_that_was_taken_back(
     old_disk: Path, tmp_path: Path, syscalls: list[str], monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
     for call in ("os.chown", "os.fsync"):
         with monkeypatch.context() as patch:
-            patch.setattr(call, fail)
+            patch.setattr(call, failing(number))
             with pytest.raises(HostError) as refused:
                 reclaim_disk(disk(old_disk))
         assert refused.value.sentence == (

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.fast.storage.conftest import disk_of
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName
@@ -116,10 +117,7 @@ async def test_shared_blocks_are_not_limited(golden: Path, tmp_path: Path, monke
 async def test_a_full_file_system_is_one_sentence(
     golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object, **_hashed: bool) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(private_disks, "copy_data", fail)
+    monkeypatch.setattr(private_disks, "copy_data", failing(errno.ENOSPC))
     with pytest.raises(HostError, match="cannot be copied to .*copies: No space left on device"):
         await made_from(files(tmp_path), golden)
     assert not list((tmp_path / "copies").iterdir())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.fast.storage.conftest import disk_of, in_bytes
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base import copies
 from solo5_systemd.base.atomic_file import link_unnamed
@@ -92,12 +93,9 @@ def test_what_is_no_snapshot_is_none(subject: Snapshots, tmp_path: Path) -> None
 def test_errors_of_the_file_system_are_one_sentence(
     subject: Snapshots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: int) -> bool:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     sharing(monkeypatch, lambda *_: False)
     subject.take(DATA, ONE, copy=True)
-    sharing(monkeypatch, full)
+    sharing(monkeypatch, failing(errno.ENOSPC))
     with pytest.raises(HostError, match="No space left on device"):
         subject.take(DATA, TWO)
     write(tmp_path, "later")

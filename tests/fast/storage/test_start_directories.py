@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.storage import start_directories
@@ -66,10 +67,7 @@ def test_a_file_system_of_its_own_is_mounted_once(tmp_path: Path, monkeypatch: p
 
 
 def test_a_mount_that_fails_leaves_no_directory_of_a_start(tmp_path: Path) -> None:
-    def fail(_: str) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-    own = StartDirectories(tmp_path / "starts", mount=fail)
+    own = StartDirectories(tmp_path / "starts", mount=failing(errno.EPERM))
     with pytest.raises(HostError, match="cannot be used: Operation not permitted"):
         own.make()
     assert not list((tmp_path / "starts").iterdir())

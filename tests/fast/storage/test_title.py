@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import DeviceName
@@ -168,11 +169,8 @@ def test_a_title_is_the_inodes_and_a_copys_is_void(file: Path, monkeypatch: pyte
 
 
 def test_a_file_system_without_titles_has_none(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(95, "Operation not supported")
-
     for call in ("os.setxattr", "os.getxattr", "os.removexattr"):
-        monkeypatch.setattr(call, fail)
+        monkeypatch.setattr(call, failing(errno.ENOTSUP))
     with file.open("r+b") as opened:
         for holder in (JOB, ""):
             write_title(opened.fileno(), holder)
@@ -182,11 +180,8 @@ def test_a_file_system_without_titles_has_none(file: Path, monkeypatch: pytest.M
 def test_a_disk_that_gets_no_title_for_want_of_space_is_not_given(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another tenant could fill the file system, and move the disk into an allocation of its own."""
 
-    def fail(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     given: list[object] = []
-    monkeypatch.setattr("os.setxattr", fail)
+    monkeypatch.setattr("os.setxattr", failing(errno.ENOSPC))
     monkeypatch.setattr("os.chown", lambda *call: given.append(call))
     disk = Disk(disk=DeviceName("storage"), path=str(file), identity=(1, 1), holder=JOB)
     with file.open("r+b") as opened, pytest.raises(HostError, match="cannot be given .*: No space left on device"):
