@@ -297,21 +297,23 @@ def test_of_rules_that_stay_no_element_is_written(monkeypatch: pytest.MonkeyPatc
 
 JOINED = replace(network(), name=NetworkName("default"), bridge="br0", join=Join())
 JOINED6 = replace(JOINED, policy=NetworkPolicy(fragments=True), join=Join(ipv6=True))
+LEASED = replace(RESERVATION, ports=())
+UNLEASED = replace(LEASED, leases=(replace(RESERVATION.leases[0], ipv4=None, gateway4=None),))
+LEASED6 = replace(LEASED, leases=(replace(UNLEASED.leases[0], ipv6=IPv6Interface("fd00:1::7/64")),))
 
 
 @pytest.mark.parametrize(
-    ("changed", "leased", "names"),
+    ("changed", "held", "names"),
     [
-        (JOINED, True, "joined guests whole"),
-        (JOINED, False, "joined unleased whole"),
-        (JOINED6, False, "joined unleased ipv6 linked unleased6"),
+        (JOINED, LEASED, "joined guests whole"),
+        (JOINED, UNLEASED, "joined unleased whole"),
+        (JOINED6, UNLEASED, "joined unleased ipv6 linked unleased6"),
+        (JOINED6, LEASED6, "joined unleased guests6 advertised guests6 advertised linked ipv6"),
     ],
 )
 def test_a_guest_on_a_bridge_of_others_has_elements_of_table_bridge_alone(
-    changed: Network, leased: bool, names: str
+    changed: Network, held: Reservation, names: str
 ) -> None:
-    (lease,) = RESERVATION.leases
-    held = Reservation(task=TaskName("a"), leases=(lease if leased else replace(lease, ipv4=None, gateway4=None),))
     made = nft_elements.elements(Ruleset(networks=(changed,), records=(in_state(held),)))
     assert [each.name for each in made if each.family == "bridge"] == names.split()
     assert [str(each) for each in made if each.family == "ip"] == [BRIDGED]
@@ -452,8 +454,7 @@ def test_a_task_that_sleeps_has_elements_besides_its_own() -> None:
     assert not {"plain", "plain6", "over_sent"} & {each.name for each in made}
     sleeping = Ruleset(networks=(DUAL,), records=(in_state(AWAKE, asleep=1),))
     assert {*nft_elements.elements(sleeping)} >= {*made, *task_elements(AWAKE, [DUAL], asleep=1)}
-    unaddressed = replace(RESERVATION, leases=(replace(RESERVATION.leases[0], ipv4=None, gateway4=None),))
-    assert more(unaddressed, JOINED) == names[:3]
+    assert more(UNLEASED, JOINED) == names[:3]
 
 
 def test_a_task_that_waits_has_what_lets_its_packets_pass_and_announces_questions() -> None:
@@ -472,8 +473,7 @@ def test_a_task_that_waits_has_what_lets_its_packets_pass_and_announces_question
     assert {*found} >= {*waiting}
     taps = [each for each in found if TAP in str(each)]
     assert taps == [], "it has no tap"
-    unaddressed = replace(RESERVATION, leases=(replace(RESERVATION.leases[0], ipv4=None, gateway4=None),))
-    without = nft_elements.record_elements(in_state(unaddressed, LeaseState.WAITING), [JOINED])
+    without = nft_elements.record_elements(in_state(UNLEASED, LeaseState.WAITING), [JOINED])
     assert not [each for each in without if "waiting" in each.name]
 
 
