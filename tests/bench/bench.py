@@ -43,7 +43,7 @@ TURNS = extent(4, 1)
 IDLE = extent(20.0, 1.0)
 """Seconds that an idle driver is watched."""
 
-SETTLE = 12.0
+SETTLE = extent(12.0, 0.5)
 """Seconds before that: the relay is idle ten seconds after a console's last line, and a service without tasks exits."""
 
 

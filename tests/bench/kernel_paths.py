@@ -34,7 +34,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.nft_elements import Ruleset
 
-TURNS, WINDOWS, ROUND_TRIPS = extent((30, 8, 250), (6, 1, 50))
+TURNS, WINDOWS, ROUND_TRIPS = extent((30, 8, 250), (2, 1, 50))
 """Turns of each mode, and windows of each turn: the fastest of all counts, which other programs disturb least."""
 
 PORT, PUBLISHED = 7, 7007

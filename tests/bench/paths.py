@@ -21,7 +21,7 @@ from tests.bench.figures import Figure, spread
 from tests.contract.netns import Outside, run
 
 GUEST = Path("/srv/guests/net.spt")
-TURNS = extent(60, 6)
+TURNS = extent(60, 2)
 ROUND_TRIPS = 300
 WINDOW, SIZE, SECONDS = 32, 1400, 0.1
 """Datagrams under way, their bytes, and for how long they are sent in each turn."""
