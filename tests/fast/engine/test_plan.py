@@ -183,6 +183,12 @@ NAMED = named_disk(STORAGE, DiskName("web-1"))
             "the number of ports is 1: expected at most 0",
         ),
         (
+            *(Policy(ceilings=Ceilings(blocks=0)), {"disks": (DISK,)}, STORING),
+            "the number of disks is 1: expected at most",
+        ),
+        # memory that the kernel would let a task have, beside that of the guest
+        (Policy(ceilings=Ceilings(memory_mb=64)), {"memory": 65 * MIB}, facts(), "memory is 65M: expected at most 64M"),
+        (
             Policy(ceilings=Ceilings(memory_mb=64)),
             {"memory": 64 * MIB, "memory_max": 65 * MIB},
             facts(),
