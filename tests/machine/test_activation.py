@@ -130,9 +130,11 @@ def test_a_client_that_makes_it_crash_does_not_take_it_down_for_good(
     assert LATER in status("web")
     assert unit_property("web.socket", "ActiveState") == "active"
     eventually(lambda: outside.tcp(outside.here, 8080), "it is started later")
-    rests("stop")
     systemctl("stop", "web")
     systemctl("reset-failed", "web")
+    systemctl("start", "web.socket")
+    eventually(lambda: is_dormant("web"), "it waits")
+    systemctl("stop", "web")
     over = "task web is dormant no longer: its socket unit has ended"
     eventually(lambda: over in status("web"), "an operator is told")
 
