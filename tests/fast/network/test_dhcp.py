@@ -4,7 +4,7 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Network
 
 import pytest
-from tests.fast.network.test_ipam import network
+from tests.fast.network.conftest import network
 from tests.fast.network.test_nft_rules import task_elements
 from tests.support.fakes.tasks import LEASE as TASK_LEASE
 

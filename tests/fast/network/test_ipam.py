@@ -7,6 +7,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fast.network.conftest import network
 from tests.support.fakes.tasks import LEASE, PORTS
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
@@ -80,17 +81,6 @@ def test_a_value_of_two_tasks_stays_the_later_ones() -> None:
 
 
 DEFAULT = NetworkName("default")
-
-
-def network(ipv4: str = "10.77.0.0/29", name: str = "default") -> Network:
-    return Network(
-        name=NetworkName(name),
-        bridge=f"solo5-{name}",
-        ipv4=IPv4Network(ipv4),
-        gateway4=IPv4Network(ipv4)[1],
-        mtu=1500,
-        masquerade=True,
-    )
 
 
 def nic(name: str = "service", *, ip: str | None = None, mac: str | None = None, of: str = "default") -> NicRequest:

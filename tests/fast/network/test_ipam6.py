@@ -4,7 +4,8 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 import pytest
-from tests.fast.network.test_ipam import leases, network, nic
+from tests.fast.network.conftest import network
+from tests.fast.network.test_ipam import leases, nic
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import TaskName

@@ -6,7 +6,7 @@ from ipaddress import IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from typing import Any
 
 import pytest
-from tests.fast.network.test_ipam import network as network_of
+from tests.fast.network.conftest import network as network_of
 from tests.fast.network.test_nft_rules import RESERVATION, with_limits
 
 from solo5_systemd.base.errors import InvalidRequestError

@@ -9,8 +9,8 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network, ip_network
 
 import pytest
+from tests.fast.network.conftest import network as network_of
 from tests.fast.network.packets import Frame, Packet, seen, verdict
-from tests.fast.network.test_ipam import network as network_of
 from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
