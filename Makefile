@@ -11,7 +11,7 @@ BACKEND ?= container
 PROTOS := $(wildcard src/solo5_systemd/*/proto/*.proto)
 MESSAGES := $(PROTOS:.proto=_pb2.py)
 REPORTS := build/reports
-TIERS := nomad vm container contract short bookworm beside bare-bookworm bare-trixie cluster  # long ones first; beside vm only the one that mostly waits
+TIERS := nomad vm container contract short bookworm beside bare-bookworm bare-trixie cluster  # long ones first; vm beside the one that mostly waits
 export PYTHONDONTWRITEBYTECODE := 1
 export PYTHONPATH := $(CURDIR)/src
 

@@ -19,8 +19,7 @@ from pathlib import Path
 from tests.support.bootlib.report import duration
 
 LOGS = Path("build/tiers")
-AT_MOST = 3  # on two cores: tiers in containers wait for more than half of their time
-AT_MOST_BESIDE = {"vm": 2}  # with three, the emulated machine is too slow for time limits of Nomad and systemd
+AT_MOST = 2  # on two cores: with three, the emulated machine is too slow for time limits of Nomad and systemd
 REPORT_INTERVAL_S = 30.0
 POLL_INTERVAL_S = 0.2
 # A tier whose runner is killed ends, too: make passes the signal on, and `boot` takes its machine away.
@@ -88,7 +87,7 @@ def run(tiers: list[str], at_most: int, received: Sequence[int] = ()) -> list[Re
     reported = time.monotonic()
     try:
         while (waiting or running) and not received:
-            while waiting and len(running) < min(at_most, _limit(waiting[0], *(each.tier for each in running))):
+            while waiting and len(running) < at_most:
                 running.append(_start(waiting.pop(0)))
             ended = False
             for each in list(running):
@@ -105,11 +104,6 @@ def run(tiers: list[str], at_most: int, received: Sequence[int] = ()) -> list[Re
     finally:
         _end(running)
     return results
-
-
-def _limit(*tiers: str) -> int:
-    """Return how many may run at once if these do."""
-    return min(AT_MOST_BESIDE.get(tier, sys.maxsize) for tier in tiers)
 
 
 def _start(tier: str) -> Running:

@@ -21,12 +21,6 @@ broken: ; @echo 'to stderr' >&2; exit 3
 endless: ; @trap 'touch taken-away; exit 1' TERM; touch endless-began; while :; do sleep 0.01; done
 alone: ; @[ ! -e alone-runs ]; touch alone-runs; sleep 0.1; rm alone-runs
 alone-too: ; @[ ! -e alone-runs ]; touch alone-runs; sleep 0.1; rm alone-runs
-quick: ; @touch beside-runs; until [ -e vm-runs ]; do sleep 0.01; done; sleep 0.1; rm beside-runs
-vm: ; @touch vm-runs; sleep 0.3; [ ! -e first-began ]; touch vm-ended
-beside-vm: ; @[ ! -e beside-runs ]; touch beside-runs; until [ -e vm-ended ]; do sleep 0.01; done; rm beside-runs
-first: ; @touch first-began; [ -e vm-ended ]; until [ -e second-began ]; do sleep 0.01; done
-second: ; @touch second-began; until [ -e third-began ]; do sleep 0.01; done
-third: ; @touch third-began; until [ -e first-began ]; do sleep 0.01; done
 """
 
 
@@ -45,11 +39,6 @@ def test_tiers_run_side_by_side(place: Path, capsys: pytest.CaptureFixture[str])
 
 def test_no_more_tiers_run_at_once_than_wanted(place: Path) -> None:
     assert tiers.main(["--at-most", "1", "alone", "alone-too"]) == 0
-
-
-def test_beside_the_emulated_machine_runs_one_other_tier(place: Path) -> None:
-    """Behind it, three that need each other run at once."""
-    assert tiers.main(["quick", "vm", "beside-vm", "first", "second", "third"]) == 0
 
 
 def test_a_tier_that_fails_fails_the_run_and_the_others_go_on(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
