@@ -256,8 +256,10 @@ def test_a_disk_whose_device_is_gone_ends_hvt_and_is_an_error_of_an_spt_guest(ru
             fcntl.ioctl(directory, XFS_IOC_GOINGDOWN, struct.pack("I", WITHOUT_LOG))
             os.close(directory)
             endings[target] = waited(name)[name]
-            ok("umount", str(where))
-            ok("mount", "-o", "loop", "/var/tmp/xfs.img", str(where))
+            device = ok("findmnt", "--noheadings", "--output=SOURCE", str(where)).strip()
+            with Path(device).open("rb"):  # else another machine of this host may take its number
+                ok("umount", str(where))
+                ok("mount", device, str(where))
             ok("solo5ctl", "rm", name)  # its disks are there again, and are taken back
     where.rmdir()
     hvt, spt = endings["hvt"], endings["spt"]

@@ -5,14 +5,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, eventually, given, inspect, ok, sh, unit_property
+from tests.machine.conftest import GUESTS, Machine, eventually, given, inspect, ok, registered, sh, unit_property
 
 
 @pytest.fixture(autouse=True)
 def collected(machine: Machine) -> Iterator[None]:
     """systemd unloads a scope that has ended, and with it goes the last that its user belonged to."""
     yield
-    ok("solo5ctl", "gc")
+
+    def is_collected() -> bool:
+        ok("solo5ctl", "gc")
+        return not registered()
+
+    eventually(is_collected, "PID 1 has unloaded the scope")
 
 
 def test_scope_is_the_callers_own_child(machine: Machine) -> None:
