@@ -1,9 +1,9 @@
 """solo5-networkd on a private bus, in a private network namespace."""
 
 import asyncio
+import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from tests.contract.forked import Forked
+from tests.contract.netns import run
 from tests.contract.placed import of_clients
-from tests.support.nft_listing import listed, settled
+from tests.support.nft_listing import settled
 
 import solo5_systemd
 from solo5_systemd.base.names import NETWORK_NAMESPACES, TaskName, device_name, network_name
@@ -328,12 +329,11 @@ def _port(protocol: Protocol, host_port: int, port: int, host_ip: str | None, ni
 
 def host_state() -> tuple[str, ...]:
     """Return all state of this namespace that the service may change."""
-    links = sorted(name for _, name in socket.if_nameindex())
+    links = sorted(link["ifname"] for link in json.loads(run("ip", "-j", "link")))
     forwarding = " ".join(file.read_text() for file in sorted(Path("/proc/sys/net/ipv4/conf").glob("*/forwarding")))
-    # Interface, destination and mask, without flags: whether a route is "linkdown" changes by itself.
-    rows = (line.split() for line in Path("/proc/thread-self/net/route").read_text().splitlines())
-    routes = "; ".join(f"{row[0]} {row[1]} {row[7]}" for row in rows)
-    return (*links, settled(listed()), routes, forwarding)
+    # Without their flags: whether a route is "linkdown" changes by itself.
+    routes = " ".join(f"{route['dst']} {route.get('dev')}" for route in json.loads(run("ip", "-j", "route")))
+    return (*links, settled(run("nft", "--stateless", "list", "ruleset")), routes, forwarding)
 
 
 @contextmanager

@@ -11,7 +11,6 @@ import pytest
 from tests.contract import failing_networkd
 from tests.contract.netns import Outside, entered, run
 from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp
-from tests.support.nft_listing import listed
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
@@ -189,7 +188,7 @@ def _write(plan: Path, text: str) -> None:
 def _found(reservation: Reservation, place: Place) -> list[str]:
     """Return the taps of which the kernel has a link or a rule."""
     with entered(place.namespace) if place.namespace else nullcontext():
-        state = f"{socket.if_nameindex()} {listed()}"
+        state = f"{socket.if_nameindex()} {run('nft', 'list', 'ruleset')}"
     return [lease.tap for lease in reservation.leases if lease.tap in state]
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.machine import forked
-from tests.support.nft_listing import listed, settled
+from tests.support.nft_listing import settled
 
 if TYPE_CHECKING:
     from tests.machine.consoles import Consoles
@@ -125,7 +125,7 @@ class Machine:
         return {
             "links": sorted(name for _, name in socket.if_nameindex()),
             "namespaces": sorted(path.name for path in Path("/run/netns").glob("*")),
-            "nft": settled(listed()),
+            "nft": settled(ok("nft", "--stateless", "list", "ruleset")),
             "units": sorted(filter(_is_kept, loaded)),
             "consoles": sorted(str(p) for p in Path("/run/solo5/relay").glob("*")),
             "descriptors": loaded.get("solo5-relay.service", "0"),
