@@ -5,6 +5,7 @@ from tests.machine.conftest import (
     Files,
     Runner,
     address,
+    eventually,
     ok,
     sh,
     unit_property,
@@ -24,16 +25,22 @@ def test_no_other_task_has_the_address_of_a_stopped_one_while_there_are_others(
     small: None, declare: Declarations, run: Runner
 ) -> None:
     web = declare("web", "Network=service=small\nArgument={mirage}")
+
+    def stop() -> None:
+        ok("systemctl", "stop", web)
+        over = "its network is released"
+        eventually(lambda: unit_property("solo5-prepare@web.service", "ActiveState") == "inactive", over)
+
     ok("systemctl", "start", web)
     had = address("web")
-    ok("systemctl", "stop", web)
+    stop()
     on_small = ("--net", "service=small")
     others = [run("net.spt", name=f"other{number}", options=on_small) for number in range(GUESTS - 1)]
     assert had not in [address(other) for other in others]
     ok("systemctl", "start", web)
     assert address("web") == had
     # It is given to another task rather than to none.
-    ok("systemctl", "stop", web)
+    stop()
     assert address(run("net.spt", name="last", options=on_small)) == had
     assert f"task last has the address {had} of network small, which declared task web had last" in journal(
         "solo5-networkd.service"
@@ -46,7 +53,7 @@ def test_no_other_task_has_the_address_of_a_stopped_one_while_there_are_others(
     ok("systemctl", "start", web)
     assert address("web") == had
     # Another one, which is shown, and remembered from then on.
-    ok("systemctl", "stop", web)
+    stop()
     run("net.spt", name="last", options=on_small)
     freed = address(others[0])
     ok("solo5ctl", "rm", "--force", others[0])
