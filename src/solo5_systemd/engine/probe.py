@@ -94,11 +94,12 @@ async def first_match(pattern: str, lines: AsyncGenerator[Iterable[bytes], None]
 
 async def _feed(process: Process, lines: AsyncGenerator[Iterable[bytes], None]) -> None:
     assert process.stdin is not None  # noqa: S101 - a pipe was requested
-    with suppress(BrokenPipeError, ConnectionResetError):
-        async for batch in lines:
-            # A newline inside a line would make two lines of it for grep.
-            process.stdin.write(b"".join(line.replace(b"\n", b" ") + b"\n" for line in batch))
-            await process.stdin.drain()
+    async with aclosing(lines):  # else its end would come with a collection of garbage
+        with suppress(BrokenPipeError, ConnectionResetError):
+            async for batch in lines:
+                # A newline inside a line would make two lines of it for grep.
+                process.stdin.write(b"".join(line.replace(b"\n", b" ") + b"\n" for line in batch))
+                await process.stdin.drain()
 
 
 @asynccontextmanager
