@@ -51,7 +51,7 @@ class Connection:
                 self.generation += 1
                 for listener in self._listeners:
                     self._bus.add_message_handler(listener)
-                for rule in self._rules if self._bus.connected else ():  # before any call on this connection
+                for rule in self._rules.elements() if self._bus.connected else ():  # before any call on it
                     self._bus.send(_of_bus("AddMatch", rule))
             return self._bus
 

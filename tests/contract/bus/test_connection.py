@@ -26,6 +26,7 @@ from solo5_systemd.bus import connection as connection_module
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, SYSTEMD, RemoteError
+from solo5_systemd.dbus.message_bus import BUS, BUS_PATH
 from solo5_systemd.dbus.messages import LIBRARY, Message
 
 # --- errors --------------------------------------------------------------------------------------------------
@@ -196,6 +197,29 @@ async def test_the_next_call_finds_the_bus_again(
         assert await manager.state(WEB) is not None
         async with asyncio.timeout(PROMPT):
             await manager.stop(UNIT)  # its end is a signal, which must have been matched anew
+
+
+async def test_what_two_have_matched_is_the_others_after_a_reconnect_when_one_ends(
+    connection: Connection, bus: PrivateBus
+) -> None:
+    rule = (BUS, BUS, "NameOwnerChanged")
+    for _ in range(2):
+        await connection.match(*rule)
+    arrived = asyncio.Event()
+
+    def listener(message: Message) -> None:
+        if message.member == rule[-1]:
+            arrived.set()
+
+    async with restarted(bus, connection):
+        await asyncio.wait((connection.lost,))
+        await connection.connect()
+        connection.unmatch(*rule)
+        await connection.call(BUS, BUS_PATH, BUS, "GetId")  # the reply comes after the rules are as they are to be
+        connection.listen(listener)
+        async with system_bus() as other, asyncio.timeout(PROMPT):
+            await other.connect()
+            await arrived.wait()
 
 
 async def test_many_calls_at_once_connect_once(
