@@ -42,7 +42,7 @@ class Maintenance:
         self._sleep = sleep
         self._deletions = deletions
         self._report = report
-        # Between two checks of units, whose ends inotify tells.
+        # Seconds between two checks of units; inotify reports most ends before.
         self._check_interval = END_CHECK_INTERVAL_S if core.units.fileno() is None else UNIT_CHECK_INTERVAL_S
         self._units_checked_at = now()
 
