@@ -8,7 +8,6 @@
 systemd reads the environment and resolves the links when it executes the tender, which is after solo5-prepare@NAME.
 """
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from typing import Any
 from solo5_systemd.base.names import (
     WAITING,
     DeviceName,
-    TaskName,
     awaited_target,
     declared_outcome_target,
     prepare_service,
@@ -35,6 +33,7 @@ from solo5_systemd.unit.confinement import CLONE_NEWUTS, IMAGES
 from solo5_systemd.unit.parts import Parts
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.translate import declared
+from solo5_systemd.users.user_record import user_of
 
 MARK = "# Written by solo5-generator"
 """How each file of the generator begins."""
@@ -91,21 +90,6 @@ class Host:
     systemd: int
     nics: Sequence[DeviceName] = ()
     log_namespace: str = ""
-
-
-def user_of(task: TaskName) -> str:
-    """Return the name of the task's user: constant, unlike its uid, and fit for User= (systemd.exec(5)).
-
-    Of an instance, systemd makes it of `%i`.
-    """
-    prefix, at, instance = task.partition("@")
-    if at:
-        return f"solo5-{_digest(prefix)[:12]}-{instance}"
-    return f"solo5-{_digest(task)[:16]}"
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def argument_variable(number: int) -> str:

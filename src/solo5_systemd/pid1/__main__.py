@@ -17,6 +17,10 @@ def main(program: str, words: Sequence[str]) -> int:
         from solo5_systemd.pid1 import generator
 
         return generator.main()
+    if words[:1] == ["--clear"]:
+        from solo5_systemd.pid1 import clear
+
+        return clear.main(words[1:])
     from solo5_systemd.pid1 import prepare
 
     return prepare.main(words)

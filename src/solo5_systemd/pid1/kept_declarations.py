@@ -6,11 +6,11 @@ Apart from the generator, which writes it: each start of a declared task imports
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from solo5_systemd.base.declared_units import DIRECTORY, REFUSED, SOURCES, declaration_directory
 from solo5_systemd.base.errors import HostError, InvalidRequestError, unquoted
@@ -23,12 +23,12 @@ from solo5_systemd.base.names import (
     prepare_service,
     template_of,
 )
-from solo5_systemd.declared.other_units import is_ours
-from solo5_systemd.declared.syntax import Source
-from solo5_systemd.image.manifest import DeviceKind, Manifest
 from solo5_systemd.settings.files import ETC
-from solo5_systemd.task.placeholders import is_group
-from solo5_systemd.unit.tender import Tender
+
+if TYPE_CHECKING:
+    from solo5_systemd.declared.syntax import Source
+    from solo5_systemd.image.manifest import Manifest
+    from solo5_systemd.unit.tender import Tender
 
 SYSTEM = Path("/run/systemd/system")
 TARGET = "solo5-awaited-{}.target"
@@ -59,8 +59,11 @@ class Basis:
     nics_assumed: bool = False
 
     @classmethod
-    def of(cls, tender: Tender, manifest: Manifest, arguments: Iterable[str]) -> "Basis":
+    def of(cls, tender: "Tender", manifest: "Manifest", arguments: Iterable[str]) -> "Basis":
         """Return the basis of a declaration whose image has this manifest."""
+        from solo5_systemd.image.manifest import DeviceKind  # imported here for startup time: no end needs them
+        from solo5_systemd.task.placeholders import is_group
+
         return cls(
             tender=tender.path,
             target=f"{manifest.target}",
@@ -94,12 +97,14 @@ def kept_basis(task: TaskName, directory: str = DIRECTORY) -> Basis:
         raise HostError(f"{path} cannot be read: {error}.", "Run: systemctl daemon-reload") from error
 
 
-def kept_sources(task: TaskName, directory: str = DIRECTORY) -> Sequence[Source]:
+def kept_sources(task: TaskName, directory: str = DIRECTORY) -> "Sequence[Source]":
     """Return the files of a declaration as they were at the last daemon-reload.
 
     Raises:
         HostError: they cannot be read.
     """
+    from solo5_systemd.declared.syntax import Source  # imported here for startup time: no end needs it
+
     path = Path(declaration_directory(task, directory)) / SOURCES
     try:
         return [
@@ -111,7 +116,7 @@ def kept_sources(task: TaskName, directory: str = DIRECTORY) -> Sequence[Source]
 
 
 @contextmanager
-def unseen(sources: Sequence[Source]) -> Iterator[None]:
+def unseen(sources: "Sequence[Source]") -> Iterator[None]:
     """Leave the values of a declaration out of the error of a start, if not every user may read all of its files.
 
     Raises:
@@ -166,6 +171,10 @@ def remove_if_gone(task: TaskName, *, system: Path = SYSTEM, directory: Path = P
 
 def remove_files(name: str, system: Path, directory: Path) -> None:
     """Remove all that the generator has written for a declaration, and what its starts have made."""
+    import shutil  # imported here for startup time: few ends remove anything
+
+    from solo5_systemd.declared.other_units import is_ours
+
     for unit in (f"{name}.service", f"{name}.socket"):
         if is_ours(system / unit):
             (system / unit).unlink()

@@ -3,6 +3,7 @@
 nss-systemd(8) reads JSON user records (systemd's docs/USER_RECORD.md) from /run/userdb, by name and by uid.
 """
 
+import hashlib
 import json
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -61,6 +62,21 @@ class GivenDisk(NamedTuple):
 def user_name(uid: int) -> str:
     """Return the user name of a uid, such as `solo5-61200`."""
     return f"solo5-{uid}"
+
+
+def user_of(task: TaskName) -> str:
+    """Return the name of a declared task's user: constant, unlike its uid, and fit for User= (systemd.exec(5)).
+
+    Of an instance, systemd makes it of `%i`.
+    """
+    prefix, at, instance = task.partition("@")
+    if at:
+        return f"solo5-{_digest(prefix)[:12]}-{instance}"
+    return f"solo5-{_digest(task)[:16]}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def retained_record(uid: int) -> bytes:

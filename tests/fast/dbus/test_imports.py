@@ -25,13 +25,22 @@ OF_OTHER_PATHS = {"argparse"} | {
 }
 """What a preparation of a declared task does not need, or only for some tasks: a boot has one for each task."""
 
+OF_A_START = {"bz2", "lzma", "shutil"} | {
+    f"solo5_systemd.{name}"
+    for name in (
+        "declared.declaration", "declared.unit_file", "engine.plan", "engine.start", "image.manifest", "image.store",
+        "pid1.prepare", "storage.backing_files", "unit.outcome", "unit.translate",
+    )
+}  # fmt: skip
+"""What clearing up after a declared task does not need: a stop of the host has one for each task."""
+
 PREPARATION = """
 import json, sys
 from solo5_systemd.pid1 import __main__ as program
 
 program.gc.disable = lambda: None
 try:
-    program.main("prepare", [])  # without a name: it imports all that a preparation does
+    program.main("prepare", sys.argv[1:])  # without a name: it imports all that a preparation does
 except IndexError:
     pass
 print(json.dumps(sorted(sys.modules)))
@@ -81,6 +90,12 @@ def test_a_preparation_imports_nothing_of_other_paths() -> None:
     found = modules(PREPARATION)
     assert "solo5_systemd.pid1.prepare" in found
     assert found & OF_OTHER_PATHS == set()
+
+
+def test_what_clears_up_imports_nothing_of_a_start() -> None:
+    found = modules(PREPARATION, "--clear")
+    assert "solo5_systemd.pid1.clear" in found
+    assert found & OF_A_START == set()
 
 
 def test_a_plugin_imports_no_module_that_it_does_not_use() -> None:

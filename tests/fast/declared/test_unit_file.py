@@ -13,11 +13,11 @@ from solo5_systemd.declared.unit_file import (
     refusal,
     socket,
     unit_file,
-    user_of,
 )
 from solo5_systemd.networkd.dormant_tasks import FIFOS
 from solo5_systemd.task.properties import Property, unit_property
 from solo5_systemd.unit.tender import Tender
+from solo5_systemd.users.user_record import user_of
 
 HOST = Host(
     directory="/run/solo5/declared",

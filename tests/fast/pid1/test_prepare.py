@@ -1,4 +1,4 @@
-"""What a preparation reports of its own failures."""
+"""What a preparation, and what clears up after it, report of their own failures."""
 
 import errno
 from pathlib import Path
@@ -7,7 +7,8 @@ import pytest
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.pid1 import prepare
+from solo5_systemd.pid1 import __main__ as program
+from solo5_systemd.pid1 import clear, prepare
 
 
 @pytest.mark.parametrize("words", [["web"], ["--clear", "web"]])
@@ -20,9 +21,10 @@ def test_an_error_of_the_kernel_is_a_sentence_in_the_journal_of_the_unit(
     logged: list[tuple[str, str]] = []
     verb = "clear" if "--clear" in words else "prepare"
     fail.__name__ = verb
-    monkeypatch.setattr(prepare, verb, fail)
-    monkeypatch.setattr(prepare, "log_about", lambda unit, text: logged.append((unit, text)))
-    assert prepare.main(words) == 125
+    monkeypatch.setattr(clear if verb == "clear" else prepare, verb, fail)
+    monkeypatch.setattr(clear, "log_about", lambda unit, text: logged.append((unit, text)))
+    monkeypatch.setattr("gc.disable", lambda: None)
+    assert program.main("prepare", words) == 125
     assert logged == [
         ("web.service", f"{verb} failed: [Errno 28] No space left on device: '/run/solo5/declared/web/x'.")
     ]
