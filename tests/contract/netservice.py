@@ -35,7 +35,7 @@ from solo5_systemd.network.model import (
     Reservation,
     mac_address,
 )
-from solo5_systemd.settings.address_pool import host_address, ipv4_address
+from solo5_systemd.settings.addresses import host_address, ipv4_address
 
 NAME = "org.solo5.Network1"
 PATH = "/org/solo5/Network1"

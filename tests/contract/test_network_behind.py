@@ -20,8 +20,8 @@ from solo5_systemd.network.conntrack import _GET, _NFGENMSG, _NFGENMSG_SIZE, _TU
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import Lease
 from solo5_systemd.network.raw_netlink import NETLINK_NETFILTER, NLM_DUMP, NetlinkSocket
+from solo5_systemd.settings.addresses import routes
 from solo5_systemd.settings.egress import egress
-from solo5_systemd.settings.guest_routes import routes
 
 BEHIND, INSIDE, UNROUTED = "192.168.2.0/24", IPv4Address("192.168.2.7"), IPv4Address("192.168.3.7")
 PERMITTED = 'routes = ["192.168.0.0/16", "10.0.0.0/8", "192.0.2.0/24", "2001:db8::/32"]\n'

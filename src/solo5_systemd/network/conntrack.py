@@ -20,7 +20,7 @@ from solo5_systemd.network.raw_netlink import (
     attributes,
     nested,
 )
-from solo5_systemd.settings.guest_routes import IpNetwork
+from solo5_systemd.settings.addresses import IpNetwork
 
 # linux/netfilter/nfnetlink_conntrack.h: subsystem 1.
 _GET, _DELETE = 1 << 8 | 1, 1 << 8 | 2

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.network.model import Network, NicRequest, Request, Reservation
-from solo5_systemd.settings.guest_routes import IpNetwork, is_within, overlapping
+from solo5_systemd.settings.addresses import IpNetwork, is_within, overlapping
 from solo5_systemd.settings.network import NO_NETWORK, NetworkSettings
 from solo5_systemd.settings.rate import check_cap
 

@@ -1,10 +1,9 @@
 """The limits of one NIC, as requested and under the operator's policy: egress, rate and routes."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated
 
-from solo5_systemd.settings.egress import EGRESS, Egress, intersection
-from solo5_systemd.settings.guest_routes import ROUTES, Routes, is_within
+from solo5_systemd.settings.addresses import Routes, is_within
+from solo5_systemd.settings.egress import Egress, intersection
 from solo5_systemd.settings.network_keys import NetworkPolicy
 from solo5_systemd.settings.rate import UNLIMITED, Rate, lower
 
@@ -19,9 +18,9 @@ class Limits:
         routes: the source addresses that it has besides its own, which the host routes to it.
     """
 
-    egress: Annotated[Egress, EGRESS] = None
+    egress: Egress = None
     rate: Rate = UNLIMITED
-    routes: Annotated[Routes, ROUTES] = ()
+    routes: Routes = ()
 
     def or_else(self, other: "Limits") -> "Limits":
         """Return these limits, with the egress or the rate of others where these have none."""

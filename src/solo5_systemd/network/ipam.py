@@ -24,9 +24,8 @@ from solo5_systemd.network.model import (
     NicRequest,
     is_without_ipv4,
 )
-from solo5_systemd.settings.guest_routes import IpNetwork
+from solo5_systemd.settings.addresses import AddressRange, IpNetwork, is_reserved, number_within
 from solo5_systemd.settings.network import DEFAULT_NETWORK, MTU, NO_NETWORK, NetworkSettings
-from solo5_systemd.settings.reserved_addresses import AddressRange, is_reserved, number_within
 
 T = TypeVar("T")
 

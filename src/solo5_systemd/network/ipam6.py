@@ -8,9 +8,8 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.derived_addresses import number_of
 from solo5_systemd.network.model import IpAddress, Network
-from solo5_systemd.settings.guest_routes import IpNetwork
-from solo5_systemd.settings.ipv6 import Ipv6
-from solo5_systemd.settings.network import DEFAULT_NETWORK, NetworkSettings
+from solo5_systemd.settings.addresses import IpNetwork
+from solo5_systemd.settings.network import DEFAULT_NETWORK, Ipv6, NetworkSettings
 
 _SUBNETS = 1 << 16
 """Prefixes of 64 bits in one of 48."""

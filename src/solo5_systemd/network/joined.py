@@ -8,7 +8,7 @@ from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.ipam import BRIDGE_PORTS
 from solo5_systemd.network.model import Network, NicRequest, PortRequest
 from solo5_systemd.network.port_conflicts import show_port
-from solo5_systemd.settings.ipv6 import IPV6_MTU
+from solo5_systemd.settings.network import IPV6_MTU
 
 TAP_MTU_MAX = 65521
 

@@ -23,7 +23,7 @@ from solo5_systemd.network.routes import LOCAL_TABLE, LOOPBACK6, MAIN_TABLE, Rou
 from solo5_systemd.network.sysctls import read_sysctl, set_for_link
 from solo5_systemd.network.tap_counters import tap_alias
 from solo5_systemd.network.task_taps import TaskTap
-from solo5_systemd.settings.guest_routes import IpNetwork
+from solo5_systemd.settings.addresses import IpNetwork
 
 with without_init("pyroute2"):  # a database and a command line: 7 MB of memory, and 0.3 s at each start
     from pyroute2 import iproute

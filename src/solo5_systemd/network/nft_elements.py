@@ -23,8 +23,8 @@ from solo5_systemd.network.model import (
     destinations,
 )
 from solo5_systemd.network.nft_objects import EGRESS, RATES, made, rate_values, removed
+from solo5_systemd.settings.addresses import IpNetwork
 from solo5_systemd.settings.egress import Destination
-from solo5_systemd.settings.guest_routes import IpNetwork
 from solo5_systemd.settings.network import Join
 
 TABLE = "solo5"

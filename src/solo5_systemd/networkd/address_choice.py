@@ -18,7 +18,7 @@ from solo5_systemd.network.model import IpAddress, Network, NicRequest, Request,
 from solo5_systemd.network.port_conflicts import check_families, check_ports, check_reserved
 from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.networkd.parts import Parts
-from solo5_systemd.settings.guest_routes import IpNetwork
+from solo5_systemd.settings.addresses import IpNetwork
 from solo5_systemd.settings.network import NetworkSettings, default_mtu
 from solo5_systemd.settings.solo5_toml import Settings
 

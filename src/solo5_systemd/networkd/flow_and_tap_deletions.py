@@ -12,7 +12,7 @@ from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_of, del
 from solo5_systemd.network.model import IpAddress, Protocol, Reservation, destinations
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.raw_netlink import link_index
-from solo5_systemd.settings.guest_routes import Routes
+from solo5_systemd.settings.addresses import Routes
 
 FLOW_BATCH_INTERVAL_S = 0.2
 """Delay of the deletion of stale flows after an attach, so that one dump of the conntrack table serves many tasks."""

@@ -8,8 +8,7 @@ from solo5_systemd.network.ipam import free_addresses, network_of
 from solo5_systemd.network.model import Network, NetworkOverview
 from solo5_systemd.networkd.address_choice import Choice
 from solo5_systemd.networkd.parts import Parts
-from solo5_systemd.settings.ipv6 import Ipv6
-from solo5_systemd.settings.network import NetworkSettings
+from solo5_systemd.settings.network import Ipv6, NetworkSettings
 from solo5_systemd.settings.resolver import UNSET
 
 

@@ -19,7 +19,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NoReturn
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.settings.records import texts
+from solo5_systemd.settings.records import TYPES, texts
 
 ENTRIES_MAX = 64
 """Entries of one list. Each is a rule that the first packet of a connection may pass."""
@@ -126,7 +126,7 @@ def egress(texts: Sequence[str]) -> tuple[Destination, ...]:
     return tuple(dict.fromkeys(map(destination, texts)))
 
 
-EGRESS = texts(egress)
+TYPES[Egress] = texts(egress)
 
 
 def intersection(one: Egress, other: Egress) -> Egress:

@@ -3,12 +3,12 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.base.names import NetworkName, network_name
-from solo5_systemd.settings.ipv6 import IPV6_MTU, Ipv6, ipv6_settings, joined_ipv6
+from solo5_systemd.settings.addresses import AddressRange, check_within
 from solo5_systemd.settings.network_keys import (
     CLOSED,
     HOST,
@@ -21,7 +21,6 @@ from solo5_systemd.settings.network_keys import (
     network_keys,
 )
 from solo5_systemd.settings.records import record
-from solo5_systemd.settings.reserved_addresses import AddressRange, check_within
 from solo5_systemd.settings.resolver import UNSET, Resolver
 
 MTU = 1500
@@ -36,6 +35,15 @@ NO_NETWORK = NetworkName("none")
 
 _LINK_MAX = 15
 """Most characters of a link's name: IFNAMSIZ without its NUL."""
+
+SLAAC_LENGTH = 64
+"""Bits of a prefix in which a guest gives itself an address: the other 64 are of its MAC (RFC 2464, section 4)."""
+
+IPV6_MTU = 1280
+"""Bytes: the smallest MTU of a link with IPv6 (RFC 8200, section 5)."""
+
+_SHORTEST, _LONGEST = 64, 120
+_EXPECTED = f'true, false, or a prefix of {_SHORTEST} to {_LONGEST} bits such as "2001:db8:1::/64"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +60,23 @@ class Join:
     pool: AddressRange | None = None
     ipv6: bool = False
     pool6: AddressRange | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ipv6:
+    """The IPv6 settings of a network that has IPv6.
+
+    Attributes:
+        prefix: None: a /64 of this host's unique local prefix.
+        gateway: the host's address in it; None: the first one.
+        nat66: packets that leave the host get the host's address as their source.
+        ra: the host sends router advertisements, by which guests give themselves the address of their lease.
+    """
+
+    prefix: IPv6Network | None = None
+    gateway: IPv6Address | None = None
+    nat66: bool = False
+    ra: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +169,7 @@ def _own(name: NetworkName, fields: Fields) -> NetworkSettings:
     without_ipv4 = _is_without_ipv4(name, keys, fields)
     ipv4 = _range4(keys, fields, "room for a gateway and a guest: a prefix of at most 30")
     _check_gateway4(keys, fields, ipv4, "a host address inside the network's ipv4 range")
-    ipv6 = ipv6_settings(keys, fields, keys.mtu or MTU)
+    ipv6 = _ipv6_settings(keys, fields, keys.mtu or MTU)
     if without_ipv4 and ipv6 is None:
         raise fields.wrong("ipv4", False, "a range, or ipv6 = true beside ipv4 = false")
     ranges = [each for each in (ipv4, ipv6 and ipv6.prefix) if each]
@@ -182,7 +207,7 @@ def _joining(name: NetworkName, fields: Fields) -> NetworkSettings:
         raise fields.wrong("pool", fields.text("pool"), "addresses inside the network's ipv4 range")
     if keys.pool and keys.gateway4 and keys.gateway4 in keys.pool:
         raise fields.wrong("pool", fields.text("pool"), f"a pool without gateway4, {keys.gateway4}")
-    may_send6, ipv6 = joined_ipv6(keys, fields)
+    may_send6, ipv6 = _joined_ipv6(keys, fields)
     return NetworkSettings(
         name=name,
         bridge=keys.join or "",
@@ -220,6 +245,71 @@ def _is_without_ipv4(name: NetworkName, keys: NetworkKeys, fields: Fields) -> bo
         if value:
             raise fields.wrong(key, True, f"no {key} beside ipv4 = false")
     return True
+
+
+def _ipv6_settings(keys: NetworkKeys, fields: Fields, mtu: int) -> Ipv6 | None:
+    """Return the IPv6 settings of a network; None: it has no IPv6.
+
+    Raises:
+        SettingsError: a value is invalid, or has no meaning without `ipv6`.
+    """
+    if not keys.ipv6:
+        for key in ("gateway6", "nat66", "ra"):
+            if fields.has(key):
+                raise SettingsError(f"{fields.path(key)} is set without ipv6: expected ipv6 = true or a prefix.")
+        return None
+    if mtu < IPV6_MTU:
+        raise fields.wrong("mtu", mtu, f"at least {IPV6_MTU} bytes beside ipv6, the smallest MTU of IPv6")
+    prefix, gateway = _prefix(keys, fields), keys.gateway6
+    if gateway is not None and (prefix is None or not _is_host6(gateway, prefix)):
+        raise fields.wrong(
+            "gateway6", str(gateway), "an address inside the network's ipv6 prefix, other than its first"
+        )
+    if keys.ra and prefix is not None and prefix.prefixlen != SLAAC_LENGTH:
+        raise fields.wrong("ipv6", str(prefix), f"a prefix of {SLAAC_LENGTH} bits beside ra, for guests to complete it")
+    return Ipv6(prefix=prefix, gateway=gateway, nat66=keys.nat66, ra=keys.ra)
+
+
+def _joined_ipv6(keys: NetworkKeys, fields: Fields) -> tuple[bool, Ipv6 | None]:
+    """Return the IPv6 settings of a network on an existing bridge; arguments and errors as for `_ipv6_settings`.
+
+    Returns:
+        Whether guests may send IPv6, and prefix and router of the LAN, None where no address is leased.
+    """
+    prefix, gateway, pool = _prefix(keys, fields), keys.gateway6, keys.pool6
+    if prefix is None:
+        for key in ("gateway6", "pool6"):
+            if fields.has(key):
+                raise SettingsError(
+                    f'{fields.path(key)} is set without a prefix: expected one such as ipv6 = "fd00::/64".'
+                )
+        return bool(keys.ipv6), None
+    if gateway is not None and not (_is_host6(gateway, prefix) or gateway.is_link_local):
+        raise fields.wrong("gateway6", str(gateway), "the router's link-local address, or its one in the ipv6 prefix")
+    if pool is not None and not (_is_host6(pool.first, prefix) and _is_host6(pool.last, prefix)):
+        raise fields.wrong("pool6", fields.text("pool6"), "addresses inside the network's ipv6 prefix")
+    if pool is not None and gateway is not None and gateway in pool:
+        raise fields.wrong("pool6", fields.text("pool6"), f"a pool without gateway6, {gateway}")
+    return True, Ipv6(prefix=prefix, gateway=gateway)
+
+
+def _prefix(keys: NetworkKeys, fields: Fields) -> IPv6Network | None:
+    """Return the prefix, if one is set."""
+    if keys.ipv6 is None or isinstance(keys.ipv6, bool):
+        return None
+    if not _SHORTEST <= keys.ipv6.prefixlen <= _LONGEST or not _is_unicast(keys.ipv6):
+        raise fields.wrong("ipv6", str(keys.ipv6), f"{_EXPECTED}, global or unique local")
+    return keys.ipv6
+
+
+def _is_unicast(prefix: IPv6Network) -> bool:
+    """Return whether packets from addresses of the prefix can be routed: 2000::/3 or fc00::/7."""
+    return any(prefix.subnet_of(IPv6Network(block)) for block in ("2000::/3", "fc00::/7"))
+
+
+def _is_host6(address: IPv4Address | IPv6Address, prefix: IPv6Network) -> bool:
+    """Return whether a host may have an address; the first one is any router's (RFC 4291, section 2.6.1)."""
+    return address in prefix and address != prefix.network_address
 
 
 def default_mtu(uplink: int | None, *, ipv6: bool = False) -> int:

@@ -14,12 +14,10 @@ from typing import Annotated
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.names import NetworkName
-from solo5_systemd.settings.address_pool import range4, range6
-from solo5_systemd.settings.egress import EGRESS, Egress
-from solo5_systemd.settings.guest_routes import ROUTES, Routes
+from solo5_systemd.settings.addresses import AddressRange, Reserved, Routes, range4, range6
+from solo5_systemd.settings.egress import Egress
 from solo5_systemd.settings.rate import UNLIMITED, Rate
 from solo5_systemd.settings.records import TYPES, Entry, Type, entries, integer, setting, text
-from solo5_systemd.settings.reserved_addresses import AddressRange, Reserved
 from solo5_systemd.settings.resolver import SEARCH, SERVERS
 
 HOST = "host"
@@ -113,7 +111,7 @@ class NetworkPolicy:
     dhcp: bool = setting(
         "true: guests get their leased address by DHCP; requires dnsmasq-base.", default=False
     )
-    egress: Annotated[Egress, EGRESS] = setting(
+    egress: Egress = setting(
         'All destinations to which guests can open connections: ["10.0.0.0/8:5432/tcp"]; [] permits none.',
         default=None, shown="everything that the other keys permit", on=(HOST, INHERITED), example=["10.0.0.0/8"],
     )
@@ -131,7 +129,7 @@ class NetworkPolicy:
     reserved_addresses: Reserved = setting(
         'Addresses that no guest gets, inside ipv4 or ipv6: ["10.89.0.2-10.89.0.20"].', default=()
     )
-    routes: Annotated[Routes, ROUTES] = setting(
+    routes: Routes = setting(
         "Ranges of addresses of which tasks may have the host route parts to their guest.", default=(), on=(HOST, LAN)
     )
     # fmt: on

@@ -28,10 +28,14 @@ from solo5_systemd.base.names import (
     network_name,
     task_name,
 )
-from solo5_systemd.settings.address_pool import (
+from solo5_systemd.settings.addresses import (
+    AddressRange,
+    Routes,
+    address_range,
     host_address,
     ipv4_address,
     ipv6_address,
+    routes,
 )
 
 T = TypeVar("T")
@@ -116,6 +120,8 @@ TYPES: dict[object, Type] = {
     IPv6Interface: text(IPv6Interface),
     IPv4Network: text(IPv4Network),
     IPv6Network: text(IPv6Network),
+    AddressRange: text(address_range),
+    Routes: texts(routes),
 }
 """The types of annotations; a module adds those of its own."""
 

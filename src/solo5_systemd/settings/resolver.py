@@ -1,4 +1,7 @@
-"""Name servers and search domains of guests: as a job or operator sets them, and as resolv.conf(5) has them."""
+"""Name servers, search domains and names of other machines, by which a guest finds them.
+
+A job or operator sets them, and resolv.conf(5) has those of the host.
+"""
 
 import re
 from collections.abc import Callable, Collection, Iterable
@@ -19,6 +22,12 @@ SEARCH_MAX = 6
 
 HOSTNAME_MAX = 253
 """Characters of a host name or search domain, without a dot at the end (RFC 1035)."""
+
+HOSTS_MAX = 64
+"""Entries of a guest. All of its arguments have 8 KiB (`unit.placeholders.COMMAND_LINE_MAX`)."""
+
+GATEWAY = "host-gateway"
+"""In the place of an address, as for Docker: the gateway of the guest's primary NIC."""
 
 _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _DOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII)
@@ -175,3 +184,40 @@ def without(found: Resolver, networks: Iterable[IPv4Network | IPv6Network]) -> R
     closed = tuple(networks)
     servers = tuple(server for server in found.servers if not any(server in network for network in closed))
     return Resolver(servers=servers, search=found.search)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """A name, and its address; None: the gateway of the guest's primary NIC."""
+
+    name: str
+    address: IPv4Address | IPv6Address | None
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.address or GATEWAY}"
+
+
+def host(text: str) -> Host:
+    """Parse `NAME:ADDRESS`; an IPv6 address may be in brackets.
+
+    Raises:
+        InvalidRequestError: malformed, or no address of another machine.
+    """
+    name, _, place = text.partition(":")
+    bare = place[1:-1] if place.startswith("[") and place.endswith("]") else place
+    address = None if place == GATEWAY else other_machine(bare)
+    if place != GATEWAY and address is None:
+        raise InvalidRequestError(
+            f"host {text[:200]!r} is not usable: expected a name and the address of another machine, such as "
+            f"db:192.0.2.7 or db:2001:db8::7, or db:{GATEWAY}."
+        )
+    return Host(name=hostname(name), address=address)
+
+
+def hosts(given: Iterable[str]) -> tuple[Host, ...]:
+    """Parse entries; one that is given twice counts once.
+
+    Raises:
+        InvalidRequestError: one is malformed, or there are too many.
+    """
+    return _each(tuple(given), host, HOSTS_MAX, "hosts")

@@ -10,11 +10,12 @@ from typing import Annotated
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.names import NetworkName, log_namespace
-from solo5_systemd.settings.ipv6 import IPV6_MTU, Ipv6
 from solo5_systemd.settings.network import (
     DEFAULT_NETWORK,
+    IPV6_MTU,
     NAMESPACE_NETWORK,
     NOWHERE,
+    Ipv6,
     NetworkSettings,
     check_distinct,
     default_bridge,

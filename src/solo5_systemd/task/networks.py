@@ -11,8 +11,7 @@ from solo5_systemd.base.names import NETWORK_NAMESPACES, device_name, network_na
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import NicRequest, Protocol, mac_address, port_protocol
 from solo5_systemd.network.port_conflicts import port_range
-from solo5_systemd.settings.address_pool import host_address, ipv4_address, ipv6_address
-from solo5_systemd.settings.guest_routes import routes
+from solo5_systemd.settings.addresses import host_address, ipv4_address, ipv6_address, routes
 from solo5_systemd.task.quantities import named
 from solo5_systemd.task.workload import Publish
 

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName, host_name, primary_nic
 from solo5_systemd.network.model import Lease, PortRequest, Protocol
-from solo5_systemd.settings.hosts import Host
 from solo5_systemd.settings.network import NAMESPACE_NETWORK, NO_NETWORK
-from solo5_systemd.settings.resolver import UNSET, Resolver
+from solo5_systemd.settings.resolver import UNSET, Host, Resolver
 
 COMMAND_LINE_MAX = 8191
 """Bytes; a tender's limit for all arguments joined by blanks (Solo5's HVT_CMDLINE_SIZE)."""

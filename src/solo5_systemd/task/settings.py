@@ -13,10 +13,9 @@ from solo5_systemd.base.names import DeviceName, NetworkName, Target, TaskName, 
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import NicRequest
 from solo5_systemd.settings.egress import NONE, Egress, egress
-from solo5_systemd.settings.hosts import hosts
 from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.settings.rate import UNLIMITED, rate
-from solo5_systemd.settings.resolver import Resolver, hostname, resolver
+from solo5_systemd.settings.resolver import Resolver, hostname, hosts, resolver
 from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.assignments import journal_label, log_field, unique, unit_property
 from solo5_systemd.task.disks import disk, disk_text, on_paths

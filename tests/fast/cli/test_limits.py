@@ -18,8 +18,8 @@ from solo5_systemd.cli.usage_table import usage_json
 from solo5_systemd.network.drops import Dropped, of_nics
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import RecordedRepair, Reservation
+from solo5_systemd.settings.addresses import routes
 from solo5_systemd.settings.egress import egress
-from solo5_systemd.settings.guest_routes import routes
 from solo5_systemd.settings.network_keys import NetworkPolicy
 from solo5_systemd.settings.rate import Rate
 from solo5_systemd.settings.resolver import resolver

@@ -16,9 +16,8 @@ from solo5_systemd.declared.writer import write_declaration
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import MacAddress, NicRequest, Protocol
 from solo5_systemd.settings.egress import egress
-from solo5_systemd.settings.hosts import hosts
 from solo5_systemd.settings.rate import rate
-from solo5_systemd.settings.resolver import resolver
+from solo5_systemd.settings.resolver import hosts, resolver
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import IoLimits
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk

@@ -13,8 +13,7 @@ from solo5_systemd.base.names import NetworkName
 from solo5_systemd.host import filter_listing, kernel
 from solo5_systemd.host.checks import Kernel
 from solo5_systemd.host.kernel import enabled_security_modules, kvm_problem, numa_nodes, read_kernel
-from solo5_systemd.settings.ipv6 import Ipv6
-from solo5_systemd.settings.network import NetworkSettings
+from solo5_systemd.settings.network import Ipv6, NetworkSettings
 
 
 def chain(family: str, table: str, name: str, **more: object) -> dict[str, Any]:

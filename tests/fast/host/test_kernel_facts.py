@@ -8,9 +8,9 @@ from solo5_systemd.base.names import NetworkName
 from solo5_systemd.host.checks import Fact, Kernel, Verdict, facts
 from solo5_systemd.host.other_filters import DroppingChain
 from solo5_systemd.network.overtaken import Overtaken
+from solo5_systemd.settings.addresses import AddressRange
 from solo5_systemd.settings.network import Join, NetworkSettings
 from solo5_systemd.settings.network_keys import HostPort, NetworkPolicy
-from solo5_systemd.settings.reserved_addresses import AddressRange
 
 HOST = replace(HEALTHY, controllers=(), files={}, tenders=(), tender_paths=(), devices={}, store=None, kernel=Kernel())
 GOOD = Kernel(mmap_min_addr=65536, overcommit=0, dropping_chains=(), br_netfilter=True, run_free=1 << 30)

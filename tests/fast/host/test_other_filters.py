@@ -16,8 +16,7 @@ from solo5_systemd.host.other_filters import (
     saved_listing,
     translating,
 )
-from solo5_systemd.settings.ipv6 import Ipv6
-from solo5_systemd.settings.network import Join, NetworkSettings
+from solo5_systemd.settings.network import Ipv6, Join, NetworkSettings
 from solo5_systemd.settings.network_keys import HostPort, NetworkPolicy
 
 NETWORK = NetworkSettings(name=NetworkName("default"), bridge="solo5-default")

@@ -17,7 +17,7 @@ from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.task import task_options
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import convert
-from solo5_systemd.settings.hosts import hosts
+from solo5_systemd.settings.resolver import hosts
 from solo5_systemd.task.placeholders import COMMAND_LINE_MAX, expand, placeholders
 
 CPU_S = 3

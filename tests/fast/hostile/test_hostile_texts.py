@@ -17,10 +17,9 @@ from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import GuestNames, Lease, NetworkOverview, NicRequest, Request, mac_address
 from solo5_systemd.nomad.config.msgpack_values import seconds
 from solo5_systemd.nomad.workload.convert import name_of
-from solo5_systemd.settings.address_pool import ipv4_address
-from solo5_systemd.settings.hosts import host
+from solo5_systemd.settings.addresses import ipv4_address
 from solo5_systemd.settings.records import document, record
-from solo5_systemd.settings.resolver import hostname, name_server, resolver, search_domain
+from solo5_systemd.settings.resolver import host, hostname, name_server, resolver, search_domain
 from solo5_systemd.task.log_fields import labels
 from solo5_systemd.task.placeholders import expand
 from solo5_systemd.task.properties import SETTABLE, parse_property

@@ -11,10 +11,9 @@ from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.guest_limit_checks import check_limits, check_routes
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import NicRequest, Request
+from solo5_systemd.settings.addresses import ROUTES_MAX, is_within, overlapping, routes
 from solo5_systemd.settings.egress import egress
-from solo5_systemd.settings.guest_routes import ROUTES_MAX, is_within, overlapping, routes
-from solo5_systemd.settings.ipv6 import Ipv6
-from solo5_systemd.settings.network import NetworkSettings
+from solo5_systemd.settings.network import Ipv6, NetworkSettings
 from solo5_systemd.settings.network_keys import NetworkPolicy
 
 NETWORK = linked_network("default")

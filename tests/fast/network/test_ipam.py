@@ -30,9 +30,9 @@ from solo5_systemd.network.ipam import (
     tap_name,
 )
 from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest, Protocol, Reservation, mac_address
+from solo5_systemd.settings.addresses import address_range
 from solo5_systemd.settings.network import NO_NETWORK, NetworkSettings
 from solo5_systemd.settings.network_keys import NetworkPolicy
-from solo5_systemd.settings.reserved_addresses import address_range
 from solo5_systemd.settings.solo5_toml import parse_settings
 
 A = Reservation(task=TaskName("a"), leases=(LEASE,), ports=PORTS)

@@ -13,10 +13,9 @@ from solo5_systemd.network.derived_addresses import link_local, slaac_address, u
 from solo5_systemd.network.ipam import choose_network, free_addresses
 from solo5_systemd.network.ipam6 import advertised_servers, with_ipv6
 from solo5_systemd.network.model import IpAddress, MacAddress, Network, Reservation
-from solo5_systemd.settings.ipv6 import Ipv6
-from solo5_systemd.settings.network import DEFAULT_NETWORK, Join, NetworkSettings
+from solo5_systemd.settings.addresses import AddressRange, address_range
+from solo5_systemd.settings.network import DEFAULT_NETWORK, Ipv6, Join, NetworkSettings
 from solo5_systemd.settings.network_keys import NetworkPolicy
-from solo5_systemd.settings.reserved_addresses import AddressRange, address_range
 from solo5_systemd.settings.resolver import Resolver
 
 LOCAL = IPv6Network("fd12:3456:789a::/48")

@@ -11,8 +11,8 @@ from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.ipam import assign_leases, choose_network, free_addresses
 from solo5_systemd.network.joined import Link, check_macs, check_room, check_unpublished, usable_bridge, with_mtu
 from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest, PortRequest, Protocol, Reservation
+from solo5_systemd.settings.addresses import AddressRange
 from solo5_systemd.settings.network import Join, NetworkSettings
-from solo5_systemd.settings.reserved_addresses import AddressRange
 
 RANGE = IPv4Network("192.168.1.0/24")
 POOL = Join(pool=AddressRange(RANGE[200], RANGE[201]))

@@ -14,11 +14,11 @@ from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.lease_files import of_document, to_document
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Network
+from solo5_systemd.settings.addresses import AddressRange
 from solo5_systemd.settings.network import Join
 from solo5_systemd.settings.network_keys import CLOSED, HostPort, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
 from solo5_systemd.settings.records import document
-from solo5_systemd.settings.reserved_addresses import AddressRange
 
 RECORD = LeaseRecord(reservation=RESERVATION, state=LeaseState.ATTACHED, expires=77)
 POLICY = NetworkPolicy(

@@ -28,11 +28,10 @@ from solo5_systemd.network.model import (
     mac_address,
 )
 from solo5_systemd.networkd.overview import configured
-from solo5_systemd.settings.ipv6 import Ipv6
-from solo5_systemd.settings.network import Join, NetworkSettings
+from solo5_systemd.settings.addresses import address_range
+from solo5_systemd.settings.network import Ipv6, Join, NetworkSettings
 from solo5_systemd.settings.network_keys import CLOSED
 from solo5_systemd.settings.records import document, record
-from solo5_systemd.settings.reserved_addresses import address_range
 from solo5_systemd.settings.resolver import resolver
 
 T = TypeVar("T")

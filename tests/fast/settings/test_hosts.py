@@ -5,7 +5,7 @@ from ipaddress import IPv4Address, IPv6Address
 import pytest
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.settings.hosts import HOSTS_MAX, Host, host, hosts
+from solo5_systemd.settings.resolver import HOSTS_MAX, Host, host, hosts
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ import pytest
 from tests.fast.settings.test_settings_model import parse
 
 from solo5_systemd.base.errors import SettingsError
-from solo5_systemd.settings.ipv6 import Ipv6
-from solo5_systemd.settings.network import Join, NetworkSettings
-from solo5_systemd.settings.reserved_addresses import AddressRange
+from solo5_systemd.settings.addresses import AddressRange
+from solo5_systemd.settings.network import Ipv6, Join, NetworkSettings
 
 PREFIX = IPv6Network("2001:db8:1::/64")
 LAN = '[network.lan]\njoin = "br0"\n'

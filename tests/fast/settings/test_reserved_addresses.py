@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.fast.settings.test_settings_model import parse
 
 from solo5_systemd.base.errors import SettingsError
-from solo5_systemd.settings.reserved_addresses import AddressRange, address_range, is_reserved, number_within
+from solo5_systemd.settings.addresses import AddressRange, address_range, is_reserved, number_within
 
 
 def test_an_address_or_a_range_of_either_family_is_read() -> None:

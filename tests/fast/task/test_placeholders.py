@@ -10,9 +10,8 @@ from tests.support.fakes.tasks import LEASE, PORTS
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import Lease
-from solo5_systemd.settings.hosts import hosts
 from solo5_systemd.settings.network import NO_NETWORK
-from solo5_systemd.settings.resolver import Resolver
+from solo5_systemd.settings.resolver import Resolver, hosts
 from solo5_systemd.task.placeholders import (
     COMMAND_LINE_MAX,
     check_leased,

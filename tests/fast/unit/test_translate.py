@@ -8,8 +8,7 @@ from tests.support.fakes.tasks import LEASE
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, Target, TaskName, UnitKind
 from solo5_systemd.network.model import Reservation
-from solo5_systemd.settings.hosts import hosts
-from solo5_systemd.settings.resolver import Resolver
+from solo5_systemd.settings.resolver import Resolver, hosts
 from solo5_systemd.storage.archive import archive_disk
 from solo5_systemd.storage.model import ArchiveRequest, DiskRequest
 from solo5_systemd.task.properties import Property, TransientUnit, directive

@@ -26,8 +26,8 @@ from solo5_systemd.network.port_conflicts import PORTS_MAX
 from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.msgpack_values import Logging, Options, assignments, unpack
 from solo5_systemd.nomad.config.ready import Rule, parse_rule
-from solo5_systemd.settings.egress import EGRESS, Egress
-from solo5_systemd.settings.guest_routes import ROUTES, Routes
+from solo5_systemd.settings.addresses import Routes
+from solo5_systemd.settings.egress import Egress
 from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.settings.rate import UNLIMITED, Rate
 from solo5_systemd.settings.records import Type, document, entries, integer, record, text, texts
@@ -110,9 +110,9 @@ class NicOptions:
     ip6: IPv6Address | None = None
     mac: MacAddress | None = None
     ports: Annotated[tuple[PortLabel, ...], PORTS] = ()
-    egress: Annotated[Egress, EGRESS] = None
+    egress: Egress = None
     rate: Rate = UNLIMITED
-    routes: Annotated[Routes, ROUTES] = ()
+    routes: Routes = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from solo5_systemd.network.port_conflicts import PORTS_MAX, port_range
 from solo5_systemd.nomad.config.ready import GuestPort, no_address_error
 from solo5_systemd.nomad.config.task import PortLabel, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.settings.address_pool import host_address
+from solo5_systemd.settings.addresses import host_address
 from solo5_systemd.settings.network import NAMESPACE_NETWORK
 from solo5_systemd.task.workload import Publish
 
