@@ -12,8 +12,8 @@ from tests.contract.netns import link, run
 from tests.contract.netservice import Service
 
 from solo5_systemd.base.dependencies import EXIT_CONFIG
-from solo5_systemd.host import modules
-from solo5_systemd.host.modules import lacks_log, missing_modules
+from solo5_systemd.host import kernel
+from solo5_systemd.host.kernel import lacks_log, missing_modules
 from solo5_systemd.network.announcements import AnnouncedPackets
 from solo5_systemd.network.raw_netlink import NETLINK_NETFILTER, NLM_CREATE, NetlinkSocket
 
@@ -48,7 +48,7 @@ def test_the_error_of_a_missing_subsystem_is_that_of_this_kernel_for_one_that_no
     def absent() -> AnnouncedPackets:
         raise OSError(found[0], "Invalid argument")
 
-    monkeypatch.setattr(modules, "AnnouncedPackets", absent)
+    monkeypatch.setattr(kernel, "AnnouncedPackets", absent)
     assert lacks_log()
 
 

@@ -20,7 +20,6 @@ CRUMB = 50
 """Lines under which a module needs a reason in SMALL."""
 
 SMALL = {
-    "host/exec.py": "used apart from the rest of `host/`, by `run --scope` and by the scopes of the driver",
     "cgroup/control_files.py": "used by `cgroup/cgroupfs.py` and by the meter, which that imports where it is used",
     "cli/console_output.py": "used by two verbs",
     "cli/given_options.py": "one of the three languages of `task.settings.Values`",

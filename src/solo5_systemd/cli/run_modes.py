@@ -15,7 +15,7 @@ from solo5_systemd.cli.context import CommandContext, remove_existing
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.cli.task_output import lease_text, port_lines, reservation_json
 from solo5_systemd.engine.task import Task
-from solo5_systemd.host.exec import execute
+from solo5_systemd.host.tenders import execute
 from solo5_systemd.task.properties import directive
 from solo5_systemd.task.workload import StopSignal, Workload
 from solo5_systemd.unit.outcome import Ending, Outcome

@@ -1,15 +1,19 @@
-"""The search path of tenders, the ABI version of each tender, and the groups of the device nodes that it needs."""
+"""Tenders: their search path, the ABI version of each, its groups for device nodes, and how a process becomes one."""
 
 import asyncio
 import grp
 import os
 import re
+import resource
+import signal
 import stat
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
+from solo5_systemd.base import procfs
 from solo5_systemd.base.concurrency import reaped
 from solo5_systemd.base.errors import HostError, ImageError, NotFoundError
 from solo5_systemd.base.names import Target
@@ -80,10 +84,14 @@ class TenderPath:
         self._directories = directories
 
     async def security_modules(self) -> Collection[str]:
-        """Return those of `apparmor` and `selinux` that are enabled."""
-        from solo5_systemd.host.kernel import enabled_security_modules
-
-        return enabled_security_modules()
+        """Return those of `apparmor` and `selinux` that are enabled, by the files that systemd checks."""
+        found = []
+        with suppress(OSError):
+            if (procfs.SYS / "module/apparmor/parameters/enabled").read_bytes() == b"Y\n":
+                found.append("apparmor")
+        if (procfs.SYS / "fs/selinux/status").exists():
+            found.append("selinux")
+        return found
 
     async def find(self, target: Target, abi_version: int) -> Tender:
         """Return the first tender of this target and ABI version, and make the root directory of tasks.
@@ -183,3 +191,39 @@ async def _version(path: Path) -> str:
     except TimeoutError as error:
         raise HostError(f"{path} --version did not answer within {VERSION_TIMEOUT_S:g} seconds.") from error
     return output[:1024].replace(b"\0", b"").decode("utf-8", "replace").strip() or "nothing"
+
+
+IGNORED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
+"""The signals that Python ignores. A program inherits this through execve(2), and a tender that ignores SIGPIPE hangs
+with a dead main thread when the reader of its console exits."""
+
+
+def check_executable(program: str) -> None:
+    """Check that a program can be executed by this user.
+
+    Raises:
+        NotFoundError: it cannot.
+    """
+    if not os.access(program, os.X_OK):
+        raise _error(program, "no such program, or no permission")
+
+
+def execute(line: Sequence[str]) -> NoReturn:
+    """Replace this process by a command line, which writes no core file; the program is an absolute path.
+
+    Raises:
+        NotFoundError: execve(2) fails.
+    """
+    for number in IGNORED_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it would contain the guest's memory
+    try:
+        os.execv(line[0], [*line])  # noqa: S606 - no shell is meant
+    except OSError as error:
+        raise _error(line[0], error.strerror or "") from error
+
+
+def _error(program: str, reason: str) -> NotFoundError:
+    from solo5_systemd.base.dependencies import advice
+
+    return NotFoundError(f"{program} cannot be executed: {reason}.", advice(program))

@@ -53,9 +53,9 @@ EXECUTE = {
 """Functions of subprocess, asyncio and os that execute a program."""
 
 DETERMINED_LATER = {
-    ("host/exec.py", "line[0]"): "the tender, or nsenter or setpriv before it",
+    ("host/tenders.py", "line[0]"): "the tender, or nsenter or setpriv before it",
     ("host/tenders.py", "path"): "a tender",
-    ("host/filter_listing.py", "command"): "an iptables-save",
+    ("host/kernel.py", "command"): "an iptables-save",
     ("cli/remote.py", "line[0]"): "ssh, for -H alone, from PATH as for other tools of the operator's",
 }
 """Programs that are no constant, by file and expression: tenders have facts of their own."""

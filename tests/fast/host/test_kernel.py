@@ -10,9 +10,9 @@ from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base import procfs
 from solo5_systemd.base.names import NetworkName
-from solo5_systemd.host import filter_listing, kernel
+from solo5_systemd.host import kernel
 from solo5_systemd.host.checks import Kernel
-from solo5_systemd.host.kernel import enabled_security_modules, kvm_problem, numa_nodes, read_kernel
+from solo5_systemd.host.kernel import kvm_problem, numa_nodes, read_kernel
 from solo5_systemd.settings.network import Ipv6, NetworkSettings
 
 
@@ -103,13 +103,13 @@ def test_older_rules_count_where_they_are_used(
     names = root / "proc/net" / file
     names.parent.mkdir()
     names.write_text("filter\n")
-    monkeypatch.setattr(filter_listing, "_PROGRAMS", saving(tmp_path, program, ":FORWARD DROP [0:0]\n"))
+    monkeypatch.setattr(kernel, "_PROGRAMS", saving(tmp_path, program, ":FORWARD DROP [0:0]\n"))
     [found] = read_kernel(root, network).dropping_chains or ()
     assert found.remedy[0] == f"{remedy} -I FORWARD -i solo5-default -j ACCEPT"
     names.write_text("nat\n")
     assert read_kernel(root, network).dropping_chains == []
     names.write_text("filter\n")
-    monkeypatch.setattr(filter_listing, "_PROGRAMS", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(kernel, "_PROGRAMS", str(tmp_path / "nowhere"))
     assert read_kernel(root, network).dropping_chains == []
 
 
@@ -141,25 +141,6 @@ def test_kvm_is_usable_where_it_can_be_opened(tmp_path: Path, monkeypatch: pytes
     assert kvm_problem() == ""
     monkeypatch.setattr("os.open", failing(errno.EACCES))
     assert kvm_problem() == f"{node} cannot be opened: Permission denied."
-
-
-@pytest.mark.parametrize(
-    ("files", "enabled"),
-    [
-        ({}, ()),
-        ({"sys/module/apparmor/parameters/enabled": "N\n"}, ()),
-        ({"sys/module/apparmor/parameters/enabled": "Y\n"}, ("apparmor",)),
-        ({"sys/fs/selinux/status": ""}, ("selinux",)),
-    ],
-)
-def test_security_modules_are_those_that_systemd_uses(
-    tmp_path: Path, files: dict[str, str], enabled: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(procfs, "SYS", tmp_path / "sys")
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).write_text(text)
-    assert enabled_security_modules() == enabled
 
 
 def test_numa_nodes_have_their_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,17 +1,21 @@
 import asyncio
 import os
 import re
+import resource
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from solo5_systemd.base import procfs
 from solo5_systemd.base.errors import HostError, ImageError, NotFoundError, SettingsError
 from solo5_systemd.base.names import Target
 from solo5_systemd.host import tenders
-from solo5_systemd.host.tenders import TenderPath, groups_for
+from solo5_systemd.host.tenders import IGNORED_SIGNALS, TenderPath, execute, groups_for
 from solo5_systemd.unit.tender import LIBRARIES
 
 
@@ -224,3 +228,40 @@ async def test_a_file_that_is_no_program_is_named(path: TenderPath, tmp_path: Pa
     program.chmod(0o755)
     with pytest.raises(HostError, match=re.escape(f"{program} cannot be executed: Exec format error")):
         await path.find(Target.HVT, 2)
+
+
+@pytest.mark.parametrize(
+    ("files", "enabled"),
+    [
+        ({}, []),
+        ({"sys/module/apparmor/parameters/enabled": "N\n"}, []),
+        ({"sys/module/apparmor/parameters/enabled": "Y\n"}, ["apparmor"]),
+        ({"sys/fs/selinux/status": ""}, ["selinux"]),
+    ],
+)
+async def test_security_modules_are_those_that_systemd_uses(
+    tmp_path: Path, files: dict[str, str], enabled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(procfs, "SYS", tmp_path / "sys")
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    assert await TenderPath([]).security_modules() == enabled
+
+
+def test_what_python_ignores_is_ignored_no_more() -> None:
+    program = "from solo5_systemd.host.tenders import execute; execute(['/bin/cat', '/proc/self/status'])"
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    [ignored] = re.findall(r"SigIgn:\t([0-9a-f]{16})\n", done.stdout)
+    assert not [
+        number for number in IGNORED_SIGNALS if int(ignored, 16) & 1 << number - 1
+    ]  # of others, whoever runs this may
+
+
+def test_a_missing_program_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[tuple[int, tuple[int, int]]] = []
+    monkeypatch.setattr(tenders, "IGNORED_SIGNALS", ())  # by this very process, too
+    monkeypatch.setattr(resource, "setrlimit", lambda *limit: limits.append(limit))
+    with pytest.raises(NotFoundError, match="/nothing cannot be executed: No such file or directory"):
+        execute(["/nothing"])
+    assert limits == [(resource.RLIMIT_CORE, (0, 0))], "a core file would contain the guest's memory"

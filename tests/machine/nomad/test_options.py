@@ -22,7 +22,7 @@ from tests.machine.nomad.jobs import (
     unit,
 )
 
-from solo5_systemd.host.exec import IGNORED_SIGNALS
+from solo5_systemd.host.tenders import IGNORED_SIGNALS
 
 
 def scopes() -> list[str]:
