@@ -30,9 +30,9 @@ from solo5_systemd.network.nft_elements import TABLE, Ruleset, task_elements
 from solo5_systemd.network.nft_rules import tables
 from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.network.tap_counters import tap_alias
-from solo5_systemd.nomad.config.plugin import PluginConfig
+from solo5_systemd.nomad.plugin_config import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.task.start import _job_request
+from solo5_systemd.nomad.start import _job_request
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.task.properties import Property, TransientUnit

@@ -31,8 +31,8 @@ from solo5_systemd.cgroup.cgroupfs import CgroupFs
 from solo5_systemd.goplugin.rpc import service_handler
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.service import DriverService
-from solo5_systemd.nomad.stats.stream import StatsStreams, Ticker
-from solo5_systemd.nomad.task.registry import TaskEntry
+from solo5_systemd.nomad.stats import StatsStreams, Ticker
+from solo5_systemd.nomad.tasks import TaskEntry
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from tests.machine.conftest import GUESTS, Machine, eventually, sh
 from tests.machine.plugin import PLUGIN, configure, environment, method
 
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.nomad.workload import name_of
 
 COSTLY = "(?:(?=.*+)){400}[0-9]{9}"
 """Half a minute for a line of 4 KiB: repeated and possessive, of which libpcre2 counts no steps."""

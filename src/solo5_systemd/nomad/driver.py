@@ -7,15 +7,15 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 
 from solo5_systemd.base.errors import DependencyError, SettingsError, Solo5Error
-from solo5_systemd.nomad.config.plugin import REMOVE_NOTHING, PluginConfig, plugin_config
 from solo5_systemd.nomad.engine import EngineSession
-from solo5_systemd.nomad.events.stream import EventStream, ServiceSignals
+from solo5_systemd.nomad.events import EventStream, ServiceSignals
 from solo5_systemd.nomad.fingerprint import HEALTHY, Fingerprint, disabled, failed, fingerprint, response
-from solo5_systemd.nomad.gc import Housekeeping
+from solo5_systemd.nomad.housekeeping import Housekeeping
+from solo5_systemd.nomad.plugin_config import REMOVE_NOTHING, PluginConfig, plugin_config
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopology
-from solo5_systemd.nomad.stats.message import mhz_per_core
-from solo5_systemd.nomad.task.registry import TaskEntry, TaskRegistry
+from solo5_systemd.nomad.stats_messages import mhz_per_core
+from solo5_systemd.nomad.tasks import TaskEntry, TaskRegistry
 from solo5_systemd.task.properties import release_of
 
 _log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from solo5_systemd.nomad.config.plugin import PluginConfig
+from solo5_systemd.nomad.plugin_config import PluginConfig
 from solo5_systemd.settings.solo5_toml import Settings
 
 if TYPE_CHECKING:

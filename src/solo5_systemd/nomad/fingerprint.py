@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from solo5_systemd.base.names import Target
 from solo5_systemd.host.checks import Fact, Host, Verdict, cgroups, facts, filter_problem, filter_remedy, modules
 from solo5_systemd.image.manifest import SUPPORTED_ABI
-from solo5_systemd.nomad.config.plugin import WHERE, PluginConfig
+from solo5_systemd.nomad.plugin_config import WHERE, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.attribute_pb2 import Attribute
 from solo5_systemd.settings.solo5_toml import Settings

@@ -11,8 +11,8 @@ from typing import Annotated
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError
 from solo5_systemd.base.names import TaskName, UnitKind
-from solo5_systemd.nomad.config.msgpack_values import Logging
-from solo5_systemd.nomad.config.ready import ReadinessProbe
+from solo5_systemd.nomad.option_values import Logging
+from solo5_systemd.nomad.task_options import ReadinessProbe
 from solo5_systemd.settings.records import document, integer, record
 from solo5_systemd.settings.solo5_toml import LOG_NAMESPACE
 from solo5_systemd.unit.state import ActiveState, UnitState

@@ -16,9 +16,9 @@ from pathlib import PurePath
 from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus.peers import RETRY_INTERVAL_S
-from solo5_systemd.nomad.config.msgpack_values import Logging
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
+from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 
 READER_TIMEOUT_S = 5.0

@@ -1,18 +1,19 @@
 """The plugin process: Nomad launches it from its plugin_dir, and calls it over a Unix socket."""
 
 import asyncio
+import resource
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from ctypes import CDLL
 
 from solo5_systemd import __version__
 from solo5_systemd.goplugin.handshake import Handshake
 from solo5_systemd.goplugin.rpc import service_handler
 from solo5_systemd.goplugin.server import serve
 from solo5_systemd.nomad.driver import Driver
-from solo5_systemd.nomad.errors import to_failure
-from solo5_systemd.nomad.process import raise_nofile_limit, use_one_arena
 from solo5_systemd.nomad.proto import base_pb2, driver_pb2
-from solo5_systemd.nomad.service import BasePlugin, DriverService
+from solo5_systemd.nomad.service import BasePlugin, DriverService, to_failure
 
 HANDSHAKE = Handshake(
     cookie="NOMAD_PLUGIN_MAGIC_COOKIE",
@@ -23,6 +24,25 @@ HANDSHAKE = Handshake(
 
 THREADS = 64
 """Threads for file I/O: many, since a hanging file system blocks a thread for each of its files."""
+
+
+M_ARENA_MAX = -8
+"""mallopt(3)."""
+
+
+def use_one_arena() -> None:
+    """Let all threads allocate memory from one arena, where the C library is glibc.
+
+    With an arena for each, the threads for file I/O keep several MB that the others cannot use.
+    """
+    with suppress(AttributeError):
+        CDLL(None).mallopt(M_ARENA_MAX, 1)
+
+
+def raise_nofile_limit() -> None:
+    """Raise the soft RLIMIT_NOFILE to the hard one: statistics hold five file descriptors for each task."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def main() -> None:

@@ -13,18 +13,16 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.declared.readiness import ReadyLine
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.network.model import Endpoint
-from solo5_systemd.nomad.config.ready import GuestPort, OnLoss, ReadinessProbe, Rule
-from solo5_systemd.nomad.config.task import TaskOptions
-from solo5_systemd.nomad.events import messages
+from solo5_systemd.nomad import event_messages, ports
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.workload import ports
+from solo5_systemd.nomad.task_options import GuestPort, OnLoss, ReadinessProbe, Rule, TaskOptions
 from solo5_systemd.task.workload import STOP_TIMEOUT_S, StopSignal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from solo5_systemd.nomad.engine import EngineSession
-    from solo5_systemd.nomad.events.messages import TaskEvent
+    from solo5_systemd.nomad.event_messages import TaskEvent
     from solo5_systemd.nomad.wait import TaskEnd
     from solo5_systemd.unit.state import UnitState
 
@@ -78,7 +76,7 @@ async def wait_until_ready(
     try:
         found = await first_of(run, condition, deadline, ended)
     except TimeoutError as error:
-        last = messages.last_lines(await _last_lines(session, run.task))
+        last = event_messages.last_lines(await _last_lines(session, run.task))
         raise StartError(f"task was not ready within {deadline:g} s: {condition}: {error}.", last) from error
     if not isinstance(found, str):
         raise _ended_before(condition, found)
@@ -88,7 +86,7 @@ async def wait_until_ready(
 def _ended_before(condition: ReadyLine | Endpoint, end: "TaskEnd") -> Solo5Error:
     outcome = end.outcome
     error = StartError if outcome.clean or outcome.retry else InvalidRequestError
-    last = messages.last_lines(outcome.last_lines)
+    last = event_messages.last_lines(outcome.last_lines)
     return error(f"task ended before it was ready ({condition}): {outcome.sentence}.", last)
 
 
@@ -97,7 +95,7 @@ async def _last_lines(session: "EngineSession", name: TaskName) -> list[str]:
     with suppress(Solo5Error):  # the caller raises its own error, of which these lines are only a detail
         engine = session.engine
         task = await engine.task(name)
-        lines = engine.console(task, follow=False, last=messages.LAST_LINES)
+        lines = engine.console(task, follow=False, last=event_messages.LAST_LINES)
         return [line.message.decode("utf-8", "replace") async for line in lines]
     return []
 
@@ -144,14 +142,14 @@ class ReadinessWatch:
             self._lost_at = now
             await self._handle_loss(failure)
         elif not failure and before >= LOST_AFTER_PROBES:
-            self._publish(messages.ready_again(f"{self._probe} answers", now - self._lost_at))
+            self._publish(event_messages.ready_again(f"{self._probe} answers", now - self._lost_at))
 
     async def _handle_loss(self, failure: str) -> None:
         if await self._is_frozen():
             self._failed = 0  # a frozen guest cannot answer, and that is no loss
             return
         restart = self._probe.on_loss is OnLoss.RESTART
-        self._publish(messages.not_ready(str(self._probe), failure, restart=restart))
+        self._publish(event_messages.not_ready(str(self._probe), failure, restart=restart))
         if restart:
             self.stop_reason = f"{self._probe}: {failure}"
             with suppress(NoSuchTaskError):

@@ -5,11 +5,13 @@ A later driver process finds such a task by its unit, and can stop and measure i
 
 import asyncio
 import os
+import resource
 import subprocess
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import HostError
@@ -17,15 +19,19 @@ from solo5_systemd.base.names import TaskName, task_scope
 from solo5_systemd.engine.callbacks import StartCallbacks
 from solo5_systemd.engine.task import Task
 from solo5_systemd.host.tenders import check_executable
-from solo5_systemd.nomad.process import restore_limits
 from solo5_systemd.task.workload import Workload
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
 
+PROC = Path("/proc")
+
 SHELL = "/bin/sh"
 EXEC_AFTER_NEWLINE = 'read -r _ && exec "$@" </dev/null'
 """The script of a waiting child. At end of file, which is also the driver's death, it exits without the tender."""
+
+INITIAL_NOFILE = resource.getrlimit(resource.RLIMIT_NOFILE)
+"""The soft and hard RLIMIT_NOFILE that this process was started with; `plugin` raises its own."""
 
 
 class Child:
@@ -160,3 +166,20 @@ def _start(argv: Sequence[str], stdio: Sequence[int], descriptors: Sequence[int]
     with suppress(ProcessLookupError):
         restore_limits(child.pid)
     return child
+
+
+def restore_limits(pid: int) -> None:
+    """Set the limits of a child as systemd sets those of a service (systemd.exec(5)).
+
+    * RLIMIT_NOFILE as it was: the child may use select(2) (LimitNOFILE=).
+    * No core file: it would contain the guest's memory.
+    * No OOMScoreAdjust=: many units of the agent have -1000, with which the kernel finds no process to kill when a task
+      reaches its MemoryMax=.
+
+    Raises:
+        ProcessLookupError: the child has ended.
+    """
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, INITIAL_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError):
+        (PROC / str(pid) / "oom_score_adj").write_text("0", encoding="ascii")

@@ -6,18 +6,21 @@ set, since the agent dereferences them unchecked.
 
 from collections.abc import AsyncIterator
 
+import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, StartError, TakenError
+from solo5_systemd.goplugin.rpc import Failure
 from solo5_systemd.nomad import fingerprint
-from solo5_systemd.nomad.config.plugin import PLUGIN
-from solo5_systemd.nomad.config.task import TASK
 from solo5_systemd.nomad.driver import Driver
 from solo5_systemd.nomad.handle import encode
+from solo5_systemd.nomad.plugin_config import PLUGIN
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.stats.stream import StatsStreams
-from solo5_systemd.nomad.task.registry import TaskEntry
+from solo5_systemd.nomad.proto.recoverable_error_pb2 import RecoverableError
+from solo5_systemd.nomad.stats import StatsStreams
+from solo5_systemd.nomad.task_options import TASK
+from solo5_systemd.nomad.tasks import TaskEntry
 from solo5_systemd.nomad.wait import exit_error, exit_result
 
 NO_SHELL = (
@@ -210,3 +213,23 @@ def _timestamp(microseconds: int) -> Timestamp:
     stamp = Timestamp()
     stamp.FromMicroseconds(microseconds)
     return stamp
+
+
+RECOVERABLE = (HostError, TakenError, StartError)
+"""Errors of the host, of a name or resource in use, and of systemd. All others are errors of the job or its image,
+which a retry cannot change."""
+
+
+def to_failure(error: Exception) -> Failure | None:
+    """Return the gRPC status of an error; None: it is an internal error.
+
+    Nomad's client reads only the detail (plugins/drivers/client.go): a recoverable error is retried by the task's
+    restart policy, any other fails the task.
+    """
+    if not isinstance(error, Solo5Error):
+        return None
+    return Failure(
+        code=grpc.StatusCode.FAILED_PRECONDITION,
+        message=str(error),
+        details=(RecoverableError(recoverable=isinstance(error, RECOVERABLE)),),
+    )

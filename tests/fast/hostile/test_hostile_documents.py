@@ -19,9 +19,9 @@ from solo5_systemd.image.manifest import Memo
 from solo5_systemd.network import lease_files
 from solo5_systemd.network.lease_files import LeaseStore, of_document, read_lease_records, read_networks, to_document
 from solo5_systemd.network.model import LeaseRecord, Network
-from solo5_systemd.nomad.config.plugin import plugin_config
-from solo5_systemd.nomad.config.task import task_options
 from solo5_systemd.nomad.handle import decode
+from solo5_systemd.nomad.plugin_config import plugin_config
+from solo5_systemd.nomad.task_options import task_options
 from solo5_systemd.relay.state import ConsoleState
 from solo5_systemd.relay.state_files import StateFiles
 from solo5_systemd.settings.records import document, record

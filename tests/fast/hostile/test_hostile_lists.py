@@ -12,11 +12,11 @@ from tests.hostile.claim import value_or_refusal
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.nomad.config.msgpack_values import CONFIG_MAX_BYTES, LENGTH_MAX
-from solo5_systemd.nomad.config.plugin import PluginConfig
-from solo5_systemd.nomad.config.task import task_options
+from solo5_systemd.nomad.option_values import CONFIG_MAX_BYTES, LENGTH_MAX
+from solo5_systemd.nomad.plugin_config import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.workload import convert
+from solo5_systemd.nomad.task_options import task_options
+from solo5_systemd.nomad.workload import workload_of
 from solo5_systemd.settings.resolver import hosts
 from solo5_systemd.task.placeholders import COMMAND_LINE_MAX, expand, placeholders
 
@@ -63,7 +63,7 @@ def of_dispatcher(**config: Any) -> wire.TaskConfig:
 
 
 def workload(task: wire.TaskConfig) -> object:
-    return convert.workload(task, task_options(task.msgpack_driver_config), PluginConfig(), 8, {})
+    return workload_of(task, task_options(task.msgpack_driver_config), PluginConfig(), 8, {})
 
 
 @pytest.mark.parametrize("config", LISTS.values(), ids=LISTS)

@@ -15,8 +15,8 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import device_name, network_name, task_name
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import GuestNames, Lease, NetworkOverview, NicRequest, Request, mac_address
-from solo5_systemd.nomad.config.msgpack_values import seconds
-from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.nomad.option_values import seconds
+from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.settings.addresses import ipv4_address
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.settings.resolver import host, hostname, name_server, resolver, search_domain

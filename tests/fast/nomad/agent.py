@@ -8,7 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 from tests.fast.nomad.values import TASK_ID, packed, task_config
 
 from solo5_systemd.nomad.driver import Driver
-from solo5_systemd.nomad.events.stream import SETTLE_TIMEOUT_S
+from solo5_systemd.nomad.events import SETTLE_TIMEOUT_S
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.service import DriverService
 

@@ -13,9 +13,8 @@ from tests.support.fakes.backends import Machine
 
 from solo5_systemd.host import probe as probe_module
 from solo5_systemd.host.checks import Host
-from solo5_systemd.nomad import gc
+from solo5_systemd.nomad import housekeeping, tasks
 from solo5_systemd.nomad import wait as wait_module
-from solo5_systemd.nomad.task import registry
 from solo5_systemd.settings import files
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit import translate
@@ -34,9 +33,9 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     monkeypatch.setattr(engine, "Machine", lambda _connection, _settings: made)
     monkeypatch.setattr(probe_module, "probe", probe)
     monkeypatch.setattr(files, "CachedSettings", lambda: Settings)
-    monkeypatch.setattr(gc, "NETWORKS", tmp_path / "nomad.toml")
+    monkeypatch.setattr(housekeeping, "NETWORKS", tmp_path / "nomad.toml")
     monkeypatch.setattr(wait_module, "WATCH_INTERVAL_S", 0)
-    monkeypatch.setattr(registry, "RETRY_INTERVAL_S", 0)
+    monkeypatch.setattr(tasks, "RETRY_INTERVAL_S", 0)
     return made
 
 

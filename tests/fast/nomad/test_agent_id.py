@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.nomad import process as module
-from solo5_systemd.nomad.process import agent_id
+from solo5_systemd.nomad import start as module
+from solo5_systemd.nomad.start import agent_id
 
 
 @pytest.fixture(autouse=True)

@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.nomad import process
+from solo5_systemd.nomad import scope_tenders
 
 SCRIPT = """
 import resource, subprocess
 NOFILE = resource.RLIMIT_NOFILE
 resource.setrlimit(NOFILE, (64, 512))
-from solo5_systemd.nomad import process
-process.raise_nofile_limit()
+from solo5_systemd.nomad import plugin, scope_tenders
+plugin.raise_nofile_limit()
 child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
 inherited = resource.prlimit(child.pid, NOFILE)
-process.restore_limits(child.pid)
+scope_tenders.restore_limits(child.pid)
 print([resource.getrlimit(NOFILE), inherited, resource.prlimit(child.pid, NOFILE)])
 child.communicate()
 try:
-    process.restore_limits(child.pid)
+    scope_tenders.restore_limits(child.pid)
 except ProcessLookupError:
     print("ended")
 """
@@ -30,8 +30,8 @@ except ProcessLookupError:
 
 ARENAS = """
 import ctypes, threading
-from solo5_systemd.nomad import process
-process.use_one_arena()
+from solo5_systemd.nomad.plugin import use_one_arena
+use_one_arena()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
 libc.fclose.argtypes = [ctypes.c_void_p]
@@ -76,7 +76,7 @@ def test_a_child_writes_no_core_file_and_has_no_oom_score_of_the_agent(
     score.parent.mkdir()
     score.write_text("-1000")
     monkeypatch.setattr(resource, "prlimit", prlimit)
-    monkeypatch.setattr(process, "PROC", tmp_path)
-    process.restore_limits(os.getpid())
+    monkeypatch.setattr(scope_tenders, "PROC", tmp_path)
+    scope_tenders.restore_limits(os.getpid())
     assert limits[resource.RLIMIT_CORE] == (0, 0)
     assert score.read_text() == "0"

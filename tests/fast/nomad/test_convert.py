@@ -13,11 +13,10 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, UnitKind
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import MacAddress, NicRequest
-from solo5_systemd.nomad.config.msgpack_values import Logging
-from solo5_systemd.nomad.config.plugin import Defaults, PluginConfig
+from solo5_systemd.nomad.option_values import Logging
+from solo5_systemd.nomad.plugin_config import Defaults, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.workload import convert
-from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.nomad.workload import cpu_weight, image_candidates, logging_of, name_of, workload_of
 from solo5_systemd.settings.node_limits import Tenant
 from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
@@ -37,7 +36,7 @@ HOST = wire.NetworkIsolationSpec.HOST
 def workload(
     task: wire.TaskConfig, plugin: PluginConfig = PLUGIN, nodes: Mapping[int, str] = MappingProxyType({0: "0-7"})
 ) -> Workload:
-    return convert.workload(task, options_of(task), plugin, 8, nodes)
+    return workload_of(task, options_of(task), plugin, 8, nodes)
 
 
 def refusal(task: wire.TaskConfig, plugin: PluginConfig = PLUGIN) -> str:
@@ -253,7 +252,7 @@ def test_a_task_without_memory_is_refused(mb: int) -> None:
     ("shares", "weight"), [(0, 1), (1, 1), (100, 10), (500, 50), (100_000, 10_000), (1 << 40, 10_000)]
 )
 def test_megahertz_become_a_weight_that_systemd_takes(shares: int, weight: int) -> None:
-    assert convert.cpu_weight(shares) == weight
+    assert cpu_weight(shares) == weight
 
 
 @pytest.mark.parametrize(("part", "cpus"), [(0.25, 2.0), (1.0, 8.0), (0.0, None)])
@@ -313,7 +312,7 @@ def test_an_image_is_looked_for_in_the_task_directory_and_then_among_the_operato
 ) -> None:
     task = task_config(unikernel=unikernel)
     plugin = replace(PLUGIN, image_paths=("/srv/images", "/opt"))
-    assert convert.image_candidates(options_of(task), task, plugin) == candidates
+    assert image_candidates(options_of(task), task, plugin) == candidates
 
 
 def test_an_image_must_lie_below_what_nomad_brought_or_the_operator_offers() -> None:
@@ -438,7 +437,7 @@ def test_the_console_goes_where_operator_job_and_nomad_agree(
 ) -> None:
     task = task_config(logging=job)
     task.stdout_path = path
-    assert convert.logging_of(task, options_of(task), plugin) is logging
+    assert logging_of(task, options_of(task), plugin) is logging
 
 
 def test_a_group_with_a_network_of_its_own_has_its_namespace_and_its_name_servers() -> None:
@@ -455,7 +454,7 @@ def test_a_group_with_a_network_of_its_own_has_its_namespace_and_its_name_server
 
 def test_name_servers_of_a_job_reach_a_guest_by_dhcp() -> None:
     task = with_dns(servers=["9.9.9.9"])
-    made = convert.workload(task, options_of(task), PluginConfig(), 8, {}, {NetworkName("default")})
+    made = workload_of(task, options_of(task), PluginConfig(), 8, {}, {NetworkName("default")})
     assert made.resolver.servers == (IPv4Address("9.9.9.9"),)
     with pytest.raises(InvalidRequestError, match="or a network with dhcp = true"):
-        convert.workload(task, options_of(task), PluginConfig(), 8, {}, {NetworkName("other")})
+        workload_of(task, options_of(task), PluginConfig(), 8, {}, {NetworkName("other")})

@@ -1,6 +1,6 @@
 import pytest
 
-from solo5_systemd.nomad.config.msgpack_values import seconds
+from solo5_systemd.nomad.option_values import seconds
 
 
 @pytest.mark.parametrize(

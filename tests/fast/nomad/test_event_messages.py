@@ -6,8 +6,8 @@ import pytest
 from tests.support.fakes.images import planned
 from tests.support.fakes.tasks import LEASE
 
-from solo5_systemd.nomad.events import messages
-from solo5_systemd.nomad.events.messages import LAST_LINES, QUOTED_LINE_MAX, TaskEvent
+from solo5_systemd.nomad import event_messages
+from solo5_systemd.nomad.event_messages import LAST_LINES, QUOTED_LINE_MAX, TaskEvent
 
 END = TaskEvent(message="The guest aborted", annotations={"outcome": "aborted"})
 
@@ -17,7 +17,7 @@ END = TaskEvent(message="The guest aborted", annotations={"outcome": "aborted"})
     [("", "", "no devices"), ("service", "", "NIC service"), ("service", "storage", "NIC service, disk storage")],
 )
 def test_a_preflight_names_image_tender_memory_and_devices(nics: str, disks: str, devices: str) -> None:
-    message = messages.preflight_passed(planned(nics, disks)).message
+    message = event_messages.preflight_passed(planned(nics, disks)).message
     assert message == (
         "Preflight passed: web.hvt (555555555555) for hvt 0.12.1, ABI 2; "
         f"{22 if nics else 24} of 32 MiB for the guest; {devices}"
@@ -25,23 +25,23 @@ def test_a_preflight_names_image_tender_memory_and_devices(nics: str, disks: str
 
 
 def test_all_addresses_are_one_event_and_so_is_none() -> None:
-    event = messages.leases_attached([LEASE, LEASE])
+    event = event_messages.leases_attached([LEASE, LEASE])
     assert event.message == "; ".join(["NIC service has 10.89.0.2 in network default"] * 2)
     assert event.annotations["nic.service.address"] == "10.89.0.2/24"
-    event = messages.leases_attached([replace(LEASE, ipv4=None, gateway4=None)])
+    event = event_messages.leases_attached([replace(LEASE, ipv4=None, gateway4=None)])
     assert event.message == "NIC service has no leased address in network default"
     assert "nic.service.address" not in event.annotations
 
 
 def test_an_end_quotes_the_last_lines_and_no_more() -> None:
-    event = messages.with_last_lines(END, [str(number) for number in range(20)])
+    event = event_messages.with_last_lines(END, [str(number) for number in range(20)])
     assert event.message == "The guest aborted. Last console lines: “15”, “16”, “17”, “18”, “19”"
     assert event.message.count("“") == LAST_LINES
     assert event.annotations == END.annotations
 
 
 def test_an_end_without_last_words_quotes_nothing() -> None:
-    assert messages.with_last_lines(END, []) == END
+    assert event_messages.with_last_lines(END, []) == END
 
 
 @pytest.mark.parametrize(
@@ -56,4 +56,4 @@ def test_an_end_without_last_words_quotes_nothing() -> None:
     ],
 )
 def test_a_quoted_line_is_bounded_and_steers_no_terminal(line: str, shown: str) -> None:
-    assert messages.printable(line) == shown
+    assert event_messages.printable(line) == shown

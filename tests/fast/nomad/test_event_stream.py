@@ -7,8 +7,8 @@ from tests.fast.nomad.values import ALLOCATION, TASK_ID, task_config
 from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed, taken
 
-from solo5_systemd.nomad.events.messages import TaskEvent
-from solo5_systemd.nomad.events.stream import BUFFER_EVENTS, DELIVERY_TIMEOUT_S, SETTLE_TIMEOUT_S, EventStream
+from solo5_systemd.nomad.event_messages import TaskEvent
+from solo5_systemd.nomad.events import BUFFER_EVENTS, DELIVERY_TIMEOUT_S, SETTLE_TIMEOUT_S, EventStream
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 
 TASK = task_config()

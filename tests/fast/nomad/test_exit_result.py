@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from solo5_systemd.nomad.events.messages import exit_event
+from solo5_systemd.nomad.event_messages import exit_event
 from solo5_systemd.nomad.wait import exit_error, exit_result
 from solo5_systemd.storage.model import FailedDisk
 from solo5_systemd.unit.outcome import Ending, Outcome

@@ -9,7 +9,6 @@ from tests.fast.host.test_checks import GOOD, HVT, SPT, dependency
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.host.checks import AS_ROUTER, Host, Kernel
 from solo5_systemd.host.other_filters import DroppingChain
-from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.fingerprint import (
     HEALTHY,
     UNDETECTED,
@@ -20,6 +19,7 @@ from solo5_systemd.nomad.fingerprint import (
     fingerprint,
     response,
 )
+from solo5_systemd.nomad.plugin_config import PluginConfig
 from solo5_systemd.nomad.proto.attribute_pb2 import Attribute
 from solo5_systemd.settings.solo5_toml import Settings, parse_settings
 

@@ -11,8 +11,8 @@ from tests.support.fakes.background import Background
 from tests.support.fakes.tasks import running
 
 from solo5_systemd.base.names import TaskName, UnitKind
-from solo5_systemd.nomad.config.plugin import ForgottenTasksConfig
-from solo5_systemd.nomad.gc import ForgottenTasks
+from solo5_systemd.nomad.housekeeping import ForgottenTasks
+from solo5_systemd.nomad.plugin_config import ForgottenTasksConfig
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 LOST = TaskName("lost")

@@ -6,7 +6,7 @@ import pytest
 from tests.support.fakes.tasks import running
 
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.nomad.task.forgotten_tasks import Claims, ForgottenTask, forgotten_tasks
+from solo5_systemd.nomad.forgotten_tasks import Claims, ForgottenTask, forgotten_tasks
 from solo5_systemd.unit.state import UnitState
 
 HOME = "/var/lib/nomad/alloc"

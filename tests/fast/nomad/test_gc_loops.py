@@ -11,8 +11,8 @@ from tests.support.fakes.background import yields
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.nomad import gc as gc_module
-from solo5_systemd.nomad.config.plugin import ForgottenTasksConfig, GcConfig, PluginConfig
+from solo5_systemd.nomad import housekeeping
+from solo5_systemd.nomad.plugin_config import ForgottenTasksConfig, GcConfig, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.storage.model import FailedDisk, FullDiskChange
 
@@ -30,7 +30,7 @@ def on_cores(cgroup: str, cpus: str = "") -> wire.TaskConfig:
 @pytest.fixture
 def at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Periods that are over at once."""
-    monkeypatch.setattr(gc_module, "CPUSET_INTERVAL_S", 0)
+    monkeypatch.setattr(housekeeping, "CPUSET_INTERVAL_S", 0)
 
 
 async def begun(nomad: Agent) -> None:
@@ -144,7 +144,7 @@ async def test_disks_of_users_that_no_task_has_are_taken_back_when_the_driver_be
 async def test_a_full_disk_of_a_guest_that_goes_on_is_an_event_of_its_task(
     machine: Machine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gc_module, "SPACE_INTERVAL_S", 0)
+    monkeypatch.setattr(housekeeping, "SPACE_INTERVAL_S", 0)
     caplog.set_level("INFO")
     full = FailedDisk(disk="data", path="/srv/data.img", free=0)
     async with agent_of_a_task() as nomad:

@@ -13,10 +13,10 @@ from tests.fast.nomad.values import TASK_ID
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName, UnitKind, task_service
 from solo5_systemd.network.model import Protocol
-from solo5_systemd.nomad.config.msgpack_values import Logging
-from solo5_systemd.nomad.config.ready import OnLoss, ReadinessProbe
 from solo5_systemd.nomad.handle import VERSION, DriverState, decode, encode
-from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.nomad.option_values import Logging
+from solo5_systemd.nomad.task_options import OnLoss, ReadinessProbe
+from solo5_systemd.nomad.workload import name_of
 
 STATES = Path(__file__).parent / "states"
 RULE = ReadinessProbe(

@@ -4,8 +4,8 @@ import pytest
 from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.nomad.config.plugin import TIGHTENING as USUALLY_ALLOWED
-from solo5_systemd.nomad.workload.job_properties import USUAL, merged_properties
+from solo5_systemd.nomad.plugin_config import TIGHTENING as USUALLY_ALLOWED
+from solo5_systemd.nomad.workload import USUAL, merged_properties
 
 TIGHTENING = (*USUALLY_ALLOWED, "IOReadBandwidthMax")
 OPERATOR = (("TasksMax", "8"), ("IOReadBandwidthMax", "/dev/sda 10M"), ("SystemCallFilter", "~fork"))

@@ -11,7 +11,7 @@ from tests.fast.nomad.values import SCOPES, TASK_ID, Fifos, packed, task_config
 from tests.support.fakes.backends import Machine
 
 from solo5_systemd.base.names import task_scope, task_service
-from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.nomad.workload import name_of
 
 NAME = name_of(TASK_ID)
 

@@ -17,8 +17,8 @@ from solo5_systemd.base.errors import (
     StoreFullError,
     TakenError,
 )
-from solo5_systemd.nomad.errors import to_failure
 from solo5_systemd.nomad.proto.recoverable_error_pb2 import RecoverableError
+from solo5_systemd.nomad.service import to_failure
 
 TRY_AGAIN: set[type[Solo5Error]] = {HostError, DependencyError, StoreFullError, TakenError, StartError}
 NEVER: set[type[Solo5Error]] = {

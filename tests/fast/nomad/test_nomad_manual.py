@@ -12,14 +12,13 @@ from tests.support.fakes.tasks import LEASE, PORTS
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import UNREPAIRED, PortRequest, Protocol, Reservation, SleepChange
 from solo5_systemd.network.overtaken import Overtaken
-from solo5_systemd.nomad.config.plugin import PLUGIN, TIGHTENING, PluginConfig
-from solo5_systemd.nomad.config.ready import Rule
-from solo5_systemd.nomad.config.task import TASK
-from solo5_systemd.nomad.events import messages
-from solo5_systemd.nomad.events.messages import TaskEvent
-from solo5_systemd.nomad.events.stream import SLOW_START_S
+from solo5_systemd.nomad import event_messages
+from solo5_systemd.nomad.event_messages import TaskEvent
+from solo5_systemd.nomad.events import SLOW_START_S
 from solo5_systemd.nomad.fingerprint import fingerprint
+from solo5_systemd.nomad.plugin_config import PLUGIN, TIGHTENING, PluginConfig
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
+from solo5_systemd.nomad.task_options import TASK, Rule
 from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.task.placeholders import mirage, placeholders
@@ -86,23 +85,23 @@ TWO_NICS = Reservation(
     ),
 )
 EVENTS = [
-    messages.started("solo5-task-web.service", "4058f4bd"),
-    messages.slow_start("reserving addresses", SLOW_START_S[0]),
-    messages.ready("tcp 10.89.0.2:80 answers", 1.2),
-    messages.not_ready("tcp 10.89.0.2:80", "no answer within 2 s", restart=False),
-    messages.ready_again("tcp 10.89.0.2:80 answers", 12),
-    messages.network_repaired(f"{UNREPAIRED}{TAKEN}"),
-    messages.network_repaired("another program changed nftables: tables ip solo5 and bridge solo5 are rebuilt"),
-    messages.sleep_changed(SleepChange(task=TaskName("web"), asleep=True, reason="no packet for its idle time")),
-    messages.sleep_changed(
+    event_messages.started("solo5-task-web.service", "4058f4bd"),
+    event_messages.slow_start("reserving addresses", SLOW_START_S[0]),
+    event_messages.ready("tcp 10.89.0.2:80 answers", 1.2),
+    event_messages.not_ready("tcp 10.89.0.2:80", "no answer within 2 s", restart=False),
+    event_messages.ready_again("tcp 10.89.0.2:80 answers", 12),
+    event_messages.network_repaired(f"{UNREPAIRED}{TAKEN}"),
+    event_messages.network_repaired("another program changed nftables: tables ip solo5 and bridge solo5 are rebuilt"),
+    event_messages.sleep_changed(SleepChange(task=TaskName("web"), asleep=True, reason="no packet for its idle time")),
+    event_messages.sleep_changed(
         SleepChange(task=TaskName("web"), asleep=False, reason="TCP 192.0.2.9:41234 to 10.89.0.2:80")
     ),
-    messages.lines_dropped(12),
-    messages.signal_not_sent("SIGHUP"),
-    messages.leases_attached([LEASE]),
-    *messages.port_limits([Publish(host_port=80, port=80)], None),
-    *messages.port_limits([], TWO_NICS),
-    *messages.unused_name_servers(
+    event_messages.lines_dropped(12),
+    event_messages.signal_not_sent(1),
+    event_messages.leases_attached([LEASE]),
+    *event_messages.port_limits([Publish(host_port=80, port=80)], None),
+    *event_messages.port_limits([], TWO_NICS),
+    *event_messages.unused_name_servers(
         Workload(name=TaskName("web"), image="/srv/app", namespace="/run/a", resolver=resolver(["9.9.9.9"], ["lan"]))
     ),
 ]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 from tests.support.doc_tables import missing
 
-from solo5_systemd.nomad.config.plugin import PLUGIN
+from solo5_systemd.nomad.plugin_config import PLUGIN
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
 
 CONFIGURATION = "machine/nomad/test_configuration.py"

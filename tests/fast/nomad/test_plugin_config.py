@@ -10,8 +10,8 @@ from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.names import NetworkName, Target, UnitKind
-from solo5_systemd.nomad.config.msgpack_values import Logging
-from solo5_systemd.nomad.config.plugin import (
+from solo5_systemd.nomad.option_values import Logging
+from solo5_systemd.nomad.plugin_config import (
     TIGHTENING,
     Defaults,
     ForgottenTasksConfig,

@@ -8,10 +8,10 @@ from tests.support.fakes.backends import Machine
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import task_service
 from solo5_systemd.engine import gc
-from solo5_systemd.nomad.config.plugin import GcConfig, PluginConfig
-from solo5_systemd.nomad.gc import remove_orphaned
-from solo5_systemd.nomad.task import registry
-from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.nomad import tasks
+from solo5_systemd.nomad.housekeeping import remove_orphaned
+from solo5_systemd.nomad.plugin_config import GcConfig, PluginConfig
+from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.unit.state import MainCode
 
 KEEPING = PluginConfig(gc=GcConfig(tasks=False))
@@ -49,7 +49,7 @@ async def test_task_is_destroyed_though_its_earlier_runs_cannot_be_listed(
 
     async with agent() as nomad:
         nomad.driver.config = KEEPING
-        monkeypatch.setattr(registry, "_remove_earlier", refused)
+        monkeypatch.setattr(tasks, "_remove_earlier", refused)
         unit = await run(nomad, machine, 1)
         assert machine.units.loaded.keys() == {unit}
         assert nomad.driver.tasks.claims().names == frozenset()

@@ -13,10 +13,9 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.declared.readiness import PATTERN_MAX, ReadyLine
 from solo5_systemd.network.model import Endpoint, Protocol, Reservation
-from solo5_systemd.nomad.config.msgpack_values import Options
-from solo5_systemd.nomad.config.ready import GuestPort, OnLoss, ReadinessProbe, Rule, parse_rule
-from solo5_systemd.nomad.config.task import task_options
-from solo5_systemd.nomad.workload import ports
+from solo5_systemd.nomad import ports
+from solo5_systemd.nomad.option_values import Options
+from solo5_systemd.nomad.task_options import GuestPort, OnLoss, ReadinessProbe, Rule, parse_rule, task_options
 from solo5_systemd.settings.records import document, record
 
 HTTP = GuestPort(protocol=Protocol.TCP, name="http")

@@ -7,9 +7,9 @@ import pytest
 from tests.fast.nomad.values import packed
 
 from solo5_systemd.base.errors import Solo5Error
-from solo5_systemd.nomad.config.plugin import PLUGIN, plugin_config
-from solo5_systemd.nomad.config.task import TASK, task_options
+from solo5_systemd.nomad.plugin_config import PLUGIN, plugin_config
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
+from solo5_systemd.nomad.task_options import TASK, task_options
 
 SCHEMAS = pytest.mark.parametrize("schema", [PLUGIN, TASK], ids=["plugin", "task"])
 TYPES = {"string", "list(string)", "number", "bool"}

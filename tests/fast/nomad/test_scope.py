@@ -25,10 +25,9 @@ from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Task
 from solo5_systemd.host.tenders import IGNORED_SIGNALS
 from solo5_systemd.nomad import scope_tenders
-from solo5_systemd.nomad.process import INITIAL_NOFILE
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.scope_tenders import ScopeChildren
-from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.nomad.scope_tenders import INITIAL_NOFILE, ScopeChildren
+from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit import translate

@@ -7,12 +7,12 @@ from tests.support.fakes.backends import Machine
 
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.base.names import task_service
-from solo5_systemd.nomad.config.plugin import PLUGIN
-from solo5_systemd.nomad.config.task import TASK
+from solo5_systemd.nomad.plugin_config import PLUGIN
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.service import BasePlugin
-from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.nomad.task_options import TASK
+from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.unit.state import MainCode
 
 UNIT = task_service(name_of(TASK_ID))

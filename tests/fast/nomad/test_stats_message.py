@@ -8,7 +8,7 @@ from solo5_systemd.cgroup.usage import Cpu, Memory, Usage
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopology
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopologyCore as Core
-from solo5_systemd.nomad.stats.message import cpu_part, head, memory_part, mhz_per_core, timestamp
+from solo5_systemd.nomad.stats_messages import cpu_part, head, memory_part, mhz_per_core, timestamp
 
 _Cpu, _Memory = wire.CPUUsage, wire.MemoryUsage
 CPU = Cpu(total=3_000_000, user=2_000_000, system=1_000_000, throttled_periods=4, throttled=500)

@@ -12,11 +12,11 @@ from tests.support.fakes.clock import passed
 
 from solo5_systemd.base.errors import NoSuchTaskError
 from solo5_systemd.base.names import task_service
-from solo5_systemd.nomad.config.plugin import PluginConfig
+from solo5_systemd.nomad import stats_messages
+from solo5_systemd.nomad.plugin_config import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopology, ClientTopologyCore
-from solo5_systemd.nomad.stats import message
-from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.unit.state import MainCode
 
 pytestmark = pytest.mark.leaps
@@ -54,7 +54,7 @@ async def test_an_idle_guest_costs_no_message(machine: Machine, monkeypatch: pyt
         return b""
 
     for part in ("memory_part", "cpu_part"):
-        monkeypatch.setattr(message, part, partial(counted, part))
+        monkeypatch.setattr(stats_messages, part, partial(counted, part))
     async with agent() as nomad:
         nomad.driver.config = QUICK
         await nomad.start(task_config())

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
 
-from solo5_systemd.nomad.stats.stream import Ticker
+from solo5_systemd.nomad.stats import Ticker
 
 
 class Clock(asyncio.SelectorEventLoop):

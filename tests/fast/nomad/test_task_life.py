@@ -17,7 +17,7 @@ from solo5_systemd.base.names import TaskName, task_service
 from solo5_systemd.nomad import handle, logs
 from solo5_systemd.nomad.logs import DRAIN_TIMEOUT_S
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.unit.state import MainCode
 
 NAME = name_of(TASK_ID)
@@ -177,7 +177,8 @@ async def test_a_stop_or_destroy_of_an_unknown_task_succeeds(machine: Machine) -
 
 
 @pytest.mark.parametrize(
-    "signal, sent", [("SIGINT", [(UNIT, 2, False)]), ("", []), ("SIGTERM", []), ("SIGKILL", [(UNIT, 9, True)])]
+    "signal, sent",
+    [("SIGINT", [(UNIT, 2, False)]), ("", []), ("SIGTERM", []), ("SIGUSR1", []), ("SIGKILL", [(UNIT, 9, True)])],
 )
 async def test_a_task_is_stopped_by_the_signal_that_its_job_names(
     machine: Machine, signal: str, sent: list[tuple[str, int, bool]]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.fast.nomad.values import ALLOCATION, TASK_ID
 
 from solo5_systemd.base.names import task_name, task_of_unit, task_service
-from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.nomad.workload import name_of
 
 
 def test_a_name_tells_people_the_task_and_the_allocation() -> None:

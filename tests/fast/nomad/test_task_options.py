@@ -15,8 +15,8 @@ from solo5_systemd.base.errors import DependencyError, InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName, Target, TaskName, UnitKind
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import MacAddress, Protocol
-from solo5_systemd.nomad.config.msgpack_values import CONFIG_MAX_BYTES, DEPTH_MAX, Logging
-from solo5_systemd.nomad.config.task import DiskOptions, NicOptions, PortLabel, TaskOptions, task_options
+from solo5_systemd.nomad.option_values import CONFIG_MAX_BYTES, DEPTH_MAX, Logging
+from solo5_systemd.nomad.task_options import DiskOptions, NicOptions, PortLabel, TaskOptions, task_options
 from solo5_systemd.settings.egress import destination
 from solo5_systemd.settings.rate import Rate
 from solo5_systemd.task.workload import Workload

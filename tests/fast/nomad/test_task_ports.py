@@ -12,11 +12,11 @@ from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation
-from solo5_systemd.nomad.config.ready import GuestPort, OnLoss, ReadinessProbe
-from solo5_systemd.nomad.events import messages
+from solo5_systemd.nomad import event_messages
+from solo5_systemd.nomad.ports import endpoint, guest_address, network_override, publish, taken_by_sibling
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.workload.convert import name_of
-from solo5_systemd.nomad.workload.ports import endpoint, guest_address, network_override, publish, taken_by_sibling
+from solo5_systemd.nomad.task_options import GuestPort, OnLoss, ReadinessProbe
+from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.settings.network import NAMESPACE_NETWORK
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.task.workload import Publish
@@ -161,7 +161,7 @@ def test_services_register_the_nic_that_the_ports_lead_to(
     assert override is not None
     assert (override.addr, dict(override.port_map), override.auto_advertise) == (address, {"http": 80}, False)
     assert guest_address(held) == wire.NetworkOverride(addr=address)
-    assert list(messages.port_limits((), held)) == []
+    assert list(event_messages.port_limits((), held)) == []
 
 
 def test_no_address_is_registered_where_ports_lead_to_several_nics() -> None:
@@ -169,7 +169,7 @@ def test_no_address_is_registered_where_ports_lead_to_several_nics() -> None:
     held = reservation("service", "lab", ports=("lab", "service"))
     assert network_override(held, task, options_of(task)) is None
     assert guest_address(held) is None
-    [event] = messages.port_limits((), held)
+    [event] = event_messages.port_limits((), held)
     assert "NICs service, lab have published ports," in event.message
 
 

@@ -16,10 +16,10 @@ from solo5_systemd.engine import probe
 from solo5_systemd.engine import ready as engine_ready
 from solo5_systemd.network.model import Endpoint
 from solo5_systemd.nomad import handle, readiness
-from solo5_systemd.nomad.config.ready import OnLoss
-from solo5_systemd.nomad.errors import to_failure
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.nomad.service import to_failure
+from solo5_systemd.nomad.task_options import OnLoss
+from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.unit.state import MainCode
 
 pytestmark = pytest.mark.leaps

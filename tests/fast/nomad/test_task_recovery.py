@@ -12,9 +12,9 @@ from tests.support.fakes.background import Background, yields
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, SettingsError, Solo5Error
 from solo5_systemd.base.names import task_service
+from solo5_systemd.nomad import tasks
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.task import registry
-from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.settings import files
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit.state import MainCode
@@ -94,7 +94,7 @@ async def test_a_task_that_ended_meanwhile_gives_its_true_end(machine: Machine, 
 async def test_a_recovered_task_that_cannot_be_removed_says_why_and_can_be_later(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "REMOVE_TIMEOUT_S", 0)
+    monkeypatch.setattr(tasks, "REMOVE_TIMEOUT_S", 0)
     machine.units.end(UNIT, MainCode.EXITED, 0)
     async with agent() as nomad:
         await nomad.recover(handle)
@@ -162,7 +162,7 @@ async def test_another_run_under_the_same_name_is_not_adopted(machine: Machine, 
 async def test_a_task_of_an_earlier_boot_is_not_adopted(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "boot_id", lambda: "the next one")
+    monkeypatch.setattr(tasks, "boot_id", lambda: "the next one")
     async with agent() as nomad:
         with pytest.raises(NoSuchTaskError, match="ended with the previous boot of the host"):
             await nomad.recover(handle)
@@ -179,7 +179,7 @@ async def test_a_damaged_handle_is_reported(machine: Machine, handle: wire.TaskH
 async def test_an_outage_is_waited_for_since_an_error_would_end_a_task_that_runs(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    monkeypatch.setattr(registry, "RETRY_INTERVAL_S", 0)
+    monkeypatch.setattr(tasks, "RETRY_INTERVAL_S", 0)
     machine.steps.errors[step] = HostError("systemd returned the D-Bus error NoReply.")
     async with agent() as nomad, Background(nomad.recover(handle)) as recovery:
         await yields(200)
@@ -192,8 +192,8 @@ async def test_an_outage_is_waited_for_since_an_error_would_end_a_task_that_runs
 async def test_an_outage_without_an_end_is_reported_once_for_all(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "RECOVER_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(registry, "RETRY_INTERVAL_S", 0.01)
+    monkeypatch.setattr(tasks, "RECOVER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(tasks, "RETRY_INTERVAL_S", 0.01)
     machine.steps.errors["current"] = HostError("the system bus does not answer.")
     async with agent() as nomad:
         with pytest.raises(HostError):

@@ -7,14 +7,21 @@ from tests.support.fakes.backends import Machine
 
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError
 from solo5_systemd.base.names import task_service
-from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.unit.state import MainCode
 
 UNIT = task_service(name_of(TASK_ID))
 
 
 @pytest.mark.parametrize(
-    "signal, sent", [("SIGINT", (UNIT, 2, False)), ("term", (UNIT, 15, False)), ("9", (UNIT, 9, True))]
+    "signal, sent",
+    [
+        ("SIGINT", (UNIT, 2, False)),
+        ("term", (UNIT, 15, False)),
+        ("15", (UNIT, 15, False)),
+        ("9", (UNIT, 9, True)),
+        (" SIGKILL ", (UNIT, 9, True)),
+    ],
 )
 async def test_a_signal_that_a_tender_knows_is_sent(machine: Machine, signal: str, sent: tuple[str, int, bool]) -> None:
     machine.units.heeds = ()
@@ -25,23 +32,35 @@ async def test_a_signal_that_a_tender_knows_is_sent(machine: Machine, signal: st
 
 async def test_stop_and_continue_freeze_and_thaw_and_are_events(machine: Machine) -> None:
     async with agent_of_a_task() as nomad:
-        await nomad.signal("SIGSTOP")
+        await nomad.signal("19")
         assert machine.units.loaded[UNIT].frozen
-        await nomad.signal("SIGCONT")
+        await nomad.signal("cont")
         assert not machine.units.loaded[UNIT].frozen
         events = await nomad.messages()
     assert events[-2:] == ["Frozen by SIGSTOP, until SIGCONT", "Thawed by SIGCONT"]
     assert machine.units.sent == []
 
 
-async def test_a_signal_that_would_kill_the_tender_is_an_event_and_not_sent(machine: Machine) -> None:
+@pytest.mark.parametrize(
+    "signal, known_as",
+    [("SIGHUP", "SIGHUP"), ("usr1", "SIGUSR1"), ("3", "SIGQUIT"), ("SIGRTMIN", "SIGRTMIN"), ("40", "signal 40")],
+)
+async def test_a_signal_that_would_kill_the_tender_is_an_event_and_not_sent(
+    machine: Machine, signal: str, known_as: str
+) -> None:
     """On an error Nomad would fail a task whose template has this `change_signal`."""
     async with agent_of_a_task() as nomad:
-        await nomad.signal("SIGHUP")
+        await nomad.signal(signal)
         events = await nomad.messages()
-        with pytest.raises(InvalidRequestError, match="signal 'SIGRELOAD' does not exist"):
-            await nomad.signal("SIGRELOAD")
-    assert events[-1].startswith("SIGHUP was not sent: a unikernel has no signal handlers")
+    assert events[-1].startswith(f"{known_as} was not sent: a unikernel has no signal handlers")
+    assert machine.units.sent == []
+
+
+@pytest.mark.parametrize("text", ["", "SIGRELOAD", "0", "-9", "99", "²", "TERM\0"], ids=repr)
+async def test_what_is_no_signal_is_refused_with_those_there_are(machine: Machine, text: str) -> None:
+    async with agent_of_a_task() as nomad:
+        with pytest.raises(InvalidRequestError, match="does not exist.*SIGINT, SIGTERM and SIGKILL end a unikernel"):
+            await nomad.signal(text)
     assert machine.units.sent == []
 
 

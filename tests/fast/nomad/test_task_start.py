@@ -13,10 +13,10 @@ from tests.support.fakes.images import stored
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, StartError, TakenError
 from solo5_systemd.base.names import task_service
-from solo5_systemd.nomad.errors import to_failure
+from solo5_systemd.nomad import start
 from solo5_systemd.nomad.handle import decode
-from solo5_systemd.nomad.task import start
-from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.nomad.service import to_failure
+from solo5_systemd.nomad.workload import name_of
 
 UNIT = task_service(name_of(TASK_ID))
 NOTHING: tuple[set[str], set[str]] = (set(), set())

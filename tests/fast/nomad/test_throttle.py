@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solo5_systemd.nomad.events.messages import TaskEvent
-from solo5_systemd.nomad.events.stream import BURST, REFILL_INTERVAL_S, Throttle
+from solo5_systemd.nomad.event_messages import TaskEvent
+from solo5_systemd.nomad.events import BURST, REFILL_INTERVAL_S, Throttle
 
 
 def event(text: object) -> TaskEvent:

@@ -8,10 +8,11 @@ from tests.fast.nomad.values import ALLOCATION, task_config
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.nomad.config.plugin import PluginConfig
-from solo5_systemd.nomad.config.task import DiskOptions, task_options
+from solo5_systemd.nomad import volumes
+from solo5_systemd.nomad.plugin_config import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.workload import convert, volumes
+from solo5_systemd.nomad.task_options import DiskOptions, task_options
+from solo5_systemd.nomad.workload import workload_of
 from solo5_systemd.settings.node_limits import tenant
 from solo5_systemd.storage.model import DiskRequest, NewFile
 
@@ -34,7 +35,7 @@ def task(*mounts: wire.Mount, **blocks: Mapping[str, object]) -> wire.TaskConfig
 
 def disks(made: wire.TaskConfig) -> list[DiskRequest]:
     options = task_options(made.msgpack_driver_config)
-    return list(convert.workload(made, options, PluginConfig(), 2, {}).disks)
+    return list(workload_of(made, options, PluginConfig(), 2, {}).disks)
 
 
 def refusal(made: wire.TaskConfig) -> str:

@@ -9,9 +9,9 @@ from tests.support.fakes.background import Background
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.nomad import wait as wait_module
-from solo5_systemd.nomad.config.msgpack_values import Logging
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
+from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.scope_tenders import ScopeChildren
 from solo5_systemd.nomad.wait import ExitWaiter
 from solo5_systemd.unit.state import ActiveState, UnitState

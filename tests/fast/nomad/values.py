@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import msgpack
 
-from solo5_systemd.nomad.config.task import TaskOptions, task_options
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.task_options import TaskOptions, task_options
 
 ALLOCATION = "3fa85f64-5717-4562-b3fc-2c963f66afa6"
 TASK_ID = f"{ALLOCATION}/web/9c1185a5"

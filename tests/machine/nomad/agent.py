@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from tests.machine.conftest import GUESTS, eventually, ok, sh, unit_property
 
-from solo5_systemd.nomad.config.plugin import TIGHTENING
+from solo5_systemd.nomad.plugin_config import TIGHTENING
 from solo5_systemd.task.properties import missing_controllers
 
 T = TypeVar("T")

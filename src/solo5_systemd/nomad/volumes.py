@@ -11,8 +11,8 @@ from dataclasses import replace
 from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.sanitize import MAX_NAME, bounded
-from solo5_systemd.nomad.config.task import DiskOptions, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.task_options import DiskOptions, TaskOptions
 from solo5_systemd.storage.model import DiskRequest, NewFile
 
 IMAGE = "disk.img"

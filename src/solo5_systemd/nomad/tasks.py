@@ -7,40 +7,37 @@ rest from RecoverTask. A driver without an entry can still stop and destroy, sin
 import asyncio
 import logging
 import posixpath
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from signal import Signals
 
 from solo5_systemd.base.concurrency import KeyedLocks, retry
-from solo5_systemd.base.errors import HostError, NoSuchTaskError, Solo5Error, TakenError
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.base.procfs import boot_id
 from solo5_systemd.base.sanitize import name_for_unit
 from solo5_systemd.bus.peers import RETRY_INTERVAL_S
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.network.model import Reservation
-from solo5_systemd.nomad import logs
-from solo5_systemd.nomad.config.msgpack_values import Logging
-from solo5_systemd.nomad.config.plugin import PluginConfig
+from solo5_systemd.nomad import event_messages, logs, ports
 from solo5_systemd.nomad.engine import EngineSession
-from solo5_systemd.nomad.events import messages
-from solo5_systemd.nomad.events.messages import TaskEvent
-from solo5_systemd.nomad.events.stream import EventStream
+from solo5_systemd.nomad.event_messages import TaskEvent
+from solo5_systemd.nomad.events import EventStream
+from solo5_systemd.nomad.forgotten_tasks import Claims
 from solo5_systemd.nomad.handle import DriverState, verify
 from solo5_systemd.nomad.handle import decode as decode_state
 from solo5_systemd.nomad.logs import LogReattacher
-from solo5_systemd.nomad.process import agent_id
+from solo5_systemd.nomad.option_values import Logging
+from solo5_systemd.nomad.plugin_config import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.readiness import ReadinessWatch
 from solo5_systemd.nomad.scope_tenders import ScopeChildren
-from solo5_systemd.nomad.task import signals
-from solo5_systemd.nomad.task.forgotten_tasks import Claims
-from solo5_systemd.nomad.task.start import StartedTask, TaskStarter, sibling_conflict
+from solo5_systemd.nomad.start import StartedTask, TaskStarter, agent_id, sibling_conflict
 from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
-from solo5_systemd.nomad.workload import ports
-from solo5_systemd.nomad.workload.convert import name_of, stem
+from solo5_systemd.nomad.workload import name_of, stem
+from solo5_systemd.task.quantities import signal_number
 from solo5_systemd.task.workload import StopSignal
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.unit.state import UnitState
@@ -50,6 +47,9 @@ REMOVE_TIMEOUT_S = 30.0
 
 RECOVER_TIMEOUT_S = 60.0
 """Seconds that PID 1 or the bus may be unreachable. If RecoverTask fails, Nomad ends a task that runs."""
+
+STOP_SIGNALS: Mapping[int, StopSignal] = {Signals.SIGINT: StopSignal.INT, Signals.SIGTERM: StopSignal.TERM}
+"""The values of `kill_signal` that stop a tender cleanly."""
 
 _log = logging.getLogger(__name__)
 
@@ -176,7 +176,7 @@ class TaskRegistry:
             end = _with_stop_reason(end, watch.stop_reason)
         await logs.drain(self._session, state.task, state.logging)
         await self._events.publish_last(
-            config, messages.with_last_lines(messages.exit_event(end.outcome), end.outcome.last_lines)
+            config, event_messages.with_last_lines(event_messages.exit_event(end.outcome), end.outcome.last_lines)
         )
         return end
 
@@ -217,8 +217,8 @@ class TaskRegistry:
         """
         if self._is_over(task_id):
             return
-        name, stop_signal = name_of(task_id), signals.stop_signal(signal)
-        if stop_signal is None and not signals.is_kill(signal):
+        name, number = name_of(task_id), signal_number(signal or "SIGTERM")
+        if number not in (*STOP_SIGNALS, Signals.SIGKILL):
             sentence = f"kill_signal {signal} does not stop a tender: SIGTERM is sent instead"
             self.publish(name, TaskEvent(message=sentence))
         engine = self._session.engine
@@ -228,8 +228,8 @@ class TaskRegistry:
             await engine.stop_only(
                 name,
                 run=entry.run if entry else None,
-                signal=stop_signal or StopSignal.TERM,
-                timeout_s=0 if signals.is_kill(signal) else timeout_s,
+                signal=STOP_SIGNALS.get(number, StopSignal.TERM),
+                timeout_s=0 if number == Signals.SIGKILL else timeout_s,
             )
 
     async def destroy(self, task_id: str, *, force: bool, keep: bool = False) -> None:
@@ -293,25 +293,32 @@ class TaskRegistry:
     async def signal(self, task_id: str, signal: str) -> None:
         """Send a signal, or freeze or thaw the task; any other signal is only an event.
 
+        SIGSTOP and SIGCONT stand for the cgroup freezer: a stopped tender's guest clock would run on. A unikernel has
+        no signal handlers, so the default action of any other signal would kill its tender. That is no error, since
+        Nomad fails a task whose template cannot send its `change_signal`.
+
         Raises:
             InvalidRequestError: there is no such signal.
             NoSuchTaskError: there is no such task.
         """
-        name = self.entry(task_id).state.task
-        action = signals.action(signal)
-        if action is None:
-            self.publish(name, messages.signal_not_sent(signals.name(signal)))
-            return
+        name, number = self.entry(task_id).state.task, signal_number(signal)
+        if not number:
+            raise InvalidRequestError(
+                f"signal {signal!r} does not exist: expected a name or number of signal(7).",
+                "SIGINT, SIGTERM and SIGKILL end a unikernel, SIGSTOP and SIGCONT freeze and thaw it.",
+            )
         engine = self._session.engine
-        match action:
+        match number:
             case Signals.SIGSTOP:
                 await engine.freeze(name)
                 self.publish(name, TaskEvent(message="Frozen by SIGSTOP, until SIGCONT"))
             case Signals.SIGCONT:
                 await engine.thaw(name)
                 self.publish(name, TaskEvent(message="Thawed by SIGCONT"))
+            case Signals.SIGINT | Signals.SIGTERM | Signals.SIGKILL:
+                await engine.kill(name, number)
             case _:
-                await engine.kill(name, action)
+                self.publish(name, event_messages.signal_not_sent(number))
 
     def publish(self, name: TaskName, event: TaskEvent) -> None:
         """Publish a throttled event of a task that is starting or runs, unless it is not this driver's."""

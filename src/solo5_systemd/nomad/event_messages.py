@@ -4,11 +4,12 @@ import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from signal import Signals
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.sanitize import bounded
 from solo5_systemd.network.model import UNREPAIRED, Lease, Reservation, SleepChange
-from solo5_systemd.nomad.workload.ports import published_nics
+from solo5_systemd.nomad.ports import published_nics
 from solo5_systemd.storage.model import FullDiskChange
 from solo5_systemd.task.placeholders import uses_search, uses_servers
 from solo5_systemd.task.workload import MIB, Publish, Workload
@@ -153,8 +154,10 @@ def sleep_changed(change: SleepChange) -> TaskEvent:
     return TaskEvent(message=f"Woken by {change.reason}", annotations={"woken_by": change.reason})
 
 
-def signal_not_sent(signal: str) -> TaskEvent:
+def signal_not_sent(number: int) -> TaskEvent:
     """Return the event of a signal that is withheld, since it would kill the tender."""
+    named = {each.value: each.name for each in Signals}  # most real-time signals have no name
+    signal = named.get(number, f"signal {number}")
     return TaskEvent(
         message=(
             f"{signal} was not sent: a unikernel has no signal handlers, and the signal would kill its tender. "

@@ -3,20 +3,20 @@
 import hashlib
 import posixpath
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, task_name
 from solo5_systemd.base.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import NicRequest
-from solo5_systemd.nomad.config.msgpack_values import Logging
-from solo5_systemd.nomad.config.plugin import PluginConfig
-from solo5_systemd.nomad.config.task import DiskOptions, NicOptions, TaskOptions
+from solo5_systemd.nomad import ports, volumes
+from solo5_systemd.nomad.option_values import Logging
+from solo5_systemd.nomad.plugin_config import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.workload import ports, volumes
-from solo5_systemd.nomad.workload.job_properties import unit_properties
+from solo5_systemd.nomad.task_options import DiskOptions, NicOptions, TaskOptions
 from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.settings.node_limits import tenant
 from solo5_systemd.settings.resolver import Resolver, resolver
@@ -24,9 +24,11 @@ from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import lowered
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
 from solo5_systemd.task.placeholders import COMMAND_LINE_MAX, uses_search, uses_servers
-from solo5_systemd.task.property_types import INFINITY
+from solo5_systemd.task.properties import parse_property
+from solo5_systemd.task.property_types import INFINITY, parse_cpus
 from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.unit.confinement import USER
+from solo5_systemd.unit.translate import TASKS_MAX
 
 SHARED_SLICE = "solo5-shared.slice"
 """The slice of tasks without reserved cores. Its AllowedCPUs= follows Nomad's shared partition, by one call for all."""
@@ -44,7 +46,7 @@ _SLUG_MAX = 40
 _UNFIT = re.compile(r"[^A-Za-z0-9_.]+", re.ASCII)
 
 
-def workload(
+def workload_of(
     task: wire.TaskConfig,
     options: TaskOptions,
     plugin: PluginConfig,
@@ -86,7 +88,7 @@ def workload(
         tender=options.shared.tender or defaults.tender,
         kind=options.unit or defaults.unit,
         slice=RESERVED_SLICE if task.resources.linux_resources.cpuset_cpus else SHARED_SLICE,
-        properties=unit_properties(task, options, plugin, nodes),
+        properties=_unit_properties(task, options, plugin, nodes),
         log_fields=(*options.labels, *log_fields(task)),
         tenant=tenant(task.namespace, task.job_id),
         policy=plugin,
@@ -205,6 +207,92 @@ def _hard_limit(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfi
     enabled = plugin.defaults.cpu_hard_limit if options.cpu_hard_limit is None else options.cpu_hard_limit
     part = task.resources.linux_resources.PercentTicks
     return part * cores if enabled and part > 0 else None
+
+
+# --- unit properties: the job's, which may only lower the operator's limits, and its reserved cores ---
+
+
+Assignments = Sequence[tuple[str, str]]
+
+USUAL: Mapping[str, str] = {"TasksMax": str(TASKS_MAX), "LimitCORE": "0", "LimitNOFILE": "524288"}
+"""Limits that apply if the operator sets none; that of file descriptors is systemd's (systemd-system.conf(5)).
+
+All other properties are unlimited by default, so a job can only lower them.
+"""
+
+_LIMITS = frozenset(
+    "LimitAS LimitCORE LimitDATA LimitFSIZE LimitMEMLOCK LimitNOFILE LimitNPROC LimitSTACK MemoryHigh RuntimeMaxSec "
+    "TasksMax".split()
+)
+_OF_DEVICES = frozenset("IOReadBandwidthMax IOReadIOPSMax IOWriteBandwidthMax IOWriteIOPSMax".split())
+_ADDING_UP = _OF_DEVICES | {"SystemCallFilter"}
+
+
+def _unit_properties(
+    task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, nodes: Mapping[int, str]
+) -> tuple[tuple[str, str], ...]:
+    """Return the unit properties of a task, in the order in which they must be set.
+
+    Args:
+        nodes: the processors of each NUMA node of the host.
+
+    Raises:
+        InvalidRequestError: the job uses a property that it may not, or a value that is malformed or above the limit.
+    """
+    found = merged_properties(options.properties, plugin.defaults.properties, plugin.allowed_properties)
+    if not (cpus := task.resources.linux_resources.cpuset_cpus):
+        return found
+    # Reserved cores are the scheduler's decision: no property may override them.
+    found = (*((key, text) for key, text in found if key != "AllowedCPUs"), ("AllowedCPUs", cpus))
+    if "AllowedMemoryNodes" in dict(found) or not (near := _memory_nodes(cpus, nodes)):
+        return found
+    return (*found, ("AllowedMemoryNodes", near))
+
+
+def _memory_nodes(cpus: str, nodes: Mapping[int, str]) -> str:
+    """Return the NUMA nodes that have these processors; empty for all nodes, and where the host has only one."""
+    reserved = int.from_bytes(parse_cpus(cpus), "little")
+    near = [number for number, own in nodes.items() if reserved & int.from_bytes(parse_cpus(own), "little")]
+    return ",".join(map(str, near)) if len(near) < len(nodes) else ""
+
+
+def merged_properties(job: Assignments, operator: Assignments, allowed: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return the properties of job and operator, in the order in which they must be set.
+
+    A job may lower a limit, and raise none.
+    """
+    names, base = frozenset(allowed), {**USUAL, **dict(operator)}
+    for key, text in job:
+        if key not in names:
+            raise InvalidRequestError(
+                f"config.properties.{key} may not be set by a job: expected one of {', '.join(sorted(names))}.",
+                "The operator allows more in plugin.solo5.config.allowed_properties.",
+            )
+        if key in base and _is_looser(key, text, base[key]):
+            raise InvalidRequestError(
+                f"config.properties.{key} is {text!r}: expected no more than {base[key]!r}, which holds without it.",
+                f"The operator raises it in plugin.solo5.config.defaults.properties.{key}.",
+            )
+    # Assignments of the others add up in systemd, so that the operator's must stay.
+    replaced = {key for key, _ in job} - _ADDING_UP
+    return (*((key, text) for key, text in operator if key not in replaced), *job)
+
+
+def _is_looser(key: str, text: str, base: str) -> bool:
+    """Return whether a job's limit is above the operator's; limits of different devices are independent."""
+    if key in _OF_DEVICES:
+        (device, most), (limited, least) = _of_device(key, text), _of_device(key, base)
+        return device == limited and most > least
+    return key in _LIMITS and _number(key, text) > _number(key, base)
+
+
+def _number(key: str, text: str) -> int:
+    return cast("int", parse_property(key, text).value)
+
+
+def _of_device(key: str, text: str) -> tuple[str, int]:
+    [found] = cast("list[tuple[str, int]]", parse_property(key, text).value)
+    return found
 
 
 # --- devices -----------------------------------------------------------------------------------------------------

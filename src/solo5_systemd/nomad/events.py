@@ -21,11 +21,11 @@ from solo5_systemd.base.sanitize import bounded
 from solo5_systemd.bus.peers import WATCH_INTERVAL_S
 from solo5_systemd.engine.callbacks import StartCallbacks
 from solo5_systemd.network.model import Lease
-from solo5_systemd.nomad.config.ready import Rule, check_manifest
+from solo5_systemd.nomad import event_messages
 from solo5_systemd.nomad.engine import EngineSession
-from solo5_systemd.nomad.events import messages
-from solo5_systemd.nomad.events.messages import TaskEvent, summary
+from solo5_systemd.nomad.event_messages import TaskEvent, summary
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.task_options import Rule, check_manifest
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.plan import Plan
@@ -215,7 +215,7 @@ class StartEvents(StartCallbacks):
             timer.cancel()
 
     def _warn(self, seconds: float) -> None:
-        self.publish(messages.slow_start(self._step, seconds))
+        self.publish(event_messages.slow_start(self._step, seconds))
 
     def on_step(self, doing: str) -> None:
         """Set the current step."""
@@ -224,12 +224,12 @@ class StartEvents(StartCallbacks):
     def on_preflight(self, plan: "Plan") -> None:
         """Publish the passed preflight."""
         check_manifest(self._rule, plan.parts.image.facts.manifest)
-        self.publish(messages.preflight_passed(plan))
+        self.publish(event_messages.preflight_passed(plan))
 
     def on_leases(self, leases: Sequence[Lease]) -> None:
         """Publish the task's leases, if it has NICs."""
         if leases:
-            self.publish(messages.leases_attached(leases))
+            self.publish(event_messages.leases_attached(leases))
 
     def publish(self, event: TaskEvent) -> None:
         """Publish an event of the task."""
@@ -266,17 +266,17 @@ class ServiceSignals:
         async with aclosing(self._session.engine.backends.networks.repairs()) as repairs:
             async for repair in repairs:
                 for name in repair.tasks:
-                    self._publish(name, messages.network_repaired(repair.what))
+                    self._publish(name, event_messages.network_repaired(repair.what))
 
     async def _publish_sleep(self) -> None:
         async with aclosing(self._session.engine.backends.networks.sleep_changes()) as changes:
             async for change in changes:
-                self._publish(change.task, messages.sleep_changed(change))
+                self._publish(change.task, event_messages.sleep_changed(change))
 
     async def _publish_dropped_lines(self) -> None:
         async with aclosing(self._session.engine.backends.relay.gaps()) as gaps:
             async for gap in gaps:
-                self._publish(gap.task, messages.lines_dropped(gap.lines))
+                self._publish(gap.task, event_messages.lines_dropped(gap.lines))
 
 
 async def _keep_subscribed(service: str, listen: Callable[[], Awaitable[None]]) -> None:

@@ -10,8 +10,7 @@ from typing import Annotated
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.base.names import Target, UnitKind
-from solo5_systemd.nomad.config import schema
-from solo5_systemd.nomad.config.msgpack_values import Logging, assignments, duration, unpack
+from solo5_systemd.nomad.option_values import Logging, assignments, duration, schema_of, unpack
 from solo5_systemd.settings.network_keys import NetworkKeys, network_keys
 from solo5_systemd.settings.records import Type, integer, record, setting
 from solo5_systemd.settings.solo5_toml import LOG_NAMESPACE, parse_settings
@@ -156,7 +155,7 @@ class PluginConfig(Policy):
 # fmt: on
 
 
-PLUGIN = schema.table_of(PluginConfig)
+PLUGIN = schema_of(PluginConfig)
 """The schema of `plugin "solo5" { config { … } }`."""
 
 REMOVE_NOTHING = PluginConfig(

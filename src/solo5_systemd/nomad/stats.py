@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from solo5_systemd.nomad import stats_messages
 from solo5_systemd.nomad.engine import EngineSession
-from solo5_systemd.nomad.stats import message
-from solo5_systemd.nomad.task.registry import TaskEntry
+from solo5_systemd.nomad.tasks import TaskEntry
 
 if TYPE_CHECKING:
     from solo5_systemd.cgroup.meter import Meter
@@ -55,7 +55,7 @@ class StatsStreams:
         """Return the part of a sample with the time, which the samples of one tick share."""
         step = time.time_ns() // TIMESTAMP_STEP_NS
         if step != self._step:
-            self._step, self._stamp = step, message.timestamp(step * TIMESTAMP_STEP_NS)
+            self._step, self._stamp = step, stats_messages.timestamp(step * TIMESTAMP_STEP_NS)
         return self._stamp
 
 
@@ -65,7 +65,7 @@ class _TaskStats:
     __slots__ = ("_before", "_cpu", "_head", "_is_idle", "_memory", "_meter", "_mhz", "_timestamp")
 
     def __init__(self, task_id: str, meter: "Meter", mhz: float, timestamp: Callable[[], bytes]) -> None:
-        self._head = message.head(task_id)
+        self._head = stats_messages.head(task_id)
         self._meter = meter
         self._mhz = mhz
         self._timestamp = timestamp
@@ -80,10 +80,10 @@ class _TaskStats:
             return None
         before, self._before = self._before, now
         if before is None or now.memory is not before.memory:
-            self._memory = message.memory_part(now.memory)
+            self._memory = stats_messages.memory_part(now.memory)
         was_idle, self._is_idle = self._is_idle, before is not None and now.cpu is before.cpu
         if not (was_idle and self._is_idle):  # otherwise the shares are 0 again
-            self._cpu = message.cpu_part(before, now, self._mhz)
+            self._cpu = stats_messages.cpu_part(before, now, self._mhz)
         return b"".join((self._head, self._timestamp(), self._memory, self._cpu))
 
 

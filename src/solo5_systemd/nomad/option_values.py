@@ -1,17 +1,21 @@
-"""The values of options, decoded from Nomad's msgpack (hashicorp/hcl2, hcldec).
+"""Options in Nomad's languages (hashicorp/hcl2, hcldec): the schema of records, and values in msgpack.
+
+The builders of a schema keep three rules of the agent; breaking one fails every task, or the agent itself: a type is
+never empty, a block always has something nested, and nothing has the type `any`.
 
 Every key of a schema is present, with nil if it is not set. A number may be an int, a float or a text: go-cty chooses
 the one that is exact. An option of two types, such as `ipv6`, is a text.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from math import inf
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
-from solo5_systemd.settings.records import Type
+from solo5_systemd.nomad.proto.hcl_spec_pb2 import Attr, Block, BlockAttrs, BlockMap, Object, Spec
+from solo5_systemd.settings.records import Type, entries
 from solo5_systemd.task.time_span import parse_time_span
 
 CONFIG_MAX_BYTES = 1 << 20
@@ -131,3 +135,30 @@ def duration(least: float = 0.0, most: float = inf) -> Type:
         return f"{value / length:g}{unit}"
 
     return Type(read, write)
+
+
+def schema_attribute(name: str, type_: str, *, required: bool = False) -> Spec:
+    """Return the spec of an attribute, `name = value`."""
+    return Spec(Attr=Attr(name=name, type=type_, required=required))
+
+
+def schema_names(schema: Spec) -> Collection[str]:
+    """Return the names of the options of a table."""
+    return schema.object.attributes
+
+
+def schema_of(kind: object, others: Mapping[str, Spec] | None = None) -> Spec:
+    """Return the spec of a class of records (`settings.records`), with an option for each field, and of others."""
+    own = {each.name: _option(each.name, each.type) for each in entries(kind)}
+    return Spec(object=Object(attributes={**(others or {}), **own}))
+
+
+def _option(name: str, type_: Type) -> Spec:
+    """Return the spec of an attribute; of a block, whose value is null if it is absent; or of any number of these."""
+    if type_.kind is None and type_.is_map:  # any keys, and text values: `name { a = "b" }` or `name = { a = "b" }`
+        return Spec(block_attrs=BlockAttrs(name=name, type="string"))
+    if type_.kind is None:
+        return schema_attribute(name, type_.hcl)
+    if type_.is_map:  # blocks `name "LABEL" { … }`, by label
+        return Spec(block_map=BlockMap(name=name, labels=["name"], nested=schema_of(type_.kind)))
+    return Spec(block_value=Block(name=name, nested=schema_of(type_.kind)))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
@@ -15,21 +16,17 @@ from solo5_systemd.declared.readiness import ReadyLine
 from solo5_systemd.engine.task import Task
 from solo5_systemd.host.kernel import numa_nodes
 from solo5_systemd.network.model import Endpoint
-from solo5_systemd.nomad import logs, readiness
-from solo5_systemd.nomad.config.msgpack_values import Logging
-from solo5_systemd.nomad.config.plugin import PluginConfig
-from solo5_systemd.nomad.config.ready import ReadinessProbe, Rule
-from solo5_systemd.nomad.config.task import DiskOptions, TaskOptions, task_options
+from solo5_systemd.nomad import event_messages, logs, ports, readiness, volumes
 from solo5_systemd.nomad.engine import EngineSession
-from solo5_systemd.nomad.events import messages
-from solo5_systemd.nomad.events.stream import EventStream, StartEvents
+from solo5_systemd.nomad.events import EventStream, StartEvents
 from solo5_systemd.nomad.handle import DriverState
-from solo5_systemd.nomad.process import agent_id
+from solo5_systemd.nomad.option_values import Logging
+from solo5_systemd.nomad.plugin_config import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scope_tenders import ScopeChildren
+from solo5_systemd.nomad.task_options import DiskOptions, ReadinessProbe, Rule, TaskOptions, task_options
 from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
-from solo5_systemd.nomad.workload import convert, ports, volumes
-from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.nomad.workload import image_candidates, logging_of, name_of, workload_of
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.workload import Workload
@@ -37,6 +34,23 @@ from solo5_systemd.unit.state import UnitState
 
 START_TIMEOUT_S = 120.0
 """Seconds until the unit runs. The timeouts of the single steps are shorter, and their errors name the step."""
+
+
+PROC = Path("/proc")
+
+
+@cache
+def agent_id() -> str:
+    """Return the parent's process ID and start time (proc(5), stat); empty if it has died already.
+
+    The agent outlives its plugins. Units carry this value, by which a later plugin of the same agent finds them.
+    """
+    pid = os.getppid()
+    try:
+        fields = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return f"{pid}.{fields[19]}" if pid > 1 else ""
 
 
 async def sibling_conflict(
@@ -119,10 +133,10 @@ class TaskStarter:
                     started = await self._start(config, request, progress)
             except TimeoutError as error:
                 raise HostError(f"task {config.name} did not start within {START_TIMEOUT_S:.0f} seconds.") from error
-            progress.publish(messages.started(started.state.unit, started.state.invocation))
-            for limit in messages.port_limits(request.workload.publish, started.reservation):
+            progress.publish(event_messages.started(started.state.unit, started.state.invocation))
+            for limit in event_messages.port_limits(request.workload.publish, started.reservation):
                 progress.publish(limit)
-            for unused in messages.unused_name_servers(request.workload):
+            for unused in event_messages.unused_name_servers(request.workload):
                 progress.publish(unused)
             return await self._until_ready(config, request, started, progress)
 
@@ -140,7 +154,7 @@ class TaskStarter:
                 evidence = await readiness.wait_until_ready(
                     self._session, started.state, condition, options.ready.deadline, ended
                 )
-                progress.publish(messages.ready(evidence, time.monotonic() - since))
+                progress.publish(event_messages.ready(evidence, time.monotonic() - since))
                 state = replace(state, ready=_probe(options.ready, condition))
         except BaseException:  # also on cancellation: the agent would have no handle of the unit
             await asyncio.shield(self._undo(state, ended))
@@ -207,13 +221,13 @@ def _job_request(config: wire.TaskConfig, plugin: PluginConfig, settings: Settin
     """Decode and check a job's task."""
     options = task_options(config.msgpack_driver_config)
     nodes = numa_nodes() if config.resources.linux_resources.cpuset_cpus else {}
-    workload = convert.workload(config, options, plugin, os.cpu_count() or 1, nodes, settings.served)
+    workload = workload_of(config, options, plugin, os.cpu_count() or 1, nodes, settings.served)
     return _JobRequest(
         options=options,
         # By SOLO5_AGENT a later plugin of the same agent finds a forgotten task.
         workload=replace(workload, log_fields=(*workload.log_fields, ("SOLO5_AGENT", agent_id()))),
-        images=convert.image_candidates(options, config, plugin),
-        logging=convert.logging_of(config, options, plugin),
+        images=image_candidates(options, config, plugin),
+        logging=logging_of(config, options, plugin),
     )
 
 

@@ -37,7 +37,7 @@ class Claims:
         names: its tasks, and those that are being started, recovered or destroyed.
         current: its tasks by allocation ID and task name, the latter as in the unit's log fields.
         directories: the agent's allocation directories, as known from its tasks.
-        agent: the agent's process, as of `process.agent_id`; empty: unknown.
+        agent: the agent's process, as of `start.agent_id`; empty: unknown.
     """
 
     names: Collection[TaskName]

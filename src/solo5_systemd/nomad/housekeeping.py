@@ -1,24 +1,28 @@
-"""Background work of the driver: garbage collection, forgotten tasks, full disks, and the loop of shared cores."""
+"""The driver's background work: garbage collection, forgotten tasks, full disks, and the CPU set of shared cores."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import PurePosixPath
 
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.engine.orphans import Kind
 from solo5_systemd.engine.task import Phase
-from solo5_systemd.nomad.config.plugin import ForgottenTasksConfig, PluginConfig
 from solo5_systemd.nomad.engine import EngineSession
-from solo5_systemd.nomad.events.messages import full_disk
-from solo5_systemd.nomad.shared_cores import CPUSET_INTERVAL_S, SharedCores
-from solo5_systemd.nomad.task.forgotten_tasks import ForgottenTask, forgotten_tasks
-from solo5_systemd.nomad.task.registry import TaskRegistry
+from solo5_systemd.nomad.event_messages import full_disk
+from solo5_systemd.nomad.forgotten_tasks import ForgottenTask, forgotten_tasks
+from solo5_systemd.nomad.plugin_config import ForgottenTasksConfig, PluginConfig
+from solo5_systemd.nomad.tasks import TaskRegistry
+from solo5_systemd.nomad.workload import SHARED_SLICE
 from solo5_systemd.settings.files import RUN, write_networks
 from solo5_systemd.unit.state import UnitState
 
 NETWORKS = RUN / "nomad.toml"
 """The networks of the plugin configuration, as a settings file."""
+
+CPUSET_INTERVAL_S = 2.0
+"""Seconds between two reads of the CPU set of Nomad's shared partition, which is one small file."""
 
 SPACE_INTERVAL_S = 10.0
 """Seconds between two looks at the free space of the file systems of disks: one system call for each of these."""
@@ -198,3 +202,48 @@ async def remove_orphaned(session: EngineSession) -> None:
     for task in await engine.tasks() if orphaned else ():
         if task.name in orphaned and task.phase is Phase.ENDED:
             await engine.discard(task.name, over=True)
+
+
+SHARED = "share.slice"
+"""Nomad's cgroup of all tasks without reserved cores (client/lib/cgroupslib)."""
+
+
+class SharedCores:
+    """Keeps the slice of tasks without reserved cores in Nomad's shared partition (docs/decisions/shared-cores.md).
+
+    Nomad takes each core out of this partition that it reserves for a task, and cannot do so in the slices of systemd.
+    """
+
+    def __init__(self, session: EngineSession) -> None:
+        self._session = session
+        self._cgroup = ""
+        self._cpus = ""
+
+    def note(self, cpuset_cgroup: str) -> None:
+        """Derive the shared partition from a task's cgroup; the next `apply` has its CPU set.
+
+        Args:
+            cpuset_cgroup: Nomad's path of any task; that of a task with reserved cores is ignored.
+        """
+        parent = PurePosixPath(cpuset_cgroup).parent
+        if parent.name == SHARED:
+            self._cgroup = str(parent)
+
+    async def confine(self, cpuset_cgroup: str) -> None:
+        """Apply the CPU set at once, before a task starts, so that it uses no reserved core; as `note` and `apply`."""
+        self.note(cpuset_cgroup)
+        await self.apply()
+
+    async def apply(self) -> None:
+        """Set the CPU set of the partition for the slice, if it has changed.
+
+        Raises:
+            HostError: PID 1 is not reachable.
+        """
+        if not self._cgroup:
+            return
+        engine = self._session.engine
+        cpus = await engine.backends.usages.cpus(self._cgroup)
+        if cpus and cpus != self._cpus:
+            await engine.confine_slice(SHARED_SLICE, cpus)
+            self._cpus = cpus

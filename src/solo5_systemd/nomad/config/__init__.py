@@ -1,1 +1,0 @@
-"""The plugin configuration and the task options: schema, decoding, checks."""

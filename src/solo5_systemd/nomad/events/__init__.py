@@ -1,1 +1,0 @@
-"""Task events, as `nomad alloc status` shows them."""

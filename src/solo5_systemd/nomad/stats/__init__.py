@@ -1,1 +1,0 @@
-"""Resource usage of tasks."""

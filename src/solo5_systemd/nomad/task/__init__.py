@@ -1,1 +1,0 @@
-"""The life of one task: start, wait, recover, signal, exit result."""

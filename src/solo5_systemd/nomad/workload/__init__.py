@@ -1,1 +1,0 @@
-"""Nomad's TaskConfig as the engine's workload."""
