@@ -23,8 +23,6 @@ SMALL = {
     "cgroup/control_files.py": "used by `cgroup/cgroupfs.py` and by the meter, which that imports where it is used",
     "cli/console_output.py": "used by two verbs",
     "cli/given_options.py": "one of the three languages of `task.settings.Values`",
-    "declared/conflicting_declarations.py": "compares several declarations; pure, unlike `solo5ctl doctor`",
-    "declared/restarts.py": "about outcomes; pure, unlike `pid1/prepare.py`",
     "task/time_span.py": "of keys, options and jobs alike",
     "engine/callbacks.py": "imported at the driver's launch, unlike a start",
     "engine/removal.py": "a part of starts, of preparations and of removals",

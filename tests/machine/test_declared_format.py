@@ -23,12 +23,10 @@ from tests.machine.conftest import (
 from tests.machine.declared import main_pid
 
 from solo5_systemd.base.errors import SettingsError
-from solo5_systemd.declared.declaration import Declaration, parse_declaration
+from solo5_systemd.declared.declaration import Declaration, parse_declaration, write_declaration
 from solo5_systemd.declared.files import read_sources
-from solo5_systemd.declared.specifiers import HostNames
-from solo5_systemd.declared.syntax import Source
+from solo5_systemd.declared.syntax import HostNames, Source
 from solo5_systemd.declared.unit_keys import INSTALL, SERVICE_PASSED_ON, SINCE, UNIT
-from solo5_systemd.declared.writer import write_declaration
 from solo5_systemd.task.properties import SETTABLE
 
 UNITS = Path("/run/systemd/system")

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import (
+    MARK,
     TaskName,
     declared_outcome_target,
     declared_task_of_unit,
@@ -148,3 +149,12 @@ def stderr_lines(task: TaskName) -> list[str]:
         except OSError:  # the task does not run, or has not yet
             continue
     return []
+
+
+def is_ours(path: str | os.PathLike[str]) -> bool:
+    """Return whether the generator has written a file."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - for startup time
+            return file.read(len(MARK)) == MARK.encode()
+    except OSError:
+        return False

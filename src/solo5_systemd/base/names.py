@@ -197,6 +197,9 @@ def journald_of(namespace: str) -> str:
     return f"systemd-journald@{namespace}.service" if namespace else "systemd-journald.service"
 
 
+MARK = "# Written by solo5-generator"
+"""How each file of the generator begins, such as the unit file of a declared task."""
+
 WAITING = "/run/solo5/waiting"
 """The directory of the FIFOs of socket units: one for each task that may wait without a process."""
 

@@ -200,8 +200,8 @@ def declare(workload: Workload, context: CommandContext, *, replace: bool, dry_r
         InvalidRequestError: a declaration cannot describe the task, or there is one of this name.
         HostError: the file cannot be written, or the process is not root.
     """
+    from solo5_systemd.declared.declaration import write_declaration
     from solo5_systemd.declared.files import write_source
-    from solo5_systemd.declared.writer import write_declaration
     from solo5_systemd.settings.files import ETC
 
     text = write_declaration(workload)

@@ -1,36 +1,59 @@
-"""From the files of a declaration to its task: `web.unikernel` and its drop-ins become a Workload."""
+"""From the files of a declaration to its task: `web.unikernel` and its drop-ins become a Workload.
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+A key of [Unikernel] has the value of the last file that sets it; its parser is that of `solo5ctl run`.
+"""
 
-from solo5_systemd.base.errors import SettingsError
-from solo5_systemd.base.names import NetworkName, TaskName, task_name
-from solo5_systemd.declared.readiness import Ready, parse_ready
-from solo5_systemd.declared.specifiers import HostNames, Specified, expand, specifiers
-from solo5_systemd.declared.syntax import Assignment, Source, parse_file
-from solo5_systemd.declared.unikernel_section import Declared, effective, located
-from solo5_systemd.declared.unit_keys import CHECKS, SERVICE_PASSED_ON, check_value, refusal, section_refusal
+import posixpath
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from itertools import combinations
+from typing import TypeVar
+
+from solo5_systemd.base.errors import InvalidRequestError, SettingsError, Solo5Error
+from solo5_systemd.base.names import NetworkName, task_name
+from solo5_systemd.base.sanitize import printable, unit_file_syntax
+from solo5_systemd.declared.syntax import (
+    Assignment,
+    HostNames,
+    Source,
+    Specified,
+    expand,
+    parse_file,
+    specifiers,
+    split_words,
+)
+from solo5_systemd.declared.unit_keys import (
+    CHECKS,
+    LISTS,
+    SECTIONS,
+    SERVICE_PASSED_ON,
+    check_value,
+    refusal,
+    section_refusal,
+)
+from solo5_systemd.declared.update_request import (
+    READY_TIMEOUT_S,
+    UPDATE_DRAIN_S,
+    UPDATE_WATCH_S,
+    Ready,
+    parse_ready,
+    update_time,
+)
+from solo5_systemd.network.model import EVERY_IPV6
+from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.task.assignments import unit_property
-from solo5_systemd.task.option_table import SECTION
-from solo5_systemd.task.settings import stops_when_idle, workload
-from solo5_systemd.task.time_span import parse_time_span
-from solo5_systemd.task.workload import Workload
+from solo5_systemd.task.networks import host_endpoint
+from solo5_systemd.task.option_table import KEYS, SECTION, SETTINGS
+from solo5_systemd.task.settings import Parse, Values, stops_when_idle, texts, workload
+from solo5_systemd.task.workload import Publish, Workload
+
+T = TypeVar("T")
 
 SUFFIX = ".unikernel"
 NEWEST = 257
 """The newest release of systemd whose settings are known."""
-
-READY_TIMEOUT_S = 20.0
-"""The default of Timeout=; a reload may end sooner."""
-
-UPDATE_DRAIN_S = 60.0
-"""The default of Drain=."""
-
-UPDATE_WATCH_S = 10.0
-"""The default of Watch=."""
-
-UPDATE_MAX_S = 86400.0
-"""Seconds; the longest Timeout=, Drain= and Watch=."""
 
 _EXPANDED = frozenset({"Slice"})
 """Settings of [Service] that are part of the task and have specifiers; in others, `%` is a percentage."""
@@ -77,6 +100,107 @@ class Declaration:
         return self.name.partition("@")[2]
 
 
+def effective(assignments: Iterable[Assignment]) -> Mapping[str, tuple[Assignment, ...]]:
+    """Return the assignments of one section that count, by key.
+
+    An empty assignment removes those before it. Of a setting that is no list, the last file's counts.
+
+    Raises:
+        SettingsError: a setting that is no list is twice in one file.
+    """
+    found: dict[str, list[Assignment]] = {}
+    for each in assignments:
+        if not each.value:
+            found.pop(each.key, None)
+            continue
+        own = found.setdefault(each.key, [])
+        if each.key not in LISTS:
+            if own and own[-1].path == each.path:
+                raise each.error(
+                    f"{each.key}= is given twice, before in line {own[-1].line}: expected it once in a file."
+                )
+            own.clear()
+        own.append(each)
+    return {key: tuple(own) for key, own in found.items()}
+
+
+class Declared(Values):
+    """The values of [Unikernel].
+
+    Args:
+        assignments: the result of `effective`.
+    """
+
+    def __init__(self, assignments: Mapping[str, tuple[Assignment, ...]], specified: Specified) -> None:
+        self._assignments = assignments
+        self._specified = specified
+
+    def given(self, name: str) -> bool:
+        """Return whether a key is set."""
+        return name in self._assignments
+
+    def checked(self, name: str, check: Callable[[], T]) -> T:
+        """Return the result of a function of the values of a key; its error is that of the key's last line.
+
+        Raises:
+            SettingsError: the function has raised an error.
+        """
+        lines = self._assignments.get(name, ())
+        return located(lines[-1], check) if lines else check()
+
+    def error(self, name: str, sentence: str, hint: str = "") -> SettingsError:
+        """Return the error of the last line of a key, which is set."""
+        return self._assignments[name][-1].error(sentence, hint)
+
+    def shown(self, name: str) -> str:
+        """Return the key as it is written."""
+        return f"{name}="
+
+    def path(self, text: str, what: str) -> str:
+        """Return an absolute path without `.`, `..` and doubled slashes; lexical, as for `solo5ctl run`.
+
+        Raises:
+            InvalidRequestError: it is relative.
+        """
+        if not text.startswith("/"):
+            raise InvalidRequestError(
+                f"{what} {text!r} is a relative path: expected an absolute one, such as /srv/web.hvt."
+            )
+        return posixpath.normpath(f"/{text.lstrip('/')}")
+
+    def parsed(self, name: str, parse: Parse[T]) -> Iterator[T]:
+        """Yield the values of a key.
+
+        Raises:
+            SettingsError: one is invalid.
+        """
+        for line in self._assignments.get(name, ()):
+            values = self._specified.at_start if SETTINGS[name].at_start else self._specified.in_unit
+            for text in located(line, partial(_texts, line, values)):
+                yield located(line, partial(parse, text, self.shown(name)))
+
+
+def _texts(line: Assignment, specifiers: Mapping[str, str]) -> Sequence[str]:
+    words = split_words(line.value) if SETTINGS[line.key].has_words else (line.value,)
+    return [expand(word, specifiers) for word in words]
+
+
+def located(line: Assignment, check: Callable[[], T]) -> T:
+    """Return the result of a function, whose error is that of a line.
+
+    Raises:
+        SettingsError: the function has raised a Solo5Error, or a ValueError with the end of a sentence.
+    """
+    try:
+        return check()
+    except SettingsError:  # has its line already
+        raise
+    except Solo5Error as error:
+        raise line.error(error.sentence, error.hint) from error
+    except ValueError as error:
+        raise line.error(f"{line} {error}.") from error
+
+
 def parse_declaration(
     name: str,
     sources: Sequence[Source],
@@ -103,8 +227,11 @@ def parse_declaration(
     task = task_name(name)
     lines = tuple(line for source in sources for line in parse_file(source))
     for line in lines:
-        _check_place(line, systemd)
-    sections = {section: [line for line in lines if line.section == section] for section in _SECTIONS}
+        if reason := section_refusal(line.section):
+            raise line.error(f"[{line.section}] {reason}.")
+        if reason := refusal(line.section, line.key, systemd):
+            raise line.error(f"{line.key}= {reason}.")
+    sections = {section: [line for line in lines if line.section == section] for section in SECTIONS}
     if specified is None:
         of_name = specifiers(name, host)
         specified = Specified(in_unit=of_name, at_start=of_name)
@@ -118,11 +245,15 @@ def parse_declaration(
     for line in sections["Unit"] + sections["Service"] + sections["Install"]:
         _check(name, line)
     values.checked("IdleAction", lambda: _check_idle(name, values, of_service.get("Restart", ())))
+    if not values.given("Image"):
+        raise SettingsError(
+            f"{sources[0].path}: Image= is missing: expected the path of a unikernel in [Unikernel].",
+            "Add: Image=/srv/unikernels/NAME.hvt",
+        )
+    found = workload(task, values, lambda: served)
     return Declaration(
         name=name,
-        workload=replace(
-            _workload(task, values, sources, served), properties=_properties(of_service, values, specified.in_unit)
-        ),
+        workload=replace(found, properties=_properties(of_service, values, specified.in_unit)),
         unit=tuple(passed_on["Unit"]),
         service=tuple(passed_on["Service"]),
         install=tuple(passed_on["Install"]),
@@ -132,16 +263,6 @@ def parse_declaration(
         watch=values.one("Watch", update_time, UPDATE_WATCH_S),
         paths=tuple(source.path for source in sources),
     )
-
-
-_SECTIONS = ("Unit", SECTION, "Service", "Install")
-
-
-def _check_place(line: Assignment, systemd: int) -> None:
-    if reason := section_refusal(line.section):
-        raise line.error(f"[{line.section}] {reason}.")
-    if reason := refusal(line.section, line.key, systemd):
-        raise line.error(f"{line.key}= {reason}.")
 
 
 def _passed_on(lines: Sequence[Assignment]) -> tuple[Assignment, ...]:
@@ -185,39 +306,137 @@ def _properties(
             continue
         if key in _TWICE and values.given(_TWICE[key]):
             raise own[-1].error(f"{key}= is set in [Service], and {_TWICE[key]}= in [Unikernel]: expected one of both.")
-        for line in own:
-            text = located(line, lambda line=line: _property_value(line, specified))  # type: ignore[misc]
-            found.append(located(line, lambda line=line, text=text: _property(line, text)))  # type: ignore[misc]
+        found += [located(line, partial(_property, line, specified)) for line in own]
     return tuple(found)
 
 
-def _property_value(line: Assignment, specified: Mapping[str, str]) -> str:
-    return expand(line.value, specified) if line.key in _EXPANDED else line.value
-
-
-def _property(line: Assignment, text: str) -> tuple[str, str]:
+def _property(line: Assignment, specified: Mapping[str, str]) -> tuple[str, str]:
+    text = expand(line.value, specified) if line.key in _EXPANDED else line.value
     return unit_property(f"{line.key}={text}", "[Service]")
 
 
-def _workload(task: TaskName, values: Declared, sources: Sequence[Source], served: Collection[NetworkName]) -> Workload:
-    if not values.given("Image"):
-        raise SettingsError(
-            f"{sources[0].path}: Image= is missing: expected the path of a unikernel in [Unikernel].",
-            "Add: Image=/srv/unikernels/NAME.hvt",
-        )
-    return workload(task, values, lambda: served)
+def conflicts(declarations: Iterable[Declaration]) -> Iterator[str]:
+    """Yield a sentence for each pair of tasks of which only one can run at a time: of a port, an address, a MAC.
+
+    Each file for itself is in order, and such a task starts while the other one does not run; so it is a warning of
+    `solo5ctl doctor`, and an error of the second start.
+
+    Args:
+        declarations: of tasks; of a template, its instances that have files of their own.
+    """
+    ports: defaultdict[tuple[object, ...], list[tuple[Declaration, Publish]]] = defaultdict(list)
+    values: defaultdict[str, dict[str, Declaration]] = defaultdict(dict)
+    for declaration in declarations:
+        for port in declaration.workload.publish:
+            ports[port.protocol, port.host_port].append((declaration, port))
+        for nic in declaration.workload.nics:
+            texts = (("address", nic.ipv4), ("address", nic.ipv6), ("MAC address", nic.mac))
+            for what in (f"{kind} {value} of network {nic.network}" for kind, value in texts if value is not None):
+                values[what][declaration.name] = declaration
+    for same in ports.values():
+        for (one, port), (other, its) in combinations(same, 2):
+            if one.name != other.name and _overlap(port, its):
+                yield _sentence(f"published port {host_endpoint(port)}", one, other)
+    for what, by_name in values.items():
+        yield from (_sentence(what, one, other) for one, other in combinations(by_name.values(), 2))
 
 
-def update_time(text: str, _: str = "") -> float:
-    """Return the seconds of Timeout=, Drain= or Watch=, or of an option like them.
+def _overlap(one: Publish, other: Publish) -> bool:
+    """Return whether two ports of one number share an address: without one, a port is published at all."""
+    if one.host_ip is None or other.host_ip is None or one.host_ip == other.host_ip:
+        return True
+    every = (one.host_ip == EVERY_IPV6, other.host_ip == EVERY_IPV6)
+    return any(every) and one.host_ip.version == other.host_ip.version
+
+
+def _sentence(what: str, one: Declaration, other: Declaration) -> str:
+    return f"{what} is in {one.paths[0]} and in {other.paths[0]}: only one of both tasks can run at a time."
+
+
+Line = tuple[str, str]
+"""A setting and its value as it is written."""
+
+INSTALL = [("WantedBy", "multi-user.target")]
+"""[Install] of what is written, so that `systemctl enable` has an effect."""
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@+=:,./{}~-")
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
+
+
+def write_declaration(workload: Workload, comments: Iterable[str] = ()) -> str:
+    """Return the text of a declaration, which `parse_declaration` reads as the same task.
 
     Raises:
-        ValueError: malformed, or longer than a day; the message is the end of a sentence.
+        InvalidRequestError: a declaration cannot describe the task; the sentence has the reason.
     """
+    sections = {SECTION: list(_lines(workload)), "Service": workload.properties, "Install": INSTALL}
+    for key, value in (line for lines in sections.values() for line in lines):
+        if syntax := unit_file_syntax(value):
+            raise InvalidRequestError(
+                f"task {workload.name} cannot be declared: {key}= has {syntax}, which a file cannot have there: "
+                "expected other text."
+            )
+    parts = ["".join(f"# {printable(each)}\n" for each in comments)]
+    parts += [_section(name, lines) for name, lines in sections.items() if lines]
+    text = "\n".join(part for part in parts if part)
+    _check_is_read_as(workload, text)
+    return text
+
+
+def _section(name: str, lines: Iterable[Line]) -> str:
+    return "".join((f"[{name}]\n", *(f"{key}={value}\n" for key, value in lines)))
+
+
+def _check_is_read_as(workload: Workload, text: str) -> None:
+    """Check that a text is read as the task: a value that has no form in a declaration is not written another way."""
+    source = Source(path=f"{workload.name}.unikernel", content=text.encode())
+    served = [nic.network for nic in workload.nics] or [DEFAULT_NETWORK]
     try:
-        seconds = parse_time_span(text) / 10**6
-    except ValueError as error:
-        raise ValueError(f"is not a time: expected {error}") from error
-    if seconds > UPDATE_MAX_S:
-        raise ValueError("is too long: expected at most 1d")
-    return seconds
+        found = parse_declaration(workload.name, [source], host=HostNames(), served=served).workload
+    except SettingsError as error:
+        raise InvalidRequestError(f"task {workload.name} cannot be declared: {error.sentence}", error.hint) from error
+    lost = [field.name for field in fields(Workload) if getattr(found, field.name) != getattr(workload, field.name)]
+    if lost:
+        raise InvalidRequestError(
+            f"task {workload.name} cannot be declared, since a declaration cannot describe its {' and '.join(lost)}: "
+            "expected what solo5.unikernel(5) has a key for."
+        )
+
+
+def _lines(workload: Workload) -> Iterator[Line]:
+    """Yield the keys of [Unikernel]; a default is left out."""
+    for name, values in texts(workload):
+        setting = KEYS[name]
+        if setting.is_list and setting.has_words:
+            yield from ((name, each) for each in _words(name, values))
+        else:
+            yield from ((name, _whole(value)) for value in values)
+
+
+def _words(name: str, values: Iterable[str]) -> Iterable[str]:
+    """Return the values of lines that may have several: fields of the journal one a line, others on one line."""
+    words = [*map(quoted_word, values)]
+    return words if name in ("Label", "LogField") else [" ".join(words)]
+
+
+def _whole(text: str) -> str:
+    """Return a value that is all of its line."""
+    return text.replace("%", "%%")
+
+
+def quoted_word(text: str, plain: str = "%") -> str:
+    """Return one word of a value (systemd.syntax(7)), quoted if it has to be; specifiers are not expanded.
+
+    Args:
+        plain: characters that need no quotes, besides those that never do.
+    """
+    text = _whole(text)
+    if text and all(char in _PLAIN or char in plain for char in text):
+        return text
+    return '"' + "".join(map(_escaped, text)) + '"'
+
+
+def _escaped(char: str) -> str:
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    return char if char.isprintable() or 0xD800 <= ord(char) <= 0xDFFF else f"\\U{ord(char):08x}"

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.base.names import NetworkName, is_task_name, task_name
 from solo5_systemd.declared.declaration import NEWEST, SUFFIX, Declaration, parse_declaration
-from solo5_systemd.declared.specifiers import HostNames, Specified, specifiers
-from solo5_systemd.declared.syntax import Source, parse_file
+from solo5_systemd.declared.syntax import HostNames, Source, Specified, parse_file, specifiers
 
 _SAMPLES = ("1", "a")
 """Instances for which a template is read where it has no DefaultInstance=: a number, and a word."""

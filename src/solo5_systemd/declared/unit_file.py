@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from solo5_systemd.base.names import (
+    MARK,
     WAITING,
     DeviceName,
     awaited_target,
@@ -21,8 +22,7 @@ from solo5_systemd.base.names import (
     prepare_service,
 )
 from solo5_systemd.declared.declaration import Declaration
-from solo5_systemd.declared.restarts import NOT_RETRIED
-from solo5_systemd.declared.specifiers import HostNames, specifiers
+from solo5_systemd.declared.syntax import HostNames, specifiers
 from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, StoredImage
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.storage.model import Disk
@@ -35,13 +35,13 @@ from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.translate import declared
 from solo5_systemd.users.user_record import user_of
 
-MARK = "# Written by solo5-generator"
-"""How each file of the generator begins."""
-
 DEVICES = "SOLO5_DEVICES"
 """The variable with the tender's options: words without blanks or quotes."""
 
 SANDBOX_IMAGE = f"{IMAGES}/unikernel"
+
+NOT_RETRIED = "63 64"
+"""Exit statuses of a guest that a restart repeats: --help, and a wrong argument (MirageOS, cmdliner)."""
 
 _RELOAD_MARGIN_S = 10.0
 """What `systemctl reload` may take beyond Timeout=, for the start of the new guest."""

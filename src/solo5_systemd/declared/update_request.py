@@ -1,24 +1,105 @@
-"""An update of a declared task: what is requested, and which tasks can be updated beside a running guest."""
+"""An update of a declared task: what is requested, what makes a guest ready, and which tasks need a pause for it."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName, is_task_name
-from solo5_systemd.declared.declaration import UPDATE_MAX_S, Declaration
-from solo5_systemd.declared.readiness import Ready, ReadyPort, parse_ready
-from solo5_systemd.image.manifest import Manifest
-from solo5_systemd.network.model import PortRequest, Protocol
+from solo5_systemd.network.model import PortRequest, Protocol, port_number
 from solo5_systemd.settings.records import Type, text
-from solo5_systemd.task.workload import Workload
+from solo5_systemd.task.time_span import parse_time_span
+
+if TYPE_CHECKING:  # a plugin of Nomad imports this at its launch, for `ReadyLine`
+    from solo5_systemd.declared.declaration import Declaration
+    from solo5_systemd.image.manifest import Manifest
+    from solo5_systemd.task.workload import Workload
+
+READY_TIMEOUT_S = 20.0
+"""The default of Timeout=; a reload may end sooner."""
+
+UPDATE_DRAIN_S = 60.0
+"""The default of Drain=."""
+
+UPDATE_WATCH_S = 10.0
+"""The default of Watch=."""
+
+UPDATE_MAX_S = 86400.0
+"""Seconds; the longest Timeout=, Drain= and Watch=."""
+
+PATTERN_MAX = 500
+"""Characters of a pattern, as in a job's `ready` block."""
+
+_CONSOLE = "console"
+_EXPECTED = "expected tcp:PORT, udp:PORT or console:PATTERN, such as tcp:443"
 
 _SUFFIX = ".next"
 _MILLISECONDS = Type(
     lambda fields, key: fields.integer(key, low=0, high=round(1000 * UPDATE_MAX_S)) / 1000,
     lambda seconds: round(1000 * seconds),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadyPort:
+    """The condition that a port of the guest answers: a TCP connection, or a UDP datagram that the guest returns."""
+
+    protocol: Protocol
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.protocol}:{self.port}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadyLine:
+    """The condition that a line of the guest's console matches a regular expression."""
+
+    pattern: str
+
+    def __str__(self) -> str:
+        return f"{_CONSOLE}:{self.pattern}"
+
+
+Ready = ReadyPort | ReadyLine
+
+
+def parse_ready(text: str, option: str) -> Ready:
+    """Parse `tcp:443`, `udp:53` or `console:PATTERN`; the result as text is parsed to the same.
+
+    Args:
+        option: what it is the value of, for errors: `Ready=` or `--ready`.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
+    kind, colon, rest = text.partition(":")
+    if kind == _CONSOLE and colon:
+        if not 0 < len(rest) <= PATTERN_MAX or not rest.isprintable():
+            raise InvalidRequestError(
+                f"{option} {text!r} has no usable pattern: expected a regular expression of one line with 1 to "
+                f"{PATTERN_MAX} characters."
+            )
+        return ReadyLine(pattern=rest)
+    if kind not in tuple(Protocol) or not rest.isascii() or not rest.isdigit() or len(rest) > 5:
+        raise InvalidRequestError(f"{option} {text!r} is not a condition: {_EXPECTED}.")
+    return ReadyPort(protocol=Protocol(kind), port=port_number(int(rest)))
+
+
+def update_time(text: str, _: str = "") -> float:
+    """Return the seconds of Timeout=, Drain= or Watch=, or of an option like them.
+
+    Raises:
+        ValueError: malformed, or longer than a day; the message is the end of a sentence.
+    """
+    try:
+        seconds = parse_time_span(text) / 10**6
+    except ValueError as error:
+        raise ValueError(f"is not a time: expected {error}") from error
+    if seconds > UPDATE_MAX_S:
+        raise ValueError("is too long: expected at most 1d")
+    return seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +122,7 @@ class UpdateRequest:
     watch: Annotated[float | None, _MILLISECONDS] = None
     pause: bool = False
 
-    def completed(self, declaration: Declaration) -> "UpdateRequest":
+    def completed(self, declaration: "Declaration") -> "UpdateRequest":
         """Return the request with the values of the declaration where it has none."""
         keys = [key for key in ("ready", "timeout", "drain", "watch") if getattr(self, key) is None]
         return replace(self, **{key: getattr(declaration, key) for key in keys})
@@ -72,7 +153,7 @@ def next_task(task: TaskName) -> TaskName:
     return TaskName(name)
 
 
-def check_beside(workload: Workload, ports: Collection[PortRequest]) -> None:
+def check_beside(workload: "Workload", ports: Collection[PortRequest]) -> None:
     """Refuse a task of which no second guest can run beside the first, or whose ports cannot be moved to it.
 
     Raises:
@@ -94,7 +175,7 @@ def check_beside(workload: Workload, ports: Collection[PortRequest]) -> None:
     )
 
 
-def check_same_devices(image: str, new: Manifest, old: Manifest) -> None:
+def check_same_devices(image: str, new: "Manifest", old: "Manifest") -> None:
     """Refuse an image with other devices than the running one.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, StartError
 from solo5_systemd.base.names import primary_nic
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
-from solo5_systemd.declared.readiness import Ready, ReadyLine, ReadyPort
+from solo5_systemd.declared.update_request import Ready, ReadyLine, ReadyPort
 from solo5_systemd.engine.task import Task
 from solo5_systemd.network.model import Endpoint
 

@@ -18,9 +18,10 @@ from typing import Protocol as Interface
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, StartError
 from solo5_systemd.base.names import TaskName, host_name
-from solo5_systemd.declared.declaration import READY_TIMEOUT_S
-from solo5_systemd.declared.readiness import Ready, ReadyLine
 from solo5_systemd.declared.update_request import (
+    READY_TIMEOUT_S,
+    Ready,
+    ReadyLine,
     UpdateRequest,
     check_beside,
     check_same_devices,

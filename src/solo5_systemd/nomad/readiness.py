@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, Solo5Error, StartError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.declared.readiness import ReadyLine
+from solo5_systemd.declared.update_request import ReadyLine
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.network.model import Endpoint
 from solo5_systemd.nomad import event_messages, ports

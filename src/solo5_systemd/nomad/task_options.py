@@ -21,7 +21,7 @@ from solo5_systemd.base.names import (
     device_name,
     disk_name,
 )
-from solo5_systemd.declared.readiness import PATTERN_MAX, ReadyLine
+from solo5_systemd.declared.update_request import PATTERN_MAX, ReadyLine
 from solo5_systemd.image.manifest import MAX_DEVICES, DeviceKind, Manifest
 from solo5_systemd.network.model import Endpoint, MacAddress, Protocol, port_number
 from solo5_systemd.network.port_conflicts import PORTS_MAX

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
+from signal import SIGABRT
 from typing import TYPE_CHECKING, Any
 
 from solo5_systemd.base.atomic_file import replace_file
@@ -33,12 +34,14 @@ from solo5_systemd.pid1.kept_declarations import UNCLEARED, is_cleared, remove_i
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.storage.lock_records import holders
 from solo5_systemd.task.log_fields import FACILITY, LOG_NAMESPACE, STDERR_PRIORITY
+from solo5_systemd.unit.state import MainCode, UnitState
 from solo5_systemd.users.user_record import user_of
 from solo5_systemd.users.userdb_records import RECORDS
 from solo5_systemd.wiring.engine import machine
 
 if TYPE_CHECKING:
     from solo5_systemd.storage.backing_files import ImageFiles
+    from solo5_systemd.unit.outcome import Outcome
     from solo5_systemd.wiring.engine import Machine
 
 ENVIRONMENT = "environment"
@@ -47,6 +50,12 @@ ENVIRONMENT = "environment"
 HELD = "held"
 _REPORTED = "reported"
 """The file with the invocation of the run whose end was reported: a start that fails has no end of its own."""
+
+_STATUSES = (1, 255)
+"""Of a tender that refuses, unless an assertion of it fails; and of an abort."""
+
+_PASSING = ("Cannot allocate memory", "Device or resource busy", "Resource temporarily unavailable", "Too many open")
+"""Errors of the host in the messages of a tender, which a later start may not have."""
 
 _WARNING = 4
 """A priority of syslog(3)."""
@@ -85,9 +94,7 @@ async def _withhold(name: TaskName, own: Path, backends: "Machine") -> None:
     ended = await backends.units.ended_run(name)
     if ended is None or ended.restart == "no" or ended.state.result == "success" or not own.exists():
         return
-    # Imported here for startup time: most ends are none to report.
-    from solo5_systemd.declared.restarts import is_withheld, may_be_withheld, not_restarted
-    from solo5_systemd.unit.outcome import outcome
+    from solo5_systemd.unit.outcome import outcome  # imported here for startup time: most ends are none to report
 
     if _reported(own) == ended.state.invocation:
         return
@@ -103,6 +110,36 @@ async def _withhold(name: TaskName, own: Path, backends: "Machine") -> None:
     report(name, sentence)
     with suppress(OSError):
         replace_file(own / _REPORTED, ended.state.invocation)
+
+
+def may_be_withheld(state: UnitState) -> bool:
+    """Return whether `is_withheld` may be true of a run: without the journal, which takes a moment to be read."""
+    by_itself = state.main_code == MainCode.EXITED and state.main_status in _STATUSES
+    return by_itself or (state.main_code != MainCode.EXITED and state.main_status == SIGABRT)
+
+
+def is_withheld(found: "Outcome") -> bool:
+    """Return whether a restart would fail again in the same way, whatever the host does.
+
+    systemd restarts a service by its exit status alone (Restart=). Only ends of a guest that was not entered, or came
+    no further than its first lines, are withheld. Other outcomes that cannot get better may be the end of a long run:
+    a guest whose memory has leaked is to be started again.
+    """
+    from solo5_systemd.unit.outcome import Ending
+
+    at_the_start = found.ending in (Ending.TENDER_REFUSED, Ending.GUEST_OUT_OF_MEMORY) and not found.retry
+    return at_the_start and not any(error in found.sentence for error in _PASSING)
+
+
+def not_restarted(name: str, found: "Outcome", restart: str) -> str:
+    """Return what is reported of a run after which no start follows; empty where a restart could help.
+
+    Args:
+        restart: the value of Restart=.
+    """
+    if restart == "no" or found.clean or found.retry:
+        return ""
+    return f"{found.verdict}. Restart={restart} does not start it again. After a change: systemctl start {name}"
 
 
 def _reported(own: Path) -> str:

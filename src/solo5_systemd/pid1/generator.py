@@ -34,7 +34,7 @@ from itertools import islice
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import replace_file
-from solo5_systemd.base.declared_units import DIRECTORY, REFUSED, SOURCES
+from solo5_systemd.base.declared_units import DIRECTORY, REFUSED, SOURCES, is_ours
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, SettingsError, Solo5Error
 from solo5_systemd.base.names import (
     SERVICE_NIC,
@@ -49,13 +49,15 @@ from solo5_systemd.base.processes import in_processes
 from solo5_systemd.base.time_budget import Budget
 from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.files import (
+    check_free,
     check_name,
     declarations,
     host_names,
+    of_generators,
     own_instances,
     read_sources,
+    unit_files,
 )
-from solo5_systemd.declared.other_units import check_free, is_ours, of_generators, unit_files
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.template import is_template, parse_template
 from solo5_systemd.declared.unit_file import (

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.declared_units import DIRECTORY, REFUSED, SOURCES, declaration_directory
+from solo5_systemd.base.declared_units import DIRECTORY, REFUSED, SOURCES, declaration_directory, is_ours
 from solo5_systemd.base.errors import HostError, InvalidRequestError, unquoted
 from solo5_systemd.base.locks import RUN, TIMEOUT_S, closing, lock_file
 from solo5_systemd.base.names import (
@@ -172,8 +172,6 @@ def remove_if_gone(task: TaskName, *, system: Path = SYSTEM, directory: Path = P
 def remove_files(name: str, system: Path, directory: Path) -> None:
     """Remove all that the generator has written for a declaration, and what its starts have made."""
     import shutil  # imported here for startup time: few ends remove anything
-
-    from solo5_systemd.declared.other_units import is_ours
 
     for unit in (f"{name}.service", f"{name}.socket"):
         if is_ours(system / unit):

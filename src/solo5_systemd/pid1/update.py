@@ -21,11 +21,11 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundEr
 from solo5_systemd.base.names import TaskName, is_instance, task_name
 from solo5_systemd.dbus.fdstore import notify
 from solo5_systemd.dbus.process import log_about
-from solo5_systemd.declared.declaration import READY_TIMEOUT_S, Declaration, parse_declaration
+from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.files import host_names, read_sources
 from solo5_systemd.declared.syntax import Source, parse_file
 from solo5_systemd.declared.update_files import DROP_IN, Phase, UpdateFiles, sha256
-from solo5_systemd.declared.update_request import UpdateRequest, ready_by
+from solo5_systemd.declared.update_request import READY_TIMEOUT_S, UpdateRequest, ready_by
 from solo5_systemd.engine.restart import StoppedError
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.update import Updater

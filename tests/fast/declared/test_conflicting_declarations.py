@@ -2,10 +2,8 @@
 
 import pytest
 
-from solo5_systemd.declared.conflicting_declarations import conflicts
-from solo5_systemd.declared.declaration import Declaration, parse_declaration
-from solo5_systemd.declared.specifiers import HostNames
-from solo5_systemd.declared.syntax import Source
+from solo5_systemd.declared.declaration import Declaration, conflicts, parse_declaration
+from solo5_systemd.declared.syntax import HostNames, Source
 
 
 def declared(name: str, lines: str) -> Declaration:

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.declared.declaration import Declaration, parse_declaration
-from solo5_systemd.declared.readiness import ReadyLine, ReadyPort
-from solo5_systemd.declared.specifiers import HostNames
-from solo5_systemd.declared.syntax import Source
+from solo5_systemd.declared.syntax import HostNames, Source
 from solo5_systemd.declared.unit_keys import SECTIONS
+from solo5_systemd.declared.update_request import ReadyLine, ReadyPort
 from solo5_systemd.network.model import Protocol
 from solo5_systemd.task.option_table import KEYS
 from solo5_systemd.task.property_types import INFINITY

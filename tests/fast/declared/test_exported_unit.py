@@ -7,8 +7,7 @@ from tests.support.fakes.tasks import FIELDS, LEASE, PORTS
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.declared.exported_declaration import RunningTask
-from solo5_systemd.declared.exported_unit import exported_unit
+from solo5_systemd.declared.export import RunningTask, exported_unit
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import Reservation
 

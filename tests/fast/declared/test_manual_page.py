@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.declared.declaration import parse_declaration
-from solo5_systemd.declared.specifiers import HostNames, specifiers
-from solo5_systemd.declared.syntax import Source
+from solo5_systemd.declared.syntax import HostNames, Source, specifiers
 from solo5_systemd.declared.unit_keys import INSTALL, SERVICE_PASSED_ON
 from solo5_systemd.task.option_table import KEYS, Setting
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.base.errors import TakenError
-from solo5_systemd.declared.other_units import EDITED, check_copy, check_effect, check_free, of_generators, unit_files
-from solo5_systemd.declared.unit_file import MARK
+from solo5_systemd.base.names import MARK
+from solo5_systemd.declared.files import EDITED, check_copy, check_effect, check_free, of_generators, unit_files
 from solo5_systemd.host.drop_ins import UNITS
 
 

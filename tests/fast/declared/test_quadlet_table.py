@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.declared.declaration import parse_declaration
-from solo5_systemd.declared.specifiers import HostNames
-from solo5_systemd.declared.syntax import Source
+from solo5_systemd.declared.syntax import HostNames, Source
 from solo5_systemd.settings.network import DEFAULT_NETWORK
 
 PAGE = (Path(__file__).parents[3] / "docs/declared.md").read_text()

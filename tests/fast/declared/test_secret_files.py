@@ -6,8 +6,7 @@ import pytest
 
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.declared.declaration import parse_declaration
-from solo5_systemd.declared.specifiers import HostNames
-from solo5_systemd.declared.syntax import Source
+from solo5_systemd.declared.syntax import HostNames, Source
 from solo5_systemd.declared.template import parse_template
 from solo5_systemd.declared.unit_keys import INSTALL, SERVICE_PASSED_ON, UNIT
 from solo5_systemd.task.option_table import KEYS, SECTION

@@ -2,7 +2,7 @@
 
 import pytest
 
-from solo5_systemd.declared.specifiers import HostNames, expand, specifiers
+from solo5_systemd.declared.syntax import HostNames, expand, specifiers
 
 HOST = HostNames(
     hostname="web1.example.org", machine_id="f" * 32, boot_id="e" * 32, kernel="6.1.0", architecture="arm64"

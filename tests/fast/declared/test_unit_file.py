@@ -1,19 +1,9 @@
 """The unit file of a declaration: text of systemd.syntax(7), with the sandbox of every task."""
 
-from solo5_systemd.base.names import WAITING, DeviceName, Target, TaskName
+from solo5_systemd.base.names import MARK, WAITING, DeviceName, Target, TaskName
 from solo5_systemd.declared.declaration import parse_declaration
-from solo5_systemd.declared.specifiers import HostNames
-from solo5_systemd.declared.syntax import Source, split_words
-from solo5_systemd.declared.unit_file import (
-    MARK,
-    Host,
-    environment,
-    lines,
-    preparation,
-    refusal,
-    socket,
-    unit_file,
-)
+from solo5_systemd.declared.syntax import HostNames, Source, split_words
+from solo5_systemd.declared.unit_file import Host, environment, lines, preparation, refusal, socket, unit_file
 from solo5_systemd.networkd.dormant_tasks import FIFOS
 from solo5_systemd.task.properties import Property, unit_property
 from solo5_systemd.unit.tender import Tender

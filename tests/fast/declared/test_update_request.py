@@ -13,10 +13,17 @@ from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, SettingsError, TakenError
 from solo5_systemd.base.names import DeviceName, Target, TaskName, is_instance, is_task_name
 from solo5_systemd.declared.declaration import Declaration
-from solo5_systemd.declared.readiness import ReadyLine, ReadyPort
 from solo5_systemd.declared.syntax import Source, parse_file
 from solo5_systemd.declared.update_files import Phase, UpdateFiles, collect_previous, sha256
-from solo5_systemd.declared.update_request import UpdateRequest, check_beside, check_same_devices, next_task, ready_by
+from solo5_systemd.declared.update_request import (
+    ReadyLine,
+    ReadyPort,
+    UpdateRequest,
+    check_beside,
+    check_same_devices,
+    next_task,
+    ready_by,
+)
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
 from solo5_systemd.network.model import PortRequest, Protocol
 from solo5_systemd.settings.records import document, record

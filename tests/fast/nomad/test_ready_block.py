@@ -11,7 +11,7 @@ from tests.support.fakes.tasks import LEASE
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, TaskName
-from solo5_systemd.declared.readiness import PATTERN_MAX, ReadyLine
+from solo5_systemd.declared.update_request import PATTERN_MAX, ReadyLine
 from solo5_systemd.network.model import Endpoint, Protocol, Reservation
 from solo5_systemd.nomad import ports
 from solo5_systemd.nomad.option_values import Options

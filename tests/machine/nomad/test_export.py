@@ -4,8 +4,7 @@ from tests.machine.conftest import GUESTS, inspect, ok
 from tests.machine.nomad.jobs import NEVER_AGAIN, Jobs, hcl, says, unit
 
 from solo5_systemd.declared.declaration import parse_declaration
-from solo5_systemd.declared.specifiers import HostNames
-from solo5_systemd.declared.syntax import Source
+from solo5_systemd.declared.syntax import HostNames, Source
 
 CONFIG = f"""
 unikernel = "{GUESTS}/net.hvt"

@@ -9,7 +9,7 @@ from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 
 if TYPE_CHECKING:
-    from solo5_systemd.declared.exported_declaration import RunningTask
+    from solo5_systemd.declared.export import RunningTask
     from solo5_systemd.engine.queries import Queries
     from solo5_systemd.engine.task import Task
 
@@ -44,7 +44,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     context.require_root()
 
     async def command(engine: "Queries") -> int:
-        from solo5_systemd.declared.exported_declaration import exported
+        from solo5_systemd.declared.export import exported
 
         task = await engine.task(arguments.name)
         if task.dormant and not arguments.unit:
@@ -52,7 +52,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
             return 0
         running = running_task(task)
         if arguments.unit:
-            from solo5_systemd.declared.exported_unit import exported_unit
+            from solo5_systemd.declared.export import exported_unit
 
             text = exported_unit(running, _unit_text(task.state.unit))
             _check_paths(running)
@@ -111,7 +111,7 @@ def running_task(task: "Task") -> "RunningTask":
     from pathlib import Path
 
     from solo5_systemd.cgroup.cgroupfs import unified
-    from solo5_systemd.declared.exported_declaration import RunningTask
+    from solo5_systemd.declared.export import RunningTask
     from solo5_systemd.storage.lock_records import disks_of
 
     if task.state.kind is UnitKind.SCOPE:

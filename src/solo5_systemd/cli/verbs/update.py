@@ -92,8 +92,7 @@ def requested(arguments: Namespace, image: str) -> "UpdateRequest":
     Raises:
         InvalidRequestError: an option is malformed.
     """
-    from solo5_systemd.declared.readiness import parse_ready
-    from solo5_systemd.declared.update_request import UpdateRequest
+    from solo5_systemd.declared.update_request import UpdateRequest, parse_ready
 
     return UpdateRequest(
         image=image,
@@ -106,7 +105,7 @@ def requested(arguments: Namespace, image: str) -> "UpdateRequest":
 
 
 def _seconds(text: str | None, option: str) -> float | None:
-    from solo5_systemd.declared.declaration import update_time
+    from solo5_systemd.declared.update_request import update_time
 
     try:
         return None if text is None else update_time(text)

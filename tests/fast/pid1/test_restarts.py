@@ -3,7 +3,7 @@
 import pytest
 
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.declared.restarts import is_withheld, may_be_withheld, not_restarted
+from solo5_systemd.pid1.clear import is_withheld, may_be_withheld, not_restarted
 from solo5_systemd.unit.outcome import NOT_FAILED, Ending, Outcome
 from solo5_systemd.unit.state import ActiveState, MainCode, UnitState
 
