@@ -15,12 +15,11 @@ from tests.contract.netns import run
 from tests.machine import records
 
 from solo5_systemd.base.names import DeviceName, DiskName, TaskName
-from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.engine.runtime import Runtime, connect
 from solo5_systemd.settings import files
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, named_disk
 from solo5_systemd.task.workload import MIB, Workload
-from solo5_systemd.wiring import engine as wiring
 
 ROUNDS = 40
 GUESTS = Path("/srv/guests")
@@ -79,7 +78,7 @@ def _make(stack: ExitStack) -> None:
 async def _compare(report: Report, rounds: int, where: str) -> None:
     kinds = requests()
     took: dict[str, list[float]] = {"": [], **{name: [] for name in kinds}}
-    async with wiring.connect(files.read_settings) as engine:
+    async with connect(files.read_settings) as engine:
         for turn in range(rounds + 1):
             for name in took:
                 milliseconds = await _start(engine, kinds.get(name))

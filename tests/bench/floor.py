@@ -24,6 +24,7 @@ from tests.bench.driver import CONFIG, GUESTS, Pairs
 
 from solo5_systemd.base.names import TaskName, network_service, outcome_target
 from solo5_systemd.bus.manager import Manager
+from solo5_systemd.engine.backends import host_backends
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.network.model import Lease, MacAddress, PortRequest, Protocol, Reservation
 from solo5_systemd.network.nft_elements import TABLE, Ruleset, task_elements
@@ -38,7 +39,6 @@ from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.task.properties import Property, TransientUnit
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.translate import service
-from solo5_systemd.wiring.engine import machine
 
 PROGRAM = "/usr/local/bin/floor"
 NETWORK = Path("/run/systemd/system/solo5-floor-network@.target")
@@ -128,7 +128,7 @@ class Floor:
 async def floor(settings: str) -> AsyncIterator[Floor]:
     """Yield the floor, on a machine that has these settings for both sides."""
     with _files({NETWORK: NETWORK_UNIT, SETTINGS: settings}), _sets():
-        async with machine(read_settings) as backends:
+        async with host_backends(read_settings) as backends:
             yield Floor(Runtime(backends), backends.units)
 
 

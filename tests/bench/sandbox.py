@@ -19,13 +19,12 @@ from unittest.mock import patch
 
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.engine.runtime import Runtime, connect
 from solo5_systemd.settings import files
 from solo5_systemd.task.properties import Property
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.confinement import EMPTY, MS_REC, confinement
 from solo5_systemd.unit.tender import LAUNCHER, LIBRARIES
-from solo5_systemd.wiring import engine as wiring
 
 Change = Callable[[Sequence[Property]], Sequence[Property]]
 
@@ -92,7 +91,7 @@ async def _price(image: str, rounds: int, names: Sequence[str]) -> None:
     taken: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     refused: dict[str, str] = {}
     with patch("solo5_systemd.unit.translate.confinement", changed):
-        async with wiring.connect(files.read_settings) as engine:
+        async with connect(files.read_settings) as engine:
             for number in range(rounds):
                 for name in (each for each in names if each not in refused):
                     change = VARIANTS[name]

@@ -23,7 +23,7 @@ from tests.contract.placed import place
 
 import solo5_systemd
 
-PACKAGES = ("base", "bus", "dbus", "journal", "network", "networkd", "settings", "wiring")
+PACKAGES = ("base", "bus", "dbus", "journal", "network", "networkd", "settings")
 LARGEST = 1 << 17
 """Bytes of a request: the words and the environment."""
 

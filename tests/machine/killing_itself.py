@@ -22,13 +22,12 @@ from tests.machine.conftest import GUESTS
 
 from solo5_systemd.base.names import DeviceName, TaskName, task_service
 from solo5_systemd.bus.relay_client import Relay
-from solo5_systemd.engine.backends import Backends
+from solo5_systemd.engine.backends import Backends, host_backends
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.nomad.logs import open_fifo
 from solo5_systemd.settings import files
 from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.workload import MIB, Publish, Workload
-from solo5_systemd.wiring import engine as wiring
 
 UNDER_WAY = 0.002
 """Seconds after which a call has been sent, and is being acted upon or just has been."""
@@ -140,7 +139,7 @@ class Stepwise:
 
 
 async def live(act: str, life: Life, number: int | None, moment: Moment) -> None:
-    async with wiring.machine(files.read_settings) as machine:
+    async with host_backends(files.read_settings) as machine:
         stepwise = Stepwise(Steps(number, moment), machine)
         engine = Runtime(cast(Backends, stepwise))
         await (life.start if act == "start" else life.stop)(engine, stepwise.relay)

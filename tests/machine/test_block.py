@@ -32,12 +32,11 @@ from tests.machine.records import attached
 
 from solo5_systemd.base.errors import StartError, TakenError
 from solo5_systemd.base.names import DeviceName, TaskName
-from solo5_systemd.engine.backends import Backends
+from solo5_systemd.engine.backends import Backends, host_backends
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.settings import files
 from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.workload import MIB, Workload
-from solo5_systemd.wiring import engine as wiring
 
 BOUND = Path("/run/solo5/binds")
 
@@ -352,7 +351,7 @@ def start(name: str, disk: Path, act: Callable[[], object]) -> None:
     )
 
     async def story() -> None:
-        async with wiring.machine(files.read_settings) as machine:
+        async with host_backends(files.read_settings) as machine:
             await Runtime(cast(Backends, Watched(machine, act))).start(workload)
 
     asyncio.run(story())
@@ -377,7 +376,7 @@ def test_a_start_that_comes_second_leaves_the_first_its_network_and_its_disk(run
             return await self._users.acquire(task)
 
     async def story() -> None:
-        async with wiring.machine(files.read_settings) as machine:
+        async with host_backends(files.read_settings) as machine:
             slow = Watched(machine, lambda: None)
             slow.users = Slow(machine.users)
             disks = (DiskRequest(disk=DeviceName("storage"), path=str(disk)),)

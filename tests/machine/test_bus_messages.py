@@ -12,11 +12,10 @@ from solo5_systemd.bus import jobs
 from solo5_systemd.dbus import message_bus
 from solo5_systemd.dbus.message_bus import MessageBus
 from solo5_systemd.dbus.messages import Message
-from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.engine.runtime import Runtime, connect
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.task.workload import StopSignal, Workload
 from solo5_systemd.unit.outcome import Ending
-from solo5_systemd.wiring import engine as wiring
 
 PHASES = {"start": 8, "run": 0, "stop": 14, "discard": 4}
 """The most messages of each phase, of a task with one NIC: calls, and signals.
@@ -66,7 +65,7 @@ def messages(monkeypatch: pytest.MonkeyPatch) -> Counter:
 @asynccontextmanager
 async def engine() -> AsyncIterator[Runtime]:
     """Yield an engine that has run a task before: what it reads once per connection is read."""
-    async with wiring.connect(read_settings) as runtime:
+    async with connect(read_settings) as runtime:
         await runtime.start(workload("first"))
         await runtime.stop(TaskName("first"))
         await runtime.discard(TaskName("first"))

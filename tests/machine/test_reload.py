@@ -23,12 +23,11 @@ from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.peers import PROPERTIES, UNIT
 from solo5_systemd.bus.unit_states import INTERFACES
-from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.engine.runtime import Runtime, connect
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.properties import SETTABLE, Property, TransientUnit, UnitFiles, parse_property
 from solo5_systemd.task.workload import Workload
-from solo5_systemd.wiring.engine import connect
 
 SEED = int(os.environ.get("SEED", "11"))
 TASKS = (TaskName("reload"),)

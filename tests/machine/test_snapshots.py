@@ -18,10 +18,9 @@ from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually,
 from tests.machine.records import newest
 
 from solo5_systemd.base.names import SnapshotName, TaskName
-from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.engine.runtime import Runtime, connect
 from solo5_systemd.settings import files
 from solo5_systemd.storage.snapshots import Snapshot, Snapshots
-from solo5_systemd.wiring import engine as wiring
 
 DISKS = Path("/var/lib/solo5/disks")
 PAUSES = Path("/run/solo5/pauses")
@@ -169,7 +168,7 @@ def die_if(now: bool) -> None:
 
 def freeze_and_die(task: str, when: str) -> None:
     async def story() -> None:
-        async with wiring.connect(files.read_settings) as engine:
+        async with connect(files.read_settings) as engine:
             runtime: Any = engine
             runtime._units = Dying(runtime._units, when)
             await Runtime.while_frozen(runtime, TaskName(task), lambda: die_if(when == "in act"))
@@ -221,7 +220,7 @@ def void(_: object) -> None:
 
 def frozen_while(task: str, act: Callable[[], object]) -> None:
     async def story() -> None:
-        async with wiring.connect(files.read_settings) as engine:
+        async with connect(files.read_settings) as engine:
             await engine.while_frozen(TaskName(task), lambda: void(act()))
 
     asyncio.run(story())
@@ -299,7 +298,7 @@ def snapshots_while_it_runs(task: str, count: int, kept: int | None = None) -> l
     taken: list[tuple[float, tuple[Snapshot, ...]]] = []
 
     async def story() -> None:
-        async with wiring.connect(files.read_settings) as engine:
+        async with connect(files.read_settings) as engine:
             for i in range(count):
                 with Snapshots().of_task(task, SnapshotName(f"s{i}")) as instant:
                     pause = await engine.while_frozen(TaskName(task), instant.take, instant.prepare)

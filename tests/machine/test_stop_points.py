@@ -28,9 +28,9 @@ from tests.machine.killing_itself import Life, Moment, order
 
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.bus.relay_client import Relay
+from solo5_systemd.engine.backends import host_backends
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.settings import files
-from solo5_systemd.wiring import engine as wiring
 
 AT_ONCE = 3
 """Processes that kill themselves side by side: they have nothing in common."""
@@ -151,7 +151,7 @@ def engine(*acts: Callable[[Runtime, Relay], Awaitable[None]]) -> None:
     """Do something with the engine, in this process."""
 
     async def connected() -> None:
-        async with wiring.machine(files.read_settings) as machine:
+        async with host_backends(files.read_settings) as machine:
             for act in acts:
                 await act(Runtime(machine), machine.relay)
 

@@ -17,13 +17,12 @@ from tests.machine.test_block import Watched
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName, DiskName, TaskName
-from solo5_systemd.engine.backends import Backends
+from solo5_systemd.engine.backends import Backends, host_backends
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.settings import files
 from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
 from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.unit.tender import PRIVATE
-from solo5_systemd.wiring import engine as wiring
 
 COPIES = Path("/var/lib/solo5/copies")
 
@@ -110,7 +109,7 @@ def start(name: str, request: DiskRequest, before: Callable[[], None], after: Ca
     )
 
     async def story() -> None:
-        async with wiring.machine(files.read_settings) as machine:
+        async with host_backends(files.read_settings) as machine:
             watched: Any = Watched(machine, before)
             if after is not None:
                 cast(Any, machine.disks).release = lambda made: after()

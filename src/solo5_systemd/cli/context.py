@@ -24,19 +24,11 @@ T = TypeVar("T")
 
 
 def connect() -> "AbstractAsyncContextManager[Runtime]":
-    """Return a context manager that connects to the engine.
+    """Return a context manager that connects to the engine."""
+    from solo5_systemd.engine.runtime import connect
+    from solo5_systemd.settings.files import CachedSettings
 
-    Raises:
-        DependencyError: a required module is not installed.
-    """
-    try:
-        from solo5_systemd.settings import files
-        from solo5_systemd.wiring import engine as wiring  # imports D-Bus and asyncio, which `--help` does not need
-    except ImportError as error:
-        from solo5_systemd.base.dependencies import dependency_error
-
-        raise dependency_error(error) from error
-    return wiring.connect(files.CachedSettings())  # a start has them six times
+    return connect(CachedSettings())  # a start has them six times
 
 
 class CommandContext:
@@ -88,7 +80,7 @@ class CommandContext:
         """
         if self._connect is not None:
             return self.run(command, needs_root=False)
-        from solo5_systemd.wiring.queries import queries
+        from solo5_systemd.engine.queries import queries
 
         with queries() as engine:
             return finished(command(engine))

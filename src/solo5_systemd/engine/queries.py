@@ -1,21 +1,22 @@
 """The operations that only read: listing and inspecting tasks.
 
-They await their backends only, so that they run without an event loop where the backends do (`wiring.queries`).
+They await their backends only, so that they run without an event loop where the backends do (`queries`).
 What is not needed without tasks is imported once there is one: imports are most of the run time of a short verb.
 """
 
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import NoSuchTaskError
 from solo5_systemd.base.names import DeviceName, TaskName
+from solo5_systemd.engine.backends import QueryBackends
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 
     from solo5_systemd.bus.unit_reader import UnitReader
     from solo5_systemd.cgroup.cgroupfs import CgroupFs
-    from solo5_systemd.engine.backends import QueryBackends
+    from solo5_systemd.engine.backends import Backends
     from solo5_systemd.engine.task import Sample, Task
     from solo5_systemd.journal.lines import Line
     from solo5_systemd.network.endpoints import Endpoints
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 class Queries:
     """The reading part of the engine. No state is kept between calls: each reads PID 1 again."""
 
-    def __init__(self, backends: "QueryBackends") -> None:
+    def __init__(self, backends: "QueryBackends | Backends") -> None:
         self.backends = backends
 
     async def task(self, name: TaskName) -> "Task":
@@ -161,3 +162,13 @@ async def images_in_use(units: "UnitReader") -> frozenset[str]:
 async def is_hung(state: "UnitState", usages: "CgroupFs") -> bool:
     """Return whether the tender hangs: its main thread is a zombie, and other threads live."""
     return bool(state.main_pid) and not state.over and await usages.stalled(state.main_pid)
+
+
+@contextmanager
+def queries() -> "Iterator[Queries]":
+    """Yield the reading part of the engine on this host, without an event loop."""
+    backends = QueryBackends()
+    try:
+        yield Queries(backends)
+    finally:
+        backends.close()

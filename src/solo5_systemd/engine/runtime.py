@@ -16,6 +16,7 @@ from solo5_systemd.base.concurrency import gather
 from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind
+from solo5_systemd.engine.backends import host_backends
 from solo5_systemd.engine.callbacks import SpawnProcess, StartCallbacks
 from solo5_systemd.engine.queries import Queries
 from solo5_systemd.engine.stop import SIGKILL, SIGNALS, Stopper
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.plan import Plan
     from solo5_systemd.engine.start import Starter
     from solo5_systemd.journal.lines import Line
+    from solo5_systemd.settings.solo5_toml import Settings
     from solo5_systemd.unit.outcome import Outcome
 
 
@@ -386,3 +388,10 @@ class Runtime(Queries):
         """
         found = await self._units.state(name)
         return await self._outcome(child_state(name, since, status, stop_requested=stop_requested, found=found))
+
+
+@asynccontextmanager
+async def connect(settings: "Callable[[], Settings]") -> "AsyncGenerator[Runtime, None]":
+    """Yield the engine on this host; raises as `host_backends`."""
+    async with host_backends(settings) as backends:
+        yield Runtime(backends)

@@ -61,14 +61,14 @@ class EngineSession:
         if self._engine is None:
             try:
                 from solo5_systemd.bus.connection import Connection
+                from solo5_systemd.engine.backends import Backends
                 from solo5_systemd.engine.runtime import Runtime
-                from solo5_systemd.wiring.engine import Machine
             except ImportError as error:
                 from solo5_systemd.base.dependencies import dependency_error
 
                 raise dependency_error(error) from error
             self._connection = Connection()
-            self._engine = Runtime(Machine(self._connection, self.settings))
+            self._engine = Runtime(Backends(self._connection, self.settings))
         return self._engine
 
     async def close(self) -> None:

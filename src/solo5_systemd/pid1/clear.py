@@ -29,6 +29,7 @@ from solo5_systemd.base.names import TaskName, declared_outcome_target, is_insta
 from solo5_systemd.base.sanitize import printable
 from solo5_systemd.dbus import fdstore
 from solo5_systemd.dbus.process import log_about
+from solo5_systemd.engine.backends import host_backends
 from solo5_systemd.journal.journald import namespace_path
 from solo5_systemd.pid1.kept_declarations import UNCLEARED, is_cleared, remove_if_gone
 from solo5_systemd.settings.files import read_settings
@@ -37,12 +38,11 @@ from solo5_systemd.task.log_fields import FACILITY, LOG_NAMESPACE, STDERR_PRIORI
 from solo5_systemd.unit.state import MainCode, UnitState
 from solo5_systemd.users.user_record import user_of
 from solo5_systemd.users.userdb_records import RECORDS
-from solo5_systemd.wiring.engine import machine
 
 if TYPE_CHECKING:
+    from solo5_systemd.engine.backends import Backends
     from solo5_systemd.storage.backing_files import ImageFiles
     from solo5_systemd.unit.outcome import Outcome
-    from solo5_systemd.wiring.engine import Machine
 
 ENVIRONMENT = "environment"
 """Without this file the task's service does not start."""
@@ -74,7 +74,7 @@ async def clear(name: TaskName) -> None:
     (own / ENVIRONMENT).unlink(missing_ok=True)
     (RECORDS / f"{user_of(name)}.user").unlink(missing_ok=True)
     await asyncio.to_thread(_log_stderr, name)
-    async with machine(read_settings) as backends:  # not read here: they may be invalid by now
+    async with host_backends(read_settings) as backends:  # not read here: they may be invalid by now
         await drop_held(name, backends.disks)
         with suppress(Solo5Error):  # of the journal
             await _withhold(name, own, backends)
@@ -89,7 +89,7 @@ async def clear(name: TaskName) -> None:
     (own / UNCLEARED).unlink(missing_ok=True)
 
 
-async def _withhold(name: TaskName, own: Path, backends: "Machine") -> None:
+async def _withhold(name: TaskName, own: Path, backends: "Backends") -> None:
     """Report an end after which a restart cannot help, and cancel a restart that would be made all the same."""
     ended = await backends.units.ended_run(name)
     if ended is None or ended.restart == "no" or ended.state.result == "success" or not own.exists():
@@ -151,7 +151,7 @@ def _reported(own: Path) -> str:
 
 
 async def _stop_outcome(name: TaskName) -> None:
-    async with machine(read_settings) as backends:
+    async with host_backends(read_settings) as backends:
         await backends.units.stop(declared_outcome_target(name))
 
 

@@ -30,6 +30,7 @@ from solo5_systemd.dbus import fdstore
 from solo5_systemd.declared.declaration import parse_declaration
 from solo5_systemd.declared.files import host_names
 from solo5_systemd.declared.unit_file import environment
+from solo5_systemd.engine.backends import host_backends
 from solo5_systemd.engine.prepare import Prepared, Preparer
 from solo5_systemd.network import task_namespaces
 from solo5_systemd.pid1.clear import ENVIRONMENT, HELD, NO_CONFIGURATION, drop_held, report, run, unmount
@@ -46,7 +47,6 @@ from solo5_systemd.settings.files import read_settings
 from solo5_systemd.unit.translate import log_fields
 from solo5_systemd.users.user_record import user_of, user_record
 from solo5_systemd.users.userdb_records import RECORDS
-from solo5_systemd.wiring.engine import machine
 
 
 async def prepare(name: TaskName) -> None:
@@ -67,7 +67,7 @@ async def prepare(name: TaskName) -> None:
     settings = read_settings()
     served = settings.served
     declaration = parse_declaration(name, sources, host=host_names(), served=served, systemd=systemd_release())
-    async with machine(lambda: settings) as backends:
+    async with host_backends(lambda: settings) as backends:
         if declaration.workload.idle_stops:
             await backends.units.begin(declared_outcome_target(name))
         await drop_held(name, backends.disks)

@@ -27,13 +27,12 @@ from solo5_systemd.declared.syntax import Source, parse_file
 from solo5_systemd.declared.update_files import DROP_IN, Phase, UpdateFiles, sha256
 from solo5_systemd.declared.update_request import READY_TIMEOUT_S, UpdateRequest, ready_by
 from solo5_systemd.engine.restart import StoppedError
-from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.engine.runtime import Runtime, connect
 from solo5_systemd.engine.update import Updater
 from solo5_systemd.image.store import read_facts
 from solo5_systemd.pid1.kept_declarations import kept_refusal, kept_sources, systemd_release, unseen
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.task.option_table import SECTION
-from solo5_systemd.wiring.engine import connect
 
 _NOTICE = 5
 _UNIT_FILES = "/run/systemd/system"

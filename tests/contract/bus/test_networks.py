@@ -10,12 +10,12 @@ from solo5_systemd.base.names import NetworkName
 from solo5_systemd.cli.context import finished
 from solo5_systemd.dbus.messages import Message, to_wire
 from solo5_systemd.dbus.values import RECORD
+from solo5_systemd.engine.backends import QueryBackends
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.model import NetworkOverview
 from solo5_systemd.settings.network import Join
 from solo5_systemd.settings.records import document
 from solo5_systemd.settings.resolver import UNSET
-from solo5_systemd.wiring.queries import QueryMachine
 
 PLAIN = NetworkOverview(
     name=NetworkName("default"), bridge="solo5", mtu=1500, masquerade=True, up=True, leases=2, free=3, resolver=UNSET
@@ -40,6 +40,6 @@ async def test_networks_are_read_as_they_were_sent(systemd: FakeSystemd) -> None
     systemd.bus.add_message_handler(reply)
 
     def read() -> list[NetworkOverview]:
-        return list(finished(QueryMachine().networks.networks()))
+        return list(finished(QueryBackends().networks.networks()))
 
     assert await in_child(read) == SENT

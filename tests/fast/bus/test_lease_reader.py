@@ -13,11 +13,11 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus import lease_reader
 from solo5_systemd.bus.lease_reader import STATE as ORIGINAL
 from solo5_systemd.bus.lease_reader import read_endpoints
+from solo5_systemd.engine.backends import QueryBackends
 from solo5_systemd.network import lease_files
 from solo5_systemd.network.endpoints import Endpoints
 from solo5_systemd.network.lease_files import STATE, to_document
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation
-from solo5_systemd.wiring.queries import QueryMachine
 
 SIX = replace(LEASE, tap="s5-2", ipv6=IPv6Interface("fd00:77::5/64"), gateway6=IPv6Address("fd00:77::1"))
 WEB = Reservation(task=TaskName("web.1"), leases=(LEASE, SIX), ports=PORTS)
@@ -106,5 +106,5 @@ def test_a_task_without_a_nic_has_no_endpoints(tasks: Path) -> None:
 async def test_the_records_of_all_tasks_do_not_hold_up_an_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[int] = []
     monkeypatch.setattr(lease_files, "read_lease_records", lambda: threads.append(threading.get_ident()))
-    await QueryMachine().networks.records()
+    await QueryBackends().networks.records()
     assert threads != [threading.get_ident()]

@@ -14,14 +14,12 @@ UNUSED = {
 """Modules of libraries that nothing of this package uses."""
 
 LATER = {"nftables", "pyroute2"} | {
-    f"solo5_systemd.{name}"
-    for name in ("bus.manager", "dbus.messages", "engine.start", "host.probe", "image.elf", "wiring")
+    f"solo5_systemd.{name}" for name in ("bus.manager", "dbus.messages", "engine.start", "host.probe", "image.elf")
 }
 """Modules that a plugin needs for a fingerprint or a task: Nomad launches several for their names and schemas only."""
 
 OF_OTHER_PATHS = {"argparse"} | {
-    f"solo5_systemd.{name}"
-    for name in ("engine.backends", "engine.gc", "engine.runtime", "engine.stop", "host.tenders", "pid1.generator")
+    f"solo5_systemd.{name}" for name in ("engine.gc", "engine.runtime", "engine.stop", "host.tenders", "pid1.generator")
 }
 """What a preparation of a declared task does not need, or only for some tasks: a boot has one for each task."""
 
@@ -99,7 +97,7 @@ def test_what_clears_up_imports_nothing_of_a_start() -> None:
 
 
 def test_a_plugin_imports_no_module_that_it_does_not_use() -> None:
-    found = modules(PLUGIN, "solo5_systemd.wiring.engine", "solo5_systemd.host.probe", "solo5_systemd.engine.start")
+    found = modules(PLUGIN, "solo5_systemd.bus.manager", "solo5_systemd.host.probe", "solo5_systemd.engine.start")
     assert "solo5_systemd.dbus.messages" in found
     assert found & UNUSED == set()
 

@@ -11,6 +11,7 @@ from tests.fast.host.test_checks import GOOD
 from tests.fast.nomad.values import Fifos
 from tests.support.fakes.backends import Machine
 
+from solo5_systemd.engine import backends
 from solo5_systemd.host import probe as probe_module
 from solo5_systemd.host.checks import Host
 from solo5_systemd.nomad import housekeeping, tasks
@@ -18,7 +19,6 @@ from solo5_systemd.nomad import wait as wait_module
 from solo5_systemd.settings import files
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit import translate
-from solo5_systemd.wiring import engine
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
         async with made.steps.step("probe"):
             return GOOD
 
-    monkeypatch.setattr(engine, "Machine", lambda _connection, _settings: made)
+    monkeypatch.setattr(backends, "Backends", lambda _connection, _settings: made)
     monkeypatch.setattr(probe_module, "probe", probe)
     monkeypatch.setattr(files, "CachedSettings", lambda: Settings)
     monkeypatch.setattr(housekeeping, "NETWORKS", tmp_path / "nomad.toml")

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface
 from pathlib import Path
+from typing import cast
 
 from tests.support.fakes.images import disk, stored
 from tests.support.fakes.pid1 import FakeUnits
@@ -768,7 +769,7 @@ class Machine:
 
     @property
     def backends(self) -> Backends:
-        return self
+        return cast(Backends, self)
 
     @property
     def holds(self) -> tuple[set[str], set[TaskName]]:

@@ -1,1 +1,0 @@
-"""Compositions: the engine and the queries with their backends."""
