@@ -32,10 +32,10 @@ from dbus_next.aio import MessageBus
 
 async def main():
     bus = await MessageBus(bus_type=BusType.SYSTEM, negotiate_unix_fd=True).connect()
-    body = ["{TASK}", "{task_service(TASK)}", 0, 0, 0]
+    body = ["", "{TASK}", "{task_service(TASK)}", 0, 0, 0]
     await bus.send(Message(
         destination="{INTERFACE.name}", path="{INTERFACE.path}", interface="{INTERFACE.name}", member="Forward",
-        signature="ssthh", body=body, unix_fds=[int(sys.argv[1])], flags=MessageFlag.NO_REPLY_EXPECTED,
+        signature="sssthh", body=body, unix_fds=[int(sys.argv[1])], flags=MessageFlag.NO_REPLY_EXPECTED,
     ))
     await bus.introspect("org.freedesktop.DBus", "/org/freedesktop/DBus")  # and so the bus has the call
 
@@ -147,15 +147,15 @@ async def test_an_invalid_call_is_refused_and_leaves_no_descriptor(daemon: Daemo
     async with daemon.connected() as connection:
         before = daemon.descriptors()
         with pytest.raises(InvalidRequestError, match=r"task name '\.\./x' is not usable"):
-            await connection.call(*CALL, "Forward", "ssthh", ["../x", "u", 0, 0, 0], pipe[1:])
+            await connection.call(*CALL, "Forward", "sssthh", ["", "../x", "u", 0, 0, 0], pipe[1:])
         with pytest.raises(InvalidRequestError, match="journal namespace '../x' is not usable"):
-            await connection.call(*CALL, "ForwardFrom", "sssthh", ["../x", TASK, "u", 0, 0, 0], pipe[1:])
+            await connection.call(*CALL, "Forward", "sssthh", ["../x", TASK, "u", 0, 0, 0], pipe[1:])
         with pytest.raises(InvalidRequestError, match="descriptor index 7"):
-            await connection.call(*CALL, "Forward", "ssthh", [TASK, "u", 0, 0, 7], pipe[1:])
-        with pytest.raises(InvalidRequestError, match="Forward was called with signature 'ss': expected 'ssthh'"):
+            await connection.call(*CALL, "Forward", "sssthh", ["", TASK, "u", 0, 0, 7], pipe[1:])
+        with pytest.raises(InvalidRequestError, match="Forward was called with signature 'ss': expected 'sssthh'"):
             await connection.call(*CALL, "Forward", "ss", [TASK, "u"])
         with (daemon.state / "x").open("wb") as file, pytest.raises(InvalidRequestError, match="is not a FIFO"):
-            await connection.call(*CALL, "Forward", "ssthh", [TASK, "u", 0, 0, 0], (file.fileno(),))
+            await connection.call(*CALL, "Forward", "sssthh", ["", TASK, "u", 0, 0, 0], (file.fileno(),))
         assert daemon.descriptors() == before
         assert await tasks(connection) == []
 
@@ -177,7 +177,7 @@ async def test_the_interface_is_introspectable(daemon: Daemon) -> None:
     async with daemon.connected() as connection:
         introspect = (INTERFACE.name, INTERFACE.path, "org.freedesktop.DBus.Introspectable", "Introspect")
         (xml,) = await connection.call(*introspect)
-    assert '<method name="Forward"><arg name="task" type="s" direction="in"/>' in xml
+    assert '<method name="Forward"><arg name="namespace" type="s" direction="in"/>' in xml
     assert '<arg name="stderr" type="h" direction="in"/></method>' in xml
 
 

@@ -16,7 +16,7 @@ from tests.machine.fifos import Reader
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus.relay_client import Relay
 from solo5_systemd.journal.reader import JournalReader
-from solo5_systemd.relay.notices import dropped_notice
+from solo5_systemd.relay.line_queue import dropped_notice
 
 if TYPE_CHECKING:
     from solo5_systemd.journal.lines import DroppedLines

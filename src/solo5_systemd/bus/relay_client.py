@@ -55,7 +55,7 @@ class Relay:
             stderr: write end for the tender's stderr.
             namespace: journal namespace of the lines; empty: the host's journal.
         """
-        await self._service.call("ForwardFrom", [namespace, task, unit, since, 0, 1], (stdout, stderr))
+        await self._service.call("Forward", [namespace, task, unit, since, 0, 1], (stdout, stderr))
 
     async def has_record(self, task: TaskName) -> bool:
         """Return whether the relay has a record of the task: lines to deliver, or no `drain` yet."""

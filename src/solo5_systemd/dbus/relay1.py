@@ -6,8 +6,7 @@ INTERFACE = Interface(
     name="org.solo5.Relay1",
     path="/org/solo5/Relay1",
     methods={
-        "Forward": Method("ssthh", "", "task unit since stdout stderr"),
-        "ForwardFrom": Method("sssthh", "", "namespace task unit since stdout stderr"),
+        "Forward": Method("sssthh", "", "namespace task unit since stdout stderr"),
         "Drain": Method("s", "b", "task delivered"),
         "List": Method("", "as", "tasks"),
     },

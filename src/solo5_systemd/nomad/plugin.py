@@ -8,9 +8,8 @@ from contextlib import suppress
 from ctypes import CDLL
 
 from solo5_systemd import __version__
-from solo5_systemd.goplugin.handshake import Handshake
 from solo5_systemd.goplugin.rpc import service_handler
-from solo5_systemd.goplugin.server import serve
+from solo5_systemd.goplugin.server import Handshake, serve
 from solo5_systemd.nomad.driver import Driver
 from solo5_systemd.nomad.proto import base_pb2, driver_pb2
 from solo5_systemd.nomad.service import BasePlugin, DriverService, to_failure

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from solo5_systemd.dbus import fdstore
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
-from solo5_systemd.relay.line_queue import LineQueue
-from solo5_systemd.relay.state import Delivery, StreamPosition
+from solo5_systemd.relay.line_queue import LineQueue, StreamPosition
+from solo5_systemd.relay.state_files import Delivery
 
 READER_RETRY_INTERVAL_S = 0.5
 """Between two checks for a new reader of a FIFO: the kernel has no notification for it."""

@@ -13,12 +13,9 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.journal.follow import PollTimer
 from solo5_systemd.journal.lines import DroppedLines, JournalPosition, Line, Stream
 from solo5_systemd.journal.reader import JournalReader
-from solo5_systemd.relay import journal_source
 from solo5_systemd.relay.fifo_writer import ConsoleDescriptors, FifoWriter, StoredDescriptors, remove_stored
-from solo5_systemd.relay.journal_source import BATCH_SIZE, JournalFollower, OpenJournal
-from solo5_systemd.relay.state import VERSION, ConsoleState, Delivery
-from solo5_systemd.relay.state_files import StateFiles
-from solo5_systemd.relay.task_console import TaskConsole
+from solo5_systemd.relay.state_files import VERSION, ConsoleState, Delivery, StateFiles
+from solo5_systemd.relay.task_console import ALL_MATCHES, BATCH_SIZE, OpenJournal, TaskConsole, to_monotonic
 
 UNREACHABLE_CHECK_INTERVAL_S = 10.0
 """Between two checks for consoles whose FIFOs were unlinked without a Drain."""
@@ -28,6 +25,40 @@ SILENT_INTERVAL_S = 2.0
 (sd_journal_wait(3))."""
 
 _log = logging.getLogger(__name__)
+
+
+class JournalFollower:
+    """A reader of the lines that are written from now on.
+
+    Each journal namespace has its own follower. sd_journal orders the entries of all its files by time, and skips an
+    entry whose time is before its position: with the files of two journalds, which write concurrently, it would skip
+    lines.
+
+    Args:
+        namespace: the journal namespace; empty: the host's journal.
+
+    Attributes:
+        fd: a descriptor that is readable when there may be new lines or files (sd_journal_get_fd(3)).
+        position: of the last line read, or the last one before the follower was opened; None: the journal was empty.
+    """
+
+    def __init__(self, open_journal: OpenJournal, namespace: str) -> None:
+        self.namespace = namespace
+        self._journal = open_journal(ALL_MATCHES, namespace)
+        self.fd = self._journal.watch()
+        last = self._journal.seek_end()
+        self.position: JournalPosition | None = last.position if last is not None else None
+
+    def read_batch(self) -> list[Line]:
+        """Return new lines; fewer than BATCH_SIZE at the end of the journal."""
+        lines = self._journal.read_batch(BATCH_SIZE)
+        if lines:
+            self.position = lines[-1].position
+        return lines
+
+    def close(self) -> None:
+        """Close the journal."""
+        self._journal.close()
 
 
 class Forwarder:
@@ -192,13 +223,13 @@ class Forwarder:
             task=task,
             unit=unit,
             since=since,
-            began=max(0, journal_source.to_monotonic(since)),
+            began=max(0, to_monotonic(since)),
             progress=dict.fromkeys(Stream, Delivery()),
             number=self._free_number(),
             namespace=namespace,
         )
-        catch_up_to = self._follower(namespace).read_past(state.began)
-        console = self._add(state, catch_up_to, None)
+        last = self._follower(namespace).position
+        console = self._add(state, last if last is not None and last.monotonic >= state.began else None, None)
         try:
             self._state_files.save(state)
         except Solo5Error:

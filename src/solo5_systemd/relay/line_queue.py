@@ -1,12 +1,10 @@
-"""The queue of a stream's lines between the journal and a FIFO."""
+"""The queue of a stream's lines between the journal and a FIFO, and the notices of lines that are missing."""
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
-from solo5_systemd.relay.notices import dropped_notice
-from solo5_systemd.relay.state import START, StreamPosition
 
 MEMORY_LIMIT = 1 << 18
 """Bytes of memory for the lines of a queue together; a single line may be longer."""
@@ -19,6 +17,22 @@ NO_LINES: deque[Line] = deque(maxlen=0)
 
 CHUNK_SIZE = 1 << 16
 """Bytes to write at once: the default capacity of a pipe."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamPosition:
+    """A byte position in a stream.
+
+    Attributes:
+        cursor: of the last line before the position; empty: the position is in the first line.
+        written: offset in the next line, in bytes.
+    """
+
+    cursor: str = ""
+    written: int = 0
+
+
+START = StreamPosition()
 
 
 class LineQueue:
@@ -169,3 +183,17 @@ class LineQueue:
 
 def _cost(line: Line) -> int:
     return len(line.data) + LINE_OVERHEAD
+
+
+def dropped_notice(lines: int) -> bytes:
+    """Return the line that is written in the place of lines that journald dropped."""
+    return f"solo5-relay: journald dropped {_lines(lines)} of this task here (rate limit exceeded)\n".encode()
+
+
+def removed_notice(lines: int, stream: Stream) -> bytes:
+    """Return the line about skipped lines that were removed from the journal before they were read."""
+    return f"solo5-relay: journald removed {_lines(lines)} of this task's {stream} before delivery\n".encode()
+
+
+def _lines(count: int) -> str:
+    return "1 line" if count == 1 else f"{count} lines"

@@ -4,7 +4,6 @@ import argparse
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from solo5_systemd.base.concurrency import KeyedLocks
 from solo5_systemd.base.errors import InvalidRequestError
@@ -31,8 +30,7 @@ class RelayMethods:
     def handlers(self) -> Mapping[str, Handler]:
         """The handler of each method."""
         return {
-            "Forward": partial(self._forward, ""),
-            "ForwardFrom": self._forward,
+            "Forward": self._forward,
             "Drain": self._drain,
             "List": self._list,
         }

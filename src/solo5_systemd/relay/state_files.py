@@ -1,19 +1,26 @@
-"""The relay's state files in /run/solo5/relay: one page per task, created atomically and then overwritten in place."""
+"""The relay's state, which survives its restart, in its files: a page for each task.
+
+A file in /run/solo5/relay is created atomically, and then overwritten in place.
+"""
 
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
-from solo5_systemd.base.names import TaskName
+from solo5_systemd.base.names import TaskName, log_namespace
 from solo5_systemd.journal.lines import Stream
-from solo5_systemd.relay.state import ConsoleState
-from solo5_systemd.settings.records import document, record
+from solo5_systemd.relay.line_queue import StreamPosition
+from solo5_systemd.settings.records import document, integer, record, text
+
+VERSION = 1
 
 STATE_DIRECTORY = Path("/run/solo5/relay")
 
@@ -22,6 +29,39 @@ PAGE_SIZE = 4096
 tmpfs: the kernel checks for a fatal signal before each page, not within one."""
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery(StreamPosition):
+    """How far a stream was delivered: everything before this position is in the FIFO.
+
+    Attributes:
+        staged: the position behind the last byte of the staging pipe. None: the pipe's content is to be discarded.
+    """
+
+    staged: StreamPosition | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsoleState:
+    """The state of one task's console.
+
+    Attributes:
+        since: the time from which lines are forwarded, in µs since the epoch (CLOCK_REALTIME).
+        began: the same in µs since boot (CLOCK_MONOTONIC).
+        number: identifies the descriptors in systemd's fd store. It is unique among the consoles.
+        ended: the task has ended; the console is closed when all lines are delivered.
+    """
+
+    version: Annotated[int, integer(VERSION, VERSION)]
+    task: TaskName
+    unit: str
+    since: int
+    began: int
+    number: Annotated[int, integer(1)]
+    ended: bool = False
+    namespace: Annotated[str, text(log_namespace)] = ""
+    progress: Mapping[Stream, Delivery]
 
 
 class StateFiles:
@@ -83,9 +123,9 @@ def _parsed(page: bytes) -> ConsoleState:
 
 
 def _page(state: ConsoleState) -> bytes:
-    text = json.dumps(document(state)).encode()
-    if len(text) >= PAGE_SIZE:
+    written = json.dumps(document(state)).encode()
+    if len(written) >= PAGE_SIZE:
         raise InvalidRequestError(
-            f"the relay's state of task {state.task} has {len(text)} bytes: expected less than {PAGE_SIZE}."
+            f"the relay's state of task {state.task} has {len(written)} bytes: expected less than {PAGE_SIZE}."
         )
-    return text.ljust(PAGE_SIZE - 1) + b"\n"
+    return written.ljust(PAGE_SIZE - 1) + b"\n"

@@ -1,14 +1,106 @@
-"""The console of one task: a FIFO writer and a catch-up reader for each stream."""
+"""The console of one task: for each stream a FIFO writer, and a reader of the lines that its queue has skipped."""
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from solo5_systemd.journal.lines import JournalPosition, Stream
+from solo5_systemd.journal.lines import JournalPosition, Line, Stream
+from solo5_systemd.journal.reader import CONSOLE_MATCHES, JournalReader, console_matches
 from solo5_systemd.relay.fifo_writer import ConsoleDescriptors, FifoWriter, open_staging_pipe
-from solo5_systemd.relay.journal_source import JournalCatchup, OpenJournal, matches
-from solo5_systemd.relay.notices import removed_notice
-from solo5_systemd.relay.state import ConsoleState
+from solo5_systemd.relay.line_queue import LineQueue, removed_notice
+from solo5_systemd.relay.state_files import ConsoleState
+
+BATCH_SIZE = 400
+"""Lines to read before other consoles get their turn: some milliseconds."""
+
+DROPPED_MATCHES = ("MESSAGE_ID=a596d6fe7bfa4994828e72309e95d61e", "_TRANSPORT=driver")
+"""Matches journald's messages about lines that it dropped: SD_MESSAGE_JOURNAL_DROPPED of sd-messages(3), from journald
+itself. It writes one when it accepts lines of the unit again, before the first of them and for stdout and stderr apart;
+never, if no line follows. There is no message about lines of removed files (vacuuming): the relay counts these."""
+
+ALL_MATCHES = (*CONSOLE_MATCHES, "+", *DROPPED_MATCHES)
+"""Matches the lines of all tasks, and journald's messages about dropped lines."""
+
+OpenJournal = Callable[[Sequence[str], str], JournalReader]
+"""Opens a reader, given matches and a journal namespace; empty: the host's journal."""
+
+
+def clock_times() -> tuple[int, int]:
+    """Return (CLOCK_REALTIME, CLOCK_MONOTONIC) in µs.
+
+    CLOCK_MONOTONIC is read first: a preemption in between can only make the moment look earlier.
+    """
+    since_boot = time.monotonic_ns() // 1000
+    return time.time_ns() // 1000, since_boot
+
+
+def to_monotonic(realtime: int) -> int:
+    """Convert a past CLOCK_REALTIME to CLOCK_MONOTONIC, both in µs; negative: before boot.
+
+    The start of a task is passed and searched for by CLOCK_REALTIME, and stored and compared by CLOCK_MONOTONIC: the
+    former may be set back while a task runs, as time synchronization does after boot, and later lines of the task would
+    seem to be older than the task.
+    """
+    since_epoch, since_boot = clock_times()
+    return since_boot - max(0, since_epoch - realtime)
+
+
+def earliest_realtime(realtime: int, since_boot: int) -> int:
+    """Return a CLOCK_REALTIME in µs before which no line since this moment is, however the clock was set meanwhile."""
+    epoch_now, boot_now = clock_times()
+    return min(realtime, epoch_now - (boot_now - since_boot))
+
+
+def matches(unit: str, stream: Stream) -> Sequence[str]:
+    """Return the matches for one stream of a unit; stderr includes journald's messages about dropped lines."""
+    dropped = ("+", *DROPPED_MATCHES, f"OBJECT_SYSTEMD_UNIT={unit}") if stream is Stream.STDERR else ()
+    return (*console_matches(unit, stream), *dropped)
+
+
+class JournalCatchup:
+    """A reader of the skipped lines of one stream; it has the journal open only while its queue has room.
+
+    Args:
+        queue: gets the lines; reading starts after its `last_cursor`.
+        since: where reading starts without a cursor, as (CLOCK_REALTIME, CLOCK_MONOTONIC) in µs.
+    """
+
+    def __init__(self, queue: LineQueue, since: tuple[int, int], open_journal: Callable[[], JournalReader]) -> None:
+        self._queue = queue
+        self._since, self._since_monotonic = since
+        self._open_journal = open_journal
+        self._journal: JournalReader | None = None
+        self._lines: Iterator[Line] = iter(())
+        self._cursor = ""
+
+    def step(self) -> bool:
+        """Read a batch of lines, if the queue has room; return whether something was read."""
+        if self._journal is not None and self._cursor != self._queue.last_cursor:
+            self.close()  # the queue has evicted lines: start again after its last one
+        fresh = self._journal is None
+        if fresh:
+            if not self._queue.can_catch_up:
+                return False
+            self._open(self._queue.last_cursor)
+        if not self._queue.catch_up(self._lines, BATCH_SIZE, fresh=fresh):
+            self.close()
+        self._cursor = self._queue.last_cursor
+        return True
+
+    def close(self) -> None:
+        """Close the journal, if it is open."""
+        if self._journal is not None:
+            self._journal.close()
+        self._journal = None
+
+    def _open(self, after: str) -> None:
+        self._journal = self._open_journal()
+        self._lines = self._journal.lines_after(after) if after else self._from_start(self._journal)
+
+    def _from_start(self, journal: JournalReader) -> Iterator[Line]:
+        lines = journal.lines_from(earliest_realtime(self._since, self._since_monotonic))
+        return (line for line in lines if line.position.monotonic >= self._since_monotonic)
 
 
 class TaskConsole:

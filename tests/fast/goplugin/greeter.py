@@ -12,9 +12,8 @@ from google.protobuf.wrappers_pb2 import StringValue
 from tests.fast.goplugin.greetings import GREETINGS
 
 from solo5_systemd.base.errors import NotFoundError
-from solo5_systemd.goplugin.handshake import Handshake
 from solo5_systemd.goplugin.rpc import Failure, service_handler
-from solo5_systemd.goplugin.server import serve
+from solo5_systemd.goplugin.server import Handshake, serve
 
 LOG = logging.getLogger("greeter")
 

@@ -2,7 +2,7 @@ import pytest
 from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.goplugin.handshake import Handshake
+from solo5_systemd.goplugin.server import Handshake
 
 HANDSHAKE = Handshake("COOKIE", "crumbs", 2)
 

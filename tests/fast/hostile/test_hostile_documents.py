@@ -22,8 +22,7 @@ from solo5_systemd.network.model import LeaseRecord, Network
 from solo5_systemd.nomad.handle import decode
 from solo5_systemd.nomad.plugin_config import plugin_config
 from solo5_systemd.nomad.task_options import task_options
-from solo5_systemd.relay.state import ConsoleState
-from solo5_systemd.relay.state_files import StateFiles
+from solo5_systemd.relay.state_files import ConsoleState, StateFiles
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.settings.solo5_toml import parse_settings
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.journal.reader import JournalReader
-from solo5_systemd.relay.journal_source import ALL_MATCHES, matches
+from solo5_systemd.relay.task_console import ALL_MATCHES, matches
 
 
 class Journal:

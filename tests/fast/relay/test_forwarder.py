@@ -16,7 +16,7 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.journal.follow import PollTimer
 from solo5_systemd.journal.lines import DroppedLines, Stream
 from solo5_systemd.relay import forwarder as module
-from solo5_systemd.relay import journal_source
+from solo5_systemd.relay import task_console
 from solo5_systemd.relay.fifo_writer import READER_RETRY_INTERVAL_S, open_staging_pipe
 from solo5_systemd.relay.forwarder import Forwarder
 from solo5_systemd.relay.line_queue import MEMORY_LIMIT
@@ -178,10 +178,10 @@ async def test_no_line_is_lost_when_the_clock_is_set_while_a_task_runs(
     journal = Journal()
     journal.booted = 60
     async with running(journal, tmp_path) as relay:
-        monkeypatch.setattr(journal_source, "clock_times", lambda: (5_000, 70))
+        monkeypatch.setattr(task_console, "clock_times", lambda: (5_000, 70))
         journal.write("before\n")
         web, _ = relay.forward(WEB, since=4_990)
-        monkeypatch.setattr(journal_source, "clock_times", lambda: (later, 80))
+        monkeypatch.setattr(task_console, "clock_times", lambda: (later, 80))
         for number in range(3):
             journal.write(f"{number}\n")
         await until(web.read, "before\n0\n1\n2\n")

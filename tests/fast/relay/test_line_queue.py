@@ -6,8 +6,7 @@ from tests.fast.relay.fake_journal import Journal
 
 from solo5_systemd.journal.lines import Line
 from solo5_systemd.relay import line_queue as module
-from solo5_systemd.relay.line_queue import CHUNK_SIZE, LINE_OVERHEAD, MEMORY_LIMIT, LineQueue
-from solo5_systemd.relay.state import StreamPosition
+from solo5_systemd.relay.line_queue import CHUNK_SIZE, LINE_OVERHEAD, MEMORY_LIMIT, LineQueue, StreamPosition
 
 NOTICE = b"!"
 

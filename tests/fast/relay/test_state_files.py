@@ -7,8 +7,8 @@ import pytest
 from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.journal.lines import Stream
-from solo5_systemd.relay.state import VERSION, ConsoleState, Delivery, StreamPosition
-from solo5_systemd.relay.state_files import PAGE_SIZE, StateFiles
+from solo5_systemd.relay.line_queue import StreamPosition
+from solo5_systemd.relay.state_files import PAGE_SIZE, VERSION, ConsoleState, Delivery, StateFiles
 
 RECORD = ConsoleState(
     version=VERSION,
