@@ -21,7 +21,6 @@ CRUMB = 50
 
 SMALL = {
     "cgroup/control_files.py": "used by `cgroup/cgroupfs.py` and by the meter, which that imports where it is used",
-    "cli/console_output.py": "used by two verbs",
     "cli/given_options.py": "one of the three languages of `task.settings.Values`",
     "task/time_span.py": "of keys, options and jobs alike",
     "engine/callbacks.py": "imported at the driver's launch, unlike a start",

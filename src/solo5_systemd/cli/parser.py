@@ -43,6 +43,9 @@ _METHODS = ("remove", "stop", "kill", "restart", "sleep", "wake", "freeze", "tha
 FOR_EACH_TASK = {"rm" if method == "remove" else method: method for method in _METHODS}
 """The verbs of one module, `verbs.each_task`, each with its method of the engine's `Runtime`."""
 
+_MODULES = {"rollback": "update", **dict.fromkeys(FOR_EACH_TASK, "each_task")}
+"""The modules of verbs that have none of their name."""
+
 
 class Verb(Protocol):
     """The interface of a verb's module."""
@@ -129,8 +132,7 @@ class VerbParser(Parser):
         """Import the verb's module and call its `configure`; later calls have no effect."""
         if not self._loaded:
             self._loaded = True
-            name = "each_task" if self.verb in FOR_EACH_TASK else self.verb
-            module = cast("Verb", import_module(f"solo5_systemd.cli.verbs.{name}"))
+            module = cast("Verb", import_module(f"solo5_systemd.cli.verbs.{_MODULES.get(self.verb, self.verb)}"))
             module.configure(self)
             self.set_defaults(execute=module.execute)
 

@@ -10,10 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from solo5_systemd.base.errors import DependencyError, HostError, InvalidRequestError, NoSuchTaskError, Solo5Error
-from solo5_systemd.cli.console_output import copy_console, write_plain
 from solo5_systemd.cli.context import CommandContext, remove_existing
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.cli.task_output import lease_text, port_lines, reservation_json
+from solo5_systemd.cli.verbs.logs import copy_console
 from solo5_systemd.engine.task import Task
 from solo5_systemd.host.tenders import execute
 from solo5_systemd.task.properties import directive
@@ -46,7 +46,7 @@ async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *,
         async with asyncio.TaskGroup() as group:
             passing = group.create_task(_forward_signals(received, engine, task, group))
             try:
-                count = await copy_console(engine.console(task, follow=True), screen, write_plain)
+                count = await copy_console(engine.console(task, follow=True), screen)
             except DependencyError:  # without libsystemd the task would run unseen
                 await remove_existing(engine, task.name)
                 raise

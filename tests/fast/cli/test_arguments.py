@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, DiskName, NetworkName
-from solo5_systemd.cli import arguments as typed
+from solo5_systemd.cli.verbs import disk as disk_verb
+from solo5_systemd.cli.verbs import each_task, logs, stats
+from solo5_systemd.cli.verbs.run import derived_name
 from solo5_systemd.network.model import MacAddress, NicRequest, Protocol
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import IoLimits
@@ -80,14 +82,14 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
     (idle_time, "5", 5),
     (idle_time, "1min 30s", 90),
     (idle_time, "365d", 31_536_000),
-    (typed.line_count, "0", 0),
-    (typed.seconds, "0.5", 0.5),
-    (typed.seconds, "0", 0),
-    (typed.stop_signal, "INT", StopSignal.INT),
-    (typed.stop_signal, "SIGTERM", StopSignal.TERM),
-    (typed.stop_signal, "15", StopSignal.TERM),
-    (typed.kill_signal, "kill", 9),
-    (typed.kill_signal, "2", 2),
+    (logs._line_count, "0", 0),
+    (each_task._seconds, "0.5", 0.5),
+    (each_task._seconds, "0", 0),
+    (each_task._stop_signal, "INT", StopSignal.INT),
+    (each_task._stop_signal, "SIGTERM", StopSignal.TERM),
+    (each_task._stop_signal, "15", StopSignal.TERM),
+    (each_task._kill_signal, "kill", 9),
+    (each_task._kill_signal, "2", 2),
     (nic, "service=default", NicRequest(nic=SERVICE)),
     (nic, "service=lab,mac=02:00:5E:00:00:01,ip=10.1.2.3", LAB_NIC),
     (nic, "service=lab,ip6=fd00::7", replace(LAB, ipv6=IPv6Address("fd00::7"))),
@@ -117,9 +119,9 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
     (disk, "storage=files:/a,b/c,sector-size=4096", archived("/a", "b/c", sector_size=4096)),
     (disk, "storage=files:/a,format=raw", archived("/a", format=ArchiveFormat.RAW)),
     (disk, "storage=credential:x", archived(credential="x", format=ArchiveFormat.RAW)),
-    (typed.disk_size, "64MiB", 64 << 20),
-    (typed.interval, "0.1", 0.1),
-    (typed.interval, "86400", 86400.0),
+    (disk_verb._size, "64MiB", 64 << 20),
+    (stats.interval, "0.1", 0.1),
+    (stats.interval, "86400", 86400.0),
     (unit_property, "TasksMax=32", ("TasksMax", "32")),
     (unit_property, "SystemCallFilter=~fork vfork", ("SystemCallFilter", "~fork vfork")),
     (log_field, "TEAM=web=1", ("TEAM", "web=1")),
@@ -129,11 +131,11 @@ BAD: dict[Callable[[str], object], list[str]] = {
     memory_size: [*"0 0M -1 64X M 1.5G 1e9 ９ 99999999999999999999 9999999999T".split(), "", "64 M", "64Mi B"],
     cpus: [*"0 0.001 -1 nan inf 1,5 1e3 9999999".split(), ""],
     cpu_weight: [*"0 10001 -1 1.5 idle".split(), ""],
-    typed.line_count: [*"-1 all 1.5".split(), ""],
-    typed.seconds: [*"-1 10s inf nan".split(), ""],
-    typed.interval: [*"0 0.09 86401 -1 1s inf nan".split(), ""],
-    typed.stop_signal: [*"KILL HUP USR1 0 9 99 SIGSIGTERM x".split(), ""],
-    typed.kill_signal: [*"HUP USR1 STOP CONT PIPE 0 64 x".split(), ""],
+    logs._line_count: [*"-1 all 1.5".split(), ""],
+    each_task._seconds: [*"-1 10s inf nan".split(), ""],
+    stats.interval: [*"0 0.09 86401 -1 1s inf nan".split(), ""],
+    each_task._stop_signal: [*"KILL HUP USR1 0 9 99 SIGSIGTERM x".split(), ""],
+    each_task._kill_signal: [*"HUP USR1 STOP CONT PIPE 0 64 x".split(), ""],
     nic: [
         *"service service= =default a-b=default service=../x service=default, service=d,ip service=d,vlan=3".split(),
         *"service=d,ip=1.2.3 service=d,ip=1.2.3.4,ip=1.2.3.5 service=d,ip=::1 service=d,mac=1".split(),
@@ -239,12 +241,12 @@ def test_a_wrong_range_is_refused_with_its_reason(text: str, words: str) -> None
     ],
 )
 def test_a_name_is_derived_from_any_image(image: str, name: str) -> None:
-    assert typed.derived_name(image, "1a2b") == name
+    assert derived_name(image, "1a2b") == name
 
 
 @given(image=st.text())
 def test_a_derived_name_is_always_usable(image: str) -> None:
-    assert typed.derived_name(image, "0000").endswith("-0000")
+    assert derived_name(image, "0000").endswith("-0000")
 
 
 def test_options_of_disks_are_known_and_may_be_spelled_as_in_a_job() -> None:

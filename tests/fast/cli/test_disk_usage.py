@@ -18,8 +18,8 @@ from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.cli.disk_usage import disks_json, full_disks, with_disks
 from solo5_systemd.cli.metric_families import families, openmetrics
 from solo5_systemd.cli.task_output import Details, task_fields
-from solo5_systemd.cli.usage_table import usage_json
 from solo5_systemd.cli.verbs import stats
+from solo5_systemd.cli.verbs.stats import usage_json
 from solo5_systemd.storage import lock_records, outdated_archives
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, BlockDevice, IoLimits
 from solo5_systemd.storage.lock_records import disks_of

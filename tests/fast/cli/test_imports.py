@@ -82,7 +82,7 @@ def test_help_imports_nothing_heavy() -> None:
         (("ps", "--quiet"), set(), set()),
         (("ps", "--all", "--quiet"), set(), set()),
         (("ps", "--json"), set(), STATE | LEASES),
-        (("stats", "--no-stream"), USAGE, USAGE),
+        (("stats", "--no-stream"), STATE, STATE),
         (("metrics",), USAGE | NETWORK, USAGE | NETWORK),
     ],
     ids=["ps", "quiet", "quiet all", "json", "stats", "metrics"],

@@ -14,7 +14,7 @@ from tests.support.fakes.tasks import LEASE, NETWORK, endpoints, running
 from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.cli.metric_families import families
 from solo5_systemd.cli.task_output import Details, task_fields, task_json
-from solo5_systemd.cli.usage_table import usage_json
+from solo5_systemd.cli.verbs.stats import usage_json
 from solo5_systemd.network.drops import Dropped, of_nics
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import RecordedRepair, Reservation

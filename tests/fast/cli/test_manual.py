@@ -10,7 +10,8 @@ from tests.support.fakes.tasks import LEASE, PORTS, ended, running
 
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.cli import task_output, usage_table
+from solo5_systemd.cli import task_output
+from solo5_systemd.cli.verbs.stats import usage_json
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.task.placeholders import mirage, placeholders
@@ -80,9 +81,7 @@ def test_every_json_key_of_a_task_is_documented() -> None:
         task_output.reservation_json(Reservation(task=TaskName("web"), leases=(LEASE,), ports=PORTS)),
     ]
     assert [key for key in keys(documents) if not re.search(rf"\b{key}\b", text)] == []
-    assert [
-        key for key in keys(usage_table.usage_json("web", BEFORE, FULL)) if not re.search(rf"\b{key}\b", text)
-    ] == []
+    assert [key for key in keys(usage_json("web", BEFORE, FULL)) if not re.search(rf"\b{key}\b", text)] == []
 
 
 @pytest.mark.parametrize("ending", Ending)

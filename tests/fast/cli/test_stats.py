@@ -11,8 +11,8 @@ from tests.support.fakes.tasks import ended, running
 
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.cgroup.usage import Cpu, Io, Memory, Pressure, Stall, Usage
-from solo5_systemd.cli.usage_table import HEADER, WIDE_HEADER, row, usage_json
 from solo5_systemd.cli.verbs import stats
+from solo5_systemd.cli.verbs.stats import HEADER, WIDE_HEADER, row, usage_json
 from solo5_systemd.engine.task import Sample
 from solo5_systemd.network.tap_counters import Counters, Traffic
 

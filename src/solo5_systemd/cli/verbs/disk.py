@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.base.names import TaskName, disk_name, disk_or_snapshot, snapshot_name
-from solo5_systemd.cli.arguments import disk_size
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields, moment, size, span, table
@@ -40,7 +39,7 @@ def configure(parser: Parser) -> None:
     add = parser.add_verbs()
     create = add("create", "create a disk of zeros", _create)
     _add_name(create)
-    create.add_argument("size", metavar="SIZE", type=disk_size, help="size of the disk, such as 64M")
+    create.add_argument("size", metavar="SIZE", type=_size, help="size of the disk, such as 64M")
     create.add_argument("--preallocate", action="store_true", help="allocate all blocks now (default: sparse)")
     ls = add("ls", "list disks", _list)
     ls.add_argument("-q", "--quiet", action="store_true", help="print names only")
@@ -51,7 +50,7 @@ def configure(parser: Parser) -> None:
     )
     resize = add("resize", "change the size of a disk that no task has", _resize)
     _add_name(resize, "lvresize --size SIZE VG/LV, zfs set volsize=SIZE POOL/VOLUME, truncate --size=SIZE FILE")
-    resize.add_argument("size", metavar="SIZE", type=disk_size, help="new size, such as 128M")
+    resize.add_argument("size", metavar="SIZE", type=_size, help="new size, such as 128M")
     resize.add_argument("--shrink", action="store_true", help="permit a smaller size, which loses the disk's end")
     remove = add("rm", "remove disks that no task has, or snapshots", _remove)
     remove.add_argument("--snapshots", action="store_true", help="remove the snapshots of the disks as well")
@@ -89,6 +88,12 @@ def _add_name(parser: Parser, by_path: str = "") -> None:
         return disk_name(text)
 
     parser.add_argument("name", metavar="NAME", type=parse, help="name of the disk")
+
+
+def _size(text: str) -> int:
+    from solo5_systemd.task.quantities import size as parse  # imported here for startup time: `--help` needs none
+
+    return parse(text, "disk size")
 
 
 def _is_path(text: str) -> bool:

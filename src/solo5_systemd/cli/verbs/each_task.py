@@ -3,11 +3,17 @@
 The destination of an option is the name of the method's argument. Defaults are text, for startup time.
 """
 
+import re
+import signal as signals
 from argparse import Namespace
+from typing import TYPE_CHECKING
 
-from solo5_systemd.cli import arguments as typed
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import FOR_EACH_TASK, VerbParser
+
+if TYPE_CHECKING:
+    from solo5_systemd.task.workload import StopSignal
 
 _ARGUMENTS = ("force", "number", "signal", "timeout_s")
 
@@ -17,20 +23,51 @@ def configure(parser: VerbParser) -> None:
         parser.add_argument("-f", "--force", action="store_true", help="stop running tasks first")
     if parser.verb == "kill":
         parser.add_argument(
-            "-s", "--signal", metavar="SIGNAL", dest="number", type=typed.kill_signal, default="KILL",
+            "-s", "--signal", metavar="SIGNAL", dest="number", type=_kill_signal, default="KILL",
             help="INT, TERM or KILL (default: KILL)",
         )  # fmt: skip
     if parser.verb == "stop":
         parser.add_argument(
-            "-t", "--time", metavar="SECONDS", dest="timeout_s", type=typed.seconds, default="10",
+            "-t", "--time", metavar="SECONDS", dest="timeout_s", type=_seconds, default="10",
             help="timeout before SIGKILL (default: 10)",
         )  # fmt: skip
         parser.add_argument(
-            "-s", "--signal", metavar="SIGNAL", type=typed.stop_signal, default="TERM",
+            "-s", "--signal", metavar="SIGNAL", type=_stop_signal, default="TERM",
             help="stop signal, INT or TERM (default: TERM)",
         )  # fmt: skip
     parser.add_task_names()
     parser.add_output_options(json=False)
+
+
+def _seconds(text: str) -> float:
+    from solo5_systemd.task.quantities import DECIMAL  # imported here for startup time: `--help` needs none
+
+    if not re.fullmatch(DECIMAL, text, re.ASCII):
+        raise InvalidRequestError(f"--time {text!r} is not a timeout: expected seconds, such as 10 or 0.5.")
+    return float(text)
+
+
+def _stop_signal(text: str) -> "StopSignal":
+    from solo5_systemd.task.quantities import signal_number
+    from solo5_systemd.task.workload import StopSignal
+
+    number = signal_number(text)
+    if number not in (signals.SIGINT, signals.SIGTERM):
+        raise InvalidRequestError(f"--signal {text!r} is not a stop signal: expected INT or TERM.")
+    return StopSignal(signals.Signals(number).name)
+
+
+def _kill_signal(text: str) -> int:
+    from solo5_systemd.task.quantities import signal_number
+
+    number = signal_number(text)
+    if number not in (signals.SIGINT, signals.SIGTERM, signals.SIGKILL):
+        raise InvalidRequestError(
+            f"--signal {text!r} cannot be sent: expected INT, TERM or KILL, the signals that a tender handles; guests "
+            "receive none.",
+            "To pause and resume a guest: solo5ctl freeze, solo5ctl thaw.",
+        )
+    return number
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:

@@ -1,17 +1,18 @@
-"""`solo5ctl logs`: shows the console of a task."""
+"""`solo5ctl logs`: shows the console of a task, its stdout on stdout and its stderr on stderr."""
 
 from argparse import Namespace
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.names import task_name
-from solo5_systemd.cli import arguments as typed
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
+from solo5_systemd.cli.render import moment
+from solo5_systemd.cli.screen import Screen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from solo5_systemd.cli.console_output import Write
     from solo5_systemd.engine.queries import Queries
     from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.engine.task import Task
@@ -21,11 +22,17 @@ if TYPE_CHECKING:
 def configure(parser: Parser) -> None:
     parser.add_argument("-f", "--follow", action="store_true", help="follow until the task has ended")
     parser.add_argument(
-        "-n", "--tail", metavar="N", type=typed.line_count, help="start with the last N lines (default: all)"
+        "-n", "--tail", metavar="N", type=_line_count, help="start with the last N lines (default: all)"
     )
     parser.add_argument("-t", "--timestamps", action="store_true", help="prefix each line with its timestamp")
     parser.add_argument("name", metavar="NAME", type=task_name, help="name of a task")
     parser.add_output_options(json=True)
+
+
+def _line_count(text: str) -> int:
+    from solo5_systemd.task.quantities import integer  # imported here for startup time: `--help` needs none
+
+    return integer(text, "--tail", 0, 10**9)
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
@@ -40,11 +47,9 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         return await copied(task, engine.console(task, last=arguments.tail))
 
     async def copied(task: "Task", lines: "AsyncGenerator[Line, None]") -> int:
-        from solo5_systemd.cli.console_output import copy_console
-
         nonlocal count, namespace
         namespace = task.state.log_namespace
-        count = await copy_console(lines, context.screen, _writer(arguments))
+        count = await copy_console(lines, context.screen, timed=arguments.timestamps, as_json=arguments.json)
         return 0
 
     status = context.run(follow, needs_root=False) if arguments.follow else context.query(show)
@@ -64,9 +69,29 @@ def _why_none(namespace: str, context: CommandContext) -> str:
     return asyncio.run(storage_problem(namespace))
 
 
-def _writer(arguments: Namespace) -> "Write":
-    from solo5_systemd.cli.console_output import write_json, write_plain, write_timed
+async def copy_console(
+    console: "AsyncGenerator[Line, None]", screen: Screen, *, timed: bool = False, as_json: bool = False
+) -> int:
+    """Write the lines of a console to the screen, and return their number.
 
-    if arguments.json:
-        return write_json
-    return write_timed if arguments.timestamps else write_plain
+    Args:
+        timed: each after its journal timestamp (RFC 3339, UTC).
+        as_json: each as one JSON object on a line (JSON Lines), so that a followed console can be parsed as it grows.
+    """
+    count = 0
+    async with aclosing(console) as lines:
+        async for line in lines:
+            if as_json:
+                screen.write(_json_line(line))
+            else:
+                prefix = f"{moment(line.realtime)} " if timed else ""
+                screen.copy(line.message, to_err=line.stream.value == "stderr", prefix=prefix)
+            count += 1
+    return count
+
+
+def _json_line(line: "Line") -> str:
+    import json  # imported here for startup time
+
+    message = line.message.decode("utf-8", "replace")
+    return json.dumps({"time": moment(line.realtime), "stream": line.stream.value, "message": message}) + "\n"

@@ -1,12 +1,12 @@
 """`solo5ctl run`: builds a workload from the options and starts it."""
 
 import os
+import re
 from argparse import REMAINDER, Namespace
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.names import UnitKind, own_task_name, task_name
-from solo5_systemd.cli import arguments as typed
+from solo5_systemd.base.names import TaskName, UnitKind, own_task_name, task_name
 from solo5_systemd.cli.context import CommandContext, remove_existing
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.task.option_table import SETTINGS
@@ -104,7 +104,7 @@ def _workload(arguments: Namespace) -> "Workload":
     from solo5_systemd.cli.given_options import Given
     from solo5_systemd.task.settings import workload
 
-    name = arguments.declare or arguments.name or typed.derived_name(arguments.Image, os.urandom(2).hex())
+    name = arguments.declare or arguments.name or derived_name(arguments.Image, os.urandom(2).hex())
     found = workload(name, Given(arguments), _served)
     if found.idle_stops and not arguments.declare:
         raise InvalidRequestError(
@@ -112,6 +112,13 @@ def _workload(arguments: Namespace) -> "Workload":
             f"Declare it: solo5ctl run --declare {name} --idle-action stop …",
         )
     return replace(found, kind=UnitKind.SCOPE) if arguments.scope else found
+
+
+def derived_name(image: str, suffix: str) -> TaskName:
+    """Return the default task name: the file name's stem and a suffix that makes it unique."""
+    stem = image.rpartition("/")[2].partition(".")[0]
+    usable = re.sub(r"[^A-Za-z0-9_-]+", "-", stem, flags=re.ASCII).lstrip("-_")[:64]
+    return task_name(f"{usable or 'unikernel'}-{suffix}")
 
 
 def _served() -> "Collection[NetworkName]":

@@ -1,19 +1,20 @@
-"""`solo5ctl stats`: shows resource usage of tasks."""
+"""`solo5ctl stats`: shows resource usage of tasks. Unknown values are empty cells, and absent keys of JSON."""
 
+import re
 import time
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from solo5_systemd.base.errors import NoSuchTaskError
+from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError
 from solo5_systemd.base.names import TaskName, task_name
-from solo5_systemd.cli.arguments import interval
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
-from solo5_systemd.cli.render import table
+from solo5_systemd.cli.render import UNKNOWN, size, table
 from solo5_systemd.cli.screen import Screen
 
 if TYPE_CHECKING:
+    from solo5_systemd.cgroup.usage import Pressure
     from solo5_systemd.engine.queries import Queries
     from solo5_systemd.engine.task import Sample
 
@@ -22,8 +23,16 @@ if TYPE_CHECKING:
 FIRST_INTERVAL_S = 1.0
 """Upper limit of the first interval, so that `-i 60` shows a CPU percentage, which needs two samples, after 1 s."""
 
-SORTS = ("name", "cpu", "memory", "net", "block")
-"""Sort keys: `name`, and those of `usage_table.SORT_KEYS`, which --help does not import."""
+HEADER = ("NAME", "CPU %", "MEM / LIMIT", "NET I/O", "BLOCK I/O", "PIDS")
+WIDE_HEADER = ("CPU TIME", "THROTTLED", "PEAK", "SWAP", "WAITING %")
+
+SORTS: "Mapping[str, Callable[[Sample | None, Sample], float]]" = {
+    "cpu": lambda before, now: _percent(before, now) or 0,
+    "memory": lambda _, now: now.usage.memory.rss or 0,
+    "net": lambda _, now: sum(_received_and_sent(now)),
+    "block": lambda _, now: (now.usage.io.read_bytes or 0) + (now.usage.io.written_bytes or 0),
+}
+"""Sort keys of `--sort` besides `name`; all sort in descending order."""
 
 
 def configure(parser: Parser) -> None:
@@ -34,7 +43,7 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "-s",
         "--sort",
-        choices=SORTS,
+        choices=("name", *SORTS),
         default="name",
         help="sort by this column; all but name in descending order",
     )
@@ -43,6 +52,14 @@ def configure(parser: Parser) -> None:
         "names", metavar="NAME", nargs="*", type=task_name, help="name of a task (default: all that have not ended)"
     )
     parser.add_output_options(json=True)
+
+
+def interval(text: str) -> float:
+    from solo5_systemd.task.quantities import DECIMAL  # imported here for startup time: `--help` needs none
+
+    if not re.fullmatch(DECIMAL, text, re.ASCII) or not 0.1 <= float(text) <= 86400:
+        raise InvalidRequestError(f"--interval {text!r} is not an interval: expected 0.1 to 86400 seconds, such as 5.")
+    return float(text)
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
@@ -84,8 +101,6 @@ async def _sample(engine: "Queries", names: Sequence[TaskName], *, detailed: boo
 
 
 def _show(before: "Samples", now: "Samples", arguments: Namespace, screen: Screen) -> None:
-    from solo5_systemd.cli.usage_table import HEADER, WIDE_HEADER, row, usage_json
-
     names = _sorted(before, now, arguments.sort)
     if arguments.json:
         screen.json([usage_json(name, before.get(name), now[name]) for name in names])
@@ -101,7 +116,94 @@ def _show(before: "Samples", now: "Samples", arguments: Namespace, screen: Scree
 def _sorted(before: "Samples", now: "Samples", order: str) -> Sequence[TaskName]:
     if order == "name":
         return list(now)
-    from solo5_systemd.cli.usage_table import SORT_KEYS
+    return sorted(now, key=lambda name: SORTS[order](before.get(name), now[name]), reverse=True)
 
-    value = SORT_KEYS[order]
-    return sorted(now, key=lambda name: value(before.get(name), now[name]), reverse=True)
+
+def row(name: str, before: "Sample | None", now: "Sample", *, wide: bool = False) -> tuple[str, ...]:
+    """Return a row, with the columns of docker stats.
+
+    Args:
+        before: the previous sample, from which the CPU percentage is computed; None: no percentage.
+    """
+    usage, percent = now.usage, _percent(before, now)
+    narrow = (
+        name,
+        "" if percent is None else f"{percent:.1f}%",
+        _pair(usage.memory.rss, usage.memory.limit),
+        _pair(*_received_and_sent(now)) if now.nics else "",
+        _pair(usage.io.read_bytes, usage.io.written_bytes),
+        "" if usage.processes is None else str(usage.processes),
+    )
+    if not wide:
+        return narrow
+    return (
+        *narrow,
+        _seconds(usage.cpu.total),
+        _seconds(usage.cpu.throttled),
+        _size(usage.memory.peak),
+        _size(usage.memory.swap),
+        _waiting(usage.pressure or {}),
+    )
+
+
+def usage_json(name: str, before: "Sample | None", now: "Sample") -> dict[str, object]:
+    """Return a sample as a JSON object, in bytes and microseconds, with the kernel's names."""
+    from dataclasses import asdict  # imported here for startup time: `--help` needs none
+
+    usage, percent = now.usage, _percent(before, now)
+    disks = usage.disks or {}
+    found: dict[str, object] = _known(
+        {
+            "name": name,
+            "cpu_percent": None if percent is None else round(percent, 2),
+            "cpu": asdict(usage.cpu),
+            "memory": asdict(usage.memory),
+            "io": asdict(usage.io),
+            "disks": [{"device": key, "disks": [*now.disks.get(key, ())], **asdict(io)} for key, io in disks.items()],
+            "nics": [
+                {"nic": nic, **asdict(traffic), "drops": dict(now.drops.get(nic, {}))}
+                for nic, traffic in now.nics.items()
+            ],
+            "processes": usage.processes,
+            "pressure": {resource: asdict(each) for resource, each in (usage.pressure or {}).items()},
+        }
+    )
+    return found
+
+
+def _known(value: Any) -> Any:
+    """Return a JSON value without the keys whose value is unknown or empty."""
+    if isinstance(value, list):
+        return [*map(_known, value)]
+    if not isinstance(value, dict):
+        return value
+    known = {key: _known(each) for key, each in value.items()}
+    return {key: each for key, each in known.items() if each is not None and each not in ({}, [])}
+
+
+def _percent(before: "Sample | None", now: "Sample") -> float | None:
+    from solo5_systemd.cgroup.usage import cpu_percent
+
+    return cpu_percent(before.usage, now.usage) if before else None
+
+
+def _received_and_sent(now: "Sample") -> tuple[int, int]:
+    return sum(nic.received.bytes for nic in now.nics.values()), sum(nic.sent.bytes for nic in now.nics.values())
+
+
+def _waiting(pressure: "Mapping[str, Pressure]") -> str:
+    """Return PSI `some avg10` of cpu, memory and io in percent."""
+    stalls = [pressure[each].some if each in pressure else None for each in ("cpu", "memory", "io")]
+    return " / ".join(f"{stall.avg10:.0f}" if stall else UNKNOWN for stall in stalls) if any(stalls) else ""
+
+
+def _pair(first: int | None, second: int | None) -> str:
+    return "" if first is second is None else f"{_size(first) or UNKNOWN} / {_size(second) or UNKNOWN}"
+
+
+def _seconds(microseconds: int | None) -> str:
+    return "" if microseconds is None else f"{microseconds / 1e6:.2f}s"
+
+
+def _size(count: int | None) -> str:
+    return "" if count is None else size(count)

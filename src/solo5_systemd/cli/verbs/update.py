@@ -1,4 +1,4 @@
-"""`solo5ctl update`: gives a declared task a new image without a lost connection."""
+"""`solo5ctl update`: gives a declared task a new image without a lost connection; `rollback`: the one before."""
 
 import os
 import time
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName, task_name, update_service
 from solo5_systemd.cli.context import CommandContext
-from solo5_systemd.cli.parser import Parser
+from solo5_systemd.cli.parser import VerbParser
 
 if TYPE_CHECKING:
     from solo5_systemd.declared.update_files import UpdateFiles
@@ -32,18 +32,23 @@ in time, or ends within the watch, the old one has its ports, and nothing else h
 """
 
 
-def configure(parser: Parser) -> None:
-    parser.epilog = EPILOG
+ROLLBACK_EPILOG = """\
+It is an update like any other, without a lost connection; a second rollback returns to the newer image.
+
+  solo5ctl rollback web
+"""
+
+
+def configure(parser: VerbParser) -> None:
     parser.add_argument("name", metavar="NAME", type=task_name, help="declared task that runs or is dormant")
-    parser.add_argument(
-        "image", metavar="IMAGE", nargs="?", default="",
-        help="new image (default: that of the declaration, which was replaced)",
-    )  # fmt: skip
-    add_update_options(parser)
-
-
-def add_update_options(parser: Parser) -> None:
-    """Add the options of `update` and `rollback`."""
+    if parser.verb == "rollback":
+        parser.epilog = ROLLBACK_EPILOG
+    else:
+        parser.epilog = EPILOG
+        parser.add_argument(
+            "image", metavar="IMAGE", nargs="?", default="",
+            help="new image (default: that of the declaration, which was replaced)",
+        )  # fmt: skip
     parser.add_argument(
         "--ready", metavar="CONDITION",
         help="tcp:PORT, udp:PORT or console:PATTERN (default: Ready= of the declaration, or its first TCP port)",
@@ -69,29 +74,38 @@ def add_update_options(parser: Parser) -> None:
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
+    files = _files_of(arguments.name, context)
+    if arguments.verb == "update":
+        return _start(arguments, _new_image(arguments.image), files, context)
+    previous = files.previous()
+    image = previous.present
+    status = _start(arguments, image, files, context)
+    if status == 0 and not arguments.no_block:
+        context.screen.write(f"{arguments.name}: back to {image} (SHA-256 {previous.sha256[:16]}…)\n")
+    return status
+
+
+def _new_image(given: str) -> str:
+    """Return the path of a new image; empty: that of the declaration."""
     from pathlib import Path
 
-    files = files_of(arguments.name, context)
-    image = str(Path(arguments.image).resolve()) if arguments.image else ""
-    if image and not Path(image).is_file():
-        error = InvalidRequestError if Path(image).exists() else NotFoundError
-        raise error(f"image {arguments.image} is not a file: expected a Solo5 unikernel.")
-    if image.startswith(_PASSING):
+    if not given:
+        return ""
+    image = Path(given).resolve()
+    if not image.is_file():
+        error = InvalidRequestError if image.exists() else NotFoundError
+        raise error(f"image {given} is not a file: expected a Solo5 unikernel.")
+    if str(image).startswith(_PASSING):
         raise InvalidRequestError(
             f"image {image} may be gone at the next boot, when the task needs it: expected one outside of "
             f"{', '.join(_PASSING)}.",
             "Move it to a directory such as /srv/unikernels.",
         )
-    request = requested(arguments, image)
-    return start_update(arguments.name, request, files, context, block=not arguments.no_block)
+    return str(image)
 
 
-def requested(arguments: Namespace, image: str) -> "UpdateRequest":
-    """Return the request of a command line.
-
-    Raises:
-        InvalidRequestError: an option is malformed.
-    """
+def _requested(arguments: Namespace, image: str) -> "UpdateRequest":
+    """Return the request of a command line."""
     from solo5_systemd.declared.update_request import UpdateRequest, parse_ready
 
     return UpdateRequest(
@@ -113,14 +127,8 @@ def _seconds(text: str | None, option: str) -> float | None:
         raise InvalidRequestError(f"{option} {text!r} {error}.") from error
 
 
-def files_of(name: TaskName, context: CommandContext) -> "UpdateFiles":
-    """Return the files of a task's updates.
-
-    Raises:
-        HostError: the process is not root.
-        NotFoundError: there is no such declared task.
-        InvalidRequestError: an instance that was not started.
-    """
+def _files_of(name: TaskName, context: CommandContext) -> "UpdateFiles":
+    """Return the files of a task's updates; refuse one that is not declared, and an instance that was not started."""
     from solo5_systemd.base.declared_units import has_declaration, is_declared
     from solo5_systemd.declared.update_files import UpdateFiles
 
@@ -137,18 +145,12 @@ def files_of(name: TaskName, context: CommandContext) -> "UpdateFiles":
     return UpdateFiles(name)
 
 
-def start_update(
-    name: TaskName, request: "UpdateRequest", files: "UpdateFiles", context: CommandContext, *, block: bool
-) -> int:
-    """Start solo5-update@NAME; with `block`, show its steps until it is over. Return the exit status.
+def _start(arguments: Namespace, image: str, files: "UpdateFiles", context: CommandContext) -> int:
+    """Start solo5-update@NAME; without --no-block, show its steps until it is over. Return the exit status.
 
     An interrupted command leaves the update to systemd.
-
-    Raises:
-        TakenError: an update is under way.
-        HostError: systemd did not start it.
     """
-    unit = update_service(name)
+    unit, request = update_service(arguments.name), _requested(arguments, image)
 
     async def command(engine: "Runtime") -> int:
         import asyncio
@@ -169,7 +171,7 @@ def start_update(
         return 0
 
     status = context.run(command)
-    return status if status or not block else _show(files, context, f"{UNITS}/{INVOCATION_LINK}{unit}")
+    return status if status or arguments.no_block else _show(files, context, f"{UNITS}/{INVOCATION_LINK}{unit}")
 
 
 def _show(files: "UpdateFiles", context: CommandContext, run: str) -> int:
