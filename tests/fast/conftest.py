@@ -15,7 +15,7 @@ from solo5_systemd.base import locks, own_files
 from solo5_systemd.base.event_loop import is_event_loop
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.journal import console_storage
-from solo5_systemd.storage import lock_records
+from solo5_systemd.storage import locks as storage_locks
 
 __all__ = ["no_task_left", "pytest_configure", "pytest_itemcollected", "pytest_runtest_call"]
 
@@ -83,7 +83,7 @@ def no_wait_in_an_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True, name="locks")
 def disk_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of the locks of disks, of this test alone."""
-    monkeypatch.setattr(lock_records, "LOCKS", tmp_path / "locks")
+    monkeypatch.setattr(storage_locks, "LOCKS", tmp_path / "locks")
     return tmp_path / "locks"
 
 

@@ -34,7 +34,6 @@ SMALL = {
     "network/overtaken.py": "pure; `network/routes.py` looks routes up",
     "unit/parts.py": "the inputs of a unit, of `unit/translate.py` and of the sandbox",
     "unit/console.py": "one of the subjects of `unit/translate.py`, with the rate of a task's journal",
-    "storage/outdated_archives.py": "imported by `inspect` alone, when a task has archives",
 }
 """The modules under CRUMB lines, and why each is one of its own. Verbs, `__main__` and `dbus/` need no reason."""
 

@@ -17,7 +17,7 @@ from tests.machine import records
 from tests.machine.conftest import GUESTS, Machine, Runner, given, inspect, ok, says, sh, unit_property
 from tests.machine.mishaps import end_main_thread, going_down
 
-from solo5_systemd.storage.lock_records import holders
+from solo5_systemd.storage.locks import holders
 
 TARGETS = ["hvt", "spt"]
 Told = tuple[str, str, int | None, int | None, bool]

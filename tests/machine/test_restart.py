@@ -21,7 +21,7 @@ from tests.machine.conftest import (
     unit_property,
 )
 
-from solo5_systemd.storage.lock_records import holders
+from solo5_systemd.storage.locks import holders
 
 IPV4 = ("--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}")
 PORT = 8600

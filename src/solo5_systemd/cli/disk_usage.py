@@ -12,7 +12,7 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.cgroup.usage import Io
 from solo5_systemd.engine.task import Sample
-from solo5_systemd.storage.lock_records import devices_of_tasks
+from solo5_systemd.storage.locks import devices_of_tasks
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.queries import Queries

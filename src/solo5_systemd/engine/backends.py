@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from solo5_systemd.settings.node_limits import Node, Space
     from solo5_systemd.settings.solo5_toml import Settings
     from solo5_systemd.storage.backing_files import ImageFiles
-    from solo5_systemd.storage.disk_space import DiskSpace
+    from solo5_systemd.storage.disk_state import DiskSpace
     from solo5_systemd.users.allocation import Users
     from solo5_systemd.users.user_record import GivenDisk
 
@@ -42,7 +42,7 @@ class KernelReads:
 
     @cached_property
     def disk_space(self) -> "DiskSpace":
-        from solo5_systemd.storage.disk_space import DiskSpace
+        from solo5_systemd.storage.disk_state import DiskSpace
 
         return DiskSpace()
 
@@ -126,7 +126,7 @@ class Backends(KernelReads):
     @cached_property
     def disks(self) -> "ImageFiles":
         from solo5_systemd.storage.backing_files import ImageFiles
-        from solo5_systemd.storage.disk_claims import DiskClaims
+        from solo5_systemd.storage.quotas import DiskClaims
         from solo5_systemd.users.registry import Registry
 
         return ImageFiles(_recorded_owner, claims=DiskClaims(self._settings, Registry().copies))
@@ -169,8 +169,8 @@ def _node(settings: "Settings") -> "Node":
     from solo5_systemd.network.ipam import addresses_of
     from solo5_systemd.network.port_conflicts import HELD_MAX
     from solo5_systemd.settings.node_limits import SOCKETS_PER_PORT, Node, Resource
-    from solo5_systemd.storage.disk_claims import space_of
     from solo5_systemd.storage.model import COPIES
+    from solo5_systemd.storage.quotas import space_of
 
     networks = {each.name: addresses_of(each) for each in settings.networks}
     return Node(
@@ -190,7 +190,7 @@ def _node(settings: "Settings") -> "Node":
 def _unpromised(*, but_copies: bool = False) -> "Space":
     """Return the file system of /var/lib/solo5, without what disks and, unless `but_copies`, copies may still take."""
     from solo5_systemd.settings.node_limits import Space
-    from solo5_systemd.storage.disk_claims import STATE, DiskClaims, space_of
+    from solo5_systemd.storage.quotas import STATE, DiskClaims, space_of
     from solo5_systemd.users.registry import Registry
 
     space, copies = space_of(STATE), 0 if but_copies else Registry().copies()

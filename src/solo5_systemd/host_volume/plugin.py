@@ -24,13 +24,12 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.procfs import identity
 from solo5_systemd.host_volume.request import IMAGE, CreateRequest, create_request, delete_request
 from solo5_systemd.settings.files import read_settings
-from solo5_systemd.storage.disk_claims import DiskClaims
+from solo5_systemd.storage.block_devices import check_unused
 from solo5_systemd.storage.locks import lock
-from solo5_systemd.storage.model import Disk, NewFile
-from solo5_systemd.storage.new_file import create_file
-from solo5_systemd.storage.overlaps import check_unused
-from solo5_systemd.storage.owner import LOCK_INTERVAL_S, LOCK_TIMEOUT_S
-from solo5_systemd.storage.title import holder_of_volume, read_title
+from solo5_systemd.storage.model import Disk
+from solo5_systemd.storage.new_file import create_file, zeros
+from solo5_systemd.storage.owner import LOCK_INTERVAL_S, LOCK_TIMEOUT_S, holder_of_volume, read_title
+from solo5_systemd.storage.quotas import DiskClaims
 from solo5_systemd.users.registry import Registry
 
 STATE = Path("/var/lib/solo5/volumes")
@@ -186,10 +185,9 @@ def _no_image(request: CreateRequest, path: Path, reason: str) -> InvalidRequest
 
 def _new_image(request: CreateRequest, directory: Path, claims: DiskClaims) -> int:
     with closing(os.open(directory, _DIRECTORY)) as descriptor:
-        new = NewFile(size=request.size, preallocate=request.preallocate)
         path, what = directory / IMAGE, f"volume {request.name}"
         with claims.admitted(str(path), request.size, request.size, what, request.tenant):
-            create_file(descriptor, IMAGE, new, owner=os.geteuid())
+            create_file(descriptor, IMAGE, zeros(request.size, preallocate=request.preallocate))
     return request.size
 
 

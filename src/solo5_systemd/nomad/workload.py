@@ -367,7 +367,7 @@ def _archive(name: DeviceName, disk: DiskOptions, task: wire.TaskConfig) -> Disk
 
 
 def _holder(task: wire.TaskConfig) -> str:
-    """Return the holder of the disks of an allocation; see `storage.title`."""
+    """Return the holder of the disks of an allocation; see `storage.owner`."""
     return f"job {task.namespace}/{task.job_id}"
 
 

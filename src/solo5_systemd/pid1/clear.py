@@ -33,7 +33,7 @@ from solo5_systemd.engine.backends import host_backends
 from solo5_systemd.journal.journald import namespace_path
 from solo5_systemd.pid1.kept_declarations import UNCLEARED, is_cleared, remove_if_gone
 from solo5_systemd.settings.files import read_settings
-from solo5_systemd.storage.lock_records import holders
+from solo5_systemd.storage.locks import holders
 from solo5_systemd.task.log_fields import FACILITY, LOG_NAMESPACE, STDERR_PRIORITY
 from solo5_systemd.unit.state import MainCode, UnitState
 from solo5_systemd.users.user_record import user_of

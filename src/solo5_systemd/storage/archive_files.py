@@ -2,6 +2,11 @@
 
 Directories are walked by descriptors, and no symbolic link is followed below a root: what a path resolves to cannot
 change between a check and the read.
+
+
+Which archives of a running task are older than their files: a guest keeps the archive of its start.
+
+The lock file of a task has the SHA-256 of its archives, and how to read their files again.
 """
 
 import ctypes
@@ -11,19 +16,22 @@ import os
 import stat
 import subprocess
 import tarfile
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.procfs import changers_in, open_path, way_of
 from solo5_systemd.base.sanitize import MAX_NAME, MAX_QUOTE, bounded
+from solo5_systemd.settings.records import record
 from solo5_systemd.storage.archive import DEPTH_MAX, ENTRIES_MAX, Entry, check_entry, size_of, tar_info
+from solo5_systemd.storage.locks import disks_in, records_of_tasks
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, Member, sector_size
-from solo5_systemd.storage.title import read_title
+from solo5_systemd.storage.owner import read_title
 
 CREDENTIALS = tuple(Path(each) for each in ("/etc/credstore", "/run/credstore", "/usr/lib/credstore"))
 ENCRYPTED = tuple(path.with_name("credstore.encrypted") for path in CREDENTIALS)
@@ -353,3 +361,31 @@ def _kind(mode: int) -> str:
 
 def _shown(name: str) -> str:
     return repr(bounded(name, MAX_NAME))
+
+
+def outdated(task: str) -> Mapping[str, bool]:
+    """Return whether the files of each archive of a running task have another SHA-256 now.
+
+    Files that cannot be archived have another one, too. Archives of credentials are absent.
+
+    Raises:
+        HostError: the directory of locks cannot be read.
+    """
+    _, held = records_of_tasks().get(task, (set(), {}))
+    return {request.disk: _digest_now(request) != start for request, start in _archives(held)}
+
+
+def _archives(held: Mapping[str, object]) -> Iterator[tuple[DiskRequest, str]]:
+    """Yield how to read the files of each archive of a lock file's record again, and its SHA-256 at the start."""
+    sources = held.get("archives")
+    starts = {disk.get("disk"): disk.get("sha256", "") for disk in disks_in(held)}
+    for each in sources if isinstance(sources, list) else ():  # else of an earlier release
+        request = record(DiskRequest, Fields(each))
+        if start := starts.get(request.disk):
+            yield request, start
+
+
+def _digest_now(request: DiskRequest) -> str:
+    with suppress(Solo5Error, OSError), closing(os.memfd_create("archive")) as nowhere:
+        return write_archive(request, request.archive or ArchiveRequest(), nowhere)
+    return ""

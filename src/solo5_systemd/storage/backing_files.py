@@ -12,7 +12,6 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundEr
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.mounts import mount_memory
 from solo5_systemd.base.procfs import (
-    ROOT,
     existing,
     identity,
     is_exposed,
@@ -23,12 +22,10 @@ from solo5_systemd.base.procfs import (
 from solo5_systemd.base.sanitize import is_plain_path
 from solo5_systemd.storage.archive import size_of
 from solo5_systemd.storage.archive_files import scan
-from solo5_systemd.storage.bind_mounts import BINDS, bind, check_bound, reopen
-from solo5_systemd.storage.block_devices import devices_of
-from solo5_systemd.storage.disk_claims import DiskClaims
+from solo5_systemd.storage.bind_mounts import BINDS, StartDirectories, bind, check_bound, remove, reopen
+from solo5_systemd.storage.block_devices import check_unused, devices_of
 from solo5_systemd.storage.file_access import READ, READ_WRITE
 from solo5_systemd.storage.locks import lock, remove_stale
-from solo5_systemd.storage.missing_mounts import check_mounted, remember_mount
 from solo5_systemd.storage.model import (
     COPIES,
     Backing,
@@ -41,9 +38,8 @@ from solo5_systemd.storage.model import (
     check_size,
     sector_size,
 )
-from solo5_systemd.storage.new_file import create_file, find_place
-from solo5_systemd.storage.overlaps import check_unused
-from solo5_systemd.storage.owner import give
+from solo5_systemd.storage.new_file import check_mounted, create_file, find_place, remember_mount, zeros
+from solo5_systemd.storage.owner import Recorded, check_single_link, check_title, give, is_in_allocation, no_records
 from solo5_systemd.storage.private_disks import (
     MEMORY,
     copied_bytes,
@@ -52,8 +48,7 @@ from solo5_systemd.storage.private_disks import (
     planned_archive,
     planned_copy,
 )
-from solo5_systemd.storage.start_directories import StartDirectories, remove
-from solo5_systemd.storage.title import Recorded, check_single_link, check_title, is_in_allocation, no_records
+from solo5_systemd.storage.quotas import DiskClaims
 
 _OPEN = os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _OPEN_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -75,7 +70,7 @@ class ImageFiles:
         claims: DiskClaims | None = None,
     ) -> None:
         self._claims = claims or DiskClaims()
-        self._binds = binds or StartDirectories(BINDS, what="bind mounts of disks")
+        self._binds = binds or StartDirectories(BINDS)
         self._copies = copies or StartDirectories(Path(COPIES))
         self._archives = archives or StartDirectories(MEMORY, mount=mount_memory)
         self._recorded = recorded
@@ -251,7 +246,8 @@ def _create(request: DiskRequest, new: NewFile, claims: DiskClaims) -> bool:
             check_mounted(place.path, str(request))
             remember_mount(place.path)
             with claims.admitted(place.path, new.size, new.size, f"disk {request.disk}", new.tenant):
-                return create_file(place.directory, Path(place.path).name, new, ROOT)
+                write = zeros(new.size, preallocate=new.preallocate)
+                return create_file(place.directory, Path(place.path).name, write)
     except OSError as error:
         raise HostError(f"{request} cannot be created with {new.size} bytes: {error.strerror}.") from error
 

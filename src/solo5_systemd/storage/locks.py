@@ -11,27 +11,137 @@ is.
 
 A disk that is only read, such as one that is copied, has a shared lock: any number of readers, and no task.
 
-A disk that another task has is a TakenError, a directory that cannot be used a HostError.
+A disk that another task has is a TakenError, a directory that cannot be used a HostError. What only locks need is
+imported where it is used, for the startup time of `solo5ctl inspect`, which reads them.
 """
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.locks import closing, is_locked, lock_directory, try_lock
 from solo5_systemd.base.locks import lock as file_lock
-from solo5_systemd.settings.records import document
-from solo5_systemd.storage import lock_records
-from solo5_systemd.storage.lock_records import name_of
-from solo5_systemd.storage.model import Disk
-from solo5_systemd.storage.overlaps import check_distinct, overlapping
+
+if TYPE_CHECKING:
+    from solo5_systemd.storage.model import Disk
+
+LOCKS = Path("/run/solo5/disks")
+
+RECORD_MAX = 4 << 20
+"""Bytes of a lock file that are read: of 63 disks, all with the paths of an archive."""
 
 
-def lock(disks: Sequence[Disk], *, task: str = "") -> int:
+def holders() -> Mapping[tuple[int, int], str]:
+    """Return the locked disks by identity, each with the name of its task; empty for a reader.
+
+    Raises:
+        HostError: the directory cannot be used.
+    """
+    return {identity: str(record.get("task", "")) for identity, record in _records().items()}
+
+
+def disks_of(task: str) -> Sequence[Mapping[str, str]]:
+    """Return the disks of a running task, as its lock file has them.
+
+    Each has `disk`, `backing`, `path`, `sha256`, its limits as `io`, and the names of its `devices`.
+
+    Raises:
+        HostError: the directory cannot be used.
+    """
+    return [*disks_in(records_of_tasks().get(task, (set(), {}))[1])]
+
+
+def disks_in(record: Mapping[str, object]) -> Iterator[Mapping[str, str]]:
+    """Yield the disks of a lock file's record."""
+    disks = record.get("disks")
+    for disk in disks if isinstance(disks, list) else ():
+        if isinstance(disk, dict):
+            yield {str(key): str(value) for key, value in disk.items()}
+
+
+def records_of_tasks() -> Mapping[str, tuple[set[tuple[int, int]], Mapping[str, object]]]:
+    """Return the record of each running task, and the identities of its disks.
+
+    Raises:
+        HostError: the directory cannot be used.
+    """
+    found: dict[str, tuple[set[tuple[int, int]], Mapping[str, object]]] = {}
+    for identity, record in _records().items():
+        if task := str(record.get("task", "")):
+            found.setdefault(task, (set(), record))[0].add(identity)
+    return found
+
+
+def devices_of_tasks() -> Mapping[str, Mapping[str, Sequence[str]]]:
+    """Return the names of the disks on each block device, by running task and name of the device.
+
+    Raises:
+        HostError: the directory cannot be used.
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    for task, (_, record) in records_of_tasks().items():
+        devices = found.setdefault(task, {})
+        for disk in disks_in(record):
+            for device in disk.get("devices", "").split():
+                devices.setdefault(device, []).append(disk.get("disk", ""))
+    return found
+
+
+def _records() -> Mapping[tuple[int, int], Mapping[str, object]]:
+    found: dict[tuple[int, int], Mapping[str, object]] = {}
+    try:
+        with closing(lock_directory(LOCKS)):
+            for name in LOCKS.iterdir():
+                if is_locked(name):
+                    found[identity_of(name)] = read_record(name)
+    except FileNotFoundError:
+        return found
+    except OSError as error:
+        raise HostError(f"the locks of disks in {LOCKS} cannot be read: {error.strerror}.") from error
+    return found
+
+
+def read_record(name: Path) -> Mapping[str, object]:
+    """Return the content of a lock file; empty if it is damaged, or the lock of a reader."""
+    with suppress(ValueError), name.open("rb") as file:
+        record = json.loads(file.read(RECORD_MAX))
+        if isinstance(record, dict):
+            return record
+    return {}
+
+
+def name_of(identity: tuple[int, int]) -> str:
+    """Return the name of the lock file of the disk with an identity: device and inode."""
+    device, inode = identity
+    return f"{device:x}-{inode:x}"
+
+
+def identity_of(name: Path) -> tuple[int, int]:
+    """Return the identity of the disk whose lock file has a name; raises ValueError for another file."""
+    device, _, inode = name.name.partition("-")
+    return int(device, 16), int(inode, 16)
+
+
+def is_any_locked(names: Iterable[str]) -> bool:
+    """Return whether one of some disks is locked.
+
+    Raises:
+        OSError: the directory cannot be opened.
+    """
+    try:
+        guard = lock_directory(LOCKS)
+    except FileNotFoundError:
+        return False
+    with closing(guard):
+        return any(is_locked(LOCKS / name) for name in names)
+
+
+def lock(disks: "Sequence[Disk]", *, task: str = "") -> int:
     """Lock all disks until the returned descriptor, and every duplicate in any process, is closed.
 
     Returns:
@@ -42,24 +152,26 @@ def lock(disks: Sequence[Disk], *, task: str = "") -> int:
         TakenError: another task has a disk.
         HostError: the directory cannot be used.
     """
+    from solo5_systemd.storage.block_devices import check_distinct, overlapping
+
     check_distinct(disks)
-    names = [lock_records.LOCKS / name_of(disk.identity) for disk in disks]
-    with _guarded() as directory:
+    names = [LOCKS / name_of(disk.identity) for disk in disks]
+    with _guarded():
         for disk, name in zip(disks, names, strict=True):
-            if is_locked(name) or any(is_locked(directory / name_of(each)) for each in overlapping(disk)):
+            if is_locked(name) or any(is_locked(LOCKS / name_of(each)) for each in overlapping(disk)):
                 raise taken(disk)
         record = {"task": task, "disks": [_disk_record(disk) for disk in disks], **_archives(disks)} if task else {}
         return _linked(names, json.dumps(record))
 
 
-def lock_shared(disk: Disk) -> int:
+def lock_shared(disk: "Disk") -> int:
     """Lock a disk for reading, beside other readers, until the returned descriptor is closed.
 
     Raises:
         TakenError: a task has the disk, and may write it.
         HostError: the directory cannot be used.
     """
-    name = lock_records.LOCKS / name_of(disk.identity)
+    name = LOCKS / name_of(disk.identity)
     with _guarded():
         if not is_locked(name):
             return _linked([name], "{}", shared=True)
@@ -70,65 +182,64 @@ def lock_shared(disk: Disk) -> int:
         return descriptor
 
 
-@contextmanager
-def _guarded() -> Iterator[Path]:
-    directory = lock_records.LOCKS
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with closing(lock_directory(directory)):
-            yield directory
-    except OSError as error:
-        raise HostError(f"disks cannot be locked in {directory}: {error.strerror}.") from error
-
-
 def remove_stale() -> None:
     """Remove the lock files of disks that no task has locked.
 
     Raises:
         HostError: the directory cannot be used.
     """
-    directory = lock_records.LOCKS
-    try:
-        with closing(lock_directory(directory)):
-            for name in directory.iterdir():
-                if not is_locked(name):
-                    name.unlink()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise HostError(f"disks cannot be unlocked in {directory}: {error.strerror}.") from error
+    with _guarded():
+        for name in LOCKS.iterdir():
+            if not is_locked(name):
+                name.unlink()
 
 
-def taken(disk: Disk) -> TakenError:
+def taken(disk: "Disk") -> TakenError:
     """Return the error of a disk that another task has."""
     return TakenError(
-        f"{disk} is in use by another task: expected a disk without a lock.",
-        "`solo5ctl ps` lists the tasks.",
+        f"{disk} is in use by another task: expected a disk without a lock.", "`solo5ctl ps` lists the tasks."
     )
 
 
-def _disk_record(disk: Disk) -> Mapping[str, str]:
-    record = {"disk": disk.disk, "backing": disk.backing, "path": disk.source or disk.path, "sha256": disk.sha256}
-    record |= {
-        "size": str(disk.size or ""),
-        "io": str(disk.io),
+@contextmanager
+def _guarded() -> Iterator[None]:
+    try:
+        LOCKS.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with closing(lock_directory(LOCKS)):
+            yield
+    except OSError as error:
+        raise HostError(f"disks cannot be locked in {LOCKS}: {error.strerror}.") from error
+
+
+def _disk_record(disk: "Disk") -> Mapping[str, str]:
+    record = {
+        "disk": disk.disk,
+        "backing": disk.backing,
+        "path": disk.source or disk.path,
+        "sha256": disk.sha256,
+        "size": disk.size or "",
+        "io": disk.io,
         "devices": " ".join(each.name for each in disk.devices),
     }
-    return {key: str(value) for key, value in record.items() if value}
+    return {key: text for key, value in record.items() if (text := str(value))}
 
 
-def _archives(disks: Sequence[Disk]) -> Mapping[str, object]:
-    """Return how to read the files of archives again, for `outdated_archives`; a credential is for one start."""
+def _archives(disks: "Sequence[Disk]") -> Mapping[str, object]:
+    """Return how to read the files of archives again, for `archive_files.outdated`; a credential is for one start."""
+    from solo5_systemd.settings.records import document
+
     requests = [disk.sources for disk in disks if disk.sources and disk.sources.archive]
     found = [document(each) for each in requests if each.archive and not each.archive.credential]
     return {"archives": found} if found else {}
 
 
 def _linked(names: Sequence[Path], content: str, *, shared: bool = False) -> int:
-    """Create a locked file, and give it its names."""
-    descriptor = _make_lock_file(content.encode())
+    """Create a locked file (O_TMPFILE), give it its names, and return a read-only descriptor."""
+    with closing(open_unnamed(LOCKS, 0o400)) as writable:
+        os.write(writable, content.encode())
+        descriptor = os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        file_lock(descriptor, lock_records.LOCKS, shared=shared, timeout_s=0.0)  # no other process has the file
+        file_lock(descriptor, LOCKS, shared=shared, timeout_s=0.0)  # no other process has the file
         for name in names:
             name.unlink(missing_ok=True)
             link_unnamed(descriptor, name)
@@ -136,10 +247,3 @@ def _linked(names: Sequence[Path], content: str, *, shared: bool = False) -> int
         os.close(descriptor)
         raise
     return descriptor
-
-
-def _make_lock_file(content: bytes) -> int:
-    """Create a file without a name (O_TMPFILE) and return a read-only descriptor."""
-    with closing(open_unnamed(lock_records.LOCKS, 0o400)) as writable:
-        os.write(writable, content)
-        return os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC)

@@ -7,7 +7,7 @@ disk's lock, so that no task has the disk meanwhile.
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,14 +16,11 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundEr
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName, DiskName, disk_name
 from solo5_systemd.base.procfs import identity
-from solo5_systemd.storage.disk_claims import DiskClaims
-from solo5_systemd.storage.lock_records import holders
-from solo5_systemd.storage.locks import lock, lock_shared
-from solo5_systemd.storage.model import NAMED_DISKS, SECTOR_SIZE, Backing, Disk, NewFile
-from solo5_systemd.storage.new_file import create_file
-from solo5_systemd.storage.overlaps import check_unused
-
-_ROOT = 0
+from solo5_systemd.storage.block_devices import check_unused
+from solo5_systemd.storage.locks import holders, lock, lock_shared
+from solo5_systemd.storage.model import NAMED_DISKS, SECTOR_SIZE, Backing, Disk
+from solo5_systemd.storage.new_file import create_file, zeros
+from solo5_systemd.storage.quotas import DiskClaims
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,15 +54,9 @@ class NamedDisks:
         HostError: the file system returned an error, or a quota would be exceeded.
     """
 
-    def __init__(
-        self,
-        directory: Path = Path(NAMED_DISKS),
-        owner: int = _ROOT,
-        claims: DiskClaims | None = None,
-    ) -> None:
+    def __init__(self, directory: Path = Path(NAMED_DISKS), claims: DiskClaims | None = None) -> None:
         self.claims = claims or DiskClaims()
         self.directory = directory
-        self.owner = owner
 
     def all(self) -> tuple[NamedDisk, ...]:
         """Return all disks, sorted by name.
@@ -107,7 +98,7 @@ class NamedDisks:
         with self.claims.admitted(f"{self.directory}/{name}", size, size, f"disk {name!r}"):
             if preallocate:
                 self.claims.check_reserve(self.directory, size, f"disk {name!r}")
-            self._create(name, NewFile(size=size, preallocate=preallocate))
+            self._create(name, zeros(size, preallocate=preallocate))
         return self.get(name)
 
     def resize(self, name: DiskName, size: int, *, shrink: bool = False) -> NamedDisk:
@@ -135,21 +126,6 @@ class NamedDisks:
             os.fsync(descriptor)
         return self.get(name)
 
-    def remove(self, name: DiskName, first: Callable[[], None] = lambda: None) -> None:
-        """Remove a disk that no task has.
-
-        Args:
-            first: is called once the disk is locked; an error of it leaves the disk.
-
-        Raises:
-            NotFoundError: there is no disk of this name.
-            TakenError: a task has it.
-            HostError: it cannot be removed.
-        """
-        with self.opened(name, os.O_RDONLY, shared=False):
-            first()
-            (self.directory / name).unlink()
-
     def import_(self, name: DiskName, source: int, progress: Progress = no_progress) -> tuple[NamedDisk, str]:
         """Create a disk with the content of a file or pipe; holes and zeros of a pipe stay holes.
 
@@ -173,22 +149,17 @@ class NamedDisks:
         digest: list[str] = []
 
         def write(target: int) -> None:
-            digest.append(receive(target))
+            if regular:
+                size, sha256 = status.st_size, _copy(source, target, status.st_size, progress)
+            else:
+                size, sha256 = receive_data(source, target, progress)
+                _check_size(name, size)
+            digest.append(sha256)
             # On a file system without O_TMPFILE, the new file has a name by now.
-            size = os.fstat(target).st_size
             admission.enter_context(self.claims.admitted(path, size, size, what, new=target))
 
-        def receive(target: int) -> str:
-            if regular:
-                if share(source, target):
-                    return _sha256(source, status.st_size, progress)
-                return copy_data(source, target, status.st_size, progress)
-            size, sha256 = receive_data(source, target, progress)
-            _check_size(name, size)
-            return sha256
-
         with ExitStack() as admission:  # until the disk has its name
-            self._create(name, NewFile(size=0), write)
+            self._create(name, write)
         return self.get(name), digest[0]
 
     def export(self, name: DiskName, target: int, progress: Progress = no_progress) -> str:
@@ -205,11 +176,11 @@ class NamedDisks:
         with self.opened(name, os.O_RDONLY, shared=True) as descriptor:
             return write_content(descriptor, target, progress)
 
-    def _create(self, name: DiskName, new: NewFile, write: Callable[[int], None] | None = None) -> None:
+    def _create(self, name: DiskName, write: Callable[[int], None]) -> None:
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             with closing(os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
-                created = create_file(directory, name, new, self.owner, write)
+                created = create_file(directory, name, write)
         except OSError as error:
             raise HostError(
                 f"disk {name!r} cannot be created in {self.directory}: {error.strerror or error}."
@@ -253,7 +224,7 @@ class NamedDisks:
             if not stat.S_ISREG(status.st_mode):
                 raise InvalidRequestError(f"disk {name!r}: {str(path)!r} is no disk: expected a regular file.")
             with closing(self._lock(name, status, shared=shared)):
-                if not self._has(name, identity(status)):
+                if not path.exists() or identity(path.lstat()) != identity(status):  # restored before it was locked
                     raise TakenError(
                         f"disk {name!r} was replaced or removed meanwhile: expected it to stay.", "Repeat the command."
                     )
@@ -263,19 +234,9 @@ class NamedDisks:
         finally:
             os.close(descriptor)
 
-    def _has(self, name: DiskName, file: tuple[int, int]) -> bool:
-        """Return whether a disk is still this file: another process may have restored it before it was locked."""
-        with suppress(FileNotFoundError):
-            return identity((self.directory / name).lstat()) == file
-        return False
-
     def _lock(self, name: DiskName, status: os.stat_result, *, shared: bool) -> int:
-        disk = Disk(
-            disk=DeviceName(name),
-            path=str(self.directory / name),
-            identity=identity(status),
-            backing=Backing.NAMED,
-        )
+        path = str(self.directory / name)
+        disk = Disk(disk=DeviceName(name), path=path, identity=identity(status), backing=Backing.NAMED)
         check_unused(disk)
         try:
             return lock_shared(disk) if shared else lock([disk])
@@ -328,16 +289,17 @@ def write_content(source: int, target: int, progress: Progress = no_progress) ->
     size = os.fstat(source).st_size
     if not stat.S_ISREG(os.fstat(target).st_mode):
         return send_data(source, target, size, progress)
-    shared = share(source, target)
-    digest = _sha256(source, size, progress) if shared else copy_data(source, target, size, progress)
+    digest = _copy(source, target, size, progress)
     os.fsync(target)
     return digest
 
 
-def _sha256(descriptor: int, size: int, progress: Progress) -> str:
-    """Return the SHA-256 of a file's first `size` bytes."""
+def _copy(source: int, target: int, size: int, progress: Progress) -> str:
+    """Copy a file with its holes, or share its blocks; return the SHA-256 of the content."""
+    if not share(source, target):
+        return copy_data(source, target, size, progress)
     with closing(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)) as nowhere:
-        return send_data(descriptor, nowhere, size, progress)
+        return send_data(source, nowhere, size, progress)
 
 
 def _check_size(name: DiskName, size: int) -> None:

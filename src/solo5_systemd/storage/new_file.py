@@ -1,22 +1,31 @@
-"""New files for disks, complete as soon as they have a name, also if their process is killed."""
+"""New files for disks, complete as soon as they have a name, also if their process is killed.
+
+None is created below a mount point, where starts have created disks, while nothing is mounted there:
+
+    /var/lib/solo5/mounts/DIGEST        a mount point, from the first creation of a disk below it
+
+A directory whose file system was not mounted after a boot is an empty one of the file system above it. A blank disk
+in it would look like lost data, and hide the disk when the file system is mounted again.
+"""
 
 import errno
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from solo5_systemd.base.atomic_file import sync_directory
+from solo5_systemd.base.atomic_file import replace_file, sync_directory
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.locks import closing, try_lock
-from solo5_systemd.base.procfs import open_path, path_of
-from solo5_systemd.storage.model import DiskRequest, NewFile
+from solo5_systemd.base.procfs import is_below, mount_point_of, open_path, path_of
+from solo5_systemd.storage.model import DiskRequest
+
+MOUNTS = Path("/var/lib/solo5/mounts")
 
 _UNSUPPORTED = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS}
 """Errors of O_TMPFILE on a file system without it (open(2)); EISDIR: of a kernel without it."""
-
-_TEMPORARY = ".{}.solo5-new"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +60,9 @@ def find_place(request: DiskRequest) -> Iterator[Place]:
     except NotFoundError as error:
         raise NotFoundError(error.sentence, "A start creates the file of a disk, and no directory.") from error
     with closing(descriptor):
+        exists = True
         try:
             os.lstat(path.name, dir_fd=descriptor)
-            exists = True
         except FileNotFoundError:
             exists = False
         except NotADirectoryError as error:
@@ -63,14 +72,23 @@ def find_place(request: DiskRequest) -> Iterator[Place]:
         yield Place(directory=descriptor, path=f"{directory.rstrip('/')}/{path.name}", exists=exists)
 
 
-def create_file(
-    directory: int, name: str, new: NewFile, owner: int, write: Callable[[int], None] | None = None
-) -> bool:
-    """Create a file with mode 0600, and write it to stable storage before it gets its name.
+def zeros(size: int, *, preallocate: bool = False) -> Callable[[int], None]:
+    """Return what fills a new file with zeros: `preallocate` allocates its blocks; otherwise it is sparse."""
+
+    def write(descriptor: int) -> None:
+        if preallocate:
+            os.posix_fallocate(descriptor, 0, size)
+        os.ftruncate(descriptor, size)
+
+    return write
+
+
+def create_file(directory: int, name: str, write: Callable[[int], None]) -> bool:
+    """Create a file of this process's user with mode 0600, and write it to stable storage before it gets its name.
 
     Args:
         directory: descriptor of its directory; O_PATH suffices.
-        write: writes the content to a descriptor; None: zeros.
+        write: writes the content to a descriptor.
 
     Returns:
         False: another file has the name; it is left as it is.
@@ -78,54 +96,45 @@ def create_file(
     Raises:
         OSError: the file cannot be created. Nothing is left.
     """
+    temporary = ""
     try:
         descriptor = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=directory)
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
-        return _create_named(directory, name, new, owner, write)
+        temporary = f".{name}.solo5-new"
+        descriptor = _open_temporary(directory, temporary)
     try:
-        _fill(descriptor, new, owner, write)
-        # With dst_dir_fd, os.link calls linkat(2) with AT_SYMLINK_FOLLOW, which resolves the link in /proc/self/fd.
-        os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=directory, follow_symlinks=True)
+        write(descriptor)
+        os.fchmod(descriptor, 0o600)
+        os.fchown(descriptor, os.geteuid(), -1)  # refused where a server gives root's files to another user
+        os.fsync(descriptor)
+        if temporary:
+            os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+        else:
+            # With dst_dir_fd, os.link calls linkat(2) with AT_SYMLINK_FOLLOW, which resolves the link in /proc/self/fd.
+            os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=directory, follow_symlinks=True)
     except FileExistsError:
         return False
     finally:
-        os.close(descriptor)
-    sync_directory(Path(path_of(directory)))
-    return True
-
-
-def _create_named(directory: int, name: str, new: NewFile, owner: int, write: Callable[[int], None] | None) -> bool:
-    """Create the file by a temporary name, on file systems without O_TMPFILE, such as NFS.
-
-    The temporary file is locked meanwhile. One without a lock is that of a killed process, and the next creation of the
-    same disk removes it.
-    """
-    temporary = _TEMPORARY.format(name)
-    descriptor = _open_temporary(directory, temporary)
-    try:
-        _fill(descriptor, new, owner, write)
-        os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
-    except FileExistsError:
-        return False
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=directory)  # noqa: PTH108 - in an open directory
+        if temporary:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=directory)  # noqa: PTH108 - in an open directory
         os.close(descriptor)
     sync_directory(Path(path_of(directory)))
     return True
 
 
 def _open_temporary(directory: int, name: str) -> int:
+    """Create and lock the file by a temporary name, on file systems without O_TMPFILE, such as NFS.
+
+    One without a lock is that of a killed process, and the next creation of the same disk removes it.
+    """
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    try:
-        with closing(os.open(name, flags, dir_fd=directory)) as left:
-            if not try_lock(left):  # also a file of another user, who may have locked it
-                raise BlockingIOError(errno.EWOULDBLOCK, "another process creates the disk now")
-            os.unlink(name, dir_fd=directory)  # noqa: PTH108 - in an open directory
-    except FileNotFoundError:
-        pass
+    with suppress(FileNotFoundError), closing(os.open(name, flags, dir_fd=directory)) as left:
+        if not try_lock(left):  # also a file of another user, who may have locked it
+            raise BlockingIOError(errno.EWOULDBLOCK, "another process creates the disk now")
+        os.unlink(name, dir_fd=directory)  # noqa: PTH108 - in an open directory
     descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory)
     if not try_lock(descriptor):
         os.close(descriptor)
@@ -133,12 +142,50 @@ def _open_temporary(directory: int, name: str) -> int:
     return descriptor
 
 
-def _fill(descriptor: int, new: NewFile, owner: int, write: Callable[[int], None] | None) -> None:
-    if new.preallocate:
-        os.posix_fallocate(descriptor, 0, new.size)
-    os.ftruncate(descriptor, new.size)
-    if write is not None:
-        write(descriptor)
-    os.fchmod(descriptor, 0o600)
-    os.fchown(descriptor, owner, -1)
-    os.fsync(descriptor)
+def check_mounted(path: str, what: str) -> None:
+    """Check that a disk which does not exist would not be created in the place of a file system.
+
+    Args:
+        path: of the new file, without symbolic links; its directory exists.
+
+    Raises:
+        HostError: it would be, or a file cannot be read.
+    """
+    try:
+        for record, mount in _recorded():
+            if is_below(path, (mount,)) and mount_point_of(mount) != mount:
+                raise HostError(
+                    f"{what} does not exist, and nothing is mounted at {mount!r}: expected the file system that was "
+                    "mounted there when a disk was created.",
+                    f"Mount it; to create disks without it: rm {record}",
+                )
+    except OSError as error:
+        raise HostError(f"{what}: {error.filename or MOUNTS} cannot be read: {error.strerror}.") from error
+
+
+def remember_mount(path: str) -> None:
+    """Record the mount point above a file, on stable storage, before the file is created.
+
+    Records of directories that were removed, such as those of volumes for one allocation, are removed.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    mount = mount_point_of(os.path.dirname(path))  # noqa: PTH120 - of a text
+    if not mount or mount in (each for _, each in _recorded()):
+        return
+    MOUNTS.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for record, each in _recorded():
+        if not os.path.lexists(each):
+            record.unlink(missing_ok=True)
+    name = hashlib.sha256(os.fsencode(mount)).hexdigest()[:16]
+    replace_file(MOUNTS / name, os.fsencode(mount), several_writers=True, durable=True)
+    sync_directory(MOUNTS.parent)
+
+
+def _recorded() -> Iterator[tuple[Path, str]]:
+    """Yield the records, each with its mount point."""
+    if MOUNTS.exists():
+        for record in sorted(MOUNTS.iterdir()):
+            if not record.name.startswith("."):
+                yield record, os.fsdecode(record.read_bytes())

@@ -15,9 +15,9 @@ from solo5_systemd.base.locks import closing
 from solo5_systemd.base.procfs import existing, identity
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
 from solo5_systemd.storage.archive_files import write_archive
-from solo5_systemd.storage.bind_mounts import reopen
-from solo5_systemd.storage.lock_records import name_of
-from solo5_systemd.storage.locks import lock_shared
+from solo5_systemd.storage.bind_mounts import StartDirectories, reopen
+from solo5_systemd.storage.block_devices import check_unused
+from solo5_systemd.storage.locks import lock_shared, name_of
 from solo5_systemd.storage.model import (
     COPIES,
     ArchiveRequest,
@@ -29,8 +29,6 @@ from solo5_systemd.storage.model import (
     check_size,
     sector_size,
 )
-from solo5_systemd.storage.overlaps import check_unused
-from solo5_systemd.storage.start_directories import StartDirectories
 
 MEMORY = Path("/run/solo5/memory")
 
@@ -65,7 +63,7 @@ def make_copy(request: DiskRequest, original: Disk, copies: StartDirectories, pl
         HostError: it cannot be copied, or has become larger.
     """
     check_unused(original)
-    with closing(lock_shared(original)), copies.filled() as made:
+    with closing(lock_shared(original)), copies.made() as made:
         path = made.path / request.disk
         _copy(request, original, path, planned)
         return _made(planned_copy(request, original.path), made, path)
@@ -123,7 +121,7 @@ def make_archive(request: DiskRequest, archive: ArchiveRequest, archives: StartD
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        with archives.filled() as made:
+        with archives.made() as made:
             path = made.path / request.disk
             with closing(os.open(path, flags, 0o600)) as target:
                 sha256 = write_archive(request, archive, target)

@@ -8,9 +8,10 @@ made, a shared lock on its disk's directory keeps that, and the disk.
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed, sync_directory
 from solo5_systemd.base.copies import Progress, can_share, copy_data, no_progress, share
@@ -18,14 +19,12 @@ from solo5_systemd.base.errors import HostError, NotFoundError, Solo5Error, Take
 from solo5_systemd.base.locks import closing, is_locked, lock_directory
 from solo5_systemd.base.names import DiskName, SnapshotName, disk_name, snapshot_name
 from solo5_systemd.base.procfs import identity
-from solo5_systemd.storage.lock_records import disks_of, holders
-from solo5_systemd.storage.model import PRIVATE, SNAPSHOTS, Backing, NewFile
+from solo5_systemd.storage.locks import disks_of, holders
+from solo5_systemd.storage.model import PRIVATE, SNAPSHOTS, Backing
 from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks, names_in, not_opened, regular_file, write_content
 from solo5_systemd.storage.new_file import create_file
 
 _NEW = ".{}.solo5-restore"
-
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +96,7 @@ class Snapshots:
                 _date(target)
 
             with closing(os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
-                if not create_file(directory, name, NewFile(size=0), self._disks.owner, write):
+                if not create_file(directory, name, write):
                     raise _taken(disk, name)
         return self.get(disk, name)
 
@@ -129,14 +128,14 @@ class Snapshots:
                 raise HostError(f"task {task} has no named disk any more: expected one or more.", "Repeat the command.")
             parts = []
             for disk in disks:
-                source = _opened(stack, self._directory / disk)
+                source = stack.enter_context(_opened(self._directory / disk))
                 place = stack.enter_context(self._made(disk))
                 if self._described(disk, name) is not None:
                     raise _taken(disk, name)
-                part = _Part(disk, source, _unnamed(stack, place), place / name)
-                part.share(can_share)
-                parts.append(part)
-            yield Instant(self, self._disks, task, tuple(parts), others)
+                target = stack.enter_context(closing(open_unnamed(place, 0o600)))
+                parts.append(_Part(disk, source, target, place / name))
+                _share(parts[-1], can_share)
+            yield Instant(self, task, tuple(parts), others)
 
     def restore(self, disk: DiskName, name: SnapshotName, progress: Progress = no_progress) -> NamedDisk:
         """Replace the content of a disk that no task has by that of a snapshot, at once, also at a loss of power.
@@ -148,7 +147,7 @@ class Snapshots:
         """
         with self._disks.opened(disk, os.O_RDONLY, shared=False) as replaced, ExitStack() as stack:
             self.get(disk, name)
-            source = _opened(stack, self._place(disk) / name)
+            source = stack.enter_context(_opened(self._place(disk) / name))
             size = os.fstat(source).st_size
             claims, path, what = self._disks.claims, f"{self._directory}/{disk}", f"disk {disk!r}"
             more = size - os.fstat(replaced).st_size
@@ -164,7 +163,7 @@ class Snapshots:
             new.unlink(missing_ok=True)  # of a restore that was killed
             directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                create_file(directory, new.name, NewFile(size=0), self._disks.owner, write)
+                create_file(directory, new.name, write)
                 new.replace(path)
                 os.fsync(directory)
             finally:
@@ -186,8 +185,7 @@ class Snapshots:
             HostError: it cannot be read, or the target cannot be written.
         """
         self.get(disk, name)
-        with ExitStack() as stack:
-            source = _opened(stack, self._place(disk) / name)
+        with _opened(self._place(disk) / name) as source:
             try:
                 return write_content(source, target, progress)
             except OSError as error:
@@ -219,24 +217,21 @@ class Snapshots:
             TakenError: a task has it, or it has snapshots.
             HostError: it cannot be removed.
         """
-
-        def remove_snapshots() -> None:
-            if is_locked(self._place(disk)):
+        place = self._place(disk)
+        with self._exclusive(), self._disks.opened(disk, os.O_RDONLY, shared=False):
+            if is_locked(place):
                 sentence = f"disk {disk!r}: a snapshot of it is being made: expected none."
                 raise TakenError(sentence, "Repeat the command.")
-            names = names_in(self._place(disk), "snapshots")
+            names = names_in(place, "snapshots")
             if names and not snapshots:
                 raise TakenError(
                     f"disk {disk!r} has snapshots ({len(names)}): expected a disk without any.",
                     f"To remove them with it: solo5ctl disk rm --snapshots {disk}",
                 )
             for name in names:
-                (self._place(disk) / name).unlink()
+                (place / name).unlink()
             self._prune(disk)
-
-        # The disk goes last: no later disk of its name has its snapshots.
-        with self._exclusive():
-            self._disks.remove(disk, remove_snapshots)
+            (self._directory / disk).unlink()  # last: no later disk of its name has its snapshots
 
     def _is_named(self, record: Mapping[str, str]) -> bool:
         """Return whether the record of a task's disk is that of a named disk."""
@@ -306,8 +301,7 @@ def _date(descriptor: int) -> None:
     os.utime(descriptor, ns=(now, now))
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(NamedTuple):
     """A disk's file, a new file without a name, and the path that it will have."""
 
     disk: DiskName
@@ -315,25 +309,21 @@ class _Part:
     target: int
     path: Path
 
-    def share(self, share: Callable[[int, int], bool]) -> None:
-        """Share the blocks of the disk's file by `copies.share` or `can_share`; raises HostError."""
-        try:
-            shared = share(self.source, self.target)
-        except OSError as error:
-            raise self.failed(error) from error
-        if not shared:
-            raise _cannot_share(self.disk, self.path.parents[2], held=True)
 
-    def sync(self) -> None:
-        """Write the dirty pages of the disk's file; raises HostError."""
-        try:
-            os.fdatasync(self.source)
-        except OSError as error:
-            raise self.failed(error) from error
+@contextmanager
+def _naming(part: _Part) -> Iterator[None]:
+    """Return an error of the file system as one that names the disk."""
+    try:
+        yield
+    except OSError as error:
+        raise HostError(f"disk {part.disk!r}: no snapshot can be made: {error.strerror}.") from error
 
-    def failed(self, error: OSError) -> HostError:
-        """Return an error of the file system as one that names the disk."""
-        return HostError(f"disk {self.disk!r}: no snapshot can be made: {error.strerror}.")
+
+def _share(part: _Part, share: Callable[[int, int], bool]) -> None:
+    """Share the blocks of the disk's file by `copies.share` or `can_share`; raises HostError."""
+    with _naming(part):
+        if not share(part.source, part.target):
+            raise _cannot_share(part.disk, part.path.parents[2], held=True)
 
 
 class Instant:
@@ -346,14 +336,12 @@ class Instant:
     def __init__(
         self,
         snapshots: Snapshots,
-        disks: NamedDisks,
         task: str,
         parts: tuple[_Part, ...],
         left_out: Sequence[Mapping[str, str]],
     ) -> None:
         self.left_out = left_out
         self._snapshots = snapshots
-        self._disks = disks
         self._task = task
         self._parts = parts
 
@@ -370,7 +358,8 @@ class Instant:
                     f"disk {part.disk!r} is no longer that of task {self._task}: expected it to be.",
                     "Repeat the command.",
                 )
-            part.sync()
+            with _naming(part):
+                os.fdatasync(part.source)
 
     def take(self) -> None:
         """Share all blocks of the disks; one run of a task has the same disks all the time.
@@ -379,7 +368,7 @@ class Instant:
             HostError: the file system returned an error.
         """
         for part in self._parts:
-            part.share(share)
+            _share(part, share)
             _date(part.target)
 
     def keep(self) -> tuple[Snapshot, ...]:
@@ -393,37 +382,30 @@ class Instant:
         try:
             for part in self._parts:
                 os.fchmod(part.target, 0o600)
-                os.fchown(part.target, self._disks.owner, -1)
+                os.fchown(part.target, os.geteuid(), -1)
                 os.fsync(part.target)
             for part in self._parts:
-                link_unnamed(part.target, part.path)
+                try:
+                    link_unnamed(part.target, part.path)
+                except FileExistsError as error:
+                    raise _taken(part.disk, SnapshotName(part.path.name)) from error
                 kept.append(part)
                 sync_directory(part.path.parent)
         except BaseException as error:
             for part in kept:
                 part.path.unlink(missing_ok=True)
-            if isinstance(error, FileExistsError):
-                raise _taken(self._parts[len(kept)].disk, SnapshotName(self._parts[len(kept)].path.name)) from error
             if isinstance(error, OSError):
                 raise HostError(f"the snapshots cannot be written: {error.strerror}.") from error
             raise
         return tuple(self._snapshots.get(part.disk, SnapshotName(part.path.name)) for part in self._parts)
 
 
-def _opened(stack: ExitStack, path: Path) -> int:
-    """Open a regular file of root's for reading, until the stack is closed."""
+def _opened(path: Path) -> AbstractContextManager[int]:
+    """Open a regular file of root's for reading, until the end of the block."""
     try:
-        descriptor = os.open(path, _READ)
+        return closing(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError as error:
         raise not_opened(repr(str(path)), error) from error
-    stack.callback(os.close, descriptor)
-    return descriptor
-
-
-def _unnamed(stack: ExitStack, place: Path) -> int:
-    descriptor = open_unnamed(place, 0o600)
-    stack.callback(os.close, descriptor)
-    return descriptor
 
 
 def _cannot_share(disk: DiskName, directory: Path, *, held: bool = False) -> Solo5Error:

@@ -31,7 +31,7 @@ from solo5_systemd.storage.snapshots import Snapshots
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    disks = NamedDisks(tmp_path / "disks", os.getuid())
+    disks = NamedDisks(tmp_path / "disks")
     monkeypatch.setattr(disk_module, "_disks", lambda: disks)
     taken = Snapshots(disks)
     monkeypatch.setattr(disk_module, "_snapshots", lambda: taken)

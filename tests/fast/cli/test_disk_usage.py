@@ -20,10 +20,9 @@ from solo5_systemd.cli.metric_families import families, openmetrics
 from solo5_systemd.cli.task_output import Details, task_fields
 from solo5_systemd.cli.verbs import stats
 from solo5_systemd.cli.verbs.stats import usage_json
-from solo5_systemd.storage import lock_records, outdated_archives
+from solo5_systemd.storage import archive_files, locks
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, BlockDevice, IoLimits
-from solo5_systemd.storage.lock_records import disks_of
-from solo5_systemd.storage.locks import lock
+from solo5_systemd.storage.locks import disks_of, lock
 from solo5_systemd.storage.model import Disk, FailedDisk, FullDiskChange
 
 WEB, IDLE = TaskName("web"), TaskName("idle")
@@ -130,8 +129,8 @@ def test_inspect_shows_archives_that_are_older_than_their_files(
     solo5ctl: Solo5ctl, engine: FakeRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disks = [{"disk": each, "backing": "archive", "sha256": "ab"} for each in ("old", "same", "credential")]
-    monkeypatch.setattr(lock_records, "records_of_tasks", lambda *_: {"web": (set(), {"disks": disks})})
-    monkeypatch.setattr(outdated_archives, "outdated", lambda _task: {"old": True, "same": False})
+    monkeypatch.setattr(locks, "records_of_tasks", lambda *_: {"web": (set(), {"disks": disks})})
+    monkeypatch.setattr(archive_files, "outdated", lambda _task: {"old": True, "same": False})
     engine.rounds = iter([{WEB: FULL}])
     [task] = json.loads(solo5ctl("inspect", "--json", "web").out)
     assert [each.get("outdated") for each in task["disks"]] == [True, False, None]

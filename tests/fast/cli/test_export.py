@@ -14,7 +14,7 @@ from solo5_systemd.cgroup import cgroupfs
 from solo5_systemd.cli.verbs import export
 from solo5_systemd.cli.verbs.export import running_task
 from solo5_systemd.declared import files
-from solo5_systemd.storage import lock_records
+from solo5_systemd.storage import locks
 from solo5_systemd.task.property_types import INFINITY
 
 
@@ -23,7 +23,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "4711").mkdir()
     (tmp_path / "4711" / "cmdline").write_bytes(b"/usr/bin/solo5-hvt\0--mem=60\0--\0/image\0--a=b c\0\0")
     monkeypatch.setattr(cgroupfs, "unified", lambda: str(tmp_path))
-    monkeypatch.setattr(lock_records, "disks_of", lambda _: ())
+    monkeypatch.setattr(locks, "disks_of", lambda _: ())
     monkeypatch.setattr(export, "_PROC", str(tmp_path))
     return tmp_path
 

@@ -19,7 +19,7 @@ from solo5_systemd.host_volume import plugin
 from solo5_systemd.host_volume.request import GRAIN, CreateRequest
 from solo5_systemd.settings.node_limits import Limits, Resource, Scope, Share, tenant
 from solo5_systemd.settings.solo5_toml import Settings
-from solo5_systemd.storage import disk_claims
+from solo5_systemd.storage import quotas
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk
 
@@ -34,7 +34,7 @@ def volumes(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(plugin, "STATE", tmp_path / "state")
-    monkeypatch.setattr(disk_claims, "CLAIMS", tmp_path / "claims")
+    monkeypatch.setattr(quotas, "CLAIMS", tmp_path / "claims")
     monkeypatch.setattr(plugin, "LOCK_TIMEOUT_S", 0.05)
     set_limits(monkeypatch)
     return tmp_path / "state"

@@ -13,7 +13,7 @@ from solo5_systemd.base import procfs
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.settings.node_limits import Limits
 from solo5_systemd.settings.solo5_toml import Settings
-from solo5_systemd.storage import disk_claims, missing_mounts, start_directories
+from solo5_systemd.storage import bind_mounts, new_file, quotas
 from solo5_systemd.storage.model import Disk
 
 
@@ -58,14 +58,14 @@ def sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sysfs:
 def mounts(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The records of mount points, which would be those of this host where the tests' files have a file system."""
     directory = tmp_path_factory.mktemp("state") / "mounts"
-    monkeypatch.setattr(missing_mounts, "MOUNTS", directory)
+    monkeypatch.setattr(new_file, "MOUNTS", directory)
     return directory
 
 
 @pytest.fixture(autouse=True)
 def claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(disk_claims, "CLAIMS", tmp_path / "claims")
-    monkeypatch.setattr(start_directories, "PID1_ROOT", "")
+    monkeypatch.setattr(quotas, "CLAIMS", tmp_path / "claims")
+    monkeypatch.setattr(bind_mounts, "PID1_ROOT", "")
     return tmp_path / "claims"
 
 

@@ -21,8 +21,8 @@ from solo5_systemd.storage import archive_files
 from solo5_systemd.storage.archive import Entry, archive_disk, member, size_of, tar_info
 from solo5_systemd.storage.archive_files import scan, write_archive
 from solo5_systemd.storage.backing_files import ImageFiles
+from solo5_systemd.storage.bind_mounts import StartDirectories
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, DiskRequest
-from solo5_systemd.storage.start_directories import StartDirectories
 
 DISK = DeviceName("config")
 

@@ -16,10 +16,9 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.procfs import is_exposed
 from solo5_systemd.storage import bind_mounts
 from solo5_systemd.storage.backing_files import ImageFiles
-from solo5_systemd.storage.bind_mounts import bind, check_bound
+from solo5_systemd.storage.bind_mounts import StartDirectories, bind, check_bound, remove
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import BoundDisks, Disk
-from solo5_systemd.storage.start_directories import StartDirectories, remove
 
 
 def link(source: str, target: str) -> None:

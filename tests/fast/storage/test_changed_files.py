@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.fast.storage.conftest import Device
 
-from solo5_systemd.storage.changed_files import change_of, is_lost
+from solo5_systemd.storage.disk_state import change_of, is_lost
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from solo5_systemd.settings.node_limits import OPERATOR, Limits, Resource, Scope
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.storage import backing_files
 from solo5_systemd.storage.backing_files import ImageFiles
-from solo5_systemd.storage.disk_claims import DiskClaims
 from solo5_systemd.storage.model import DiskRequest, NewFile
+from solo5_systemd.storage.quotas import DiskClaims
 
 WEB = tenant("shop", "web")
 LIMITS = Limits(reserve_mb=0, shares={Scope.JOB: Share(amounts={Resource.DISKS: 4096})})

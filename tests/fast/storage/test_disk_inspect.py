@@ -7,7 +7,7 @@ import pytest
 from tests.fast.storage.conftest import Device, disk_of
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
-from solo5_systemd.storage.disk_inspect import DiskPath, inspect_path
+from solo5_systemd.storage.disk_state import DiskPath, inspect_path
 from solo5_systemd.storage.locks import lock, lock_shared
 from solo5_systemd.storage.model import Backing
 

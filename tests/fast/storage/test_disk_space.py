@@ -14,8 +14,8 @@ from tests.fast.storage.conftest import Device, disk_of
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.cli.context import finished
-from solo5_systemd.storage import disk_space, lock_records
-from solo5_systemd.storage.disk_space import DiskSpace, failed_disks
+from solo5_systemd.storage import disk_state, locks
+from solo5_systemd.storage.disk_state import DiskSpace, failed_disks
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import COPIES, SNAPSHOTS, Backing, Disk, FailedDisk, FullDiskChange
 
@@ -58,7 +58,7 @@ def test_sparse_disks_on_full_file_systems_are_named(tmp_path: Path, space: dict
     ended(disk("other", sparse(tmp_path / "other")), task="db")
     assert list(failed_disks("web")) == [FailedDisk(disk="one", path=str(one), free=0)]
     assert found("none") == {}
-    shutil.rmtree(lock_records.LOCKS)
+    shutil.rmtree(locks.LOCKS)
     assert found() == {}
 
 
@@ -92,7 +92,7 @@ def test_disks_of_an_earlier_run_and_other_files_are_not_named(
 ) -> None:
     first, second = sparse(tmp_path / "first"), sparse(tmp_path / "second")
     ended(disk("first", first))
-    os.utime(next(lock_records.LOCKS.iterdir()), ns=(1, 1))
+    os.utime(next(locks.LOCKS.iterdir()), ns=(1, 1))
     ended(disk("second", second))
     assert found() == {"second": 0}
     second.rename(tmp_path / "moved")
@@ -113,8 +113,8 @@ def test_what_is_no_record_is_passed_over(tmp_path: Path, space: dict[str, Simpl
         ("3-4", '{"task": "web", "disks": [1, {}]}'),
         ("no", '{"task": "web"}'),
     ):
-        (lock_records.LOCKS / name).write_text(content)
-        os.utime(lock_records.LOCKS / name, ns=(1, 1))
+        (locks.LOCKS / name).write_text(content)
+        os.utime(locks.LOCKS / name, ns=(1, 1))
     assert found() == {"one": 0}
 
 
@@ -179,8 +179,8 @@ def test_records_are_read_only_while_a_file_system_is_full(
     calls: list[str] = []
     statvfs = os.statvfs
     monkeypatch.setattr(os, "statvfs", lambda path: calls.append(str(path)) or statvfs(path))  # type: ignore[func-returns-value]
-    monkeypatch.setattr(disk_space, "read_record", lambda name: pytest.fail("a record was read again"))
-    monkeypatch.setattr(disk_space, "records_of_tasks", lambda: pytest.fail("all records were read"))
+    monkeypatch.setattr(disk_state, "read_record", lambda name: pytest.fail("a record was read again"))
+    monkeypatch.setattr(disk_state, "records_of_tasks", lambda: pytest.fail("all records were read"))
     assert seen(watch) == []
     assert len(calls) == 1, "all of them are on one file system"
     running.close()
@@ -210,7 +210,7 @@ def test_a_path_that_is_gone_is_replaced_by_that_of_another_disk(
 def test_private_copies_are_watched_where_they_are(
     tmp_path: Path, space: dict[str, SimpleNamespace], running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_space, "COPIES", str(tmp_path))
+    monkeypatch.setattr(disk_state, "COPIES", str(tmp_path))
     watch, copy = DiskSpace(), sparse(tmp_path / "copy")
     running("web", disk("copy", copy, Backing.COPY, "/srv/golden"))
     copy.unlink()
@@ -234,7 +234,7 @@ async def test_one_thread_is_left_behind_by_all_looks(locks: Path, monkeypatch: 
         return [change]
 
     monkeypatch.setattr(DiskSpace, "look", look)
-    monkeypatch.setattr(disk_space, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(disk_state, "TIMEOUT_S", 0.05)
     subject = DiskSpace()
     for _ in range(3):
         with pytest.raises(HostError, match="the file system of a disk has not answered"):
@@ -246,8 +246,8 @@ async def test_one_thread_is_left_behind_by_all_looks(locks: Path, monkeypatch: 
 
 async def test_a_file_system_that_hangs_is_left_behind(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
-    monkeypatch.setattr(disk_space, "failed_disks", lambda *_: [over.wait(60)])
-    monkeypatch.setattr(disk_space, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(disk_state, "failed_disks", lambda *_: [over.wait(60)])
+    monkeypatch.setattr(disk_state, "TIMEOUT_S", 0.05)
     began = time.monotonic()
     assert await DiskSpace().failed_disks("web") == ()
     assert time.monotonic() - began < 30
@@ -258,7 +258,7 @@ async def test_what_cannot_be_read_is_not_known(tmp_path: Path, monkeypatch: pyt
     def fail(*_: object) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(disk_space, "failed_disks", fail)
+    monkeypatch.setattr(disk_state, "failed_disks", fail)
     assert await DiskSpace().failed_disks("web") == ()
 
 

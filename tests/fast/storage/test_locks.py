@@ -14,7 +14,7 @@ from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.storage import lock_records
+from solo5_systemd.storage import locks
 from solo5_systemd.storage.locks import lock, remove_stale
 from solo5_systemd.storage.model import Disk
 
@@ -53,11 +53,11 @@ def test_two_disks_that_are_one_file_are_refused(locks: Path) -> None:
 RACE = """
 import sys
 from pathlib import Path
-from solo5_systemd.storage import lock_records
+from solo5_systemd.storage import locks
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.base.errors import TakenError
-lock_records.LOCKS = Path(sys.argv[1])
+locks.LOCKS = Path(sys.argv[1])
 sys.stdin.readline()
 try:
     lock([Disk(disk="a", path="/a", identity=(1, 2))])
@@ -87,7 +87,7 @@ def test_of_many_processes_one_gets_the_disk(locks: Path) -> None:
 
 def test_directory_that_cannot_be_used_is_the_hosts_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run").touch()
-    monkeypatch.setattr(lock_records, "LOCKS", tmp_path / "run/disks")
+    monkeypatch.setattr(locks, "LOCKS", tmp_path / "run/disks")
     with pytest.raises(HostError, match="disks cannot be locked in .*/run/disks: Not a directory"):
         lock([disk("a", 1, 2)])
 

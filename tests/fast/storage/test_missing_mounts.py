@@ -8,9 +8,9 @@ import pytest
 from tests.fast.storage.test_new_file import request
 
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.storage import missing_mounts
+from solo5_systemd.storage import new_file
 from solo5_systemd.storage.backing_files import inspect, make
-from solo5_systemd.storage.missing_mounts import check_mounted, remember_mount
+from solo5_systemd.storage.new_file import check_mounted, remember_mount
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ class Mounts:
 @pytest.fixture
 def mounted(monkeypatch: pytest.MonkeyPatch) -> Mounts:
     found = Mounts()
-    monkeypatch.setattr(missing_mounts, "mount_point_of", found.above)
+    monkeypatch.setattr(new_file, "mount_point_of", found.above)
     return found
 
 
@@ -92,6 +92,6 @@ def test_records_that_cannot_be_read_are_one_sentence(
 
     mounted.found.add(str(volume))
     remember_mount(str(volume / "disk"))
-    monkeypatch.setattr(missing_mounts, "mount_point_of", fail)
+    monkeypatch.setattr(new_file, "mount_point_of", fail)
     with pytest.raises(HostError, match="disk storage: /records cannot be read: Input/output error"):
         check_mounted(str(volume / "disk"), "disk storage")

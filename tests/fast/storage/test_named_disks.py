@@ -15,18 +15,18 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundEr
 from solo5_systemd.base.names import DeviceName, DiskName, disk_name
 from solo5_systemd.storage import named_disks
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
-from solo5_systemd.storage.disk_claims import DiskClaims
-from solo5_systemd.storage.lock_records import disks_of
-from solo5_systemd.storage.locks import lock
+from solo5_systemd.storage.locks import disks_of, lock
 from solo5_systemd.storage.model import Disk, NewFile, named_disk
 from solo5_systemd.storage.named_disks import NamedDisks
+from solo5_systemd.storage.quotas import DiskClaims
+from solo5_systemd.storage.snapshots import Snapshots
 
 DATA = DiskName("data")
 
 
 @pytest.fixture
 def disks(tmp_path: Path) -> NamedDisks:
-    return NamedDisks(tmp_path / "disks", os.getuid())
+    return NamedDisks(tmp_path / "disks")
 
 
 def held(path: Path, locks: Path, task: str = "web") -> int:
@@ -44,7 +44,7 @@ def test_a_disk_is_created_listed_and_removed(disks: NamedDisks, tmp_path: Path)
     (tmp_path / "disks" / "directory").mkdir()
     (tmp_path / "disks" / ".hidden").touch()
     assert [disk.name for disk in disks.all()] == ["data", "full"]
-    disks.remove(DATA)
+    Snapshots(disks).remove_disk(DATA)
     with pytest.raises(NotFoundError, match="no disk is named 'data'"):
         disks.get(DATA)
 
@@ -66,13 +66,17 @@ def test_a_disk_that_a_task_has_stays_as_it_is(disks: NamedDisks, tmp_path: Path
     disks.create(DATA, 1024)
     descriptor = held(tmp_path / "disks" / "data", tmp_path / "locks")
     assert disks.get(DATA).task == "web"
-    for act in (lambda: disks.remove(DATA), lambda: disks.resize(DATA, 2048), lambda: disks.export(DATA, descriptor)):
+    for act in (
+        lambda: Snapshots(disks).remove_disk(DATA),
+        lambda: disks.resize(DATA, 2048),
+        lambda: disks.export(DATA, descriptor),
+    ):
         with pytest.raises(TakenError, match="disk 'data' is in use by task web: expected") as caught:
             act()
         assert caught.value.hint == "Stop it first: solo5ctl stop web"
     os.close(descriptor)
     disks.resize(DATA, 2048)
-    disks.remove(DATA)
+    Snapshots(disks).remove_disk(DATA)
 
 
 def test_a_disk_that_a_loop_device_may_write_is_not_read(
@@ -111,7 +115,7 @@ def test_a_disk_of_another_process_has_no_task(disks: NamedDisks, tmp_path: Path
     disks.create(DATA, 1024)
     descriptor = held(tmp_path / "disks" / "data", tmp_path / "locks", task="")
     with pytest.raises(TakenError, match="in use by another process"):
-        disks.remove(DATA)
+        Snapshots(disks).remove_disk(DATA)
     assert disks.get(DATA).task == ""
     os.close(descriptor)
 
@@ -147,7 +151,7 @@ def limited(tmp_path: Path) -> NamedDisks:
     """Disks of at most 4096 bytes altogether."""
     quotas = {str(tmp_path / "disks"): 4096}
     claims = DiskClaims(in_bytes(quotas))
-    return NamedDisks(tmp_path / "disks", os.getuid(), claims)
+    return NamedDisks(tmp_path / "disks", claims)
 
 
 @pytest.mark.parametrize("is_unnamed", [True, False], ids=["unnamed", "temporary name"])
@@ -198,7 +202,12 @@ def test_errors_of_the_file_system_are_sentences(
     disks: NamedDisks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "disks").write_bytes(b"")
-    for act in (lambda: disks.create(DATA, 512), disks.all, lambda: disks.get(DATA), lambda: disks.remove(DATA)):
+    for act in (
+        lambda: disks.create(DATA, 512),
+        disks.all,
+        lambda: disks.get(DATA),
+        lambda: Snapshots(disks).remove_disk(DATA),
+    ):
         with pytest.raises(HostError, match="cannot be"):
             act()
     (tmp_path / "disks").unlink()
@@ -213,9 +222,9 @@ def test_a_link_is_no_disk(disks: NamedDisks, tmp_path: Path) -> None:
     (tmp_path / "disks" / "link").symlink_to("data")
     (tmp_path / "disks" / "directory").mkdir()
     with pytest.raises(HostError, match="cannot be opened: Too many levels of symbolic links"):
-        disks.remove(DiskName("link"))
+        Snapshots(disks).remove_disk(DiskName("link"))
     with pytest.raises(InvalidRequestError, match="is no disk: expected a regular file"):
-        disks.remove(DiskName("directory"))
+        Snapshots(disks).remove_disk(DiskName("directory"))
 
 
 def test_a_missing_disk_is_named(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.storage import backing_files, new_file, title
+from solo5_systemd.storage import backing_files, new_file, owner
 from solo5_systemd.storage.backing_files import ImageFiles, inspect, make, unmake
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import DiskRequest, NewFile
@@ -26,8 +26,7 @@ def user(monkeypatch: pytest.MonkeyPatch) -> None:
     me = SimpleNamespace(pw_uid=os.getuid(), pw_gid=os.getgid())
     monkeypatch.setattr("pwd.getpwnam", {"solo5": me}.__getitem__)
     monkeypatch.setattr("os.getgrouplist", lambda _, group: [group])
-    monkeypatch.setattr(title, "ROOT", os.getuid())
-    monkeypatch.setattr(backing_files, "ROOT", os.getuid())
+    monkeypatch.setattr(owner, "ROOT", os.getuid())
 
 
 @pytest.fixture(params=[True, False], ids=["unnamed", "temporary name"])
@@ -80,9 +79,9 @@ def test_a_file_that_is_there_is_checked_and_left_as_it_is(tmp_path: Path, unnam
 def test_a_file_that_appears_meanwhile_wins(tmp_path: Path, unnamed: bool) -> None:
     directory = os.open(tmp_path, os.O_PATH)
     try:
-        assert new_file.create_file(directory, "disk", NewFile(size=512), os.getuid(), lambda fd: None)
+        assert new_file.create_file(directory, "disk", new_file.zeros(512))
         (tmp_path / "disk").write_bytes(b"first".ljust(512, b"\0"))
-        assert not new_file.create_file(directory, "disk", NewFile(size=1024), os.getuid())
+        assert not new_file.create_file(directory, "disk", new_file.zeros(1024))
     finally:
         os.close(directory)
     assert (tmp_path / "disk").read_bytes()[:5] == b"first"
@@ -102,7 +101,6 @@ def test_a_creation_that_fails_leaves_nothing(
 KILLED = """
 import errno, os, signal, sys
 from solo5_systemd.storage import new_file
-from solo5_systemd.storage.model import NewFile
 real = os.open
 def opened(path, flags, *words, dir_fd=None):
     if flags & os.O_TMPFILE == os.O_TMPFILE and sys.argv[2] == "named":
@@ -110,7 +108,7 @@ def opened(path, flags, *words, dir_fd=None):
     return real(path, flags, *words, dir_fd=dir_fd)
 os.open = opened
 setattr(os, sys.argv[3], lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
-new_file.create_file(real(sys.argv[1], os.O_PATH), "disk", NewFile(size=4096), os.getuid())
+new_file.create_file(real(sys.argv[1], os.O_PATH), "disk", new_file.zeros(4096))
 """
 
 

@@ -10,12 +10,11 @@ from tests.fast.storage.conftest import disk_of
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.storage import lock_records
+from solo5_systemd.storage import locks
 from solo5_systemd.storage.archive import archive_disk, member
-from solo5_systemd.storage.archive_files import write_archive
+from solo5_systemd.storage.archive_files import outdated, write_archive
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, Disk, DiskRequest
-from solo5_systemd.storage.outdated_archives import outdated
 
 
 class Host:
@@ -110,6 +109,6 @@ def test_only_archives_of_files_have_sources(host: Host) -> None:
 
 
 def test_locks_that_cannot_be_read_are_an_error(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock_records, "LOCKS", host.file)
+    monkeypatch.setattr(locks, "LOCKS", host.file)
     with pytest.raises(HostError, match="cannot be read: Not a directory"):
         outdated("web")

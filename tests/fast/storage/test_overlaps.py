@@ -11,10 +11,10 @@ from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.storage import overlaps
+from solo5_systemd.storage import block_devices
+from solo5_systemd.storage.block_devices import check_distinct, check_unused, overlapping
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Backing, Disk
-from solo5_systemd.storage.overlaps import check_distinct, check_unused, overlapping
 
 
 @pytest.fixture
@@ -81,8 +81,8 @@ def test_a_loop_device_has_its_file_from_the_kernel(
     (nodes / "loop0").touch()
 
     def ioctl(descriptor: int, request: int, info: bytearray) -> None:
-        assert request == overlaps.LOOP_GET_STATUS64
-        overlaps._ATTACHED.pack_into(info, 0, 65025, 4711, 0)
+        assert request == block_devices.LOOP_GET_STATUS64
+        block_devices._ATTACHED.pack_into(info, 0, 65025, 4711, 0)
 
     monkeypatch.setattr("fcntl.ioctl", ioctl)
     assert set(overlapping(device(7, 0))) == {number(259, 1), (65025, 4711)}
@@ -102,7 +102,7 @@ def stacked(sysfs: Sysfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sy
 
     def ioctl(descriptor: int, request: int, info: bytearray) -> None:
         devtmpfs, inode = 5, 310  # of the node, the same for each container with a /dev of its own
-        overlaps._ATTACHED.pack_into(info, 0, devtmpfs, inode, os.makedev(254, 2))
+        block_devices._ATTACHED.pack_into(info, 0, devtmpfs, inode, os.makedev(254, 2))
 
     monkeypatch.setattr("fcntl.ioctl", ioctl)
     return sysfs
@@ -188,7 +188,7 @@ def test_a_device_that_can_be_opened_or_cannot_be_read_is_not_claimed(
     sysfs: Sysfs, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     opens_with(monkeypatch, code)
-    assert overlaps._is_claimed("/dev/x") is False
+    assert block_devices._is_claimed("/dev/x") is False
     check_unused(device(254, 0))
 
 

@@ -16,7 +16,6 @@ from tests.support.fakes.kernel import failing
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage import owner as module
-from solo5_systemd.storage import title
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
 from solo5_systemd.storage.model import Disk, DiskRequest
 from solo5_systemd.storage.owner import give
@@ -61,7 +60,7 @@ def request(path: Path, root: Path) -> DiskRequest:
 
 def owned_by_root(monkeypatch: pytest.MonkeyPatch, *, root: bool) -> None:
     """Make the user that runs the tests stand for root, or not."""
-    monkeypatch.setattr(title, "ROOT", os.getuid() if root else TENDER + 1)
+    monkeypatch.setattr(module, "ROOT", os.getuid() if root else TENDER + 1)
 
 
 @pytest.mark.parametrize("mode", [0o444, 0o4755, 0o000])

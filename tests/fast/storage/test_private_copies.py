@@ -15,9 +15,9 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage import private_disks
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
+from solo5_systemd.storage.bind_mounts import StartDirectories
 from solo5_systemd.storage.locks import lock, lock_shared, remove_stale
 from solo5_systemd.storage.model import Backing, Disk, DiskRequest, MadeDisk
-from solo5_systemd.storage.start_directories import StartDirectories
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,8 @@ import pytest
 from tests.fast.storage.conftest import in_bytes
 
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.storage import quota
-from solo5_systemd.storage.disk_claims import DiskClaims
-from solo5_systemd.storage.quota import used
+from solo5_systemd.storage import quotas as module
+from solo5_systemd.storage.quotas import DiskClaims, used
 
 K = 1024
 
@@ -88,7 +87,7 @@ def test_a_directory_that_becomes_a_link_meanwhile_does_not_count(
 
 
 def test_snapshots_of_named_disks_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quota, "_UNCOUNTED", f"{tmp_path}/.snapshots")
+    monkeypatch.setattr(module, "_UNCOUNTED", f"{tmp_path}/.snapshots")
     sparse(tmp_path / ".snapshots/data/one", 64 * K)
     sparse(tmp_path / "data", 64 * K)
     assert used(str(tmp_path)) == 64 * K
@@ -127,9 +126,9 @@ def test_two_files_are_not_admitted_at_once(volumes: Path, tmp_path: Path) -> No
     code = f"""
 from pathlib import Path
 from tests.fast.storage.conftest import in_bytes
-from solo5_systemd.storage import disk_claims
-disk_claims.CLAIMS = Path({str(tmp_path / "claims")!r})
-claims = disk_claims.DiskClaims(in_bytes({{{str(volumes)!r}: 100}}))
+from solo5_systemd.storage import quotas
+quotas.CLAIMS = Path({str(tmp_path / "claims")!r})
+claims = quotas.DiskClaims(in_bytes({{{str(volumes)!r}: 100}}))
 with claims.admitted({str(volumes / "two")!r}, 60, 60, "two"):
     pass
 """

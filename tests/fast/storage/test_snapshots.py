@@ -14,10 +14,10 @@ from solo5_systemd.base.atomic_file import link_unnamed
 from solo5_systemd.base.errors import HostError, NotFoundError, TakenError
 from solo5_systemd.base.names import DiskName, SnapshotName
 from solo5_systemd.storage import snapshots
-from solo5_systemd.storage.disk_claims import DiskClaims
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Backing
 from solo5_systemd.storage.named_disks import NamedDisks
+from solo5_systemd.storage.quotas import DiskClaims
 from solo5_systemd.storage.snapshots import Snapshots
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ ONE, TWO = SnapshotName("one"), SnapshotName("two")
 
 @pytest.fixture
 def disks(tmp_path: Path) -> NamedDisks:
-    return NamedDisks(tmp_path / "disks", os.getuid())
+    return NamedDisks(tmp_path / "disks")
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_snapshot_that_exceeds_the_quota_is_not_restored(
     """A disk that was made smaller would otherwise give its space to another one, and take it back."""
     quotas = {str(tmp_path / "disks"): 12288}  # of which the snapshot takes 8192 here
     claims = DiskClaims(in_bytes(quotas))
-    limited = Snapshots(NamedDisks(tmp_path / "disks", os.getuid(), claims))
+    limited = Snapshots(NamedDisks(tmp_path / "disks", claims))
     disks.resize(DATA, 8192)
     subject.take(DATA, ONE, copy=True)
     disks.resize(DATA, 512, shrink=True)
@@ -180,7 +180,7 @@ def test_a_disk_is_not_removed_before_a_snapshot_of_its_ended_task_has_its_name(
 
 
 def test_a_host_without_disks_has_no_snapshots(tmp_path: Path) -> None:
-    none = Snapshots(NamedDisks(tmp_path / "none", os.getuid()))
+    none = Snapshots(NamedDisks(tmp_path / "none"))
     assert none.all() == ()
     with pytest.raises(NotFoundError, match="no disk is named 'data'"):
         none.take(DATA, ONE)

@@ -8,8 +8,9 @@ import pytest
 from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.storage import start_directories
-from solo5_systemd.storage.start_directories import StartDirectories, remove
+from solo5_systemd.storage import bind_mounts
+from solo5_systemd.storage.bind_mounts import StartDirectories, remove
+from solo5_systemd.storage.model import StartDirectory
 
 
 @pytest.fixture
@@ -17,8 +18,13 @@ def directories(tmp_path: Path) -> StartDirectories:
     return StartDirectories(tmp_path / "copies")
 
 
+def made_in(directories: StartDirectories) -> StartDirectory:
+    with directories.made() as made:
+        return made
+
+
 def test_a_directory_is_closed_to_other_users_and_removed_with_its_files(directories: StartDirectories) -> None:
-    made = directories.make()
+    made = made_in(directories)
     assert directories.directory.stat().st_mode & 0o777 == 0o700
     (made.path / "storage").write_bytes(b"x")
     remove(made)
@@ -26,7 +32,7 @@ def test_a_directory_is_closed_to_other_users_and_removed_with_its_files(directo
 
 
 def test_a_sweep_takes_what_no_process_has_locked(directories: StartDirectories) -> None:
-    running, killed = directories.make(), directories.make()
+    running, killed = made_in(directories), made_in(directories)
     (killed.path / "storage").write_bytes(b"x")
     os.close(killed.descriptor)
     assert directories.sweep(dry_run=True) == (str(killed.path),)
@@ -37,9 +43,9 @@ def test_a_sweep_takes_what_no_process_has_locked(directories: StartDirectories)
 
 
 def test_the_next_start_sweeps(directories: StartDirectories) -> None:
-    killed = directories.make()
+    killed = made_in(directories)
     os.close(killed.descriptor)
-    made = directories.make()
+    made = made_in(directories)
     assert list(directories.directory.iterdir()) == [made.path]
     remove(made)
 
@@ -57,7 +63,7 @@ def test_a_file_system_of_its_own_is_mounted_once(tmp_path: Path, monkeypatch: p
         return os.stat_result((*found[:2], found.st_dev + len(mounted), *found[3:])) if path == own.directory else found
 
     monkeypatch.setattr(Path, "stat", other_device)
-    made, killed = own.make(), own.make()
+    made, killed = made_in(own), made_in(own)
     assert mounted == [str(tmp_path / "memory")]
     assert {path.stat().st_mode & 0o777 for path in (own.directory, made.path)} == {0o700}
     os.close(killed.descriptor)
@@ -69,7 +75,7 @@ def test_a_file_system_of_its_own_is_mounted_once(tmp_path: Path, monkeypatch: p
 def test_a_mount_that_fails_leaves_no_directory_of_a_start(tmp_path: Path) -> None:
     own = StartDirectories(tmp_path / "starts", mount=failing(errno.EPERM))
     with pytest.raises(HostError, match="cannot be used: Operation not permitted"):
-        own.make()
+        made_in(own)
     assert not list((tmp_path / "starts").iterdir())
 
 
@@ -77,7 +83,7 @@ def test_another_mount_namespace_than_that_of_pid_1_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "other"
-    monkeypatch.setattr(start_directories, "PID1_ROOT", str(other))
+    monkeypatch.setattr(bind_mounts, "PID1_ROOT", str(other))
     own = StartDirectories(tmp_path / "copies")
 
     class Seen(StartDirectories):
@@ -87,5 +93,5 @@ def test_another_mount_namespace_than_that_of_pid_1_is_reported(
 
     own = Seen(tmp_path / "copies")
     with pytest.raises(HostError, match="PID 1 has another file at"):
-        own.make()
+        made_in(own)
     assert not list((tmp_path / "copies").iterdir())

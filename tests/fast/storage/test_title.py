@@ -14,11 +14,10 @@ from tests.support.fakes.kernel import failing
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.procfs import ANYONE, Way
-from solo5_systemd.storage import title
+from solo5_systemd.storage import owner as module
 from solo5_systemd.storage.file_access import READ, READ_WRITE
 from solo5_systemd.storage.model import Disk, DiskRequest
-from solo5_systemd.storage.owner import give
-from solo5_systemd.storage.title import OFFERED, check_title, read_title, write_title
+from solo5_systemd.storage.owner import OFFERED, check_title, give, read_title, write_title
 
 SOLO5, EVE, BOB = 990, 1001, 1002
 JOB = "job default/web"
@@ -52,8 +51,8 @@ class Case:
         """Return what check_title does; `roots`: empty, `offered`, or `allocation`."""
         place, here = self._file, (str(self._file.parent),)
         way = Way(place=place, changers=frozenset(changers), is_shared=shared)
-        self._monkeypatch.setattr(title, "way_of", lambda _: way)
-        self._monkeypatch.setattr(title, "read_title", lambda *_: had)
+        self._monkeypatch.setattr(module, "way_of", lambda _: way)
+        self._monkeypatch.setattr(module, "read_title", lambda *_: had)
         request = DiskRequest(
             disk=DeviceName("storage"),
             path=str(place),
@@ -120,7 +119,7 @@ def test_in_an_allocation_another_jobs_disk_and_a_users_file_are_refused(case: C
 def test_a_volume_holds_its_disks_by_its_directory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     volume = str(file.parent)
     request = DiskRequest(disk=DeviceName("storage"), path=str(file), roots=(volume,), allocation=(volume,))
-    monkeypatch.setattr(title, "ROOT", os.getuid())
+    monkeypatch.setattr(module, "ROOT", os.getuid())
     with file.open("r+b") as opened:
         owner, holder = check_title(request, str(file), opened.fileno(), READ_WRITE)
         assert holder == f"directory {file.parent.stat().st_ino}"
@@ -151,7 +150,7 @@ def test_a_path_that_leads_elsewhere_by_now_is_refused(
 ) -> None:
     way = place and Way(place=place, changers=frozenset())
     request = DiskRequest(disk=DeviceName("storage"), path=str(file))
-    monkeypatch.setattr(title, "way_of", lambda _: way)
+    monkeypatch.setattr(module, "way_of", lambda _: way)
     with file.open("r+b") as opened, pytest.raises(HostError, match="was replaced just now"):
         check_title(request, str(file), opened.fileno(), READ_WRITE)
 
@@ -164,7 +163,7 @@ def test_a_title_is_the_inodes_and_a_copys_is_void(file: Path, monkeypatch: pyte
         status = os.fstat(opened.fileno())
         write_title(opened.fileno(), JOB)
         assert read_title(opened.fileno(), status) == JOB
-        kept[title.TITLE] = b"1" + kept[title.TITLE]
+        kept[module.TITLE] = b"1" + kept[module.TITLE]
         assert read_title(opened.fileno(), status) == ""
 
 

@@ -15,7 +15,7 @@ from tests.machine.conftest import ok, systemctl
 from tests.machine.records import newest
 
 from solo5_systemd.base.procfs import identity
-from solo5_systemd.storage.lock_records import holders
+from solo5_systemd.storage.locks import holders
 
 PLACE = Path("/var/lib/solo5/disks")
 STATE = "/var/lib/solo5/"

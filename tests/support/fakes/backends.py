@@ -45,7 +45,7 @@ from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.settings.node_limits import Claim, Node, Totals
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.backing_files import ImageFiles
-from solo5_systemd.storage.disk_space import DiskSpace
+from solo5_systemd.storage.disk_state import DiskSpace
 from solo5_systemd.storage.io_limits import BlockDevice  # noqa: TC001
 from solo5_systemd.storage.model import (
     Backing,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from solo5_systemd.base.names import DiskName, SnapshotName
     from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.storage.disk_inspect import DiskPath
+    from solo5_systemd.storage.disk_state import DiskPath
     from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks
     from solo5_systemd.storage.snapshots import Snapshot, Snapshots
 
@@ -112,8 +112,8 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 
 def _disks() -> "NamedDisks":
     from solo5_systemd.settings.files import read_settings
-    from solo5_systemd.storage.disk_claims import DiskClaims
     from solo5_systemd.storage.named_disks import NamedDisks  # imported here for startup time: `--help` needs none
+    from solo5_systemd.storage.quotas import DiskClaims
 
     return NamedDisks(claims=DiskClaims(read_settings))
 
@@ -179,7 +179,7 @@ def _inspect(arguments: Namespace, context: CommandContext) -> int:
 
 def _at_path(path: str) -> "tuple[dict[str, object], list[tuple[str, str]]]":
     """Return what `inspect` shows of a file or device, as JSON and as fields."""
-    from solo5_systemd.storage.disk_inspect import inspect_path  # imported here for startup time
+    from solo5_systemd.storage.disk_state import inspect_path  # imported here for startup time
 
     disk = inspect_path(path)
     return _json(disk), [
@@ -358,15 +358,12 @@ def _write_new(path: str, write: "Callable[[int], None]") -> None:
     from pathlib import Path
 
     from solo5_systemd.base.output_directory import open_directory, within
-    from solo5_systemd.storage.model import NewFile
     from solo5_systemd.storage.new_file import create_file
 
     file = Path(path)
     directory = open_directory(file.parent)
     try:
-        if os.path.lexists(within(directory, file.name)) or not create_file(
-            directory, file.name, NewFile(size=0), os.geteuid(), write
-        ):
+        if os.path.lexists(within(directory, file.name)) or not create_file(directory, file.name, write):
             raise TakenError(f"{path!r} exists: expected the path of a new file.", "Remove it, or write to another.")
     except OSError as error:
         raise HostError(f"{path!r} cannot be written: {error.strerror}.") from error

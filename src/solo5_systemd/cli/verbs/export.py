@@ -112,7 +112,7 @@ def running_task(task: "Task") -> "RunningTask":
 
     from solo5_systemd.cgroup.cgroupfs import unified
     from solo5_systemd.declared.export import RunningTask
-    from solo5_systemd.storage.lock_records import disks_of
+    from solo5_systemd.storage.locks import disks_of
 
     if task.state.kind is UnitKind.SCOPE:
         raise InvalidRequestError(f"task {task.name} is a scope, which ends with its caller: expected a service.")

@@ -24,7 +24,7 @@ def _with_changes(name: "TaskName", disks: "Disks", identities: "set[tuple[int, 
     """Return the disks of a task with what has changed since: `change` of a file, `outdated` of an archive."""
     if not disks:
         return disks
-    from solo5_systemd.storage.changed_files import change_of  # imported here for startup time
+    from solo5_systemd.storage.disk_state import change_of  # imported here for startup time
 
     old = _outdated(name, disks)
     shown = []
@@ -40,14 +40,14 @@ def _with_changes(name: "TaskName", disks: "Disks", identities: "set[tuple[int, 
 def _outdated(name: "TaskName", disks: "Disks") -> "Mapping[str, bool]":
     if not any(disk.get("backing") == "archive" for disk in disks):
         return {}
-    from solo5_systemd.storage.outdated_archives import outdated
+    from solo5_systemd.storage.archive_files import outdated
 
     return outdated(name)
 
 
 async def _disks(engine: "Queries", context: CommandContext, names: "Sequence[TaskName]") -> "Mapping[TaskName, Disks]":
     """Return the disks of tasks that run, as the lock files have them, which only root can read, and their I/O."""
-    from solo5_systemd.storage.lock_records import disks_in, records_of_tasks  # imported here for startup time
+    from solo5_systemd.storage.locks import disks_in, records_of_tasks  # imported here for startup time
 
     held = records_of_tasks() if context.root else {}
     if held.keys().isdisjoint(names):

@@ -1,5 +1,9 @@
 """What a disk may take that is made or grows: of the quotas of directories, and of the limits of its namespace.
 
+A quota limits the sum of the sizes of all files below a directory. A sparse file counts with its size, since a guest
+may write all of it. Programs that write files themselves, such as tasks of other drivers in a volume, are not limited:
+what they have written counts when the next disk is made.
+
 Disks that jobs and volumes have created stay when their tasks have ended.
 
     /var/lib/solo5/claims/DIGEST    a symbolic link; its target has path, inode and claim of a file, as JSON
@@ -13,29 +17,27 @@ system.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.locks import closing, lock_directory
-from solo5_systemd.base.procfs import existing, mount_point_of
-from solo5_systemd.settings.node_limits import (
-    OPERATOR,
-    Claim,
-    Node,
-    Resource,
-    Space,
-    Tenant,
-    Totals,
-    check_space,
-)
+from solo5_systemd.base.procfs import existing, identity, is_below, mount_point_of
+from solo5_systemd.settings.node_limits import OPERATOR, Claim, Node, Resource, Space, Tenant, Totals, check_space
 from solo5_systemd.settings.solo5_toml import Settings
-from solo5_systemd.storage import quota
-from solo5_systemd.storage.model import NAMED_DISKS
+from solo5_systemd.storage.model import NAMED_DISKS, SNAPSHOTS
 
 CLAIMS = Path("/var/lib/solo5/claims")
 STATE = Path("/var/lib/solo5")
+
+Quotas = Mapping[str, int]
+"""Bytes, by directory."""
+
+_UNCOUNTED = f"{NAMED_DISKS}/{SNAPSHOTS}"
+"""Snapshots share the blocks of their disks, and are made by root only."""
 
 
 class _Disk(NamedTuple):
@@ -66,7 +68,7 @@ class DiskClaims:
 
     def check(self, path: str, more: int, what: str, tenant: Tenant = OPERATOR) -> None:
         """Check whether a tenant may create a file, or make it larger; nothing is recorded. Raises as `admitted`."""
-        quota.check(quota.concerned(self._settings().disk_quotas, path, more), more, what)
+        _check_quotas(self._quotas(path, more), more, what)
         if self._is_limited(path, tenant):
             self._check(path, more, tenant, what, self._others(prune=False))
 
@@ -90,12 +92,13 @@ class DiskClaims:
         Raises:
             InvalidRequestError, TakenError, HostError: a limit would be exceeded, or the claims cannot be used.
         """
-        quotas, is_limited = quota.concerned(self._settings().disk_quotas, path, more), self._is_limited(path, tenant)
+        quotas, is_limited = self._quotas(path, more), self._is_limited(path, tenant)
         if not quotas and not is_limited:
             yield
             return
-        with self._exclusive():
-            quota.check(quotas, more, what, new=new)
+        CLAIMS.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with closing(lock_directory(CLAIMS)):
+            _check_quotas(quotas, more, what, new=new)
             if not is_limited:
                 yield
                 return
@@ -113,6 +116,12 @@ class DiskClaims:
         Those of others are not looked at: they may hang.
         """
         return sum(disk.unwritten for disk in self._others(prune=False, only=_key(str(path))))
+
+    def _quotas(self, path: str, more: int) -> Quotas:
+        """Return the quotas that hold for a file that becomes larger; a symbolic link is followed."""
+        resolved = os.path.realpath(path)
+        found = self._settings().disk_quotas if more > 0 else {}
+        return {directory: most for directory, most in found.items() if is_below(resolved, (directory,))}
 
     def _is_limited(self, path: str, tenant: Tenant) -> bool:
         return tenant != OPERATOR and _device(Path(path).parent) in map(_device, self._own)
@@ -154,12 +163,6 @@ class DiskClaims:
     def _link(self, path: str) -> Path:
         return CLAIMS / hashlib.sha256(os.fsencode(path)).hexdigest()[:32]
 
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        CLAIMS.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with closing(lock_directory(CLAIMS)):
-            yield
-
 
 def _read(link: Path, only: str) -> _Disk | None:
     """Return the disk of a claim; None: its file is gone, the claim is damaged, or it is of no resource `only`."""
@@ -188,3 +191,50 @@ def _device(directory: Path) -> int:
 def _key(path: str) -> str:
     """Return the resource of disks in the file system of a path."""
     return f"{Resource.DISKS}/{mount_point_of(str(existing(Path(path)).resolve())) or '/'}"
+
+
+def _check_quotas(quotas: Quotas, more: int, what: str, *, new: int = -1) -> None:
+    for directory, most in quotas.items():
+        has = used(directory, None if new < 0 else identity(os.fstat(new)))
+        if has + more > most:
+            raise HostError(
+                f"{what} would take {more} bytes: expected at most {max(most - has, 0)}, since the quota of "
+                f"{directory} is {most} bytes and the files in it have {has}.",
+                "Delete disks or volumes that are not needed; the operator sets disk_quota_mb in solo5.toml(5).",
+            )
+
+
+def used(directory: str, but: tuple[int, int] | None = None) -> int:
+    """Return the bytes of all regular files below a directory, each once; what vanishes meanwhile does not count.
+
+    The larger of size and allocated blocks counts. Symbolic links are not followed.
+
+    Args:
+        but: the file that does not count.
+    """
+    total, seen = 0, {but}
+    places: list[tuple[str, tuple[int, int] | None]] = [(os.path.realpath(directory), None)]
+    while places:  # no recursion: others may have nested directories
+        place, expected = places.pop()
+        with suppress(OSError), _listed(place, expected) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    path = f"{place}/{entry.name}"
+                    if stat.S_ISDIR(status.st_mode) and path != _UNCOUNTED:
+                        places.append((path, identity(status)))
+                    elif stat.S_ISREG(status.st_mode) and identity(status) not in seen:
+                        seen.add(identity(status))
+                        total += max(status.st_size, status.st_blocks * 512)
+    return total
+
+
+@contextmanager
+def _listed(place: str, expected: tuple[int, int] | None) -> Iterator[Iterator["os.DirEntry[str]"]]:
+    """Yield the entries of a directory; of none in its place, such as by a link that another user has put there."""
+    with closing(os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)) as descriptor:
+        if expected is not None and identity(os.fstat(descriptor)) != expected:
+            yield iter(())
+            return
+        with os.scandir(descriptor) as entries:
+            yield entries

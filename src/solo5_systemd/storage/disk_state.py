@@ -1,22 +1,32 @@
-"""Which disks of a task are on a full file system, or have lost their device: a tender reports a number, and no disk.
+"""The state of disks: full, without their device, replaced, in use. A tender reports a number, and no disk.
 
 The disks of an ended task are those of its last lock file, which has lost its lock and has its names until another task
 has the disk, or `remove_stale`. A task that goes on is found by its file system: `DiskSpace.look`.
+
+A task has the file of its start, whatever its path resolves to. A hole that is punched into it shows nowhere: its
+sectors are zeros for the guest.
+
+A device may be unplugged, detached, removed from under a task. The tender keeps the dead device open. Since the kernel
+has set its size to 0 (Linux 6.1 and later), a read is at the end of the file, and a write has “No space left on
+device”: no error number stands for a device that is gone.
 """
 
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.base.event_loop import off_the_loop
-from solo5_systemd.storage import lock_records
-from solo5_systemd.storage.changed_files import is_lost
-from solo5_systemd.storage.lock_records import disks_in, identity_of, read_record, records_of_tasks
-from solo5_systemd.storage.model import COPIES, SNAPSHOTS, Backing, FailedDisk, FullDiskChange
+from solo5_systemd.base.names import DeviceName
+from solo5_systemd.base.procfs import identity, open_path
+from solo5_systemd.storage import locks
+from solo5_systemd.storage.block_devices import directory_of, kernel_use, overlapping, whole
+from solo5_systemd.storage.locks import disks_in, holders, identity_of, read_record, records_of_tasks
+from solo5_systemd.storage.model import COPIES, SNAPSHOTS, Backing, Disk, FailedDisk, FullDiskChange
 
 TIMEOUT_S = 2.0
 """How long the end of a task waits for file systems, one of which may hang."""
@@ -90,22 +100,18 @@ class DiskSpace:
         # The records of all tasks are read only as long as a file system is full.
         found = self._full_disks() if any(self._are_full()) else {}
         before, self._full = self._full, found
-        for key, disk in found.items():
-            if key not in before:
-                yield FullDiskChange(task=key[0], disk=disk, full=True)
-        for key, disk in before.items():
-            if key not in found:
-                yield FullDiskChange(task=key[0], disk=disk, full=False)
+        for key in sorted(found.keys() ^ before.keys()):
+            yield FullDiskChange(task=key[0], disk=found.get(key) or before[key], full=key in found)
 
     def _find_file_systems(self) -> None:
         """Read the lock files that are new, for a path on each file system."""
         try:
-            names = frozenset(os.listdir(lock_records.LOCKS))  # noqa: PTH208 - names, for one system call
+            names = frozenset(os.listdir(locks.LOCKS))  # noqa: PTH208 - names, for one system call
         except FileNotFoundError:
             names = frozenset()
         for name in names - self._seen:
             with suppress(OSError):
-                for disk in disks_in(read_record(lock_records.LOCKS / name)):
+                for disk in disks_in(read_record(locks.LOCKS / name)):
                     if (path := _place(disk)) is not None:
                         self._paths[os.stat(path).st_dev] = path  # noqa: PTH116
         self._seen = names
@@ -115,7 +121,7 @@ class DiskSpace:
             try:
                 if os.stat(path).st_dev != device:  # noqa: PTH116
                     raise FileNotFoundError(path)
-                yield _is_full(os.statvfs(path))
+                yield _free_if_full(path) is not None
             except OSError:  # removed, or unmounted: the locks have the path of another disk there, if there is one
                 del self._paths[device]
                 self._seen = frozenset()
@@ -133,7 +139,7 @@ class DiskSpace:
 def failed_disks(task: str) -> Iterator[FailedDisk]:
     """Yield the disks of a task's last run that are on a full file system and have not all of their blocks.
 
-    And those whose block device is gone. Raises OSError where a file cannot be read.
+    And those whose block device is gone.
 
     Raises:
         OSError: a file cannot be read.
@@ -151,7 +157,7 @@ def _last(task: str) -> tuple[set[tuple[int, int]], Mapping[str, object]]:
     """Return the newest record of a task, and the identities of its disks: the names of the record's file."""
     names: dict[int, set[tuple[int, int]]] = {}
     last: tuple[int, int, Mapping[str, object]] = (0, 0, {})
-    for name in lock_records.LOCKS.iterdir() if lock_records.LOCKS.is_dir() else ():
+    for name in locks.LOCKS.iterdir() if locks.LOCKS.is_dir() else ():
         with suppress(FileNotFoundError, ValueError):
             status, record = name.stat(), read_record(name)
             if record.get("task") == task:
@@ -162,14 +168,12 @@ def _last(task: str) -> tuple[set[tuple[int, int]], Mapping[str, object]]:
 
 def _full(disk: Mapping[str, str], identities: set[tuple[int, int]]) -> FailedDisk | None:
     """Return a disk as full; None if it is not, or is no file, or its path resolves to another one by now."""
-    path = disk.get("path", "")
-    place = _place(disk)
+    path, place = disk.get("path", ""), _place(disk)
     if place is None or (place == path and not _may_grow(path, disk, identities)):
         return None
     with suppress(FileNotFoundError):
-        space = os.statvfs(place)
-        if _is_full(space):
-            return FailedDisk(disk=disk.get("disk", ""), path=path, free=_free(space))
+        if (free := _free_if_full(place)) is not None:
+            return FailedDisk(disk=disk.get("disk", ""), path=path, free=free)
     return None
 
 
@@ -194,10 +198,112 @@ def _may_grow(path: str, disk: Mapping[str, str], identities: set[tuple[int, int
     return has_snapshots or status.st_blocks * 512 < status.st_size
 
 
-def _free(space: os.statvfs_result) -> int:
-    return space.f_bavail * space.f_frsize
+def _free_if_full(path: str) -> int | None:
+    """Return the free bytes of a full file system; None: it is not full."""
+    space = os.statvfs(path)
+    free, total = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
+    return free if not free or free < min(FULL_MAX, total // 100) else None
 
 
-def _is_full(space: os.statvfs_result) -> bool:
-    free, total = _free(space), space.f_blocks * space.f_frsize
-    return not free or free < min(FULL_MAX, total // 100)
+def change_of(disk: Mapping[str, str], identities: Collection[tuple[int, int]]) -> str:
+    """Return what has changed, as the end of a sentence; empty: nothing, or it is not known.
+
+    Args:
+        disk: as the lock file of its task has it.
+    """
+    path, size = disk.get("path", ""), disk.get("size", "")
+    if disk.get("backing") == Backing.DEVICE:
+        with suppress(OSError):
+            return "its device is gone" if is_lost(path, identities) else ""
+        return ""
+    if not size or disk.get("backing") not in (Backing.FILE, Backing.NAMED):
+        return ""
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return "no file has its path any more"
+    except OSError:
+        return ""
+    if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) not in identities:
+        return "another file has its path"
+    return "" if str(status.st_size) == size else f"its file has {status.st_size} bytes instead of {size}"
+
+
+def is_lost(path: str, identities: Collection[tuple[int, int]]) -> bool:
+    """Return whether a disk's device is gone: no node of it at its path, or a device without a size.
+
+    Raises:
+        OSError: the path cannot be looked at.
+    """
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    if not stat.S_ISBLK(status.st_mode) or (status.st_rdev, 0) not in identities:
+        return True
+    with suppress(FileNotFoundError):
+        return (directory_of(status.st_rdev) / "size").read_text().strip() == "0"
+    return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiskPath:
+    """A file or block device.
+
+    Attributes:
+        path: without symbolic links.
+        sector_size: of a block device, in bytes: its logical block; None of a file.
+        task: that has it, or shares data with it, such as its partition; empty: a reader; None: none.
+        use: how the kernel uses it; empty: not.
+    """
+
+    path: str
+    backing: Backing
+    size: int
+    sector_size: int | None
+    task: str | None
+    use: str
+
+
+def inspect_path(text: str) -> DiskPath:
+    """Return what is at a path.
+
+    Args:
+        text: a path, which may be a symbolic link, such as `/dev/vg/web`.
+
+    Raises:
+        InvalidRequestError: neither a regular file nor a block device.
+        NotFoundError: it does not exist.
+        HostError: it cannot be read.
+    """
+    descriptor, path = open_path(repr(text), text, ())
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISBLK(status.st_mode):
+            raise InvalidRequestError(f"{text!r} is no disk: expected a regular file or a block device.")
+        size, sector = _geometry(status)
+    except OSError as error:
+        raise HostError(f"{text!r} cannot be read: {error.strerror}.") from error
+    finally:
+        os.close(descriptor)
+    number = (os.major(status.st_rdev), os.minor(status.st_rdev)) if stat.S_ISBLK(status.st_mode) else None
+    disk = Disk(disk=DeviceName("disk"), path=path, device=number, identity=identity(status))
+    held = holders()
+    use = kernel_use(disk)
+    return DiskPath(
+        path=path,
+        backing=Backing.FILE if number is None else Backing.DEVICE,
+        size=size,
+        sector_size=sector,
+        task=next((held[each] for each in (disk.identity, *overlapping(disk)) if each in held), None),
+        use="" if use is None else use[0],
+    )
+
+
+def _geometry(status: os.stat_result) -> tuple[int, int | None]:
+    """Return the size, and the logical block of a device as sysfs has it: no open, which may act on a device."""
+    if stat.S_ISREG(status.st_mode):
+        return status.st_size, None
+    directory = directory_of(status.st_rdev).resolve(strict=True)
+    sectors = int((directory / "size").read_text())  # of 512 bytes, whatever the device's own are
+    return sectors * 512, int((whole(directory) / "queue/logical_block_size").read_text())
