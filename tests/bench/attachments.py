@@ -18,10 +18,10 @@ from tests.contract.netns import run
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, task_namespace
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.network_client import Networkd
-from solo5_systemd.network import taps, task_namespaces
+from solo5_systemd.network import namespaces, taps
 from solo5_systemd.network.model import NicRequest, PortRequest, Protocol, Request
-from solo5_systemd.network.raw_netlink import NETLINK_ROUTE, NetlinkSocket
-from solo5_systemd.network.task_taps import TaskTap
+from solo5_systemd.network.netlink import NETLINK_ROUTE, NetlinkSocket
+from solo5_systemd.network.taps import TaskTap
 
 ROUNDS = extent(40, 2)
 CROWDS = extent((1, 100, 1000), (1, 3))
@@ -88,13 +88,13 @@ def _by_hand() -> float:
     route = NetlinkSocket(NETLINK_ROUTE)
     try:
         begun = time.perf_counter()
-        task_namespaces.make(TAP.namespace)
+        namespaces.make_task_namespace(TAP.namespace)
         taps.make(route, TAP, uid=0, mtu=1500, alias="")
         taps.delete([if_nametoindex(TAP.name)])
         return (time.perf_counter() - begun) * 1000
     finally:
         route.close()
-        task_namespaces.remove(TAP.namespace)
+        namespaces.remove_task_namespace(TAP.namespace)
 
 
 @contextmanager

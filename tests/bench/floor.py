@@ -27,9 +27,10 @@ from solo5_systemd.bus.manager import Manager
 from solo5_systemd.engine.backends import host_backends
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.network.model import Lease, MacAddress, PortRequest, Protocol, Reservation
-from solo5_systemd.network.nft_elements import TABLE, Ruleset, task_elements
+from solo5_systemd.network.netlink import link_index
+from solo5_systemd.network.nft_elements import Ruleset, task_elements
+from solo5_systemd.network.nft_objects import TABLE
 from solo5_systemd.network.nft_rules import tables
-from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.network.tap_counters import tap_alias
 from solo5_systemd.nomad.plugin_config import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire

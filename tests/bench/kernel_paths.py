@@ -20,7 +20,7 @@ from tests.bench.paths import BARE, ORDERS, OURS, TRACKED, nft
 from tests.contract.netns import Outside, private_namespace, run
 
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network import nft_elements, nft_rules
+from solo5_systemd.network import nft_objects, nft_rules
 from solo5_systemd.network.derived_addresses import bridge_mac
 from solo5_systemd.network.model import (
     Lease,
@@ -65,7 +65,7 @@ RECORD = LeaseRecord(
     expires=0,
 )
 RULESET = Ruleset(networks=(NETWORK,), records=(RECORD,))
-DORMANT = "".join(f"\nadd table {family} {nft_elements.TABLE} {{ flags dormant; }}" for family in ("ip", "bridge"))
+DORMANT = "".join(f"\nadd table {family} {nft_objects.TABLE} {{ flags dormant; }}" for family in ("ip", "bridge"))
 MODES = {OURS: "", TRACKED: DORMANT}
 
 

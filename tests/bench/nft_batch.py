@@ -5,8 +5,8 @@ import struct
 from collections.abc import Iterable
 from ipaddress import IPv4Address
 
-from solo5_systemd.network.nft_elements import Element
-from solo5_systemd.network.raw_netlink import NLM_ACK, NLM_REQUEST, attribute, nested
+from solo5_systemd.network.netlink import NLM_ACK, NLM_REQUEST, attribute, nested
+from solo5_systemd.network.nft_objects import Element
 
 # linux/netfilter/nfnetlink.h, nf_tables.h: subsystem 10, its messages and attributes; linux/netlink.h: NLM_F_CREATE.
 _BEGIN, _END = 0x10, 0x11

@@ -22,7 +22,7 @@ import nftables
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.network.namespaces import NetworkNamespace
-from solo5_systemd.network.raw_netlink import NETLINK_NETFILTER, NETLINK_ROUTE, NetlinkSocket, Request
+from solo5_systemd.network.netlink import NETLINK_NETFILTER, NETLINK_ROUTE, NetlinkSocket, Request
 from solo5_systemd.networkd import main as program
 
 FAULTS = {

@@ -23,11 +23,12 @@ from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.network_client import Networkd
 from solo5_systemd.dbus.message_bus import connect
 from solo5_systemd.dbus.messages import Message, Variant
-from solo5_systemd.network import task_namespaces
-from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
+from solo5_systemd.network import namespaces
 from solo5_systemd.network.lease_files import REPAIRS
 from solo5_systemd.network.model import (
+    NO_LIMITS,
     Lease,
+    Limits,
     NicRequest,
     PortRequest,
     Protocol,
@@ -348,7 +349,7 @@ def leaving_nothing(directory: Path, bus: PrivateBus) -> Iterator[Service]:
     if service.is_alive:
         service.end()
     for path in Path(NETWORK_NAMESPACES).glob("solo5-*"):  # they have the life of the units, which have none here
-        task_namespaces.remove(str(path))
+        namespaces.remove_task_namespace(str(path))
     assert host_state() == before
     # A request has the life of its task's unit, which has none here.
     files = (path for path in service.state.rglob("*") if path.is_file() and path.name != REPAIRS)

@@ -23,8 +23,7 @@ from tests.contract.syn_flood import flood
 from tests.contract.test_network_exhaustion import round_trips
 from tests.contract.test_network_sleep import UNIT, WEB, Sleeper6, get
 
-from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import Lease, LeaseState, NicRequest, Reservation
+from solo5_systemd.network.model import Lease, LeaseState, Limits, NicRequest, Reservation
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.remembered_addresses import LastRequest, write_request
 from solo5_systemd.settings.egress import destination

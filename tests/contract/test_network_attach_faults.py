@@ -14,8 +14,7 @@ from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
+from solo5_systemd.network.model import Limits, NicRequest, PortRequest, Reservation
 from solo5_systemd.settings.egress import egress
 
 A = TaskName("a")

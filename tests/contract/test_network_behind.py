@@ -17,9 +17,8 @@ from tests.contract.netservice import Client, Service, host_state, nic, until
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.conntrack import _GET, _NFGENMSG, _NFGENMSG_SIZE, _TUPLE_ORIG, _source
-from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import Lease
-from solo5_systemd.network.raw_netlink import NETLINK_NETFILTER, NLM_DUMP, NetlinkSocket
+from solo5_systemd.network.model import Lease, Limits
+from solo5_systemd.network.netlink import NETLINK_NETFILTER, NLM_DUMP, NetlinkSocket
 from solo5_systemd.settings.addresses import routes
 from solo5_systemd.settings.egress import egress
 

@@ -19,7 +19,7 @@ from solo5_systemd.base.names import TaskName
 
 _RECORDING = """
 import socket, sys
-from solo5_systemd.network.raw_netlink import _messages
+from solo5_systemd.network.netlink import _messages
 from solo5_systemd.networkd import main as program
 
 log = open({log!r}, "a", buffering=1)

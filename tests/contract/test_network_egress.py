@@ -35,8 +35,7 @@ from tests.support.nft_listing import settled
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import Lease, PortRequest
+from solo5_systemd.network.model import Lease, Limits, PortRequest
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.rate import rate
 

@@ -28,7 +28,7 @@ from solo5_systemd.network.conntrack import (
     delete_udp_flows,
     open_connections,
 )
-from solo5_systemd.network.raw_netlink import NetlinkSocket
+from solo5_systemd.network.netlink import NetlinkSocket
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from tests.contract.netservice import Service
 from solo5_systemd.base.dependencies import EXIT_CONFIG
 from solo5_systemd.host import kernel
 from solo5_systemd.host.kernel import lacks_log, missing_modules
-from solo5_systemd.network.announcements import AnnouncedPackets
-from solo5_systemd.network.raw_netlink import NETLINK_NETFILTER, NLM_CREATE, NetlinkSocket
+from solo5_systemd.network.kernel_events import AnnouncedPackets
+from solo5_systemd.network.netlink import NETLINK_NETFILTER, NLM_CREATE, NetlinkSocket
 
 _WITHOUT_NFNETLINK = Path(without_nfnetlink.__file__)
 FOUND = ("bridge", "macvlan", "tun")

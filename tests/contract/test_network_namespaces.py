@@ -32,8 +32,7 @@ from tests.contract.test_network_policy import FORWARD, arrived, bound
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network.drops import of_nics
-from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import NicRequest, PortRequest, Reservation, dropped_by_namespace
+from solo5_systemd.network.model import Limits, NicRequest, PortRequest, Reservation, dropped_by_namespace
 from solo5_systemd.settings.egress import egress
 
 NIC = (nic("service", "namespace"),)

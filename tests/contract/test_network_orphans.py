@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.contract.netns import run
 from tests.contract.netservice import Service, udp
 
-from solo5_systemd.network.raw_netlink import link_index
+from solo5_systemd.network.netlink import link_index
 
 
 def rewrite(lease: Path, **fields: object) -> None:

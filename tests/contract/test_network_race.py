@@ -11,7 +11,8 @@ from tests.fast.network.test_nft_rules import RESERVATION, in_state
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.nft_elements import Element, Ruleset, elements
+from solo5_systemd.network.nft_elements import Ruleset, elements
+from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.network.nft_tables import Tables
 
 RULESET = Ruleset(records=[in_state(RESERVATION)])

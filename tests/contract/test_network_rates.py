@@ -13,8 +13,7 @@ from tests.contract.netservice import Client, Service, host_state, nic, until
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import Lease
+from solo5_systemd.network.model import Lease, Limits
 from solo5_systemd.settings.rate import rate
 
 SECONDS = 1.5

@@ -19,7 +19,7 @@ from tests.contract.test_network_paths import ask_udp
 from tests.contract.test_network_policy import FORWARD
 from tests.support.nft_listing import settled
 
-from solo5_systemd.network.link_watches import LinkWatch
+from solo5_systemd.network.kernel_events import LinkWatch
 from solo5_systemd.network.model import Lease
 
 

@@ -18,7 +18,7 @@ from tests.contract.test_network_paths import ask_tcp, ask_udp
 
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network import task_namespaces
+from solo5_systemd.network import namespaces
 from solo5_systemd.network.lease_files import read_repairs
 from solo5_systemd.network.model import PortRequest, Reservation
 from solo5_systemd.network.tap_counters import Traffic, parse_net_dev
@@ -428,10 +428,10 @@ async def test_every_nic_of_a_task_is_in_it(apart: Service) -> None:
 def test_make_and_remove_are_idempotent() -> None:
     path = "/run/netns/solo5-made"
     for _ in range(2):
-        task_namespaces.make(path)
+        namespaces.make_task_namespace(path)
     assert inside("made", "ip", "-o", "link").count("\n") == 1
     for _ in range(2):
-        task_namespaces.remove(path)
+        namespaces.remove_task_namespace(path)
         assert not Path(path).exists()
 
 
@@ -462,21 +462,21 @@ async def test_a_namespace_of_another_program_is_not_removed(apart: Service) -> 
 def test_a_namespace_of_another_program_is_refused() -> None:
     with foreign("solo5-made") as path:
         with pytest.raises(TakenError, match=r"/run/netns/solo5-made belongs to another program: expected none"):
-            task_namespaces.make(str(path))
-        task_namespaces.remove(str(path))
+            namespaces.make_task_namespace(str(path))
+        namespaces.remove_task_namespace(str(path))
 
 
 def test_a_namespace_of_another_task_is_refused() -> None:
     one, other = "/run/netns/solo5-one", "/run/netns/solo5-other"
-    task_namespaces.make(one)
+    namespaces.make_task_namespace(one)
     Path(other).touch()
     run("mount", "--bind", one, other)
     with pytest.raises(TakenError, match="solo5-other belongs to another program"):
-        task_namespaces.make(other)
-    task_namespaces.remove(other)
+        namespaces.make_task_namespace(other)
+    namespaces.remove_task_namespace(other)
     run("umount", other)
-    task_namespaces.remove(other)
-    task_namespaces.remove(one)
+    namespaces.remove_task_namespace(other)
+    namespaces.remove_task_namespace(one)
     assert not [each for each in (one, other) if Path(each).exists()]
 
 
@@ -485,8 +485,8 @@ def test_what_is_no_namespace_is_refused() -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text("theirs")
     with pytest.raises(TakenError, match="belongs to another program"):
-        task_namespaces.make(str(path))
-    task_namespaces.remove(str(path))
+        namespaces.make_task_namespace(str(path))
+    namespaces.remove_task_namespace(str(path))
     assert path.read_text() == "theirs"
     path.unlink()
 
@@ -496,16 +496,16 @@ def test_a_killed_make_leaves_an_empty_file_that_the_next_one_uses() -> None:
     path.parent.mkdir(exist_ok=True)
     for _ in range(2):
         path.touch()
-        task_namespaces.remove(str(path))
+        namespaces.remove_task_namespace(str(path))
         assert not path.exists()
     path.touch()
-    task_namespaces.make(str(path))
-    assert task_namespaces.is_own(str(path))
-    task_namespaces.remove(str(path))
+    namespaces.make_task_namespace(str(path))
+    assert namespaces.is_task_namespace(str(path))
+    namespaces.remove_task_namespace(str(path))
     assert not path.exists()
 
 
 def test_a_namespace_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(HostError, match=r"solo5-web cannot be made: File exists\."):
-        task_namespaces.make(str(tmp_path / "file" / "solo5-web"))
+        namespaces.make_task_namespace(str(tmp_path / "file" / "solo5-web"))

@@ -30,8 +30,6 @@ SMALL = {
     "base/output_directory.py": "used by verbs alone",
     "networkd/core.py": "of four classes, and imports what they change",
     "networkd/parts.py": "of the classes that share them, and imports two of them",
-    "network/guest_limits.py": "of requests, and of Nomad's options, which import nothing else of networks",
-    "network/overtaken.py": "pure; `network/routes.py` looks routes up",
     "unit/parts.py": "the inputs of a unit, of `unit/translate.py` and of the sandbox",
     "unit/console.py": "one of the subjects of `unit/translate.py`, with the rate of a task's journal",
 }

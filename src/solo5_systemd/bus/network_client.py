@@ -64,9 +64,9 @@ class Networkd(NetworkReader):
             TakenError: a link or a namespace of this name belongs to another program.
             HostError: the service is missing, or the kernel returned an error.
         """
-        from solo5_systemd.network import task_namespaces
+        from solo5_systemd.network import namespaces
 
-        await asyncio.to_thread(task_namespaces.make, task_namespace(task))
+        await asyncio.to_thread(namespaces.make_task_namespace, task_namespace(task))
         await self._call("Attach", task)
 
     async def move_ports(self, source: TaskName, target: TaskName) -> None:
@@ -128,12 +128,12 @@ class Networkd(NetworkReader):
             HostError: it cannot be removed.
         """
         if os.path.lexists(namespace := task_namespace(task)):
-            from solo5_systemd.network import task_namespaces
+            from solo5_systemd.network import namespaces
 
-            if await asyncio.to_thread(task_namespaces.is_own, namespace):
+            if await asyncio.to_thread(namespaces.is_task_namespace, namespace):
                 if await self.reservation(task) is not None:  # of a start that was killed: else its tap is repaired
                     await self.release(task)
-                await asyncio.to_thread(task_namespaces.remove, namespace)
+                await asyncio.to_thread(namespaces.remove_task_namespace, namespace)
         remove_request(task)
 
     async def reservation(self, task: TaskName) -> Reservation | None:

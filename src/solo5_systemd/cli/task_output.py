@@ -10,8 +10,7 @@ from solo5_systemd.engine.task import Phase, Task
 if TYPE_CHECKING:
     from solo5_systemd.base.names import DeviceName
     from solo5_systemd.network.endpoints import Endpoints
-    from solo5_systemd.network.guest_limits import Limits
-    from solo5_systemd.network.model import Lease, LeaseRecord, PortRequest, Reservation
+    from solo5_systemd.network.model import Lease, LeaseRecord, Limits, PortRequest, Reservation
     from solo5_systemd.unit.outcome import Outcome
 
 

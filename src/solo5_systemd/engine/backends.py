@@ -167,7 +167,7 @@ def _node(settings: "Settings") -> "Node":
     from pathlib import Path
 
     from solo5_systemd.network.ipam import addresses_of
-    from solo5_systemd.network.port_conflicts import HELD_MAX
+    from solo5_systemd.network.request_checks import HELD_MAX
     from solo5_systemd.settings.node_limits import SOCKETS_PER_PORT, Node, Resource
     from solo5_systemd.storage.model import COPIES
     from solo5_systemd.storage.quotas import space_of

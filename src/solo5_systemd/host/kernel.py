@@ -14,14 +14,13 @@ from solo5_systemd.base import procfs
 from solo5_systemd.base.errors import DependencyError
 from solo5_systemd.host import other_filters
 from solo5_systemd.host.checks import Kernel
-from solo5_systemd.network.announcements import AnnouncedPackets
+from solo5_systemd.network.kernel_events import AnnouncedPackets
 from solo5_systemd.network.lease_files import read_lease_records, read_networks
 from solo5_systemd.network.model import LeaseState
 from solo5_systemd.network.modules import BRIDGE, MACVLAN
 from solo5_systemd.network.modules import TUN as TUN_MODULE
 from solo5_systemd.network.namespaces import in_new_namespace
-from solo5_systemd.network.overtaken import Overtaken
-from solo5_systemd.network.raw_netlink import (
+from solo5_systemd.network.netlink import (
     NETLINK_ROUTE,
     NLM_CREATE,
     NetlinkSocket,
@@ -30,6 +29,7 @@ from solo5_systemd.network.raw_netlink import (
     check_netfilter,
     nested,
 )
+from solo5_systemd.network.network_ranges import Overtaken
 from solo5_systemd.network.routes import overtaken
 from solo5_systemd.settings.network import NetworkSettings
 from solo5_systemd.unit.confinement import KVM, TUN

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from socket import AF_INET, AF_INET6, IPPROTO_TCP, IPPROTO_UDP
 
 from solo5_systemd.network.model import IpAddress
-from solo5_systemd.network.raw_netlink import (
+from solo5_systemd.network.netlink import (
     NETLINK_NETFILTER,
     NLM_ACK,
     NLM_DUMP,

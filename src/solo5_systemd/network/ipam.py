@@ -1,4 +1,4 @@
-"""Choose the IPv4 range of a network, and the addresses, MAC, tap name and bridge of each NIC; check requested ones.
+"""Choose the addresses, MAC, tap name and bridge of each NIC, none of which another task has; check requested ones.
 
 Each chosen value is derived from a SHA-256 of the names that it belongs to. A task that starts again gets its previous
 values unless they are in use by then, so that neighbours' ARP caches and peers' firewall rules stay valid.
@@ -6,26 +6,28 @@ values unless they are in use by then, so that neighbours' ARP caches and peers'
 
 from base64 import b32encode
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
+from ipaddress import IPv4Interface, IPv6Interface, IPv6Network
 from typing import TypeVar
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.derived_addresses import ASKER, bridge_mac, digest_of, guest_macs, number_of, slaac_address
-from solo5_systemd.network.ipam6 import check_overlap
 from solo5_systemd.network.model import (
     IpAddress,
     Lease,
     MacAddress,
     Network,
     NicRequest,
+    PortRequest,
+    Protocol,
+    Reservation,
     is_without_ipv4,
 )
+from solo5_systemd.network.network_ranges import CANDIDATES
 from solo5_systemd.settings.addresses import AddressRange, IpNetwork, is_reserved, number_within
-from solo5_systemd.settings.network import DEFAULT_NETWORK, MTU, NO_NETWORK, NetworkSettings
+from solo5_systemd.settings.network import NO_NETWORK, NetworkSettings
 
 T = TypeVar("T")
 
@@ -50,72 +52,71 @@ SEGMENTS = 9
 _ROOM = TAPS_PER_BRIDGE * (1 + SEGMENTS)
 """Taps of all bridges of a network."""
 
-CANDIDATES = tuple(
-    subnet
-    for block in ("10.153.0.0/16", "172.29.0.0/16", "192.168.192.0/18")
-    for subnet in IPv4Network(block).subnets(new_prefix=24)
-)
-"""The ranges for a network without `ipv4`: /24s of each private block (RFC 1918), so that a host with a VPN route for
-one whole block has the others, and none of the default ranges of Docker, Podman, libvirt and Nomad."""
 
+class Allocations:
+    """What the reservations of all tasks have in use. The cost of a lookup does not grow with the number of tasks.
 
-def choose_network(
-    settings: NetworkSettings,
-    used: Iterable[Network],
-    routed: Iterable[IPv4Network],
-    remembered: Collection[IpAddress] = (),
-) -> Network:
-    """Return a network with a range and gateway, chosen where the settings have none, unless it has IPv6 only.
-
-    Its IPv6 prefix is added by `ipam6.with_ipv6`.
-
-    Args:
-        routed: the ranges of the host's routes and addresses, without the default route.
-        remembered: addresses that declared tasks had on this network last: their range is chosen if it is free.
-
-    Raises:
-        HostError: the range overlaps a network in use or a route of the host, or no candidate is free.
+    Attributes:
+        addresses: the task of each address.
+        macs: the task of each MAC address.
+        taps: the task of each tap name.
+        leases: the number of leases of each network.
+        ports: the number of taps of each bridge.
     """
-    busy = {network.ipv4: f"network {network.name}" for network in used if network.ipv4}
-    if settings.join is not None:  # its range is one of the host's routes
-        if settings.ipv4 is not None:
-            check_overlap(settings.name, settings.ipv4, busy.items())
-        return network_of(settings, settings.ipv4, settings.gateway4)
-    if settings.without_ipv4:
-        return network_of(settings, None, None)
-    busy |= {destination: "the host's own routes" for destination in routed if destination.prefixlen}
-    ipv4 = settings.ipv4 or _free_range(settings.name, tuple(busy), remembered)
-    check_overlap(settings.name, ipv4, busy.items())
-    return network_of(settings, ipv4, settings.gateway4 or ipv4[1])
+
+    def __init__(self, reservations: Iterable[Reservation] = ()) -> None:
+        self.addresses: dict[IpAddress, TaskName] = {}
+        self.macs: dict[MacAddress, TaskName] = {}
+        self.taps: dict[str, TaskName] = {}
+        self.leases: Counter[NetworkName] = Counter()
+        self.ports: Counter[str] = Counter()
+        # Tuples, since nearly always there is one: a dictionary for each port would take three times as much.
+        self._published: dict[tuple[Protocol, int], tuple[tuple[PortRequest, TaskName], ...]] = {}
+        for reservation in reservations:
+            self.add(reservation)
+
+    @property
+    def guests(self) -> int:
+        """The number of leases of all networks."""
+        return len(self.taps)
+
+    def published(self, protocol: Protocol, port: int) -> Iterator[tuple[PortRequest, TaskName]]:
+        """Yield what is published at a port of the host, at any address, with its task."""
+        yield from self._published.get((protocol, port), ())
+
+    def add(self, reservation: Reservation) -> None:
+        """Enter all values of a reservation."""
+        for lease in reservation.leases:
+            for address in lease.addresses:
+                self.addresses[address] = reservation.task
+            self.macs[lease.mac] = reservation.task
+            self.taps[lease.tap] = reservation.task
+            self.leases[lease.network] += 1
+            self.ports[lease.bridge] += 1
+        for port in reservation.ports:
+            at = port.protocol, port.host_port
+            others = (each for each in self._published.get(at, ()) if each[0] != port)
+            self._published[at] = (*others, (port, reservation.task))
+
+    def remove(self, reservation: Reservation) -> None:
+        """Undo `add`; a value that another task has entered since stays that task's."""
+        for lease in reservation.leases:
+            for address in lease.addresses:
+                _remove(self.addresses, address, reservation.task)
+            _remove(self.macs, lease.mac, reservation.task)
+            _remove(self.taps, lease.tap, reservation.task)
+            self.leases[lease.network] -= 1
+            self.ports[lease.bridge] -= 1
+        for port in reservation.ports:
+            at = port.protocol, port.host_port
+            left = tuple(each for each in self._published.pop(at, ()) if each != (port, reservation.task))
+            if left:
+                self._published[at] = left
 
 
-def network_of(settings: NetworkSettings, ipv4: IPv4Network | None, gateway4: IPv4Address | None) -> Network:
-    """Return a network of its settings, with a range and a gateway, without IPv6."""
-    return Network(
-        name=settings.name,
-        bridge=settings.bridge,
-        ipv4=ipv4,
-        gateway4=gateway4,
-        mtu=MTU if settings.mtu is None else settings.mtu,
-        masquerade=settings.masquerade,
-        policy=settings.policy,
-        join=settings.join,
-        shared=settings.shared,
-    )
-
-
-def _free_range(name: NetworkName, busy: Sequence[IPv4Network], remembered: Collection[IpAddress]) -> IPv4Network:
-    # The default network has the same range on all hosts with free routes: the first candidate.
-    first = 0 if name == DEFAULT_NETWORK else number_of("network", name) % 256
-    had = [candidate for candidate in CANDIDATES if any(address in candidate for address in remembered)]
-    for candidate in (*had, *CANDIDATES[first:], *CANDIDATES[:first]):
-        if not any(candidate.overlaps(other) for other in busy):
-            return candidate
-    raise HostError(
-        f"network {name} has no range: the host's routes cover all of 10.153.0.0/16, 172.29.0.0/16 and "
-        "192.168.192.0/18.",
-        f"Set a range as network.{name}.ipv4 below /etc/solo5.",
-    )
+def _remove(entries: dict[T, TaskName], value: T, task: TaskName) -> None:
+    if entries.get(value) == task:
+        del entries[value]
 
 
 def segments(bridge: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.ipam import BRIDGE_PORTS
 from solo5_systemd.network.model import Network, NicRequest, PortRequest
-from solo5_systemd.network.port_conflicts import show_port
+from solo5_systemd.network.request_checks import show_port
 from solo5_systemd.settings.network import IPV6_MTU
 
 TAP_MTU_MAX = 65521

@@ -10,19 +10,19 @@ from typing import Any
 from solo5_systemd.base.dependencies import without_init
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import TaskName, task_namespace
-from solo5_systemd.network import ipv6_sysctls, taps
-from solo5_systemd.network import rtnetlink as rt
+from solo5_systemd.network import netlink as nl
+from solo5_systemd.network import taps
 from solo5_systemd.network.derived_addresses import bridge_mac
 from solo5_systemd.network.ipam import TAP_PREFIX, segment_link
 from solo5_systemd.network.joined import TAP_MTU_MAX, Link
 from solo5_systemd.network.model import Lease, Network
 from solo5_systemd.network.modules import BRIDGE, VETH, needing
 from solo5_systemd.network.neighbours import Neighbours
-from solo5_systemd.network.raw_netlink import NETLINK_ROUTE, NLM_DUMP, NetlinkSocket, link_index
+from solo5_systemd.network.netlink import NETLINK_ROUTE, NLM_DUMP, NetlinkSocket, link_index
 from solo5_systemd.network.routes import LOCAL_TABLE, LOOPBACK6, MAIN_TABLE, Routes
-from solo5_systemd.network.sysctls import read_sysctl, set_for_link
+from solo5_systemd.network.sysctls import read_sysctl, set_for_link, set_up_bridge6
 from solo5_systemd.network.tap_counters import tap_alias
-from solo5_systemd.network.task_taps import TaskTap
+from solo5_systemd.network.taps import TaskTap
 from solo5_systemd.settings.addresses import IpNetwork
 
 with without_init("pyroute2"):  # a database and a command line: 7 MB of memory, and 0.3 s at each start
@@ -124,7 +124,7 @@ class Links:
     def _add_gateway6(self, network: Network, bridge: int) -> None:
         """Add the IPv6 address of a network's bridge, usable at once: without duplicate address detection."""
         assert network.ipv6 is not None, "the network has IPv6"  # noqa: S101 - for mypy
-        ipv6_sysctls.set_up_bridge(network.bridge)
+        set_up_bridge6(network.bridge)
         with _ignoring(errno.EEXIST):
             self._route.addr(
                 "add",
@@ -165,8 +165,8 @@ class Links:
     def ports(self, bridge: str) -> frozenset[str]:
         """Return the names of all ports of a bridge; raises as `link`. pyroute2 would decode each of a thousand."""
         with kernel_errors(f"bridge {bridge}"):
-            wanted = rt.ifinfo(0, rt.number(rt.IFLA_MASTER, link_index(bridge)))
-            return frozenset(rt.link_name(body) for _, body in self._socket.request(rt.GETLINK, NLM_DUMP, wanted))
+            wanted = nl.ifinfo(0, nl.number(nl.IFLA_MASTER, link_index(bridge)))
+            return frozenset(nl.link_name(body) for _, body in self._socket.request(nl.GETLINK, NLM_DUMP, wanted))
 
     def known_macs(self, bridge: str, macs: Iterable[str], vlans: Collection[int]) -> frozenset[str]:
         """Return those of some MAC addresses that a bridge has in some VLANs, and not as a guest's; raises as `link`.
@@ -303,7 +303,7 @@ def _link_of(message: Any) -> Link:
     data = info.get_attr("IFLA_INFO_DATA") if kind == "bridge" else None
     return Link(
         kind=kind,
-        up=bool(message["flags"] & rt.IFF_UP),
+        up=bool(message["flags"] & nl.IFF_UP),
         mtu=message.get_attr("IFLA_MTU"),
         mac=message.get_attr("IFLA_ADDRESS") or "",
         master=message.get_attr("IFLA_MASTER") or 0,

@@ -8,14 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
-from typing import Annotated, Any, NewType, Self
+from typing import Annotated, NewType
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, task_name, task_namespace
 from solo5_systemd.network.drops import Dropped
-from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
+from solo5_systemd.settings.addresses import Routes, is_within
+from solo5_systemd.settings.egress import Egress, intersection
 from solo5_systemd.settings.network import Join, NetworkSettings
 from solo5_systemd.settings.network_keys import CLOSED, MTUS, NetworkPolicy
+from solo5_systemd.settings.rate import UNLIMITED, Rate, lower
 from solo5_systemd.settings.records import TYPES, integer, text
 from solo5_systemd.settings.resolver import UNSET, Resolver, hostname
 
@@ -25,7 +27,6 @@ MacAddress = NewType("MacAddress", str)
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", re.ASCII)
 
 IpAddress = IPv4Address | IPv6Address
-
 
 EVERY_IPV6 = IPv6Address(0)
 """`PortRequest.host_ip` of a port that is published at every IPv6 address only."""
@@ -56,6 +57,41 @@ def mac_address(text: str) -> MacAddress:
 TYPES[MacAddress] = text(mac_address)
 _HostName = Annotated[str, text(hostname)]
 _Port = Annotated[int, integer(1, 65535)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The limits of one NIC.
+
+    Attributes:
+        egress: the destinations of its connections; None: every one that its network permits.
+        rate: bytes and packets per second.
+        routes: the source addresses that it has besides its own, which the host routes to it.
+    """
+
+    egress: Egress = None
+    rate: Rate = UNLIMITED
+    routes: Routes = ()
+
+    def or_else(self, other: "Limits") -> "Limits":
+        """Return these limits, with the egress or the rate of others where these have none."""
+        return replace(
+            self,
+            egress=other.egress if self.egress is None else self.egress,
+            rate=other.rate if self.rate == UNLIMITED else self.rate,
+        )
+
+    def under(self, policy: NetworkPolicy) -> "Limits":
+        """Return what applies in a network: destinations of both lists, the lower rates, and the permitted routes.
+
+        No route with a list, which is enforced for the guest's own address alone.
+        """
+        egress = intersection(self.egress, policy.egress)
+        permitted = tuple(each for each in self.routes if egress is None and is_within(each, policy.routes))
+        return replace(self, egress=egress, rate=lower(self.rate, policy.rate), routes=permitted)
+
+
+NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -442,14 +478,6 @@ class NetworkOverview(Network):
         if self.join is not None:
             return self.join.pool is not None
         return self.ipv4 is not None or self.without_ipv4
-
-    @classmethod
-    def of(
-        cls, network: Network, *, up: bool = False, leases: int = 0, free: int = 0, dropped: Dropped | None = None
-    ) -> Self:
-        """Return the overview of a network."""
-        usage: dict[str, Any] = {"up": up, "leases": leases, "free": free, "dropped": dropped or Dropped()}
-        return cls(**vars(network), **usage, without_ipv4=is_without_ipv4(network))
 
 
 def dropped_by_namespace(networks: Iterable[NetworkOverview]) -> Mapping[str, Mapping[NetworkName, Dropped]]:

@@ -1,4 +1,10 @@
-"""Network namespaces by path, as `ip netns` and Nomad make them: the calling thread enters one for a while."""
+"""Network namespaces: entered by a thread for a while, and those of tasks, which are made and removed here.
+
+A task's own is made by callers, since solo5-networkd mounts nothing for the host. A bind mount below /run/netns keeps
+it (as `ip netns add` does), as long as the task's unit, which names its path. What is in it, solo5-networkd makes at
+each attach. The alias of its loopback link marks it, set before it is mounted: a namespace of another program with the
+same path is neither used nor removed.
+"""
 
 import ctypes
 import fcntl
@@ -10,9 +16,12 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.errors import HostError, TakenError
+from solo5_systemd.base.mounts import bind_mount, detach
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network import lease_files
+from solo5_systemd.network import netlink as nl
+from solo5_systemd.network.netlink import NETLINK_ROUTE, NLM_ACK, NetlinkSocket, attribute
 
 if TYPE_CHECKING:
     from solo5_systemd.network.tap_counters import Traffic
@@ -72,8 +81,7 @@ class NetworkNamespace:
         Raises:
             HostError: the namespace cannot be entered.
         """
-        before = NetworkNamespace.own()
-        try:
+        with closing(NetworkNamespace.own()) as before:
             self.enter()
             try:
                 yield
@@ -82,8 +90,6 @@ class NetworkNamespace:
                     before.enter()
                 except HostError:
                     os.abort()  # a thread that stayed would change the links of another namespace than its own
-        finally:
-            before.close()
 
     def enter(self) -> None:
         """Move the calling thread into this namespace; raises as `entered`."""
@@ -152,3 +158,98 @@ def _missing(path: str, reason: str) -> HostError:
         f"{path} is no network namespace ({reason}): expected one that exists.",
         "`ip netns list` shows those with a name.",
     )
+
+
+# -- of tasks ----------------------------------------------------------------------------------------------------------
+
+_SYSCTLS = (
+    # Before there is a link: none gets an address.
+    *(("ipv6/conf/all/disable_ipv6", "1"), ("ipv6/conf/default/disable_ipv6", "1")),
+    # A macvlan reassembles the fragments of a multicast packet: in no memory. The lower limit comes first.
+    *(("ipv4/ipfrag_low_thresh", "0"), ("ipv4/ipfrag_high_thresh", "0")),
+)
+
+_LOOPBACK = 1  # LOOPBACK_IFINDEX of include/net/flow.h
+
+
+def make_task_namespace(path: str) -> None:
+    """Make an empty network namespace at a path, unless there is one.
+
+    Raises:
+        TakenError: it belongs to another program.
+        HostError: the kernel or the file system refused.
+    """
+    if os.path.lexists(path) and not is_task_namespace(path):
+        raise TakenError(
+            f"{path} belongs to another program: expected none, or the network namespace of an earlier start.",
+            f"Remove it (`ip netns delete {Path(path).name}`), or give the task another name.",
+        )
+    with suppress(HostError), closing(NetworkNamespace(path)):
+        return
+    try:
+        in_new_namespace(lambda: _make(path))
+    except OSError as error:
+        raise HostError(f"network namespace {path} cannot be made: {error.strerror}.") from error
+
+
+def _make(path: str) -> None:
+    Path(path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0))
+    for name, value in _SYSCTLS:
+        with suppress(OSError):  # a kernel without IPv6
+            Path(f"/proc/sys/net/{name}").write_text(value, encoding="ascii")
+    with closing(NetlinkSocket(NETLINK_ROUTE)) as route:
+        route.execute([(nl.SETLINK, 0, nl.ifinfo(_LOOPBACK, attribute(nl.IFLA_IFALIAS, _mark(path))))])
+    bind_mount(_OWN, path)
+
+
+def _mark(path: str) -> bytes:
+    return f"solo5 task namespace {Path(path).name}".encode()
+
+
+def is_task_namespace(path: str) -> bool:
+    """Return whether a path has a namespace of `make_task_namespace`, or the empty file that a killed one has left."""
+    try:
+        if not is_mounted(path):
+            found = Path(path).lstat()
+            return stat.S_ISREG(found.st_mode) and not found.st_size
+        with (
+            closing(NetworkNamespace(path)) as namespace,
+            namespace.entered(),
+            closing(NetlinkSocket(NETLINK_ROUTE)) as route,
+        ):
+            [(_, link)] = route.request(nl.GETLINK, NLM_ACK, nl.ifinfo(_LOOPBACK))
+            return nl.link_attributes(link).get(nl.IFLA_IFALIAS, b"").rstrip(b"\0") == _mark(path)
+    except (HostError, OSError):
+        return False
+
+
+def remove_task_namespace(path: str) -> None:
+    """Remove the namespace at a path if it is one of a task; idempotent.
+
+    The kernel deletes its links with its last process.
+
+    Raises:
+        HostError: the kernel or the file system refused.
+    """
+    try:
+        with suppress(FileNotFoundError):
+            while is_task_namespace(path):
+                if not is_mounted(path):
+                    Path(path).unlink()
+                    return
+                detach(path)
+    except OSError as error:
+        raise HostError(f"network namespace {path} cannot be removed: {error.strerror}.") from error
+
+
+def is_mounted(path: str) -> bool:
+    """Return whether something is mounted at a path below /run/netns, which `ip netns` may have bound to itself.
+
+    A soft reboot of the host leaves the mount points of tasks that it ended.
+    """
+    try:
+        return Path(path).lstat().st_dev != Path("/run").stat().st_dev
+    except FileNotFoundError:
+        return False

@@ -8,25 +8,21 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from ipaddress import ip_address
 
-from solo5_systemd.network import rtnetlink as rt
+from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.derived_addresses import ASKER, link_local, octets
 from solo5_systemd.network.model import IpAddress, Lease
-from solo5_systemd.network.raw_netlink import (
+from solo5_systemd.network.netlink import (
     NETLINK_ROUTE,
     NLM_ACK,
     NLM_CREATE,
     NLM_REPLACE,
     NetlinkSocket,
     attribute,
-    attributes,
-    is_type,
 )
 from solo5_systemd.network.sysctls import set_if_present
 
 # linux/rtnetlink.h, neighbour.h, if_link.h
-_GROUP_NEIGHBOURS = 3
 _NUD_INCOMPLETE, _NUD_REACHABLE, _NUD_PERMANENT = 0x01, 0x02, 0x80
 _IFLA_OPERSTATE, _OPERSTATE_UP = 16, 6
 
@@ -67,7 +63,7 @@ class Neighbours:
     def hold(self, bridge: str, lease: Lease) -> bool:
         """Have the kernel hold packets for a guest, and announce the first; return whether it holds one already.
 
-        It announces each look-up on the bridge to `LookupWatch`, before it asks the link. What it holds meanwhile is
+        It announces each look-up on the bridge (`LookupWatch`), before it asks the link. What it holds meanwhile is
         not dropped when the link has no carrier: a bridge without a guest that runs.
         """
         for name, value in _SYSCTLS_OF_LOOKUPS:
@@ -86,7 +82,7 @@ class Neighbours:
         for entry, state in self._found(bridge, addresses):
             looked_for |= state == _NUD_INCOMPLETE
             if state not in (_NUD_INCOMPLETE, _NUD_PERMANENT):
-                self._route.execute([(rt.DELNEIGH, 0, entry)])
+                self._route.execute([(nl.DELNEIGH, 0, entry)])
         return looked_for
 
     def keep(self, bridge: str, lease: Lease) -> None:
@@ -94,20 +90,20 @@ class Neighbours:
         # An update to this state stops the timer of the entry (__neigh_update of net/core/neighbour.c).
         for entry, state in self._found(bridge, _addresses(lease)):
             if state == _NUD_INCOMPLETE:
-                self._route.execute([(rt.NEWNEIGH, NLM_REPLACE, _in_state(entry, state))])
+                self._route.execute([(nl.NEWNEIGH, NLM_REPLACE, _in_state(entry, state))])
 
     def refuse(self, bridge: str, lease: Lease) -> None:
         """Drop the packets that the kernel holds for a guest: their senders learn that it is unreachable."""
         for entry, state in self._found(bridge, _addresses(lease)):
             if state == _NUD_INCOMPLETE:
-                self._route.execute([(rt.DELNEIGH, 0, entry)])
+                self._route.execute([(nl.DELNEIGH, 0, entry)])
 
     def deliver(self, bridge: str, lease: Lease) -> None:
         """Set the MAC address of a guest, as if it had answered: packets that wait for it are sent at once."""
         number = socket.if_nametoindex(bridge)
-        mac = attribute(rt.NDA_LLADDR, octets(lease.mac))
+        mac = attribute(nl.NDA_LLADDR, octets(lease.mac))
         entries = (_in_state(_entry(number, address), _NUD_REACHABLE) + mac for address in _addresses(lease))
-        self._route.execute([(rt.NEWNEIGH, NLM_CREATE | NLM_REPLACE, entry) for entry in entries])
+        self._route.execute([(nl.NEWNEIGH, NLM_CREATE | NLM_REPLACE, entry) for entry in entries])
 
     def _found(self, bridge: str, addresses: Iterable[IpAddress]) -> Iterator[tuple[bytes, int]]:
         """Yield the entries that exist, each with its state."""
@@ -115,14 +111,14 @@ class Neighbours:
         for address in addresses:
             entry = _entry(number, address)
             with suppress(FileNotFoundError):
-                [(_, found)] = self._route.request(rt.GETNEIGH, NLM_ACK, entry)
-                yield entry, rt.NDMSG.unpack_from(found)[2]
+                [(_, found)] = self._route.request(nl.GETNEIGH, NLM_ACK, entry)
+                yield entry, nl.NDMSG.unpack_from(found)[2]
 
     def passes_frames(self, link: str) -> bool:
         """Return whether a link has a carrier, and the kernel has activated its queue since (linkwatch_do_dev)."""
         try:
-            [(_, found)] = self._route.request(rt.GETLINK, NLM_ACK, rt.ifinfo(0, rt.named(link)))
-            return rt.link_attributes(found)[_IFLA_OPERSTATE] == bytes([_OPERSTATE_UP])
+            [(_, found)] = self._route.request(nl.GETLINK, NLM_ACK, nl.ifinfo(0, nl.named(link)))
+            return nl.link_attributes(found)[_IFLA_OPERSTATE] == bytes([_OPERSTATE_UP])
         except OSError:  # it does not exist
             return False
 
@@ -136,29 +132,6 @@ class Neighbours:
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC) as sender:  # 0: it receives nothing
             sender.bind((bridge, 0))
             sender.send(question(lease.mac, lease.first_address))
-
-
-class LookupWatch(NetlinkSocket):
-    """A netlink socket in RTNLGRP_NEIGH, readable when the kernel looks for an address on a link of `announce_lookups`.
-
-    The kernel drops all other messages of the group.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(NETLINK_ROUTE, _GROUP_NEIGHBOURS)
-        self.receive_only([is_type(rt.GETNEIGH)])
-
-    def looked_up(self) -> Sequence[tuple[int, IpAddress]] | None:
-        """Return the links, by their indexes, and addresses; None after lost messages. To be called when readable."""
-        queued = self.queued()
-        if queued is None:
-            return None
-        found: list[tuple[int, IpAddress]] = []
-        for _, body in queued:
-            address = attributes(body[rt.NDMSG.size :]).get(rt.NDA_DST, b"")
-            if len(address) in (4, 16):
-                found.append((rt.NDMSG.unpack_from(body)[1], ip_address(address)))
-        return found
 
 
 def question(mac: str, address: IpAddress) -> bytes:
@@ -183,9 +156,9 @@ def _addresses(lease: Lease) -> Sequence[IpAddress]:
 
 def _entry(link: int, address: IpAddress) -> bytes:
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    return rt.NDMSG.pack(family, link, 0, 0, 0) + attribute(rt.NDA_DST, address.packed)
+    return nl.NDMSG.pack(family, link, 0, 0, 0) + attribute(nl.NDA_DST, address.packed)
 
 
 def _in_state(entry: bytes, state: int) -> bytes:
-    family, link, *_ = rt.NDMSG.unpack_from(entry)
-    return rt.NDMSG.pack(family, link, state, 0, 0) + entry[rt.NDMSG.size :]
+    family, link, *_ = nl.NDMSG.unpack_from(entry)
+    return nl.NDMSG.pack(family, link, state, 0, 0) + entry[nl.NDMSG.size :]

@@ -9,7 +9,6 @@ from ipaddress import IPv6Address
 
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.derived_addresses import bridge_mac, link_local, octets
-from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.ipam import segment_link
 from solo5_systemd.network.model import (
     EVERY_IPV6,
@@ -17,17 +16,17 @@ from solo5_systemd.network.model import (
     Lease,
     LeaseRecord,
     LeaseState,
+    Limits,
     Network,
     PortRequest,
     Reservation,
     destinations,
 )
-from solo5_systemd.network.nft_objects import EGRESS, RATES, made, rate_values, removed
+from solo5_systemd.network.nft_objects import EGRESS, Element, rate_values
 from solo5_systemd.settings.addresses import IpNetwork
 from solo5_systemd.settings.egress import Destination
 from solo5_systemd.settings.network import Join
 
-TABLE = "solo5"
 ACTIVE = "active"
 """The set whose elements count the frames from and to guests that may sleep, by tap."""
 
@@ -35,40 +34,6 @@ ACTIVE = "active"
 def has_ipv6(networks: Iterable[Network]) -> bool:
     """Return whether the host routes IPv6 for one of these networks, so that table ip6 exists."""
     return any(network.routes6 for network in networks)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Element:
-    """One element of a set or, with a value, of a map; of the maps EGRESS and RATES, with the object that it refers to.
-
-    Its value is then that of the object: the entries of an egress list, or rate and burst.
-    """
-
-    family: str
-    name: str
-    key: tuple[str, ...]
-    value: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        value = f" : {' . '.join(self.value)}" if self.value else ""
-        return f"element {self.family} {TABLE} {self.name} {{ {' . '.join(self.key)}{value} }}"
-
-    def added(self) -> Sequence[str]:
-        """Return the commands that add it; idempotent."""
-        if self.has_object:
-            return made(TABLE, self.family, self.name, self.key[0], self.value)
-        return (f"add {self}",)
-
-    def deleted(self) -> Sequence[str]:
-        """Return the commands that delete it; they fail if it is missing."""
-        if self.has_object:
-            return removed(TABLE, self.family, self.name, self.key[0])
-        return (f"delete {self}",)
-
-    @property
-    def has_object(self) -> bool:
-        """Whether it refers to an object of its own."""
-        return self.name == EGRESS or self.name in RATES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,17 +1,21 @@
-"""What belongs to one guest in the nftables tables besides elements of sets: its egress chain, and its rate limits.
+"""Elements of sets and maps of the nftables tables, and what belongs to one guest besides: egress chain, rate limits.
 
-Each is made and removed with one element of a map, which refers to it: the map `egress` to a chain (a verdict map), the
-maps of RATES to a limit. So the cost of a packet, of an attach and of a release does not depend on the number of guests
-(docs/decisions/egress.md).
+Their commands, in the syntax of nft(8), and what the kernel has of them, from a listing (libnftables-json(5)).
+
+A guest's chain or limit is made and removed with one element of a map, which refers to it: the map `egress` to a chain
+(a verdict map), the maps of RATES to a limit. So the cost of a packet, of an attach and of a release does not depend on
+the number of guests (docs/decisions/egress.md).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from ipaddress import IPv6Address
 from typing import Any
 
 from solo5_systemd.settings.egress import Destination, destination
 from solo5_systemd.settings.rate import Rate
 
+TABLE = "solo5"
 EGRESS = "egress"
 """The verdict map from a guest's address to its chain; and the prefix of the name of that chain."""
 
@@ -27,10 +31,45 @@ since they pass the rules before segmentation.
 """
 
 _DADDR = {4: "ip daddr", 6: "ip6 daddr"}
+_PROTOCOLS = {"6": "tcp", "17": "udp"}
 _UNITS = {"bytes": 1, "kbytes": 1 << 10, "mbytes": 1 << 20}
 
 
-def made(table: str, family: str, name: str, key: str, value: Sequence[str]) -> Sequence[str]:
+@dataclass(frozen=True, kw_only=True)
+class Element:
+    """One element of a set or, with a value, of a map; of the maps EGRESS and RATES, with the object that it refers to.
+
+    Its value is then that of the object: the entries of an egress list, or rate and burst.
+    """
+
+    family: str
+    name: str
+    key: tuple[str, ...]
+    value: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        value = f" : {' . '.join(self.value)}" if self.value else ""
+        return f"element {self.family} {TABLE} {self.name} {{ {' . '.join(self.key)}{value} }}"
+
+    def added(self) -> Sequence[str]:
+        """Return the commands that add it; idempotent."""
+        if self.has_object:
+            return _made(self.family, self.name, self.key[0], self.value)
+        return (f"add {self}",)
+
+    def deleted(self) -> Sequence[str]:
+        """Return the commands that delete it; they fail if it is missing."""
+        if self.has_object:
+            return _removed(self.family, self.name, self.key[0])
+        return (f"delete {self}",)
+
+    @property
+    def has_object(self) -> bool:
+        """Whether it refers to an object of its own."""
+        return self.name == EGRESS or self.name in RATES
+
+
+def _made(family: str, name: str, key: str, value: Sequence[str]) -> Sequence[str]:
     """Return the commands that make a guest's object and its element in the map `name`; idempotent.
 
     Args:
@@ -38,34 +77,34 @@ def made(table: str, family: str, name: str, key: str, value: Sequence[str]) -> 
         value: the entries of an egress list, each for one protocol at most (nftables 1.0.6 does not list the ports of
             two); or rate and burst of a limit.
     """
-    own = object_name(name, key)
+    own = _object_name(name, key)
     if name == EGRESS:
         # With the entry as its comment, by which a listing has it: each change of a rule loses the comment.
-        rules = (*(f'{_rule(destination(entry))} comment "{entry}"' for entry in value), "goto unlisted")
+        rules = (*(f'{_egress_rule(destination(entry))} comment "{entry}"' for entry in value), "goto unlisted")
         return (
-            f"add chain {family} {table} {own}",
-            f"flush chain {family} {table} {own}",
-            *(f"add rule {family} {table} {own} {rule}" for rule in rules),
-            f"add element {family} {table} {name} {{ {key} : jump {own} }}",
+            f"add chain {family} {TABLE} {own}",
+            f"flush chain {family} {TABLE} {own}",
+            *(f"add rule {family} {TABLE} {own} {rule}" for rule in rules),
+            f"add element {family} {TABLE} {name} {{ {key} : jump {own} }}",
         )
     limit, burst = value
     unit, burst_unit = (" bytes", "bytes") if name.endswith("bytes") else ("", "packets")
     return (
-        f"add limit {family} {table} {own} {{ rate over {limit}{unit}/second burst {burst} {burst_unit} ; }}",
-        f'add element {family} {table} {name} {{ {key} : "{own}" }}',
+        f"add limit {family} {TABLE} {own} {{ rate over {limit}{unit}/second burst {burst} {burst_unit} ; }}",
+        f'add element {family} {TABLE} {name} {{ {key} : "{own}" }}',
     )
 
 
-def removed(table: str, family: str, name: str, key: str) -> Sequence[str]:
+def _removed(family: str, name: str, key: str) -> Sequence[str]:
     """Return the commands that remove them; all of them fail if one is missing."""
-    own = object_name(name, key)
-    element = f"delete element {family} {table} {name} {{ {key} }}"
+    own = _object_name(name, key)
+    element = f"delete element {family} {TABLE} {name} {{ {key} }}"
     if name == EGRESS:
-        return element, f"flush chain {family} {table} {own}", f"delete chain {family} {table} {own}"
-    return element, f"delete limit {family} {table} {own}"
+        return element, f"flush chain {family} {TABLE} {own}", f"delete chain {family} {TABLE} {own}"
+    return element, f"delete limit {family} {TABLE} {own}"
 
 
-def object_name(name: str, key: str) -> str:
+def _object_name(name: str, key: str) -> str:
     """Return the name of a guest's chain or limit; an IPv6 address as 32 hexadecimal digits: names have no colon."""
     own = key.strip('"')
     return f"{name}-{IPv6Address(own).packed.hex() if ':' in own else own}"
@@ -81,7 +120,7 @@ def _burst(name: str, limit: int) -> int:
     return BYTES_BURST if name.endswith("bytes") else max(limit // 10, PACKETS_BURST)
 
 
-def _rule(entry: Destination) -> str:
+def _egress_rule(entry: Destination) -> str:
     matches = []
     if entry.network.prefixlen:  # a prefix of 0 matches every packet of the table
         single = entry.network.prefixlen == entry.network.max_prefixlen
@@ -96,11 +135,68 @@ def _rule(entry: Destination) -> str:
     return " ".join((*matches, "return"))
 
 
-def listed_objects(objects: Sequence[Mapping[str, Any]]) -> Mapping[str, tuple[str, ...]]:
+# -- listings ----------------------------------------------------------------------------------------------------------
+
+
+def listed_rules(objects: Sequence[Mapping[str, Any]]) -> list[object]:
+    """Return the table, its chains, sets and rules, without elements, and without what belongs to one guest."""
+    return [_rule(item) for item in objects if "metainfo" not in item and not _is_of_guest(item)]
+
+
+def listed_elements(objects: Sequence[Mapping[str, Any]], dynamic: Container[str]) -> Iterator[Element]:
+    """Yield the elements of a table, without those that packets add, of the sets `dynamic`."""
+    values = _listed_objects(objects)
+    return (_with_object(element, values) for item in objects for element in _elements(item, dynamic))
+
+
+def _with_object(element: Element, values: Mapping[str, tuple[str, ...]]) -> Element:
+    """Return an element of a map of objects with the value of its object; a value of its own if that is missing."""
+    if not element.has_object:
+        return element
+    return replace(element, value=values.get(_object_name(element.name, element.key[0]), element.value))
+
+
+def _rule(item: Mapping[str, Mapping[str, object]]) -> object:
+    # Another handle of a table shows that another program has made it again, without the elements of dynamic sets.
+    return {
+        kind: {key: value for key, value in body.items() if key != "elem" and (key != "handle" or kind == "table")}
+        for kind, body in item.items()
+    }
+
+
+def _elements(item: Mapping[str, Mapping[str, object]], dynamic: Container[str]) -> Iterator[Element]:
+    for kind in ("set", "map"):
+        body = item.get(kind, {})
+        elem = () if body.get("name") in dynamic else body.get("elem", ())
+        for one in elem if isinstance(elem, list) else ():
+            key, value = one if kind == "map" else (one, None)
+            yield Element(
+                family=str(body["family"]),
+                name=str(body["name"]),
+                key=_with_protocol_names(_words(key), body["type"]),
+                value=() if value is None else _words(value),
+            )
+
+
+def _with_protocol_names(key: tuple[str, ...], types: object) -> tuple[str, ...]:
+    """Replace protocol numbers by names: nftables 1.0.6 prints numbers without an /etc/protocols."""
+    if isinstance(types, dict):  # `typeof`, by nftables 1.1: bytes of the payload, and no protocol
+        return key
+    kinds = types if isinstance(types, list) else [types]
+    pairs = zip(key, kinds, strict=True)
+    return tuple(_PROTOCOLS.get(word, word) if kind == "inet_proto" else word for word, kind in pairs)
+
+
+def unquoted(element: Element) -> Element:
+    """Return an element without quotes around link names, as listings have it."""
+    return replace(element, key=tuple(word.strip('"') for word in element.key))
+
+
+def _listed_objects(objects: Sequence[Mapping[str, Any]]) -> Mapping[str, tuple[str, ...]]:
     """Return the value of each guest's object in an nft listing (libnftables-json(5)), by the object's name."""
     found: dict[str, tuple[str, ...]] = {}
     for item in objects:
-        if is_of_guest(item):
+        if _is_of_guest(item):
             ((kind, body),) = item.items()
             if kind == "chain":
                 found.setdefault(body["name"], ())
@@ -111,7 +207,7 @@ def listed_objects(objects: Sequence[Mapping[str, Any]]) -> Mapping[str, tuple[s
     return found
 
 
-def is_of_guest(item: Mapping[str, Mapping[str, Any]]) -> bool:
+def _is_of_guest(item: Mapping[str, Mapping[str, Any]]) -> bool:
     """Return whether an object of a listing is a guest's chain, a rule of it, or a guest's limit."""
     chain = item.get("chain", {}).get("name") or item.get("rule", {}).get("chain", "")
     return "limit" in item or chain.startswith(f"{EGRESS}-")
@@ -123,17 +219,17 @@ def _listed_limit(body: Mapping[str, Any]) -> tuple[str, str]:
     return str(rate), str(burst)
 
 
-def words(value: object) -> tuple[str, ...]:
+def _words(value: object) -> tuple[str, ...]:
     """Return the words of a value in an nft listing, of which only a concatenation has several."""
     match value:
         case {"concat": [*parts]}:
-            return tuple(word for part in parts for word in words(part))
+            return tuple(word for part in parts for word in _words(part))
         case {"prefix": {"addr": address, "len": length}}:
             return (f"{address}/{length}",)
         case {"range": [first, last]}:
             return (f"{first}-{last}",)
         case {"elem": {"val": key}}:  # an element with a counter
-            return words(key)
+            return _words(key)
         case int() if value < 0:  # JSON output has 64 bits as a signed number
             return (str(value + (1 << 64)),)
         case _:

@@ -1,6 +1,6 @@
 """Transactions of the nftables tables `ip`, `ip6` and `bridge solo5`, in the syntax of nft(8).
 
-The rules are in `nft_ip`, `nft_ip6` and `nft_bridge`. Table ip6 exists while a network with IPv6 is up. Networks,
+The rules are in `nft_ip` and `nft_bridge`. Table ip6 exists while a network with IPv6 is up. Networks,
 guests and published ports are elements of sets and maps (`nft_elements`). So the cost of a packet and of a change does
 not grow with the number of tasks.
 
@@ -15,10 +15,9 @@ from solo5_systemd.network.derived_addresses import ASKER
 from solo5_systemd.network.drops import RULES
 from solo5_systemd.network.model import Network
 from solo5_systemd.network.nft_bridge import BRIDGE
-from solo5_systemd.network.nft_elements import TABLE, Element, Ruleset, elements, has_ipv6
-from solo5_systemd.network.nft_ip import IP
-from solo5_systemd.network.nft_ip6 import GROUPS, TRANSPORTS, ip6
-from solo5_systemd.network.nft_objects import EGRESS
+from solo5_systemd.network.nft_elements import Ruleset, elements, has_ipv6
+from solo5_systemd.network.nft_ip import GROUPS, IP, TRANSPORTS, ip6
+from solo5_systemd.network.nft_objects import EGRESS, TABLE, Element
 from solo5_systemd.settings.egress import METADATA
 
 FAMILIES = ("ip", "ip6", "bridge")

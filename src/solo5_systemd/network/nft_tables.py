@@ -17,16 +17,7 @@ from solo5_systemd.network import nft_elements, nft_rules
 from solo5_systemd.network.drops import SETS, Dropped
 from solo5_systemd.network.model import IpAddress, LeaseState
 from solo5_systemd.network.modules import NF_TABLES, nft_hint, remedy
-from solo5_systemd.network.nft_elements import ACTIVE, TABLE, Element, Ruleset
-from solo5_systemd.network.nft_listing import listed_elements, listed_rules, unquoted
-from solo5_systemd.network.nft_rules import (
-    ANNOUNCEMENTS,
-    FAMILIES,
-    FLOWS,
-    STRANGERS,
-    UNSERVED,
-)
-from solo5_systemd.network.raw_netlink import (
+from solo5_systemd.network.netlink import (
     NETLINK_NETFILTER,
     NetlinkSocket,
     attribute,
@@ -34,11 +25,19 @@ from solo5_systemd.network.raw_netlink import (
     check_netfilter,
     nested,
 )
+from solo5_systemd.network.nft_elements import ACTIVE, Ruleset
+from solo5_systemd.network.nft_objects import TABLE, Element, listed_elements, listed_rules, unquoted
+from solo5_systemd.network.nft_rules import (
+    ANNOUNCEMENTS,
+    DYNAMIC,
+    FAMILIES,
+    FLOWS,
+    STRANGERS,
+    UNSERVED,
+)
 
-# linux/netfilter/nfnetlink.h, nf_tables.h: subsystem 10, its messages, the group that announces them.
+# linux/netfilter/nfnetlink.h, nf_tables.h: subsystem 10, its messages.
 _GETGEN, _GETELEMENT = 10 << 8 | 16, 10 << 8 | 13
-_GROUP_NFTABLES = 7
-_TABLE_NAME = 1  # NFTA_TABLE_NAME, and the table's name in chains, rules, sets and elements alike
 _GEN_ID = 1
 _SET_TABLE, _SET_NAME, _SET_ELEMENTS, _ELEMENT, _ELEMENT_KEY, _VALUE = 1, 2, 3, 1, 1, 1
 _ELEMENT_EXPRESSION, _EXPRESSION_DATA, _COUNTER_PACKETS = 7, 2, 2
@@ -301,7 +300,7 @@ class Tables:
         """Return tables, chains, sets and rules by family, and all elements; empty where a table is missing."""
         listings = {family: self._json(f"list table {family} {TABLE}") for family in FAMILIES}
         rules = {family: listed_rules(objects) for family, objects in listings.items()}
-        return rules, {element for objects in listings.values() for element in listed_elements(objects)}
+        return rules, {element for objects in listings.values() for element in listed_elements(objects, DYNAMIC)}
 
     def _json(self, command: str) -> list[Any]:
         """Return the objects of an nft listing; empty where the command fails."""
@@ -320,21 +319,6 @@ class Tables:
             hint = remedy(NF_TABLES) if error.errno == errno.EINVAL else "`nft list ruleset` shows whether others can."
             raise HostError(f"nftables cannot be read: {error.strerror}.", hint) from error
         return int.from_bytes(attributes(body[_NFGENMSG.size :])[_GEN_ID])
-
-
-class RulesetWatch(NetlinkSocket):
-    """A netlink socket in NFNLGRP_NFTABLES, readable when any program commits a change of nftables."""
-
-    def __init__(self) -> None:
-        super().__init__(NETLINK_NETFILTER, _GROUP_NFTABLES)
-
-    def changed(self) -> bool:
-        """Return whether a commit concerned the tables of this service. To be called when readable."""
-        queued = self.queued()
-        if queued is None:  # messages were lost, so the tables may have changed
-            return True
-        own = TABLE.encode() + b"\0"
-        return any(attributes(body[_NFGENMSG.size :]).get(_TABLE_NAME) == own for _, body in queued)
 
 
 def _lookup(name: str, version: int, value: bytes) -> bytes:

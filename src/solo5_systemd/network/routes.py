@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.network import rtnetlink as rt
+from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.model import IpAddress, Lease, Network
-from solo5_systemd.network.overtaken import Overtaken
-from solo5_systemd.network.raw_netlink import (
+from solo5_systemd.network.netlink import (
     NETLINK_ROUTE,
     NLM_ACK,
     NLM_DUMP,
@@ -24,6 +23,7 @@ from solo5_systemd.network.raw_netlink import (
     attributes,
     link_index,
 )
+from solo5_systemd.network.network_ranges import Overtaken
 
 # linux/rtnetlink.h, if_addr.h
 _RTM_GETADDR, _RTM_GETROUTE = 22, 26
@@ -102,10 +102,10 @@ class Routes:
         if not number:
             return None
         try:
-            [(_, body)] = self._netlink.request(rt.GETLINK, NLM_ACK, rt.ifinfo(number))
+            [(_, body)] = self._netlink.request(nl.GETLINK, NLM_ACK, nl.ifinfo(number))
         except OSError:  # deleted meanwhile
             return None
-        return int.from_bytes(rt.link_attributes(body)[rt.IFLA_MTU], sys.byteorder)
+        return int.from_bytes(nl.link_attributes(body)[nl.IFLA_MTU], sys.byteorder)
 
     def uplink_has_ipv6(self) -> bool:
         """Return whether that link has an IPv6 address besides link-local ones."""
@@ -130,9 +130,9 @@ class Routes:
             )
 
     def _addresses(self, family: int) -> Iterator[_Address]:
-        for body in self._list("addresses", _RTM_GETADDR, rt.IFADDRMSG.pack(family, 0, 0, 0, 0)):
-            _, length, _, scope, link = rt.IFADDRMSG.unpack_from(body)
-            parts = attributes(body[rt.IFADDRMSG.size :])
+        for body in self._list("addresses", _RTM_GETADDR, nl.IFADDRMSG.pack(family, 0, 0, 0, 0)):
+            _, length, _, scope, link = nl.IFADDRMSG.unpack_from(body)
+            parts = attributes(body[nl.IFADDRMSG.size :])
             ip = parts.get(_IFA_LOCAL) or parts[_IFA_ADDRESS]  # that of IPv4 is the other end's on a link with two ends
             yield _Address(link=link, ip=ip, length=length, scope=scope)
 

@@ -81,8 +81,7 @@ def restore(before: Mapping[str, str]) -> None:
     if not before or is_router():
         return
     for name in (_FOR_NEW_LINKS, *_links()):
-        if read_sysctl(name) not in ("", before.get(name, "0")):
-            write_sysctl(name, before.get(name, "0"))
+        _change(name, before.get(name, "0"))
 
 
 def _links() -> Iterator[str]:
@@ -151,6 +150,14 @@ def write_sysctl(name: str, value: str) -> None:
         raise HostError(f"sysctl net/{name} cannot be set to {value}: {error.strerror}.") from error
 
 
+def _change(name: str, value: str) -> bool:
+    """Write a value, unless it is that already, or its link no longer exists; return whether it is written."""
+    if read_sysctl(name) in ("", value):
+        return False
+    write_sysctl(name, value)
+    return True
+
+
 def set_for_link(family: str, link: str, name: str, value: str) -> None:
     """Set `conf/LINK/NAME`; a no-op where the kernel lacks the family (`ipv6.disable=1`)."""
     set_if_present(f"{family}/conf/{link}/{name}", value)
@@ -161,3 +168,138 @@ def set_if_present(name: str, value: str) -> None:
     path = _ROOT / name
     if path.exists():
         path.write_text(value)
+
+
+# -- IPv6 --------------------------------------------------------------------------------------------------------------
+# It has no ip_forward of its own: `conf/all/forwarding` makes every link a router's. A router ignores router
+# advertisements, so that the host would lose its default route: `accept_ra` 2 is set beforehand where it is 1.
+
+_CONF = _ROOT / "ipv6/conf"
+IPV6_FORWARDING = "ipv6/conf/all/forwarding"
+"""Needed for all links: the kernel forwards a packet whatever the `forwarding` of the link on which it arrives."""
+
+_FOR_NEW_LINKS6 = "ipv6/conf/default/forwarding"
+"""Of no effect on forwarding. A write to `all/forwarding` sets it, also one that changes nothing else: this service
+clears it after its own write, so that 1 shows one of another program.
+"""
+
+_ACCEPT_RA, _AS_ROUTER, _AS_HOST = "accept_ra", "2", "1"
+
+_BRIDGED = "bridge/bridge-nf-call-ip6tables"
+"""Only with br_netfilter, for each network namespace: bridged packets pass table ip6, before the kernel has received
+them (ip6_rcv_core of net/ipv6/ip6_input.c), which drops a packet that was translated to ::1 there.
+"""
+
+
+def has_ipv6() -> bool:
+    """Return whether the kernel has IPv6: not with ipv6.disable=1."""
+    return _CONF.exists()
+
+
+def values_to_restore6(*, shared: bool) -> dict[str, str]:
+    """Return the values that `restore6` needs to undo `enable_forwarding6`; only `forwarding` where that is 1 already.
+
+    Args:
+        shared: with that to undo `receive_untranslated`; there is none without br_netfilter.
+
+    Raises:
+        HostError: a value cannot be read.
+    """
+    before = {IPV6_FORWARDING: read_sysctl(IPV6_FORWARDING)}
+    if shared and (bridged := read_sysctl(_BRIDGED)):
+        before[_BRIDGED] = bridged
+    if _was_forwarding(before):
+        return before
+    names = (f"ipv6/conf/{link}/{name}" for link in _links6() for name in ("forwarding", _ACCEPT_RA))
+    return before | {name: value for name in names if (value := read_sysctl(name)) != ""}
+
+
+def _was_forwarding(before: Mapping[str, str]) -> bool:
+    """Return whether the host forwarded IPv6 packets before the first network with IPv6, by the saved values."""
+    return before.get(IPV6_FORWARDING) == "1"
+
+
+def is_router6(before: Mapping[str, str]) -> bool:
+    """Return whether the host forwards IPv6 packets for others than this service, by the saved and present values.
+
+    Raises:
+        HostError: a setting cannot be read.
+    """
+    return _was_forwarding(before) or read_sysctl(IPV6_FORWARDING) == read_sysctl(_FOR_NEW_LINKS6) == "1"
+
+
+def enable_forwarding6() -> bool:
+    """Set `forwarding` to 1, and before it `accept_ra` of links and of the default for new links from 1 to 2.
+
+    Return whether `forwarding` was another value.
+
+    With `forwarding` the kernel removes the default routes that it has learned on links without `accept_ra` 2
+    (rt6_purge_dflt_routers of net/ipv6/route.c). `all/accept_ra` has no effect.
+
+    Raises:
+        HostError: a setting cannot be written.
+    """
+    if read_sysctl(IPV6_FORWARDING) == "1":
+        return False
+    for link in _links6():
+        name = f"ipv6/conf/{link}/{_ACCEPT_RA}"
+        if read_sysctl(name) == _AS_HOST:
+            write_sysctl(name, _AS_ROUTER)
+    write_sysctl(IPV6_FORWARDING, "1")
+    try:
+        write_sysctl(_FOR_NEW_LINKS6, "0")
+    except HostError:  # otherwise the host would be taken for a router of others
+        write_sysctl(IPV6_FORWARDING, "0")
+        raise
+    return True
+
+
+def restore6(before: Mapping[str, str]) -> None:
+    """Restore the saved values; forwarding not if the host is a router for others, or it has been set to 0 since.
+
+    `accept_ra` becomes 1 again where it still is 2, also on links that are newer than the saved values.
+
+    Raises:
+        HostError: a setting cannot be written.
+    """
+    if _BRIDGED in before:
+        _change(_BRIDGED, before[_BRIDGED])
+    if IPV6_FORWARDING not in before or is_router6(before) or read_sysctl(IPV6_FORWARDING) != "1":
+        return
+    write_sysctl(IPV6_FORWARDING, before[IPV6_FORWARDING])
+    was_host = before.get(f"ipv6/conf/default/{_ACCEPT_RA}") == _AS_HOST
+    for link in _links6():
+        forwarding, accept_ra = f"ipv6/conf/{link}/forwarding", f"ipv6/conf/{link}/{_ACCEPT_RA}"
+        _change(forwarding, before.get(forwarding, "0"))
+        earlier = before.get(accept_ra, _AS_HOST if was_host else "")
+        if earlier == _AS_HOST and read_sysctl(accept_ra) == _AS_ROUTER:
+            write_sysctl(accept_ra, _AS_HOST)
+
+
+def receive_untranslated() -> bool:
+    """Have packets translated after they were received from a bridge, so that they can be for ::1.
+
+    Return whether that was not so. A no-op without br_netfilter.
+
+    Raises:
+        HostError: the setting cannot be written.
+    """
+    return _change(_BRIDGED, "0")
+
+
+def _links6() -> Iterator[str]:
+    """Yield the name of each link with IPv6, and `default`."""
+    for path in _CONF.glob(f"*/{_ACCEPT_RA}"):
+        if path.parent.name != "all":
+            yield path.parent.name
+
+
+def set_up_bridge6(bridge: str) -> None:
+    """Enable IPv6 on a bridge that is to have the address of a router, at once and without router advertisements.
+
+    Raises:
+        OSError: a setting cannot be written.
+    """
+    values = {"accept_ra": "0", "autoconf": "0", "accept_dad": "0", "forwarding": "1", "disable_ipv6": "0"}
+    for name, value in values.items():
+        set_for_link("ipv6", bridge, name, value)

@@ -1,9 +1,23 @@
-"""The macvlans of taps (`task_taps`): set up as bridge ports and deleted by rtnetlink messages of this module.
+"""Taps in network namespaces of tasks: each is the lower link of a macvlan of the host, the port of its bridge.
 
-pyroute2 takes ten times the processor time: it starts a thread for each tap, and encodes messages field by field.
+        host                              namespace of the task
+    bridge ── s5-NAME (macvlan) ───────── s5-NAME (tap) ── tender
+
+Packet filter, counters and port settings are those of the macvlan. In mode source it receives the frames of the tap
+with the guest's MAC as their source; others stay in the namespace, which has no address. It has a MAC of its own:
+what a tender changes of its tap (SIOCSIFHWADDR needs no capability) changes nothing of the port.
+
+A tender can attach with IFF_VNET_HDR and have the kernel fill in a checksum, at any place of a frame that the rules
+have seen. The header before each frame is then so long that no write has it; a tender under solo5-confine cannot set
+its size.
+
+All by rtnetlink messages of this module: pyroute2 takes ten times the processor time. It starts a thread for each tap,
+and encodes messages field by field.
 """
 
+import array
 import errno
+import fcntl
 import os
 import socket
 import struct
@@ -11,10 +25,14 @@ import sys
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
-from solo5_systemd.network import rtnetlink as rt
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.derived_addresses import octets
-from solo5_systemd.network.raw_netlink import (
+from solo5_systemd.network.modules import MACVLAN, TUN, needing
+from solo5_systemd.network.namespaces import NetworkNamespace
+from solo5_systemd.network.netlink import (
     NETLINK_ROUTE,
     NLM_ACK,
     NLM_CREATE,
@@ -28,7 +46,182 @@ from solo5_systemd.network.raw_netlink import (
     nested,
 )
 from solo5_systemd.network.sysctls import set_for_link
-from solo5_systemd.network.task_taps import TaskTap
+
+# linux/rtnetlink.h, if_link.h, net_namespace.h
+_GETNSID, _IFLA_NET_NS_FD, _IFLA_LINK_NETNSID, _IFLA_TARGET_NETNSID, _NETNSA_NSID, _NETNSA_FD = 90, 28, 37, 46, 1, 3
+_MODE, _FLAGS, _MACADDR_MODE, _MACADDR, _MACADDR_DATA = 1, 2, 3, 4, 5
+_SOURCE, _NODST, _ADD = 16, 2, 0  # NODST: the namespace's own stack does not get these frames as well
+_SETTINGS = {_MODE: _SOURCE.to_bytes(4, sys.byteorder), _FLAGS: _NODST.to_bytes(2, sys.byteorder)}
+_NLM_EXCL = 0x200
+_SIOCETHTOOL = 0x8946
+_ETHTOOL_SGSO, _ETHTOOL_SGRO = 0x24, 0x2C
+
+_TUN = "/dev/net/tun"
+# linux/if_tun.h
+_TUNSETIFF, _TUNSETPERSIST, _TUNSETOWNER, _TUNSETVNETHDRSZ = 0x400454CA, 0x400454CB, 0x400454CC, 0x400454D8
+_IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
+_ENDLESS = struct.pack("i", 0x7FFFFFFF)  # more than one write has (MAX_RW_COUNT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskTap:
+    """A tap in the network namespace of its task, and the macvlan of the host that has it as its lower link.
+
+    Attributes:
+        name: of both.
+        mac: of the guest: the only MAC address behind the port.
+        namespace: path of the tap's namespace.
+        bridge: of which the macvlan is a port.
+        isolated: the bridge forwards no frames between isolated ports. That needs neither a rule of nftables nor
+            br_netfilter.
+        joined: the bridge is an existing one.
+        vlan: the only VLAN of the port, on a joined bridge; 0: that of a new port.
+    """
+
+    name: str
+    mac: str
+    namespace: str
+    bridge: str
+    isolated: bool = False
+    joined: bool = False
+    vlan: int = 0
+
+    def make(self, host: NetlinkSocket, *, uid: int, mtu: int) -> None:
+        """Make or repair them; a new macvlan is down.
+
+        A tap that no tender has is made anew, whatever an earlier tender has done to it. One that a tender has is kept:
+        its macvlan alone was deleted or changed.
+
+        Args:
+            host: an rtnetlink socket of the namespace of the macvlan, in which the calling thread is.
+            uid: the user that may attach to the tap.
+            mtu: in bytes.
+
+        Raises:
+            OSError: the kernel refused.
+            HostError: the task's namespace does not exist, or cannot be entered.
+        """
+        found = link_index(self.name)
+        with (
+            closing(NetworkNamespace.own()) as own,
+            closing(NetworkNamespace(self.namespace)) as there,
+            there.entered(),
+            closing(NetlinkSocket(NETLINK_ROUTE)) as inside,
+        ):
+            is_new = _create_tap(self.name, uid)
+            tap = socket.if_nametoindex(self.name)
+            inside.execute([(nl.SETLINK, 0, nl.ifinfo(tap, nl.number(nl.IFLA_MTU, mtu), up=True))])
+            _switch_offload_off(self.name)
+            if found and not is_new:
+                [(_, link)] = host.request(nl.GETLINK, NLM_ACK, nl.ifinfo(0, nl.named(self.name)))
+                if self.is_whole(host, nl.link_attributes(link)):
+                    return
+            if found or not is_new:  # a link of another program or of an earlier namespace, or a changed one
+                uppers = () if is_new else _deletions_of_uppers(host, there, tap)
+                host.run([(nl.DELLINK, 0, nl.ifinfo(0, nl.named(self.name))), *uppers])
+            with needing(MACVLAN, f"link {self.name}"):
+                inside.execute([self._macvlan(tap, own.descriptor, mtu)])
+        made = socket.if_nametoindex(self._first_name)
+        try:
+            host.execute([(nl.SETLINK, 0, nl.ifinfo(made, nl.named(self.name)))])
+        except OSError:
+            host.run([(nl.DELLINK, 0, nl.ifinfo(made))])  # nothing else looks for this name
+            raise
+
+    @property
+    def _first_name(self) -> str:
+        """The name with which the macvlan is made: Linux before 6.15 refuses one that its lower link has."""
+        return f"{self.name[:-1]}~"
+
+    def _macvlan(self, tap: int, namespace: int, mtu: int) -> Request:
+        settings = (attribute(key, value) for key, value in _SETTINGS.items())
+        source = (nl.number(_MACADDR_MODE, _ADD), _source(self.mac))
+        info = nested(nl.IFLA_LINKINFO, nl.MACVLAN, nested(nl.INFO_DATA, *settings, *source))
+        link = nl.named(self._first_name) + nl.number(nl.IFLA_LINK, tap) + nl.number(nl.IFLA_MTU, mtu)
+        return (nl.NEWLINK, NLM_CREATE | _NLM_EXCL, nl.ifinfo(0, link, nl.number(_IFLA_NET_NS_FD, namespace), info))
+
+    def is_whole(self, host: NetlinkSocket, found: Mapping[int, bytes]) -> bool:
+        """Return whether macvlan and tap are as `make` makes them, and the tap is up; True without the namespace.
+
+        Args:
+            host: an rtnetlink socket of the namespace of the macvlan.
+            found: the attributes of the macvlan.
+
+        Raises:
+            OSError: the kernel refused to show the tap; ENODEV: there is none.
+        """
+        info = attributes(found.get(nl.IFLA_LINKINFO, b""))
+        expected = {**_SETTINGS, _MACADDR_DATA: _source(self.mac)}
+        settings = attributes(info.get(nl.INFO_DATA, b""))
+        if info.get(nl.INFO_KIND) != b"macvlan\0" or not expected.items() <= settings.items():
+            return False
+        try:
+            with closing(NetworkNamespace(self.namespace)) as there:
+                its_id = _id_of(host, there)
+        except HostError:
+            return True
+        if found.get(_IFLA_LINK_NETNSID) != its_id:  # the tap is in an earlier namespace
+            return False
+        tap = nl.ifinfo(int.from_bytes(found[nl.IFLA_LINK], sys.byteorder), attribute(_IFLA_TARGET_NETNSID, its_id))
+        [(_, lower)] = host.request(nl.GETLINK, NLM_ACK, tap)
+        return bool(nl.IFINFOMSG.unpack_from(lower)[3] & nl.IFF_UP)
+
+
+def _deletions_of_uppers(host: NetlinkSocket, namespace: NetworkNamespace, tap: int) -> Sequence[Request]:
+    """Return the requests that delete all macvlans of a tap: another program may have renamed one."""
+    wanted = {nl.IFLA_LINK: tap.to_bytes(4, sys.byteorder), _IFLA_LINK_NETNSID: _id_of(host, namespace)}
+    return [
+        (nl.DELLINK, 0, nl.ifinfo(nl.IFINFOMSG.unpack_from(link)[2]))
+        for _, link in host.request(nl.GETLINK, NLM_DUMP, nl.ifinfo(0, nested(nl.IFLA_LINKINFO, nl.MACVLAN)))
+        if wanted.items() <= nl.link_attributes(link).items()
+    ]
+
+
+def _id_of(host: NetlinkSocket, namespace: NetworkNamespace) -> bytes:
+    """Return the ID of a namespace in that of a socket, as links have it."""
+    [(_, answer)] = host.request(_GETNSID, NLM_ACK, bytes(4) + nl.number(_NETNSA_FD, namespace.descriptor))
+    return attributes(answer[4:])[_NETNSA_NSID]
+
+
+def _source(mac: str) -> bytes:
+    return attribute(_MACADDR, octets(mac))
+
+
+def _create_tap(name: str, uid: int) -> bool:
+    """Create a tap in the calling thread's namespace, in place of one that no process has; return whether it is new.
+
+    Raises:
+        OSError: the kernel refused.
+        HostError: there is no device for taps.
+    """
+    with needing(TUN, f"tap {name}"):
+        first = os.open(_TUN, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        found = link_index(name)
+        fcntl.ioctl(first, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TAP | _IFF_NO_PI))
+        if not found:
+            fcntl.ioctl(first, _TUNSETOWNER, uid)
+            fcntl.ioctl(first, _TUNSETVNETHDRSZ, _ENDLESS)
+        fcntl.ioctl(first, _TUNSETPERSIST, not found)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    finally:
+        os.close(first)
+    return _create_tap(name, uid) if found else True  # a found one was deleted with the last descriptor
+
+
+def _switch_offload_off(tap: str) -> None:
+    """Switch off GRO and GSO, which its macvlan has as the tap has them: a guest has no segmentation offload."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for command in (_ETHTOOL_SGRO, _ETHTOOL_SGSO):
+            value = array.array("I", [command, 0])
+            request = struct.pack("16sP16x", tap.encode(), value.buffer_info()[0])
+            fcntl.ioctl(any_socket, _SIOCETHTOOL, request)
+
+
+# -- ports of bridges --------------------------------------------------------------------------------------------------
 
 # linux/rtnetlink.h, if_link.h, neighbour.h
 _IFLA_GROUP, _IFLA_EXT_MASK, _SKIP_STATS = 27, 29, 8
@@ -78,18 +271,18 @@ def make(route: NetlinkSocket, tap: TaskTap, *, uid: int, mtu: int, alias: str) 
         set_for_link("ipv6", tap.name, "disable_ipv6", "1")
         set_for_link("ipv6", tap.name, "addr_gen_mode", "1")  # none: no link-local address
         index = socket.if_nametoindex(tap.name)
-        link = rt.number(rt.IFLA_MASTER, socket.if_nametoindex(tap.bridge)) + rt.number(rt.IFLA_MTU, mtu)
-        link += attribute(rt.IFLA_IFALIAS, alias.encode()) + attribute(rt.IFLA_ADDRESS, _high_mac(tap.mac))
+        link = nl.number(nl.IFLA_MASTER, socket.if_nametoindex(tap.bridge)) + nl.number(nl.IFLA_MTU, mtu)
+        link += attribute(nl.IFLA_IFALIAS, alias.encode()) + attribute(nl.IFLA_ADDRESS, _high_mac(tap.mac))
         # On a joined bridge it is set up last: before, a port has the bridge's VLAN, learns and is flooded.
-        first = (rt.SETLINK, 0, rt.ifinfo(index, link, up=not tap.joined))
-        last = [(rt.SETLINK, 0, rt.ifinfo(index, up=True))] if tap.joined else []
+        first = (nl.SETLINK, 0, nl.ifinfo(index, link, up=not tap.joined))
+        last = [(nl.SETLINK, 0, nl.ifinfo(index, up=True))] if tap.joined else []
         route.execute([first, *_port_vlan(index, tap.vlan), *_port(index, tap), *last])
 
 
 def has_tap(route: NetlinkSocket, tap: TaskTap) -> bool:
     """Return whether a link is up and a port of a bridge, with the MAC, settings and FDB entry that `make` sets.
 
-    And whether it is the macvlan of a tap (`task_taps`).
+    And whether it is the macvlan of its tap.
 
     Raises:
         OSError: the kernel refused to show it.
@@ -98,13 +291,13 @@ def has_tap(route: NetlinkSocket, tap: TaskTap) -> bool:
     if not (index and master):
         return False
     try:
-        [(_, link)] = route.request(rt.GETLINK, NLM_ACK, rt.ifinfo(index))
-        flags, found = rt.IFINFOMSG.unpack_from(link)[3], rt.link_attributes(link)
-        settings = attributes(attributes(found.get(rt.IFLA_LINKINFO, b"")).get(_SLAVE_DATA, b""))
+        [(_, link)] = route.request(nl.GETLINK, NLM_ACK, nl.ifinfo(index))
+        flags, found = nl.IFINFOMSG.unpack_from(link)[3], nl.link_attributes(link)
+        settings = attributes(attributes(found.get(nl.IFLA_LINKINFO, b"")).get(_SLAVE_DATA, b""))
         is_port = (
-            bool(flags & rt.IFF_UP)
-            and found.get(rt.IFLA_MASTER) == master.to_bytes(4, sys.byteorder)
-            and found.get(rt.IFLA_ADDRESS) == _high_mac(tap.mac)
+            bool(flags & nl.IFF_UP)
+            and found.get(nl.IFLA_MASTER) == master.to_bytes(4, sys.byteorder)
+            and found.get(nl.IFLA_ADDRESS) == _high_mac(tap.mac)
             and all(settings.get(key, value) == value for key, value in _settings(tap).items())
         )
         return is_port and _has_entry(route, index, tap) and tap.is_whole(route, found)
@@ -122,27 +315,27 @@ def states(route: NetlinkSocket) -> Mapping[str, object]:
     Raises:
         OSError: the kernel refused.
     """
-    wanted = rt.ifinfo(0, nested(rt.IFLA_LINKINFO, rt.MACVLAN), rt.number(_IFLA_EXT_MASK, _SKIP_STATS))
+    wanted = nl.ifinfo(0, nested(nl.IFLA_LINKINFO, nl.MACVLAN), nl.number(_IFLA_EXT_MASK, _SKIP_STATS))
     found: dict[int, tuple[bytes, set[tuple[object, ...]]]] = {}
-    for _, link in route.request(rt.GETLINK, NLM_DUMP, wanted):
-        _, _, index, flags, _ = rt.IFINFOMSG.unpack_from(link)
-        if flags & rt.IFF_LOWER_UP:
+    for _, link in route.request(nl.GETLINK, NLM_DUMP, wanted):
+        _, _, index, flags, _ = nl.IFINFOMSG.unpack_from(link)
+        if flags & nl.IFF_LOWER_UP:
             found[index] = link, set()
-    for _, entry in route.request(rt.GETNEIGH, NLM_DUMP, rt.NDMSG.pack(_AF_BRIDGE, 0, 0, 0, 0)):
-        _, index, state, flags, _ = rt.NDMSG.unpack_from(entry)
+    for _, entry in route.request(nl.GETNEIGH, NLM_DUMP, nl.NDMSG.pack(_AF_BRIDGE, 0, 0, 0, 0)):
+        _, index, state, flags, _ = nl.NDMSG.unpack_from(entry)
         if flags & _NTF_MASTER and index in found:
-            values = attributes(entry[rt.NDMSG.size :])  # with the time of the last use, which is left out
-            found[index][1].add((state, flags, values.get(rt.NDA_LLADDR), values.get(_NDA_VLAN)))
-    return {rt.link_name(link): (link, entries) for link, entries in found.values()}
+            values = attributes(entry[nl.NDMSG.size :])  # with the time of the last use, which is left out
+            found[index][1].add((state, flags, values.get(nl.NDA_LLADDR), values.get(_NDA_VLAN)))
+    return {nl.link_name(link): (link, entries) for link, entries in found.values()}
 
 
 def _has_entry(route: NetlinkSocket, index: int, tap: TaskTap) -> bool:
     """Return whether the static FDB entry of a port is there; raises OSError, ENOENT for none."""
-    wanted = rt.NDMSG.pack(_AF_BRIDGE, index, 0, _NTF_MASTER, 0) + attribute(rt.NDA_LLADDR, octets(tap.mac))
+    wanted = nl.NDMSG.pack(_AF_BRIDGE, index, 0, _NTF_MASTER, 0) + attribute(nl.NDA_LLADDR, octets(tap.mac))
     if tap.vlan:
         wanted += attribute(_NDA_VLAN, tap.vlan.to_bytes(2, sys.byteorder))
-    [(_, entry)] = route.request(rt.GETNEIGH, NLM_ACK, wanted)
-    _, found, state, flags, _ = rt.NDMSG.unpack_from(entry)
+    [(_, entry)] = route.request(nl.GETNEIGH, NLM_ACK, wanted)
+    _, found, state, flags, _ = nl.NDMSG.unpack_from(entry)
     return found == index and bool(state & _NUD_NOARP) and bool(flags & _NTF_STICKY) == tap.joined
 
 
@@ -152,15 +345,15 @@ def link_of_mac(route: NetlinkSocket, bridge: int, mac: str, vlan: int) -> int:
     Raises:
         OSError: the kernel refused.
     """
-    wanted = rt.NDMSG.pack(_AF_BRIDGE, 0, 0, 0, 0)
-    wanted += attribute(rt.NDA_LLADDR, octets(mac)) + rt.number(_NDA_MASTER, bridge)
+    wanted = nl.NDMSG.pack(_AF_BRIDGE, 0, 0, 0, 0)
+    wanted += attribute(nl.NDA_LLADDR, octets(mac)) + nl.number(_NDA_MASTER, bridge)
     if vlan:
         wanted += attribute(_NDA_VLAN, vlan.to_bytes(2, sys.byteorder))
     try:
-        [(_, entry)] = route.request(rt.GETNEIGH, NLM_ACK, wanted)
+        [(_, entry)] = route.request(nl.GETNEIGH, NLM_ACK, wanted)
     except FileNotFoundError:
         return 0
-    return int(rt.NDMSG.unpack_from(entry)[1])
+    return int(nl.NDMSG.unpack_from(entry)[1])
 
 
 def delete(indexes: Collection[int]) -> None:
@@ -172,9 +365,9 @@ def delete(indexes: Collection[int]) -> None:
     Raises:
         OSError: the kernel refused.
     """
-    group = rt.number(_IFLA_GROUP, _DELETION_GROUP)
-    requests = [(rt.SETLINK, 0, rt.ifinfo(index, group)) for index in indexes]
-    requests.append((rt.DELLINK, 0, rt.ifinfo(0, group)))
+    group = nl.number(_IFLA_GROUP, _DELETION_GROUP)
+    requests = [(nl.SETLINK, 0, nl.ifinfo(index, group)) for index in indexes]
+    requests.append((nl.DELLINK, 0, nl.ifinfo(0, group)))
     with closing(NetlinkSocket(NETLINK_ROUTE)) as route, _RTNL:
         codes = route.run(requests)
     for code in codes:
@@ -203,8 +396,8 @@ def _port_vlan(tap: int, vlan: int) -> Sequence[Request]:
         for span in (_VLANS[: vlan - 1], _VLANS[vlan:])
         if span
     )
-    both = ((rt.SETLINK, ours), (rt.DELLINK, others))
-    return [(kind, 0, rt.ifinfo(tap, nested(_IFLA_AF_SPEC, vlans), family=_AF_BRIDGE)) for kind, vlans in both]
+    both = ((nl.SETLINK, ours), (nl.DELLINK, others))
+    return [(kind, 0, nl.ifinfo(tap, nested(_IFLA_AF_SPEC, vlans), family=_AF_BRIDGE)) for kind, vlans in both]
 
 
 def _settings(tap: TaskTap) -> Mapping[int, bytes]:
@@ -227,8 +420,8 @@ def _port(index: int, tap: TaskTap) -> Sequence[Request]:
     """
     settings = nested(_SLAVE_DATA, *(attribute(key, value) for key, value in _settings(tap).items()))
     # Of a link that is a port already: so not in the message that makes it one.
-    link = nested(rt.IFLA_LINKINFO, attribute(_SLAVE_KIND, b"bridge\0"), settings)
+    link = nested(nl.IFLA_LINKINFO, attribute(_SLAVE_KIND, b"bridge\0"), settings)
     # Other ports of a joined bridge learn: without NTF_STICKY, one frame there with this MAC would move the entry.
     flags = _NTF_MASTER | _NTF_STICKY if tap.joined else _NTF_MASTER
-    entry = rt.NDMSG.pack(_AF_BRIDGE, index, _NUD_NOARP, flags, 0) + attribute(rt.NDA_LLADDR, octets(tap.mac))
-    return (rt.NEWLINK, 0, rt.ifinfo(index, link)), (rt.NEWNEIGH, NLM_CREATE | NLM_REPLACE, entry)
+    entry = nl.NDMSG.pack(_AF_BRIDGE, index, _NUD_NOARP, flags, 0) + attribute(nl.NDA_LLADDR, octets(tap.mac))
+    return (nl.NEWLINK, 0, nl.ifinfo(index, link)), (nl.NEWNEIGH, NLM_CREATE | NLM_REPLACE, entry)

@@ -8,15 +8,14 @@ from pathlib import Path
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.base.names import NetworkName, TaskName
-from solo5_systemd.network import ipv6_sysctls
+from solo5_systemd.network import sysctls
 from solo5_systemd.network.derived_addresses import unique_local_prefix
-from solo5_systemd.network.guest_limit_checks import check_limits, check_routes
-from solo5_systemd.network.ipam import Remembered, assign_leases, choose_network
-from solo5_systemd.network.ipam6 import advertised_servers, with_ipv6
+from solo5_systemd.network.ipam import Remembered, assign_leases
 from solo5_systemd.network.joined import check_macs, check_room, check_unpublished, with_mtu
 from solo5_systemd.network.model import IpAddress, Network, NicRequest, Request, Reservation
-from solo5_systemd.network.port_conflicts import check_families, check_ports, check_reserved
-from solo5_systemd.network.raw_netlink import link_index
+from solo5_systemd.network.netlink import link_index
+from solo5_systemd.network.network_ranges import advertised_servers, choose_network, with_ipv6
+from solo5_systemd.network.request_checks import check_families, check_limits, check_ports, check_reserved, check_routes
 from solo5_systemd.networkd.parts import Parts
 from solo5_systemd.settings.addresses import IpNetwork
 from solo5_systemd.settings.network import NetworkSettings, default_mtu
@@ -143,7 +142,7 @@ class Choice:
             return network
         if network.join is not None:  # the LAN's: bridged, and routed by others
             return replace(network, ipv6=known.ipv6.prefix, gateway6=known.ipv6.gateway)
-        if not ipv6_sysctls.is_available():
+        if not sysctls.has_ipv6():
             raise HostError(
                 f"network {network.name} has IPv6, and this host's kernel has none (ipv6.disable=1).",
                 f"Leave out network.{network.name}.ipv6 below /etc/solo5, or boot without ipv6.disable=1.",

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import NetworkName
-from solo5_systemd.network import ipv6_sysctls, links, nft_elements, sysctls
+from solo5_systemd.network import links, nft_elements, sysctls
 from solo5_systemd.network.ipam import segment_link, segments
 from solo5_systemd.network.joined import Link, usable_bridge
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import Lease, LeaseRecord, Network, Reservation
-from solo5_systemd.network.nft_elements import Element, Ruleset
+from solo5_systemd.network.nft_elements import Ruleset
+from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.networkd.leases import Leases
 
@@ -180,8 +181,8 @@ class Bridges:
         """
         before = self._store.sysctls()
         saved = before or sysctls.values_to_restore()
-        if network.ipv6 is not None and ipv6_sysctls.FORWARDING not in saved:
-            saved = {**saved, **ipv6_sysctls.values_to_restore(shared=network.shared)}
+        if network.ipv6 is not None and sysctls.IPV6_FORWARDING not in saved:
+            saved = {**saved, **sysctls.values_to_restore6(shared=network.shared)}
         if saved != before:
             self._store.save_sysctls(saved)
 
@@ -198,16 +199,16 @@ class Bridges:
         loopback6 = any(each.shared and each.ipv6 is not None for each in self.own)
         needed = (
             (self.forwarding, sysctls.enable_forwarding, "net.ipv4.conf.*.forwarding was not 1", 4),
-            (self.forwarding6, ipv6_sysctls.enable_forwarding, "net.ipv6.conf.all.forwarding was not 1", 6),
-            (loopback6, ipv6_sysctls.receive_untranslated, "net.bridge.bridge-nf-call-ip6tables was not 0", 6),
+            (self.forwarding6, sysctls.enable_forwarding6, "net.ipv6.conf.all.forwarding was not 1", 6),
+            (loopback6, sysctls.receive_untranslated, "net.bridge.bridge-nf-call-ip6tables was not 0", 6),
         )
         return [(what, version) for is_needed, change, what, version in needed if is_needed and change()]
 
     def restore_unused_sysctls(self) -> None:
         """Restore the saved values that no network needs, also after a start that was killed before its bridge."""
         saved = self._store.sysctls()
-        if not self.forwarding6 and ipv6_sysctls.FORWARDING in saved:
-            ipv6_sysctls.restore(saved)
+        if not self.forwarding6 and sysctls.IPV6_FORWARDING in saved:
+            sysctls.restore6(saved)
             saved = {name: value for name, value in saved.items() if not name.startswith(("ipv6/", "bridge/"))}
             self._store.save_sysctls(saved)
         if not self.forwarding:
@@ -222,7 +223,7 @@ class Bridges:
         before, was = self.ruleset(), (self._is_router, self._is_router6)
         self.read_routers()
         self._tables.change(before, self.ruleset())
-        settings = ((sysctls.IP_FORWARD, self._is_router), (ipv6_sysctls.FORWARDING, self._is_router6))
+        settings = ((sysctls.IP_FORWARD, self._is_router), (sysctls.IPV6_FORWARDING, self._is_router6))
         return [
             f"net/{name} is {'set by another program: packets pass' if is_router else '0: packets are dropped'} "
             "between other links"
@@ -233,7 +234,7 @@ class Bridges:
     def read_routers(self) -> None:
         """Read whether the host forwards packets for other programs."""
         self._is_router = sysctls.is_router()
-        self._is_router6 = ipv6_sysctls.is_router(self._store.sysctls())
+        self._is_router6 = sysctls.is_router6(self._store.sysctls())
 
     # -- packet filter -------------------------------------------------------------------------------------------
 

@@ -14,11 +14,10 @@ from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import NOTICE, log_about
-from solo5_systemd.network.announcements import Packets
-from solo5_systemd.network.link_watches import CarrierWatch
+from solo5_systemd.network.kernel_events import CarrierWatch, LookupWatch, Packets
 from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, LeaseState
-from solo5_systemd.network.neighbours import LookupWatch, Neighbours
-from solo5_systemd.network.raw_netlink import link_index
+from solo5_systemd.network.neighbours import Neighbours
+from solo5_systemd.network.netlink import link_index
 from solo5_systemd.networkd.core import Core
 from solo5_systemd.networkd.start_limit import StartLimit
 

@@ -11,7 +11,7 @@ from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_of, delete_udp_flows
 from solo5_systemd.network.model import IpAddress, Protocol, Reservation, destinations
 from solo5_systemd.network.namespaces import NetworkNamespace
-from solo5_systemd.network.raw_netlink import link_index
+from solo5_systemd.network.netlink import link_index
 from solo5_systemd.settings.addresses import Routes
 
 FLOW_BATCH_INTERVAL_S = 0.2

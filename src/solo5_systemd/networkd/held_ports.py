@@ -12,8 +12,8 @@ from ipaddress import IPv4Address, ip_address
 from solo5_systemd.base.errors import TakenError
 from solo5_systemd.dbus import fdstore
 from solo5_systemd.network.model import IpAddress, PortRequest, Protocol
-from solo5_systemd.network.port_conflicts import HELD_MAX, show_port
-from solo5_systemd.network.raw_netlink import attach_filter
+from solo5_systemd.network.netlink import attach_filter
+from solo5_systemd.network.request_checks import HELD_MAX, show_port
 
 _KINDS = {Protocol.TCP: socket.SOCK_STREAM, Protocol.UDP: socket.SOCK_DGRAM}
 _IP_FREEBIND, _IPV6_FREEBIND = 15, 78  # linux/in.h, linux/in6.h

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from solo5_systemd.base.errors import NotFoundError, TakenError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.allocations import Allocations
+from solo5_systemd.network.ipam import Allocations
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.model import (
     GuestNames,
@@ -20,7 +20,7 @@ from solo5_systemd.network.model import (
     Request,
     Reservation,
 )
-from solo5_systemd.network.port_conflicts import host_ports
+from solo5_systemd.network.request_checks import host_ports
 
 T = TypeVar("T")
 

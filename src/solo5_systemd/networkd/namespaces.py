@@ -18,7 +18,7 @@ from solo5_systemd.network.model import (
     Reservation,
 )
 from solo5_systemd.network.namespaces import NetworkNamespace
-from solo5_systemd.network.nft_elements import Element
+from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.networkd.flow_and_tap_deletions import Remains
 from solo5_systemd.networkd.leases import now
 from solo5_systemd.networkd.state import NetworkState

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from solo5_systemd.network.drops import Dropped
-from solo5_systemd.network.ipam import free_addresses, network_of
-from solo5_systemd.network.model import Network, NetworkOverview
+from solo5_systemd.network.ipam import free_addresses
+from solo5_systemd.network.model import Network, NetworkOverview, is_without_ipv4
+from solo5_systemd.network.network_ranges import network_of
 from solo5_systemd.networkd.address_choice import Choice
 from solo5_systemd.networkd.parts import Parts
 from solo5_systemd.settings.network import Ipv6, NetworkSettings
@@ -40,14 +41,16 @@ class Overview:
         leases = self._parts.leases.allocations.leases.get(network.name, 0)
         segments = (segment for segment, name in self._parts.bridges.segments.items() if name == network.name)
         taps = (lease.tap for _, lease in self._parts.leases.attached_leases() if lease.network == network.name)
-        overview = NetworkOverview.of(
-            network,
+        overview = NetworkOverview(
+            **vars(network),
             up=network.name in self._parts.bridges.up,
             leases=leases,
             free=free_addresses(network, leases),
             dropped=dropped.within((network.ipv4, network.ipv6), {network.bridge, *segments, *taps}),
+            without_ipv4=is_without_ipv4(network),
+            namespace=self._parts.namespace,
         )
-        return self._with_bridge(replace(overview, namespace=self._parts.namespace))
+        return self._with_bridge(overview)
 
     def _configured(self, settings: NetworkSettings, mtu_of: Callable[[NetworkSettings], int]) -> NetworkOverview:
         mtu = 0 if settings.mtu or settings.join else mtu_of(settings)
@@ -72,4 +75,5 @@ def configured(settings: NetworkSettings, mtu: int) -> NetworkOverview:
         nat66=ipv6.nat66,
         ra=ipv6.ra,
     )
-    return replace(NetworkOverview.of(network, free=free_addresses(settings, 0)), without_ipv4=settings.without_ipv4)
+    free = free_addresses(settings, 0)
+    return NetworkOverview(**vars(network), up=False, leases=0, free=free, without_ipv4=settings.without_ipv4)

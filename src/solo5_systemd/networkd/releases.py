@@ -13,7 +13,7 @@ from solo5_systemd.base.inotify import RemovedEntries
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import NOTICE, log_about
 from solo5_systemd.network.model import Reservation
-from solo5_systemd.network.port_conflicts import host_ports
+from solo5_systemd.network.request_checks import host_ports
 from solo5_systemd.networkd import dormant_tasks
 from solo5_systemd.networkd.core import Core
 from solo5_systemd.networkd.dhcp_servers import DhcpServers

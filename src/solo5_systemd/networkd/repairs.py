@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from solo5_systemd.base.names import NetworkName, TaskName, task_namespace
-from solo5_systemd.network import ipv6_sysctls, links, sysctls, task_namespaces
+from solo5_systemd.network import links, namespaces, sysctls
 from solo5_systemd.network.model import UNREPAIRED, Lease, LeaseState, Repair
-from solo5_systemd.network.raw_netlink import link_index
+from solo5_systemd.network.netlink import link_index
 from solo5_systemd.networkd.parts import Parts
 
 _log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class Repairs:
         """
         if link == sysctls.IP_FORWARD:
             return self._bridges.forwarding
-        if link == ipv6_sysctls.FORWARDING:
+        if link == sysctls.IPV6_FORWARDING:
             return self._bridges.forwarding6
         record = self._leases.get(self._leases.allocations.taps.get(link, TaskName("")))
         if record is not None:
@@ -119,7 +119,7 @@ class Repairs:
             of_own = [(task, lease) for task, lease in self._leases.attached_leases() if not self._bridges.joins(lease)]
             tasks = sorted({task for task, lease in of_own if any(each.version == version for each in lease.addresses)})
             self._add(tasks, f"{what}: it is set again")
-        if changed is None or any(map(self.is_expected, changed - {sysctls.IP_FORWARD, ipv6_sysctls.FORWARDING})):
+        if changed is None or any(map(self.is_expected, changed - {sysctls.IP_FORWARD, sysctls.IPV6_FORWARDING})):
             self.repair_links()
 
     def repair_links(self, only: Collection[TaskName] | None = None) -> None:
@@ -151,7 +151,7 @@ class Repairs:
 
     def _is_gone(self, task: TaskName, lease: Lease) -> bool:
         """Return whether a tap has gone with its namespace: its task is no more, and the release is to come."""
-        return not link_index(lease.tap) and not task_namespaces.is_mounted(task_namespace(task))
+        return not link_index(lease.tap) and not namespaces.is_mounted(task_namespace(task))
 
     def _repair_bridges(self) -> None:
         for network in self._bridges.own:

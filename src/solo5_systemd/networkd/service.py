@@ -16,7 +16,7 @@ from solo5_systemd.dbus.process import NOTICE, log_about
 from solo5_systemd.dbus.service import Handler, Service
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.model import LeaseState, Repair, Request, SleepChange
-from solo5_systemd.network.port_conflicts import show_port
+from solo5_systemd.network.request_checks import show_port
 from solo5_systemd.networkd.core import Core
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.dormant_starts import Activation

@@ -18,7 +18,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.journal_entry import IDLE_END
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import NOTICE, log_about
-from solo5_systemd.network.announced_packet import is_question
+from solo5_systemd.network.kernel_events import is_question
 from solo5_systemd.network.model import LeaseRecord, SleepChange
 from solo5_systemd.networkd.core import Core
 from solo5_systemd.networkd.memory_reclaim import reclaim

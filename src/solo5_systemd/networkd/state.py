@@ -22,9 +22,9 @@ from solo5_systemd.network.model import (
     Reservation,
 )
 from solo5_systemd.network.neighbours import Neighbours
-from solo5_systemd.network.nft_elements import Element
+from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.network.nft_rules import STRANGERS, UNSERVED
-from solo5_systemd.network.port_conflicts import absent, host_ports
+from solo5_systemd.network.request_checks import absent, host_ports
 from solo5_systemd.network.routes import overtaken
 from solo5_systemd.networkd.address_choice import Choice
 from solo5_systemd.networkd.dhcp_files import DhcpFiles

@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TypeAlias
 
-from solo5_systemd.network.announcements import AnnouncedPackets, Packets
-from solo5_systemd.network.link_watches import LinkWatch
+from solo5_systemd.network.kernel_events import AnnouncedPackets, LinkWatch, Packets, RulesetWatch
 from solo5_systemd.network.namespaces import NetworkNamespace
-from solo5_systemd.network.nft_tables import RulesetWatch
 from solo5_systemd.networkd.state import NetworkState
 
 _log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, primary_nic
 from solo5_systemd.network.model import Endpoint, IpAddress, Lease, PortRequest, Reservation
-from solo5_systemd.network.port_conflicts import PORTS_MAX, port_range
+from solo5_systemd.network.request_checks import PORTS_MAX, port_range
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task_options import GuestPort, PortLabel, TaskOptions, no_address_error
 from solo5_systemd.settings.addresses import host_address

@@ -24,7 +24,7 @@ from solo5_systemd.base.names import (
 from solo5_systemd.declared.update_request import PATTERN_MAX, ReadyLine
 from solo5_systemd.image.manifest import MAX_DEVICES, DeviceKind, Manifest
 from solo5_systemd.network.model import Endpoint, MacAddress, Protocol, port_number
-from solo5_systemd.network.port_conflicts import PORTS_MAX
+from solo5_systemd.network.request_checks import PORTS_MAX
 from solo5_systemd.nomad.option_values import (
     Logging,
     Options,

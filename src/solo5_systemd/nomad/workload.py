@@ -10,8 +10,7 @@ from typing import cast
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, task_name
 from solo5_systemd.base.sanitize import MAX_NAME, bounded, name_for_unit
-from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import NicRequest
+from solo5_systemd.network.model import Limits, NicRequest
 from solo5_systemd.nomad import ports, volumes
 from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.plugin_config import PluginConfig

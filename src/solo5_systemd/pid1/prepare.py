@@ -32,7 +32,7 @@ from solo5_systemd.declared.files import host_names
 from solo5_systemd.declared.unit_file import environment
 from solo5_systemd.engine.backends import host_backends
 from solo5_systemd.engine.prepare import Prepared, Preparer
-from solo5_systemd.network import task_namespaces
+from solo5_systemd.network import namespaces
 from solo5_systemd.pid1.clear import ENVIRONMENT, HELD, NO_CONFIGURATION, drop_held, report, run, unmount
 from solo5_systemd.pid1.kept_declarations import (
     UNCLEARED,
@@ -106,7 +106,7 @@ async def _check_basis(prepared: Prepared) -> None:
     now = Basis.of(parts.tender, parts.image.facts.manifest, parts.workload.arguments)
     if had.fits(now):
         if had.nics and not now.nics:
-            await asyncio.to_thread(task_namespaces.make, task_namespace(name))
+            await asyncio.to_thread(namespaces.make_task_namespace, task_namespace(name))
         return
     kept = Path(declaration_directory(name)).name
     if kept == template_of(name):

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import NETWORK_NAMESPACES, device_name, network_name
-from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import NicRequest, Protocol, mac_address, port_protocol
-from solo5_systemd.network.port_conflicts import port_range
+from solo5_systemd.network.model import Limits, NicRequest, Protocol, mac_address, port_protocol
+from solo5_systemd.network.request_checks import port_range
 from solo5_systemd.settings.addresses import host_address, ipv4_address, ipv6_address, routes
 from solo5_systemd.task.quantities import named
 from solo5_systemd.task.workload import Publish

@@ -10,8 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import DeviceName, NetworkName, Target, TaskName, device_name
-from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
-from solo5_systemd.network.model import NicRequest
+from solo5_systemd.network.model import NO_LIMITS, Limits, NicRequest
 from solo5_systemd.settings.egress import NONE, Egress, egress
 from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.settings.rate import UNLIMITED, rate

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from solo5_systemd.base.names import DeviceName, Target, TaskName, UnitKind
-from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
-from solo5_systemd.network.model import IpAddress, NicRequest, PortRequest, Protocol
+from solo5_systemd.network.model import NO_LIMITS, IpAddress, Limits, NicRequest, PortRequest, Protocol
 from solo5_systemd.settings.node_limits import OPERATOR, Tenant
 from solo5_systemd.settings.resolver import UNSET, Host, Resolver
 from solo5_systemd.storage.model import DiskRequest

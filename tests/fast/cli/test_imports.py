@@ -105,7 +105,7 @@ def test_the_connection_of_a_read_imports_no_parser_of_xml() -> None:
 
 START = (
     "bus.manager", "bus.network_client", "engine.runtime", "engine.start", "host.tenders", "image.store",
-    "journal.console", "network.task_namespaces", "settings.files", "task.settings", "users.allocation",
+    "journal.console", "network.namespaces", "settings.files", "task.settings", "users.allocation",
 )  # fmt: skip
 """The modules that import all others of a start of a task without disks."""
 

@@ -16,8 +16,7 @@ from solo5_systemd.cli.metric_families import families
 from solo5_systemd.cli.task_output import Details, task_fields, task_json
 from solo5_systemd.cli.verbs.stats import usage_json
 from solo5_systemd.network.drops import Dropped, of_nics
-from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import RecordedRepair, Reservation
+from solo5_systemd.network.model import Limits, RecordedRepair, Reservation
 from solo5_systemd.settings.addresses import routes
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.network_keys import NetworkPolicy

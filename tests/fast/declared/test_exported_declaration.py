@@ -8,8 +8,7 @@ from tests.support.fakes.tasks import FIELDS, LEASE, PORTS
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.declared.export import RunningTask, exported
-from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import Reservation
+from solo5_systemd.network.model import Limits, Reservation
 from solo5_systemd.task.property_types import INFINITY
 
 TENDER = ("/usr/bin/solo5-hvt", "--net:service=tap", "--block:data=/run/solo5-disks/data", "--mem=60", "--", "/image")

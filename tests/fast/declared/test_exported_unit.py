@@ -8,8 +8,7 @@ from tests.support.fakes.tasks import FIELDS, LEASE, PORTS
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.declared.export import RunningTask, exported_unit
-from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import Reservation
+from solo5_systemd.network.model import Limits, Reservation
 
 IMAGE = "/var/lib/solo5/images/0123"
 TASK = RunningTask(

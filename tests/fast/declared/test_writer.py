@@ -11,8 +11,7 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, TaskName, UnitKind
 from solo5_systemd.declared.declaration import parse_declaration, write_declaration
 from solo5_systemd.declared.syntax import HostNames, Source
-from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
-from solo5_systemd.network.model import MacAddress, NicRequest, Protocol
+from solo5_systemd.network.model import NO_LIMITS, Limits, MacAddress, NicRequest, Protocol
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.rate import rate
 from solo5_systemd.settings.resolver import hosts, resolver

@@ -7,7 +7,7 @@ from tests.fast.host.test_checks import GOOD as HEALTHY
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.host.checks import Fact, Kernel, Verdict, facts
 from solo5_systemd.host.other_filters import DroppingChain
-from solo5_systemd.network.overtaken import Overtaken
+from solo5_systemd.network.network_ranges import Overtaken
 from solo5_systemd.settings.addresses import AddressRange
 from solo5_systemd.settings.network import Join, NetworkSettings
 from solo5_systemd.settings.network_keys import HostPort, NetworkPolicy

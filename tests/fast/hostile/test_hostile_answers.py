@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from solo5_systemd.journal.reader import _count
-from solo5_systemd.network.link_watches import LinkWatch
-from solo5_systemd.network.raw_netlink import _messages, _raise_error, attribute, attributes
+from solo5_systemd.network.kernel_events import LinkWatch
+from solo5_systemd.network.netlink import _messages, _raise_error, attribute, attributes
 
 HEADER = struct.Struct("=IHHII")
 LENGTHS = st.sampled_from([0, 1, 15, 16, 17, 20, 36, 1 << 16, (1 << 32) - 1])

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv6Network, ip_address, ip_network
 
 from solo5_systemd.network import nft_elements, nft_rules
-from solo5_systemd.network.nft_elements import Element, Ruleset
+from solo5_systemd.network.nft_elements import Ruleset
+from solo5_systemd.network.nft_objects import Element
 
 GUESTS = {"solo5-front": "10.77.0.5", "solo5-back": "10.78.0.5"}
 """The leased address of each bridge."""

@@ -8,9 +8,8 @@ from ipaddress import ip_address
 
 import pytest
 
-from solo5_systemd.network.announced_packet import HEADER, PAYLOAD, answered, asked, description
-from solo5_systemd.network.announcements import AnnouncedPackets
-from solo5_systemd.network.raw_netlink import attribute
+from solo5_systemd.network.kernel_events import HEADER, PAYLOAD, AnnouncedPackets, answered, asked, description
+from solo5_systemd.network.netlink import attribute
 
 IN, OUT = 6, 7
 """Attributes: the ports of a bridge from which a packet came, and to which it goes."""

@@ -15,10 +15,9 @@ from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName
 from solo5_systemd.network import nft_rules
-from solo5_systemd.network.guest_limit_checks import check_limits
-from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
-from solo5_systemd.network.model import NicRequest, Request
-from solo5_systemd.network.nft_objects import listed_objects
+from solo5_systemd.network.model import NO_LIMITS, Limits, NicRequest, Request
+from solo5_systemd.network.nft_objects import listed_elements
+from solo5_systemd.network.request_checks import check_limits
 from solo5_systemd.settings.egress import Destination, Egress, destination, egress, intersection
 from solo5_systemd.settings.network import NO_NETWORK, Join
 from solo5_systemd.settings.network_keys import NetworkPolicy
@@ -131,8 +130,15 @@ def test_a_listing_has_the_values_of_objects() -> None:
         return {"rule": {"chain": chain, "expr": [{"match": {}}, expr], **comment}}
 
     back = {"return": None}
+
+    def referring(name: str, *pairs: tuple[str, str]) -> dict[str, object]:
+        return {"map": {"family": "ip", "name": name, "type": "ipv4_addr", "elem": pairs}}
+
     listed = [
         {"table": {"name": "solo5"}},
+        referring("egress", ("a", "egress-a"), ("b", "egress-b")),
+        referring("sent_bytes", ("s5-a", "sent_bytes-s5-a")),
+        referring("sent_packets", ("s5-a", "sent_packets-s5-a")),
         {"chain": {"name": "limited"}},
         rule("limited", {"accept": None}),
         {"chain": {"name": "egress-a"}},
@@ -144,12 +150,12 @@ def test_a_listing_has_the_values_of_objects() -> None:
                    "burst_unit": "bytes"}},
         {"limit": {"name": "sent_packets-s5-a", "rate": 100, "burst": 10}},
     ]  # fmt: skip
-    assert listed_objects(json.loads(json.dumps(listed))) == {
-        "egress-a": ("10.0.0.0/8:5432/tcp", ""),
-        "egress-b": (),
-        "sent_bytes-s5-a": ("1024000", "131072"),
-        "sent_packets-s5-a": ("100", "10"),
-    }
+    assert [each.value for each in listed_elements(json.loads(json.dumps(listed)), ())] == [
+        ("10.0.0.0/8:5432/tcp", ""),
+        (),
+        ("1024000", "131072"),
+        ("100", "10"),
+    ]
 
 
 def test_a_guest_with_limits_has_further_elements() -> None:

@@ -8,9 +8,8 @@ from tests.fast.network.test_nft_rules import RESERVATION, linked_network, with_
 
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network.guest_limit_checks import check_limits, check_routes
-from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import NicRequest, Request
+from solo5_systemd.network.model import Limits, NicRequest, Request
+from solo5_systemd.network.request_checks import check_limits, check_routes
 from solo5_systemd.settings.addresses import ROUTES_MAX, is_within, overlapping, routes
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.network import Ipv6, NetworkSettings

@@ -13,23 +13,22 @@ from tests.support.fakes.tasks import LEASE, PORTS
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import ipam
-from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.derived_addresses import ASKER, bridge_mac
 from solo5_systemd.network.ipam import (
-    CANDIDATES,
     SEGMENTS,
     TAP_PREFIX,
     TAPS_PER_BRIDGE,
+    Allocations,
     Remembered,
     addresses_of,
     assign_leases,
-    choose_network,
     free_addresses,
     segment_link,
     segments,
     tap_name,
 )
 from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest, Protocol, Reservation, mac_address
+from solo5_systemd.network.network_ranges import CANDIDATES, choose_network
 from solo5_systemd.settings.addresses import address_range
 from solo5_systemd.settings.network import NO_NETWORK, NetworkSettings
 from solo5_systemd.settings.network_keys import NetworkPolicy

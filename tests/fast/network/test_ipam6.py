@@ -10,9 +10,9 @@ from tests.fast.network.test_ipam import leases, nic
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.derived_addresses import link_local, slaac_address, unique_local_prefix
-from solo5_systemd.network.ipam import choose_network, free_addresses
-from solo5_systemd.network.ipam6 import advertised_servers, with_ipv6
+from solo5_systemd.network.ipam import free_addresses
 from solo5_systemd.network.model import IpAddress, MacAddress, Network, Reservation
+from solo5_systemd.network.network_ranges import advertised_servers, choose_network, with_ipv6
 from solo5_systemd.settings.addresses import AddressRange, address_range
 from solo5_systemd.settings.network import DEFAULT_NETWORK, Ipv6, Join, NetworkSettings
 from solo5_systemd.settings.network_keys import NetworkPolicy

@@ -7,10 +7,10 @@ import pytest
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network.allocations import Allocations
-from solo5_systemd.network.ipam import assign_leases, choose_network, free_addresses
+from solo5_systemd.network.ipam import Allocations, assign_leases, free_addresses
 from solo5_systemd.network.joined import Link, check_macs, check_room, check_unpublished, usable_bridge, with_mtu
 from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest, PortRequest, Protocol, Reservation
+from solo5_systemd.network.network_ranges import choose_network
 from solo5_systemd.settings.addresses import AddressRange
 from solo5_systemd.settings.network import Join, NetworkSettings
 

@@ -11,9 +11,8 @@ from tests.fast.network.test_nft_rules import RESERVATION, with_limits
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import NetworkName
-from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.lease_files import of_document, to_document
-from solo5_systemd.network.model import LeaseRecord, LeaseState, Network
+from solo5_systemd.network.model import LeaseRecord, LeaseState, Limits, Network
 from solo5_systemd.settings.addresses import AddressRange
 from solo5_systemd.settings.network import Join
 from solo5_systemd.settings.network_keys import CLOSED, HostPort, NetworkPolicy

@@ -6,14 +6,13 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import Any, TypeVar
 
 import pytest
-from tests.fast.network.test_nft_rules import RESERVATION, network
+from tests.fast.network.test_nft_rules import RESERVATION
 from tests.support.fakes.tasks import LEASE, NETWORK
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.dbus.messages import Message, decode, encode, from_wire, to_wire
-from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.model import (
     Lease,
     LeaseRecord,
@@ -132,14 +131,6 @@ def test_an_overview_of_a_network_with_ipv6_has_its_prefix() -> None:
     overview = configured(NetworkSettings(name=NetworkName("six"), bridge="solo5-six", ipv6=ipv6), 1400)
     assert overview.mtu == 1400
     assert (overview.ipv6, overview.gateway6, overview.nat66) == (ipv6.prefix, None, True)
-
-
-def test_overview_has_the_fields_of_a_network_in_use_and_its_counts() -> None:
-    used = network()
-    overview = NetworkOverview.of(used, up=True, leases=2, free=3)
-    assert (overview.name, overview.bridge, overview.ipv4) == (used.name, used.bridge, used.ipv4)
-    assert (overview.gateway4, overview.mtu, overview.policy) == (used.gateway4, used.mtu, used.policy)
-    assert (overview.up, overview.leases, overview.free, overview.dropped) == (True, 2, 3, Dropped())
 
 
 def test_a_reservation_serves_its_request_and_one_for_what_it_has() -> None:

@@ -17,7 +17,7 @@ from solo5_systemd.network import nft_rules
 from solo5_systemd.network.ipam import segments
 from solo5_systemd.network.model import Network, Reservation
 from solo5_systemd.network.nft_elements import Ruleset, elements
-from solo5_systemd.network.nft_ip6 import ip6
+from solo5_systemd.network.nft_ip import ip6
 from solo5_systemd.settings.egress import METADATA6
 from solo5_systemd.settings.network import Join
 from solo5_systemd.settings.network_keys import CLOSED, NetworkPolicy

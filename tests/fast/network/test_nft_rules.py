@@ -15,9 +15,19 @@ from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import nft_elements, nft_rules
-from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
-from solo5_systemd.network.model import LeaseRecord, LeaseState, MacAddress, Network, PortRequest, Protocol, Reservation
-from solo5_systemd.network.nft_elements import Element, Ruleset
+from solo5_systemd.network.model import (
+    NO_LIMITS,
+    LeaseRecord,
+    LeaseState,
+    Limits,
+    MacAddress,
+    Network,
+    PortRequest,
+    Protocol,
+    Reservation,
+)
+from solo5_systemd.network.nft_elements import Ruleset
+from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.network import Join
 from solo5_systemd.settings.network_keys import CLOSED, HostPort, NetworkPolicy

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from solo5_systemd.network.nft_elements import Element, Ruleset
-from solo5_systemd.network.nft_listing import listed_elements, listed_rules, unquoted
+from solo5_systemd.network.nft_elements import Ruleset
+from solo5_systemd.network.nft_objects import Element, listed_elements, listed_rules, unquoted
 from solo5_systemd.network.nft_rules import DYNAMIC, FLOWS, tables
 from solo5_systemd.network.nft_tables import Tables
 
@@ -18,7 +18,7 @@ def test_elements_that_the_kernel_adds_are_none_of_the_services() -> None:
     """Also in a listing of nftables 1.0.6, which has no flag `dynamic`."""
     for name in DYNAMIC:
         listed = {"family": "ip", "name": name, "type": "inet_service", "size": 65536, "elem": [53, 5353]}
-        assert list(listed_elements([{"set": listed}])) == []
+        assert list(listed_elements([{"set": listed}], DYNAMIC)) == []
     assert FLOWS in DYNAMIC
     assert len(DYNAMIC) == "".join(tables(Ruleset(), owned=False).values()).count("flags dynamic")
 
@@ -56,7 +56,7 @@ def test_a_listing_has_the_rules_and_the_elements_of_a_table() -> None:
         Element(family="bridge", name="sent_packets", key=("s5-a",), value=("100", "10")),
         Element(family="bridge", name="sent_packets", key=("s5-b",), value=("none",)),
     ]
-    assert list(listed_elements(listed)) == elements
+    assert list(listed_elements(listed, DYNAMIC)) == elements
     assert unquoted(Element(family="ip", name="paths", key=('"s5-a"',))).key == ("s5-a",)
     made_again = [each | ({"table": table | {"handle": 9}} if "table" in each else {}) for each in listed]
     assert listed_rules(listed) != listed_rules(made_again), "without the elements of dynamic sets"

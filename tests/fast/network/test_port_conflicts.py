@@ -10,9 +10,9 @@ from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network.allocations import Allocations
+from solo5_systemd.network.ipam import Allocations
 from solo5_systemd.network.model import EVERY_IPV6, PortRequest, Protocol, Reservation
-from solo5_systemd.network.port_conflicts import (
+from solo5_systemd.network.request_checks import (
     PORTS_MAX,
     absent,
     check_families,

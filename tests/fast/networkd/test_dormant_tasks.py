@@ -30,7 +30,7 @@ from solo5_systemd.network.model import (
     mac_address,
 )
 from solo5_systemd.network.neighbours import Neighbours
-from solo5_systemd.network.nft_elements import Element
+from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.networkd import dormant_tasks
 from solo5_systemd.networkd.dormant_tasks import Waiting
 from solo5_systemd.networkd.leases import Leases

@@ -22,7 +22,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundEr
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_elements
 from solo5_systemd.network.model import LeaseRecord, LeaseState, SleepChange
-from solo5_systemd.network.nft_elements import Element
+from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.networkd import sleep
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.networkd.sleep import Sleep

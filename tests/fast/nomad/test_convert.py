@@ -11,8 +11,7 @@ from tests.fast.nomad.values import ALLOCATION, TASK_ID, options_of, port, task_
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, UnitKind
-from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import MacAddress, NicRequest
+from solo5_systemd.network.model import Limits, MacAddress, NicRequest
 from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.plugin_config import Defaults, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire

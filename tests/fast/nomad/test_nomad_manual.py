@@ -11,7 +11,7 @@ from tests.support.fakes.tasks import LEASE, PORTS
 
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import UNREPAIRED, PortRequest, Protocol, Reservation, SleepChange
-from solo5_systemd.network.overtaken import Overtaken
+from solo5_systemd.network.network_ranges import Overtaken
 from solo5_systemd.nomad import event_messages
 from solo5_systemd.nomad.event_messages import TaskEvent
 from solo5_systemd.nomad.events import SLOW_START_S

@@ -13,8 +13,7 @@ from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.base.errors import DependencyError, InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName, Target, TaskName, UnitKind
-from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import MacAddress, Protocol
+from solo5_systemd.network.model import Limits, MacAddress, Protocol
 from solo5_systemd.nomad.option_values import CONFIG_MAX_BYTES, DEPTH_MAX, Logging
 from solo5_systemd.nomad.task_options import DiskOptions, NicOptions, PortLabel, TaskOptions, task_options
 from solo5_systemd.settings.egress import destination
