@@ -23,8 +23,6 @@ SMALL = {
     "cgroup/control_files.py": "used by `cgroup/cgroupfs.py` and by the meter, which that imports where it is used",
     "cli/given_options.py": "one of the three languages of `task.settings.Values`",
     "task/time_span.py": "of keys, options and jobs alike",
-    "engine/callbacks.py": "imported at the driver's launch, unlike a start",
-    "engine/removal.py": "a part of starts, of preparations and of removals",
     "base/event_loop.py": "of locks, and of reads that verbs make without a loop",
     "base/journal_entry.py": "of the network service too, which imports nothing of `journal/`",
     "base/output_directory.py": "used by verbs alone",

@@ -14,9 +14,8 @@ from solo5_systemd.base.names import TaskName, task_service
 from solo5_systemd.declared.update_request import next_task
 from solo5_systemd.engine.facts import Host
 from solo5_systemd.engine.plan import Plan, plan
-from solo5_systemd.engine.removal import discard
-from solo5_systemd.engine.start import Steps, start_journald
-from solo5_systemd.engine.undo import Undo
+from solo5_systemd.engine.start import Steps, Undo, start_journald
+from solo5_systemd.engine.stop import discard
 from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
 from solo5_systemd.network.remembered_addresses import (
     LastRequest,

@@ -17,10 +17,9 @@ from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.engine.backends import host_backends
-from solo5_systemd.engine.callbacks import SpawnProcess, StartCallbacks
 from solo5_systemd.engine.queries import Queries
 from solo5_systemd.engine.stop import SIGKILL, SIGNALS, Stopper
-from solo5_systemd.engine.task import Task
+from solo5_systemd.engine.task import SpawnProcess, StartCallbacks, Task
 from solo5_systemd.network.model import LeaseRecord
 from solo5_systemd.task.log_fields import STDERR_PRIORITY, STDOUT_PRIORITY
 from solo5_systemd.task.properties import parse_property, unit_property
@@ -361,7 +360,7 @@ class Runtime(Queries):
             state = await self._units.state(name)
             if state is not None and not state.over:
                 await self._stopper.stop(state, StopSignal.TERM, STOP_TIMEOUT_S)
-        from solo5_systemd.engine.removal import discard
+        from solo5_systemd.engine.stop import discard
 
         await discard(self.backends, name, keep=keep, unit=unit)
 

@@ -1,16 +1,18 @@
-"""Stop tasks, and wait until they have ended."""
+"""Stop tasks, wait until they have ended, and remove what one has left: its outcome, its network and its user."""
 
 import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.declared_units import forget_instance, outcome_targets_of, units_of
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.names import UnitKind
+from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.engine.queries import is_hung
 from solo5_systemd.task.workload import STOP_TIMEOUT_S, StopSignal
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 if TYPE_CHECKING:
+    from solo5_systemd.bus.network_client import Networkd
     from solo5_systemd.engine.backends import Backends
 
 SIGNALS = {StopSignal.INT: 2, StopSignal.TERM: 15}
@@ -103,3 +105,37 @@ class Stopper:
         record = await self._backends.networks.record(state.task) if number != SIGKILL else None
         if record is not None and record.sleeps:
             await self._backends.networks.wake(state.task)
+
+
+async def discard(backends: "Backends", name: TaskName, *, keep: bool = False, unit: str = "") -> None:
+    """Remove the outcome, the network and the user of a task that does not run.
+
+    Args:
+        unit: its service or scope; empty: either.
+    """
+    if keep:  # a retained service can be started again by systemctl
+        await _release(backends.networks, name)
+        await backends.users.end_claim(name)
+        return
+    # Once the unit is gone, another start may use the name: it would lose what is removed here by the name.
+    async with backends.users.removal(name):
+        await discard_locked(backends, name, unit)
+
+
+async def discard_locked(backends: "Backends", name: TaskName, unit: str) -> None:
+    """Remove all but the user; the caller has its lock."""
+    for target in outcome_targets_of(name):
+        await backends.units.stop(target)
+    await backends.units.reset_failed([unit] if unit else units_of(name))
+    await _release(backends.networks, name)
+    await backends.networks.forget(name)
+    forget_instance(name)
+
+
+async def _release(networks: "Networkd", name: TaskName) -> None:
+    """Release the network: solo5-networkd does so when a unit has ended; this waits, and covers one without a unit.
+
+    The lease record is read first: the call activates the service.
+    """
+    if await networks.reservation(name) is not None:
+        await networks.release(name)

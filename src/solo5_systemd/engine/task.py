@@ -1,5 +1,7 @@
-"""A task as a value, from its unit and its lease record."""
+"""A task as a value, from its unit and its lease record; what the caller of its start provides."""
 
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -9,10 +11,11 @@ from solo5_systemd.task.log_fields import DNS, DNS_SEARCH, HOSTNAME, HOSTS, NETW
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from solo5_systemd.cgroup.usage import Usage
-    from solo5_systemd.network.model import Reservation
+    from solo5_systemd.engine.plan import Plan
+    from solo5_systemd.network.model import Lease, Reservation
     from solo5_systemd.network.tap_counters import Traffic
     from solo5_systemd.unit.outcome import Outcome
 
@@ -137,3 +140,25 @@ def phase(state: UnitState, *, hung: bool) -> Phase:
             return Phase.STOPPING
         case _:
             return Phase.FROZEN if state.frozen else Phase.RUNNING
+
+
+SpawnProcess = Callable[[Sequence[str], Sequence[int], str], AbstractAsyncContextManager[int]]
+"""The caller's part in the start of a scope: provide a process that executes a command line once it is in the scope.
+
+It is called with the command line, the file descriptors that the program has to inherit under these numbers, and the
+journal namespace of the console. It yields the process ID, and ends the process if the block raises. The caller closes
+the descriptors after a successful start, and only then.
+"""
+
+
+class StartCallbacks:
+    """The progress callbacks of a start; here, without effect. They must not block."""
+
+    def on_step(self, doing: str) -> None:
+        """Called before each step, such as `reserving addresses`."""
+
+    def on_preflight(self, plan: "Plan") -> None:
+        """Called after preflight, before anything but the user is there; an error raised here fails the start."""
+
+    def on_leases(self, leases: "Sequence[Lease]") -> None:
+        """Called when addresses are reserved."""

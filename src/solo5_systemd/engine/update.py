@@ -28,13 +28,12 @@ from solo5_systemd.declared.update_request import (
     next_task,
     ready_by,
 )
-from solo5_systemd.engine.callbacks import StartCallbacks
 from solo5_systemd.engine.facts import Host
 from solo5_systemd.engine.plan import Plan
-from solo5_systemd.engine.ready import end_of, until_ready
+from solo5_systemd.engine.readiness import check_pattern, end_of, until_ready
 from solo5_systemd.engine.restart import Restarter, StoppedError
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.engine.task import Task
+from solo5_systemd.engine.task import StartCallbacks, Task
 from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.network.model import NicRequest, PortRequest
 from solo5_systemd.task.properties import JobCanceledError
@@ -149,8 +148,6 @@ class Updater:
         if others := sorted({*update.dependents} - {f"{self._name}.socket"}):
             self._progress.step(f"units that are restarted with {self._service}: {', '.join(others)}")
         if isinstance(update.condition, ReadyLine):
-            from solo5_systemd.engine.probe import check_pattern
-
             await check_pattern(update.condition.pattern)
         if request.pause:
             # The rest of preflight needs what the old guest has.

@@ -19,7 +19,7 @@ from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.base.sanitize import bounded
 from solo5_systemd.bus.peers import WATCH_INTERVAL_S
-from solo5_systemd.engine.callbacks import StartCallbacks
+from solo5_systemd.engine.task import StartCallbacks
 from solo5_systemd.network.model import Lease
 from solo5_systemd.nomad import event_messages
 from solo5_systemd.nomad.engine import EngineSession

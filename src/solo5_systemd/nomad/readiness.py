@@ -49,7 +49,7 @@ async def check_rule(rule: Rule, task: wire.TaskConfig, options: TaskOptions) ->
     if isinstance(rule.condition, GuestPort):
         ports.ready_port(rule.condition, task, options)
         return
-    from solo5_systemd.engine.probe import check_pattern
+    from solo5_systemd.engine.readiness import check_pattern
 
     try:
         await check_pattern(rule.condition.pattern)
@@ -71,7 +71,7 @@ async def wait_until_ready(
         InvalidRequestError: the task ended before in a way that a retry does not change, or the search for the pattern
             exceeded its limit of processor time.
     """
-    from solo5_systemd.engine.ready import first_of
+    from solo5_systemd.engine.readiness import first_of
 
     try:
         found = await first_of(run, condition, deadline, ended)
@@ -120,12 +120,12 @@ class ReadinessWatch:
 
     async def run(self) -> None:
         """Probe at the job's interval, and handle loss and return."""
-        from solo5_systemd.engine import probe
+        from solo5_systemd.engine import readiness
 
         timeout_s = min(ANSWER_TIMEOUT_S, max(ANSWER_TIMEOUT_MIN_S, self._probe.interval))
         while not self.stop_reason:
             await asyncio.sleep(self._probe.interval)
-            failure = await probe.failure(self._probe, timeout_s)
+            failure = await readiness.failure(self._probe, timeout_s)
             try:
                 await self._count(failure)
             except Solo5Error as error:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName, task_scope
-from solo5_systemd.engine.callbacks import StartCallbacks
-from solo5_systemd.engine.task import Task
+from solo5_systemd.engine.task import StartCallbacks, Task
 from solo5_systemd.host.tenders import check_executable
 from solo5_systemd.task.workload import Workload
 

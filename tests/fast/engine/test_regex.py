@@ -10,7 +10,7 @@ import pytest
 from tests.support.fakes.background import Background, yields
 
 from solo5_systemd.base.errors import DependencyError, InvalidRequestError
-from solo5_systemd.engine import probe
+from solo5_systemd.engine import readiness
 
 COSTLY = "(?:(?=.*+)){400}[^a]"
 """Possessive, hence without one step that libpcre2 counts: seconds for each line."""
@@ -40,8 +40,8 @@ async def lines(*each: bytes) -> AsyncGenerator[Iterable[bytes], None]:
     ],
 )
 async def test_a_pattern_is_searched_in_bytes(pattern: str, line: bytes) -> None:
-    await probe.check_pattern(pattern)
-    found = await probe.first_match(pattern, lines(b"", b"other", b"not", line, line + b" again"))
+    await readiness.check_pattern(pattern)
+    found = await readiness.first_match(pattern, lines(b"", b"other", b"not", line, line + b" again"))
     assert found == line.replace(b"\n", b" ") + b"\n"
 
 
@@ -54,7 +54,7 @@ async def test_a_line_that_comes_later_is_found() -> None:
         yield (b"ready",)
         await asyncio.get_running_loop().create_future()
 
-    async with Background(probe.first_match("^ready$", slowly())) as finding:
+    async with Background(readiness.first_match("^ready$", slowly())) as finding:
         await yields()
         assert not finding.done()
         more.set()
@@ -71,18 +71,18 @@ async def test_a_line_that_comes_later_is_found() -> None:
 )
 async def test_what_is_no_pattern_is_refused_in_greps_words(pattern: str, words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words):
-        await probe.check_pattern(pattern)
+        await readiness.check_pattern(pattern)
 
 
 async def test_a_search_without_end_is_ended_after_its_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "CPU_LIMIT_S", 1)
+    monkeypatch.setattr(readiness, "CPU_LIMIT_S", 1)
     with pytest.raises(InvalidRequestError, match="was ended after 1 s of processor time"):
-        await probe.first_match(COSTLY, lines(*[COSTLY_LINE] * 100))
+        await readiness.first_match(COSTLY, lines(*[COSTLY_LINE] * 100))
 
 
 async def test_a_search_that_exceeds_greps_own_limit_is_a_sentence() -> None:
     with pytest.raises(InvalidRequestError, match="exceeded PCRE's backtracking limit"):
-        await probe.first_match("(a+)+$", lines(COSTLY_LINE + b"!"))
+        await readiness.first_match("(a+)+$", lines(COSTLY_LINE + b"!"))
 
 
 def children() -> set[int]:
@@ -95,7 +95,7 @@ def children() -> set[int]:
 
 async def test_a_search_under_way_has_no_privileges_and_is_killed_with_its_waiter() -> None:
     before = children()
-    async with Background(probe.first_match(COSTLY, lines(*[COSTLY_LINE] * 100))):
+    async with Background(readiness.first_match(COSTLY, lines(*[COSTLY_LINE] * 100))):
         while not (made := children() - before):  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.01)
         [pid] = made
@@ -107,13 +107,13 @@ async def test_a_search_under_way_has_no_privileges_and_is_killed_with_its_waite
         assert status["NoNewPrivs"] == "1"
         assert {status["CapEff"].strip("0"), status["CapPrm"].strip("0")} == {""}
         assert os.geteuid() != 0 or status["Uid"].split() == ["65534"] * 4
-        assert os.getpriority(os.PRIO_PROCESS, pid) == probe.LOWEST_PRIORITY
+        assert os.getpriority(os.PRIO_PROCESS, pid) == readiness.LOWEST_PRIORITY
     assert children() == before
 
 
 async def test_others_have_their_turn_during_a_search() -> None:
     turns = 0
-    async with Background(probe.first_match(COSTLY, lines(*[COSTLY_LINE] * 100))) as searching:
+    async with Background(readiness.first_match(COSTLY, lines(*[COSTLY_LINE] * 100))) as searching:
         while turns < 1000:
             await asyncio.sleep(0)
             turns += 1
@@ -126,11 +126,11 @@ async def test_a_reader_that_fails_ends_the_search() -> None:
         raise OSError("journal")
 
     with pytest.raises(OSError, match="journal"):
-        await probe.first_match("never", broken())
+        await readiness.first_match("never", broken())
 
 
 @pytest.mark.parametrize("program", ["GREP", "NICE", "PRLIMIT", "SETPRIV"])
 async def test_a_missing_program_of_the_host_is_named(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, program, "/nonexistent/program")
+    monkeypatch.setattr(readiness, program, "/nonexistent/program")
     with pytest.raises(DependencyError, match="a console cannot be searched: .*/nonexistent/program.*: No such file"):
-        await probe.check_pattern("a")
+        await readiness.check_pattern("a")

@@ -11,7 +11,7 @@ from tests.support.fakes.background import Background, yields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, StartError
 from solo5_systemd.base.names import Target, TaskName
 from solo5_systemd.declared.update_request import UpdateRequest
-from solo5_systemd.engine import probe
+from solo5_systemd.engine import readiness
 from solo5_systemd.engine.restart import StoppedError
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.update import Updater
@@ -87,7 +87,7 @@ async def updater(runtime: Runtime, report: Report, monkeypatch: pytest.MonkeyPa
     async def ready(endpoint: Endpoint, timeout_s: float) -> str:
         return ""
 
-    monkeypatch.setattr(probe, "failure", ready)
+    monkeypatch.setattr(readiness, "failure", ready)
     await runtime.start(WORKLOAD)
     return Updater(runtime, WEB, UNIT, report, report, publishes=True)
 
@@ -96,7 +96,7 @@ def make_unready(monkeypatch: pytest.MonkeyPatch) -> None:
     async def failure(endpoint: Endpoint, timeout_s: float) -> str:
         return "connection refused"
 
-    monkeypatch.setattr(probe, "failure", failure)
+    monkeypatch.setattr(readiness, "failure", failure)
 
 
 async def test_ports_go_to_the_second_guest_and_back(

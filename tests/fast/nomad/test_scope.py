@@ -20,9 +20,8 @@ from tests.support.fakes.images import stored
 
 from solo5_systemd.base.errors import HostError, NotFoundError
 from solo5_systemd.base.names import DeviceName, TaskName, UnitKind, task_scope
-from solo5_systemd.engine.callbacks import StartCallbacks
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.engine.task import Task
+from solo5_systemd.engine.task import StartCallbacks, Task
 from solo5_systemd.host.tenders import IGNORED_SIGNALS
 from solo5_systemd.nomad import scope_tenders
 from solo5_systemd.nomad.proto import driver_pb2 as wire

@@ -12,8 +12,7 @@ from tests.support.fakes.images import stored
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, StartError
 from solo5_systemd.base.names import task_service
-from solo5_systemd.engine import probe
-from solo5_systemd.engine import ready as engine_ready
+from solo5_systemd.engine import readiness as engine_ready
 from solo5_systemd.network.model import Endpoint
 from solo5_systemd.nomad import handle, readiness
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -56,9 +55,9 @@ class Guest:
 @pytest.fixture
 async def guest(monkeypatch: pytest.MonkeyPatch) -> Guest:
     made = Guest()
-    monkeypatch.setattr(probe, "failure", made.problem)
-    monkeypatch.setattr(probe, "first_line", made.line)
-    monkeypatch.setattr(probe, "check_pattern", made.check)
+    monkeypatch.setattr(engine_ready, "failure", made.problem)
+    monkeypatch.setattr(engine_ready, "first_line", made.line)
+    monkeypatch.setattr(engine_ready, "check_pattern", made.check)
     monkeypatch.setattr(engine_ready, "PROBE_INTERVAL_S", 0.001)
     return made
 
@@ -202,7 +201,7 @@ async def test_changes_alone_are_events_and_one_missed_answer_is_none(
 
     async with agent() as nomad:
         await ready(nomad, guest)
-        monkeypatch.setattr(probe, "failure", failure)
+        monkeypatch.setattr(engine_ready, "failure", failure)
         await event(nomad, "No longer")
         assert len(answers) == 5 + 1 + len(lost) + 2
         while answers:

@@ -11,13 +11,12 @@ from tests.support.fakes.tasks import STARTED, ended, endpoints, running
 
 from solo5_systemd.base.errors import NoSuchTaskError, NotFoundError, Solo5Error
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.engine.callbacks import SpawnProcess, StartCallbacks
 from solo5_systemd.engine.gc import Collector
 from solo5_systemd.engine.orphans import Orphan
 from solo5_systemd.engine.plan import Plan
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.start import Starter
-from solo5_systemd.engine.task import Phase, Sample, Task
+from solo5_systemd.engine.task import Phase, Sample, SpawnProcess, StartCallbacks, Task
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.network.endpoints import Endpoints
 from solo5_systemd.network.model import LeaseRecord

@@ -9,8 +9,9 @@ from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 from tests.support.fakes.background import Background, yields
+from tests.support.fakes.tasks import running
 
-from solo5_systemd.engine import probe
+from solo5_systemd.engine import readiness
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.network.model import Endpoint, Protocol
@@ -52,13 +53,13 @@ def closed(request: pytest.FixtureRequest) -> Generator[Endpoint, None, None]:
 
 
 async def test_a_port_without_a_listener_is_refused(closed: Endpoint) -> None:
-    assert await probe.failure(closed, 1) == "connection refused"
+    assert await readiness.failure(closed, 1) == "connection refused"
 
 
 @pytest.mark.parametrize(("answer", "problem"), [(None, ""), (b"another answer", "the response is not an echo")])
 async def test_a_datagram_that_is_echoed_is_an_answer(answer: bytes | None, problem: str) -> None:
     async with answering(lambda data: answer or data) as port:
-        assert await probe.failure(at(Protocol.UDP, port), 1) == problem
+        assert await readiness.failure(at(Protocol.UDP, port), 1) == problem
 
 
 async def test_a_server_of_names_answers_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,22 +70,22 @@ async def test_a_server_of_names_answers_a_query(monkeypatch: pytest.MonkeyPatch
         return data[:2] + bytes.fromhex("8105") + data[4:]  # a response, REFUSED
 
     async with answering(refuse) as port:
-        monkeypatch.setattr(probe, "_DNS_PORT", port)
-        assert await probe.failure(at(Protocol.UDP, port), 1) == ""
+        monkeypatch.setattr(readiness, "_DNS_PORT", port)
+        assert await readiness.failure(at(Protocol.UDP, port), 1) == ""
     assert seen[0][2:] == bytes.fromhex("010000010000000000000000020001")
     async with answering(lambda data: b"xx" + data[2:]) as port:
-        monkeypatch.setattr(probe, "_DNS_PORT", port)
-        assert await probe.failure(at(Protocol.UDP, port), 1) == "the response is not an echo"
+        monkeypatch.setattr(readiness, "_DNS_PORT", port)
+        assert await readiness.failure(at(Protocol.UDP, port), 1) == "the response is not an echo"
 
 
 async def test_silence_is_waited_for_no_longer_than_it_may() -> None:
     async with answering(lambda _: b"") as port:
-        assert await probe.failure(at(Protocol.UDP, port), 0.05) == "no answer within 0.05 s"
+        assert await readiness.failure(at(Protocol.UDP, port), 0.05) == "no answer within 0.05 s"
 
 
 async def test_an_unreachable_network_is_reported_in_the_kernels_words() -> None:
     nowhere = Endpoint(protocol=Protocol.UDP, address=IPv4Address("255.255.255.255"), port=7)
-    assert await probe.failure(nowhere, 1) == "permission denied"
+    assert await readiness.failure(nowhere, 1) == "permission denied"
 
 
 class Journal(JournalReader):
@@ -128,8 +129,8 @@ class Journal(JournalReader):
 @pytest.fixture
 def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
     made = Journal()
-    monkeypatch.setattr(probe, "JournalReader", made.open)
-    monkeypatch.setattr(probe, "POLL_INTERVAL_S", 0)
+    monkeypatch.setattr(readiness, "JournalReader", made.open)
+    monkeypatch.setattr(readiness, "POLL_INTERVAL_S", 0)
     return made
 
 
@@ -137,14 +138,14 @@ async def test_the_first_line_of_the_run_that_matches_is_the_one(journal: Journa
     journal.write("listening, an earlier run", realtime=9)
     for text in ("booting", "listening on 80", "listening on 81"):
         journal.write(text)
-    assert await probe.first_line(UNIT, 10, "listening", "guests") == "listening on 80"
+    assert await readiness.first_line(UNIT, 10, "listening", "guests") == "listening on 80"
     assert journal.namespace == "guests"
     assert f"_SYSTEMD_UNIT={UNIT}" in journal.matches
     assert journal.closed
 
 
 async def test_a_line_that_comes_later_is_waited_for(journal: Journal) -> None:
-    async with Background(probe.first_line(UNIT, 0, "^here$")) as waiting:
+    async with Background(readiness.first_line(UNIT, 0, "^here$")) as waiting:
         journal.write("there")
         await yields()
         assert not waiting.done()
@@ -153,7 +154,7 @@ async def test_a_line_that_comes_later_is_waited_for(journal: Journal) -> None:
 
 
 async def test_a_flood_leaves_others_their_turn(journal: Journal) -> None:
-    for number in range(10 * probe.BATCH_LINES):
+    for number in range(10 * readiness.BATCH_LINES):
         journal.write(str(number))
     turns = 0
 
@@ -165,19 +166,19 @@ async def test_a_flood_leaves_others_their_turn(journal: Journal) -> None:
 
     async with Background(others()):
         turns = 0
-        await probe.first_line(UNIT, 0, f"^{10 * probe.BATCH_LINES - 1}$")
+        await readiness.first_line(UNIT, 0, f"^{10 * readiness.BATCH_LINES - 1}$")
     assert turns >= 9
 
 
 async def test_one_who_waits_no_longer_closes_the_journal(journal: Journal) -> None:
-    async with Background(probe.first_line(UNIT, 0, "never")):
+    async with Background(readiness.first_line(UNIT, 0, "never")):
         pass
     assert journal.closed
 
 
 async def test_a_namespace_that_is_gone_is_reported() -> None:
     gone = Endpoint(protocol=Protocol.TCP, address=HERE, port=1, namespace="/run/netns/gone")
-    assert "/run/netns/gone is no network namespace" in await probe.failure(gone, 1)
+    assert "/run/netns/gone is no network namespace" in await readiness.failure(gone, 1)
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
@@ -192,10 +193,16 @@ async def test_an_endpoint_answers_at_an_address_of_both_families(
         endpoint = Endpoint(protocol=protocol, address=address, port=server.getsockname()[1])
         if kind == socket.SOCK_STREAM:
             server.listen()
-            assert await probe.failure(endpoint, 5) == ""
+            assert await readiness.failure(endpoint, 5) == ""
         else:
             echoed = asyncio.get_running_loop().run_in_executor(None, lambda: server.sendto(*server.recvfrom(100)))
-            assert await probe.failure(endpoint, 5) == ""
+            assert await readiness.failure(endpoint, 5) == ""
             await echoed
     shown = "[::1]" if family == socket.AF_INET6 else str(HERE)
     assert str(endpoint) == f"{protocol} {shown}:{endpoint.port}"
+
+
+async def test_a_guest_without_a_condition_has_to_run_for_a_second() -> None:
+    never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    with pytest.raises(TimeoutError, match="^it has to run for 1 s$"):
+        await readiness.first_of(running().state, None, 0, never)
