@@ -114,7 +114,7 @@ def _keep(request: tuple[list[str], dict[str, str]], descriptors: list[int]) -> 
 
 
 def _execute(words: list[str], environment: dict[str, str], stderr: int) -> NoReturn:
-    from solo5_systemd.dbus.entry import run
+    from solo5_systemd.dbus.process import run_module
 
     os.dup2(stderr, 2)
     os.close(stderr)
@@ -122,7 +122,7 @@ def _execute(words: list[str], environment: dict[str, str], stderr: int) -> NoRe
     os.environ.update(environment)
     place(words)
     sys.argv = ["solo5-networkd"]
-    sys.exit(run("solo5_systemd.networkd.main"))
+    sys.exit(run_module("solo5_systemd.networkd.main"))
 
 
 if __name__ == "__main__":

@@ -67,6 +67,6 @@ if __name__ == "__main__":
             sys.argv = [path, *arguments, *own]
             runpy.run_path(path, run_name="__main__")
         case _:
-            from solo5_systemd.dbus.entry import run
+            from solo5_systemd.dbus.process import run_module
 
-            sys.exit(run("solo5_systemd.networkd.main"))
+            sys.exit(run_module("solo5_systemd.networkd.main"))

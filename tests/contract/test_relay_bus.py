@@ -17,10 +17,10 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.base.names import TaskName, task_service
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.relay_client import Relay
-from solo5_systemd.dbus.relay1 import INTERFACE
+from solo5_systemd.dbus.interfaces import RELAY1
 
 TASK = TaskName("web")
-CALL = (INTERFACE.name, INTERFACE.path, INTERFACE.name)
+CALL = (RELAY1.name, RELAY1.path, RELAY1.name)
 EXIT_RESTART = 75
 
 _DBUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
@@ -34,7 +34,7 @@ async def main():
     bus = await MessageBus(bus_type=BusType.SYSTEM, negotiate_unix_fd=True).connect()
     body = ["", "{TASK}", "{task_service(TASK)}", 0, 0, 0]
     await bus.send(Message(
-        destination="{INTERFACE.name}", path="{INTERFACE.path}", interface="{INTERFACE.name}", member="Forward",
+        destination="{RELAY1.name}", path="{RELAY1.path}", interface="{RELAY1.name}", member="Forward",
         signature="sssthh", body=body, unix_fds=[int(sys.argv[1])], flags=MessageFlag.NO_REPLY_EXPECTED,
     ))
     await bus.introspect("org.freedesktop.DBus", "/org/freedesktop/DBus")  # and so the bus has the call
@@ -88,7 +88,7 @@ class Daemon:
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Connection]:
         async with system_bus(self.bus.address) as connection, asyncio.timeout(10):
-            while not (await connection.call(*_DBUS, "NameHasOwner", "s", [INTERFACE.name]))[0]:
+            while not (await connection.call(*_DBUS, "NameHasOwner", "s", [RELAY1.name]))[0]:
                 assert self.process is not None
                 assert self.process.poll() is None, self._log.read_text()
                 await asyncio.sleep(0.02)
@@ -175,7 +175,7 @@ async def test_descriptors_are_closed_when_the_task_is_drained(daemon: Daemon, p
 async def test_the_interface_is_introspectable(daemon: Daemon) -> None:
     daemon.start()
     async with daemon.connected() as connection:
-        introspect = (INTERFACE.name, INTERFACE.path, "org.freedesktop.DBus.Introspectable", "Introspect")
+        introspect = (RELAY1.name, RELAY1.path, "org.freedesktop.DBus.Introspectable", "Introspect")
         (xml,) = await connection.call(*introspect)
     assert '<method name="Forward"><arg name="namespace" type="s" direction="in"/>' in xml
     assert '<arg name="stderr" type="h" direction="in"/></method>' in xml

@@ -13,7 +13,7 @@ from solo5_systemd.base.names import TaskName, task_name, task_namespace
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.lease_reader import NetworkReader
 from solo5_systemd.bus.services import Service
-from solo5_systemd.dbus.network1 import INTERFACE
+from solo5_systemd.dbus.interfaces import NETWORK1
 from solo5_systemd.network.lease_files import remove_request, start_mark
 from solo5_systemd.network.model import (
     IpAddress,
@@ -36,7 +36,7 @@ class Networkd(NetworkReader):
     """solo5-networkd over one bus connection, and its state on disk."""
 
     def __init__(self, connection: Connection) -> None:
-        self._service = Service(unit="solo5-networkd", interface=INTERFACE, connection=connection, timeout=_TIMEOUT_S)
+        self._service = Service(unit="solo5-networkd", interface=NETWORK1, connection=connection, timeout=_TIMEOUT_S)
 
     async def reserve(self, task: TaskName, request: Request) -> Reservation:
         """Reserve addresses, MACs, taps and ports. The reservation expires after a minute unless the task attaches.

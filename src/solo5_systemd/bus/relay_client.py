@@ -11,7 +11,7 @@ from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName, task_name
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.services import Service
-from solo5_systemd.dbus.relay1 import INTERFACE
+from solo5_systemd.dbus.interfaces import RELAY1
 from solo5_systemd.journal.lines import DroppedLines
 
 STATE = Path("/run/solo5/relay")
@@ -38,7 +38,7 @@ class Relay:
     def __init__(
         self, connection: Connection, sync: Callable[[TaskName, str], Awaitable[None]], state: Path = STATE
     ) -> None:
-        self._service = Service(unit="solo5-relay", interface=INTERFACE, connection=connection, attempts=_ATTEMPTS)
+        self._service = Service(unit="solo5-relay", interface=RELAY1, connection=connection, attempts=_ATTEMPTS)
         self._sync = sync
         self._state = state
 

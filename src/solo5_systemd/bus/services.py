@@ -19,8 +19,9 @@ from solo5_systemd.bus.peers import (
     WATCH_INTERVAL_S,
     RemoteError,
 )
+from solo5_systemd.dbus.interfaces import Interface
 from solo5_systemd.dbus.message_bus import BUS, BUS_PATH, CALL_TIMEOUT_S
-from solo5_systemd.dbus.messages import Interface, Message, MessageType, SignatureTree, from_wire, to_wire
+from solo5_systemd.dbus.messages import Message, MessageType, SignatureTree, from_wire, to_wire
 
 STATUS_INTERVAL_S = 1.0
 """Interval at which the service's unit is read while there is no reply. The bus does not report a failed activation:

@@ -5,12 +5,11 @@ The two have the same classes. dbus-fast is compiled, and needs a fifth of the p
 """
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 from solo5_systemd.base.dependencies import without_init
-from solo5_systemd.dbus.values import RECORD, RECORDS, type_of
+from solo5_systemd.dbus.interfaces import RECORD, RECORDS, type_of
 
 
 def _check_text(message: Any) -> None:
@@ -102,69 +101,3 @@ def from_wire(value: Any) -> Any:
     if kind is dict:
         return {key: from_wire(each) for key, each in value.items()}
     return [*map(from_wire, value)] if kind is list else value
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method.
-
-    Attributes:
-        in_signature: D-Bus signature of its arguments.
-        out_signature: D-Bus signature of its reply.
-        names: of arguments and results, separated by blanks.
-    """
-
-    in_signature: str
-    out_signature: str
-    names: str
-
-
-@dataclass(frozen=True)
-class Signal:
-    """A signal.
-
-    Attributes:
-        signature: D-Bus signature of its arguments.
-        names: of its arguments, separated by blanks.
-    """
-
-    signature: str
-    names: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interface:
-    """An interface of one object.
-
-    Attributes:
-        name: of the interface, which is the bus name of the service too.
-    """
-
-    name: str
-    path: str
-    methods: Mapping[str, Method]
-    signals: Mapping[str, Signal] = field(default_factory=dict)
-
-    def introspection(self) -> str:
-        """Return the XML of org.freedesktop.DBus.Introspectable.Introspect."""
-        methods = "".join(_method(name, method) for name, method in self.methods.items())
-        signals = "".join(_signal(name, signal) for name, signal in self.signals.items())
-        return f'<node><interface name="{self.name}">{methods}{signals}</interface></node>'
-
-
-def _method(name: str, method: Method) -> str:
-    arguments = zip(method.names.split(), _arguments(method), strict=True)
-    inner = "".join(f'<arg name="{arg}" {attributes}/>' for arg, attributes in arguments)
-    return f'<method name="{name}">{inner}</method>'
-
-
-def _signal(name: str, signal: Signal) -> str:
-    pairs = zip(signal.names.split(), SignatureTree(signal.signature).types, strict=True)
-    inner = "".join(f'<arg name="{arg}" type="{kind.signature}"/>' for arg, kind in pairs)
-    return f'<signal name="{name}">{inner}</signal>'
-
-
-def _arguments(method: Method) -> Iterator[str]:
-    for direction, signature in (("in", method.in_signature), ("out", method.out_signature)):
-        for kind in SignatureTree(signature).types:
-            yield f'type="{kind.signature}" direction="{direction}"'

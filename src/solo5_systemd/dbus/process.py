@@ -1,4 +1,7 @@
-"""The process of a service: options, log, D-Bus connection, watchdog, exit status."""
+"""The process of a service: its entry point, options, log, D-Bus connection, watchdog, exit status.
+
+Imports the standard library and `base/` only, so that a missing dependency can be reported.
+"""
 
 import asyncio
 import logging
@@ -6,23 +9,42 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from solo5_systemd.base.dependencies import EXIT_CONFIG
+from solo5_systemd.base.dependencies import EXIT_CONFIG, dependency_error
 from solo5_systemd.base.errors import DependencyError, HostError, Solo5Error
 from solo5_systemd.base.journal_entry import NATIVE_SOCKET, write_entry
 from solo5_systemd.dbus.fdstore import notify
-from solo5_systemd.dbus.message_bus import MessageBus
 
 if TYPE_CHECKING:
     import argparse
+
+    from solo5_systemd.dbus.message_bus import MessageBus
 
 NOTICE = 5
 """A priority of syslog(3)."""
 
 EXIT_RESTART = 75
 """The exit status after which systemd restarts the service (RestartForceExitStatus=): EX_TEMPFAIL of sysexits(3)."""
+
+
+def run_module(module: str) -> int:
+    """Import a service's module, run its `main`, and return the exit status.
+
+    A missing dependency is reported by one line in the journal (sd-daemon(3)), by the unit's StatusText=, which clients
+    read, and by an exit status of RestartPreventExitStatus=.
+    """
+    try:
+        main = import_module(module).main
+    except ImportError as error:
+        missing = dependency_error(error)
+        print(f"<3>{missing}", file=sys.stderr)
+        with suppress(OSError):
+            notify(f"STATUS={missing}")
+        return EXIT_CONFIG
+    return cast("int", main())
 
 
 def argument_parser(
@@ -103,7 +125,7 @@ async def serve_with(serving: Awaitable[bool], *background: Coroutine[object, ob
     return needed
 
 
-async def until_disconnected(bus: MessageBus) -> None:
+async def until_disconnected(bus: "MessageBus") -> None:
     """Wait for the end of the D-Bus connection. There is no reconnect: systemd restarts the service, with its state.
 
     Raises:

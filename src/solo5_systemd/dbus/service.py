@@ -3,22 +3,15 @@
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.dbus.fdstore import notify
+from solo5_systemd.dbus.interfaces import Interface, Method, Signal
 from solo5_systemd.dbus.message_bus import MessageBus
-from solo5_systemd.dbus.messages import (
-    Interface,
-    Message,
-    MessageType,
-    SignatureTree,
-    expects_reply,
-    from_wire,
-    to_wire,
-)
+from solo5_systemd.dbus.messages import Message, MessageType, SignatureTree, expects_reply, from_wire, to_wire
 
 Handler = Callable[..., Awaitable[Sequence[object]]]
 
@@ -89,7 +82,7 @@ class Service:
         if message.message_type is not MessageType.METHOD_CALL or message.path != self._interface.path:
             return False
         if message.member == "Introspect" and message.interface == "org.freedesktop.DBus.Introspectable":
-            return Message.new_method_return(message, "s", [self._interface.introspection()])
+            return Message.new_method_return(message, "s", [_introspection(self._interface)])
         if message.interface != self._interface.name or message.member not in self._interface.methods:
             return False
         self._handler_tasks.create_task(self._handle(message))
@@ -146,3 +139,28 @@ def _descriptor(message: Message, index: int) -> int:
             f"{message.member} was called with descriptor index {index}: expected less than {len(message.unix_fds)}."
         )
     return int(message.unix_fds[index])
+
+
+def _introspection(interface: Interface) -> str:
+    """Return the XML of org.freedesktop.DBus.Introspectable.Introspect."""
+    methods = "".join(_method(name, method) for name, method in interface.methods.items())
+    signals = "".join(_signal(name, signal) for name, signal in interface.signals.items())
+    return f'<node><interface name="{interface.name}">{methods}{signals}</interface></node>'
+
+
+def _method(name: str, method: Method) -> str:
+    arguments = zip(method.names.split(), _directed(method), strict=True)
+    inner = "".join(f'<arg name="{arg}" {attributes}/>' for arg, attributes in arguments)
+    return f'<method name="{name}">{inner}</method>'
+
+
+def _signal(name: str, signal: Signal) -> str:
+    pairs = zip(signal.names.split(), SignatureTree(signal.signature).types, strict=True)
+    inner = "".join(f'<arg name="{arg}" type="{kind.signature}"/>' for arg, kind in pairs)
+    return f'<signal name="{name}">{inner}</signal>'
+
+
+def _directed(method: Method) -> Iterator[str]:
+    for direction, signature in (("in", method.in_signature), ("out", method.out_signature)):
+        for kind in SignatureTree(signature).types:
+            yield f'type="{kind.signature}" direction="{direction}"'

@@ -23,7 +23,7 @@ from solo5_systemd.base.names import (
     task_service,
 )
 from solo5_systemd.base.sanitize import printable
-from solo5_systemd.dbus.values import RECORD, busctl_words
+from solo5_systemd.dbus.interfaces import RECORD, busctl_words
 from solo5_systemd.declared.declaration import quoted_word, write_declaration
 from solo5_systemd.network.model import Lease, NicRequest, Reservation
 from solo5_systemd.settings.records import document

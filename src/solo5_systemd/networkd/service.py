@@ -10,8 +10,8 @@ from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import task_name
+from solo5_systemd.dbus.interfaces import NETWORK1
 from solo5_systemd.dbus.message_bus import MessageBus
-from solo5_systemd.dbus.network1 import INTERFACE
 from solo5_systemd.dbus.process import NOTICE, log_about
 from solo5_systemd.dbus.service import Handler, Service
 from solo5_systemd.network import nft_rules
@@ -45,7 +45,7 @@ class Networkd:
         self._servers = servers
         self._idle = idle
         self._deletions = Deletions()
-        self._service = Service(bus, INTERFACE, self._handlers(), self._is_needed)
+        self._service = Service(bus, NETWORK1, self._handlers(), self._is_needed)
         self._activation = Activation(core)
         self._releases = Releases(core, servers, self._deletions, self._activation)
         self._sleep = Sleep(core, self._report_sleep)

@@ -2,7 +2,7 @@
 
 import sys
 
-from solo5_systemd.dbus.entry import run
+from solo5_systemd.dbus.process import run_module
 
 if __name__ == "__main__":
-    sys.exit(run("solo5_systemd.relay.main"))
+    sys.exit(run_module("solo5_systemd.relay.main"))

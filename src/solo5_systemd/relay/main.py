@@ -9,8 +9,8 @@ from solo5_systemd.base.concurrency import KeyedLocks
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName, log_namespace, task_name
 from solo5_systemd.dbus import fdstore, process
+from solo5_systemd.dbus.interfaces import RELAY1
 from solo5_systemd.dbus.message_bus import connect
-from solo5_systemd.dbus.relay1 import INTERFACE
 from solo5_systemd.dbus.service import Handler, Service
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.relay.forwarder import Forwarder
@@ -74,7 +74,7 @@ async def _serve(options: argparse.Namespace) -> bool:
     bus = await connect()
     forwarder = Forwarder(StateFiles(options.state))
     forwarder.restore(fdstore.restored())
-    service = Service(bus, INTERFACE, RelayMethods(forwarder).handlers, lambda: forwarder.is_needed)
+    service = Service(bus, RELAY1, RelayMethods(forwarder).handlers, lambda: forwarder.is_needed)
     needed = await process.serve_with(
         service.serve(options.idle),
         process.watchdog(),

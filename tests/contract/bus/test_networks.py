@@ -8,8 +8,8 @@ from tests.contract.bus.fake_systemd import FakeSystemd
 
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.cli.context import finished
+from solo5_systemd.dbus.interfaces import RECORD
 from solo5_systemd.dbus.messages import Message, to_wire
-from solo5_systemd.dbus.values import RECORD
 from solo5_systemd.engine.backends import QueryBackends
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.model import NetworkOverview

@@ -47,11 +47,11 @@ print(json.dumps(sorted(sys.modules)))
 SERVICE = """
 import json, sys
 from types import SimpleNamespace
-from solo5_systemd.dbus import entry
+from solo5_systemd.dbus import process
 
-found = entry.import_module
-entry.import_module = lambda name: found(name) and SimpleNamespace(main=lambda: 0)
-assert entry.run(sys.argv[1]) == 0
+found = process.import_module
+process.import_module = lambda name: found(name) and SimpleNamespace(main=lambda: 0)
+assert process.run_module(sys.argv[1]) == 0
 print(json.dumps(sorted(sys.modules)))
 """
 

@@ -12,9 +12,10 @@ from tests.hostile.values import TEXTS
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import BY_DBUS_NAME, InvalidRequestError
 from solo5_systemd.base.names import task_name
-from solo5_systemd.dbus.messages import Interface, Message, MessageType, SignatureTree, to_wire
-from solo5_systemd.dbus.network1 import INTERFACE as NETWORK
-from solo5_systemd.dbus.relay1 import INTERFACE as RELAY
+from solo5_systemd.dbus.interfaces import NETWORK1 as NETWORK
+from solo5_systemd.dbus.interfaces import RELAY1 as RELAY
+from solo5_systemd.dbus.interfaces import Interface
+from solo5_systemd.dbus.messages import Message, MessageType, SignatureTree, to_wire
 from solo5_systemd.dbus.service import Service
 from solo5_systemd.network.model import Request
 from solo5_systemd.settings.records import record
