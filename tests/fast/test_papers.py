@@ -22,10 +22,8 @@ CRUMB = 50
 SMALL = {
     "cgroup/control_files.py": "used by `cgroup/cgroupfs.py` and by the meter, which that imports where it is used",
     "cli/given_options.py": "one of the three languages of `task.settings.Values`",
-    "task/time_span.py": "of keys, options and jobs alike",
     "base/event_loop.py": "of locks, and of reads that verbs make without a loop",
     "base/journal_entry.py": "of the network service too, which imports nothing of `journal/`",
-    "base/output_directory.py": "used by verbs alone",
     "networkd/core.py": "of four classes, and imports what they change",
     "networkd/parts.py": "of the classes that share them, and imports two of them",
     "unit/parts.py": "the inputs of a unit, of `unit/translate.py` and of the sandbox",

@@ -1,16 +1,27 @@
-"""Concurrency in one event loop: gathered reads, a lock for each key, a thread, retries, child processes."""
+"""Concurrency in one event loop: gathered reads, a lock for each key, a thread, retries, child processes.
+
+And for a program that others wait for: a budget of time for calls that may hang, and work in several processes.
+"""
 
 import asyncio
 import math
+import os
+import time
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import asynccontextmanager, suppress
+from threading import Thread
 from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 P = ParamSpec("P")
 T = TypeVar("T")
+R = TypeVar("R")
+
+_QUICK_S = 0.05
+"""Seconds in which a file is read that does not hang, also on a machine with other load."""
 
 
 def begin(group: asyncio.TaskGroup, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T] | None":
@@ -121,3 +132,96 @@ async def reaped(process: Process) -> AsyncIterator[Process]:
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+class Budget:
+    """The time for which a program waits for what may hang.
+
+    Args:
+        budget_s: seconds, in all; a quick call is not counted.
+    """
+
+    def __init__(self, budget_s: float) -> None:
+        self.left_s = budget_s
+
+    def within(self, call: Callable[[], T], late: R) -> T | R:
+        """Return what a call returns in a thread; `late` if it has not returned when the budget is used up.
+
+        The thread ends with the process.
+
+        Raises:
+            Exception: of the call.
+        """
+        if self.left_s <= 0:
+            return late
+        outcome: Future[T] = Future()
+        begun = time.monotonic()
+        Thread(target=_settle, args=(outcome, call), daemon=True).start()
+        try:
+            return outcome.result(timeout=self.left_s)
+        except FutureTimeoutError:
+            return late
+        finally:
+            took = time.monotonic() - begun
+            self.left_s -= took if took > _QUICK_S else 0.0
+
+
+def _settle(outcome: "Future[T]", call: Callable[[], T]) -> None:
+    try:
+        outcome.set_result(call())
+    except BaseException as error:  # noqa: BLE001 - raised where the result is read
+        outcome.set_exception(error)
+
+
+def in_processes(work: Callable[[Sequence[T]], R], items: Sequence[T], least: int) -> list[R]:
+    """Call a function with the parts of a list at the same time, and return its results in order.
+
+    The first part is this process's own, each other one a forked child's: what the function changes in memory is lost
+    there. A part whose child cannot be forked, fails or is killed, is done here in the end. The caller has no threads.
+
+    Args:
+        work: returns what can be pickled; may be called again for what a child has done in part.
+        items: are split into as many parts as there are processors, in order.
+        least: items for which a process is worth its start.
+    """
+    import pickle  # imported here for startup time: other users of this module do without
+
+    count = max(1, min(len(os.sched_getaffinity(0)), len(items) // least))
+    size = max(1, -(-len(items) // count))
+    first, *others = [items[begin : begin + size] for begin in range(0, max(1, len(items)), size)]
+    children = [_started(lambda part=part: pickle.dumps(work(part))) for part in others]  # type: ignore[misc]
+    try:
+        results = [work(first)]
+    finally:
+        found = [_ended(*child) if child else None for child in children]
+    for part, content in zip(others, found, strict=True):
+        results.append(work(part) if content is None else pickle.loads(content))  # noqa: S301 - ours
+    return results
+
+
+def _started(work: Callable[[], bytes]) -> tuple[int, int] | None:
+    """Return a child's PID and the pipe with what the function returns; None: no process can be started."""
+    reads, writes = os.pipe()
+    try:
+        child = os.fork()
+    except OSError:  # EAGAIN, ENOMEM
+        os.close(reads)
+        os.close(writes)
+        return None
+    if child:
+        os.close(writes)
+        return child, reads
+    try:
+        with os.fdopen(writes, "wb") as pipe:
+            pipe.write(work())
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _ended(child: int, reads: int) -> bytes | None:
+    """Return what a child has written, once it has ended; None: it has not written all."""
+    with os.fdopen(reads, "rb") as pipe:
+        content = pipe.read()
+    _, status = os.waitpid(child, 0)
+    return None if status else content

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.locks import closing
-from solo5_systemd.base.procfs import MOUNTS
-from solo5_systemd.base.walk import OTHERS_MAY_WRITE, Step, walk
+from solo5_systemd.base.paths import MOUNTS, OTHERS_MAY_WRITE, Step, walk
 
 ROOT = 0
 TOP = ""

@@ -43,10 +43,9 @@ from solo5_systemd.declared.update_request import (
 )
 from solo5_systemd.network.model import EVERY_IPV6
 from solo5_systemd.settings.network import DEFAULT_NETWORK
-from solo5_systemd.task.assignments import unit_property
 from solo5_systemd.task.networks import host_endpoint
 from solo5_systemd.task.option_table import KEYS, SECTION, SETTINGS
-from solo5_systemd.task.settings import Parse, Values, stops_when_idle, texts, workload
+from solo5_systemd.task.settings import Parse, Values, stops_when_idle, texts, unit_property, workload
 from solo5_systemd.task.workload import Publish, Workload
 
 T = TypeVar("T")

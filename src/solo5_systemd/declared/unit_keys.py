@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from solo5_systemd.task.option_table import KEYS, SECTION
 from solo5_systemd.task.properties import SETTABLE
 from solo5_systemd.task.property_types import BOOLEAN
-from solo5_systemd.task.time_span import parse_time_span
+from solo5_systemd.task.quantities import parse_time_span
 
 Check = Callable[[str], object]
 """Checks a value that is not empty; raises ValueError with what was expected."""

@@ -9,7 +9,7 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName, is_task_name
 from solo5_systemd.network.model import PortRequest, Protocol, port_number
 from solo5_systemd.settings.records import Type, text
-from solo5_systemd.task.time_span import parse_time_span
+from solo5_systemd.task.quantities import parse_time_span
 
 if TYPE_CHECKING:  # a plugin of Nomad imports this at its launch, for `ReadyLine`
     from solo5_systemd.declared.declaration import Declaration

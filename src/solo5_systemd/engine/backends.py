@@ -213,7 +213,7 @@ def _reclaim_disk(uid: int, given: "GivenDisk") -> None:
 
 def _recorded_owner(uid: int, status: os.stat_result, filesystem: int) -> int | None:
     """Return who owned a file before the task that has it, by the records of the user that owns it."""
-    from solo5_systemd.base.procfs import identity
+    from solo5_systemd.base.paths import identity
     from solo5_systemd.users import given_disks
     from solo5_systemd.users.user_record import GivenDisk
 

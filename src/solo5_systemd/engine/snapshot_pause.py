@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.errors import HostError, Solo5Error, TakenError
 from solo5_systemd.base.locks import LockedError, closing, lock_directory, lock_file, try_lock
 from solo5_systemd.base.names import thaw_service
-from solo5_systemd.base.procfs import open_in_thread
+from solo5_systemd.base.paths import open_in_thread
 from solo5_systemd.unit.state import UnitState
 
 if TYPE_CHECKING:

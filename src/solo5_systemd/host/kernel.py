@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from solo5_systemd.base import procfs
+from solo5_systemd.base import paths
 from solo5_systemd.base.errors import DependencyError
 from solo5_systemd.host import other_filters
 from solo5_systemd.host.checks import Kernel
@@ -70,7 +70,7 @@ def _overtaken() -> Sequence[Overtaken]:
 
 def numa_nodes() -> Mapping[int, str]:
     """Return the processors of each NUMA node with processors, such as `0-3,8-11`."""
-    files = (procfs.SYS / "devices/system/node").glob("node*/cpulist")
+    files = (paths.SYS / "devices/system/node").glob("node*/cpulist")
     found = {int(file.parent.name.removeprefix("node")): file.read_text().strip() for file in files}
     return {number: processors for number, processors in sorted(found.items()) if processors}
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from solo5_systemd.base import procfs
+from solo5_systemd.base import paths
 from solo5_systemd.base.concurrency import reaped
 from solo5_systemd.base.errors import HostError, ImageError, NotFoundError
 from solo5_systemd.base.names import Target
@@ -87,9 +87,9 @@ class TenderPath:
         """Return those of `apparmor` and `selinux` that are enabled, by the files that systemd checks."""
         found = []
         with suppress(OSError):
-            if (procfs.SYS / "module/apparmor/parameters/enabled").read_bytes() == b"Y\n":
+            if (paths.SYS / "module/apparmor/parameters/enabled").read_bytes() == b"Y\n":
                 found.append("apparmor")
-        if (procfs.SYS / "fs/selinux/status").exists():
+        if (paths.SYS / "fs/selinux/status").exists():
             found.append("selinux")
         return found
 

@@ -21,7 +21,7 @@ from solo5_systemd.base.atomic_file import replace_file, sync_directory
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.base.locks import closing, lock_directory
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.base.procfs import identity
+from solo5_systemd.base.paths import identity
 from solo5_systemd.host_volume.request import IMAGE, CreateRequest, create_request, delete_request
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.storage.block_devices import check_unused

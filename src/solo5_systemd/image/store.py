@@ -31,7 +31,7 @@ from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed
 from solo5_systemd.base.copies import data_of, share
 from solo5_systemd.base.errors import HostError, ImageError, InvalidRequestError, Solo5Error, StoreFullError
 from solo5_systemd.base.locks import closing, is_locked, lock_file
-from solo5_systemd.base.procfs import open_in_thread, open_path
+from solo5_systemd.base.paths import open_in_thread, open_path
 from solo5_systemd.image.manifest import ImageFacts, Memo, StoredImage, is_sha256
 
 STORE = Path("/var/lib/solo5/images")

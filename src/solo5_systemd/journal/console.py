@@ -9,7 +9,7 @@ from solo5_systemd.base.declared_units import task_of
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.event_loop import off_the_loop, on_a_loop
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.base.procfs import open_in_thread
+from solo5_systemd.base.paths import open_in_thread
 from solo5_systemd.journal.journald import log_hung, open_stream
 from solo5_systemd.unit.state import UnitState
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName, journald_of
-from solo5_systemd.base.procfs import open_in_thread
+from solo5_systemd.base.paths import open_in_thread
 from solo5_systemd.journal.journald import open_stream
 from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.journal.sync import synchronize

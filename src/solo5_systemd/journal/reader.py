@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import journald_of
-from solo5_systemd.base.procfs import boot_id
+from solo5_systemd.base.paths import boot_id
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream, original_bytes
 from solo5_systemd.task.log_fields import FACILITY, STDERR_PRIORITY, STDOUT_PRIORITY
 

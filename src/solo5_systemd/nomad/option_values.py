@@ -16,7 +16,7 @@ from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Attr, Block, BlockAttrs, BlockMap, Object, Spec
 from solo5_systemd.settings.records import Type, entries
-from solo5_systemd.task.time_span import parse_time_span
+from solo5_systemd.task.quantities import parse_time_span
 
 CONFIG_MAX_BYTES = 1 << 20
 """Bytes of a configuration: half of Linux's limit for a command line. Decoding blocks the event loop."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.base.names import DeviceName, UnitKind, task_scope, task_service
-from solo5_systemd.base.procfs import boot_id, exists, mount_points
+from solo5_systemd.base.paths import boot_id, exists, mount_points
 from solo5_systemd.declared.update_request import ReadyLine
 from solo5_systemd.engine.task import Task
 from solo5_systemd.host.kernel import numa_nodes

@@ -16,7 +16,7 @@ from signal import Signals
 from solo5_systemd.base.concurrency import KeyedLocks, retry
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.base.procfs import boot_id
+from solo5_systemd.base.paths import boot_id
 from solo5_systemd.base.sanitize import name_for_unit
 from solo5_systemd.bus.peers import RETRY_INTERVAL_S
 from solo5_systemd.engine.task import Phase

@@ -34,6 +34,7 @@ from itertools import islice
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import replace_file
+from solo5_systemd.base.concurrency import Budget, in_processes
 from solo5_systemd.base.declared_units import DIRECTORY, REFUSED, SOURCES, is_ours
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, SettingsError, Solo5Error
 from solo5_systemd.base.names import (
@@ -45,8 +46,6 @@ from solo5_systemd.base.names import (
     prepare_service,
     template_of,
 )
-from solo5_systemd.base.processes import in_processes
-from solo5_systemd.base.time_budget import Budget
 from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.files import (
     check_free,

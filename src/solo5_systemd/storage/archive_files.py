@@ -25,7 +25,7 @@ from typing import NamedTuple
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
 from solo5_systemd.base.locks import closing
-from solo5_systemd.base.procfs import changers_in, open_path, way_of
+from solo5_systemd.base.paths import changers_in, open_path, way_of
 from solo5_systemd.base.sanitize import MAX_NAME, MAX_QUOTE, bounded
 from solo5_systemd.settings.records import record
 from solo5_systemd.storage.archive import DEPTH_MAX, ENTRIES_MAX, Entry, check_entry, size_of, tar_info

@@ -11,7 +11,7 @@ from pathlib import Path
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.mounts import mount_memory
-from solo5_systemd.base.procfs import (
+from solo5_systemd.base.paths import (
     existing,
     identity,
     is_exposed,

@@ -32,7 +32,7 @@ from pathlib import Path
 from solo5_systemd.base.errors import HostError, StartError
 from solo5_systemd.base.locks import closing, lock, lock_directory, try_lock
 from solo5_systemd.base.mounts import bind_mount, detach
-from solo5_systemd.base.procfs import identity, path_of
+from solo5_systemd.base.paths import identity, path_of
 from solo5_systemd.storage.block_devices import check_distinct
 from solo5_systemd.storage.locks import is_any_locked, name_of
 from solo5_systemd.storage.model import BoundDisks, Disk, StartDirectory

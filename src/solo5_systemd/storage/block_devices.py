@@ -21,10 +21,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from solo5_systemd.base import procfs
+from solo5_systemd.base import paths
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.locks import closing
-from solo5_systemd.base.procfs import identity
+from solo5_systemd.base.paths import identity
 from solo5_systemd.storage.io_limits import BlockDevice
 from solo5_systemd.storage.model import Disk
 
@@ -52,7 +52,7 @@ def devices_of(descriptor: int) -> tuple[BlockDevice, ...]:
 
 def directory_of(number: int) -> Path:
     """Return the directory of a block device in sysfs, by its device number."""
-    return procfs.SYS / f"dev/block/{os.major(number)}:{os.minor(number)}"
+    return paths.SYS / f"dev/block/{os.major(number)}:{os.minor(number)}"
 
 
 def chain(number: str) -> tuple[BlockDevice, ...]:
@@ -61,7 +61,7 @@ def chain(number: str) -> tuple[BlockDevice, ...]:
     Raises:
         OSError: there is no such device.
     """
-    directory = whole((procfs.SYS / "dev/block" / number).resolve(strict=True))
+    directory = whole((paths.SYS / "dev/block" / number).resolve(strict=True))
     found = [directory]
     while len(found) < _LAYERS_MAX:
         below = {whole(each.resolve()) for each in (directory / "slaves").glob("*")}
@@ -96,7 +96,7 @@ def btrfs_device(identifier: bytes) -> str | None:
     Raises:
         OSError: sysfs has no such device.
     """
-    devices = list((procfs.SYS / "fs/btrfs" / str(uuid.UUID(bytes=identifier)) / "devices").glob("*"))
+    devices = list((paths.SYS / "fs/btrfs" / str(uuid.UUID(bytes=identifier)) / "devices").glob("*"))
     return (devices[0] / "dev").read_text().strip() if len(devices) == 1 else None
 
 
@@ -149,7 +149,7 @@ def kernel_use(disk: Disk) -> tuple[str, str] | None:
     if disk.device is not None and _is_claimed(disk.path):
         return "mounted, or a part of another device", "`lsblk` shows what uses it."
     shared = {disk.identity, *overlapping(disk)}
-    for loop in (procfs.SYS / "block").glob("loop*/loop"):
+    for loop in (paths.SYS / "block").glob("loop*/loop"):
         directory = loop.parent.resolve()
         with suppress(OSError):  # detached meanwhile
             is_read_only = (directory / "ro").read_text().strip() == "1"
@@ -209,7 +209,7 @@ def _attached(directory: Path) -> Identity:
         OSError: it has none any more.
     """
     with suppress(FileNotFoundError):
-        with closing(os.open(procfs.DEV / directory.name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as descriptor:
+        with closing(os.open(paths.DEV / directory.name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as descriptor:
             info = bytearray(_LOOP_INFO_SIZE)
             fcntl.ioctl(descriptor, LOOP_GET_STATUS64, info)
         device, inode, number = _ATTACHED.unpack_from(info)

@@ -22,7 +22,7 @@ from pathlib import Path
 from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.base.event_loop import off_the_loop
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.base.procfs import identity, open_path
+from solo5_systemd.base.paths import identity, open_path
 from solo5_systemd.storage import locks
 from solo5_systemd.storage.block_devices import directory_of, kernel_use, overlapping, whole
 from solo5_systemd.storage.locks import disks_in, holders, identity_of, read_record, records_of_tasks

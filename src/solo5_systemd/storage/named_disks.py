@@ -15,7 +15,7 @@ from solo5_systemd.base.copies import Progress, copy_data, no_progress, receive_
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName, DiskName, disk_name
-from solo5_systemd.base.procfs import identity
+from solo5_systemd.base.paths import identity
 from solo5_systemd.storage.block_devices import check_unused
 from solo5_systemd.storage.locks import holders, lock, lock_shared
 from solo5_systemd.storage.model import NAMED_DISKS, SECTOR_SIZE, Backing, Disk

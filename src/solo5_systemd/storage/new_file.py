@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 from solo5_systemd.base.atomic_file import replace_file, sync_directory
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.locks import closing, try_lock
-from solo5_systemd.base.procfs import is_below, mount_point_of, open_path, path_of
+from solo5_systemd.base.paths import is_below, mount_point_of, open_path, path_of
 from solo5_systemd.storage.model import DiskRequest
 
 MOUNTS = Path("/var/lib/solo5/mounts")

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.locks import closing
-from solo5_systemd.base.procfs import ANYONE, ROOT, existing, identity, is_below, mount_points, path_of, way_of
+from solo5_systemd.base.paths import ANYONE, ROOT, existing, identity, is_below, mount_points, path_of, way_of
 from solo5_systemd.settings.solo5_toml import TASK_UIDS
 from solo5_systemd.storage.file_access import READ_WRITE, may_open
 from solo5_systemd.storage.locks import lock, taken

@@ -12,7 +12,7 @@ from solo5_systemd.base.atomic_file import open_unnamed
 from solo5_systemd.base.copies import can_share, copy_data, share
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.locks import closing
-from solo5_systemd.base.procfs import existing, identity
+from solo5_systemd.base.paths import existing, identity
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
 from solo5_systemd.storage.archive_files import write_archive
 from solo5_systemd.storage.bind_mounts import StartDirectories, reopen

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.locks import closing, lock_directory
-from solo5_systemd.base.procfs import existing, identity, is_below, mount_point_of
+from solo5_systemd.base.paths import existing, identity, is_below, mount_point_of
 from solo5_systemd.settings.node_limits import OPERATOR, Claim, Node, Resource, Space, Tenant, Totals, check_space
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.storage.model import NAMED_DISKS, SNAPSHOTS

@@ -18,7 +18,7 @@ from solo5_systemd.base.copies import Progress, can_share, copy_data, no_progres
 from solo5_systemd.base.errors import HostError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.base.locks import closing, is_locked, lock_directory
 from solo5_systemd.base.names import DiskName, SnapshotName, disk_name, snapshot_name
-from solo5_systemd.base.procfs import identity
+from solo5_systemd.base.paths import identity
 from solo5_systemd.storage.locks import disks_of, holders
 from solo5_systemd.storage.model import PRIVATE, SNAPSHOTS, Backing
 from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks, names_in, not_opened, regular_file, write_content

@@ -14,7 +14,7 @@ from typing import Any
 
 from solo5_systemd.base.names import SLICE
 from solo5_systemd.settings.rate import FACTORS
-from solo5_systemd.task.time_span import parse_time_span
+from solo5_systemd.task.quantities import SIZES, parse_time_span
 
 INFINITY = (1 << 64) - 1
 """systemd's value for "no limit" in an unsigned 64-bit property."""
@@ -43,7 +43,6 @@ class PropertyType:
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
-SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"([0-9]{1,20})([KMGT]?)(?:i?B)?", re.ASCII)
 
 

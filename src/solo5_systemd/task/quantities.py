@@ -1,4 +1,4 @@
-"""Parse quantities: sizes, processors, weights, whole numbers; and name what a parser was given in its errors.
+"""Parse sizes, time spans, processors, weights, whole numbers; and name what a parser was given in its errors.
 
 A parser of `task/` takes a value, and for errors what it is the value of, such as `--net` or `Network=`.
 """
@@ -9,20 +9,38 @@ from functools import wraps
 from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.task.property_types import SIZES
-from solo5_systemd.task.time_span import parse_time_span
 
 T = TypeVar("T")
 
 LARGEST_SIZE = (1 << 63) - 1
 """Bytes. systemd reads a property of 2^64-1 as "no limit"; half of that is beyond any machine."""
 
+SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"([0-9]{1,19})([KMGT]?)(?:I?B)?", re.ASCII | re.IGNORECASE)
 IDLE_MIN_S, IDLE_MAX_S = 5, 365 * 86400
 """The idle times that a task may have: below a few seconds it would sleep between the requests of one visit."""
 
 DECIMAL = r"[0-9]{1,6}(\.[0-9]{1,6})?"
 """A positive decimal number, for `re.ASCII`."""
+
+_UNITS = {
+    1: "usec us µs μs",
+    1000: "msec ms",
+    10**6: "seconds second sec s",
+    60 * 10**6: "minutes minute min m",
+    3600 * 10**6: "hours hour hr h",
+    86400 * 10**6: "days day d",
+    7 * 86400 * 10**6: "weeks week w",
+    2629800 * 10**6: "months month M",
+    31557600 * 10**6: "years year y",
+}
+"""Names of systemd.time(7) by microseconds."""
+
+_FACTORS = {"": 10**6, **{name: factor for factor, names in _UNITS.items() for name in names.split()}}
+_PART = re.compile(r"\s*([0-9]{1,15})(?:\.([0-9]{1,6}))?\s*([A-Za-zµμ]*)\s*")
+_TEXT_MAX = 100
+
+MAX_US = (1 << 63) - 1
 
 
 def named(parse: Callable[[str, str], T]) -> Callable[[str, str], T]:
@@ -114,3 +132,27 @@ def signal_number(text: str) -> int:
     numbers = {name.removeprefix("SIG"): int(number) for name, number in signal.Signals.__members__.items()}
     numbers |= {str(int(number)): int(number) for number in signal.valid_signals()}
     return numbers.get(text.strip().upper().removeprefix("SIG"), 0)
+
+
+def parse_time_span(text: str) -> int:
+    """Return the microseconds of `5min 20s`, `1h30m`, `90` or `1.5s` (systemd.time(7)).
+
+    A number without a unit is seconds, a fraction below 1 µs is cut off.
+
+    Raises:
+        ValueError: it is malformed; the message is what was expected.
+    """
+    expected = "a time span such as 30s, 5min or '1min 30s'"
+    if len(text) > _TEXT_MAX or not text.strip():
+        raise ValueError(expected)
+    total, at = 0, 0
+    while at < len(text):
+        part = _PART.match(text, at)
+        if not part or part[3] not in _FACTORS:
+            raise ValueError(expected)
+        fraction = int((part[2] or "0").ljust(6, "0"))
+        total += int(part[1]) * _FACTORS[part[3]] + fraction * _FACTORS[part[3]] // 10**6
+        at = part.end()
+    if total > MAX_US:
+        raise ValueError(expected)
+    return total

@@ -4,7 +4,7 @@ A language has `Values`: where the texts of a setting are, and how an error name
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -16,14 +16,14 @@ from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.settings.rate import UNLIMITED, rate
 from solo5_systemd.settings.resolver import Resolver, hostname, hosts, resolver
 from solo5_systemd.storage.model import DiskRequest
-from solo5_systemd.task.assignments import journal_label, log_field, unique, unit_property
 from solo5_systemd.task.disks import disk, disk_text, on_paths
-from solo5_systemd.task.log_fields import MAX_LABELS, label, labels
+from solo5_systemd.task.log_fields import FIELD_NAME, MAX_LABELS, label, labels
 from solo5_systemd.task.networks import host_endpoint, namespace_path, nic, nic_text, publish, publish_text
 from solo5_systemd.task.option_table import SETTINGS
 from solo5_systemd.task.placeholders import uses_hostname, uses_hosts, uses_search, uses_servers, verbatim
+from solo5_systemd.task.properties import parse_property
 from solo5_systemd.task.property_types import INFINITY, SIZE
-from solo5_systemd.task.quantities import cpu_weight, cpus, idle_time, size
+from solo5_systemd.task.quantities import cpu_weight, cpus, idle_time, named, size
 from solo5_systemd.task.workload import DEFAULT_MEMORY, Publish, Workload
 
 T = TypeVar("T")
@@ -146,6 +146,19 @@ def plain(text: str, what: str) -> str:  # noqa: ARG001 - one of `Parse`
     return text
 
 
+def unit_property(text: str, option: str) -> tuple[str, str]:
+    """Parse KEY=VALUE, a settable unit property (task/properties.py).
+
+    Raises:
+        InvalidRequestError: malformed, or not settable.
+    """
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidRequestError(f"{option} {text!r} has no value: expected KEY=VALUE, such as TasksMax=32.")
+    parse_property(key, value)
+    return key, value
+
+
 def _tender(text: str, what: str) -> Target:
     known = tuple(target.value for target in Target)
     if text not in known:
@@ -187,6 +200,23 @@ def _disks(values: Values) -> tuple[DiskRequest, ...]:
         return on_paths(disk(text, what), lambda path: values.path(path, what))
 
     return values.checked("Block", lambda: unique(values.each("Block", parse), lambda each: each.disk, "disk"))
+
+
+def unique(values: Iterable[T], key: Callable[[T], Hashable], what: str) -> tuple[T, ...]:
+    """Return the values if their keys are unique.
+
+    Args:
+        what: the noun for the key in the error.
+
+    Raises:
+        InvalidRequestError: two values have the same key.
+    """
+    seen: dict[Hashable, T] = {}
+    for value in values:
+        if key(value) in seen:
+            raise InvalidRequestError(f"{what} {key(value)} is given twice: expected once.")
+        seen[key(value)] = value
+    return tuple(seen.values())
 
 
 # -- limits of NICs ------------------------------------------------------------------------------------------------
@@ -297,3 +327,32 @@ def _is_label(name: str, value: str) -> bool:
     except Solo5Error:
         return False
     return True
+
+
+@named
+def log_field(text: str, option: str) -> tuple[str, str]:
+    """Parse KEY=VALUE, KEY in the form of systemd.journal-fields(7).
+
+    Raises:
+        InvalidRequestError: malformed, or a SOLO5_ field.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not FIELD_NAME.fullmatch(key) or key.startswith("SOLO5_") or not value.isprintable():
+        raise InvalidRequestError(
+            f"{option} {text!r} is not a journal field: expected KEY=VALUE, KEY of at most 64 uppercase letters, "
+            "digits and '_', starting with a letter and not with SOLO5_."
+        )
+    return key, value
+
+
+@named
+def journal_label(text: str, option: str) -> tuple[str, str]:
+    """Parse KEY=VALUE, as in a Nomad job's `labels`.
+
+    Raises:
+        InvalidRequestError: malformed, or KEY is a field of journald, Nomad or solo5-systemd.
+    """
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidRequestError(f"{option} {text!r} has no value: expected KEY=VALUE, such as TEAM=web.")
+    return label(key, value)

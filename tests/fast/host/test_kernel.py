@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.fakes.kernel import failing
 
-from solo5_systemd.base import procfs
+from solo5_systemd.base import paths
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.host import kernel
 from solo5_systemd.host.checks import Kernel
@@ -144,7 +144,7 @@ def test_kvm_is_usable_where_it_can_be_opened(tmp_path: Path, monkeypatch: pytes
 
 
 def test_numa_nodes_have_their_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(procfs, "SYS", tmp_path / "sys")
+    monkeypatch.setattr(paths, "SYS", tmp_path / "sys")
     assert numa_nodes() == {}
     for number, processors in ((10, "4-7"), (2, "0-3"), (3, "")):  # the last one has memory only
         node = tmp_path / f"sys/devices/system/node/node{number}"

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from solo5_systemd.base import procfs
+from solo5_systemd.base import paths
 from solo5_systemd.base.errors import HostError, ImageError, NotFoundError, SettingsError
 from solo5_systemd.base.names import Target
 from solo5_systemd.host import tenders
@@ -242,7 +242,7 @@ async def test_a_file_that_is_no_program_is_named(path: TenderPath, tmp_path: Pa
 async def test_security_modules_are_those_that_systemd_uses(
     tmp_path: Path, files: dict[str, str], enabled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(procfs, "SYS", tmp_path / "sys")
+    monkeypatch.setattr(paths, "SYS", tmp_path / "sys")
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text(text)

@@ -14,7 +14,7 @@ from tests.fast.storage.conftest import in_bytes
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, SettingsError, TakenError
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.base.procfs import identity
+from solo5_systemd.base.paths import identity
 from solo5_systemd.host_volume import plugin
 from solo5_systemd.host_volume.request import GRAIN, CreateRequest
 from solo5_systemd.settings.node_limits import Limits, Resource, Scope, Share, tenant

@@ -13,10 +13,10 @@ from threading import Event
 import pytest
 from tests.fast.image import elfbuilder as elf
 
+from solo5_systemd.base.concurrency import _QUICK_S
 from solo5_systemd.base.errors import HostError, ImageError, NotFoundError, SettingsError
 from solo5_systemd.base.locks import closing, lock_file
 from solo5_systemd.base.names import Target, TaskName
-from solo5_systemd.base.time_budget import _QUICK_S
 from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.pid1 import generator, kept_declarations
 from solo5_systemd.pid1.generator import Generator

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from solo5_systemd.base import procfs
+from solo5_systemd.base import paths
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.settings.node_limits import Limits
 from solo5_systemd.settings.solo5_toml import Settings
@@ -19,7 +19,7 @@ from solo5_systemd.storage.model import Disk
 
 def disk_of(path: Path, name: str = "storage", **more: Any) -> Disk:
     """The disk that a start finds in a file."""
-    return Disk(disk=DeviceName(name), path=str(path), identity=procfs.identity(path.stat()), **more)
+    return Disk(disk=DeviceName(name), path=str(path), identity=paths.identity(path.stat()), **more)
 
 
 class Sysfs:
@@ -46,8 +46,8 @@ class Sysfs:
 def sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sysfs:
     """A disk vda with the partitions vda2 and vda3."""
     found = Sysfs(tmp_path / "sys")
-    monkeypatch.setattr(procfs, "SYS", found.root)
-    monkeypatch.setattr(procfs, "DEV", found.root / "nodes")
+    monkeypatch.setattr(paths, "SYS", found.root)
+    monkeypatch.setattr(paths, "DEV", found.root / "nodes")
     found.device("vda", "254:0")
     found.device("vda2", "254:2", of="vda")
     found.device("vda3", "254:3", of="vda")
@@ -86,7 +86,7 @@ class Device:
         self.path = directory / "dev/sda"
         self.sys = directory / "sys"
         self.number = os.makedev(8, 0)
-        patch.setattr(procfs, "SYS", self.sys)
+        patch.setattr(paths, "SYS", self.sys)
         self.size = self.sys / "dev/block/8:0/size"
         self.path.parent.mkdir()
         self.path.touch()

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from tests.support.fakes.kernel import failing
 
-from solo5_systemd.base import procfs
+from solo5_systemd.base import paths
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.base.procfs import Way
+from solo5_systemd.base.paths import Way
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.storage import archive_files
 from solo5_systemd.storage.archive import Entry, archive_disk, member, size_of, tar_info
@@ -140,7 +140,7 @@ def test_a_root_that_became_a_link_is_not_followed(files: Path, tmp_path: Path) 
 def test_without_roots_no_link_is_followed_that_another_user_can_change(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(procfs, "_TRUSTED", {0, os.getuid()})
+    monkeypatch.setattr(paths, "_TRUSTED", {0, os.getuid()})
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     theirs.chmod(0o777)
@@ -157,7 +157,7 @@ def test_what_others_may_put_there_is_theirs_or_readable_for_all(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user could move a file there that only root can read."""
-    monkeypatch.setattr(procfs, "_TRUSTED", {0, os.getuid()})
+    monkeypatch.setattr(paths, "_TRUSTED", {0, os.getuid()})
     wanted = request(files)
     (files / "sub" / "key").chmod(0o600)
     assert len(scanned(wanted)) == 5

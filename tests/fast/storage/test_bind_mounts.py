@@ -10,10 +10,10 @@ import pytest
 from tests.fast.storage.conftest import disk_of
 from tests.support.fakes.kernel import failing
 
-from solo5_systemd.base import procfs
+from solo5_systemd.base import paths
 from solo5_systemd.base.errors import HostError, InvalidRequestError, StartError
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.base.procfs import is_exposed
+from solo5_systemd.base.paths import is_exposed
 from solo5_systemd.storage import bind_mounts
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.bind_mounts import StartDirectories, bind, check_bound, remove
@@ -189,7 +189,7 @@ def test_a_path_is_exposed_where_others_may_change_a_directory_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, expected: bool
 ) -> None:
     """The owner of this test's files stands for root; the directories above are sticky or root's."""
-    monkeypatch.setattr(procfs, "_TRUSTED", {0, os.getuid()})
+    monkeypatch.setattr(paths, "_TRUSTED", {0, os.getuid()})
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     (inner / "c").touch()

@@ -27,7 +27,7 @@ class Mounts:
         self.found: set[str] = set()
 
     def above(self, path: str) -> str:
-        """As `procfs.mount_point_of`."""
+        """As `paths.mount_point_of`."""
         return next((str(each) for each in (Path(path), *Path(path).parents) if str(each) in self.found), "")
 
 

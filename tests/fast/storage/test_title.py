@@ -13,7 +13,7 @@ from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.base.procfs import ANYONE, Way
+from solo5_systemd.base.paths import ANYONE, Way
 from solo5_systemd.storage import owner as module
 from solo5_systemd.storage.file_access import READ, READ_WRITE
 from solo5_systemd.storage.model import Disk, DiskRequest

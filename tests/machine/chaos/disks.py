@@ -14,7 +14,7 @@ from tests.machine.chaos.model import DISKS, PREFIX, SERVED, Guest, Task, disk_n
 from tests.machine.conftest import ok, systemctl
 from tests.machine.records import newest
 
-from solo5_systemd.base.procfs import identity
+from solo5_systemd.base.paths import identity
 from solo5_systemd.storage.locks import holders
 
 PLACE = Path("/var/lib/solo5/disks")

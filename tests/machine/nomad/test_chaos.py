@@ -15,7 +15,7 @@ from tests.machine.nomad.agent import WATCHFUL, Agent
 from tests.machine.records import can_share_blocks, records
 
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.base.procfs import identity
+from solo5_systemd.base.paths import identity
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk
 

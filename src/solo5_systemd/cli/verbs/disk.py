@@ -306,7 +306,7 @@ def _import(arguments: Namespace, context: CommandContext) -> int:
 
 def _check_source(path: str, source: int) -> None:
     """Check that no other user has led the path to a file that the user may not read."""
-    from solo5_systemd.base.procfs import ANYONE, path_of, way_of
+    from solo5_systemd.base.paths import ANYONE, path_of, way_of
 
     status, way = os.fstat(source), way_of(path)
     if stat.S_ISFIFO(status.st_mode):  # such as of a shell's <(command), which has no path
@@ -357,7 +357,7 @@ def _write_new(path: str, write: "Callable[[int], None]") -> None:
     """
     from pathlib import Path
 
-    from solo5_systemd.base.output_directory import open_directory, within
+    from solo5_systemd.base.paths import open_directory, within
     from solo5_systemd.storage.new_file import create_file
 
     file = Path(path)

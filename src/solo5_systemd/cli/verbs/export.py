@@ -78,7 +78,7 @@ def _declaration(task: "Task") -> str:
 
 def _check_paths(task: "RunningTask") -> None:
     """Refuse a disk whose path resolves to what a user other than root puts there: root gives it to the unit's user."""
-    from solo5_systemd.base.procfs import is_exposed
+    from solo5_systemd.base.paths import is_exposed
 
     for each in task.disks:
         if is_exposed(each["path"]):

@@ -26,7 +26,7 @@ def write_textfile(path: "Path", text: str) -> None:
     import os
 
     from solo5_systemd.base.atomic_file import replace_file
-    from solo5_systemd.base.output_directory import open_directory, within
+    from solo5_systemd.base.paths import open_directory, within
 
     directory = open_directory(path.parent)
     try:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tests.support.fakes.kernel import failing
 
-from solo5_systemd.base import procfs
+from solo5_systemd.base import paths
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
-from solo5_systemd.base.procfs import ANYONE, exists, open_in_thread, open_path, way_of
+from solo5_systemd.base.paths import ANYONE, exists, open_directory, open_in_thread, open_path, way_of, within
 
 
 def found(path: Path | str, *roots: Path | str) -> str:
@@ -110,7 +110,7 @@ def test_nothing_outside_of_the_roots_is_looked_at(root: Path, monkeypatch: pyte
     real = os.open
 
     def opened(path: str, flags: int, *, dir_fd: int | None = None) -> int:
-        touched.append(str(path) if dir_fd is None else f"{procfs.path_of(dir_fd).rstrip('/')}/{path}")
+        touched.append(str(path) if dir_fd is None else f"{paths.path_of(dir_fd).rstrip('/')}/{path}")
         assert flags & os.O_PATH
         return real(path, flags, dir_fd=dir_fd)
 
@@ -151,13 +151,13 @@ def test_a_file_system_that_fails_is_the_hosts(root: Path, monkeypatch: pytest.M
 
 
 def test_a_file_that_is_moved_out_meanwhile_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = procfs.path_of
+    real = paths.path_of
 
     def moved(descriptor: int) -> str:
         (root / "inside").rename(root.parent / "taken")
         return real(descriptor)
 
-    monkeypatch.setattr(procfs, "path_of", moved)
+    monkeypatch.setattr(paths, "path_of", moved)
     assert "cannot be used" in refusal(root / "inside", root)
 
 
@@ -183,12 +183,12 @@ async def test_failed_open_in_a_thread_is_the_callers_error(tmp_path: Path) -> N
 
 
 def test_the_mount_point_above_a_file_is_found(tmp_path: Path) -> None:
-    assert procfs.mount_point_of("/proc/sys/kernel/ostype") in procfs.mount_points()
-    assert procfs.mount_point_of("/proc/version") == "/proc"
-    assert procfs.mount_point_of("/proc") == "/proc"
-    assert procfs.mount_point_of("/") == ""
+    assert paths.mount_point_of("/proc/sys/kernel/ostype") in paths.mount_points()
+    assert paths.mount_point_of("/proc/version") == "/proc"
+    assert paths.mount_point_of("/proc") == "/proc"
+    assert paths.mount_point_of("/") == ""
     with pytest.raises(FileNotFoundError):
-        procfs.mount_point_of(str(tmp_path / "none"))
+        paths.mount_point_of(str(tmp_path / "none"))
 
 
 def test_mount_points_are_unescaped(tmp_path: Path) -> None:
@@ -197,16 +197,16 @@ def test_mount_points_are_unescaped(tmp_path: Path) -> None:
         "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw\n"
         "37 35 98:0 / /a\\040b\\134 rw - tmpfs tmpfs rw\n"
     )
-    assert procfs.mount_points(table) == {"/mnt2", "/a b\\"}
-    assert "/proc" in procfs.mount_points()
+    assert paths.mount_points(table) == {"/mnt2", "/a b\\"}
+    assert "/proc" in paths.mount_points()
     with pytest.raises(HostError, match="/proc cannot be read"):
-        procfs.mount_points(tmp_path / "absent")
+        paths.mount_points(tmp_path / "absent")
 
 
 @pytest.fixture
 def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The owner of this test's files stands for root."""
-    monkeypatch.setattr(procfs, "_TRUSTED", {0, os.getuid()})
+    monkeypatch.setattr(paths, "_TRUSTED", {0, os.getuid()})
 
 
 def of(path: Path) -> tuple[Path, set[int], set[int]] | None:
@@ -258,3 +258,33 @@ def test_in_a_sticky_directory_an_entry_is_its_owners_and_a_link_is_anyones(tmp_
         way = way_of(str(tmp_path / name))
         assert way
         assert (set(way.changers), way.is_shared) == (changers, is_shared)
+
+
+def test_what_is_written_stays_in_the_directory_that_was_opened(tmp_path: Path, trusted: None) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "victim").mkdir()
+    directory = open_directory(tmp_path / "out")
+    moved = (tmp_path / "out").rename(tmp_path / "moved")
+    (tmp_path / "out").symlink_to("victim")
+    within(directory, "file").write_text("x")
+    os.close(directory)
+    assert (moved / "file").read_text() == "x"
+    assert not list((tmp_path / "victim").iterdir())
+
+
+def test_a_link_that_another_user_can_change_is_not_followed(tmp_path: Path, trusted: None) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "theirs" / "out").symlink_to(tmp_path / "victim")
+    os.close(open_directory(tmp_path / "theirs" / "out"))
+    (tmp_path / "theirs").chmod(0o777)
+    with pytest.raises(InvalidRequestError, match="is behind a symbolic link that another user can change"):
+        open_directory(tmp_path / "theirs" / "out")
+    assert not list((tmp_path / "victim").iterdir())
+
+
+def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name, words in {"file": "Not a directory", "none": "No such file or directory"}.items():
+        with pytest.raises(HostError, match=f"cannot be used: {words}"):
+            open_directory(tmp_path / name)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from solo5_systemd.task.time_span import parse_time_span
+from solo5_systemd.task.quantities import parse_time_span
 
 S = 10**6
 

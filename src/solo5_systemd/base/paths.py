@@ -1,4 +1,9 @@
-"""Paths and file descriptors: open with O_PATH below given roots, and resolve by /proc/self/fd."""
+"""Paths and file descriptors: walk along a path, open with O_PATH below given roots, and find who may change the way.
+
+What a path resolves to may change at any moment. A walk opens one component after another with O_PATH, and follows the
+symbolic links itself: it has each directory open that it has looked at, so that the file at its end is the one to which
+these have led.
+"""
 
 import errno
 import os
@@ -9,14 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
 from solo5_systemd.base.locks import closing
-from solo5_systemd.base.walk import OTHERS_MAY_WRITE, Step, walk
 
 if TYPE_CHECKING:
     import asyncio
+
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 SYS, DEV = Path("/sys"), Path("/dev")
@@ -36,6 +41,13 @@ ROOT = 0
 _TRUSTED = {ROOT}
 ANYONE = -1
 """Stands for all users, in `Way.changers`."""
+
+_PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_LINKS = 40
+"""The kernel's limit, MAXSYMLINKS."""
+
+OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+"""Bits of a mode; with an ACL, those of the group are its mask."""
 
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES}
 
@@ -114,6 +126,78 @@ def _mount_id(path: str) -> str:
     with closing(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)) as descriptor:
         lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
     return next(line for line in lines if line.startswith("mnt_id:"))
+
+
+class Step(NamedTuple):
+    """A component of a path.
+
+    Attributes:
+        at: its path, absolute; of a link, that of the link itself.
+        above: of its directory; None: it is `/`.
+        is_last: no component follows, but for those of a link.
+    """
+
+    at: str
+    status: os.stat_result
+    above: os.stat_result | None
+    is_last: bool
+
+
+def walk(
+    path: str, visit: Callable[[Step], None] = lambda _: None, permits: Callable[[str], bool] = lambda _: True
+) -> tuple[int, str]:
+    """Open the file at the end of a path with O_PATH; an automount on the way is not mounted.
+
+    Args:
+        path: absolute, or relative to the current directory.
+        visit: is called with each component, `/` first; an exception of it ends the walk.
+        permits: returns whether a path may be accessed; if not, nothing is there.
+
+    Returns:
+        A file descriptor, which the caller closes, and the path without symbolic links.
+
+    Raises:
+        OSError: the file does not exist, is not permitted, or a component cannot be opened.
+    """
+    rest, links = _names(path if path.startswith("/") else f"{os.getcwd()}/{path}"), 0  # noqa: PTH109 - a text
+    opened: list[tuple[str, int, os.stat_result]] = []  # each directory from `/` on
+    try:
+        while rest:
+            name = rest.pop()
+            if name == "..":
+                os.close(opened.pop()[1]) if len(opened) > 1 else None
+                continue
+            if name == "/":
+                _close(opened)
+            above, place, directory = opened[-1] if opened else ("", None, None)
+            at = f"{above.rstrip('/')}/{name}" if above else name
+            if not permits(at):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), at)
+            entry = os.open(name, _PLACE, dir_fd=place)
+            status = os.fstat(entry)
+            opened.append((at, entry, status))
+            visit(Step(at, status, directory, is_last=not rest))
+            if stat.S_ISLNK(status.st_mode):
+                links += 1
+                if links > _MOST_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+                rest += _names(os.readlink("", dir_fd=entry))  # noqa: PTH115 - of a descriptor
+                os.close(opened.pop()[1])
+        at, entry, _ = opened.pop()
+        return entry, at
+    finally:
+        _close(opened)
+
+
+def _names(path: str) -> list[str]:
+    """Return the components of a path, the last one first; of an absolute one, `/` is the last."""
+    names = [name for name in reversed(path.split("/")) if name not in ("", ".")]
+    return [*names, "/"] if path.startswith("/") else names
+
+
+def _close(opened: list[tuple[str, int, os.stat_result]]) -> None:
+    while opened:
+        os.close(opened.pop()[1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,3 +349,42 @@ def _follow(path: str, roots: Sequence[str]) -> int:
 
 def _is_below(path: str, places: Sequence[str]) -> bool:
     return any(PurePath(path).is_relative_to(place) for place in places)
+
+
+def open_directory(directory: Path) -> int:
+    """Open a directory to create files in it, by a path on which no other user has put a link.
+
+    By such a link, root would write to any directory. A directory of another user without one has only what that user
+    may have there.
+
+    Returns:
+        A file descriptor, which the caller closes.
+
+    Raises:
+        InvalidRequestError: another user than root and the caller can change a link on the way.
+        HostError: it cannot be opened.
+    """
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise HostError(f"{str(directory)!r} cannot be used: {error.strerror}.") from error
+    try:
+        _check_links(directory, descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_links(directory: Path, descriptor: int) -> None:
+    way = way_of(str(directory))
+    if way is None or str(way.place) != path_of(descriptor) or way.of_links - {os.geteuid()}:
+        raise InvalidRequestError(
+            f"{str(directory)!r} is behind a symbolic link that another user can change: expected a path without it.",
+            "Name the directory itself.",
+        )
+
+
+def within(directory: int, name: str) -> Path:
+    """Return a path of a name in an open directory, which leads there wherever the directory is by now."""
+    return Path(f"/proc/self/fd/{directory}", name)
