@@ -4,7 +4,7 @@ import argparse
 import os
 from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from solo5_systemd import __version__
 from solo5_systemd.base.errors import InvalidRequestError
@@ -45,16 +45,6 @@ FOR_EACH_TASK = {"rm" if method == "remove" else method: method for method in _M
 
 _MODULES = {"rollback": "update", **dict.fromkeys(FOR_EACH_TASK, "each_task")}
 """The modules of verbs that have none of their name."""
-
-
-class Verb(Protocol):
-    """The interface of a verb's module."""
-
-    configure: Callable[["VerbParser"], None]
-    """Add the verb's options."""
-
-    execute: Callable[[argparse.Namespace, "CommandContext"], int]
-    """Run the verb and return the exit status."""
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -118,6 +108,9 @@ class Parser(argparse.ArgumentParser):
 class VerbParser(Parser):
     """The parser of one verb; its options are loaded on first use.
 
+    The verb's module has two functions: `configure` adds the options to this parser, and `execute` takes the parsed
+    arguments and a `CommandContext`, runs the verb, and returns the exit status.
+
     Attributes:
         rewrite: applied to the verb's arguments before they are parsed.
     """
@@ -132,7 +125,7 @@ class VerbParser(Parser):
         """Import the verb's module and call its `configure`; later calls have no effect."""
         if not self._loaded:
             self._loaded = True
-            module = cast("Verb", import_module(f"solo5_systemd.cli.verbs.{_MODULES.get(self.verb, self.verb)}"))
+            module = import_module(f"solo5_systemd.cli.verbs.{_MODULES.get(self.verb, self.verb)}")
             module.configure(self)
             self.set_defaults(execute=module.execute)
 

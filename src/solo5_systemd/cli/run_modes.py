@@ -56,11 +56,7 @@ async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *,
         screen.message(f"no console lines: {problem}")
     if remove:
         await engine.remove(task.name, force=False)
-    return _report_outcome(ended, screen)
-
-
-def _report_outcome(task: Task, screen: Screen) -> int:
-    outcome = task.outcome or Outcome(ending=Ending.UNKNOWN, sentence="ended with unknown status")
+    outcome = ended.outcome or Outcome(ending=Ending.UNKNOWN, sentence="ended with unknown status")
     # A tender that refuses an image writes the reason to the console itself.
     if not outcome.plain and outcome.ending is not Ending.TENDER_REFUSED:
         screen.message(f"{task.name}: {outcome.verdict}")
@@ -70,17 +66,15 @@ def _report_outcome(task: Task, screen: Screen) -> int:
 async def _forward_signals(
     received: "asyncio.Queue[signals.Signals]", engine: "Runtime", task: Task, group: asyncio.TaskGroup
 ) -> None:
-    signal = await received.get()
-    stopping = group.create_task(_stop(engine, task, FORWARDED_SIGNALS[signal]))
+    async def stop(signal: StopSignal) -> None:
+        with suppress(NoSuchTaskError):
+            await engine.stop(task.name, signal=signal)
+
+    stopping = group.create_task(stop(FORWARDED_SIGNALS[await received.get()]))
     await received.get()
     with suppress(InvalidRequestError, NoSuchTaskError):  # the first signal has ended it
         await engine.kill(task.name, signals.SIGKILL)
     await stopping
-
-
-async def _stop(engine: "Runtime", task: Task, signal: StopSignal) -> None:
-    with suppress(NoSuchTaskError):
-        await engine.stop(task.name, signal=signal)
 
 
 @contextmanager
@@ -140,19 +134,15 @@ def plain_value(value: object) -> object:
 
 
 def _plan_text(plan: "Plan") -> str:
-    sections = [
-        _section(plan.unit.name, [directive(each) for each in plan.unit.properties]),
-        _section("command line", [shlex.join(plan.argv)]),
-    ]
     reserved = plan.parts.reservation
-    sections.append(_section("leases", [f"{lease.nic} {lease_text(lease)}" for lease in reserved.leases]))
-    sections.append(_section("ports", [f"{line} ({each.nic})" for line, each in port_lines(reserved.ports)]))
-    sections.append(_section("nftables", plan.nft.splitlines()))
-    return "\n".join(section for section in sections if section)
-
-
-def _section(title: str, lines: list[str]) -> str:
-    return "".join(f"{line}\n" for line in (f"# {title}", *lines)) if lines else ""
+    sections = {
+        plan.unit.name: [directive(each) for each in plan.unit.properties],
+        "command line": [shlex.join(plan.argv)],
+        "leases": [f"{lease.nic} {lease_text(lease)}" for lease in reserved.leases],
+        "ports": [f"{line} ({each.nic})" for line, each in port_lines(reserved.ports)],
+        "nftables": plan.nft.splitlines(),
+    }
+    return "\n".join("\n".join((f"# {title}", *lines, "")) for title, lines in sections.items() if lines)
 
 
 def _plan_json(plan: "Plan") -> dict[str, object]:

@@ -73,7 +73,7 @@ def _inspect(arguments: Namespace, context: CommandContext) -> int:
         if arguments.json:
             context.screen.json([_details_json(network, tasks, repairs) for network in wanted])
         else:
-            context.screen.write("\n".join(fields(_fields(network, tasks, repairs)) for network in wanted))
+            context.screen.write("\n".join(fields([*_fields(network, tasks, repairs)]) for network in wanted))
         return 0
 
     return context.run(command)
@@ -85,7 +85,10 @@ def _repairs(arguments: Namespace, context: CommandContext) -> int:
         if arguments.json:
             context.screen.json([_repair_json(each) for each in repairs])
         else:
-            rows = [(moment(each.time), each.what, _repaired_tasks(each)) for each in repairs]
+            rows = []
+            for each in repairs:
+                others = [f"{each.others} others"] if each.others else []
+                rows.append((moment(each.time), each.what, ", ".join([*each.tasks, *others])))
             context.screen.write(table(REPAIR_HEADER, rows))
         return 0
 
@@ -114,57 +117,38 @@ def _row(network: "NetworkOverview") -> tuple[str, ...]:
 
 def _fields(
     network: "NetworkOverview", tasks: "Sequence[Task]", repairs: "Sequence[RecordedRepair]"
-) -> list[tuple[str, str]]:
+) -> "Iterator[tuple[str, str]]":
     from solo5_systemd.cli.task_output import port_lines
     from solo5_systemd.network.drops import DESCRIPTIONS
-
-    refused, fragments = (_sorted(network.dropped.by_guest(rule)) for rule in ("connections", "fragments"))
-    return [
-        ("Name", network.name),
-        *(_own_fields(network) if network.join is None else _joined_fields(network, network.join)),
-        ("Fragments", _yes(network.policy.fragments)),
-        *_reserved_fields(network),
-        *_limit_fields(network),
-        *_resolver_fields(network),
-        *(
-            ("Lease", f"{' '.join(map(str, lease.addresses)) or '-'} {lease.mac} {task}/{lease.nic}")
-            for task, lease in _leases(network, tasks)
-        ),
-        *(
-            ("Port", f"{line} {task.name}/{request.nic}")
-            for task in tasks
-            for line, request in port_lines([port for name, port in _ports(network, [task])])
-        ),
-        *(("Refused", f"{address} {count} packets over the connection limit") for address, count in refused),
-        *(("Dropped", f"{address} {count} fragments") for address, count in fragments),
-        *(
-            ("Drops", f"{rule} {count} ({DESCRIPTIONS[rule]})")
-            for rule, count in network.dropped.by_rule().items()
-            if count
-        ),
-        *(("Repair", f"{moment(each.time)} {each.what}") for each in _of_network(repairs, network, tasks)),
-    ]
-
-
-def _reserved_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
-    if network.policy.reserved_addresses:
-        yield "Reserved", ", ".join(map(str, network.policy.reserved_addresses))
-
-
-def _limit_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
     from solo5_systemd.settings.records import document
 
+    yield "Name", network.name
+    yield from _own_fields(network) if network.join is None else _joined_fields(network, network.join)
+    yield "Fragments", _yes(network.policy.fragments)
+    if network.policy.reserved_addresses:
+        yield "Reserved", ", ".join(map(str, network.policy.reserved_addresses))
     limits = document(network.policy)
     for key in ("egress", "rate", "routes"):
         if key in limits:
             yield key.capitalize(), " ".join(limits[key]) or "none"
-
-
-def _resolver_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
     if network.resolver.servers:
         yield "Name servers", ", ".join(map(str, network.resolver.servers))
     if network.resolver.search:
         yield "Search domains", ", ".join(network.resolver.search)
+    for name, lease in _leases(network, tasks):
+        yield "Lease", f"{' '.join(map(str, lease.addresses)) or '-'} {lease.mac} {name}/{lease.nic}"
+    for task in tasks:
+        for line, request in port_lines([port for _, port in _ports(network, [task])]):
+            yield "Port", f"{line} {task.name}/{request.nic}"
+    for address, count in _sorted(network.dropped.by_guest("connections")):
+        yield "Refused", f"{address} {count} packets over the connection limit"
+    for address, count in _sorted(network.dropped.by_guest("fragments")):
+        yield "Dropped", f"{address} {count} fragments"
+    for rule, count in network.dropped.by_rule().items():
+        if count:
+            yield "Drops", f"{rule} {count} ({DESCRIPTIONS[rule]})"
+    for each in _of_network(repairs, network, tasks):
+        yield "Repair", f"{moment(each.time)} {each.what}"
 
 
 def _sorted(counts: "Mapping[IpAddress, int]") -> "list[tuple[IpAddress, int]]":
@@ -201,7 +185,8 @@ def _joined_fields(network: "NetworkOverview", join: "Join") -> "Iterator[tuple[
     yield "Joins", f"{network.bridge} ({'exists' if network.up else 'missing'})"
     yield "VLAN", str(join.vlan or "of a new port")
     yield "Range", str(network.ipv4 or "-")
-    yield "Addresses", _source_of_addresses(network, join)
+    leased = f"leased from {join.pool}" if join.pool else "requested by each NIC"
+    yield "Addresses", leased if network.ipv4 else "by DHCP of the LAN, or none"
     yield "Gateway", str(network.gateway4 or "-")
     yield "MTU", str(network.mtu or "-")
     yield "Isolated", _yes(network.policy.isolated)
@@ -211,13 +196,6 @@ def _joined_fields(network: "NetworkOverview", join: "Join") -> "Iterator[tuple[
         yield "IPv6 prefix", str(network.ipv6)
         yield "IPv6 addresses", f"leased from {join.pool6 or network.ipv6}"
         yield "IPv6 gateway", str(network.gateway6 or "-")
-
-
-def _source_of_addresses(network: "NetworkOverview", join: "Join") -> str:
-    """Return a phrase about where the addresses of a joined network come from."""
-    if network.ipv4 is None:
-        return "by DHCP of the LAN, or none"
-    return f"leased from {join.pool}" if join.pool else "requested by each NIC"
 
 
 def _yes(value: bool) -> str:
@@ -241,10 +219,6 @@ def _of_network(
     """Return the repairs that concerned tasks which are on the network now, or that name it."""
     names = {task for task, _ in _leases(network, tasks)}
     return [each for each in repairs if names & {*each.tasks} or f"network {network.name} " in each.what]
-
-
-def _repaired_tasks(repair: "RecordedRepair") -> str:
-    return ", ".join((*repair.tasks, *((f"{repair.others} others",) if repair.others else ())))
 
 
 def _details_json(
@@ -280,10 +254,7 @@ def _json(network: "NetworkOverview") -> dict[str, object]:
         **plain(network.policy, complete=True),
     }
     if network.join is not None:
-        document |= {"join": True, "ipv6": network.join.ipv6}
-        document |= {"vlan": network.join.vlan} if network.join.vlan else {}
-        document |= {"pool": str(network.join.pool)} if network.join.pool else {}
-        document |= {"pool6": str(network.join.pool6)} if network.join.pool6 else {}
+        document |= {"join": True, "ipv6": False, **plain(network.join)}
     elif network.ipv6 is not None:
         document |= {"nat66": network.nat66, "ra": network.ra}
     document |= {"free": network.free} if network.has_pool else {}
