@@ -9,13 +9,12 @@ reject all of the file.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from solo5_systemd import __version__
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.cgroup.usage import Io, Pressure, Usage
+from solo5_systemd.cgroup.usage import Io, Usage
 from solo5_systemd.engine.task import Phase, Sample, Task
 from solo5_systemd.network.drops import OF_GUESTS, OF_TAPS, of_nics
 from solo5_systemd.network.endpoints import Endpoints
@@ -30,11 +29,8 @@ UNITS = ("bytes", "seconds", "ratio")
 """Suffixes of a metric's name that are its unit."""
 
 
-class Kind(StrEnum):
-    """The metric types in use; both formats have them."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
+Kind = Literal["counter", "gauge"]
+"""The metric types in use; both formats have them."""
 
 
 class Family(NamedTuple):
@@ -82,7 +78,7 @@ def _lines(family: Family) -> Iterator[str]:
 
 
 def _sample_name(family: Family) -> str:
-    return f"{family.name}_total" if family.kind is Kind.COUNTER else family.name
+    return f"{family.name}_total" if family.kind == "counter" else family.name
 
 
 @cache
@@ -104,21 +100,21 @@ def families(
     full: "Sequence[FullDiskChange]" = (),
 ) -> Iterator[Family]:
     """Yield the families of tasks that have not ended, of their resource usage, and of networks."""
-    yield _known("solo5_build_info", Kind.GAUGE, "Version of solo5-systemd; always 1.", [({"version": __version__}, 1)])
+    yield _known("solo5_build_info", "gauge", "Version of solo5-systemd; always 1.", [({"version": __version__}, 1)])
     yield from _task_families(tasks, endpoints)
     for name, kind, text, read in _SAMPLE_METRICS:
         found = (({"task": task, **labels}, value) for task, now in samples.items() for labels, value in read(now))
         yield _known(name, kind, text, found)
     yield _known(
         "solo5_task_disk_full",
-        Kind.GAUGE,
+        "gauge",
         "1 while no space is left in the file system of a disk that may need some; absent otherwise.",
         [({"task": each.task, "disk": each.disk.disk}, 1) for each in full],
     )
     own = [network for network in networks if not network.namespace]
     known = [network for network in own if network.ipv4 or network.without_ipv4 or network.join is not None]
     for name, text, value in _NETWORK_METRICS:
-        yield _known(name, Kind.GAUGE, text, [({"network": network.name}, value(network)) for network in known])
+        yield _known(name, "gauge", text, [({"network": network.name}, value(network)) for network in known])
     yield from _drop_families(endpoints, networks)
 
 
@@ -130,40 +126,26 @@ def _known(name: str, kind: Kind, text: str, values: Values) -> Family:
 def _task_families(tasks: Sequence[Task], endpoints: Mapping[TaskName, Endpoints]) -> Iterator[Family]:
     phases = Counter(task.phase for task in tasks)
     counted = [({"phase": phase.value}, phases[phase]) for phase in Phase if phase is not Phase.ENDED]
-    yield _known("solo5_tasks", Kind.GAUGE, "Number of tasks by phase.", counted)
+    yield _known("solo5_tasks", "gauge", "Number of tasks by phase.", counted)
     infos = [(_info_labels(task), 1) for task in tasks]
-    yield _known("solo5_task_info", Kind.GAUGE, "Labels of a task; always 1.", infos)
+    yield _known("solo5_task_info", "gauge", "Labels of a task; always 1.", infos)
     started = [({"task": task.name}, task.started / 1e6) for task in tasks if task.started]
-    yield _known("solo5_task_start_time_seconds", Kind.GAUGE, "Start time of the task since the epoch.", started)
+    yield _known("solo5_task_start_time_seconds", "gauge", "Start time of the task since the epoch.", started)
     nics = [labelled for task in tasks for labelled in _nic_labels(task.name, endpoints.get(task.name))]
-    yield _known("solo5_task_nic_info", Kind.GAUGE, "Labels of a NIC's lease; always 1.", nics)
+    yield _known("solo5_task_nic_info", "gauge", "Labels of a NIC's lease; always 1.", nics)
     known = {task.name for task in tasks}
     sleepers = [(name, each) for name, each in endpoints.items() if name in known or each.waits]
-    for name, kind, text, read in _SLEEP_METRICS:
-        yield _known(name, kind, text, [({"task": task}, read(each)) for task, each in sleepers])
 
+    def of_sleep(name: str, kind: Kind, text: str, read: Callable[[Endpoints], float]) -> Family:
+        return _known(name, kind, text, [({"task": task}, read(each)) for task, each in sleepers])
 
-_SLEEP_METRICS: Sequence[tuple[str, Kind, str, Callable[[Endpoints], float]]] = (
-    (
-        "solo5_task_asleep",
-        Kind.GAUGE,
-        "1 while the task sleeps, else 0.",
-        lambda each: int(each.asleep > 0 and not each.waits),
-    ),
-    (
-        "solo5_task_dormant",
-        Kind.GAUGE,
-        "1 while the task has no process and waits, else 0.",
-        lambda each: int(each.waits),
-    ),
-    ("solo5_task_wakes", Kind.COUNTER, "Wakes of the task.", lambda each: each.wakes),
-    (
-        "solo5_task_slept_seconds",
-        Kind.COUNTER,
-        "Time asleep or dormant, up to the last wake.",
-        lambda each: each.slept / 1e6,
-    ),
-)
+    text = "1 while the task sleeps, else 0."
+    yield of_sleep("solo5_task_asleep", "gauge", text, lambda each: int(each.asleep > 0 and not each.waits))
+    text = "1 while the task has no process and waits, else 0."
+    yield of_sleep("solo5_task_dormant", "gauge", text, lambda each: int(each.waits))
+    yield of_sleep("solo5_task_wakes", "counter", "Wakes of the task.", lambda each: each.wakes)
+    text = "Time asleep or dormant, up to the last wake."
+    yield of_sleep("solo5_task_slept_seconds", "counter", text, lambda each: each.slept / 1e6)
 
 
 def _info_labels(task: Task) -> Labels:
@@ -196,7 +178,7 @@ def _drop_families(endpoints: Mapping[TaskName, Endpoints], networks: Sequence[N
         for rule, count in rules.items()
     ]
     text = "Packets of a NIC dropped by a rule of the packet filter."
-    yield _known("solo5_task_network_filtered_packets", Kind.COUNTER, text, of_tasks)
+    yield _known("solo5_task_network_filtered_packets", "counter", text, of_tasks)
     of_networks = [
         ({"network": name, "rule": rule}, count)
         for name, dropped in counted.get("", {}).items()
@@ -204,7 +186,7 @@ def _drop_families(endpoints: Mapping[TaskName, Endpoints], networks: Sequence[N
         if rule not in (*OF_GUESTS, *OF_TAPS)
     ]
     text = "Packets from or to a network dropped by a rule of the packet filter."
-    yield _known("solo5_network_filtered_packets", Kind.COUNTER, text, of_networks)
+    yield _known("solo5_network_filtered_packets", "counter", text, of_networks)
 
 
 _NETWORK_METRICS: Sequence[tuple[str, str, Callable[[NetworkOverview], int | None]]] = (
@@ -215,11 +197,11 @@ _NETWORK_METRICS: Sequence[tuple[str, str, Callable[[NetworkOverview], int | Non
 
 
 def _gauge(name: str, text: str, read: Callable[[Usage], float | None]) -> "_Metric":
-    return name, Kind.GAUGE, text, lambda now: [({}, read(now.usage))]
+    return name, "gauge", text, lambda now: [({}, read(now.usage))]
 
 
 def _counter(name: str, text: str, read: Callable[[Usage], float | None]) -> "_Metric":
-    return name, Kind.COUNTER, text, lambda now: [({}, read(now.usage))]
+    return name, "counter", text, lambda now: [({}, read(now.usage))]
 
 
 def _by_disk(name: str, text: str, read: Callable[[Io], float | None]) -> "_Metric":
@@ -229,7 +211,7 @@ def _by_disk(name: str, text: str, read: Callable[[Io], float | None]) -> "_Metr
             for device, io in (now.usage.disks or {}).items()
         ]
 
-    return name, Kind.COUNTER, text, values
+    return name, "counter", text, values
 
 
 def _by_nic(way: Literal["receive", "transmit"], count: str, text: str) -> "_Metric":
@@ -237,19 +219,15 @@ def _by_nic(way: Literal["receive", "transmit"], count: str, text: str) -> "_Met
         counters = {nic: each.received if way == "receive" else each.sent for nic, each in now.nics.items()}
         return [({"nic": nic}, getattr(each, count)) for nic, each in counters.items()]
 
-    return f"solo5_task_network_{way}_{count}", Kind.COUNTER, text, values
+    return f"solo5_task_network_{way}_{count}", "counter", text, values
 
 
-def _by_resource(name: str, kind: str, text: str) -> "_Metric":
+def _by_resource(name: str, kind: Literal["some", "full"], text: str) -> "_Metric":
     def values(now: Sample) -> Values:
-        return [({"resource": resource}, _stalled(each, kind)) for resource, each in (now.usage.pressure or {}).items()]
+        stalls = {resource: getattr(each, kind) for resource, each in (now.usage.pressure or {}).items()}
+        return [({"resource": resource}, _seconds(stall and stall.total)) for resource, stall in stalls.items()]
 
-    return name, Kind.COUNTER, text, values
-
-
-def _stalled(pressure: Pressure, kind: str) -> float | None:
-    stall = pressure.some if kind == "some" else pressure.full
-    return _seconds(stall.total) if stall else None
+    return name, "counter", text, values
 
 
 def _seconds(microseconds: int | None) -> float | None:
@@ -264,7 +242,7 @@ def _modes(now: Sample) -> Values:
 _Metric = tuple[str, Kind, str, Callable[[Sample], Values]]
 
 _SAMPLE_METRICS: Sequence[_Metric] = (
-    ("solo5_task_cpu_seconds", Kind.COUNTER, "CPU time of guest and tender.", _modes),
+    ("solo5_task_cpu_seconds", "counter", "CPU time of guest and tender.", _modes),
     _counter("solo5_task_cpu_periods", "Elapsed periods of the CPU quota.", lambda u: u.cpu.periods),
     _counter("solo5_task_cpu_throttled_periods", "Throttled periods.", lambda u: u.cpu.throttled_periods),
     _counter("solo5_task_cpu_throttled_seconds", "Throttled time.", lambda u: _seconds(u.cpu.throttled)),

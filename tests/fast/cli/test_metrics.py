@@ -18,7 +18,7 @@ from tests.support.fakes.tasks import NETWORK, endpoints, running
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import NetworkName, TaskName
-from solo5_systemd.cli.metric_families import Family, Kind, families, openmetrics, prometheus
+from solo5_systemd.cli.metric_families import Family, families, openmetrics, prometheus
 from solo5_systemd.cli.verbs.metrics import write_textfile
 from solo5_systemd.settings.network import Join
 
@@ -168,7 +168,7 @@ def test_a_failed_write_is_an_error_and_leaves_no_file(tmp_path: Path, monkeypat
 
 def test_help_and_labels_are_escaped_for_each_format() -> None:
     odd = 'a "b" \\ c\nd'
-    family = Family(name="x", kind=Kind.GAUGE, help=odd, values=[({"label": f"{odd}\udcff", "empty": ""}, 1)])
+    family = Family(name="x", kind="gauge", help=odd, values=[({"label": f"{odd}\udcff", "empty": ""}, 1)])
     new, old = parsed(openmetrics([family]))["x"], parsed_file(prometheus([family]))["x"]
     assert (new.documentation, old.documentation) == (odd, odd)
     assert new.samples[0].labels == old.samples[0].labels == {"label": f"{odd}?"}
@@ -179,7 +179,7 @@ def test_every_metric_is_documented() -> None:
     web = running(networked=True)
     assert web.reservation is not None
     names = {
-        f"{family.name}_total" if family.kind is Kind.COUNTER else family.name
+        f"{family.name}_total" if family.kind == "counter" else family.name
         for family in families([web], {WEB: endpoints(web.reservation)}, {WEB: FULL}, [NETWORK])
     }
     assert [name for name in sorted(names) if f"`{name}`" not in documented] == []
