@@ -156,7 +156,11 @@ def task_fields(task: Task, now: int, details: Details = NO_DETAILS) -> Iterator
         yield "CGroup", task.state.control_group
     if task.state.log_namespace:
         yield "Journal", f"namespace {task.state.log_namespace}"
-    yield from _name_service(task)
+    if task.hostname:
+        yield "Hostname", task.hostname
+    for name, values in (("Name servers", task.name_servers), ("Search domains", task.search), ("Hosts", task.hosts)):
+        if values:
+            yield name, ", ".join(values)
     if task.network_namespace:
         yield "Network", f"namespace {task.network_namespace}"
     for disk in details.disks:
@@ -195,17 +199,6 @@ def _disk_io(disk: Mapping[str, Any]) -> str:
     return f"{on}{limits}{', ' if parts else ''}{', '.join(parts)}{full}"
 
 
-def _name_service(task: Task) -> Iterator[tuple[str, str]]:
-    if task.hostname:
-        yield "Hostname", task.hostname
-    if task.name_servers:
-        yield "Name servers", ", ".join(task.name_servers)
-    if task.search:
-        yield "Search domains", ", ".join(task.search)
-    if task.hosts:
-        yield "Hosts", ", ".join(task.hosts)
-
-
 def _outcome_fields(outcome: "Outcome") -> Iterator[tuple[str, str]]:
     yield "Outcome", outcome.sentence
     if not outcome.clean:
@@ -226,6 +219,7 @@ def lease_text(lease: "Lease") -> str:
 
 def task_json(task: Task, details: Details = NO_DETAILS) -> dict[str, object]:
     """Return a task as a JSON object; unknown values are absent."""
+    held = task.reservation
     document: dict[str, object] = {
         "name": task.name,
         "phase": "dormant" if task.dormant else task.phase.value,
@@ -247,22 +241,19 @@ def task_json(task: Task, details: Details = NO_DETAILS) -> dict[str, object]:
         "dns": list(task.name_servers),
         "dns_search": list(task.search),
         "hosts": list(task.hosts),
+        "idle_s": held.idle_s if held else 0,
+        "awake_because": details.awake if held else "",
+        "idle_action": "stop" if held and held.idle_stops else "",
+        "outcome": outcome_json(task.outcome) if task.outcome else {},
+        "disks": [dict(disk) for disk in details.disks],
+        "network_problems": [*details.problems],
     }
-    if task.reservation is not None:
-        document["idle_s"] = task.reservation.idle_s
-        document["awake_because"] = details.awake
-        document["idle_action"] = "stop" if task.reservation.idle_stops else ""
-    known = {key: value for key, value in document.items() if value}
-    if task.outcome is not None:
-        known["outcome"] = outcome_json(task.outcome)
-    if details.disks:
-        known["disks"] = [dict(disk) for disk in details.disks]
-    if details.problems:
-        known["network_problems"] = [*details.problems]
-    known |= reservation_json(task.reservation)
+    known = {key: value for key, value in document.items() if value} | reservation_json(held)
     if details.drops:
         known["drops"] = {nic: dict(rules) for nic, rules in details.drops.items()}
-    return known | {"log_fields": _user_fields(task)}
+    # Those of --label, --log-field and Nomad.
+    own = {key: value for key, value in task.state.log_fields.items() if not key.startswith("SOLO5_")}
+    return known | {"log_fields": own}
 
 
 def waiting_json(record: "LeaseRecord") -> dict[str, object]:
@@ -270,11 +261,6 @@ def waiting_json(record: "LeaseRecord") -> dict[str, object]:
     held = record.reservation
     known = {"name": held.task, "phase": "dormant", "dormant_since": moment(record.asleep), "idle_s": held.idle_s}
     return known | reservation_json(held)
-
-
-def _user_fields(task: Task) -> dict[str, str]:
-    """Return the journal fields of --label, --log-field and Nomad: all without the prefix SOLO5_."""
-    return {key: value for key, value in task.state.log_fields.items() if not key.startswith("SOLO5_")}
 
 
 def outcome_json(outcome: "Outcome") -> dict[str, object]:

@@ -131,7 +131,8 @@ def _broken(name: str, value: str, advice: str) -> Fact:
     return Fact(name=name, value=value, verdict=Verdict.BROKEN, advice=advice)
 
 
-def _limited(name: str, value: str, advice: str) -> Fact:
+def limited(name: str, value: str, advice: str) -> Fact:
+    """Return a fact of a host that is usable with limits."""
     return Fact(name=name, value=value, verdict=Verdict.LIMITED, advice=advice)
 
 
@@ -190,7 +191,7 @@ def cgroups(host: Host) -> Fact:
         return Fact(name="cgroups", value="version 2")
     value = "version 1" if host.controllers is None else f"version 2 without {', '.join(lacking)}"
     advice = "Limits of tasks do not hold: boot with systemd.unified_cgroup_hierarchy=1 and without cgroup_disable=."
-    return _limited("cgroups", value, advice)
+    return limited("cgroups", value, advice)
 
 
 def _tenders(host: Host) -> Iterator[Fact]:
@@ -206,13 +207,13 @@ def _tenders(host: Host) -> Iterator[Fact]:
             f"Install Solo5 (opam install solo5), and put {name} of ABI {SUPPORTED_ABI[target]} into one of "
             f"{', '.join(host.tender_paths)}."
         )
-        yield _limited(name, value, advice) if usable else _broken(name, value, advice)
+        yield limited(name, value, advice) if usable else _broken(name, value, advice)
     if host.launcher:
         yield Fact(name="solo5-confine", value="installed")
     else:
         value = "not installed: a tender that its guest has taken over has all requests (ioctl) of its disks and taps"
         advice = "Install solo5-confine (Debian). Tasks that run get its filter with their next start."
-        yield _limited("solo5-confine", value, advice)
+        yield limited("solo5-confine", value, advice)
 
 
 def _usable(name: str, tender: Tender) -> Fact:
@@ -221,16 +222,16 @@ def _usable(name: str, tender: Tender) -> Fact:
         return Fact(name=name, value=value)
     value += f"; its tasks can read all of {', '.join(tender.loads)}: {tender.loads_because}"
     advice = "Use a tender as Solo5 builds it, linked statically or with libraries in the system's directories."
-    return _limited(name, value, advice)
+    return limited(name, value, advice)
 
 
 def _devices(host: Host) -> Iterator[Fact]:
     for node, problem in host.devices.items():
         if problem:
-            yield _limited(node, "cannot be used", problem)
+            yield limited(node, "cannot be used", problem)
         elif node == KVM and not host.virtualization:
             advice = "Emulated KVM: hvt guests that use floating point may fail. Prefer spt images."
-            yield _limited(node, "without svm or vmx", advice)
+            yield limited(node, "without svm or vmx", advice)
         else:
             yield Fact(name=node, value="usable")
 
@@ -238,7 +239,7 @@ def _devices(host: Host) -> Iterator[Fact]:
 def _store(host: Host) -> Fact:
     name = "image store"
     if host.store is None:
-        return _limited(name, "not created yet", "The first start creates it, and so does systemd-tmpfiles --create.")
+        return limited(name, "not created yet", "The first start creates it, and so does systemd-tmpfiles --create.")
     directory, free, reserve = host.store
     value = f"{directory}, {free >> 20} MiB free"
     if free < STORE_FREE:
@@ -248,7 +249,7 @@ def _store(host: Host) -> Fact:
             f"New images, private copies and disks of jobs are refused, since {reserve >> 20} MiB stay free. Free some "
             "space; the operator sets limits.reserve_mb in solo5.toml(5)."
         )
-        return _limited(name, value, advice)
+        return limited(name, value, advice)
     return Fact(name=name, value=value)
 
 
@@ -258,7 +259,7 @@ def _journal(host: Host) -> Fact:
         advice = f"See: systemctl status {unit}; or leave out log_namespace, see solo5.toml(5)."
         return _broken("journal", f"no namespace {host.log_namespace}: {host.namespace_problem}", advice)
     if host.console_problem:
-        return _limited("journal", "no consoles", host.console_problem)
+        return limited("journal", "no consoles", host.console_problem)
     kept = "kept over a reboot" if host.persistent_journal else "lost with a reboot"
     where = f"; consoles in namespace {host.log_namespace}" if host.log_namespace else ""
     return Fact(name="journal", value=f"{kept}{where}")
@@ -300,31 +301,31 @@ def _kernel(kernel: Kernel) -> Iterator[Fact]:
     if kernel.missing_modules:
         yield modules(kernel)
     if kernel.lacks_log:
-        yield _limited("sleep", "nfnetlink_log missing", f"No task sleeps: {remedy_of_modules(NFNETLINK_LOG)}")
+        yield limited("sleep", "nfnetlink_log missing", f"No task sleeps: {remedy_of_modules(NFNETLINK_LOG)}")
     for name, tables, command in (
         ("forwarding", kernel.forwarding_tables, AS_ROUTER),
         ("forwarding of IPv6", kernel.forwarding_tables6, AS_ROUTER6),
     ):
         if tables:
             value = f"dropped between other links, for which there is table {', '.join(tables)}"
-            yield _limited(name, value, f"Have this host forward for other programs, too: {command}")
+            yield limited(name, value, f"Have this host forward for other programs, too: {command}")
     for each in kernel.overtaken:
         value = f"{each.route} takes packets for guests of {each.inside}"
-        yield _limited("routes", value, f"While the network is in use, this gives them back: {each.remedy}")
+        yield limited("routes", value, f"While the network is in use, this gives them back: {each.remedy}")
     if kernel.run_free is not None and kernel.run_free < RUN_FREE:
         yield _broken("/run", f"{kernel.run_free >> 10} KiB free", "Free some space: leases are kept there.")
 
 
 def _setting(name: str, value: int | None, advice: str, is_bad: Callable[[int], bool]) -> Fact:
     if value is None:
-        return _limited(name, "unknown", "The setting cannot be read.")
-    return _limited(name, str(value), advice) if is_bad(value) else Fact(name=name, value=str(value))
+        return limited(name, "unknown", "The setting cannot be read.")
+    return limited(name, str(value), advice) if is_bad(value) else Fact(name=name, value=str(value))
 
 
 def modules(kernel: Kernel) -> Fact:
     """Return the fact about missing modules of the kernel."""
     missing = kernel.missing_modules or ()
-    return _limited(
+    return limited(
         "kernel modules", f"{', '.join(missing)} missing", f"Tasks get no network: {remedy_of_modules(*missing)}"
     )
 
@@ -334,11 +335,11 @@ def _firewall(kernel: Kernel) -> Fact:
         advice = "Networks need nftables; only root can check it."
         if kernel.missing_modules is not None:
             advice = f"Tasks get no network: {remedy_of_modules(NF_TABLES)}"
-        return _limited("nftables", "unavailable", advice)
+        return limited("nftables", "unavailable", advice)
     if problem := filter_problem(kernel):
         among = " or among themselves" if kernel.br_netfilter else ""
         advice = f"Tasks reach nothing beyond this host{among}, until these are accepted: {filter_remedy(kernel)}"
-        return _limited("nftables", problem, advice)
+        return limited("nftables", problem, advice)
     return Fact(name="nftables", value="usable")
 
 

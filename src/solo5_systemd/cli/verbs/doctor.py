@@ -13,13 +13,13 @@ from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import table
 from solo5_systemd.cli.screen import Screen
-from solo5_systemd.engine.orphans import Orphan
-from solo5_systemd.host.checks import Fact, Host, Verdict, facts
+from solo5_systemd.host.checks import Fact, Host, Verdict, facts, limited
 from solo5_systemd.host.probe import probe
 from solo5_systemd.settings.files import ETC, read_settings
 
 if TYPE_CHECKING:
     from solo5_systemd.declared.declaration import Declaration
+    from solo5_systemd.engine.orphans import Orphan
     from solo5_systemd.engine.runtime import Runtime
 
 HEADER = ("FACT", "VERDICT", "VALUE")
@@ -70,14 +70,12 @@ def _declarations(good: "list[Declaration]") -> Iterator[Fact]:
     )
     from solo5_systemd.declared.template import is_template, parse_template
 
-    refused = 0
-    templates = 0
-    names: tuple[str, ...] = ()
+    refused = templates = 0
     try:
         names = declarations(ETC)
         served = read_settings(ETC).served
     except Solo5Error as error:
-        yield Fact(name="declarations", value="check failed", verdict=Verdict.LIMITED, advice=str(error))
+        yield limited("declarations", "check failed", str(error))
         return
     generated, units = of_generators(), unit_files()
     for name in names:
@@ -93,10 +91,9 @@ def _declarations(good: "list[Declaration]") -> Iterator[Fact]:
                 good.append(parse_declaration(name, sources, host=host_names(), served=served))
         except Solo5Error as error:
             refused += 1
-            yield Fact(name="declaration", value=name, verdict=Verdict.LIMITED, advice=str(error))
+            yield limited("declaration", name, str(error))
     for sentence in conflicts(good):
-        what, _, _ = sentence.partition(" is in ")
-        yield Fact(name="declarations", value=what, verdict=Verdict.LIMITED, advice=sentence)
+        yield limited("declarations", sentence.partition(" is in ")[0], sentence)
     if not refused:
         yield Fact(name="declarations", value=f"{len(good) + templates or 'none'}")
 
@@ -112,13 +109,12 @@ def _starts(declared: "Sequence[Declaration]", context: CommandContext) -> Itera
             try:
                 await engine.starter.check_declared(each.workload)
             except Solo5Error as error:
-                value = f"{each.workload.name} could not start now"
-                found.append(Fact(name="declaration", value=value, verdict=Verdict.LIMITED, advice=str(error)))
+                found.append(limited("declaration", f"{each.workload.name} could not start now", str(error)))
             socket = f"{each.workload.name}.socket"
             if each.workload.idle_stops and await engine.backends.units.active_state(socket) is ActiveState.FAILED:
                 value = f"{each.workload.name} is not started for packets"
                 advice = f"{socket} has failed: see `systemctl status {socket}`, then: systemctl restart {socket}"
-                found.append(Fact(name="declaration", value=value, verdict=Verdict.LIMITED, advice=advice))
+                found.append(limited("declaration", value, advice))
         return 0
 
     if declared and context.root:
@@ -139,16 +135,13 @@ def _orphans(context: CommandContext) -> Iterator[Fact]:
         context.run(command, needs_root=False)
     except Solo5Error as error:
         # Not BROKEN: what the engine lacks is a fact of its own.
-        yield Fact(name="orphans", value="check failed", verdict=Verdict.LIMITED, advice=str(error))
+        yield limited("orphans", "check failed", str(error))
         return
-    yield from map(_orphan, found)
+    for each in found:
+        advice = f"{each.reason[:1].upper()}{each.reason[1:]}. Remove it: solo5ctl gc"
+        yield limited("orphan", f"{each.kind} {each.subject}", advice)
     if not found:
         yield Fact(name="orphans", value="none")
-
-
-def _orphan(orphan: Orphan) -> Fact:
-    advice = f"{orphan.reason[:1].upper()}{orphan.reason[1:]}. Remove it: solo5ctl gc"
-    return Fact(name="orphan", value=f"{orphan.kind} {orphan.subject}", verdict=Verdict.LIMITED, advice=advice)
 
 
 def _text(found: Sequence[Fact], screen: Screen) -> str:

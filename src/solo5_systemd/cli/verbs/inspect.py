@@ -26,7 +26,11 @@ def _with_changes(name: "TaskName", disks: "Disks", identities: "set[tuple[int, 
         return disks
     from solo5_systemd.storage.disk_state import change_of  # imported here for startup time
 
-    old = _outdated(name, disks)
+    old: Mapping[str, bool] = {}
+    if any(disk.get("backing") == "archive" for disk in disks):
+        from solo5_systemd.storage.archive_files import outdated
+
+        old = outdated(name)
     shown = []
     for disk in disks:
         change = change_of(disk, identities)
@@ -35,14 +39,6 @@ def _with_changes(name: "TaskName", disks: "Disks", identities: "set[tuple[int, 
             known["size"] = int(size)
         shown.append({**disk, **known, **({"outdated": old[disk["disk"]]} if disk.get("disk") in old else {})})
     return shown
-
-
-def _outdated(name: "TaskName", disks: "Disks") -> "Mapping[str, bool]":
-    if not any(disk.get("backing") == "archive" for disk in disks):
-        return {}
-    from solo5_systemd.storage.archive_files import outdated
-
-    return outdated(name)
 
 
 async def _disks(engine: "Queries", context: CommandContext, names: "Sequence[TaskName]") -> "Mapping[TaskName, Disks]":
