@@ -30,7 +30,7 @@ from solo5_systemd.cgroup import cgroupfs
 from solo5_systemd.cgroup.cgroupfs import CgroupFs
 from solo5_systemd.goplugin.rpc import service_handler
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.service import DriverService
+from solo5_systemd.nomad.service import DriverPlugin
 from solo5_systemd.nomad.stats import StatsStreams, Ticker
 from solo5_systemd.nomad.tasks import TaskEntry
 from solo5_systemd.unit.state import ActiveState, UnitState
@@ -64,15 +64,12 @@ class Session:
     """As much of session, engine and backends as statistics need."""
 
     def __init__(self, root: Path) -> None:
-        self.backends = self
+        self.engine = self.backends = self
         cgroupfs.MOUNT = root
         self.usages = CgroupFs()
 
-    async def engine(self) -> "Session":
-        return self
 
-
-class Streams(DriverService):
+class Streams(DriverPlugin):
     def __init__(self, what: str, root: Path) -> None:
         self._what = what
         self._statistics = StatsStreams(cast("EngineSession", Session(root)))

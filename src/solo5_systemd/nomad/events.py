@@ -5,24 +5,18 @@ and opens a new one after a restart.
 """
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from solo5_systemd.base.concurrency import retry
-from solo5_systemd.base.errors import Solo5Error
-from solo5_systemd.base.names import TaskName
 from solo5_systemd.base.sanitize import bounded
-from solo5_systemd.bus.peers import WATCH_INTERVAL_S
 from solo5_systemd.engine.task import StartCallbacks
 from solo5_systemd.network.model import Lease
 from solo5_systemd.nomad import event_messages
-from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.event_messages import TaskEvent, summary
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task_options import Rule, check_manifest
@@ -234,53 +228,3 @@ class StartEvents(StartCallbacks):
     def publish(self, event: TaskEvent) -> None:
         """Publish an event of the task."""
         self._events.publish(self._task, event)
-
-
-_log = logging.getLogger(__name__)
-
-
-class ServiceSignals:
-    """The subscriptions to the signals of both services, from `subscribe` until the plugin ends.
-
-    Args:
-        publish: a callback for an event of the task of this name; it ignores the tasks of others.
-    """
-
-    def __init__(
-        self, session: EngineSession, publish: Callable[[TaskName, TaskEvent], None], background: asyncio.TaskGroup
-    ) -> None:
-        self._session = session
-        self._publish = publish
-        self._background = background
-        self._subscribed = False
-
-    def subscribe(self) -> None:
-        """Start both subscriptions. Idempotent."""
-        if not self._subscribed:
-            self._subscribed = True
-            self._background.create_task(_keep_subscribed("solo5-networkd", self._publish_repairs))
-            self._background.create_task(_keep_subscribed("solo5-networkd", self._publish_sleep))
-            self._background.create_task(_keep_subscribed("solo5-relay", self._publish_dropped_lines))
-
-    async def _publish_repairs(self) -> None:
-        async with aclosing(self._session.engine.backends.networks.repairs()) as repairs:
-            async for repair in repairs:
-                for name in repair.tasks:
-                    self._publish(name, event_messages.network_repaired(repair.what))
-
-    async def _publish_sleep(self) -> None:
-        async with aclosing(self._session.engine.backends.networks.sleep_changes()) as changes:
-            async for change in changes:
-                self._publish(change.task, event_messages.sleep_changed(change))
-
-    async def _publish_dropped_lines(self) -> None:
-        async with aclosing(self._session.engine.backends.relay.gaps()) as gaps:
-            async for gap in gaps:
-                self._publish(gap.task, event_messages.lines_dropped(gap.lines))
-
-
-async def _keep_subscribed(service: str, listen: Callable[[], Awaitable[None]]) -> None:
-    def log(error: Solo5Error) -> None:
-        _log.warning("lost D-Bus signal subscription to %s, retrying in %.0f s: %s", service, WATCH_INTERVAL_S, error)
-
-    await retry(listen, Solo5Error, interval_s=WATCH_INTERVAL_S, on_failure=log)

@@ -22,7 +22,7 @@ HANDLE_VERSION = 1
 """The version of TaskHandle. Nomad takes zero for a handle from before 0.9."""
 
 
-def capabilities() -> wire.DriverCapabilities:
+def capabilities(config: PluginConfig) -> wire.DriverCapabilities:
     """Return the driver's capabilities. Nomad itself refuses a job that needs others.
 
     File system isolation is NONE, so that `NOMAD_TASK_DIR` and the like are host paths, as `unikernel` and `source`
@@ -36,6 +36,7 @@ def capabilities() -> wire.DriverCapabilities:
         network_isolation_modes=[wire.NetworkIsolationSpec.HOST, wire.NetworkIsolationSpec.GROUP],
         must_create_network=False,
         mount_configs=wire.DriverCapabilities.ANY_MOUNTS,
+        disable_log_collection=config.disable_log_collection,
     )
 
 
@@ -76,7 +77,7 @@ def disabled(reason: str) -> Fingerprint:
     return Fingerprint(attributes={}, health=UNDETECTED, description=reason)
 
 
-def fingerprint(host: Host, settings: Settings, config: PluginConfig, version: str) -> Fingerprint:
+def fingerprint_of(host: Host, settings: Settings, config: PluginConfig, version: str) -> Fingerprint:
     """Return the fingerprint of a probed host. A broken fact, as of `solo5ctl doctor`, makes it unhealthy."""
     broken = [fact for fact in (*facts(host), *_broken_for_scheduler(host, config)) if fact.verdict is Verdict.BROKEN]
     return Fingerprint(

@@ -1,16 +1,20 @@
-"""The driver's background work: garbage collection, forgotten tasks, full disks, and the CPU set of shared cores."""
+"""The driver's background work: garbage collection, forgotten tasks, full disks, shared cores, D-Bus signals."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from functools import partial
 from pathlib import PurePosixPath
 
+from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.bus.peers import WATCH_INTERVAL_S
 from solo5_systemd.engine.orphans import Kind
 from solo5_systemd.engine.task import Phase
+from solo5_systemd.nomad import event_messages
 from solo5_systemd.nomad.engine import EngineSession
-from solo5_systemd.nomad.event_messages import full_disk
 from solo5_systemd.nomad.forgotten_tasks import ForgottenTask, forgotten_tasks
 from solo5_systemd.nomad.plugin_config import ForgottenTasksConfig, PluginConfig
 from solo5_systemd.nomad.tasks import TaskRegistry
@@ -31,56 +35,102 @@ _log = logging.getLogger(__name__)
 
 
 class Housekeeping:
-    """The driver's background loops. Each starts once."""
+    """The driver's background loops, and its subscriptions to the signals of both services. Each starts once.
+
+    Args:
+        config: returns the plugin configuration, which each iteration reads again.
+        serving: returns whether an agent is connected.
+    """
 
     def __init__(
-        self, session: EngineSession, tasks: TaskRegistry, serving: Callable[[], bool], background: asyncio.TaskGroup
+        self,
+        session: EngineSession,
+        tasks: TaskRegistry,
+        config: Callable[[], PluginConfig],
+        serving: Callable[[], bool],
+        background: asyncio.TaskGroup,
     ) -> None:
-        self._serving = serving
         self._session = session
         self._tasks = tasks
+        self._config = config
+        self._serving = serving
+        self._background = background
+        self._begun: set[str] = set()
         self.shared_cores = SharedCores(session)
         self._forgotten = ForgottenTasks(session, tasks)
-        self._background = background
-        self._started = False
-        self._done: set[str] = set()
 
-    def start(self, config: Callable[[], PluginConfig]) -> None:
-        """Write the configured networks, and start the loops, which read the configuration again in each iteration."""
+    def start(self) -> None:
+        """Write the configured networks, and start the loops."""
         try:
-            write_networks(NETWORKS, config().network)
+            write_networks(NETWORKS, self._config().network)
         except Solo5Error as error:
             _log.error("networks of plugin.solo5.config not written to %s: %s", NETWORKS, error)
-        if not self._started:
-            self._started = True
-            cores, space = self.shared_cores.apply, self._publish_full_disks
-            self._background.create_task(_repeated(CPUSET_INTERVAL_S, "update of the shared CPU set", cores))
-            self._background.create_task(_repeated(SPACE_INTERVAL_S, "look at the free space of disks", space))
-            self._background.create_task(self._collect_garbage(config))
-            self._background.create_task(self._stop_forgotten(config))
+        self._repeat("update of the shared CPU set", CPUSET_INTERVAL_S, self.shared_cores.apply)
+        self._repeat("look at the free space of disks", SPACE_INTERVAL_S, self._publish_full_disks)
+        self._once("collection of garbage", self._collect_garbage)
+        self._once("stop of forgotten tasks", self._stop_forgotten)
+
+    def subscribe(self) -> None:
+        """Start the subscriptions to the signals of both services, which are events of tasks."""
+        self._subscribe("solo5-networkd", self._publish_repairs)
+        self._subscribe("solo5-networkd", self._publish_sleep)
+        self._subscribe("solo5-relay", self._publish_dropped_lines)
 
     def remove_stale_mounts(self) -> None:
-        """Remove, once, the bind mounts of starts that an earlier driver did not finish."""
-        self._do_once("removal of stale bind mounts", self._remove_mounts)
+        """Remove the bind mounts of starts that an earlier driver did not finish."""
+        self._once("removal of stale bind mounts", self._remove_mounts)
 
     def reclaim_disks(self) -> None:
-        """Take back, once, the disks of users without a task: after a boot, PID 1 may allocate such a user again."""
-        self._do_once("reclaim of given disks", self._reclaim_disks)
+        """Take back the disks of users without a task: after a boot, PID 1 may allocate such a user again."""
+        self._once("reclaim of given disks", self._reclaim_disks)
 
-    def _do_once(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        if what not in self._done:
-            self._done.add(what)
+    def _once(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        if what not in self._begun:
+            self._begun.add(what)
             self._background.create_task(_logged(what, work()))
+
+    def _repeat(self, what: str, interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
+        async def repeated() -> None:
+            while True:
+                await asyncio.sleep(interval_s)
+                await _logged(what, work())
+
+        self._once(what, repeated)
+
+    def _subscribe(self, service: str, listen: Callable[[], Awaitable[None]]) -> None:
+        def log(error: Solo5Error) -> None:
+            _log.warning(
+                "lost D-Bus signal subscription to %s, retrying in %.0f s: %s", service, WATCH_INTERVAL_S, error
+            )
+
+        retried = partial(retry, listen, Solo5Error, interval_s=WATCH_INTERVAL_S, on_failure=log)
+        self._once(f"subscription to {service} ({listen.__name__})", retried)
+
+    async def _publish_repairs(self) -> None:
+        async with aclosing(self._session.engine.backends.networks.repairs()) as repairs:
+            async for repair in repairs:
+                for name in repair.tasks:
+                    self._tasks.publish(name, event_messages.network_repaired(repair.what))
+
+    async def _publish_sleep(self) -> None:
+        async with aclosing(self._session.engine.backends.networks.sleep_changes()) as changes:
+            async for change in changes:
+                self._tasks.publish(change.task, event_messages.sleep_changed(change))
+
+    async def _publish_dropped_lines(self) -> None:
+        async with aclosing(self._session.engine.backends.relay.gaps()) as gaps:
+            async for gap in gaps:
+                self._tasks.publish(gap.task, event_messages.lines_dropped(gap.lines))
 
     async def _publish_full_disks(self) -> None:
         for change in await self._session.engine.backends.disk_space.changes():
-            event = full_disk(change)
+            event = event_messages.full_disk(change)
             _log.log(logging.WARNING if change.full else logging.INFO, "task %s: %s", change.task, event.message)
             self._tasks.publish(TaskName(change.task), event)
 
-    async def _collect_garbage(self, config: Callable[[], PluginConfig]) -> None:
+    async def _collect_garbage(self) -> None:
         while True:
-            gc = config().gc
+            gc = self._config().gc
             await asyncio.sleep(gc.interval)
             if gc.enabled:
                 await _logged("gc of images", self._collect_images(gc.image_age))
@@ -90,9 +140,9 @@ class Housekeeping:
             if gc.enabled and not gc.tasks:
                 await _logged("gc of retained tasks", remove_orphaned(self._session))
 
-    async def _stop_forgotten(self, config: Callable[[], PluginConfig]) -> None:
+    async def _stop_forgotten(self) -> None:
         while True:
-            gc = config().gc
+            gc = self._config().gc
             await asyncio.sleep(gc.dangling_tasks.period)
             if not self._serving():
                 # Without its agent a plugin has no record of the tasks that another plugin has started since.
@@ -124,12 +174,6 @@ class Housekeeping:
         removed = await self._session.engine.gc.images(min_age=age)
         if removed:
             _log.info("removed %d stored images, unused for %.0f s", len(removed), age)
-
-
-async def _repeated(interval_s: float, what: str, work: Callable[[], Awaitable[None]]) -> None:
-    while True:
-        await asyncio.sleep(interval_s)
-        await _logged(what, work())
 
 
 async def _logged(what: str, work: Awaitable[None]) -> None:

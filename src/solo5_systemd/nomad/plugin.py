@@ -10,9 +10,8 @@ from ctypes import CDLL
 from solo5_systemd import __version__
 from solo5_systemd.goplugin.rpc import service_handler
 from solo5_systemd.goplugin.server import Handshake, serve
-from solo5_systemd.nomad.driver import Driver
 from solo5_systemd.nomad.proto import base_pb2, driver_pb2
-from solo5_systemd.nomad.service import BasePlugin, DriverService, to_failure
+from solo5_systemd.nomad.service import DriverPlugin, to_failure
 
 HANDSHAKE = Handshake(
     cookie="NOMAD_PLUGIN_MAGIC_COOKIE",
@@ -55,13 +54,10 @@ async def _main() -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "files"))
     async with asyncio.TaskGroup() as background:
         # The exception makes the group cancel its tasks, for which it would wait otherwise.
-        sys.exit(await _serve(Driver(__version__, background)))
+        sys.exit(await _serve(DriverPlugin(__version__, background)))
 
 
-async def _serve(driver: Driver) -> int:
-    base, drivers = (file.DESCRIPTOR.services_by_name for file in (base_pb2, driver_pb2))
-    handlers = [
-        service_handler(base["BasePlugin"], BasePlugin(driver, __version__), to_failure),
-        service_handler(drivers["Driver"], DriverService(driver), to_failure),
-    ]
-    return await serve(HANDSHAKE, handlers, closing=driver.session.close)
+async def _serve(plugin: DriverPlugin) -> int:
+    services = (base_pb2.DESCRIPTOR.services_by_name["BasePlugin"], driver_pb2.DESCRIPTOR.services_by_name["Driver"])
+    handlers = [service_handler(each, plugin, to_failure) for each in services]
+    return await serve(HANDSHAKE, handlers, closing=plugin.session.close)

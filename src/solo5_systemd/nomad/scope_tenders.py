@@ -66,9 +66,14 @@ class Child:
 
 @dataclass(frozen=True, kw_only=True)
 class ScopeChildren:
-    """The child processes, by task."""
+    """The child processes, by task.
+
+    Attributes:
+        stop_requested: tasks whose stop was requested: systemd has no such record of a child's scope.
+    """
 
     children: dict[TaskName, Child] = field(default_factory=dict)
+    stop_requested: set[TaskName] = field(default_factory=set)
 
     async def start(self, engine: "Runtime", workload: Workload, progress: StartCallbacks) -> Task:
         """Start a child in a scope of its own, and let it execute the tender.
@@ -88,8 +93,9 @@ class ScopeChildren:
         return None if child is None else await child.wait()
 
     def forget(self, name: TaskName) -> None:
-        """Drop the child of a removed task."""
+        """Drop the records of a removed task."""
         self.children.pop(name, None)
+        self.stop_requested.discard(name)
 
 
 class _WaitingChild:

@@ -1,27 +1,54 @@
-"""Nomad's two gRPC services, method by method, as calls of the driver.
+"""The driver plugin: Nomad's two gRPC services, method by method, and the plugin's state behind them.
 
 Names and semantics are those of Nomad's plugins/base and plugins/drivers. Sub-messages that look optional are always
 set, since the agent dereferences them unchecked.
 """
 
-from collections.abc import AsyncIterator
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, suppress
+from dataclasses import replace
 
 import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, StartError, TakenError
+from solo5_systemd.base.errors import (
+    DependencyError,
+    HostError,
+    InvalidRequestError,
+    SettingsError,
+    Solo5Error,
+    StartError,
+    TakenError,
+)
 from solo5_systemd.goplugin.rpc import Failure
-from solo5_systemd.nomad import fingerprint
-from solo5_systemd.nomad.driver import Driver
+from solo5_systemd.nomad.engine import EngineSession
+from solo5_systemd.nomad.events import EventStream
+from solo5_systemd.nomad.fingerprint import (
+    API_VERSION,
+    HANDLE_VERSION,
+    HEALTHY,
+    NAME,
+    Fingerprint,
+    capabilities,
+    disabled,
+    failed,
+    fingerprint_of,
+    response,
+)
 from solo5_systemd.nomad.handle import encode
-from solo5_systemd.nomad.plugin_config import PLUGIN
+from solo5_systemd.nomad.housekeeping import Housekeeping
+from solo5_systemd.nomad.plugin_config import PLUGIN, REMOVE_NOTHING, PluginConfig, plugin_config
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.recoverable_error_pb2 import RecoverableError
 from solo5_systemd.nomad.stats import StatsStreams
+from solo5_systemd.nomad.stats_messages import mhz_per_core
 from solo5_systemd.nomad.task_options import TASK
-from solo5_systemd.nomad.tasks import TaskEntry
+from solo5_systemd.nomad.tasks import TaskEntry, TaskRegistry
 from solo5_systemd.nomad.wait import exit_error, exit_result
+from solo5_systemd.task.properties import release_of
 
 NO_SHELL = (
     "a unikernel has no shell and no processes: nothing can be executed in it. Its console is in `nomad alloc logs`."
@@ -30,21 +57,41 @@ NO_SHELL = (
 CANNOT_EXECUTE = 126
 """A shell's exit status for a command that cannot be executed."""
 
+_log = logging.getLogger(__name__)
 
-class BasePlugin:
-    """The service hashicorp.nomad.plugins.base.proto.BasePlugin."""
 
-    def __init__(self, driver: Driver, version: str) -> None:
-        self._driver = driver
+class DriverPlugin:
+    """The services hashicorp.nomad.plugins.base.proto.BasePlugin and hashicorp.nomad.plugins.drivers.proto.Driver.
+
+    Attributes:
+        config: the plugin configuration; the defaults until Nomad has sent it.
+    """
+
+    def __init__(self, version: str, background: asyncio.TaskGroup) -> None:
+        self.config = PluginConfig()
+        self.session = EngineSession()
+        self.events = EventStream()
+        self.tasks = TaskRegistry(self.session, self.events, background)
         self._version = version
+        self._packed_config = b""
+        self._config_error = ""
+        self._mhz_per_core = 0.0
+        self._refresh = asyncio.Event()
+        self._listeners = 0
+        self._stats = StatsStreams(self.session)
+        self._housekeeping = Housekeeping(
+            self.session, self.tasks, lambda: self.config, lambda: self._listeners > 0, background
+        )
+
+    # --- the plugin ------------------------------------------------------------------------------------------------
 
     async def plugin_info(self, _: base.PluginInfoRequest) -> base.PluginInfoResponse:
         """Return name, version and type of the plugin."""
         return base.PluginInfoResponse(
             type=base.DRIVER,
-            plugin_api_versions=[fingerprint.API_VERSION],
+            plugin_api_versions=[API_VERSION],
             plugin_version=self._version,
-            name=fingerprint.NAME,
+            name=NAME,
         )
 
     async def config_schema(self, _: base.ConfigSchemaRequest) -> base.ConfigSchemaResponse:
@@ -57,17 +104,19 @@ class BasePlugin:
         A wrong configuration is not an error of this call, which would keep the agent from starting. Instead the
         driver is undetected, with the reason in its fingerprint.
         """
-        topology = request.nomad_config.driver.Topology if request.HasField("nomad_config") else None
-        self._driver.configure(request.msgpack_config, topology)
+        if request.HasField("nomad_config"):
+            self._mhz_per_core = mhz_per_core(request.nomad_config.driver.Topology)
+        self._packed_config = request.msgpack_config
+        self._decode_config()
+        self._refresh.set()
         return base.SetConfigResponse()
 
-
-class DriverService:
-    """The service hashicorp.nomad.plugins.drivers.proto.Driver."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._stats = StatsStreams(driver.session)
+    def _decode_config(self) -> None:
+        try:
+            self.config, self._config_error = plugin_config(self._packed_config), ""
+        except (SettingsError, DependencyError) as error:
+            self.config, self._config_error = REMOVE_NOTHING, str(error)
+        self.session.configure(self.config)
 
     async def init(self, _: wire.InitRequest) -> wire.InitResponse:
         """Do nothing."""
@@ -83,19 +132,59 @@ class DriverService:
 
     async def capabilities(self, _: wire.CapabilitiesRequest) -> wire.CapabilitiesResponse:
         """Return the driver's capabilities."""
-        capabilities = fingerprint.capabilities()
-        capabilities.disable_log_collection = self._driver.config.disable_log_collection
-        return wire.CapabilitiesResponse(capabilities=capabilities)
+        return wire.CapabilitiesResponse(capabilities=capabilities(self.config))
 
-    def fingerprint(self, _: wire.FingerprintRequest) -> AsyncIterator[wire.FingerprintResponse]:
-        """Stream fingerprints."""
-        return self._driver.fingerprints()
+    async def fingerprint(self, _: wire.FingerprintRequest) -> AsyncGenerator[wire.FingerprintResponse, None]:
+        """Stream fingerprints, and start the background work.
+
+        In every Nomad since 1.8 this is the first RPC to a plugin that the agent keeps. The agent keeps the stream open
+        as long as it uses this plugin.
+        """
+        self._housekeeping.start()
+        self._listeners += 1
+        try:
+            async with aclosing(fingerprints(self._fingerprint, self._refresh)) as responses:
+                async for each in responses:
+                    yield each
+        finally:
+            self._listeners -= 1
+
+    async def _fingerprint(self) -> Fingerprint:
+        if self._config_error:
+            self._decode_config()  # msgpack, which was missing, may be installed now
+        if self._config_error:
+            return disabled(self._config_error)
+        if not self.config.enabled:
+            return disabled("disabled: plugin.solo5.config.enabled is false")
+        try:
+            return await self._probe_host()
+        except Solo5Error as error:
+            return failed(str(error), self._version)
+        except Exception:  # noqa: BLE001 - if the stream ended, Nomad would drop the driver from the node
+            _log.exception("fingerprint failed")
+            return failed("solo5: internal error; the agent's log has the details", self._version)
+
+    async def _probe_host(self) -> Fingerprint:
+        from solo5_systemd.host.probe import probe
+        from solo5_systemd.journal.console_storage import storage_problem
+
+        settings = self.session.settings()
+        engine = self.session.engine
+        host = await probe(settings=settings, systemd=release_of(await engine.backends.units.version()))
+        if not host.namespace_problem:
+            host = replace(host, console_problem=await storage_problem(host.log_namespace))
+        self._housekeeping.reclaim_disks()
+        return fingerprint_of(host, settings, self.config, self._version)
 
     # --- the life of a task ----------------------------------------------------------------------------------------
 
     async def start_task(self, request: wire.StartTaskRequest) -> wire.StartTaskResponse:
         """Start a task, and return its handle and its guest's address."""
-        entry = await self._driver.start(request.task)
+        if self._config_error:
+            raise SettingsError(self._config_error)
+        self._housekeeping.subscribe()
+        await self._housekeeping.shared_cores.confine(request.task.resources.linux_resources.cpuset_cgroup)
+        entry = await self.tasks.start(request.task, self.config)
         response = wire.StartTaskResponse(handle=_handle(request.task, entry))
         if entry.network is not None:
             response.network_override.CopyFrom(entry.network)
@@ -103,36 +192,40 @@ class DriverService:
 
     async def recover_task(self, request: wire.RecoverTaskRequest) -> wire.RecoverTaskResponse:
         """Recover a task by its handle."""
-        await self._driver.recover(request.handle)
+        # The task runs already, so no other failure may prevent this: everything else happens in the background.
+        self._housekeeping.subscribe()
+        self._housekeeping.remove_stale_mounts()
+        self._housekeeping.shared_cores.note(request.handle.config.resources.linux_resources.cpuset_cgroup)
+        await self.tasks.recover(request.handle)
         return wire.RecoverTaskResponse()
 
     async def wait_task(self, request: wire.WaitTaskRequest) -> wire.WaitTaskResponse:
         """Wait for a task's end, and return its exit result."""
-        end = await self._driver.tasks.wait(request.task_id)
+        end = await self.tasks.wait(request.task_id)
         return wire.WaitTaskResponse(result=exit_result(end.outcome), err=exit_error(end.outcome))
 
     async def stop_task(self, request: wire.StopTaskRequest) -> wire.StopTaskResponse:
         """Stop a task within the request's timeout."""
         timeout_s = request.timeout.ToNanoseconds() / 1e9
-        await self._driver.tasks.stop(request.task_id, request.signal, timeout_s)
+        await self.tasks.stop(request.task_id, request.signal, timeout_s)
         return wire.StopTaskResponse()
 
     async def destroy_task(self, request: wire.DestroyTaskRequest) -> wire.DestroyTaskResponse:
         """Remove a task."""
-        keep = not self._driver.config.gc.tasks
-        await self._driver.tasks.destroy(request.task_id, force=request.force, keep=keep)
+        keep = not self.config.gc.tasks
+        await self.tasks.destroy(request.task_id, force=request.force, keep=keep)
         return wire.DestroyTaskResponse()
 
     async def signal_task(self, request: wire.SignalTaskRequest) -> wire.SignalTaskResponse:
         """Send a signal to a task."""
-        await self._driver.tasks.signal(request.task_id, request.signal)
+        await self.tasks.signal(request.task_id, request.signal)
         return wire.SignalTaskResponse()
 
     # --- inspect ---------------------------------------------------------------------------------------------------
 
     async def inspect_task(self, request: wire.InspectTaskRequest) -> wire.InspectTaskResponse:
         """Return a task's status."""
-        entry = self._driver.tasks.entry(request.task_id)
+        entry = self.tasks.entry(request.task_id)
         response = wire.InspectTaskResponse(task=_status(entry), driver=_driver_status(entry))
         if entry.network is not None:
             response.network_override.CopyFrom(entry.network)
@@ -143,14 +236,14 @@ class DriverService:
 
         Each response is a serialised TaskStatsResponse.
         """
-        entry = self._driver.tasks.entry(request.task_id)
+        entry = self.tasks.entry(request.task_id)
         requested = request.collection_interval.ToNanoseconds() / 1e9
-        interval = max(requested, self._driver.config.stats_interval)
-        return self._stats.samples(entry, interval, self._driver.mhz_per_core)
+        interval = max(requested, self.config.stats_interval)
+        return self._stats.samples(entry, interval, self._mhz_per_core)
 
     def task_events(self, _: wire.TaskEventsRequest) -> AsyncIterator[wire.DriverTaskEvent]:
         """Stream the events of all tasks."""
-        return self._driver.events.stream()
+        return self.events.stream()
 
     # --- not supported by unikernels -------------------------------------------------------------------------------
 
@@ -182,9 +275,32 @@ class DriverService:
         return wire.DestroyNetworkResponse()
 
 
+async def fingerprints(
+    probe: Callable[[], Awaitable[Fingerprint]], refresh: asyncio.Event
+) -> AsyncGenerator[wire.FingerprintResponse, None]:
+    """Yield fingerprints without end: Nomad would reopen an ended stream at once."""
+    last: Fingerprint | None = None
+    while True:
+        refresh.clear()  # before the probe: a change during it causes another one
+        found = await probe()
+        if found != last:
+            _log_change(found, last)
+            yield response(found, last.attributes if last else {})
+            last = found
+        with suppress(TimeoutError):
+            async with asyncio.timeout(found.interval_s):
+                await refresh.wait()
+
+
+def _log_change(found: Fingerprint, last: Fingerprint | None) -> None:
+    if last is None or found.description != last.description:
+        level = logging.INFO if found.health == HEALTHY else logging.WARNING
+        _log.log(level, "%s", found.description)
+
+
 def _handle(config: wire.TaskConfig, entry: TaskEntry) -> wire.TaskHandle:
     return wire.TaskHandle(
-        version=fingerprint.HANDLE_VERSION,
+        version=HANDLE_VERSION,
         config=config,
         state=wire.RUNNING,
         driver_state=encode(entry.state),

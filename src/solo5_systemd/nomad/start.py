@@ -12,7 +12,6 @@ from pathlib import Path
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.base.names import DeviceName, UnitKind, task_scope, task_service
 from solo5_systemd.base.paths import boot_id, exists, mount_points
-from solo5_systemd.declared.update_request import ReadyLine
 from solo5_systemd.engine.task import Task
 from solo5_systemd.host.kernel import numa_nodes
 from solo5_systemd.network.model import Endpoint
@@ -24,8 +23,8 @@ from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.plugin_config import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scope_tenders import ScopeChildren
-from solo5_systemd.nomad.task_options import DiskOptions, ReadinessProbe, Rule, TaskOptions, task_options
-from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
+from solo5_systemd.nomad.task_options import DiskOptions, GuestPort, ReadinessProbe, TaskOptions, task_options
+from solo5_systemd.nomad.wait import TaskEnd, wait_for_end
 from solo5_systemd.nomad.workload import image_candidates, logging_of, name_of, workload_of
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.storage.model import DiskRequest
@@ -104,13 +103,11 @@ class TaskStarter:
         self,
         session: EngineSession,
         scopes: ScopeChildren,
-        exit_waiter: ExitWaiter,
         events: EventStream,
         background: asyncio.TaskGroup,
     ) -> None:
         self._session = session
         self._scopes = scopes
-        self._exit_waiter = exit_waiter
         self._events = events
         self._background = background
 
@@ -144,18 +141,25 @@ class TaskStarter:
         self, config: wire.TaskConfig, request: _JobRequest, started: Task, progress: StartEvents
     ) -> StartedTask:
         options, state = request.options, _state(request, started)
-        ended = self._background.create_task(self._exit_waiter.wait(state, started.state))
+        ended = self._background.create_task(wait_for_end(self._session, self._scopes, state, started.state))
         try:
             network = ports.network_override(started.reservation, config, options)
             if options.ready is not None:
-                condition = _condition(options.ready, config, options, started)
+                rule = options.ready
+                condition = (
+                    ports.endpoint(rule.condition, config, options, started.reservation)
+                    if isinstance(rule.condition, GuestPort)
+                    else rule.condition
+                )
                 progress.on_step(f"waiting for {condition}")
                 since = time.monotonic()
                 evidence = await readiness.wait_until_ready(
-                    self._session, started.state, condition, options.ready.deadline, ended
+                    self._session, started.state, condition, rule.deadline, ended
                 )
                 progress.publish(event_messages.ready(evidence, time.monotonic() - since))
-                state = replace(state, ready=_probe(options.ready, condition))
+                if isinstance(condition, Endpoint):  # a printed line cannot be lost
+                    probe = ReadinessProbe(**vars(condition), interval=rule.interval, on_loss=rule.on_loss)
+                    state = replace(state, ready=probe)
         except BaseException:  # also on cancellation: the agent would have no handle of the unit
             await asyncio.shield(self._undo(state, ended))
             raise
@@ -170,7 +174,7 @@ class TaskStarter:
             await logs.drain(self._session, state.task, state.logging)
         finally:
             ended.cancel()
-            self._exit_waiter.forget(state.task)
+            self._scopes.forget(state.task)
 
     async def _start(self, config: wire.TaskConfig, request: _JobRequest, progress: StartEvents) -> Task:
         # In a thread, since the file system may hang.
@@ -244,21 +248,6 @@ def _state(request: _JobRequest, started: Task) -> DriverState:
         control_group=started.state.control_group,
         pid=started.state.main_pid,
     )
-
-
-def _condition(rule: Rule, config: wire.TaskConfig, options: TaskOptions, started: Task) -> ReadyLine | Endpoint:
-    return (
-        rule.condition
-        if isinstance(rule.condition, ReadyLine)
-        else ports.endpoint(rule.condition, config, options, started.reservation)
-    )
-
-
-def _probe(rule: Rule, condition: ReadyLine | Endpoint) -> ReadinessProbe | None:
-    """Return the recurring probe of a ready task; None after a console line, which cannot be lost."""
-    if isinstance(condition, ReadyLine):
-        return None
-    return ReadinessProbe(**vars(condition), interval=rule.interval, on_loss=rule.on_loss)
 
 
 def _first_existing(candidates: Sequence[str], roots: Sequence[str]) -> str:

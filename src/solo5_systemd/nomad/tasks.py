@@ -35,7 +35,7 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.readiness import ReadinessWatch
 from solo5_systemd.nomad.scope_tenders import ScopeChildren
 from solo5_systemd.nomad.start import StartedTask, TaskStarter, agent_id, sibling_conflict
-from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
+from solo5_systemd.nomad.wait import TaskEnd, wait_for_end
 from solo5_systemd.nomad.workload import name_of, stem
 from solo5_systemd.task.quantities import signal_number
 from solo5_systemd.task.workload import StopSignal
@@ -71,14 +71,13 @@ class TaskRegistry:
     """All tasks of the driver."""
 
     def __init__(self, session: EngineSession, events: EventStream, background: asyncio.TaskGroup) -> None:
-        scopes = ScopeChildren()
         self._session = session
         self._events = events
         self._background = background
         self._failing_since: float | None = None
         self._log_reattacher = LogReattacher(session, background)
-        self._exit_waiter = ExitWaiter(session, scopes)
-        self._starter = TaskStarter(session, scopes, self._exit_waiter, events, background)
+        self._scopes = ScopeChildren()
+        self._starter = TaskStarter(session, self._scopes, events, background)
         self._agent = agent_id()
         self._starting: dict[str, wire.TaskConfig] = {}
         self._entries: dict[str, TaskEntry] = {}
@@ -156,7 +155,7 @@ class TaskRegistry:
         return now < self._failing_since + RECOVER_TIMEOUT_S
 
     async def _end_of_recovered(self, stored: DriverState, run: UnitState, reattached: "asyncio.Task[None]") -> TaskEnd:
-        end = await self._exit_waiter.wait(stored, run)
+        end = await wait_for_end(self._session, self._scopes, stored, run)
         await reattached  # the drain after this needs the FIFOs
         return end
 
@@ -222,7 +221,7 @@ class TaskRegistry:
             sentence = f"kill_signal {signal} does not stop a tender: SIGTERM is sent instead"
             self.publish(name, TaskEvent(message=sentence))
         engine = self._session.engine
-        self._exit_waiter.stop_requested(name)
+        self._scopes.stop_requested.add(name)
         entry = self._entries.get(task_id)
         with suppress(NoSuchTaskError):
             await engine.stop_only(
@@ -253,7 +252,7 @@ class TaskRegistry:
                     await _remove_earlier(self._session, entry.config, name, self.claims().names)
                 except HostError as error:
                     _log.info("earlier runs of task %s not removed: %s", name, error)
-            self._exit_waiter.forget(name)
+            self._scopes.forget(name)
             if entry is not None:
                 await asyncio.wait((entry.end,), timeout=logs.DRAIN_TIMEOUT_S)
                 del self._entries[task_id]

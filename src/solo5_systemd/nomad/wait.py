@@ -7,7 +7,6 @@ from functools import partial
 
 from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.errors import NoSuchTaskError, Solo5Error
-from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus.peers import WATCH_INTERVAL_S
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
@@ -29,55 +28,33 @@ class TaskEnd:
     time: int
 
 
-class ExitWaiter:
-    """Waits for the ends of services and scopes."""
+async def wait_for_end(session: EngineSession, scopes: ScopeChildren, state: DriverState, run: UnitState) -> TaskEnd:
+    """Wait for a task's end, through any outage of PID 1 or the bus."""
 
-    def __init__(self, session: EngineSession, scopes: ScopeChildren) -> None:
-        self._session = session
-        self._scopes = scopes
-        self._stop_requested: set[TaskName] = set()
-
-    def stop_requested(self, name: TaskName) -> None:
-        """Record a requested stop: systemd has no such record of a child's scope."""
-        self._stop_requested.add(name)
-
-    def forget(self, name: TaskName) -> None:
-        """Drop the records of a removed task."""
-        self._stop_requested.discard(name)
-        self._scopes.forget(name)
-
-    async def wait(self, state: DriverState, run: UnitState) -> TaskEnd:
-        """Wait for a task's end, through any outage of PID 1 or the bus."""
-        # Every error: an exception in the group's task would end the plugin.
-        return await retry(
-            lambda: self._wait(state, run),
-            Exception,
-            interval_s=WATCH_INTERVAL_S,
-            on_failure=partial(self._log_failure, state.task),
-        )
-
-    async def _wait(self, state: DriverState, run: UnitState) -> TaskEnd:
-        """Wait once; raises a Solo5Error if PID 1 or the bus fails meanwhile."""
-        try:
-            # systemd has no exit status of a scope: only the parent process gets it.
-            status = await self._scopes.wait(state.task)
-            if status is not None:
-                return await self._child_end(state, status)
-            task = await self._session.engine.wait_for_run(run)
-            return TaskEnd(outcome=task.outcome or UNIT_REMOVED, time=task.state.ended or _now())
-        except NoSuchTaskError:
-            return TaskEnd(outcome=UNIT_REMOVED, time=_now())
-
-    def _log_failure(self, name: TaskName, error: Exception) -> None:
+    def log_failure(error: Exception) -> None:
         if not isinstance(error, Solo5Error):
-            _log.error("wait for task %s failed, retrying: internal error", name, exc_info=error)
-        elif not self._session.is_closing:
-            _log.warning("wait for task %s failed, retrying in %.0f s: %s", name, WATCH_INTERVAL_S, error)
+            _log.error("wait for task %s failed, retrying: internal error", state.task, exc_info=error)
+        elif not session.is_closing:
+            _log.warning("wait for task %s failed, retrying in %.0f s: %s", state.task, WATCH_INTERVAL_S, error)
 
-    async def _child_end(self, state: DriverState, status: int) -> TaskEnd:
-        requested = state.task in self._stop_requested
-        outcome = await self._session.engine.child_outcome(state.task, state.started, status, stop_requested=requested)
+    # Every error: an exception in the group's task would end the plugin.
+    wait = partial(_wait_once, session, scopes, state, run)
+    return await retry(wait, Exception, interval_s=WATCH_INTERVAL_S, on_failure=log_failure)
+
+
+async def _wait_once(session: EngineSession, scopes: ScopeChildren, state: DriverState, run: UnitState) -> TaskEnd:
+    """Wait once; raises a Solo5Error if PID 1 or the bus fails meanwhile."""
+    try:
+        # systemd has no exit status of a scope: only the parent process gets it.
+        status = await scopes.wait(state.task)
+        if status is None:
+            task = await session.engine.wait_for_run(run)
+            return TaskEnd(outcome=task.outcome or UNIT_REMOVED, time=task.state.ended or _now())
+        requested = state.task in scopes.stop_requested
+        outcome = await session.engine.child_outcome(state.task, state.started, status, stop_requested=requested)
         return TaskEnd(outcome=outcome, time=_now())
+    except NoSuchTaskError:
+        return TaskEnd(outcome=UNIT_REMOVED, time=_now())
 
 
 def _now() -> int:

@@ -7,39 +7,44 @@ from contextlib import asynccontextmanager, suppress
 from google.protobuf.duration_pb2 import Duration
 from tests.fast.nomad.values import TASK_ID, packed, task_config
 
-from solo5_systemd.nomad.driver import Driver
 from solo5_systemd.nomad.events import SETTLE_TIMEOUT_S
+from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.service import DriverService
+from solo5_systemd.nomad.service import DriverPlugin
 
 
 class Agent:
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: DriverPlugin) -> None:
         self.driver = driver
-        self.service = DriverService(driver)
+
+    async def configure(self, **keys: object) -> None:
+        await self.driver.set_config(base.SetConfigRequest(msgpack_config=packed(**keys)))
+
+    def fingerprints(self) -> AsyncGenerator[wire.FingerprintResponse, None]:
+        return self.driver.fingerprint(wire.FingerprintRequest())
 
     async def start(self, task: wire.TaskConfig) -> wire.StartTaskResponse:
-        return await self.service.start_task(wire.StartTaskRequest(task=task))
+        return await self.driver.start_task(wire.StartTaskRequest(task=task))
 
     async def recover(self, handle: wire.TaskHandle) -> None:
-        await self.service.recover_task(wire.RecoverTaskRequest(handle=handle))
+        await self.driver.recover_task(wire.RecoverTaskRequest(handle=handle))
 
     async def wait(self, task_id: str = TASK_ID) -> wire.WaitTaskResponse:
-        return await self.service.wait_task(wire.WaitTaskRequest(task_id=task_id))
+        return await self.driver.wait_task(wire.WaitTaskRequest(task_id=task_id))
 
     async def stop(self, task_id: str = TASK_ID, *, signal: str = "", seconds: int = 5) -> None:
-        await self.service.stop_task(
+        await self.driver.stop_task(
             wire.StopTaskRequest(task_id=task_id, signal=signal, timeout=Duration(seconds=seconds))
         )
 
     async def destroy(self, task_id: str = TASK_ID, *, force: bool = True) -> None:
-        await self.service.destroy_task(wire.DestroyTaskRequest(task_id=task_id, force=force))
+        await self.driver.destroy_task(wire.DestroyTaskRequest(task_id=task_id, force=force))
 
     async def signal(self, signal: str, task_id: str = TASK_ID) -> None:
-        await self.service.signal_task(wire.SignalTaskRequest(task_id=task_id, signal=signal))
+        await self.driver.signal_task(wire.SignalTaskRequest(task_id=task_id, signal=signal))
 
     async def inspect(self, task_id: str = TASK_ID) -> wire.InspectTaskResponse:
-        return await self.service.inspect_task(wire.InspectTaskRequest(task_id=task_id))
+        return await self.driver.inspect_task(wire.InspectTaskRequest(task_id=task_id))
 
     async def messages(self) -> list[str]:
         """The events that are waiting, in order; the next call gives later ones."""
@@ -56,15 +61,15 @@ async def agent(**plugin: object) -> AsyncGenerator[Agent, None]:
     """An agent and a plugin of its own, configured with `plugin`; at the end the plugin dies, and its tasks go on."""
     grouped: asyncio.Future[asyncio.TaskGroup] = asyncio.get_running_loop().create_future()
     living = asyncio.ensure_future(_live(grouped))
-    driver = Driver("1.2.3", await grouped)
+    nomad = Agent(DriverPlugin("1.2.3", await grouped))
     if plugin:
-        driver.configure(packed(**plugin), None)
+        await nomad.configure(**plugin)
     try:
-        yield Agent(driver)
+        yield nomad
     finally:
         living.cancel()
         await asyncio.gather(living, return_exceptions=True)
-        await driver.session.close()
+        await nomad.driver.session.close()
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from solo5_systemd.nomad.fingerprint import (
     Fingerprint,
     disabled,
     failed,
-    fingerprint,
+    fingerprint_of,
     response,
 )
 from solo5_systemd.nomad.plugin_config import PluginConfig
@@ -29,7 +29,7 @@ VERSION = "1.2.3"
 
 
 def look(host: Host = GOOD, settings: Settings = SETTINGS, plugin: PluginConfig = PLUGIN) -> Fingerprint:
-    return fingerprint(host, settings, plugin, VERSION)
+    return fingerprint_of(host, settings, plugin, VERSION)
 
 
 def test_a_good_node_tells_all_there_is() -> None:

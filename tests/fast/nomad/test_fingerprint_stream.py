@@ -6,17 +6,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.fast.nomad.agent import agent
-from tests.fast.nomad.values import packed
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
 from tests.support.fakes.clock import passed
 
 from solo5_systemd.base.errors import HostError, SettingsError
 from solo5_systemd.nomad import fingerprint
-from solo5_systemd.nomad.driver import fingerprints
 from solo5_systemd.nomad.fingerprint import HEALTHY, UNDETECTED, UNHEALTHY, Fingerprint
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.attribute_pb2 import Attribute
+from solo5_systemd.nomad.service import fingerprints
 from solo5_systemd.settings import files
 
 GOOD = Fingerprint(attributes={"driver.solo5.hvt.path": "/a"}, health=HEALTHY, description="Healthy")
@@ -91,7 +90,7 @@ async def test_a_stir_is_a_look_before_its_time() -> None:
 
 async def test_a_good_machine_is_healthy_without_a_process_being_started(machine: Machine) -> None:
     async with agent() as nomad:
-        found = await anext(nomad.driver.fingerprints())
+        found = await anext(nomad.fingerprints())
     assert (found.health, found.health_description) == (HEALTHY, "Healthy")
     assert found.attributes["driver.solo5.version"] == Attribute(string_val="1.2.3")
     assert machine.steps.taken == ["version", "probe", "reclaim disks"]
@@ -110,7 +109,7 @@ async def test_a_machine_that_cannot_be_looked_at_is_unhealthy_and_heals_by_itse
 ) -> None:
     machine.steps.errors[step] = error
     async with agent() as nomad:
-        stream = nomad.driver.fingerprints()
+        stream = nomad.fingerprints()
         found = await anext(stream)
         assert (found.health, words in found.health_description) == (UNHEALTHY, True)
         machine.steps.errors.clear()
@@ -130,8 +129,8 @@ async def test_a_driver_that_is_off_or_wrongly_configured_is_undetected_and_says
     machine: Machine, config: dict[str, object], words: str
 ) -> None:
     async with agent() as nomad:
-        nomad.driver.configure(packed(**config), None)
-        found = await anext(nomad.driver.fingerprints())
+        await nomad.configure(**config)
+        found = await anext(nomad.fingerprints())
     assert found.health == UNDETECTED
     assert found.health_description.startswith(words)
     assert machine.steps.taken == []
@@ -139,20 +138,20 @@ async def test_a_driver_that_is_off_or_wrongly_configured_is_undetected_and_says
 
 async def test_nothing_is_removed_while_the_configuration_cannot_be_read() -> None:
     async with agent() as nomad:
-        nomad.driver.configure(packed(gc=[{"tasks": False, "interval": "soon"}]), None)
+        await nomad.configure(gc=[{"tasks": False, "interval": "soon"}])
         gc = nomad.driver.config.gc
         assert (gc.enabled, gc.tasks, gc.dangling_tasks.enabled) == (False, False, False)
-        nomad.driver.configure(packed(), None)
+        await nomad.configure()
         gc = nomad.driver.config.gc
         assert (gc.enabled, gc.tasks, gc.dangling_tasks.enabled) == (True, True, True)
 
 
 async def test_a_configuration_that_is_mended_is_seen_at_once(machine: Machine) -> None:
     async with agent() as nomad:
-        nomad.driver.configure(packed(enabled=False), None)
-        stream = nomad.driver.fingerprints()
+        await nomad.configure(enabled=False)
+        stream = nomad.fingerprints()
         await anext(stream)
-        nomad.driver.configure(packed(), None)
+        await nomad.configure()
         assert await description(stream) == "Healthy"
 
 
@@ -164,5 +163,5 @@ async def test_a_wrong_file_of_the_hosts_is_unhealthy_in_its_own_words(
 
     monkeypatch.setattr(files, "CachedSettings", lambda: read)
     async with agent() as nomad:
-        reason = await description(nomad.driver.fingerprints())
+        reason = await description(nomad.fingerprints())
     assert reason == "/etc/solo5/x.toml: mtu is 'x': expected a whole number."

@@ -35,7 +35,7 @@ def at_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def begun(nomad: Agent) -> None:
     """The driver is at work."""
-    async with aclosing(nomad.driver.fingerprints()) as fingerprints:
+    async with aclosing(nomad.fingerprints()) as fingerprints:
         await anext(fingerprints)
 
 
@@ -183,7 +183,7 @@ async def test_a_plugin_that_lost_its_agent_ends_nothing(machine: Machine) -> No
         machine.units.put(replace(own, task=TaskName("next"), unit="solo5-task-next.service", invocation="f" * 32))
         await yields(300)
         assert len(machine.units.loaded) == 2
-        async with aclosing(nomad.driver.fingerprints()) as listening:
+        async with aclosing(nomad.fingerprints()) as listening:
             await anext(listening)
             await yields(300)
         assert len(machine.units.loaded) == 1

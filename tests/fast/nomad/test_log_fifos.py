@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.fast.nomad.agent import agent
 from tests.fast.nomad.conftest import Becomes
-from tests.fast.nomad.values import SCOPES, TASK_ID, Fifos, packed, task_config
+from tests.fast.nomad.values import SCOPES, TASK_ID, Fifos, task_config
 from tests.support.fakes.backends import Machine
 
 from solo5_systemd.base.names import task_scope, task_service
@@ -40,7 +40,7 @@ async def test_a_console_that_stays_in_the_journal_ends_for_its_reader_at_once(
 ) -> None:
     readers = [os.open(path, os.O_RDONLY | os.O_NONBLOCK) for path in fifos]
     async with agent() as nomad:
-        nomad.driver.configure(packed(**plugin), None)
+        await nomad.configure(**plugin)
         await nomad.start(fifos.of(task_config(**config)))
     assert [_over(reader) for reader in readers] == [True, True]
     assert machine.relay.units == []

@@ -15,7 +15,7 @@ from solo5_systemd.network.network_ranges import Overtaken
 from solo5_systemd.nomad import event_messages
 from solo5_systemd.nomad.event_messages import TaskEvent
 from solo5_systemd.nomad.events import SLOW_START_S
-from solo5_systemd.nomad.fingerprint import fingerprint
+from solo5_systemd.nomad.fingerprint import fingerprint_of
 from solo5_systemd.nomad.plugin_config import PLUGIN, TIGHTENING, PluginConfig
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
 from solo5_systemd.nomad.task_options import TASK, Rule
@@ -145,7 +145,7 @@ def test_every_placeholder_is_named() -> None:
 
 def test_every_attribute_is_named() -> None:
     text = section("Attributes for constraints")
-    attributes = fingerprint(GOOD, Settings(), PluginConfig(), "1.2.3").attributes
+    attributes = fingerprint_of(GOOD, Settings(), PluginConfig(), "1.2.3").attributes
     names = {name.removeprefix("driver.solo5.") for name in attributes}
     unnamed = {name for name in names if not re.search(rf"`(driver\.solo5)?\.{re.escape(name)}`", text)}
     assert unnamed == {f"{tender}.{what}" for tender in ("hvt", "spt") for what in ("path", "version", "abi")}

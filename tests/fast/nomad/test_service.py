@@ -1,7 +1,7 @@
 """What the services answer about the driver itself, and what no unikernel can."""
 
 import pytest
-from tests.fast.nomad.agent import Agent, agent, agent_of_a_task
+from tests.fast.nomad.agent import agent, agent_of_a_task
 from tests.fast.nomad.values import TASK_ID, packed, task_config
 from tests.support.fakes.backends import Machine
 
@@ -10,7 +10,6 @@ from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad.plugin_config import PLUGIN
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.service import BasePlugin
 from solo5_systemd.nomad.task_options import TASK
 from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.unit.state import MainCode
@@ -18,13 +17,9 @@ from solo5_systemd.unit.state import MainCode
 UNIT = task_service(name_of(TASK_ID))
 
 
-def base_of(nomad: Agent) -> BasePlugin:
-    return BasePlugin(nomad.driver, "1.2.3")
-
-
 async def test_the_plugin_says_what_it_is(machine: Machine) -> None:
     async with agent() as nomad:
-        info = await base_of(nomad).plugin_info(base.PluginInfoRequest())
+        info = await nomad.driver.plugin_info(base.PluginInfoRequest())
     assert info == base.PluginInfoResponse(
         type=base.DRIVER, plugin_api_versions=["v0.1.0"], plugin_version="1.2.3", name="solo5"
     )
@@ -32,16 +27,16 @@ async def test_the_plugin_says_what_it_is(machine: Machine) -> None:
 
 async def test_both_schemas_are_served(machine: Machine) -> None:
     async with agent() as nomad:
-        assert (await base_of(nomad).config_schema(base.ConfigSchemaRequest())).spec == PLUGIN
-        answer = await nomad.service.task_config_schema(wire.TaskConfigSchemaRequest())
+        assert (await nomad.driver.config_schema(base.ConfigSchemaRequest())).spec == PLUGIN
+        answer = await nomad.driver.task_config_schema(wire.TaskConfigSchemaRequest())
         assert answer.spec == TASK
 
 
 @pytest.mark.parametrize("collected", [True, False])
 async def test_what_is_offered_is_what_can_be_done(machine: Machine, collected: bool) -> None:
     async with agent() as nomad:
-        nomad.driver.configure(packed(disable_log_collection=not collected), None)
-        offered = (await nomad.service.capabilities(wire.CapabilitiesRequest())).capabilities
+        await nomad.configure(disable_log_collection=not collected)
+        offered = (await nomad.driver.capabilities(wire.CapabilitiesRequest())).capabilities
     assert offered == wire.DriverCapabilities(
         send_signals=True,
         exec=False,
@@ -56,13 +51,13 @@ async def test_what_is_offered_is_what_can_be_done(machine: Machine, collected: 
 async def test_a_configuration_is_taken_without_any_effect_on_the_machine(machine: Machine) -> None:
     async with agent() as nomad:
         for config in (packed(image_paths=["/srv"]), b"", b"\xc1"):
-            await base_of(nomad).set_config(base.SetConfigRequest(msgpack_config=config))
+            await nomad.driver.set_config(base.SetConfigRequest(msgpack_config=config))
         assert machine.steps.taken == []
 
 
 async def test_nothing_is_started_under_a_configuration_that_is_wrong(machine: Machine) -> None:
     async with agent() as nomad:
-        await base_of(nomad).set_config(base.SetConfigRequest(msgpack_config=packed(enabled="no")))
+        await nomad.driver.set_config(base.SetConfigRequest(msgpack_config=packed(enabled="no")))
         with pytest.raises(SettingsError, match="plugin.solo5.config.enabled is 'no'"):
             await nomad.start(task_config())
     assert machine.holds == (set(), set())
@@ -70,24 +65,24 @@ async def test_nothing_is_started_under_a_configuration_that_is_wrong(machine: M
 
 async def test_a_configuration_holds_for_what_is_started_after_it(machine: Machine) -> None:
     async with agent() as nomad:
-        await base_of(nomad).set_config(base.SetConfigRequest(msgpack_config=packed(ceilings={"memory_mb": 8})))
+        await nomad.driver.set_config(base.SetConfigRequest(msgpack_config=packed(ceilings={"memory_mb": 8})))
         with pytest.raises(InvalidRequestError, match="expected at most 8M, this node's ceiling"):
             await nomad.start(task_config())
 
 
 async def test_init_and_shutdown_touch_no_task(machine: Machine) -> None:
     async with agent() as nomad:
-        await nomad.service.init(wire.InitRequest())
+        await nomad.driver.init(wire.InitRequest())
         await nomad.start(task_config())
-        await nomad.service.shutdown(wire.ShutdownRequest())
+        await nomad.driver.shutdown(wire.ShutdownRequest())
     assert not machine.units.loaded[UNIT].over
 
 
 async def test_a_network_that_is_not_offered_is_not_made(machine: Machine) -> None:
     async with agent() as nomad:
-        made = await nomad.service.create_network(wire.CreateNetworkRequest(alloc_id="a"))
+        made = await nomad.driver.create_network(wire.CreateNetworkRequest(alloc_id="a"))
         assert (made.created, made.HasField("isolation_spec")) == (False, False)
-        await nomad.service.destroy_network(wire.DestroyNetworkRequest(alloc_id="a"))
+        await nomad.driver.destroy_network(wire.DestroyNetworkRequest(alloc_id="a"))
     assert machine.steps.taken == []
 
 

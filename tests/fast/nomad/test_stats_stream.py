@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from tests.fast.nomad.agent import Agent, agent, agent_of_a_task
-from tests.fast.nomad.values import TASK_ID, packed, task_config
+from tests.fast.nomad.values import TASK_ID, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
 from tests.support.fakes.clock import passed
@@ -15,7 +15,13 @@ from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad import stats_messages
 from solo5_systemd.nomad.plugin_config import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.proto.base_pb2 import ClientTopology, ClientTopologyCore
+from solo5_systemd.nomad.proto.base_pb2 import (
+    ClientTopology,
+    ClientTopologyCore,
+    NomadConfig,
+    NomadDriverConfig,
+    SetConfigRequest,
+)
 from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.unit.state import MainCode
 
@@ -27,7 +33,7 @@ REQUEST = wire.TaskStatsRequest(task_id=TASK_ID, collection_interval=Duration(na
 
 
 async def collected(nomad: Agent) -> list[wire.TaskStatsResponse]:
-    return [wire.TaskStatsResponse.FromString(sample) async for sample in nomad.service.task_stats(REQUEST)]
+    return [wire.TaskStatsResponse.FromString(sample) async for sample in nomad.driver.task_stats(REQUEST)]
 
 
 async def test_samples_come_at_once_and_end_with_the_task(machine: Machine) -> None:
@@ -77,7 +83,7 @@ async def test_a_cgroup_that_is_gone_has_no_sample(machine: Machine) -> None:
 
 async def test_samples_are_no_closer_than_the_operator_wants(machine: Machine) -> None:
     async with agent() as nomad:
-        nomad.driver.configure(packed(stats_interval="1h"), None)
+        await nomad.configure(stats_interval="1h")
         await nomad.start(task_config())
         async with Background(collected(nomad)):
             await passed(1799)
@@ -89,20 +95,20 @@ async def test_samples_are_no_closer_than_the_operator_wants(machine: Machine) -
 async def test_statistics_need_no_call_of_pid_1(machine: Machine) -> None:
     async with agent_of_a_task() as nomad:
         before = len(machine.steps.taken)
-        await anext(nomad.service.task_stats(REQUEST))
+        await anext(nomad.driver.task_stats(REQUEST))
         assert set(machine.steps.taken[before:]) <= {f"usage /solo5.slice/{UNIT}", "watch", "stalled", "state"}
 
 
 async def test_an_unknown_task_has_no_statistics(machine: Machine) -> None:
     async with agent() as nomad:
         with pytest.raises(NoSuchTaskError):
-            nomad.service.task_stats(REQUEST)
+            nomad.driver.task_stats(REQUEST)
 
 
 async def test_nomads_topology_gives_the_speed_of_a_core(machine: Machine) -> None:
     async with agent() as nomad:
         topology = ClientTopology(cores=[ClientTopologyCore(base_speed=2000)] * 4)
-        nomad.driver.configure(packed(), topology)
-        assert nomad.driver.mhz_per_core == 2000
-        nomad.driver.configure(packed(), None)
-        assert nomad.driver.mhz_per_core == 2000
+        config = NomadConfig(driver=NomadDriverConfig(Topology=topology))
+        await nomad.driver.set_config(SetConfigRequest(nomad_config=config))
+        await nomad.configure()
+        assert nomad.driver._mhz_per_core == 2000

@@ -13,7 +13,7 @@ from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.scope_tenders import ScopeChildren
-from solo5_systemd.nomad.wait import ExitWaiter
+from solo5_systemd.nomad.wait import wait_for_end
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 STATE = DriverState(
@@ -37,6 +37,6 @@ async def test_an_outage_is_in_the_log_unless_the_plugin_makes_it_by_ending(
     session = CutOff()
     session.is_closing = is_closing
     with caplog.at_level(logging.WARNING):
-        async with Background(ExitWaiter(session, ScopeChildren()).wait(STATE, RUN)) as waiting:
+        async with Background(wait_for_end(session, ScopeChildren(), STATE, RUN)) as waiting:
             assert not waiting.done()
     assert len(caplog.records) == warnings
