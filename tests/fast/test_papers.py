@@ -26,8 +26,6 @@ SMALL = {
     "base/journal_entry.py": "of the network service too, which imports nothing of `journal/`",
     "networkd/core.py": "of four classes, and imports what they change",
     "networkd/parts.py": "of the classes that share them, and imports two of them",
-    "unit/parts.py": "the inputs of a unit, of `unit/translate.py` and of the sandbox",
-    "unit/console.py": "one of the subjects of `unit/translate.py`, with the rate of a task's journal",
 }
 """The modules under CRUMB lines, and why each is one of its own. Verbs, `__main__` and `dbus/` need no reason."""
 

@@ -30,8 +30,7 @@ from solo5_systemd.task.placeholders import is_group
 from solo5_systemd.task.properties import PROPERTIES, Property, directive
 from solo5_systemd.task.property_types import BOOLEAN
 from solo5_systemd.unit.confinement import CLONE_NEWUTS, IMAGES
-from solo5_systemd.unit.parts import Parts
-from solo5_systemd.unit.tender import Tender
+from solo5_systemd.unit.tender import Parts, Tender
 from solo5_systemd.unit.translate import declared
 from solo5_systemd.users.user_record import user_of
 

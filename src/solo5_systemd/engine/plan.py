@@ -26,9 +26,8 @@ from solo5_systemd.task.policy import Ceilings, Policy
 from solo5_systemd.task.properties import TransientUnit, security_modules
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import MIB, Publish, Workload
-from solo5_systemd.unit.parts import Parts
 from solo5_systemd.unit.state import UnitState
-from solo5_systemd.unit.tender import LAUNCHER, Tender
+from solo5_systemd.unit.tender import LAUNCHER, Parts, Tender
 from solo5_systemd.unit.translate import argv, scope, service
 
 

@@ -21,8 +21,7 @@ from solo5_systemd.base.names import Target
 from solo5_systemd.image.manifest import DeviceKind, Manifest
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.task.properties import Property, unit_property
-from solo5_systemd.unit.parts import Parts
-from solo5_systemd.unit.tender import LIBRARIES, Tender, sandbox_path
+from solo5_systemd.unit.tender import LIBRARIES, Parts, Tender, sandbox_path
 
 USER = "solo5"
 """The system user (sysusers.d) whose write permission decides which disks tasks may have."""

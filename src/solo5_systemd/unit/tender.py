@@ -1,11 +1,15 @@
-"""A tender and its command line, with the paths of disks in the sandbox."""
+"""A tender and its command line, with the paths of disks in the sandbox; the inputs of a unit that executes it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from solo5_systemd.base.names import Target
-from solo5_systemd.network.model import Lease
-from solo5_systemd.storage.model import Disk
+from solo5_systemd.image.manifest import StoredImage
+from solo5_systemd.network.model import Lease, Reservation
+from solo5_systemd.settings.resolver import UNSET, Resolver
+from solo5_systemd.storage.model import Backing, Disk
+from solo5_systemd.task.workload import Workload
+from solo5_systemd.unit.guest_memory import guest_memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,3 +72,33 @@ def sandbox_path(disk: Disk) -> str:
 def lasting_path(disk: Disk) -> str:
     """Return the path of a disk of a declared task, whose private disks are made again for each run."""
     return f"{DISKS}/{disk.disk}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The inputs of a unit: the workload, and what preflight and reservation added to it.
+
+    Attributes:
+        resolver: name servers and search domains, if an argument has them.
+    """
+
+    workload: Workload
+    image: StoredImage
+    tender: Tender
+    reservation: Reservation
+    user: int
+    systemd: int
+    disks: Sequence[Disk] = ()
+    groups: Sequence[str] = ()
+    log_namespace: str = ""
+    resolver: Resolver = UNSET
+
+    @property
+    def memory_mib(self) -> int:
+        """Return the guest's memory, in MiB."""
+        return guest_memory(self.workload.memory, self.image.facts, self.archived)
+
+    @property
+    def archived(self) -> int:
+        """Return the bytes of the archives: memory of the task's that its cgroup does not count."""
+        return sum(disk.size for disk in self.disks if disk.backing is Backing.ARCHIVE)

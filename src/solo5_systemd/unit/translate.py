@@ -25,13 +25,17 @@ from solo5_systemd.base.names import (
 )
 from solo5_systemd.base.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.image.manifest import DeviceKind
+from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
+from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.task.log_fields import (
     DNS,
     DNS_SEARCH,
+    FACILITY,
     HOSTNAME,
     HOSTS,
     LOG_NAMESPACE,
     NETWORK_NAMESPACE,
+    assignment,
 )
 from solo5_systemd.task.placeholders import (
     check_leased,
@@ -44,6 +48,7 @@ from solo5_systemd.task.placeholders import (
     uses_servers,
 )
 from solo5_systemd.task.properties import (
+    DISK_LIMITS,
     Property,
     TransientUnit,
     exec_start,
@@ -54,10 +59,7 @@ from solo5_systemd.task.properties import (
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import STOP_TIMEOUT_S, Workload
 from solo5_systemd.unit.confinement import FILE_SIZE, confinement, scope_command
-from solo5_systemd.unit.console import console
-from solo5_systemd.unit.device_io_limits import io_properties
-from solo5_systemd.unit.parts import Parts
-from solo5_systemd.unit.tender import Tender, device_options, sandbox_path
+from solo5_systemd.unit.tender import Parts, Tender, device_options, sandbox_path
 
 SECOND = 1_000_000
 PERCENT = SECOND // 100
@@ -69,6 +71,14 @@ NO_DISK_LOCKS = "/dev/null/no-locks-on-its-disks"
 MAX_PATH = 4096
 TASKS_MAX = 16
 """hvt has a VCPU thread, a thread for network I/O, and a thread of the kernel's; the rest is a margin."""
+
+
+RATE_INTERVAL_US = 2_000_000
+"""LogRateLimitIntervalSec= of a task, in microseconds."""
+
+RATE_BURST = 2000
+"""LogRateLimitBurst= of a task: lines per stream and interval. journald multiplies it by the space that it may still
+use (burst_modulate() of systemd): 4 times with 4 GiB, 6 times with 1 TiB. The relay forwards 30 000 lines a second."""
 
 
 def argv(parts: Parts) -> tuple[str, ...]:
@@ -165,7 +175,7 @@ def _process(parts: Parts, user: int | str, image_source: str = "") -> tuple[Pro
         *_namespace(parts),
         *_stop_properties(parts.tender),
         *_core_dumps(parts),
-        *console(parts.workload.name, parts.log_namespace, log_fields(parts)),
+        *_console(parts),
         *_resources(parts),
         *confinement(parts, user, image_source),
     )
@@ -219,10 +229,6 @@ def _namespace(parts: Parts) -> Iterator[Property]:
         yield unit_property("NetworkNamespacePath", task_namespace(parts.workload.name))
 
 
-def _shares_namespace(parts: Parts) -> bool:
-    return bool(parts.workload.namespace and parts.reservation.leases)
-
-
 def _stop_properties(tender: Tender) -> Iterator[Property]:
     # hvt catches SIGTERM and exits with 1, which would leave the unit failed. SIGHUP ends it by default, and is a clean
     # end for systemd (systemd.service(5), SuccessExitStatus=), as SIGTERM is, which ends spt.
@@ -254,6 +260,7 @@ def _stdin(parts: Parts) -> Iterator[Property]:
 
 def log_fields(parts: Parts) -> Mapping[str, str]:
     """Return the fields that `solo5ctl ps` reads from the unit, and that each line of its console carries."""
+    shares_namespace = parts.workload.namespace and parts.reservation.leases
     return {
         "SOLO5_TASK": parts.workload.name,
         "SOLO5_IMAGE": name_for_unit(parts.workload.image, MAX_PATH),
@@ -261,7 +268,7 @@ def log_fields(parts: Parts) -> Mapping[str, str]:
         "SOLO5_TENDER": f"{parts.image.facts.manifest.target}",
         "SOLO5_MEMORY": str(parts.workload.memory),
         **({LOG_NAMESPACE: parts.log_namespace} if parts.log_namespace else {}),
-        **({NETWORK_NAMESPACE: parts.workload.namespace} if _shares_namespace(parts) else {}),
+        **({NETWORK_NAMESPACE: parts.workload.namespace} if shares_namespace else {}),
         **dict(_name_service(parts)),
         **dict(parts.workload.log_fields),
     }
@@ -280,6 +287,20 @@ def _name_service(parts: Parts) -> Iterator[tuple[str, str]]:
         yield HOSTS, _values(parts)[0].get("hosts", "")
 
 
+def _console(parts: Parts) -> Iterator[Property]:
+    """Yield the properties that connect a task's stdout and stderr to the journal."""
+    yield unit_property("StandardOutput", "journal")
+    if parts.log_namespace:
+        yield unit_property("LogNamespace", parts.log_namespace)
+    yield unit_property("SyslogIdentifier", parts.workload.name)
+    yield unit_property("SyslogFacility", FACILITY)
+    # "<3>…" in a guest's output is text, not a priority.
+    yield unit_property("SyslogLevelPrefix", False)
+    yield unit_property("LogRateLimitIntervalUSec", RATE_INTERVAL_US)
+    yield unit_property("LogRateLimitBurst", RATE_BURST)
+    yield unit_property("LogExtraFields", [assignment(key, value) for key, value in log_fields(parts).items()])
+
+
 def _resources(parts: Parts) -> Iterator[Property]:
     workload = parts.workload
     yield parse_property("Slice", workload.slice or SLICE)
@@ -293,6 +314,51 @@ def _resources(parts: Parts) -> Iterator[Property]:
         yield unit_property("CPUQuotaPerSecUSec", math.ceil(workload.cpus * SECOND / PERCENT) * PERCENT)
     if workload.cpu_weight is not None:
         yield unit_property("CPUWeight", workload.cpu_weight)
+
+
+def io_properties(disks: Sequence[Disk], names: Iterable[str]) -> Iterator[Property]:
+    """Yield the I/O limits of all disks: of a unit, one of a kind for each device (`io.max` of its cgroup).
+
+    The path is /dev/block/MAJOR:MINOR, which systemd takes as it is: the path of a disk could resolve to another device
+    by then, or have characters that a unit file cannot have.
+
+    Raises:
+        InvalidRequestError: a limited disk has no device, disks of one device have different limits, or a property
+            beside limits devices, too.
+    """
+    limits = _by_device([disk for disk in disks if disk.backing is not Backing.ARCHIVE])
+    if limits and (taken := sorted(set(names) & set(DISK_LIMITS.values()))):
+        raise InvalidRequestError(
+            f"unit property {taken[0]} is set, and an I/O limit of a disk: expected one of both, since systemd would "
+            "let one of them replace the other.",
+            "Remove the property, or the limits of the disks.",
+        )
+    for key, directive in DISK_LIMITS.items():
+        value = [(f"/dev/block/{number}", each.each()[key]) for number, each in limits.items()]
+        if known := [(device, limit) for device, limit in value if limit is not None]:
+            yield unit_property(directive, known)
+
+
+def _by_device(disks: Sequence[Disk]) -> dict[str, IoLimits]:
+    """Return the limits of each device with a limited disk."""
+    found: dict[str, Disk] = {}
+    for disk in disks:
+        if not disk.devices:
+            if disk.io != NO_IO_LIMITS:
+                raise InvalidRequestError(
+                    f"{disk} has I/O limits ({disk.io}), and no block device: expected a "
+                    "device, or a file of a file system that is on one.",
+                    "A file in memory, of a network, of an overlay, or on several devices cannot be limited.",
+                )
+            continue
+        other = found.setdefault(disk.devices[-1].number, disk)
+        if other.io != disk.io:
+            texts = [f"{each.disk} ({str(each.io) or 'no limit'})" for each in (other, disk)]
+            raise InvalidRequestError(
+                f"disks {' and '.join(texts)} are on one "
+                f"device, {disk.devices[-1].name}: expected equal I/O limits, since the kernel limits a task by device."
+            )
+    return {number: disk.io for number, disk in found.items() if disk.io != NO_IO_LIMITS}
 
 
 def _overlay(defaults: Sequence[Property], workload: Workload) -> tuple[Property, ...]:

@@ -14,8 +14,7 @@ from solo5_systemd.cli.run_modes import plain_value
 from solo5_systemd.engine.plan import Plan
 from solo5_systemd.network.model import Request, Reservation
 from solo5_systemd.task.workload import Workload
-from solo5_systemd.unit.parts import Parts
-from solo5_systemd.unit.tender import Tender
+from solo5_systemd.unit.tender import Parts, Tender
 
 PLAN = Plan(
     parts=Parts(

@@ -9,7 +9,7 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage.io_limits import KEYS, NO_IO_LIMITS, BlockDevice, IoLimits
 from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.task.properties import DISK_LIMITS, PROPERTIES, SETTABLE, Property, directive, parse_property
-from solo5_systemd.unit.device_io_limits import io_properties
+from solo5_systemd.unit.translate import io_properties
 
 VDA, VDB = BlockDevice(number="254:0", name="vda"), BlockDevice(number="254:16", name="vdb")
 MAPPED = BlockDevice(number="253:0", name="dm-0")

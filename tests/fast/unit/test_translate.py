@@ -14,8 +14,7 @@ from solo5_systemd.storage.model import ArchiveRequest, DiskRequest
 from solo5_systemd.task.properties import Property, TransientUnit, directive
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import MIB, Workload
-from solo5_systemd.unit.parts import Parts
-from solo5_systemd.unit.tender import Tender
+from solo5_systemd.unit.tender import Parts, Tender
 from solo5_systemd.unit.translate import argv, declared, each_argument, log_fields, scope, service
 
 WEB = TaskName("web")

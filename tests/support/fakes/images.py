@@ -6,8 +6,7 @@ from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifes
 from solo5_systemd.network.model import Request, Reservation
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.task.workload import MIB, Workload
-from solo5_systemd.unit.parts import Parts
-from solo5_systemd.unit.tender import Tender
+from solo5_systemd.unit.tender import Parts, Tender
 
 SHA256 = "5" * 64
 
