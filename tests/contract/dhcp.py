@@ -13,7 +13,7 @@ from tests.contract.netservice import Pid1, Service, until
 
 from solo5_systemd.dbus.message_bus import connect
 from solo5_systemd.dbus.messages import Message
-from solo5_systemd.networkd.dhcp_files import SEEN_AT
+from solo5_systemd.networkd.dhcp import SEEN_AT
 
 DISCOVER, OFFER, REQUEST, DECLINE, ACK, NAK, RELEASE, INFORM = range(1, 9)
 NOBODY = IPv4Address("0.0.0.0")

@@ -34,8 +34,8 @@ DHCP = '[network.default]\nipv4 = "10.9.0.0/24"\nmtu = 1400\ndhcp = true\n'
 NAMED = GuestNames(resolver=resolver(["9.9.9.9", "192.0.2.53"], ["example.org", "b.example"]), hostname="web.example")
 WITHOUT_DNSMASQ = """
 import sys
-from solo5_systemd.networkd import dhcp_servers, main
-dhcp_servers.DHCP_SERVER = dhcp_servers.DHCP_SERVER._replace(name="/no")
+from solo5_systemd.networkd import dhcp, main
+dhcp.DHCP_SERVER = dhcp.DHCP_SERVER._replace(name="/no")
 sys.exit(main.main())
 """
 SERVER = "solo5-dhcp@default.service"

@@ -24,8 +24,6 @@ SMALL = {
     "cli/given_options.py": "one of the three languages of `task.settings.Values`",
     "base/event_loop.py": "of locks, and of reads that verbs make without a loop",
     "base/journal_entry.py": "of the network service too, which imports nothing of `journal/`",
-    "networkd/core.py": "of four classes, and imports what they change",
-    "networkd/parts.py": "of the classes that share them, and imports two of them",
 }
 """The modules under CRUMB lines, and why each is one of its own. Verbs, `__main__` and `dbus/` need no reason."""
 

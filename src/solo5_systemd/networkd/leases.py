@@ -1,26 +1,32 @@
-"""The lease records of tasks: in memory, and in files that a restarted service reads."""
+"""The lease records of tasks: in memory, and in files that a restarted service reads; and what a release leaves."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import Any, TypeVar
 
 from solo5_systemd.base.errors import NotFoundError, TakenError
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.ipam import Allocations
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.model import (
     GuestNames,
+    IpAddress,
     Lease,
     LeaseRecord,
     LeaseState,
     PortRequest,
+    Protocol,
     Request,
     Reservation,
+    destinations,
 )
+from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.request_checks import host_ports
+from solo5_systemd.settings.addresses import Routes
 
 T = TypeVar("T")
 
@@ -206,3 +212,38 @@ def attached(record: LeaseRecord) -> LeaseRecord:
 def now() -> int:
     """Return the seconds since boot, suspend included (CLOCK_BOOTTIME)."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remains:
+    """Resources that the caller deletes after `begin_release`: slow kernel operations.
+
+    Attributes:
+        reservation: of the released task, with its taps and with ports that PID 1 may still hold.
+        redirected: the UDP ports that may have flows to the task's guests.
+        addresses: the guests that may have connections of their own in the conntrack table.
+        servers: those that may have connections of others.
+        behind: the ranges behind them.
+        namespace: the network namespace of all this; None: the host's own.
+    """
+
+    reservation: Reservation
+    redirected: frozenset[RedirectedPort] = frozenset()
+    addresses: Sequence[IpAddress] = ()
+    servers: Sequence[IpAddress] = ()
+    behind: Routes = ()
+    namespace: NetworkNamespace | None = None
+
+
+def redirected(reservations: Iterable[Reservation], *, ended: bool = False) -> frozenset[RedirectedPort]:
+    """Return the published UDP ports of tasks, which may have flows to another destination than the guest.
+
+    With `ended`, to no guest: all their flows are stale.
+    """
+    return frozenset(
+        RedirectedPort(port=port.host_port, guest=None if ended else address, version=address.version)
+        for held in reservations
+        for port in held.ports
+        if port.protocol is Protocol.UDP
+        for address in destinations(port, held.lease(port.nic))
+    )

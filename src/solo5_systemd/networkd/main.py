@@ -10,10 +10,9 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus import fdstore, process
 from solo5_systemd.dbus.message_bus import connect
 from solo5_systemd.network.links import Links
-from solo5_systemd.networkd.core import Core
-from solo5_systemd.networkd.dhcp_servers import DhcpServers
+from solo5_systemd.networkd.dhcp import DhcpServers
 from solo5_systemd.networkd.held_ports import HeldPorts, UnheldPorts
-from solo5_systemd.networkd.namespaces import Namespaces
+from solo5_systemd.networkd.namespaces import Core, Namespaces
 from solo5_systemd.networkd.service import Networkd
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits
@@ -67,7 +66,8 @@ async def _serve() -> bool:
     async def serve() -> bool:
         with closing(TaskUnits(bus)) as units:
             core = Core(state=await writer.run(make_state), writer=writer, units=units, watches=watches)
-            return await Networkd(bus, core, DhcpServers(bus), idle=IDLE_TIMEOUT_S).serve()
+            servers = DhcpServers(bus, core.state.host.dhcp, writer)
+            return await Networkd(bus, core, servers, idle=IDLE_TIMEOUT_S).serve()
 
     async def check_writer() -> None:
         await writer.run(int)

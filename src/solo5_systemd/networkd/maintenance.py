@@ -8,10 +8,9 @@ from contextlib import suppress
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.model import Repair
-from solo5_systemd.networkd.core import Core
-from solo5_systemd.networkd.flow_and_tap_deletions import Deletions
 from solo5_systemd.networkd.leases import now
-from solo5_systemd.networkd.releases import END_CHECK_INTERVAL_S, UNIT_CHECK_INTERVAL_S, Releases
+from solo5_systemd.networkd.namespaces import Core
+from solo5_systemd.networkd.releases import END_CHECK_INTERVAL_S, UNIT_CHECK_INTERVAL_S, Deletions, Releases
 from solo5_systemd.networkd.sleep import Sleep
 
 BRIDGE_CHECK_INTERVAL_S = 0.5

@@ -1,14 +1,18 @@
 """The networks of all network namespaces: the host's own, and those of other programs, such as Nomad's groups."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from solo5_systemd.base.concurrency import KeyedLocks, SerialThread
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.conntrack import RedirectedPort
+from solo5_systemd.network.drops import Dropped
+from solo5_systemd.network.ipam import free_addresses
 from solo5_systemd.network.model import (
     LeaseRecord,
     LeaseState,
@@ -16,13 +20,17 @@ from solo5_systemd.network.model import (
     Repair,
     Request,
     Reservation,
+    is_without_ipv4,
 )
 from solo5_systemd.network.namespaces import NetworkNamespace
+from solo5_systemd.network.network_ranges import network_of
 from solo5_systemd.network.nft_objects import Element
-from solo5_systemd.networkd.flow_and_tap_deletions import Remains
-from solo5_systemd.networkd.leases import now
+from solo5_systemd.networkd.leases import Remains, now
 from solo5_systemd.networkd.state import NetworkState
+from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.networkd.watches import Watches
+from solo5_systemd.settings.network import Ipv6, NetworkSettings
+from solo5_systemd.settings.resolver import UNSET
 
 _log = logging.getLogger(__name__)
 
@@ -219,7 +227,7 @@ class Namespaces:
     def overview(self) -> Sequence[NetworkOverview]:
         """Return every network of the host, in use or only configured, and those in use in other namespaces."""
         found: list[NetworkOverview] = []
-        self.everywhere(lambda state: found.extend(state.overview.networks()))
+        self.everywhere(lambda state: found.extend(_networks(state)))
         return found
 
     # -- repair --------------------------------------------------------------------------------------------------
@@ -303,8 +311,84 @@ class Namespaces:
         return self._spaces[path]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Core:
+    """The state of the service, and the means to change it.
+
+    Attributes:
+        state: of all networks; its only user is the writer.
+        writer: the thread of `state`.
+        units: of tasks.
+        watches: of changes by other programs, and of packets.
+        tasks: the group of what the service does in the background.
+        locks: of tasks; held during each change of one.
+    """
+
+    state: Namespaces
+    writer: SerialThread
+    units: TaskUnits
+    watches: Watches
+    tasks: asyncio.TaskGroup = field(default_factory=asyncio.TaskGroup)
+    locks: KeyedLocks[TaskName] = field(default_factory=KeyedLocks)
+
+
 def _restore_all(state: NetworkState) -> None:
     try:
         state.repairs.repair_tables()
     finally:
         state.repairs.repair_changed(None)
+
+
+# -- overview ----------------------------------------------------------------------------------------------------------
+
+
+def _networks(state: NetworkState) -> Sequence[NetworkOverview]:
+    """Return every network by name: those in use, and of the host's own namespace the configured ones."""
+    settings = () if state.namespace else state.settings().networks
+    networks, bridges, attached = state.bridges.networks, state.bridges, state.leases.attached_leases()
+    mtu_of = state.choice.default_mtus()
+    found = [
+        configured(each, 0 if each.mtu or each.join else mtu_of(each)) for each in settings if each.name not in networks
+    ]
+    dropped = state.tables.dropped() if bridges.up else Dropped()
+    for name, network in networks.items():
+        leases = state.leases.allocations.leases.get(name, 0)
+        segments = (segment for segment, of in bridges.segments.items() if of == name)
+        taps = (lease.tap for _, lease in attached if lease.network == name)
+        found.append(
+            NetworkOverview(
+                **vars(network),
+                up=name in bridges.up,
+                leases=leases,
+                free=free_addresses(network, leases),
+                dropped=dropped.within((network.ipv4, network.ipv6), {network.bridge, *segments, *taps}),
+                without_ipv4=is_without_ipv4(network),
+                namespace=state.namespace,
+            )
+        )
+    resolvers = {each.name: each.resolver for each in settings}
+    found = [replace(_with_bridge(each, state), resolver=resolvers.get(each.name, UNSET)) for each in found]
+    return sorted(found, key=lambda each: each.name)
+
+
+def _with_bridge(overview: NetworkOverview, state: NetworkState) -> NetworkOverview:
+    """Return an overview with the state and the MTU of a joined bridge."""
+    if overview.join is None:
+        return overview
+    bridge = state.links.link(overview.bridge)
+    return replace(overview, up=bridge is not None, mtu=bridge.mtu if bridge else 0)
+
+
+def configured(settings: NetworkSettings, mtu: int) -> NetworkOverview:
+    """Return the overview of a network that is not in use."""
+    ipv6 = settings.ipv6 or Ipv6()
+    network = replace(
+        network_of(settings, settings.ipv4, settings.gateway4),
+        mtu=settings.mtu or mtu,
+        ipv6=ipv6.prefix,
+        gateway6=ipv6.gateway,
+        nat66=ipv6.nat66,
+        ra=ipv6.ra,
+    )
+    free = free_addresses(settings, 0)
+    return NetworkOverview(**vars(network), up=False, leases=0, free=free, without_ipv4=settings.without_ipv4)

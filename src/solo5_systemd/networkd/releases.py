@@ -1,31 +1,116 @@
-"""Releases: the network of a task whose run has ended is released, and DHCP servers follow the attached tasks."""
+"""Releases: the network of a task whose run has ended is released, what the kernel is slow to delete in batches."""
 
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 
 from solo5_systemd.base.concurrency import begin
 from solo5_systemd.base.declared_units import service_of
-from solo5_systemd.base.errors import Solo5Error
+from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.inotify import RemovedEntries
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import NOTICE, log_about
+from solo5_systemd.network import links
+from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_of, delete_udp_flows
 from solo5_systemd.network.model import Reservation
+from solo5_systemd.network.namespaces import NetworkNamespace
+from solo5_systemd.network.netlink import link_index
 from solo5_systemd.network.request_checks import host_ports
 from solo5_systemd.networkd import dormant_tasks
-from solo5_systemd.networkd.core import Core
-from solo5_systemd.networkd.dhcp_servers import DhcpServers
+from solo5_systemd.networkd.dhcp import DhcpServers
 from solo5_systemd.networkd.dormant_starts import ATTEMPTS, CHECK_INTERVAL_S, Activation
-from solo5_systemd.networkd.flow_and_tap_deletions import Deletions, delete_elsewhere
 from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
+from solo5_systemd.networkd.leases import Remains
+from solo5_systemd.networkd.namespaces import Core
 
 UNIT_CHECK_INTERVAL_S = 20
 END_CHECK_INTERVAL_S = 1.0
 """Interval of the first looks at a task whose run has ended, and whose unit is starting again; it doubles each time."""
 
+FLOW_BATCH_INTERVAL_S = 0.2
+"""Delay of the deletion of stale flows after an attach, so that one dump of the conntrack table serves many tasks."""
+
 _log = logging.getLogger(__name__)
+
+
+class Deletions:
+    """Deletes taps and flows in threads of their own, since no order between tasks is needed.
+
+    For a tap the kernel waits for an RCU grace period, and flows take a dump of the conntrack table. What waits
+    for the same lock is deleted by one call.
+    """
+
+    def __init__(self) -> None:
+        self._remains: list[Remains] = []
+        self._lock = asyncio.Lock()
+        self._redirected: frozenset[RedirectedPort] = frozenset()
+        self._conntrack_lock = asyncio.Lock()
+
+    async def delete_remains(self, remains: Remains) -> None:
+        """Delete flows, then taps, of a release in the host's network namespace."""
+        self._redirected |= remains.redirected
+        self._remains.append(remains)
+        async with self._lock:
+            await self._delete_queued(remains.redirected)
+            batch, self._remains = self._remains, []
+            # Otherwise deleted with another task's, unless that failed.
+            if batch or any(link_index(lease.tap) for lease in remains.reservation.leases):
+                await asyncio.to_thread(_delete, batch or [remains])
+
+    async def delete_flows(
+        self, redirected: frozenset[RedirectedPort], after_s: float = 0, namespace: str = ""
+    ) -> None:
+        """Delete the stale flows of UDP ports after some seconds, in a namespace; empty: the host's own."""
+        if not namespace:
+            self._redirected |= redirected
+        await asyncio.sleep(after_s)
+        if namespace:
+            await asyncio.to_thread(_delete_redirected_in, namespace, redirected)
+        else:
+            await self._delete_queued(redirected)
+
+    async def _delete_queued(self, mine: frozenset[RedirectedPort]) -> None:
+        """Delete the stale flows of these ports, and of all others that are queued."""
+        async with self._conntrack_lock:
+            if not mine & self._redirected:
+                return  # no UDP port, or deleted by another task's batch
+            redirected, self._redirected = self._redirected, frozenset()
+            await asyncio.to_thread(_delete_redirected, redirected)
+
+
+def _delete_redirected_in(path: str, redirected: frozenset[RedirectedPort]) -> None:
+    with suppress(HostError), closing(NetworkNamespace(path)) as namespace, namespace.entered():
+        _delete_redirected(redirected)
+
+
+def _delete_redirected(redirected: frozenset[RedirectedPort]) -> None:
+    try:
+        delete_udp_flows(redirected)
+    except OSError as error:
+        ports = sorted(each.port for each in redirected)
+        _log.warning("deleting conntrack entries of UDP ports %s failed: %s", ports, error.strerror)
+
+
+def delete_elsewhere(remains: Remains, namespace: NetworkNamespace) -> None:
+    """Delete the flows and taps that a release has left in another namespace than the host's."""
+    with namespace.entered():
+        _delete_redirected(remains.redirected)
+        _delete([remains])
+
+
+def _delete(batch: Iterable[Remains]) -> None:
+    clients = [address for each in batch for address in each.addresses]
+    servers = [address for each in batch for address in each.servers]
+    behind = [network for each in batch for network in each.behind]
+    if clients or servers or behind:
+        try:
+            delete_flows_of(clients, servers, behind)
+        except OSError as error:
+            shown = ", ".join(map(str, dict.fromkeys((*clients, *servers, *behind))))
+            _log.warning("deleting conntrack entries of %s failed: %s", shown, error.strerror)
+    links.delete_links(lease.tap for each in batch for lease in each.reservation.leases)
 
 
 class Releases:
@@ -36,7 +121,6 @@ class Releases:
         self._servers = servers
         self._deletions = deletions
         self._activation = activation
-        self._servers_lock = asyncio.Lock()
         self._ended: set[TaskName] = set()
         self._without_run: dict[TaskName, asyncio.Event] = {}
         self._stopping = False
@@ -219,37 +303,12 @@ class Releases:
         await self._activation.hold(task)  # last: flows that are deleted later would be those of held packets
         self._on_fifos([task])  # its socket unit may have been started meanwhile
 
-    # -- DHCP ----------------------------------------------------------------------------------------------------
-
-    async def serve_dhcp_of(self, task: TaskName) -> None:
-        """Serve a task that was attached; without a server, release it.
-
-        Raises:
-            HostError: a server does not start.
-        """
-        try:
-            await self._serve_dhcp()
-        except Solo5Error:
-            await self.release_now(task)
-            raise
-
     async def try_serve_dhcp(self) -> None:
         """Start, restart and stop the DHCP servers as the attached tasks need them; log a failure."""
         try:
-            await self._serve_dhcp()
+            await self._servers.serve()
         except Solo5Error as error:  # repeated at the next attach or release
             _log.error("%s", error)
-
-    async def _serve_dhcp(self) -> None:
-        async with self._servers_lock:
-            servers = await self._core.writer.run(self._core.state.host.dhcp.pop_servers)
-            running = self._servers.running()
-            for network in running - servers.needed:
-                await self._servers.stop(network)
-            for network in servers.idle:
-                await self._core.writer.run(self._core.state.host.dhcp.forget, network)
-            for network in servers.needed - (running - servers.outdated):
-                await self._servers.start(network)
 
 
 async def _wait_for_ports(reservation: Reservation) -> None:

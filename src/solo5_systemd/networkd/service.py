@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
-from solo5_systemd.base.names import task_name
+from solo5_systemd.base.names import TaskName, task_name
 from solo5_systemd.dbus.interfaces import NETWORK1
 from solo5_systemd.dbus.message_bus import MessageBus
 from solo5_systemd.dbus.process import NOTICE, log_about
@@ -17,12 +17,11 @@ from solo5_systemd.dbus.service import Handler, Service
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.model import LeaseState, Repair, Request, SleepChange
 from solo5_systemd.network.request_checks import show_port
-from solo5_systemd.networkd.core import Core
-from solo5_systemd.networkd.dhcp_servers import DhcpServers
+from solo5_systemd.networkd.dhcp import DhcpServers
 from solo5_systemd.networkd.dormant_starts import Activation
-from solo5_systemd.networkd.flow_and_tap_deletions import FLOW_BATCH_INTERVAL_S, Deletions
 from solo5_systemd.networkd.maintenance import Maintenance
-from solo5_systemd.networkd.releases import Releases
+from solo5_systemd.networkd.namespaces import Core
+from solo5_systemd.networkd.releases import FLOW_BATCH_INTERVAL_S, Deletions, Releases
 from solo5_systemd.networkd.sleep import Sleep
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.settings.records import document, record
@@ -149,7 +148,7 @@ class Networkd:
             try:
                 redirected = await self._writer.run(self._state.attach, task)
                 if self._state.host.dhcp.in_use:
-                    await self._releases.serve_dhcp_of(task)
+                    await self._serve_dhcp_of(task)
             except Solo5Error as error:
                 log_about(service_of(task), f"the network of task {task} cannot be attached: {error}")
                 raise
@@ -164,6 +163,13 @@ class Networkd:
             where = attached.namespace if (attached := self._state.record(task)) else ""
             self._core.tasks.create_task(self._deletions.delete_flows(redirected, FLOW_BATCH_INTERVAL_S, where))
         return []
+
+    async def _serve_dhcp_of(self, task: TaskName) -> None:
+        try:
+            await self._servers.serve()
+        except Solo5Error:
+            await self._releases.release_now(task)
+            raise
 
     async def _move_ports(self, source: str, target: str) -> Sequence[object]:
         old, new = task_name(source), task_name(target)

@@ -9,6 +9,7 @@ from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, Solo5E
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_elements
 from solo5_systemd.network.conntrack import RedirectedPort
+from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.links import Links, delete_links
 from solo5_systemd.network.model import (
     GuestNames,
@@ -24,37 +25,50 @@ from solo5_systemd.network.model import (
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.network.nft_rules import STRANGERS, UNSERVED
+from solo5_systemd.network.nft_tables import Tables
+from solo5_systemd.network.remembered_addresses import RememberedAddresses
 from solo5_systemd.network.request_checks import absent, host_ports
 from solo5_systemd.network.routes import overtaken
 from solo5_systemd.networkd.address_choice import Choice
-from solo5_systemd.networkd.dhcp_files import DhcpFiles
+from solo5_systemd.networkd.bridges import Bridges
+from solo5_systemd.networkd.dhcp import DhcpFiles
 from solo5_systemd.networkd.dormant_tasks import Waiting
-from solo5_systemd.networkd.flow_and_tap_deletions import Remains, redirected
 from solo5_systemd.networkd.held_ports import HeldPorts
-from solo5_systemd.networkd.leases import attached
-from solo5_systemd.networkd.overview import Overview
-from solo5_systemd.networkd.parts import Parts
+from solo5_systemd.networkd.leases import Leases, Remains, attached, redirected
 from solo5_systemd.networkd.repairs import Repairs
-from solo5_systemd.networkd.sleepers import Sleepers
+from solo5_systemd.networkd.sleep import Sleepers
 from solo5_systemd.settings.solo5_toml import Settings
 
 _log = logging.getLogger(__name__)
 
 
-class NetworkState(Parts):
+class NetworkState:
     """Networks, leases and port sockets, in memory, in files and in the kernel. Not thread-safe.
 
     A file is written before the object that it describes is made, and removed after it: a service that is killed
     between any two lines finds a file for everything that it may have made. `recover` then makes the kernel's state
-    match the files.
+    match the files. It is made in a thread that has entered its network namespace.
+
+    Args:
+        links: its links.
+        settings: returns the settings of its networks.
+        ports: its published ports.
+        namespace: its path; empty: the host's own.
+        reserved: returns ranges and prefixes that a chosen one must not overlap, besides those of the namespace's
+            routes.
 
     Attributes:
-        ports: its published ports.
+        store: its files.
+        tables: its nftables tables.
+        remembered: the addresses that declared tasks had last: other tasks get them last, and a network has the range
+            of its own again; None: there are none.
+        leases: the lease records.
+        bridges: the networks in use.
+        choice: of addresses and ports.
         dhcp: the files of the DHCP servers.
         repairs: of what other programs change.
         sleepers: the tasks that may sleep.
         waiting: the tasks that wait for their first packet.
-        overview: of the networks.
     """
 
     def __init__(
@@ -65,15 +79,17 @@ class NetworkState(Parts):
         namespace: str = "",
         reserved: Callable[[], Iterable[IPv4Network | IPv6Network]] = tuple,
     ) -> None:
-        """Make the state of a namespace as `Parts`, with its published ports."""
-        super().__init__(links, settings, namespace, reserved)
+        self.links, self.settings, self.namespace, self.reserved = links, settings, namespace, reserved
         self.ports = ports
+        self.store, self.tables = LeaseStore(namespace), Tables()
+        self.remembered = None if namespace else RememberedAddresses()
+        self.leases = Leases(self.store, namespace)
+        self.bridges = Bridges(self.store, links, self.tables, self.leases)
         self.dhcp = DhcpFiles(self.store.own / "dhcp")  # remains empty in another namespace: no network there has DHCP
         self.repairs = Repairs(self)
         self.sleepers = Sleepers(self.leases, self.bridges, self.tables)
         self.waiting = Waiting(self.leases, self.bridges, links)
-        self._choice = Choice(self)
-        self.overview = Overview(self, self._choice)
+        self.choice = Choice(self)
 
     # -- one task ------------------------------------------------------------------------------------------------
 
@@ -107,7 +123,7 @@ class NetworkState(Parts):
 
     def _log_remembered(self, reservation: Reservation) -> None:
         """Log an address that another, declared task had last: it was requested by value, or the network is full."""
-        remembered = self._choice.remembered
+        remembered = self.choice.remembered
         for lease in reservation.leases:
             for address in lease.addresses:
                 owner = remembered.get(address, reservation.task)
@@ -234,7 +250,7 @@ class NetworkState(Parts):
     def _reserve_again(self, task: TaskName, kept: LeaseRecord) -> LeaseRecord:
         """Reserve what a released task had: its unit's command line has these values."""
         had = kept.reservation
-        reservation, networks = self._choice.choose(task, had.request)
+        reservation, networks = self.choice.choose(task, had.request)
         if _without_bridges(reservation) != _without_bridges(had):  # a bridge is not part of the unit
             raise TakenError(
                 f"task {task} cannot have its network again: its tap or the settings of its network have changed.",
@@ -393,7 +409,7 @@ class NetworkState(Parts):
     def _find_or_choose(self, task: TaskName, request: Request) -> tuple[Reservation, Sequence[Network]]:
         """Return the task's existing reservation or a new one, and the networks that it would create."""
         held = self.leases.same(task, request)
-        reservation, networks = self._choice.choose(task, request) if held is None else (held, ())
+        reservation, networks = self.choice.choose(task, request) if held is None else (held, ())
         if reservation.idle_s:
             self.sleepers.check(reservation, networks)
         return reservation, networks

@@ -26,7 +26,7 @@ from solo5_systemd.network.model import (
     Reservation,
     mac_address,
 )
-from solo5_systemd.networkd.overview import configured
+from solo5_systemd.networkd.namespaces import configured
 from solo5_systemd.settings.addresses import address_range
 from solo5_systemd.settings.network import Ipv6, Join, NetworkSettings
 from solo5_systemd.settings.network_keys import CLOSED

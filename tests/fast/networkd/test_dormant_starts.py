@@ -12,9 +12,8 @@ from solo5_systemd import networkd
 from solo5_systemd.base.concurrency import KeyedLocks
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.neighbours import Neighbours
-from solo5_systemd.networkd.dormant_starts import CHECK_INTERVAL_S, Activation
+from solo5_systemd.networkd.dormant_starts import CHECK_INTERVAL_S, STARTS_INTERVAL_S, STARTS_MAX, Activation
 from solo5_systemd.networkd.releases import Releases
-from solo5_systemd.networkd.start_limit import STARTS_INTERVAL_S, STARTS_MAX
 
 WEB = TaskName("web")
 
@@ -80,7 +79,7 @@ async def later(intervals: float = 5) -> None:
 def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is logged about units."""
     lines: list[str] = []
-    for module in (networkd.dormant_starts, networkd.releases, networkd.start_limit):
+    for module in (networkd.dormant_starts, networkd.releases):
         monkeypatch.setattr(module, "log_about", lambda unit, text, **_: lines.append(text))
     return lines
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.networkd import memory_reclaim
-from solo5_systemd.networkd.memory_reclaim import CHUNK, FRUITLESS_MAX, WRITING_INTERVAL_S, reclaim
+from solo5_systemd.networkd import sleep
+from solo5_systemd.networkd.sleep import FRUITLESS_MAX, RECLAIM_MAX, WRITING_INTERVAL_S, reclaim
 
 GROUP = "/solo5.slice/web.service"
 MIB = 1 << 20
@@ -18,7 +18,7 @@ class Group:
     """A cgroup whose memory is reclaimed by as much as is asked for, down to what cannot be swapped."""
 
     def __init__(self, mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(memory_reclaim, "MOUNT", str(mount))
+        monkeypatch.setattr(sleep, "CGROUPS", str(mount))
         self.directory = mount / GROUP[1:]
         self.directory.mkdir(parents=True)
         self.asked, self.least = list[int](), 0
@@ -69,13 +69,13 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Group:
 
 def test_all_memory_is_reclaimed_in_parts(group: Group) -> None:
     assert group.reclaim() == 10 * MIB
-    assert group.asked == [CHUNK, CHUNK, 2 * MIB]
+    assert group.asked == [RECLAIM_MAX, RECLAIM_MAX, 2 * MIB]
 
 
 def test_it_ends_where_no_more_can_be_reclaimed(group: Group) -> None:
     group.least = 5 * MIB
     assert group.reclaim() == 5 * MIB
-    assert group.asked == [CHUNK, CHUNK]
+    assert group.asked == [RECLAIM_MAX, RECLAIM_MAX]
     assert group.paused == []
 
 
@@ -95,8 +95,8 @@ def test_it_ends_where_pages_stay_in_the_swap_cache(group: Group, monkeypatch: p
 
 
 def test_a_task_that_is_woken_meanwhile_keeps_the_rest(group: Group) -> None:
-    assert group.reclaim(lambda: not group.asked) == CHUNK
-    assert group.asked == [CHUNK]
+    assert group.reclaim(lambda: not group.asked) == RECLAIM_MAX
+    assert group.asked == [RECLAIM_MAX]
 
 
 def test_a_task_that_has_more_memory_than_before_has_lost_none(group: Group) -> None:

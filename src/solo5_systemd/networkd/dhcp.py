@@ -1,4 +1,4 @@
-"""The files of the DHCP servers, below /run/solo5/network/dhcp.
+"""DHCP servers: their units, solo5-dhcp@NETWORK.service, and their files below /run/solo5/network/dhcp.
 
     NETWORK/dnsmasq.conf    the configuration of the network's server
     NETWORK/hosts/TAP       the entry of a guest, from its attach until its release
@@ -9,14 +9,21 @@ entry with an address of an earlier one, and gives an address that it has leased
 `Servers.outdated`.
 """
 
+import asyncio
+import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from solo5_systemd.base.atomic_file import replace_file
+from solo5_systemd.base.concurrency import SerialThread
+from solo5_systemd.base.dependencies import DHCP_SERVER
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.names import NetworkName
+from solo5_systemd.base.names import INVOCATION_LINK, NetworkName, dhcp_service
+from solo5_systemd.dbus.message_bus import MessageBus
+from solo5_systemd.dbus.messages import MessageType
 from solo5_systemd.network.dhcp import (
     HOSTS,
     OPTIONS,
@@ -26,6 +33,7 @@ from solo5_systemd.network.dhcp import (
     server_config,
 )
 from solo5_systemd.network.model import Lease, LeaseRecord, Network, Reservation
+from solo5_systemd.networkd.task_units import call_pid1, exported
 
 SEEN_AT = "/run/solo5-dhcp"
 """The path of all these files, which are below a directory that only root can enter, in the sandbox of a server."""
@@ -166,3 +174,103 @@ class DhcpFiles:
         for each in (directory / HOSTS, directory / OPTIONS, directory, self._directory):
             with suppress(OSError):  # not empty, or removed by another program
                 each.rmdir()
+
+
+JOB_TIMEOUT_S = 15.0
+"""For a start or stop of a server; longer than TimeoutStartSec= and TimeoutStopSec= of its unit."""
+
+_JOB_INTERVAL_S = 0.005
+"""Interval of the looks at a job. A start takes some 30 ms, once for all guests of a network."""
+
+_PREFIX, _, _SUFFIX = f"{INVOCATION_LINK}{dhcp_service(NetworkName('@'))}".rpartition("@")
+
+
+class DhcpServers:
+    """The units of DHCP servers: started, restarted and stopped by calls of PID 1.
+
+    Args:
+        files: of the host's networks.
+        writer: the thread of the files.
+    """
+
+    def __init__(self, bus: MessageBus, files: DhcpFiles, writer: SerialThread) -> None:
+        self._bus = bus
+        self._files, self._writer = files, writer
+        self._lock = asyncio.Lock()
+
+    def running(self) -> frozenset[NetworkName]:
+        """Return the networks whose server runs."""
+        return frozenset(
+            NetworkName(name.removeprefix(_PREFIX).removesuffix(_SUFFIX))
+            for name in exported()
+            if name.startswith(_PREFIX) and name.endswith(_SUFFIX)
+        )
+
+    async def serve(self) -> None:
+        """Start, restart and stop the servers as the entries of guests need them.
+
+        Raises:
+            HostError: a server does not start.
+        """
+        async with self._lock:
+            servers = await self._writer.run(self._files.pop_servers)
+            running = self.running()
+            for network in running - servers.needed:
+                await self._stop(network)
+            for network in servers.idle:
+                await self._writer.run(self._files.forget, network)
+            for network in servers.needed - (running - servers.outdated):
+                await self._start(network)
+
+    async def _start(self, network: NetworkName) -> None:
+        """Start or restart the server of a network; return when it receives messages.
+
+        Raises:
+            HostError: dnsmasq is missing, or the unit does not start.
+        """
+        if not os.access(DHCP_SERVER.name, os.X_OK):
+            raise HostError(
+                f"network {network} has dhcp = true or ra = true, but {DHCP_SERVER.name} is missing: expected it to be "
+                "installed.",
+                f"{DHCP_SERVER.advice.rstrip('.')}, or leave out both of network.{network} below /etc/solo5.",
+            )
+        unit = dhcp_service(network)
+        # RestartUnit starts a unit that does not run.
+        await self._call("RestartUnit", "ss", [unit, "replace"], network)
+        if await self._state_after_job(unit) != "active":
+            await self._stop(network)  # it would be started again and again
+            raise HostError(
+                f"the DHCP server of network {network} does not start: expected {unit} to be active.",
+                f"`systemctl status {unit}` shows the reason.",
+            )
+
+    async def _stop(self, network: NetworkName) -> None:
+        """Stop the server of a network.
+
+        Raises:
+            HostError: PID 1 refuses it.
+        """
+        unit = dhcp_service(network)
+        await self._call("StopUnit", "ss", [unit, "replace"], network)
+        await self._state_after_job(unit)
+
+    async def _state_after_job(self, unit: str) -> str:
+        """Return the ActiveState= of a unit once it has no job; empty without one in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(JOB_TIMEOUT_S):
+                while True:
+                    ((row,),) = await self._call("ListUnitsByNames", "as", [[unit]], None)
+                    if not row[7]:
+                        return str(row[3])
+                    await asyncio.sleep(_JOB_INTERVAL_S)
+        return ""
+
+    async def _call(self, member: str, signature: str, body: list[object], network: NetworkName | None) -> list[Any]:
+        reply = await call_pid1(self._bus, member, signature, *body, timeout_s=JOB_TIMEOUT_S)
+        if reply is not None and reply.message_type is MessageType.METHOD_RETURN:
+            return list(reply.body)
+        reason = "no reply" if reply is None else str(reply.body[0]) if reply.body else reply.error_name
+        where = f" of network {network}" if network else ""
+        raise HostError(
+            f"{member} of the DHCP server{where} failed: {reason}.", "`systemctl list-jobs` shows all jobs."
+        )
