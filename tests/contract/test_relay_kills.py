@@ -21,8 +21,8 @@ from tests.fast.relay.fake_journal import Journal
 
 from solo5_systemd.base.names import TaskName, task_service
 from solo5_systemd.dbus import fdstore
-from solo5_systemd.journal.follow import PollTimer
 from solo5_systemd.journal.lines import Stream
+from solo5_systemd.journal.reader import PollTimer
 from solo5_systemd.relay.forwarder import Forwarder
 from solo5_systemd.relay.state_files import StateFiles
 

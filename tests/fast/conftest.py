@@ -14,7 +14,7 @@ from tests.support.settled import no_task_left, pytest_configure, pytest_itemcol
 from solo5_systemd.base import locks, own_files
 from solo5_systemd.base.event_loop import is_event_loop
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.journal import console_storage
+from solo5_systemd.journal import console
 from solo5_systemd.storage import locks as storage_locks
 
 __all__ = ["no_task_left", "pytest_configure", "pytest_itemcollected", "pytest_runtest_call"]
@@ -48,7 +48,7 @@ def consoles_are_stored(monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
         return ""
 
     if "real_journal" not in request.fixturenames:
-        monkeypatch.setattr(console_storage, "storage_problem", problem)
+        monkeypatch.setattr(console, "storage_problem", problem)
 
 
 @pytest.fixture

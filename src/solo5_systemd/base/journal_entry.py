@@ -27,3 +27,13 @@ def write_entry(fields: Mapping[str, object], path: str) -> None:
             journal.sendto(datagram.encode(), path)
         except OSError as error:
             raise HostError(f"journald cannot be reached at {path}: {error.strerror or error}.") from error
+
+
+def namespace_path(path: str, namespace: str) -> str:
+    """Return the path of a socket of journald for a journal namespace (LogNamespace= of systemd.exec(5)).
+
+    Args:
+        path: of the socket of the host's journald.
+        namespace: empty: the host's journal.
+    """
+    return path.replace("/systemd/journal/", f"/systemd/journal.{namespace}/", 1) if namespace else path

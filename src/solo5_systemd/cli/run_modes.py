@@ -37,7 +37,7 @@ async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *,
         DependencyError: libsystemd is missing; the task is removed again.
         Solo5Error: the start failed, or the task was removed meanwhile.
     """
-    from solo5_systemd.journal.console_storage import storage_problem
+    from solo5_systemd.journal.console import storage_problem
 
     with _cancelled_by_sigterm():
         started = await engine.start(workload)

@@ -22,9 +22,8 @@ from solo5_systemd.base.names import primary_nic
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
 from solo5_systemd.declared.update_request import Ready, ReadyLine, ReadyPort
 from solo5_systemd.engine.task import Task
-from solo5_systemd.journal.follow import PollTimer, batches
 from solo5_systemd.journal.lines import Stream
-from solo5_systemd.journal.reader import JournalReader, console_matches
+from solo5_systemd.journal.reader import JournalReader, PollTimer, batches, console_matches
 from solo5_systemd.network.model import Endpoint, Protocol
 from solo5_systemd.network.namespaces import NetworkNamespace
 
@@ -67,7 +66,7 @@ async def first_of(
             return ready.result()
         if ended.done():
             return ended.result()
-        from solo5_systemd.journal.console_storage import storage_problem
+        from solo5_systemd.journal.console import storage_problem
 
         if isinstance(condition, ReadyLine) and (problem := await storage_problem(state.log_namespace)):
             wait.failure = problem.rstrip(".")

@@ -1,23 +1,59 @@
-"""The consoles of tasks in the journal."""
+"""The consoles of tasks in the journal: streams of new ones, the lines of a run, and why it ended or did not start.
+
+`Storage=none` and `MaxLevelStore=` of journald.conf(5) drop consoles silently: `storage_problem`. The reader is
+imported where it is used, for startup time: most commands do not read the journal.
+"""
 
 import os
+import socket
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, closing, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.declared_units import task_of
+from solo5_systemd.base.declared_units import declared_task, stderr_lines, task_of
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.event_loop import off_the_loop, on_a_loop
-from solo5_systemd.base.names import TaskName
+from solo5_systemd.base.journal_entry import IDLE_END, NATIVE_SOCKET, namespace_path, write_entry
+from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName, journald_of
 from solo5_systemd.base.paths import open_in_thread
-from solo5_systemd.journal.journald import log_hung, open_stream
+from solo5_systemd.task.log_fields import FACILITY, STDOUT_PRIORITY
 from solo5_systemd.unit.state import UnitState
 
 if TYPE_CHECKING:
     from solo5_systemd.journal.lines import Line
     from solo5_systemd.unit.exit_messages import ExitMessages
 
-# The reader is imported where it is used, for startup time: most commands do not read the journal.
+STDOUT_SOCKET = "/run/systemd/journal/stdout"
+"""The stream socket of the host's journald."""
+
+CONNECT_TIMEOUT_S = 5.0
+"""For connect(2) to a journald that hangs: its backlog is limited, and connections beyond it block."""
+
+HUNG_MESSAGE_ID = "364a830e83d0497ea6d69f2978b23047"
+"""MESSAGE_ID= of the entry that a tender hangs and is killed."""
+
+GENERIC_MESSAGE_IDS = frozenset(
+    {
+        "7d4958e842da4a758f6c1cdc7b36dcc5",  # SD_MESSAGE_UNIT_STARTING
+        "be02cf6855d2428ba40df7e9d022f03d",  # SD_MESSAGE_UNIT_FAILED
+        "d9b373ed55a64feb8242e02dbe79a49c",  # SD_MESSAGE_UNIT_FAILURE_RESULT
+    }
+)
+"""Messages of PID 1 about every failed start, which have no reason (`journalctl --catalog`)."""
+
+MAX_LINES = 20
+"""Console lines to read of a run that has ended, and messages of PID 1; one run has fewer of these."""
+
+FAILURE_LINES = 10
+"""Lines to read of a unit that failed to start: of PID 1, and of the unit's processes."""
+
+_WARNING = 4
+_OF_ROOT = "_UID=0"
+_WRITER = TaskName("solo5-systemd")
+
+_storing: dict[str, str] = {}
+"""The run of each journald that has stored a line; its configuration is that of its start."""
 
 
 class Journal:
@@ -46,16 +82,22 @@ class Journal:
 
         Args:
             until: wait for new lines until this is true, then yield those that are left. None: do not wait.
+            last: begin with so many lines from the end; None: with the first one.
         """
-        from solo5_systemd.journal.follow import batches
-        from solo5_systemd.journal.reader import BATCH_LINES, run_reader, seek
+        from solo5_systemd.journal.reader import BATCH_LINES, JournalReader, batches
 
-        with closing(run_reader(state)) as journal:
+        # Not by _SYSTEMD_INVOCATION_ID=: journald looks that up when it processes a line, and the last lines of a unit
+        # that has just ended may be without it. So the lines of a run are those since its start.
+        matches = (f"_SYSTEMD_UNIT={state.unit}", "_TRANSPORT=stdout")
+        with closing(JournalReader(matches, state.log_namespace)) as journal:
             if until is not None:
                 journal.watch()
                 if os.geteuid() != 0 and not journal.has_files:
                     return  # no permission: there is nothing to wait for
-            seek(journal, state, last)
+            if last is None:
+                journal.seek_realtime(state.started)
+            else:
+                journal.seek_last(last)
             async with aclosing(batches(journal, BATCH_LINES, until)) as found:
                 async for batch in found:
                     for line in batch:
@@ -64,14 +106,11 @@ class Journal:
 
     async def failure_messages(self, unit: str, namespace: str) -> Sequence[str]:
         """Return why a unit failed to start: PID 1's messages, then the lines of the unit's processes."""
-        from solo5_systemd.journal.exit_messages import read_failure_messages
-
         await self.sync(task_of(unit) or TaskName(unit), namespace)
         return await off_the_loop(lambda: read_failure_messages(unit, namespace))
 
     async def exit_messages(self, state: UnitState) -> "ExitMessages":
         """Return the exit messages of a run; empty ones if the journal cannot be read."""
-        from solo5_systemd.journal.exit_messages import read_exit_messages
         from solo5_systemd.unit.exit_messages import ExitMessages
 
         with suppress(HostError):
@@ -79,11 +118,161 @@ class Journal:
         return ExitMessages()
 
     async def log_hung(self, state: UnitState) -> None:
-        """Log that the tender of a task hangs and is killed."""
-        log_hung(state)
+        """Log that the tender of a task hangs and is killed: the outcome is derived from this entry later.
+
+        Guests and tenders cannot forge it: they are not root (_UID=0 is matched). From OBJECT_PID=, journald derives
+        the unit, so that `journalctl -u UNIT` shows it.
+
+        Raises:
+            HostError: journald cannot be reached.
+        """
+        text = f"{state.unit}: Killing hung tender: main thread exited, others still running (zombie leader)"
+        fields = {
+            "MESSAGE": text,
+            "MESSAGE_ID": HUNG_MESSAGE_ID,
+            "PRIORITY": _WARNING,
+            "SYSLOG_IDENTIFIER": "solo5-systemd",
+            "OBJECT_PID": state.main_pid,
+            "SOLO5_TASK": state.task,
+        }
+        write_entry(fields, NATIVE_SOCKET)
 
     async def sync(self, task: TaskName, namespace: str) -> None:
         """Wait until journald has written all lines that a task wrote before."""
         from solo5_systemd.journal.sync import synchronize
 
         await on_a_loop(synchronize(task, namespace))
+
+
+def open_stream(identifier: str, unit: str, priority: int, namespace: str = "") -> int:
+    """Open a stream to journald, with the protocol of sd_journal_stream_fd(3).
+
+    systemd connects stdout and stderr of a unit to one stream if both go to the journal, and their lines cannot be
+    distinguished afterwards. A second stream for stderr separates the tender's messages from the guest's console.
+
+    The header lines are: identifier, unit (accepted from root only), facility and priority as one number, and four
+    switches, all off: priority prefixes in the text, forwarding to syslog, to kmsg, to the console.
+
+    Returns:
+        a descriptor, owned by the caller.
+
+    Raises:
+        HostError: journald cannot be reached.
+    """
+    path = namespace_path(STDOUT_SOCKET, namespace)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    connection.settimeout(CONNECT_TIMEOUT_S)
+    try:
+        connection.connect(path)
+        connection.shutdown(socket.SHUT_RD)
+        connection.sendall(f"{identifier}\n{unit}\n{FACILITY << 3 | priority}\n0\n0\n0\n0\n".encode())
+    except OSError as error:
+        connection.close()
+        from solo5_systemd.base.dependencies import advice
+
+        raise HostError(
+            f"journald cannot be reached at {path}: {error.strerror or error}.",
+            f"See: systemctl status {journald_of(namespace)}" if namespace else advice(STDOUT_SOCKET),
+        ) from error
+    connection.setblocking(True)  # a tender does not handle EAGAIN
+    return connection.detach()
+
+
+async def storage_problem(namespace: str = "") -> str:
+    """Write a line as a guest does, read it back, and return why that fails; empty: consoles are stored.
+
+    Each instance of journald is checked once, as long as it stores lines. Requires root.
+    """
+    from solo5_systemd.journal.reader import JournalReader
+    from solo5_systemd.journal.sync import synchronize
+
+    journald = journald_of(namespace)
+    run = ""
+    with suppress(OSError):  # it is started by the first line
+        run = str(Path(UNITS, f"{INVOCATION_LINK}{journald}").readlink())
+    if run and _storing.get(journald) == run:
+        return ""
+    text = f"Checking whether consoles are stored: {os.urandom(8).hex()}"
+    try:
+        stream = await open_in_thread(lambda: open_stream(_WRITER, "", STDOUT_PRIORITY, namespace))
+        try:
+            os.write(stream, f"{text}\n".encode())
+        finally:
+            os.close(stream)
+        await synchronize(_WRITER, namespace)
+        with closing(JournalReader((f"MESSAGE={text}",), namespace)) as journal:
+            is_stored = bool(journal.last(1))
+    except HostError as error:
+        return str(error)
+    if not is_stored:
+        file = f"/etc/systemd/journald{f'@{namespace}' if namespace else ''}.conf"
+        return (
+            f"{journald} stores no lines of level info, which consoles have: expected neither Storage=none nor "
+            f"MaxLevelStore= below info in {file}. See: systemd-analyze cat-config {file.removeprefix('/etc/')}"
+        )
+    _storing[journald] = run
+    return ""
+
+
+def read_exit_messages(state: UnitState) -> "ExitMessages":
+    """Return the exit messages of a run.
+
+    Raises:
+        HostError: the journal cannot be read.
+    """
+    from solo5_systemd.journal.lines import Stream
+    from solo5_systemd.journal.reader import CONSOLE_MATCHES
+    from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
+
+    def last(count: int, *matches: str, namespace: str = "") -> "list[tuple[Line, str]]":
+        """Return the last lines since the run's start; see `Journal.lines`.
+
+        By CLOCK_MONOTONIC if it is known: CLOCK_REALTIME may have been set back during the run.
+        """
+        lines = _last_of_boot(count, *matches, namespace=namespace)
+        if state.main_start:
+            return [each for each in lines if each[0].position.monotonic >= state.main_start]
+        return [each for each in lines if each[0].realtime >= state.started]
+
+    of_unit = (*CONSOLE_MATCHES, f"_SYSTEMD_UNIT={state.unit}")
+    console = [line for line, _ in last(MAX_LINES, *of_unit, namespace=state.log_namespace)]
+    guest = [_text(line) for line in console if line.stream is Stream.STDOUT]
+    tender = [_text(line) for line in console if line.stream is Stream.STDERR]
+    if declared_task(state.unit) is not None:  # they are in the journal only once the task's preparation has stopped
+        tender = stderr_lines(state.task)[-MAX_LINES:]
+    by_systemd = last(MAX_LINES, f"UNIT={state.unit}", "_PID=1")
+    return ExitMessages(
+        guest=guest,
+        tender=tender,
+        console=[_text(line) for line in console] if len(console) > len(guest) else [*guest, *tender],
+        systemd=[UnitMessage(_text(line), message_id) for line, message_id in by_systemd],
+        hung=bool(last(1, f"MESSAGE_ID={HUNG_MESSAGE_ID}", f"SOLO5_TASK={state.task}", _OF_ROOT)),
+        idle=bool(last(1, f"MESSAGE_ID={IDLE_END}", f"OBJECT_SYSTEMD_UNIT={state.unit}", _OF_ROOT)),
+    )
+
+
+def read_failure_messages(unit: str, namespace: str) -> list[str]:
+    """Return PID 1's messages about a unit, then the lines of the unit's processes; each oldest first.
+
+    Args:
+        namespace: the journal namespace of the processes; PID 1 writes to the host's journal.
+
+    Raises:
+        HostError: the journal cannot be read.
+    """
+    found = _last_of_boot(FAILURE_LINES, f"UNIT={unit}", "_PID=1")
+    found = [each for each in found if each[1] not in GENERIC_MESSAGE_IDS]
+    found += _last_of_boot(FAILURE_LINES, f"_SYSTEMD_UNIT={unit}", "_TRANSPORT=stdout", namespace=namespace)
+    return [_text(line).strip() for line, _ in found]
+
+
+def _last_of_boot(count: int, *matches: str, namespace: str = "") -> "list[tuple[Line, str]]":
+    """Return the last lines of this boot that match, oldest first, each with its MESSAGE_ID=."""
+    from solo5_systemd.journal.reader import JournalReader, this_boot
+
+    with closing(JournalReader((*matches, this_boot()), namespace)) as reader:
+        return reader.last_with_ids(count)[::-1]
+
+
+def _text(line: "Line") -> str:
+    return line.data.decode("utf-8", "replace").rstrip("\n")

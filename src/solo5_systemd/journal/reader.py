@@ -1,4 +1,4 @@
-"""Reads journal files in this process, through libsystemd: sd-journal(3).
+"""Reads journal files in this process, through libsystemd: sd-journal(3); follows them in batches.
 
 Not by journalctl(1): its output never marks the end of the journal, for which the end of a task has to wait, and a
 followed line is up to 250 ms late (docs/decisions/journal-reader.md).
@@ -7,20 +7,21 @@ followed line is up to 250 ms late (docs/decisions/journal-reader.md).
 import ctypes
 import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.event_loop import pause
 from solo5_systemd.base.names import journald_of
 from solo5_systemd.base.paths import boot_id
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream, original_bytes
 from solo5_systemd.task.log_fields import FACILITY, STDERR_PRIORITY, STDOUT_PRIORITY
 
 if TYPE_CHECKING:
-    from solo5_systemd.unit.state import UnitState
+    import asyncio
 
 LIBRARY = "libsystemd.so.0"
 _LOCAL_ONLY = 1  # SD_JOURNAL_LOCAL_ONLY
@@ -55,6 +56,22 @@ _UNREADABLE = frozenset({errno.EBADMSG, errno.EINVAL, errno.EADDRNOTAVAIL})
 """Errors of _ENTRY_FUNCTIONS for an entry in a file that journald is removing, which it empties first. libsystemd reads
 an entry's size twice, to check it and to use it: EINVAL if it became zero in between, as it does next to a guest that
 writes at full speed. EADDRNOTAVAIL if the file was truncated, on a file system without holes."""
+
+BATCH_LINES = 100
+"""Lines to read before other tasks of an event loop run: some 4 ms."""
+
+POLL_INTERVAL_S = 0.02
+"""Between two polls of a journal without new lines; a poll takes some 30 µs.
+
+journald writes into mapped files, where a poll finds a line at once. It signals new lines by inotify at most four times
+a second.
+"""
+
+IDLE_INTERVAL_S = 0.25
+"""The same after a while without new lines: no longer than journald's signal takes at most."""
+
+SILENT_AFTER_POLLS = 40
+"""Polls without a new line, some ten seconds, after which a timer with a `silent_interval_s` relies on the signal."""
 
 _MAX_SEEKS = 100
 """Seeks in one step; more than the number of files that are removed during it."""
@@ -313,22 +330,90 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-BATCH_LINES = 100
-"""Lines to read before other tasks of an event loop run: some 4 ms."""
+class PollTimer:
+    """The wait between two polls of journals: doubled with each poll that found no line, up to a limit.
 
-
-def run_reader(state: "UnitState") -> JournalReader:
-    """Return a reader of the console lines of a unit, without PID 1's messages about it; the caller closes it.
-
-    Not by _SYSTEMD_INVOCATION_ID=: journald looks that up when it processes a line, and the last lines of a unit that
-    has just ended may be without it. So the lines of a run are those since its start.
+    Args:
+        poll_interval_s: seconds of the first wait.
+        idle_interval_s: seconds of the longest one.
+        silent_interval_s: seconds of a wait after `SILENT_AFTER_POLLS`; None: the same.
     """
-    return JournalReader((f"_SYSTEMD_UNIT={state.unit}", "_TRANSPORT=stdout"), state.log_namespace)
+
+    def __init__(
+        self,
+        poll_interval_s: float = POLL_INTERVAL_S,
+        idle_interval_s: float = IDLE_INTERVAL_S,
+        silent_interval_s: float | None = None,
+    ) -> None:
+        self._shortest_s, self._longest_s = poll_interval_s, idle_interval_s
+        self._silent_s = silent_interval_s or idle_interval_s
+        self._next_s = poll_interval_s
+        self._polls = 0
+        self._long_wait: asyncio.Future[None] | None = None
+
+    def restart(self) -> None:
+        """Begin with the shortest wait again, after a line or for a new console; a longer wait ends now."""
+        if self._long_wait is not None:
+            _wake(self._long_wait)
+        self._next_s, self._polls = self._shortest_s, 0
+
+    async def wait(self, fds: Collection[int]) -> None:
+        """Return when journald has signalled a change by one of these descriptors, or after the interval.
+
+        It signals an archived file at once, which may be removed within milliseconds, as by
+        `journalctl --rotate --vacuum-files=1`: without the descriptors, its last lines could be lost between two polls.
+
+        Args:
+            fds: what `JournalReader.watch` returned; they stay readable until `JournalReader.refresh`.
+        """
+        import asyncio  # imported here for startup time: lines that are there are read without a loop
+
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+        self._long_wait = woken if self._next_s > self._shortest_s else None
+        timer = loop.call_later(self._next_s, _wake, woken)
+        self._polls += 1
+        is_silent = self._polls >= SILENT_AFTER_POLLS
+        self._next_s = self._silent_s if is_silent else min(self._next_s * 2, self._longest_s)
+        for fd in fds:
+            loop.add_reader(fd, _wake, woken)
+        try:
+            await woken
+        finally:
+            self._long_wait = None
+            timer.cancel()
+            for fd in fds:
+                loop.remove_reader(fd)
 
 
-def seek(journal: JournalReader, state: "UnitState", last: int | None) -> None:
-    """Go to the first line of a run, or to the one that `last` lines begin with."""
-    if last is None:
-        journal.seek_realtime(state.started)
-    else:
-        journal.seek_last(last)
+def _wake(woken: "asyncio.Future[None]") -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
+async def batches(
+    journal: JournalReader, size: int, until: Callable[[], bool] | None = None, timer: PollTimer | None = None
+) -> AsyncGenerator[list[Line], None]:
+    """Yield the lines from the reader's position on in batches, which may be empty. Other tasks run between two.
+
+    Args:
+        journal: a reader; `watch` was called if there is `until`.
+        until: return whether all lines to come are in the journal already. None: they are; do not wait.
+
+    Raises:
+        HostError: the journal cannot be read.
+    """
+    timer = timer or PollTimer()
+    while True:
+        # Before the lines are read: those that are written in between belong to the next batch.
+        is_last = until is None or until()
+        lines = journal.read_batch(size)
+        yield lines
+        if lines:
+            timer.restart()
+        if len(lines) >= size:
+            await pause()
+        elif is_last:
+            return
+        else:
+            await timer.wait((journal.watch(),))

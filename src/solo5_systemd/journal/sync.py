@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.declared_units import units_of
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.journal_entry import NATIVE_SOCKET, write_entry
+from solo5_systemd.base.journal_entry import NATIVE_SOCKET, namespace_path, write_entry
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.journal.journald import namespace_path
 from solo5_systemd.journal.reader import CONSOLE_MATCHES, JournalReader
 
 if TYPE_CHECKING:

@@ -166,7 +166,7 @@ class DriverPlugin:
 
     async def _probe_host(self) -> Fingerprint:
         from solo5_systemd.host.probe import probe
-        from solo5_systemd.journal.console_storage import storage_problem
+        from solo5_systemd.journal.console import storage_problem
 
         settings = self.session.settings()
         engine = self.session.engine

@@ -23,14 +23,13 @@ from solo5_systemd.base.declared_units import (
     stderr_lines,
 )
 from solo5_systemd.base.errors import HostError, Solo5Error
-from solo5_systemd.base.journal_entry import NATIVE_SOCKET, write_entry
+from solo5_systemd.base.journal_entry import NATIVE_SOCKET, namespace_path, write_entry
 from solo5_systemd.base.mounts import detach
 from solo5_systemd.base.names import TaskName, declared_outcome_target, is_instance, is_task_name, task_name
 from solo5_systemd.base.sanitize import printable
 from solo5_systemd.dbus import fdstore
 from solo5_systemd.dbus.process import log_about
 from solo5_systemd.engine.backends import host_backends
-from solo5_systemd.journal.journald import namespace_path
 from solo5_systemd.pid1.kept_declarations import UNCLEARED, is_cleared, remove_if_gone
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.storage.locks import holders

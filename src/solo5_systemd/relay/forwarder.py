@@ -10,9 +10,8 @@ from itertools import count
 
 from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.journal.follow import PollTimer
 from solo5_systemd.journal.lines import DroppedLines, JournalPosition, Line, Stream
-from solo5_systemd.journal.reader import JournalReader
+from solo5_systemd.journal.reader import JournalReader, PollTimer
 from solo5_systemd.relay.fifo_writer import ConsoleDescriptors, FifoWriter, StoredDescriptors, remove_stored
 from solo5_systemd.relay.state_files import VERSION, ConsoleState, Delivery, StateFiles
 from solo5_systemd.relay.task_console import ALL_MATCHES, BATCH_SIZE, OpenJournal, TaskConsole, to_monotonic

@@ -12,7 +12,7 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.declared import update_files
 from solo5_systemd.engine.task import Phase
-from solo5_systemd.journal import console_storage
+from solo5_systemd.journal import console
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.network.model import UNREPAIRED, LeaseRecord, LeaseState, RecordedRepair
 from solo5_systemd.storage import locks
@@ -260,7 +260,7 @@ def test_an_empty_console_has_the_reason_where_there_is_one(
     async def problem(namespace: str = "") -> str:
         return "journald stores none."
 
-    monkeypatch.setattr(console_storage, "storage_problem", problem)
+    monkeypatch.setattr(console, "storage_problem", problem)
     assert solo5ctl("logs", "old").err == "solo5ctl: no console lines: journald stores none.\n"
     assert solo5ctl("logs", "--follow", "old").err == "solo5ctl: no console lines: journald stores none.\n"
     solo5ctl.engine.lines = [line("hello")]

@@ -11,7 +11,7 @@ from tests.support.fakes.background import Background, yields
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.journal import console, exit_messages, follow, reader
+from solo5_systemd.journal import console, reader
 from solo5_systemd.journal.console import Journal
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.journal.reader import JournalReader
@@ -94,7 +94,7 @@ class Reader(JournalReader):
         return self.files.lines[: -count - 1 : -1]
 
     def last_with_ids(self, count: int) -> list[tuple[Line, str]]:
-        generic = min(exit_messages.GENERIC_MESSAGE_IDS)
+        generic = min(console.GENERIC_MESSAGE_IDS)
         return [(line, generic if line.data.startswith(b"Starting") else "") for line in self.last(count)]
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ async def test_new_lines_are_followed_until_all_are_written(files: Files) -> Non
 async def test_a_file_that_may_be_removed_at_once_is_read_at_once(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow.PollTimer.__init__, "__defaults__", (3600, 3600, None))
+    monkeypatch.setattr(reader.PollTimer.__init__, "__defaults__", (3600, 3600, None))
     async with aclosing(JOURNAL.lines(STATE, until=lambda: False)) as lines:
         following = asyncio.ensure_future(anext(lines))
         await yields()
@@ -227,13 +227,10 @@ async def test_a_follower_without_permission_ends_at_once(
         await asyncio.gather(done, return_exceptions=True)
 
 
-async def test_failure_messages_are_those_of_systemd_and_then_the_units_lines(
-    files: Files, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(exit_messages, "JournalReader", files.open)
+async def test_failure_messages_are_those_of_systemd_and_then_the_units_lines(files: Files) -> None:
     for text in ("Starting", "Failed to attach ", "solo5-hvt: no"):
         files.write(text)
-    found = exit_messages.read_failure_messages("solo5-network@web.service", "guests")
+    found = console.read_failure_messages("solo5-network@web.service", "guests")
     assert found == ["Failed to attach", "solo5-hvt: no", "Starting", "Failed to attach", "solo5-hvt: no"]
     by_systemd, by_processes = files.readers
     assert {"UNIT=solo5-network@web.service", "_PID=1", reader.this_boot()} == set(by_systemd.matches)

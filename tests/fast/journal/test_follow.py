@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from tests.support.fakes.background import yields
 
-from solo5_systemd.journal.follow import IDLE_INTERVAL_S, POLL_INTERVAL_S, SILENT_AFTER_POLLS, PollTimer, batches
 from solo5_systemd.journal.lines import Line
+from solo5_systemd.journal.reader import IDLE_INTERVAL_S, POLL_INTERVAL_S, SILENT_AFTER_POLLS, PollTimer, batches
 
 if TYPE_CHECKING:
     from solo5_systemd.journal.reader import JournalReader

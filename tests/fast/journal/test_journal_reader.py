@@ -8,6 +8,7 @@ import pytest
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.journal import reader as sdjournal
+from solo5_systemd.journal.lines import original_bytes
 from solo5_systemd.journal.reader import JournalReader
 
 
@@ -107,3 +108,10 @@ def test_a_batch_that_reaches_the_end_has_the_lines_of_new_files(
         *("s=1;i=4", "s=1;i=1"),
         *("s=1;i=2", "s=1;i=1"),
     ]
+
+
+@pytest.mark.parametrize(
+    "line_break, ending", [(b"", b"\n"), (b"nul", b"\0"), (b"line-max", b""), (b"eof", b""), (b"pid-change", b"")]
+)
+def test_a_line_has_the_terminator_of_the_guest(line_break: bytes, ending: bytes) -> None:
+    assert original_bytes(b"text", line_break) == b"text" + ending

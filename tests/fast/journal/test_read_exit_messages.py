@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.journal import exit_messages
+from solo5_systemd.journal import console, reader
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.unit.state import ActiveState, UnitState
 
@@ -26,11 +26,10 @@ class Reader:
         Reader.asked = matches
         self.is_of_consoles = namespace == "guests"
 
-    def last(self, count: int) -> list[Line]:
-        lines = [line("set back", 1000, 90), line("run", 5010, 80), line("before", 4990, 60)]
-        return lines[:count] if f"_SYSTEMD_UNIT={UNIT}" in self.asked and self.is_of_consoles else []
-
     def last_with_ids(self, count: int) -> list[tuple[Line, str]]:
+        if f"_SYSTEMD_UNIT={UNIT}" in self.asked and self.is_of_consoles:
+            lines = [line("set back", 1000, 90), line("run", 5010, 80), line("before", 4990, 60)]
+            return [(each, "") for each in lines[:count]]
         remarks = [(line("set back", 1000, 90), "4f"), (line("before", 4990, 60), "")]
         of_pid_1 = {f"UNIT={UNIT}", "_PID=1"} < set(self.asked) and not self.is_of_consoles
         return remarks[:count] if of_pid_1 else []
@@ -45,7 +44,7 @@ class Reader:
 def test_a_run_has_its_exit_messages_after_the_clock_was_set_back(
     monkeypatch: pytest.MonkeyPatch, main_start: int, said: list[str]
 ) -> None:
-    monkeypatch.setattr(exit_messages, "JournalReader", Reader)
+    monkeypatch.setattr(reader, "JournalReader", Reader)
     state = UnitState(
         task=TaskName("web"),
         unit=UNIT,
@@ -54,7 +53,7 @@ def test_a_run_has_its_exit_messages_after_the_clock_was_set_back(
         main_start=main_start,
         log_fields={"SOLO5_LOG_NAMESPACE": "guests"},
     )
-    words = exit_messages.read_exit_messages(state)
+    words = console.read_exit_messages(state)
     assert words.guest == said
     assert [text for text, _ in words.systemd] == said[1:], "PID 1 writes to the host's journal"
     assert f"_BOOT_ID={Path('/proc/sys/kernel/random/boot_id').read_text().strip().replace('-', '')}" in Reader.asked

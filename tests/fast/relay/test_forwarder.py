@@ -13,8 +13,8 @@ from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.journal.follow import PollTimer
 from solo5_systemd.journal.lines import DroppedLines, Stream
+from solo5_systemd.journal.reader import PollTimer
 from solo5_systemd.relay import forwarder as module
 from solo5_systemd.relay import task_console
 from solo5_systemd.relay.fifo_writer import READER_RETRY_INTERVAL_S, open_staging_pipe

@@ -41,7 +41,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 
 
 async def _probed(context: CommandContext) -> Host:
-    from solo5_systemd.journal.console_storage import storage_problem
+    from solo5_systemd.journal.console import storage_problem
 
     host = await probe()
     if not context.root or not host.booted or host.namespace_problem:

@@ -64,7 +64,7 @@ def _why_none(namespace: str, context: CommandContext) -> str:
         return "expected root or a member of group systemd-journal."
     import asyncio
 
-    from solo5_systemd.journal.console_storage import storage_problem
+    from solo5_systemd.journal.console import storage_problem
 
     return asyncio.run(storage_problem(namespace))
 
