@@ -1,5 +1,6 @@
 """The entry point: help, version, usage errors, internal errors."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -9,9 +10,14 @@ import pytest
 from tests.fast.cli.conftest import Solo5ctl
 
 from solo5_systemd import __version__
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import Target
 from solo5_systemd.cli import main, parser
-from solo5_systemd.cli.context import CommandContext
+from solo5_systemd.cli.context import CommandContext, finished
 from solo5_systemd.cli.verbs import ps
+from solo5_systemd.task.option_table import SETTINGS
+from solo5_systemd.task.property_types import SIZE
+from solo5_systemd.task.workload import DEFAULT_MEMORY, STOP_TIMEOUT_S, StopSignal
 
 
 @pytest.mark.parametrize("verb", parser.VERBS)
@@ -30,12 +36,6 @@ def test_help_lists_every_verb(solo5ctl: Solo5ctl, capsys: pytest.CaptureFixture
     text = capsys.readouterr().out
     listed = " ".join(text.split())  # a long summary is wrapped
     assert [verb for verb, summary in parser.VERBS.items() if f" {verb} {summary} " not in listed] == []
-
-
-def test_the_version(solo5ctl: Solo5ctl, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        solo5ctl("--version")
-    assert (left.value.code, capsys.readouterr().out) == (0, f"solo5ctl {__version__}\n")
 
 
 @pytest.mark.parametrize(
@@ -129,3 +129,40 @@ def test_a_closed_stdout_causes_no_traceback() -> None:
     )
     done = process(code=code)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_what_help_has_without_an_import_is_what_the_modules_define() -> None:
+    arguments = parser.parse(("stop", "web"))
+    assert (arguments.timeout_s, arguments.signal) == (STOP_TIMEOUT_S, StopSignal.TERM)
+    assert f"(default: {SIZE.format(DEFAULT_MEMORY)})" in SETTINGS["Memory"].help
+    assert SETTINGS["Tender"].form.split("|") == [*Target]
+
+
+async def double(number: int) -> int:
+    if number < 0:
+        raise HostError("less than zero.")
+    return 2 * number
+
+
+async def sums() -> int:
+    return await double(1) + await double(2)
+
+
+def test_a_coroutine_that_waits_for_nothing_needs_no_event_loop() -> None:
+    assert finished(sums()) == 6
+    with pytest.raises(HostError, match="less than zero"):
+        finished(double(-1))
+
+
+def test_a_coroutine_that_waits_is_refused_and_closed() -> None:
+    closed: list[bool] = []
+
+    async def waiting() -> None:
+        try:
+            await asyncio.sleep(0)
+        finally:
+            closed.append(True)
+
+    with pytest.raises(RuntimeError, match="waits for an event loop"):
+        finished(waiting())
+    assert closed == [True]

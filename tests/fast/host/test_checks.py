@@ -1,12 +1,18 @@
 """Doctor's facts and their verdicts."""
 
 from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
 from solo5_systemd.base.dependencies import DEPENDENCIES, Dependency
-from solo5_systemd.base.names import Target
+from solo5_systemd.base.names import NetworkName, Target
 from solo5_systemd.host.checks import Fact, Host, Kernel, Verdict, facts
+from solo5_systemd.host.other_filters import DroppingChain
+from solo5_systemd.network.network_ranges import Overtaken
+from solo5_systemd.settings.addresses import AddressRange
+from solo5_systemd.settings.network import Join, NetworkSettings
+from solo5_systemd.settings.network_keys import HostPort, NetworkPolicy
 from solo5_systemd.unit.tender import Tender
 
 HVT = Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2)
@@ -40,6 +46,9 @@ def fact(host: Host, name: str) -> Fact:
 
 def test_a_good_host_has_nothing_to_do() -> None:
     assert {(each.verdict, each.advice) for each in facts(GOOD)} == {(Verdict.OK, "")}
+    values = {each.name: each.value for each in facts(GOOD)}
+    assert (values["mmap_min_addr"], values["overcommit"], values["nftables"]) == ("65536", "0", "usable")
+    assert not {"/run", "routes", "sleep", "forwarding", "forwarding of IPv6"} & values.keys()
     assert fact(replace(GOOD, persistent_journal=False), "journal").verdict is Verdict.OK, "one in memory will do"
     assert fact(replace(GOOD, virtualization=False), "/dev/net/tun").verdict is Verdict.OK, "of no tap"
     assert "/a, /c" in fact(replace(GOOD, files={"/a": False, "/b": True, "/c": False}), "units and policy").advice
@@ -95,3 +104,92 @@ def test_a_journal_namespace_that_cannot_be_used_is_in_the_way_of_every_task() -
     broken = fact(replace(usable, namespace_problem="its journald is failed"), "journal")
     assert (broken.verdict, broken.value) == (Verdict.BROKEN, "no namespace guests: its journald is failed")
     assert "systemctl status systemd-journald@guests.service" in broken.advice
+
+
+KERNEL = Kernel(mmap_min_addr=65536, overcommit=0, dropping_chains=(), br_netfilter=True, run_free=1 << 30)
+DROPPING = DroppingChain(name="ip filter FORWARD", bridges=("solo5-default",), remedy=("open it", "for good"))
+TAKEN = Overtaken(
+    network=NetworkName("default"),
+    bridge="solo5-default",
+    inside=IPv4Network("10.88.0.0/16"),
+    guest=IPv4Address("10.88.5.7"),
+    route="route 10.88.5.0/24 of link wg0",
+)
+
+
+@pytest.mark.parametrize(
+    "name, kernel, value, words",
+    [
+        ("mmap_min_addr", replace(KERNEL, mmap_min_addr=65537), "65537", "sysctl vm.mmap_min_addr=65536"),
+        ("mmap_min_addr", Kernel(), "unknown", "cannot be read"),
+        ("overcommit", replace(KERNEL, overcommit=2), "2", "may be refused"),
+        ("nftables", Kernel(), "unavailable", "root"),
+        ("nftables", Kernel(missing_modules=()), "unavailable", "get no network: `modprobe nf_tables` loads it"),
+        ("kernel modules", replace(KERNEL, missing_modules=("tun",)), "tun missing", "network: `modprobe tun` loads"),
+        ("sleep", replace(KERNEL, lacks_log=True), "nfnetlink_log missing", "No task sleeps: `modprobe nfnetlink_log`"),
+        (
+            "nftables",
+            replace(KERNEL, dropping_chains=(DROPPING, replace(DROPPING, name="inet fw forward", remedy=("more",)))),
+            "ip filter FORWARD drops packets of solo5-default; inet fw forward drops packets of solo5-default",
+            "beyond this host or among themselves, until these are accepted: open it && for good && more",
+        ),
+        (
+            "nftables",
+            replace(KERNEL, dropping_chains=(DROPPING,), br_netfilter=False),
+            "ip filter FORWARD drops packets of solo5-default",
+            "beyond this host, until these are accepted: open it && for good",
+        ),
+        (
+            "forwarding",
+            replace(KERNEL, forwarding_tables=("ip nat",)),
+            "dropped between other links, for which there is table ip nat",
+            "ip_forward=1",
+        ),
+        (
+            "forwarding of IPv6",
+            replace(KERNEL, forwarding_tables6=("ip6 nat",)),
+            "dropped between other links, for which there is table ip6 nat",
+            "echo net.ipv6.conf.all.forwarding=1 >/etc/sysctl.d/50-ipv6-forward.conf && systemctl restart systemd",
+        ),
+        (
+            "routes",
+            replace(KERNEL, overtaken=(TAKEN,)),
+            "route 10.88.5.0/24 of link wg0 takes packets for guests of 10.88.0.0/16",
+            "ip -4 route replace 10.88.0.0/16 dev solo5-default table 505 && ip -4 rule add ",
+        ),
+    ],
+)
+def test_a_limiting_setting_of_the_kernel_has_advice(name: str, kernel: Kernel, value: str, words: str) -> None:
+    found = fact(replace(GOOD, kernel=kernel), name)
+    assert (found.verdict, found.value) == (Verdict.LIMITED, value)
+    assert words in found.advice
+
+
+def test_a_full_run_directory_is_in_the_way_of_every_task() -> None:
+    found = fact(replace(GOOD, kernel=replace(KERNEL, run_free=8 << 10)), "/run")
+    assert (found.verdict, found.value) == (Verdict.BROKEN, "8 KiB free")
+
+
+def test_what_networks_open_is_shown() -> None:
+    closed, lab = (NetworkSettings(name=NetworkName(name), bridge=f"solo5-{name}") for name in ("default", "lab"))
+    host = (HostPort(port=53, protocol="udp"), HostPort(port=8080, protocol="tcp"))
+    policy = NetworkPolicy(host=host, metadata=True, reach=(NetworkName("default"),), routed=True)
+    fragments = NetworkPolicy(fragments=True)
+    for networks, value in (
+        ((closed, lab), "closed except published ports and outgoing connections"),
+        (
+            (
+                closed,
+                replace(lab, bridge="br0", join=Join(vlan=20)),
+                replace(lab, bridge="br1", join=Join(), ipv4=(lan := IPv4Network("192.168.1.0/24"))),
+                replace(lab, bridge="br2", join=Join(pool=AddressRange(lan[2], lan[9])), ipv4=lan, policy=fragments),
+            ),
+            "lab opens fragments; lab joins br0 with VLAN 20, addresses by DHCP; lab joins br1, requested addresses of "
+            "192.168.1.0/24; lab joins br2, addresses from 192.168.1.2-192.168.1.9",
+        ),
+        (
+            (closed, replace(lab, policy=policy)),
+            "lab opens 53/udp, 8080/tcp of this host, the metadata service, network default, unpublished ports",
+        ),
+    ):
+        assert fact(replace(GOOD, networks=networks), "networks") == Fact(name="networks", value=value)
