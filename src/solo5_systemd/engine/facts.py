@@ -4,10 +4,10 @@
 refusal does not need.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.declared_units import declared_service, is_declared
+from solo5_systemd.base.declared_units import is_declared
 from solo5_systemd.base.errors import StoreFullError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind, own_task_name, task_scope, task_service
 from solo5_systemd.engine.plan import (
@@ -31,107 +31,98 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends
 
 
-class Host:
-    """The host of a start."""
+async def check_name(backends: "Backends", workload: Workload) -> None:
+    """Refuse the name of another task, and drop-ins that would change the unit.
 
-    def __init__(self, backends: "Backends") -> None:
-        self._backends = backends
+    Raises:
+        TakenError: a task has the name.
+        HostError: a drop-in sets what the sandbox relies on.
+    """
+    name = workload.name
+    await check_free(backends, name)
+    own_task_name(name)
+    if is_declared(name):
+        raise TakenError(
+            f"task name {name!r} is that of a declared task: expected another one.",
+            f"Start that task (systemctl start {name}), or remove its file from /etc/solo5.",
+        )
+    check_drop_ins(task_service(name) if workload.kind is UnitKind.SERVICE else task_scope(name), declared=False)
 
-    async def check_name(self, workload: Workload) -> None:
-        """Refuse the name of another task, and drop-ins that would change the unit.
 
-        Raises:
-            TakenError: a task has the name.
-            HostError: a drop-in sets what the sandbox relies on.
-        """
-        name = workload.name
-        await self.check_free(name)
-        own_task_name(name)
-        if is_declared(name):
-            raise TakenError(
-                f"task name {name!r} is that of a declared task: expected another one.",
-                f"Start that task (systemctl start {name}), or remove its file from /etc/solo5.",
-            )
-        check_drop_ins(task_service(name) if workload.kind is UnitKind.SERVICE else task_scope(name), declared=False)
+async def check_free(backends: "Backends", name: TaskName) -> None:
+    """Refuse a name that has a unit; a declared task's own does not count.
 
-    async def check_free(self, name: TaskName) -> None:
-        """Refuse a name that has a unit; a declared task's own does not count.
+    This is for an early error only: StartTransientUnit decides about concurrent starts of one name.
 
-        This is for an early error only: StartTransientUnit decides about concurrent starts of one name.
-
-        Raises:
-            TakenError: it has one.
-        """
-        if await self._backends.units.is_taken(name):
-            raise TakenError(
-                f"task name {name!r} is taken: expected a name that no task has.",
-                f"Remove that task first: solo5ctl rm {name}",
-            )
-
-    def check_declared(self, workload: Workload) -> None:
-        """Refuse drop-ins that would change the unit of a declared task, which has its own name already."""
-        check_drop_ins(declared_service(workload.name), declared=True)
-
-    async def gather(self, workload: Workload, find_image: Callable[[Workload], Awaitable[StoredImage]]) -> Facts:
-        """Read all that a start depends on.
-
-        Args:
-            find_image: `store_image` or `preview_image`.
-
-        Raises:
-            Solo5Error: a fact cannot be read, or the plan refuses the workload already.
-        """
-        backends = self._backends
-        total_memory = await backends.usages.total_memory()
-        check_workload(workload, total_memory)
-        image = await find_image(workload)
-        nics = connections(workload, image).nics
-        manifest = image.facts.manifest
-        by_dhcp = backends.resolvers.by_dhcp([nic.network for nic in nics])
-        named, networks = needs_resolver(workload, by_dhcp=by_dhcp), resolver_networks(nics)
-        return Facts(
-            total_memory=total_memory,
-            image=image,
-            tender=await backends.tenders.find(manifest.target, manifest.abi_version),
-            groups=await backends.tenders.groups(manifest.target, nics=bool(nics)),
-            security_modules=await backends.tenders.security_modules() if security_modules(workload.properties) else (),
-            disks=[await backends.disks.inspect(request) for request in workload.disks],
-            controllers=await backends.usages.controllers() if needs_controllers(workload) else (),
-            next_uid=backends.users.next_uid(),
-            systemd=await backends.units.release(),
-            log_namespace=backends.console.namespace(),
-            by_dhcp=by_dhcp,
-            resolver=await backends.resolvers.of(networks) if named else UNSET,
-            ip_versions=backends.resolvers.versions(networks) if named and networks else frozenset(),
+    Raises:
+        TakenError: it has one.
+    """
+    if await backends.units.is_taken(name):
+        raise TakenError(
+            f"task name {name!r} is taken: expected a name that no task has.",
+            f"Remove that task first: solo5ctl rm {name}",
         )
 
-    async def store_image(self, workload: Workload) -> StoredImage:
-        """Store the image; if the store is full, retry once after unused images are removed."""
 
-        def admit(size: int) -> None:
-            amounts = {f"{Resource.IMAGES}/new": size}
-            self._backends.users.check_claim(workload.name, Claim(tenant=workload.tenant, amounts=amounts))
+async def gather(backends: "Backends", workload: Workload, *, preview: bool = False) -> Facts:
+    """Read all that a start depends on, and store the image; a preview stores nothing.
 
-        request = workload.image, workload.roots, _largest(workload), admit
-        try:
-            return await self._backends.images.take(*request)
-        except StoreFullError:
-            await self._make_room(dry_run=False)
-            return await self._backends.images.take(*request)
+    Raises:
+        Solo5Error: a fact cannot be read, or the plan refuses the workload already.
+    """
+    total_memory = await backends.usages.total_memory()
+    check_workload(workload, total_memory)
+    image = await (preview_image if preview else store_image)(backends, workload)
+    nics = connections(workload, image).nics
+    manifest = image.facts.manifest
+    by_dhcp = backends.resolvers.by_dhcp([nic.network for nic in nics])
+    named, networks = needs_resolver(workload, by_dhcp=by_dhcp), resolver_networks(nics)
+    return Facts(
+        total_memory=total_memory,
+        image=image,
+        tender=await backends.tenders.find(manifest.target, manifest.abi_version),
+        groups=await backends.tenders.groups(manifest.target, nics=bool(nics)),
+        security_modules=await backends.tenders.security_modules() if security_modules(workload.properties) else (),
+        disks=[await backends.disks.inspect(request) for request in workload.disks],
+        controllers=await backends.usages.controllers() if needs_controllers(workload) else (),
+        next_uid=backends.users.next_uid(),
+        systemd=await backends.units.release(),
+        log_namespace=backends.console.namespace(),
+        by_dhcp=by_dhcp,
+        resolver=await backends.resolvers.of(networks) if named else UNSET,
+        ip_versions=backends.resolvers.versions(networks) if named and networks else frozenset(),
+    )
 
-    async def preview_image(self, workload: Workload) -> StoredImage:
-        """Return what `store_image` would return."""
-        request = workload.image, workload.roots, _largest(workload)
-        try:
-            return await self._backends.images.preview(*request)
-        except StoreFullError:
-            removable = await self._make_room(dry_run=True)
-            return await self._backends.images.preview(*request, removable=removable)
 
-    async def _make_room(self, *, dry_run: bool) -> Sequence[str]:
-        """Remove images that no task runs; return their SHA-256."""
-        used = await images_in_use(self._backends.units)
-        return await self._backends.images.collect(used, dry_run=dry_run, min_age=ROOM_MIN_AGE_S)
+async def store_image(backends: "Backends", workload: Workload) -> StoredImage:
+    """Store the image; if the store is full, retry once after unused images are removed."""
+
+    def admit(size: int) -> None:
+        amounts = {f"{Resource.IMAGES}/new": size}
+        backends.users.check_claim(workload.name, Claim(tenant=workload.tenant, amounts=amounts))
+
+    request = workload.image, workload.roots, _largest(workload), admit
+    try:
+        return await backends.images.take(*request)
+    except StoreFullError:
+        await _make_room(backends, dry_run=False)
+        return await backends.images.take(*request)
+
+
+async def preview_image(backends: "Backends", workload: Workload) -> StoredImage:
+    """Return what `store_image` would return."""
+    request = workload.image, workload.roots, _largest(workload)
+    try:
+        return await backends.images.preview(*request)
+    except StoreFullError:
+        removable = await _make_room(backends, dry_run=True)
+        return await backends.images.preview(*request, removable=removable)
+
+
+async def _make_room(backends: "Backends", *, dry_run: bool) -> Sequence[str]:
+    """Remove images that no task runs; return their SHA-256."""
+    used = await images_in_use(backends.units)
+    return await backends.images.collect(used, dry_run=dry_run, min_age=ROOM_MIN_AGE_S)
 
 
 def _largest(workload: Workload) -> int | None:

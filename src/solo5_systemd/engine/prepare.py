@@ -9,13 +9,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.base.names import TaskName, task_service
 from solo5_systemd.declared.update_request import next_task
-from solo5_systemd.engine.facts import Host
+from solo5_systemd.engine.facts import check_free, gather
 from solo5_systemd.engine.plan import Plan, plan
 from solo5_systemd.engine.start import Steps, Undo, start_journald
 from solo5_systemd.engine.stop import discard
+from solo5_systemd.host.drop_ins import check_drop_ins
 from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
 from solo5_systemd.network.remembered_addresses import (
     LastRequest,
@@ -63,7 +65,6 @@ class Preparer:
     def __init__(self, backends: "Backends", report: Callable[[str], None]) -> None:
         self._backends = backends
         self._networks = backends.networks
-        self._host = Host(backends)
         self._report = report
 
     async def prepare(self, workload: Workload) -> Prepared:
@@ -72,9 +73,9 @@ class Preparer:
         Raises:
             Solo5Error: the task cannot start.
         """
-        await self._host.check_free(workload.name)
-        self._host.check_declared(workload)
-        planned = plan(workload, await self._host.gather(workload, self._host.store_image))
+        await check_free(self._backends, workload.name)
+        check_drop_ins(declared_service(workload.name), declared=True)
+        planned = plan(workload, await gather(self._backends, workload))
         async with Undo() as undoing:
             steps = Steps(self._backends, planned, undoing)
             await steps.hold_image()

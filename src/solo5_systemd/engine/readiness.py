@@ -55,8 +55,24 @@ async def first_of(
         TimeoutError: neither in time; its text is why the condition does not hold, without a period.
         InvalidRequestError: the search for a pattern exceeded its limit of processor time.
     """
-    wait = _Wait(state, condition)
-    ready = asyncio.ensure_future(wait.until_ready())
+    why = f"it has to run for {SETTLE_S:g} s"  # of a port, the failure of the last probe
+    if condition is not None:
+        why = "no line matched" if isinstance(condition, ReadyLine) else "not probed"
+
+    async def evidence() -> str:
+        nonlocal why
+        if condition is None:
+            await asyncio.sleep(SETTLE_S)
+            return f"it runs for {SETTLE_S:g} s"
+        if isinstance(condition, ReadyLine):
+            line = await first_line(state.unit, state.started, condition.pattern, state.log_namespace)
+            return f"console line “{bounded(line, MAX_QUOTE)}”"
+        while why:
+            await asyncio.sleep(PROBE_INTERVAL_S)  # first, since a frame is lost before the tender has opened its tap
+            why = await failure(condition, ANSWER_TIMEOUT_S)
+        return f"{condition} answers"
+
+    ready = asyncio.ensure_future(evidence())
     try:
         await asyncio.wait((ready, ended), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if ended.done() and isinstance(condition, ReadyLine):
@@ -69,36 +85,11 @@ async def first_of(
         from solo5_systemd.journal.console import storage_problem
 
         if isinstance(condition, ReadyLine) and (problem := await storage_problem(state.log_namespace)):
-            wait.failure = problem.rstrip(".")
-        raise TimeoutError(wait.failure)
+            why = problem.rstrip(".")
+        raise TimeoutError(why)
     finally:
         ready.cancel()
         await asyncio.gather(ready, return_exceptions=True)
-
-
-class _Wait:
-    """The wait for one condition; `failure`: why it does not hold, of a port by the last probe."""
-
-    def __init__(self, state: "UnitState", condition: Endpoint | ReadyLine | None) -> None:
-        self._state = state
-        self._condition = condition
-        self.failure = "no line matched" if isinstance(condition, ReadyLine) else "not probed"
-        if condition is None:
-            self.failure = f"it has to run for {SETTLE_S:g} s"
-
-    async def until_ready(self) -> str:
-        """Wait until the condition holds, and return the evidence."""
-        if self._condition is None:
-            await asyncio.sleep(SETTLE_S)
-            return f"it runs for {SETTLE_S:g} s"
-        if isinstance(self._condition, ReadyLine):
-            state = self._state
-            line = await first_line(state.unit, state.started, self._condition.pattern, state.log_namespace)
-            return f"console line “{bounded(line, MAX_QUOTE)}”"
-        while self.failure:
-            await asyncio.sleep(PROBE_INTERVAL_S)  # first, since a frame is lost before the tender has opened its tap
-            self.failure = await failure(self._condition, ANSWER_TIMEOUT_S)
-        return f"{self._condition} answers"
 
 
 async def until_ready(runtime: "Runtime", task: Task, condition: Ready | None, timeout_s: float) -> str:

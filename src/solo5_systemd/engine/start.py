@@ -13,12 +13,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import HostError, Solo5Error, StartError, TakenError
 from solo5_systemd.base.names import journald_of, network_service
-from solo5_systemd.engine.facts import Host
+from solo5_systemd.engine.facts import check_name, gather
 from solo5_systemd.engine.plan import Plan, plan
 from solo5_systemd.engine.stop import discard_locked
 from solo5_systemd.engine.task import SpawnProcess, StartCallbacks, Task
+from solo5_systemd.host.drop_ins import check_drop_ins
 from solo5_systemd.network.model import NicRequest, Reservation
 from solo5_systemd.settings.solo5_toml import TASK_UIDS
 from solo5_systemd.storage.archive import check_total
@@ -103,7 +105,6 @@ class Starter:
 
     def __init__(self, backends: "Backends") -> None:
         self._backends = backends
-        self._host = Host(backends)
 
     async def plan(self, workload: Workload) -> Plan:
         """Store the image, and return what a start makes.
@@ -111,8 +112,8 @@ class Starter:
         Raises:
             Solo5Error: the task cannot start.
         """
-        await self._host.check_name(workload)
-        return plan(workload, await self._host.gather(workload, self._host.store_image))
+        await check_name(self._backends, workload)
+        return plan(workload, await gather(self._backends, workload))
 
     async def preview(self, workload: Workload) -> Plan:
         """Return what a start would make. Nothing is stored, reserved or started.
@@ -120,9 +121,8 @@ class Starter:
         Raises:
             Solo5Error: as `plan`.
         """
-        await self._host.check_name(workload)
-        found = plan(workload, await self._host.gather(workload, self._host.preview_image))
-        self._backends.users.check_claim(workload.name, found.claim)
+        await check_name(self._backends, workload)
+        found = await self._previewed(workload)
         if not found.request.nics:
             return found
         reservation, nft = await self._backends.networks.preview(workload.name, found.request)
@@ -134,11 +134,15 @@ class Starter:
         Raises:
             Solo5Error: the task cannot start now.
         """
-        self._host.check_declared(workload)
-        found = plan(workload, await self._host.gather(workload, self._host.preview_image))
-        self._backends.users.check_claim(workload.name, found.claim)
+        check_drop_ins(declared_service(workload.name), declared=True)
+        found = await self._previewed(workload)
         if found.request.nics and await self._backends.networks.reservation(workload.name) is None:
             await self._backends.networks.preview(workload.name, found.request)
+
+    async def _previewed(self, workload: Workload) -> Plan:
+        found = plan(workload, await gather(self._backends, workload, preview=True))
+        self._backends.users.check_claim(workload.name, found.claim)
+        return found
 
     @asynccontextmanager
     async def service(self, planned: Plan, progress: StartCallbacks) -> AsyncGenerator[Task, None]:

@@ -28,7 +28,7 @@ from solo5_systemd.declared.update_request import (
     next_task,
     ready_by,
 )
-from solo5_systemd.engine.facts import Host
+from solo5_systemd.engine.facts import store_image
 from solo5_systemd.engine.plan import Plan
 from solo5_systemd.engine.readiness import check_pattern, end_of, until_ready
 from solo5_systemd.engine.restart import Restarter, StoppedError
@@ -151,7 +151,7 @@ class Updater:
             await check_pattern(update.condition.pattern)
         if request.pause:
             # The rest of preflight needs what the old guest has.
-            image = await Host(self._runtime.backends).store_image(workload)
+            image = await store_image(self._runtime.backends, workload)
             check_same_devices(workload.image, image.facts.manifest, old)
             await self._update_with_pause(update)
         else:
