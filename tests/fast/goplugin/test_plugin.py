@@ -10,14 +10,16 @@ import grpc
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
 from tests.fast.goplugin.host import Host, Plugin, launched
+from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.goplugin.proto import health_pb2, plugin_pb2
 from solo5_systemd.goplugin.proto.status_pb2 import Status
+from solo5_systemd.goplugin.server import Handshake
 
 HEALTH = "/grpc.health.v1.Health"
 
 
-def refusal(act: Callable[[], object]) -> Any:
+def rpc_error(act: Callable[[], object]) -> Any:
     """Return the error of a call."""
     with pytest.raises(grpc.RpcError) as caught:
         act()
@@ -39,6 +41,18 @@ def test_a_start_from_a_shell_prints_what_the_program_is(temporary: Path) -> Non
         assert plugin.line == ""
         assert plugin.process.wait(timeout=30) == 1
         assert plugin.stderr.read().startswith(b"this program is a plugin: GREETER_COOKIE is not")
+
+
+@pytest.mark.parametrize(
+    ("offered", "is_served"), [("7", True), ("1, 7,9", True), ("", True), ("17,70", False), ("seven", False)]
+)
+def test_our_version_among_the_hosts_will_do_and_a_host_that_names_none_is_believed(
+    offered: str, is_served: bool
+) -> None:
+    handshake = Handshake("COOKIE", "crumbs", 7)
+    refused = refusal(handshake.check_protocol, {"PLUGIN_PROTOCOL_VERSIONS": offered})
+    assert refused.startswith("" if is_served else f"the host has version {offered} of its plugin protocol: expected 7")
+    assert (refused == "") is is_served
 
 
 @pytest.mark.parametrize(
@@ -91,7 +105,7 @@ def test_health_is_that_of_the_service_named_plugin(caller: Host) -> None:
     request, response = health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
     for service in ("", "plugin"):
         assert caller.call(f"{HEALTH}/Check", request(service=service), response).status == response.SERVING
-    unknown = refusal(lambda: caller.call(f"{HEALTH}/Check", request(service="other"), response))
+    unknown = rpc_error(lambda: caller.call(f"{HEALTH}/Check", request(service="other"), response))
     assert unknown.code() is grpc.StatusCode.NOT_FOUND
 
 
@@ -135,7 +149,7 @@ def test_messages_may_be_larger_than_grpcs_usual_four_mebibytes(caller: Host) ->
 
 
 def test_an_expected_error_carries_its_sentence_and_details(caller: Host) -> None:
-    error = refusal(lambda: caller.greet("nobody"))
+    error = rpc_error(lambda: caller.greet("nobody"))
     assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert error.details() == "there is no \\xff of that name."
     status = Status.FromString(dict(error.trailing_metadata())["grpc-status-details-bin"])
@@ -145,7 +159,7 @@ def test_an_expected_error_carries_its_sentence_and_details(caller: Host) -> Non
 
 
 def test_an_error_of_any_length_arrives(caller: Host) -> None:
-    error = refusal(lambda: caller.greet("rambler"))
+    error = rpc_error(lambda: caller.greet("rambler"))
     assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert "… well…" in (error.details() or "")
 
@@ -154,7 +168,7 @@ def test_an_error_of_any_length_arrives(caller: Host) -> None:
 def test_an_unforeseen_error_is_answered_and_logged_once_with_its_traceback(
     plugin: Plugin, host: Host, whom: str, kind: str
 ) -> None:
-    error = refusal(lambda: host.greet(whom))
+    error = rpc_error(lambda: host.greet(whom))
     assert error.code() is grpc.StatusCode.UNKNOWN
     assert f"Greet: internal error of the plugin ({kind}" in (error.details() or "")
     assert host.greet("you") == "hello you"
@@ -166,7 +180,7 @@ def test_an_unforeseen_error_is_answered_and_logged_once_with_its_traceback(
 
 
 def test_errors_end_streams_as_they_end_calls(caller: Host) -> None:
-    assert refusal(lambda: list(caller.greet_each("nobody"))).code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert rpc_error(lambda: list(caller.greet_each("nobody"))).code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
 # --- the end --------------------------------------------------------------------------------------------------------

@@ -206,12 +206,8 @@ def test_name_servers_that_no_argument_has_are_refused_with_the_remedy() -> None
     "servers, searches, words",
     [
         (["; rm"], [], "network.dns: name server '; rm' is not usable"),
-        (["9.9.9.9\n--evil"], [], "network.dns: name server '9.9.9.9\\n--evil' is not usable"),
-        (["fe80::1"], [], "network.dns: name server 'fe80::1' is not usable"),
-        (["127.0.0.1"], [], "network.dns: name server '127.0.0.1' is not usable"),
         (["9.9.9.9"] * 10_000, [], "network.dns: there are 10000 name servers: expected at most 8"),
         ([], ["a\x1b[2J"], "network.dns: search domain 'a\\x1b[2J' is not a domain name"),
-        ([], ["lan"] * 7, "network.dns: there are 7 search domains: expected at most 6"),
     ],
 )
 def test_hostile_name_servers_are_refused(servers: list[str], searches: list[str], words: str) -> None:

@@ -274,6 +274,11 @@ def unit(alloc: str) -> str:
     return one(lambda: _units(alloc), f"unit of {alloc}")
 
 
+def name_of(alloc: str) -> str:
+    """Return the name of an allocation's task on this host."""
+    return unit(alloc).removeprefix("solo5-task-").rpartition(".")[0]
+
+
 def _units(alloc: str) -> list[str]:
     names = systemctl("list-units", "--all", "--plain", "--no-legend", *TASKS).splitlines()
     return [name for name in (line.split()[0] for line in names) if _alloc_of(name) == alloc]

@@ -14,7 +14,7 @@ import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, remove_namespace, sh, unit_property
 from tests.machine.images import padded
 from tests.machine.nomad.agent import DATA, DISKS, PLAIN, SCOPES, USUAL, Agent, api
-from tests.machine.nomad.jobs import ADDRESSES, TWO_STARTS, Jobs, allocations, ended, hcl, logs, refusal, unit
+from tests.machine.nomad.jobs import ADDRESSES, TWO_STARTS, Jobs, allocations, ended, hcl, logs, name_of, refusal, unit
 
 STORE = Path("/var/lib/solo5/images")
 CLOSED = """
@@ -115,10 +115,6 @@ def namespace(booted: None) -> Iterator[None]:
     """The journal namespace of `closed`, removed at the end."""
     yield
     remove_namespace("closed")
-
-
-def name_of(alloc: str) -> str:
-    return unit(alloc).removeprefix("solo5-task-").rpartition(".")[0]
 
 
 @closed

@@ -17,12 +17,13 @@ from tests.machine.nomad.jobs import (
     ended,
     happens,
     hcl,
+    name_of,
     refusal,
     running,
     says,
     unit,
 )
-from tests.machine.nomad.test_volumes import MOUNT, completed, disk, task_of
+from tests.machine.nomad.test_volumes import MOUNT, completed, disk
 
 from solo5_systemd.settings.solo5_toml import TASK_UIDS
 
@@ -131,13 +132,13 @@ def test_guest_outlives_the_plugin(files: Jobs, plugin: str) -> None:
         job("user", disk("write=kept", "read", "stay", block='create = true\nsize = "64K"'), kind="service")
     )
     says(alloc, "sector 0: 'kept'")
-    pid = inspect(task_of(alloc))["pid"]
+    pid = inspect(name_of(alloc))["pid"]
     ok("nomad", "alloc", "signal", "-s", "SIGKILL", plugin, "plugin")
     eventually(
         lambda: not is_healthy() or allocation(plugin)["TaskStates"]["plugin"]["Restarts"] > 0, "it is restarted"
     )
     eventually(is_healthy, "the plugin is healthy again", 120)
-    assert inspect(task_of(alloc))["pid"] == pid
+    assert inspect(name_of(alloc))["pid"] == pid
     let_go()
     files.submit(job("second", disk("read")))
     completed("second", "sector 0: 'kept'")
@@ -152,7 +153,7 @@ def test_guest_keeps_its_disk_when_the_volume_is_detached_under_it(files: Jobs, 
     says(alloc, "sector 0: 'kept'")
     [point] = published()
     ok("umount", "--lazy", point)
-    root = Path(f"/proc/{inspect(task_of(alloc))['pid']}/root")
+    root = Path(f"/proc/{inspect(name_of(alloc))['pid']}/root")
     assert (root / "run/solo5-disks/storage").read_bytes().startswith(b"kept\0"), "the unit has a mount of its own"
     ok("nomad", "alloc", "restart", alloc, "guest")
     assert ended("user") == alloc

@@ -28,6 +28,7 @@ from tests.machine.nomad.jobs import (
     happens,
     hcl,
     logs,
+    name_of,
     refusal,
     running,
     says,
@@ -418,7 +419,7 @@ def test_all_secrets_are_a_disk_without_what_nomad_has_there(jobs: Jobs) -> None
     assert [line.split()[1] for line in members] == ["secrets/", "secrets/key"]
     secret = file(alloc, "guest/secrets")
     assert {path.name for path in secret.iterdir()} == {"api.sock", ".nomad-mount", "key"}
-    name = unit(alloc).removeprefix("solo5-task-").removesuffix(".service")
+    name = name_of(alloc)
     assert inspect(name)["disks"][0]["outdated"] is False
     (secret / "key").write_text("another")
     assert inspect(name)["disks"][0]["outdated"] is True

@@ -1,7 +1,7 @@
 """Egress lists and rate limits of jobs."""
 
 from tests.machine.conftest import GUESTS, eventually, inspect, ok
-from tests.machine.nomad.jobs import Jobs, hcl, unit
+from tests.machine.nomad.jobs import Jobs, hcl, name_of
 
 CONFIG = f"""
 unikernel = "{GUESTS}/net.hvt"
@@ -17,7 +17,7 @@ def test_a_jobs_guest_has_the_limits_of_its_task_or_of_its_nic(jobs: Jobs) -> No
         ("closed", 'nic "service" {\n  egress = []\n}\n', []),
     ):
         [alloc] = jobs.run(hcl(name, CONFIG + more))
-        task = unit(alloc).removeprefix("solo5-task-").removesuffix(".service")
+        task = name_of(alloc)
         [nic] = inspect(task)["nics"]
         assert (nic["egress"], nic["rate"]) == (egress, ["sent=1M"])
         address = nic["ipv4"].partition("/")[0]

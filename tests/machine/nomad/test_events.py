@@ -19,6 +19,7 @@ from tests.machine.nomad.jobs import (
     events,
     happens,
     hcl,
+    name_of,
     refusal,
     running,
     says,
@@ -96,7 +97,7 @@ def test_what_recurs_is_summed_up(jobs: Jobs) -> None:
 
 def test_a_guest_without_its_address_is_told_with_the_remedy(jobs: Jobs) -> None:
     [alloc] = jobs.run(hcl("forgotten", f'unikernel = "{GUESTS}/net.spt"\nargs = ["--send=10.0.0.9:9"]'))
-    [nic] = inspect(unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))["nics"]
+    [nic] = inspect(name_of(alloc))["nics"]
     address = nic["ipv4"].partition("/")[0]
     told = f"Network not repaired: NIC service sends from 10.0.0.2, not from its lease {address}, "
     eventually(lambda: told in refusal(alloc), "the first check of units tells it", UNIT_CHECK_INTERVAL_S + 10)
@@ -107,7 +108,7 @@ def test_route_of_another_program_that_takes_the_guests_packets_is_told_with_the
 ) -> None:
     machine.expect("network not repaired: route .* of link vpn takes the packets")
     [first] = jobs.run(hcl("first", SERVER))
-    [nic] = inspect(unit(first).removeprefix("solo5-task-").removesuffix(".service"))["nics"]
+    [nic] = inspect(name_of(first))["nics"]
     ok("ip", "link", "add", "vpn", "type", "veth", "peer", "name", "vpn-far")
     try:
         for link in ("vpn", "vpn-far"):
@@ -124,6 +125,6 @@ def test_network_that_another_program_broke_and_ours_repaired_is_told(jobs: Jobs
     machine.expect("not on its bridge")
     [alloc] = jobs.run(hcl("cut-off", SERVER))
     says(alloc, "serving")
-    [nic] = inspect(unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))["nics"]
+    [nic] = inspect(name_of(alloc))["nics"]
     ok("ip", "link", "set", nic["tap"], "nomaster")
     happens(alloc, "Network repaired: ")

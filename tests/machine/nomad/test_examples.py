@@ -17,12 +17,12 @@ from tests.machine.nomad.jobs import (
     deployment,
     ended,
     logs,
+    name_of,
     port,
     registered,
     running,
     says,
     status,
-    unit,
 )
 from tests.machine.nomad.test_deployments import becomes, versions
 
@@ -179,7 +179,7 @@ def test_mirage_has_its_address_name_servers_and_port(jobs: Jobs, outside: Outsi
     running("mirage")
     alloc = allocations("mirage")[0]["ID"]
     web = port(alloc, "http")
-    about = inspect(unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))
+    about = inspect(name_of(alloc))
     [nic] = about["nics"]
     assert about["dns"] == ["9.9.9.9", "149.112.112.112"]
     address = f"--ipv4={nic['ipv4']} --ipv4-gateway={nic['gateway4']}"
@@ -230,6 +230,6 @@ def answers(address: str) -> bool:
 
 
 def about(alloc: str) -> dict[str, Any]:
-    [nic] = inspect(unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))["nics"]
+    [nic] = inspect(name_of(alloc))["nics"]
     assert isinstance(nic, dict)
     return nic

@@ -1,7 +1,7 @@
 """`solo5ctl export` of a task of Nomad."""
 
 from tests.machine.conftest import GUESTS, inspect, ok
-from tests.machine.nomad.jobs import NEVER_AGAIN, Jobs, hcl, says, unit
+from tests.machine.nomad.jobs import NEVER_AGAIN, Jobs, hcl, name_of, says
 
 from solo5_systemd.declared.declaration import parse_declaration
 from solo5_systemd.declared.syntax import HostNames, Source
@@ -25,7 +25,7 @@ network {
 def test_a_task_of_nomad_is_exported_with_its_ports_and_labels(jobs: Jobs) -> None:
     [alloc] = jobs.run(hcl("exported", CONFIG, group=NEVER_AGAIN + PORTS))
     says(alloc, "serving")
-    name = unit(alloc).removeprefix("solo5-task-").removesuffix(".service")
+    name = name_of(alloc)
     text = ok("solo5ctl", "export", name)
     found = parse_declaration(name, [Source(path=name, content=text.encode())], host=HostNames()).workload
     assert "# It is a task of Nomad (exported/" in text

@@ -21,6 +21,7 @@ from tests.machine.nomad.jobs import (
     group_hcl,
     happens,
     logs,
+    name_of,
     port,
     refusal,
     registered,
@@ -108,19 +109,15 @@ def group(jobs: Jobs) -> Iterator[Jobs]:
     eventually(lambda: not STATE.exists() or not list(STATE.iterdir()), "solo5-networkd has closed them")
 
 
-def name(alloc: str) -> str:
-    return unit(alloc).removeprefix("solo5-task-").removesuffix(".service")
-
-
 def test_a_guest_has_its_groups_ports(group: Jobs, outside: Outside) -> None:
     [alloc] = group.run(group_hcl("bridged", task_hcl("guest", WEB), group=BRIDGE))
     number = port(alloc, "web")
     eventually(lambda: "--ipv4=10." in outside.tcp(NODE_ADDRESS, number), "it answers outside")
     inside = ("ip", "netns", "exec", alloc)
     assert "--ipv4=10." in ok(*inside, "curl", "--silent", "--max-time", "5", "http://127.0.0.1:80/")
-    about = inspect(name(alloc))
+    about = inspect(name_of(alloc))
     assert about["network_namespace"] == f"/var/run/netns/{alloc}"
-    own = unit(alloc).removeprefix("solo5-task-").removesuffix(".service")
+    own = name_of(alloc)
     assert unit_property(unit(alloc), "NetworkNamespacePath") == f"/run/netns/solo5-{own}"
     assert about["nics"][0]["tap"] in ok(*inside, "ip", "-o", "link")
     assert about["nics"][0]["tap"] not in ok("ip", "-o", "link")
@@ -155,7 +152,7 @@ def test_a_service_has_the_address_of_its_allocation(group: Jobs) -> None:
 def test_a_nic_that_leads_nowhere_is_in_its_namespace_too(group: Jobs) -> None:
     config = f'unikernel = "{GUESTS}/net.spt"\nargs = ["--ipv4=10.1.7.2/24"]\nnic "service" {{\n  network = "none"\n}}'
     [alloc] = group.run(group_hcl("nowhere", task_hcl("guest", config), group=network("bridge")))
-    [nic] = inspect(name(alloc))["nics"]
+    [nic] = inspect(name_of(alloc))["nics"]
     assert (nic["network"], nic["ipv4"]) == ("none", None)
     assert nic["tap"] in ok("ip", "netns", "exec", alloc, "ip", "-o", "link")
 
@@ -352,7 +349,7 @@ def test_a_guest_has_the_ports_of_a_group_with_ipv6(group: Jobs, outside: Outsid
         group_hcl("dual", task_hcl("guest", config), group=network(dual, labelled("web", 80) + SIX_PORT))
     )
     says(alloc, "serving")
-    [nic] = inspect(name(alloc))["nics"]
+    [nic] = inspect(name_of(alloc))["nics"]
     says(alloc, f"ipv6 {nic['ipv6']}")
     assert nic["ipv6"].startswith("fd")
     eventually(lambda: "--ipv4=10." in outside.tcp(NODE_ADDRESS, port(alloc, "web")), "it answers outside by IPv4")
@@ -418,7 +415,7 @@ def test_a_plugin_of_cni_that_hangs_holds_up_groups_with_a_network_until_it_is_k
         for count in (2, 3):
             os.kill(hanging.pop(), signal.SIGKILL)
             hangs(count)
-        assert tasks() == [name(beside)]
+        assert tasks() == [name_of(beside)]
         assert [allocations(each)[0]["ClientStatus"] for each in (job, waiting)] == ["pending", "pending"]
         os.kill(hanging.pop(), signal.SIGKILL)
         assert "failed to configure network" in refusal(ended(job))
@@ -463,7 +460,7 @@ def test_a_group_that_is_preempted_leaves_the_node_to_its_successor(
         eventually(lambda: allocation(low)["ClientStatus"] == "complete", "the first has ended")
         answering(outside, high)
         eventually(lambda: {low, high} & namespaces() == {high}, "the namespace of the first is gone")
-        assert tasks() == [name(high)]
+        assert tasks() == [name_of(high)]
         group.purge()
     finally:
         api("/v1/operator/scheduler/configuration", "PUT", before)

@@ -16,6 +16,7 @@ from tests.machine.nomad.jobs import (
     group_hcl,
     hcl,
     logs,
+    name_of,
     port,
     status,
     task_hcl,
@@ -60,7 +61,7 @@ def test_hosts_of_the_job_are_among_the_arguments(jobs: Jobs) -> None:
     hosts = '"db:192.0.2.7", "db:2001:db8::7", "node:${attr.unique.network.ip-address}", "up:host-gateway"'
     config = f'unikernel = "{GUESTS}/net.spt"\nargs = ["--hosts={{hosts}}", {ADDRESSES}]\nextra_hosts = [{hosts}]'
     [alloc] = jobs.run(hcl("hosts", config))
-    about = inspect(unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))
+    about = inspect(name_of(alloc))
     gateway = about["nics"][0]["gateway4"]
     named = ["db=192.0.2.7", "db=2001:db8::7", f"node={NODE_ADDRESS}", f"up={gateway}"]
     assert about["hosts"] == named

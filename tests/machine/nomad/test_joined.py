@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.machine.conftest import GUESTS, eventually, inspect, ok
-from tests.machine.nomad.jobs import Jobs, ended, happens, hcl, refusal, registered, unit
+from tests.machine.nomad.jobs import Jobs, ended, happens, hcl, name_of, refusal, registered
 from tests.machine.nomad.test_ready import PORTS
 from tests.machine.nomad.test_services import service
 
@@ -34,7 +34,7 @@ def lan(jobs: Jobs) -> Iterator[Jobs]:
 
 
 def nic(alloc: str) -> dict[str, Any]:
-    found: dict[str, Any] = inspect(unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))["nics"][0]
+    found: dict[str, Any] = inspect(name_of(alloc))["nics"][0]
     return found
 
 

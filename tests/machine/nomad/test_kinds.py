@@ -1,6 +1,6 @@
 """Types of jobs, and what follows the end of their guest."""
 
-from tests.machine.conftest import GUESTS, eventually, sh
+from tests.machine.conftest import eventually, sh
 from tests.machine.nomad.jobs import (
     NEVER_AGAIN,
     ONE_START,
@@ -41,14 +41,6 @@ def test_batch_that_ends_with_3_follows_its_restart_policy(jobs: Jobs) -> None:
     assert task(alloc)["Restarts"] == 1
     assert sum("Exit Code: 3" in event for event in events(alloc)) == 2, "the first run and one more"
     eventually(lambda: logs(alloc).count("argument 1: 'exit=3'") == 2, "and both consoles")
-
-
-def test_abort_is_told_in_words(jobs: Jobs) -> None:
-    config = f'unikernel = "{GUESTS}/aborter.hvt"'
-    alloc = ended(jobs.submit(hcl("abort", config, kind="batch")))
-    assert allocation(alloc)["ClientStatus"] == "failed"
-    assert "Exit Code: 255" in status(alloc)
-    assert any("abort" in event for event in events(alloc))
 
 
 def test_dispatched_job_passes_its_meta_as_arguments(jobs: Jobs) -> None:

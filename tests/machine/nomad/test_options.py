@@ -17,6 +17,7 @@ from tests.machine.nomad.jobs import (
     events,
     happens,
     hcl,
+    name_of,
     refusal,
     says,
     unit,
@@ -103,7 +104,7 @@ def test_labels_are_journal_fields_and_inspected(jobs: Jobs) -> None:
     journal = ("journalctl", "--no-pager", "--output=cat", "TEAM=platform", f"NOMAD_ALLOC_ID={service}")
     eventually(lambda: "sleeping" in ok(*journal), "the label finds the console")
     for alloc in (service, scope):
-        name = unit(alloc).removeprefix("solo5-task-").rpartition(".")[0]
+        name = name_of(alloc)
         fields = inspect(name)["log_fields"]
         assert (fields["TEAM"], fields["COST_CENTER"]) == ("platform", "12 34")
 

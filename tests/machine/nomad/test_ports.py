@@ -12,11 +12,11 @@ from tests.machine.nomad.jobs import (
     ended,
     hcl,
     logs,
+    name_of,
     port,
     refusal,
     registered,
     says,
-    unit,
 )
 from tests.machine.nomad.test_services import nics, service
 from tests.machine.test_ipv6 import HERE, THERE
@@ -234,7 +234,7 @@ def test_nic_on_network_none_leads_nowhere(jobs: Jobs) -> None:
     config = f'unikernel = "{GUESTS}/net.hvt"\nargs = ["--ipv4=10.153.77.2/24"]\n{nic(network="none")}'
     [alloc] = jobs.run(hcl("nowhere", config, group=NEVER_AGAIN))
     says(alloc, "serving")
-    [shown] = inspect(unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))["nics"]
+    [shown] = inspect(name_of(alloc))["nics"]
     assert (shown["network"], shown["ipv4"]) == ("none", None)
 
 

@@ -17,6 +17,7 @@ from tests.machine.nomad.jobs import (
     file,
     happens,
     hcl,
+    name_of,
     port,
     refusal,
     registered,
@@ -62,7 +63,7 @@ service {{
 
 def nics(alloc: str) -> dict[str, str]:
     """Return the addresses of the guest's NICs."""
-    name = unit(alloc).removeprefix("solo5-task-").removesuffix(".service")
+    name = name_of(alloc)
     [about] = json.loads(ok("solo5ctl", "inspect", "--json", name))
     return {nic["nic"]: nic["ipv4"].partition("/")[0] for nic in about["nics"]}
 

@@ -6,29 +6,36 @@ import time
 
 from tests.machine.conftest import Machine, Outside, eventually, ok
 from tests.machine.nomad.agent import NODE_ADDRESS, Agent, plugins
-from tests.machine.nomad.jobs import NEVER_AGAIN, SCOPE, SERVER, Jobs, allocations, happens, hcl, refusal, task, unit
+from tests.machine.nomad.jobs import (
+    NEVER_AGAIN,
+    SCOPE,
+    SERVER,
+    Jobs,
+    allocations,
+    happens,
+    hcl,
+    name_of,
+    refusal,
+    task,
+)
 from tests.machine.test_sleep import asleep
 
 PORT = 'network {\n  port "web" {\n    static = 8080\n    to = 80\n  }\n}\n'
 IDLE = '\nidle {\n  after = "5s"\n}\n'
 
 
-def name(alloc: str) -> str:
-    return unit(alloc).removeprefix("solo5-task-").removesuffix(".service")
-
-
 def test_a_job_sleeps_and_a_request_wakes_it(jobs: Jobs, outside: Outside, machine: Machine, agent: Agent) -> None:
     machine.expect("plugin|EOF|Unavailable|rpc error")
     [alloc] = jobs.run(hcl("resting", SERVER + IDLE, group=NEVER_AGAIN + PORT))
     happens(alloc, "Asleep: no packet for its idle time")
-    assert (asleep(name(alloc)), task(alloc)["State"]) == (True, "running")
+    assert (asleep(name_of(alloc)), task(alloc)["State"]) == (True, "running")
     assert outside.tcp(NODE_ADDRESS, 8080)
     happens(alloc, f"Woken by TCP {outside.there}:")
-    eventually(lambda: asleep(name(alloc)), "it sleeps again")
+    eventually(lambda: asleep(name_of(alloc)), "it sleeps again")
     first = agent.plugin()
     os.kill(first, signal.SIGKILL)
     eventually(lambda: first not in plugins() != [], "another driver is there")
-    assert (asleep(name(alloc)), task(alloc)["State"]) == (True, "running")
+    assert (asleep(name_of(alloc)), task(alloc)["State"]) == (True, "running")
     assert outside.tcp(NODE_ADDRESS, 8080)
     ok("nomad", "job", "stop", "-detach", "resting")
     happens(alloc, "Stopped on request")
@@ -44,11 +51,11 @@ def test_a_signal_wakes_it_only_to_end_it(jobs: Jobs, outside: Outside) -> None:
     ):
         ok("nomad", "alloc", "signal", "-s", number, alloc, "guest")
         happens(alloc, event)
-        assert (asleep(name(alloc)), task(alloc)["State"]) == (True, "running"), number
+        assert (asleep(name_of(alloc)), task(alloc)["State"]) == (True, "running"), number
     assert outside.tcp(NODE_ADDRESS, 8080)
-    eventually(lambda: not asleep(name(alloc)), "its record follows")
+    eventually(lambda: not asleep(name_of(alloc)), "its record follows")
     assert task(alloc)["State"] == "running"
-    eventually(lambda: asleep(name(alloc)), "it sleeps again")
+    eventually(lambda: asleep(name_of(alloc)), "it sleeps again")
     begun = time.monotonic()
     ok("nomad", "alloc", "signal", "-s", "SIGTERM", alloc, "guest")
     eventually(lambda: task(alloc)["State"] == "dead", "it has ended")

@@ -18,6 +18,7 @@ from tests.machine.nomad.jobs import (
     happens,
     hcl,
     logs,
+    name_of,
     port,
     says,
     status,
@@ -139,12 +140,8 @@ def test_stopped_job_is_complete_and_keeps_its_log(jobs: Jobs) -> None:
 
 def test_ten_at_a_time_have_ten_addresses(jobs: Jobs) -> None:
     allocs = jobs.run(hcl("ten", SERVER, count=10), count=10)
-    units = [json.loads(ok("solo5ctl", "inspect", "--json", _name(unit(alloc)))) for alloc in allocs]
+    units = [json.loads(ok("solo5ctl", "inspect", "--json", name_of(alloc))) for alloc in allocs]
     assert len({task["nics"][0]["ipv4"] for [task] in units}) == 10
-
-
-def _name(service: str) -> str:
-    return service.removeprefix("solo5-task-").removesuffix(".service")
 
 
 def test_statistics_are_those_of_the_task(jobs: Jobs) -> None:

@@ -18,6 +18,7 @@ from tests.machine.nomad.jobs import (
     happens,
     hcl,
     logs,
+    name_of,
     says,
     task,
     unit,
@@ -73,9 +74,7 @@ block "storage" {{ files = ["local/conf"] }}
 
 
 def outdated(alloc: str) -> bool:
-    [shown] = json.loads(
-        ok("solo5ctl", "inspect", "--json", unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))
-    )
+    [shown] = json.loads(ok("solo5ctl", "inspect", "--json", name_of(alloc)))
     [disk] = shown["disks"]
     assert ("older than its files" in ok("solo5ctl", "inspect", shown["name"])) is disk["outdated"]
     return bool(disk["outdated"])

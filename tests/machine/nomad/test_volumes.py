@@ -19,12 +19,12 @@ from tests.machine.nomad.jobs import (
     group_hcl,
     happens,
     hcl,
+    name_of,
     refusal,
     running,
     says,
     status,
     task_hcl,
-    unit,
 )
 from tests.machine.nomad.test_examples import EXAMPLES, completes, submit
 from tests.machine.test_joined import settings
@@ -290,7 +290,7 @@ def test_a_guest_that_goes_on_after_an_error_of_its_full_disk(machine: Machine, 
         [alloc] = jobs.run(job("full", config, kind="service"))
         says(alloc, "sector 1000: not written")
         happens(alloc, f"No space is left in the file system of disk storage ({static}/disk.img)")
-        name = unit(alloc).removeprefix("solo5-task-").removesuffix(".service")
+        name = name_of(alloc)
         assert f'solo5_task_disk_full{{task="{name}",disk="storage"}} 1' in ok("solo5ctl", "metrics")
         [shown] = inspect(name)["disks"]
         assert shown["full"] is True
@@ -450,11 +450,11 @@ def test_volume_is_there_again_after_a_restart_of_the_agent(agent: Agent, jobs: 
     create("data", 'capacity_max = "1MiB"')
     path = volumes / identifier("data")
     alloc = jobs.run(job("user", disk("write=kept", "stay"), volume("data"), kind="service"))[0]
-    pid = inspect(task_of(alloc))["pid"]
+    pid = inspect(name_of(alloc))["pid"]
     with settings(f'disk_quota_mb = {{ "{volumes}" = 0 }}\n'):
         agent.restart(USUAL)
         eventually(lambda: "data" in agent.about()["HostVolumes"], "the node has the volume")
-    assert inspect(task_of(alloc))["pid"] == pid, "the guest has not noticed"
+    assert inspect(name_of(alloc))["pid"] == pid, "the guest has not noticed"
     jobs.purge()
     agent.stop()
     away = path.with_name("away")
@@ -468,10 +468,6 @@ def test_volume_is_there_again_after_a_restart_of_the_agent(agent: Agent, jobs: 
     agent.start()
     eventually(lambda: "data" in agent.about()["HostVolumes"], "the node has the volume")
     assert (path / "disk.img").read_bytes().startswith(b"kept\0")
-
-
-def task_of(alloc: str) -> str:
-    return unit(alloc).removeprefix("solo5-task-").removesuffix(".service")
 
 
 def test_drain_of_the_node_stops_the_guest_and_keeps_the_volume(agent: Agent, jobs: Jobs, volumes: Path) -> None:
