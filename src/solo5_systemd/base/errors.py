@@ -4,6 +4,8 @@ An error is one sentence with the value, what was expected and what to do; an op
 class determines the exit status of `solo5ctl` and the name of the D-Bus error.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 from solo5_systemd.base.sanitize import printable
@@ -127,3 +129,12 @@ class StartError(Solo5Error):
 BY_DBUS_NAME: dict[str, type[Solo5Error]] = {
     each.dbus_name: each for each in vars().copy().values() if isinstance(each, type) and issubclass(each, Solo5Error)
 }
+
+
+@contextmanager
+def host_errors(what: str) -> Iterator[None]:
+    """Turn an OSError of the block into a HostError: `what` cannot be done, and the error's text."""
+    try:
+        yield
+    except OSError as error:
+        raise HostError(f"{what}: {error.strerror or error}.") from error

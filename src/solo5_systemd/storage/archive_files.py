@@ -23,7 +23,7 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from solo5_systemd.base.decode import Fields
-from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, host_errors
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.paths import changers_in, open_path, way_of
 from solo5_systemd.base.sanitize import MAX_NAME, MAX_QUOTE, bounded
@@ -62,10 +62,8 @@ def scan(request: DiskRequest, archive: ArchiveRequest) -> Sequence[Entry]:
         entries.append(entry)
         tar_info(entry)
 
-    try:
+    with host_errors(f"disk {request.disk}: its files cannot be read"):
         _visit_all(request, archive, add, None)
-    except OSError as error:
-        raise HostError(f"disk {request.disk}: its files cannot be read: {error.strerror}.") from error
     if archive.format is ArchiveFormat.RAW:
         _check_raw(request, entries)
     return entries
@@ -289,10 +287,8 @@ def _open_beneath(path: PurePath, roots: Sequence[str]) -> int:
 
 
 def _opened(path: str) -> int:
-    try:
+    with host_errors(f"{path!r} cannot be read"):
         return os.open(path, _READ)
-    except OSError as error:
-        raise HostError(f"{path!r} cannot be read: {error.strerror}.") from error
 
 
 def _credential(name: str) -> tuple[Path, bool]:

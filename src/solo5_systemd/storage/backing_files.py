@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError, host_errors
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.mounts import mount_memory
 from solo5_systemd.base.paths import (
@@ -239,17 +239,14 @@ def make(request: DiskRequest, recorded: Recorded = no_records, claims: DiskClai
 
 def _create(request: DiskRequest, new: NewFile, claims: DiskClaims) -> bool:
     check_size(request, new.size)
-    try:
-        with find_place(request) as place:
-            if place.exists:
-                return False
-            check_mounted(place.path, str(request))
-            remember_mount(place.path)
-            with claims.admitted(place.path, new.size, new.size, f"disk {request.disk}", new.tenant):
-                write = zeros(new.size, preallocate=new.preallocate)
-                return create_file(place.directory, Path(place.path).name, write)
-    except OSError as error:
-        raise HostError(f"{request} cannot be created with {new.size} bytes: {error.strerror}.") from error
+    with host_errors(f"{request} cannot be created with {new.size} bytes"), find_place(request) as place:
+        if place.exists:
+            return False
+        check_mounted(place.path, str(request))
+        remember_mount(place.path)
+        with claims.admitted(place.path, new.size, new.size, f"disk {request.disk}", new.tenant):
+            write = zeros(new.size, preallocate=new.preallocate)
+            return create_file(place.directory, Path(place.path).name, write)
 
 
 def unmake(request: DiskRequest, disk: Disk) -> None:

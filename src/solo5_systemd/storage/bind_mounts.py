@@ -29,7 +29,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from solo5_systemd.base.errors import HostError, StartError
+from solo5_systemd.base.errors import HostError, StartError, host_errors
 from solo5_systemd.base.locks import closing, lock, lock_directory, try_lock
 from solo5_systemd.base.mounts import bind_mount, detach
 from solo5_systemd.base.paths import identity, path_of
@@ -53,10 +53,8 @@ def reopen(disk: Disk) -> int:
     Raises:
         HostError: the path resolves to another file now, or to none, or the file has another size.
     """
-    try:
+    with host_errors(f"{disk} cannot be opened"):
         descriptor = os.open(disk.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise HostError(f"{disk} cannot be opened: {error.strerror}.") from error
     status = os.fstat(descriptor)
     if stat.S_ISLNK(status.st_mode) or identity(status) != disk.identity or path_of(descriptor) != disk.path:
         os.close(descriptor)
@@ -89,12 +87,9 @@ def bind(disks: Sequence[Disk], binds: "StartDirectories") -> BoundDisks:
 
 def _bind(disk: Disk, binds: "StartDirectories", made: StartDirectory) -> Disk:
     target = made.path / name_of(disk.identity)
-    with closing(reopen(disk)) as descriptor:
-        try:
-            os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-            bind_mount(f"/proc/self/fd/{descriptor}", str(target))
-        except OSError as error:
-            raise HostError(f"{disk} cannot be bound to {target}: {error.strerror}.") from error
+    with closing(reopen(disk)) as descriptor, host_errors(f"{disk} cannot be bound to {target}"):
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        bind_mount(f"/proc/self/fd/{descriptor}", str(target))
     binds.check_seen(target, disk.identity)
     return replace(disk, path=str(target))
 
@@ -196,13 +191,9 @@ class StartDirectories:
                 "Remove PrivateTmp=, ProtectSystem= and the like from the unit of the Nomad agent.",
             )
 
-    @contextmanager
-    def host_errors(self) -> Iterator[None]:
+    def host_errors(self) -> AbstractContextManager[None]:
         """Turn an OSError of the block into a HostError that names the parent."""
-        try:
-            yield
-        except OSError as error:
-            raise HostError(f"the disks of starts in {self.directory} cannot be used: {error.strerror}.") from error
+        return host_errors(f"the disks of starts in {self.directory} cannot be used")
 
     def _sweep(self, *, dry_run: bool = False) -> tuple[str, ...]:
         left: list[str] = []

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed
-from solo5_systemd.base.errors import HostError, TakenError
+from solo5_systemd.base.errors import HostError, TakenError, host_errors
 from solo5_systemd.base.locks import closing, is_locked, lock_directory, try_lock
 from solo5_systemd.base.locks import lock as file_lock
 
@@ -203,12 +203,10 @@ def taken(disk: "Disk") -> TakenError:
 
 @contextmanager
 def _guarded() -> Iterator[None]:
-    try:
+    with host_errors(f"disks cannot be locked in {LOCKS}"):
         LOCKS.mkdir(mode=0o700, parents=True, exist_ok=True)
         with closing(lock_directory(LOCKS)):
             yield
-    except OSError as error:
-        raise HostError(f"disks cannot be locked in {LOCKS}: {error.strerror}.") from error
 
 
 def _disk_record(disk: "Disk") -> Mapping[str, str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from solo5_systemd.base.copies import Progress, copy_data, no_progress, receive_data, send_data, share
-from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError, host_errors
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName, DiskName, disk_name
 from solo5_systemd.base.paths import identity
@@ -177,14 +177,10 @@ class NamedDisks:
             return write_content(descriptor, target, progress)
 
     def _create(self, name: DiskName, write: Callable[[int], None]) -> None:
-        try:
+        with host_errors(f"disk {name!r} cannot be created in {self.directory}"):
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             with closing(os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
                 created = create_file(directory, name, write)
-        except OSError as error:
-            raise HostError(
-                f"disk {name!r} cannot be created in {self.directory}: {error.strerror or error}."
-            ) from error
         if not created:
             raise TakenError(
                 f"disk name {name!r} is taken: expected a name that no disk has.", "List them: solo5ctl disk ls"

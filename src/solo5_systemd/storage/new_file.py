@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from solo5_systemd.base.atomic_file import replace_file, sync_directory
-from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, host_errors
 from solo5_systemd.base.locks import closing, try_lock
 from solo5_systemd.base.paths import is_below, mount_point_of, open_path, path_of
 from solo5_systemd.storage.model import DiskRequest
@@ -151,7 +151,7 @@ def check_mounted(path: str, what: str) -> None:
     Raises:
         HostError: it would be, or a file cannot be read.
     """
-    try:
+    with host_errors(f"{what}: {MOUNTS} cannot be read"):
         for record, mount in _recorded():
             if is_below(path, (mount,)) and mount_point_of(mount) != mount:
                 raise HostError(
@@ -159,8 +159,6 @@ def check_mounted(path: str, what: str) -> None:
                     "mounted there when a disk was created.",
                     f"Mount it; to create disks without it: rm {record}",
                 )
-    except OSError as error:
-        raise HostError(f"{what}: {error.filename or MOUNTS} cannot be read: {error.strerror}.") from error
 
 
 def remember_mount(path: str) -> None:

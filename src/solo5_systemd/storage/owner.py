@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError, host_errors
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.paths import ANYONE, ROOT, existing, identity, is_below, mount_points, path_of, way_of
 from solo5_systemd.settings.solo5_toml import TASK_UIDS
@@ -230,7 +230,7 @@ def give(disk: Disk, descriptor: int, user: int) -> int:
     path = f"/proc/self/fd/{descriptor}"
     mode = stat.S_IMODE(status.st_mode)
     new_mode = mode & ~_SET_ID | _OWNER_MAY_WRITE  # chown(2) clears set-ID bits: do not set them again
-    try:
+    with host_errors(f"{disk} cannot be given to the task's user"):
         write_title(descriptor, disk.holder)
         if mode & _ALL_MAY_WRITE == _ALL_MAY_WRITE:
             return user
@@ -240,8 +240,6 @@ def give(disk: Disk, descriptor: int, user: int) -> int:
             Path(path).chmod(new_mode)
         if status.st_uid in TASK_UIDS and status.st_uid != user:
             _sync(path, status)
-    except OSError as error:
-        raise HostError(f"{disk} cannot be given to the task's user: {error.strerror}.") from error
     return status.st_uid
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from solo5_systemd.base.atomic_file import open_unnamed
 from solo5_systemd.base.copies import can_share, copy_data, share
-from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.errors import HostError, host_errors
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.paths import existing, identity
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
@@ -70,22 +70,20 @@ def make_copy(request: DiskRequest, original: Disk, copies: StartDirectories, pl
 
 
 def _copy(request: DiskRequest, original: Disk, path: Path, planned: Disk) -> None:
-    try:
-        with (
-            closing(reopen(original)) as found,
-            closing(os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)) as source,
-            closing(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)) as target,
-        ):
-            status = os.fstat(source)
-            if status.st_size > planned.size:
-                raise _has_grown(request, status.st_size, planned.size)
-            if share(source, target):
-                return
-            if (data := status.st_blocks * 512) > planned.copied:
-                raise _has_grown(request, data, planned.copied)
-            copy_data(source, target, status.st_size, hashed=False)
-    except OSError as error:
-        raise HostError(f"{request} cannot be copied to {path.parents[1]}: {error.strerror}.") from error
+    with (
+        host_errors(f"{request} cannot be copied to {path.parents[1]}"),
+        closing(reopen(original)) as found,
+        closing(os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)) as source,
+        closing(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)) as target,
+    ):
+        status = os.fstat(source)
+        if status.st_size > planned.size:
+            raise _has_grown(request, status.st_size, planned.size)
+        if share(source, target):
+            return
+        if (data := status.st_blocks * 512) > planned.copied:
+            raise _has_grown(request, data, planned.copied)
+        copy_data(source, target, status.st_size, hashed=False)
 
 
 def _has_grown(request: DiskRequest, size: int, planned: int) -> HostError:
@@ -120,15 +118,12 @@ def make_archive(request: DiskRequest, archive: ArchiveRequest, archives: StartD
         Solo5Error: as `archive_files.write_archive`.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        with archives.made() as made:
-            path = made.path / request.disk
-            with closing(os.open(path, flags, 0o600)) as target:
-                sha256 = write_archive(request, archive, target)
-                check_size(request, os.fstat(target).st_size)
-            return _made(replace(planned_archive(request, archive), sha256=sha256, sources=request), made, path)
-    except OSError as error:
-        raise HostError(f"disk {request.disk}: its archive cannot be written: {error.strerror}.") from error
+    with host_errors(f"disk {request.disk}: its archive cannot be written"), archives.made() as made:
+        path = made.path / request.disk
+        with closing(os.open(path, flags, 0o600)) as target:
+            sha256 = write_archive(request, archive, target)
+            check_size(request, os.fstat(target).st_size)
+        return _made(replace(planned_archive(request, archive), sha256=sha256, sources=request), made, path)
 
 
 def _made(planned: Disk, made: StartDirectory, path: Path) -> MadeDisk:

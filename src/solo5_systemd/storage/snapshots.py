@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed, sync_directory
 from solo5_systemd.base.copies import Progress, can_share, copy_data, no_progress, share
-from solo5_systemd.base.errors import HostError, NotFoundError, Solo5Error, TakenError
+from solo5_systemd.base.errors import HostError, NotFoundError, Solo5Error, TakenError, host_errors
 from solo5_systemd.base.locks import closing, is_locked, lock_directory
 from solo5_systemd.base.names import DiskName, SnapshotName, disk_name, snapshot_name
 from solo5_systemd.base.paths import identity
@@ -185,11 +185,9 @@ class Snapshots:
             HostError: it cannot be read, or the target cannot be written.
         """
         self.get(disk, name)
-        with _opened(self._place(disk) / name) as source:
-            try:
-                return write_content(source, target, progress)
-            except OSError as error:
-                raise HostError(f"snapshot {disk}@{name} cannot be exported: {error.strerror or error}.") from error
+        errors = host_errors(f"snapshot {disk}@{name} cannot be exported")
+        with _opened(self._place(disk) / name) as source, errors:
+            return write_content(source, target, progress)
 
     def remove(self, disk: DiskName, name: SnapshotName) -> None:
         """Remove a snapshot.
@@ -200,10 +198,8 @@ class Snapshots:
         """
         with self._exclusive():
             self.get(disk, name)
-            try:
+            with host_errors(f"snapshot {disk}@{name} cannot be removed"):
                 (self._place(disk) / name).unlink()
-            except OSError as error:
-                raise HostError(f"snapshot {disk}@{name} cannot be removed: {error.strerror}.") from error
             self._prune(disk)
 
     def remove_disk(self, disk: DiskName, *, snapshots: bool = False) -> None:
@@ -310,13 +306,9 @@ class _Part(NamedTuple):
     path: Path
 
 
-@contextmanager
-def _naming(part: _Part) -> Iterator[None]:
+def _naming(part: _Part) -> AbstractContextManager[None]:
     """Return an error of the file system as one that names the disk."""
-    try:
-        yield
-    except OSError as error:
-        raise HostError(f"disk {part.disk!r}: no snapshot can be made: {error.strerror}.") from error
+    return host_errors(f"disk {part.disk!r}: no snapshot can be made")
 
 
 def _share(part: _Part, share: Callable[[int, int], bool]) -> None:

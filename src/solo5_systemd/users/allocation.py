@@ -11,10 +11,10 @@ import pwd
 import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from typing import TypeVar
 
-from solo5_systemd.base.errors import HostError, Solo5Error, TakenError
+from solo5_systemd.base.errors import HostError, Solo5Error, TakenError, host_errors
 from solo5_systemd.base.locks import LockedError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.settings.node_limits import Claim, Node
@@ -316,12 +316,8 @@ class Users:
             userdb_records.remove(uid)
         return faults
 
-    @contextmanager
-    def _host_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise HostError(f"the users of tasks in {DIRECTORY} cannot be managed: {error.strerror}.") from error
+    def _host_errors(self) -> AbstractContextManager[None]:
+        return host_errors(f"the users of tasks in {DIRECTORY} cannot be managed")
 
 
 def _warn(reclaiming: "asyncio.Future[Sequence[str]]") -> None:
