@@ -26,7 +26,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -259,6 +259,7 @@ class Generator:
 
     def _files(self, name: str, sources: Sequence[Source]) -> "_Files":
         served = self._settings.served
+        text: Callable[[str], str] = str
         if is_template(name):
             template = parse_template(name, sources, host=self._names, served=served, systemd=self._systemd)
             declaration, text = template.declaration, template.text
@@ -266,10 +267,12 @@ class Generator:
             images = self._budget.within(lambda: _images(pattern), ())
         else:
             declaration = parse_declaration(name, sources, host=self._names, served=served, systemd=self._systemd)
-            text = _unchanged
             images = (declaration.workload.image,)
-        if surviving := survives_soft_reboot(declaration):
-            _check_survives(declaration)
+        surviving = survives_soft_reboot(declaration)
+        if surviving and declaration.instance:  # its preparation would not: it has no drop-in
+            raise InvalidRequestError(
+                "SurviveFinalKillSignal=yes is not for a template or an instance: expected it in a file without '@'."
+            )
         self._surviving |= surviving
         task = declaration.workload.name
         read = self._manifests(images)
@@ -385,10 +388,6 @@ def _kept(sources: Sequence[Source]) -> str:
     return json.dumps([{**asdict(each), "content": each.content.decode("latin-1")} for each in sources])
 
 
-def _unchanged(text: str) -> str:
-    return text
-
-
 def _images(pattern: str) -> tuple[str, ...]:
     """Return the images of a template's instances that there are."""
     try:
@@ -428,13 +427,6 @@ def _groups(target: Target, *, nics: bool) -> Sequence[str]:
         return groups_for(target, nics=nics)
     except Solo5Error:
         return (_KVM_GROUP,) if target is Target.HVT else ()
-
-
-def _check_survives(declaration: Declaration) -> None:
-    if declaration.instance:  # its preparation would not: it has no drop-in
-        raise InvalidRequestError(
-            "SurviveFinalKillSignal=yes is not for a template or an instance: expected it in a file without '@'."
-        )
 
 
 def _replace(path: Path, text: str, *, mode: int = 0o644) -> None:

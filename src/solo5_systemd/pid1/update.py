@@ -189,15 +189,10 @@ async def end(name: TaskName, *, is_last: bool = False) -> None:
     finally:
         if is_over:
             files.end()
-            if is_instance(name):
-                await _forget_instance(name)
-
-
-async def _forget_instance(name: TaskName) -> None:
-    """Forget an instance that was removed during its update."""
-    async with connect(read_settings) as runtime:
-        if name not in await runtime.backends.units.outcome_targets():
-            forget_instance(name)
+            if is_instance(name):  # it may have been removed during its update
+                async with connect(read_settings) as runtime:
+                    if name not in await runtime.backends.units.outcome_targets():
+                        forget_instance(name)
 
 
 def _updater(

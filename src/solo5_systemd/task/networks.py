@@ -37,7 +37,7 @@ def nic(text: str, option: str) -> NicRequest:
         )
     behind = [each.removeprefix(_ROUTE) for each in options if each.startswith(_ROUTE)]
     options = [each for each in options if not each.startswith(_ROUTE)]
-    values = _options(options, ("ip", "ip6", "mac"), f"{option} {text!r}")
+    values = _options(options, f"{option} {text!r}")
     return NicRequest(
         nic=device_name(name),
         network=network_name(network),
@@ -56,14 +56,14 @@ def nic_text(request: NicRequest) -> str:
     return ",".join((f"{request.nic}={request.network}", *given))
 
 
-def _options(words: Iterable[str], known: tuple[str, ...], where: str) -> dict[str, str]:
+def _options(words: Iterable[str], where: str) -> dict[str, str]:
     values: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
-        if not equals or key not in known or key in values:
+        if not equals or key not in ("ip", "ip6", "mac") or key in values:
             raise InvalidRequestError(
-                f"{where} has {word!r} after the network: expected each of "
-                f"{', '.join(f'{name}=ADDRESS' for name in known)} at most once, and route=RANGE."
+                f"{where} has {word!r} after the network: expected each of ip=ADDRESS, ip6=ADDRESS, mac=ADDRESS at "
+                "most once, and route=RANGE."
             )
         values[key] = value
     return values

@@ -33,26 +33,11 @@ class PropertyInfo:
     is_executed: bool = False
 
 
-def _of(
-    directives: str,
-    kind: PropertyType,
-    name: str = "",
-    *,
-    settable: bool = False,
-    controller: str = "",
-    security_module: str = "",
-) -> Iterator[PropertyInfo]:
+def _of(directives: str, kind: PropertyType, name: str = "", **more: Any) -> Iterator[PropertyInfo]:
     """Yield properties of one type. Without `name`, a time is `…Sec` in unit files and `…USec` on D-Bus."""
     for each in directives.split():
         on_bus = f"{each.removesuffix('Sec')}USec" if kind is types.TIME else each
-        yield PropertyInfo(
-            directive=each,
-            name=name or on_bus,
-            type=kind,
-            settable=settable,
-            controller=controller,
-            security_module=security_module,
-        )
+        yield PropertyInfo(directive=each, name=name or on_bus, type=kind, **more)
 
 
 def _rows() -> Iterator[PropertyInfo]:

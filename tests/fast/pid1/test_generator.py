@@ -107,7 +107,7 @@ def test_a_task_that_waits_without_a_process_has_a_socket_unit(make: Make, web: 
     assert unit.exists()
     web.unlink()
     make()
-    assert list((tmp_path / "system").iterdir()) == []
+    assert [*(tmp_path / "system").iterdir(), *(tmp_path / "run").iterdir()] == []
     assert not fifo.exists()
 
 
@@ -141,18 +141,6 @@ def test_a_running_task_whose_file_is_removed_will_not_wait(make: Make, web: Pat
     assert list((tmp_path / "system").iterdir()) == []
 
 
-@pytest.mark.parametrize("place", ["system", "other"])
-def test_another_socket_unit_of_the_name_is_left_alone(make: Make, web: Path, tmp_path: Path, place: str) -> None:
-    web.write_text(web.read_text() + WAITS)
-    other = tmp_path / place / "web.socket"
-    other.write_text("[Socket]\nListenStream=80\n")
-    [fault] = make()
-    assert fault == f"{web}: unit web.socket is {other} already: expected a name that no other unit has."
-    web.unlink()
-    make()
-    assert other.read_text().startswith("[Socket]")
-
-
 def test_unchanged_files_are_not_written_again(make: Make, web: Path, tmp_path: Path) -> None:
     make()
     unit = tmp_path / "system/web.service"
@@ -162,14 +150,6 @@ def test_unchanged_files_are_not_written_again(make: Make, web: Path, tmp_path: 
     web.write_text(web.read_text() + "Memory=64M\n")
     make()
     assert unit.stat().st_ino != before
-
-
-def test_a_removed_file_removes_its_unit(make: Make, web: Path, tmp_path: Path) -> None:
-    make()
-    web.unlink()
-    make()
-    assert list((tmp_path / "system").iterdir()) == []
-    assert list((tmp_path / "run").iterdir()) == []
 
 
 @pytest.mark.parametrize("unit", ["web.service", "solo5-prepare@web.service"])
@@ -272,27 +252,29 @@ def test_a_tender_that_has_another_abi_version_refuses_the_file(
     assert "the image needs solo5-spt" in (tmp_path / "system/web.service").read_text()
 
 
-def test_a_tender_that_is_not_there_yet_is_expected_below_a_mount_of_fstab(
-    make: Make, web: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def no_tender(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     async def find(_self: TenderPath, target: Target, abi_version: int) -> Tender:
         raise NotFoundError(f"no tender for {target}: expected one.")
 
     monkeypatch.setattr(TenderPath, "find", find)
+
+
+@pytest.mark.usefixtures("no_tender")
+def test_a_tender_that_is_not_there_yet_is_expected_below_a_mount_of_fstab(
+    make: Make, web: Path, tmp_path: Path
+) -> None:
     (tmp_path / "fstab").write_text(f"# all\n\n/dev/a / ext4\n/dev/b {tmp_path}/opt/solo5 ext4\n")
     for directory in ("opt/solo5", "opt/solo5/bin"):
         assert make(Settings(tender_paths=(f"{tmp_path}/missing", f"{tmp_path}/{directory}"))) == []
         assert f"ExecStart={tmp_path}/{directory}/solo5-spt " in (tmp_path / "system/web.service").read_text()
 
 
+@pytest.mark.usefixtures("no_tender")
 @pytest.mark.parametrize(("there", "expected"), [(("a",), "b"), (("b",), "a"), (("a", "b"), "a"), ((), "a")])
 def test_a_tender_that_is_not_there_yet_is_expected_in_a_directory_that_is_not(
-    make: Make, web: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...], expected: str
+    make: Make, web: Path, tmp_path: Path, there: tuple[str, ...], expected: str
 ) -> None:
-    async def find(_self: TenderPath, target: Target, abi_version: int) -> Tender:
-        raise NotFoundError(f"no tender for {target}: expected one.")
-
-    monkeypatch.setattr(TenderPath, "find", find)
     for name in there:
         (tmp_path / name).mkdir()
     assert make(Settings(tender_paths=(f"{tmp_path}/a", f"{tmp_path}/b"))) == []
@@ -326,13 +308,16 @@ def test_an_image_that_is_not_there_yet_is_assumed(
     assert "SupplementaryGroups=\n" in text
 
 
-@pytest.mark.parametrize("place", ["system", "other"])
+@pytest.mark.parametrize("place", ["system/web.service", "other/web.service", "system/web.socket", "other/web.socket"])
 def test_another_unit_of_the_name_is_left_alone(make: Make, web: Path, tmp_path: Path, place: str) -> None:
-    other = tmp_path / place / "web.service"
-    other.write_text("[Service]\nExecStart=/bin/true\n")
+    web.write_text(web.read_text() + WAITS)
+    other = tmp_path / place
+    other.write_text("[Unit]\n")
     [fault] = make()
-    assert fault == f"{web}: unit web.service is {other} already: expected a name that no other unit has."
-    assert other.read_text().startswith("[Service]")
+    assert fault == f"{web}: unit {other.name} is {other} already: expected a name that no other unit has."
+    web.unlink()
+    make()
+    assert other.read_text() == "[Unit]\n"
 
 
 def test_a_unit_that_another_generator_makes_has_the_name(make: Make, web: Path, tmp_path: Path) -> None:

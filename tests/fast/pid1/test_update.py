@@ -77,7 +77,10 @@ async def test_an_end_that_fails_is_made_again_by_the_second_one(
 
     @asynccontextmanager
     async def connect(_: object) -> AsyncGenerator[Any, None]:
-        yield SimpleNamespace(backends=SimpleNamespace(units=None))
+        yield SimpleNamespace(backends=SimpleNamespace(units=SimpleNamespace(outcome_targets=no_targets)))
+
+    async def no_targets() -> tuple[TaskName, ...]:
+        return ()
 
     async def failing_once(*_: object) -> None:
         ends.append("end")
@@ -100,11 +103,7 @@ async def test_an_end_that_fails_is_made_again_by_the_second_one(
     if not is_repeated:
         ends.clear()
     forgotten: list[TaskName] = []
-
-    async def forget(name: TaskName) -> None:
-        forgotten.append(name)
-
-    monkeypatch.setattr(update, "_forget_instance", forget)
+    monkeypatch.setattr(update, "forget_instance", forgotten.append)
     monkeypatch.setattr(update, "is_instance", lambda _: True)
     with nullcontext() if is_repeated else pytest.raises(HostError, match="does not answer"):
         await update.end(WEB, is_last=True)
