@@ -1,4 +1,7 @@
-"""solo5.unikernel(5) has each key with its form, each specifier, each setting that is passed on, and an example."""
+"""solo5.unikernel(5) has each key with its form, each specifier, each setting that is passed on, and an example.
+
+And docs/declared.md, "For users of Quadlet": each of our settings there is one that a declaration can have.
+"""
 
 import re
 from pathlib import Path
@@ -8,9 +11,11 @@ import pytest
 from solo5_systemd.declared.declaration import parse_declaration
 from solo5_systemd.declared.syntax import HostNames, Source, specifiers
 from solo5_systemd.declared.unit_keys import INSTALL, SERVICE_PASSED_ON
+from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.task.option_table import KEYS, Setting
 
-PAGE = (Path(__file__).parents[3] / "docs" / "man" / "solo5.unikernel.5").read_text().replace("\\-", "-")
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "man" / "solo5.unikernel.5").read_text().replace("\\-", "-")
 
 
 def test_each_key_has_its_paragraph_with_its_form() -> None:
@@ -39,3 +44,30 @@ def test_the_example_is_a_declaration() -> None:
     source = Source(path="/etc/solo5/web.unikernel", content=text.encode())
     found = parse_declaration("web", [source], host=HostNames())
     assert (found.workload.memory, len(found.unit), len(found.service), len(found.install)) == (64 << 20, 2, 1, 1)
+
+
+ROWS = [
+    [cell.strip() for cell in line.split("|")[1:-1]]
+    for line in (DOCS / "declared.md")
+    .read_text()
+    .partition("## For users of Quadlet")[2]
+    .partition("\n## ")[0]
+    .splitlines()
+    if line.startswith("| ") and "`" in line
+]
+SETTINGS = [
+    setting for row in ROWS[1:] for setting in re.findall(r"`([A-Za-z]+=[^`]+)`", row[1]) if "systemctl" not in row[1]
+]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_setting_is_one_of_a_declaration(setting: str) -> None:
+    image = "" if setting.startswith("Image=") else "Image=/srv/web.hvt\n"
+    text = f"[Unikernel]\n{image}{setting}\n"
+    source = Source(path="/etc/solo5/web.unikernel", content=text.encode())
+    declaration = parse_declaration("web", [source], host=HostNames(), served=[DEFAULT_NETWORK])
+    assert declaration.workload.image.endswith("/web.hvt")
+
+
+def test_the_table_is_found() -> None:
+    assert len(SETTINGS) >= 16
