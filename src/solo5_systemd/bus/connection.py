@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.bus.peers import remote_error
+from solo5_systemd.bus.peers import SYSTEMD, remote_error
+from solo5_systemd.bus.unit_file_text import check_texts
 from solo5_systemd.dbus import message_bus
 from solo5_systemd.dbus.message_bus import BUS, BUS_PATH, CALL_TIMEOUT_S, MessageBus
 from solo5_systemd.dbus.messages import Message, MessageType
@@ -92,10 +93,13 @@ class Connection:
             timeout_s: seconds for the reply; None: `CALL_TIMEOUT_S`.
 
         Raises:
+            InvalidRequestError: text for PID 1 would be unit file syntax; nothing was sent.
             Solo5Error: the peer returned an error of `errors`.
             RemoteError: the peer returned another error.
             HostError: timeout, or the connection was lost.
         """
+        if destination == SYSTEMD:
+            check_texts(member, body)
         message = Message(
             destination=destination,
             path=path,

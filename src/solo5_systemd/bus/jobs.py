@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.bus import unit_file_text
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, SYSTEMD
 from solo5_systemd.dbus.messages import Message, MessageType
@@ -52,26 +51,21 @@ class Jobs:
             HostError: the job timed out, or the connection was lost.
         """
         with self._keeping_rule():
-            return await self._run(member, signature, body, unix_fds)
-
-    async def _run(self, member: str, signature: str, body: Sequence[Any], unix_fds: Sequence[int]) -> str:
-        async with self._matching:
-            if not self._is_matched:
-                await self._connection.match(*_REMOVED)
-                self._is_matched = True
-        self._dispatching += 1
-        try:
-            reply = await unit_file_text.call(
-                self._connection, MANAGER_PATH, MANAGER, member, signature, body, unix_fds
-            )
-            job = str(reply[0])
-            early = self._early.get(job)
-        finally:
-            self._dispatching -= 1
-            # No reply is outstanding, so no stored result can be needed.
-            if not self._dispatching:
-                self._early.clear()
-        return early or await self._result(job, member)
+            async with self._matching:
+                if not self._is_matched:
+                    await self._connection.match(*_REMOVED)
+                    self._is_matched = True
+            self._dispatching += 1
+            try:
+                call = (SYSTEMD, MANAGER_PATH, MANAGER, member, signature, body, unix_fds)
+                [job] = await self._connection.call(*call)
+                early = self._early.get(job)
+            finally:
+                self._dispatching -= 1
+                # No reply is outstanding, so no stored result can be needed.
+                if not self._dispatching:
+                    self._early.clear()
+            return early or await self._result(job, member)
 
     async def _result(self, job: str, member: str) -> str:
         # One future per job: systemd merges jobs, so two calls can wait for the same one.

@@ -21,7 +21,6 @@ from solo5_systemd.base.names import (
     task_service,
     unit_path,
 )
-from solo5_systemd.bus import unit_file_text
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.jobs import Jobs
 from solo5_systemd.bus.peers import (
@@ -29,6 +28,7 @@ from solo5_systemd.bus.peers import (
     MANAGER_PATH,
     PEER_LOST,
     RETRY_INTERVAL_S,
+    SYSTEMD,
     UNIT,
     Call,
     ListedUnit,
@@ -94,7 +94,9 @@ class Manager(UnitReader):
             JobFailedError: the job's result is not `done`.
         """
         fds: list[int] = []
-        properties = [_to_wire(await self._for_this_release(p)) for p in unit.properties]
+        # In the form that survives a daemon-reload of this systemd.
+        kept = [for_release(p, await self.release()) if has_dollars(p) else p for p in unit.properties]
+        properties = [_to_wire(each) for each in kept]
         for name, fd in (("StandardInputFileDescriptor", files.stdin), ("StandardErrorFileDescriptor", files.stderr)):
             if fd is not None:
                 properties.append([name, Variant("h", len(fds))])
@@ -102,7 +104,13 @@ class Manager(UnitReader):
         # "fail" never cancels a job that is queued for a dependency, such as a stop of the slice.
         body = [unit.name, "fail", properties, []]
         with _translated():
-            result = await self._start_job(body, fds)
+            result = await retry(  # while it would cancel a queued stop job, such as a slice's
+                lambda: self._jobs.run("StartTransientUnit", "ssa(sv)a(sa(sv))", body, fds),
+                RemoteError,
+                interval_s=RETRY_INTERVAL_S,
+                attempts=1 + START_RETRIES,
+                transient=lambda error: error.name == _DESTRUCTIVE,
+            )
         if result != "done":
             raise JobFailedError(unit.name, result)
         begun = await self._new_run(unit)
@@ -111,20 +119,6 @@ class Manager(UnitReader):
             self._states.write_marks(begun.control_group, unit.marks)
         self._states.record_start(begun)
         return begun
-
-    async def _for_this_release(self, entry: Property) -> Property:
-        """Return the form of a property that survives a daemon-reload of this systemd."""
-        return for_release(entry, await self.release()) if has_dollars(entry) else entry
-
-    async def _start_job(self, body: Sequence[Any], fds: Sequence[int]) -> str:
-        """Return the job result of a start; retry while it would cancel a queued stop job, such as a slice's."""
-        return await retry(
-            lambda: self._jobs.run("StartTransientUnit", "ssa(sv)a(sa(sv))", body, fds),
-            RemoteError,
-            interval_s=RETRY_INTERVAL_S,
-            attempts=1 + START_RETRIES,
-            transient=lambda error: error.name in _DESTRUCTIVE,
-        )
 
     async def stop(self, unit: str) -> None:
         """Stop a unit, and wait for the job. Without effect if the unit is not loaded."""
@@ -139,11 +133,12 @@ class Manager(UnitReader):
 
     async def reset_failed(self, units: Sequence[str]) -> None:
         """Reset the failed state of units, so that systemd can unload them."""
-        await gather(map(self._reset_failed, units))
 
-    async def _reset_failed(self, unit: str) -> None:
-        with suppress(NoSuchTaskError):
-            await self._manager_call("ResetFailedUnit", "s", [unit])
+        async def reset(unit: str) -> None:
+            with suppress(NoSuchTaskError):
+                await self._manager_call("ResetFailedUnit", "s", [unit])
+
+        await gather(map(reset, units))
 
     async def ensure_started(self, unit: str) -> None:
         """Start an installed unit unless it is active, and wait for the job."""
@@ -171,7 +166,7 @@ class Manager(UnitReader):
                 result = await self._jobs.run("TryRestartUnit" if running else "RestartUnit", "ss", [unit, "fail"])
                 _check_started(unit, result)
             except RemoteError as error:
-                if error.name not in _DESTRUCTIVE:
+                if error.name != _DESTRUCTIVE:
                     raise
                 raise JobConflictError(f"{unit} is not started again: {error.text.rstrip('.')}.") from error
 
@@ -189,9 +184,7 @@ class Manager(UnitReader):
     async def set_properties(self, slice_unit: str, properties: Sequence[Property]) -> None:
         """Start a slice unless it is active, and set runtime properties of it (until the next boot)."""
         await self.ensure_started(slice_unit)
-        until_boot = True
-        body = [slice_unit, until_boot, [_to_wire(p) for p in properties]]
-        await self._manager_call("SetUnitProperties", "sba(sv)", body)
+        await self._manager_call("SetUnitProperties", "sba(sv)", [slice_unit, True, [_to_wire(p) for p in properties]])
 
     async def freeze(self, unit: str) -> None:
         """Freeze the unit's cgroup."""
@@ -323,8 +316,8 @@ class Manager(UnitReader):
         """Call a method that only reads; retry while PID 1 is off the bus during its re-execution."""
         try:
             reply = await retry(
-                lambda: unit_file_text.call(
-                    self._connection, call.path, call.interface, call.member, call.signature, _plain(call.body)
+                lambda: self._connection.call(
+                    SYSTEMD, call.path, call.interface, call.member, call.signature, _plain(call.body)
                 ),
                 RemoteError,
                 interval_s=RETRY_INTERVAL_S,
@@ -337,7 +330,7 @@ class Manager(UnitReader):
 
     async def _manager_call(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
         with _translated():
-            return await unit_file_text.call(self._connection, MANAGER_PATH, MANAGER, member, signature, body)
+            return await self._connection.call(SYSTEMD, MANAGER_PATH, MANAGER, member, signature, body)
 
 
 def _check_started(unit: str, result: str) -> None:
@@ -362,7 +355,7 @@ def _plain(value: object) -> Any:
     return value
 
 
-_DESTRUCTIVE = frozenset({"org.freedesktop.systemd1.TransactionIsDestructive"})
+_DESTRUCTIVE = "org.freedesktop.systemd1.TransactionIsDestructive"
 """systemd's error if a start would cancel a stop job."""
 
 _ERROR_CLASSES: Mapping[str, type[Solo5Error]] = {

@@ -1,8 +1,8 @@
-"""Method calls to PID 1, with all text checked.
+"""The check of all text in calls of PID 1.
 
 PID 1 writes the properties of a transient unit into a unit file, most of them unquoted, and parses that file again at
 each daemon-reload. Text with unit file syntax, or that would be parsed as another value, is refused here, whatever its
-source.
+source: `Connection.call` checks each call.
 """
 
 import re
@@ -11,8 +11,6 @@ from typing import Any
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.sanitize import bounded, is_plain_path, unit_file_syntax
-from solo5_systemd.bus.connection import Connection
-from solo5_systemd.bus.peers import SYSTEMD
 from solo5_systemd.dbus.messages import Variant
 
 _SHOWN = 80
@@ -28,36 +26,21 @@ _FORMS: Mapping[str, Callable[[str], object]] = {
 """Properties that systemd (252 to 257) writes unquoted, each with a test for text that it parses back unchanged."""
 
 
-async def call(
-    connection: Connection,
-    path: str,
-    interface: str,
-    member: str,
-    signature: str = "",
-    body: Sequence[Any] = (),
-    unix_fds: Sequence[int] = (),
-) -> list[Any]:
-    """Call a method of PID 1 and return the reply's body.
+def check_texts(member: str, body: Sequence[Any]) -> None:
+    """Check the texts of a call of PID 1.
 
     Raises:
-        InvalidRequestError: a unit file would not reproduce a text of the call; nothing was sent.
-        Solo5Error: see `Connection.call`.
-        RemoteError: see `Connection.call`.
+        InvalidRequestError: a unit file would not reproduce one.
     """
     for what, text in _texts(body, f"argument of {member}"):
-        _check(what, text)
-    return await connection.call(SYSTEMD, path, interface, member, signature, body, unix_fds)
-
-
-def _check(what: str, text: str) -> None:
-    fault = unit_file_syntax(text)
-    if not fault and what in _FORMS and not _FORMS[what](text):
-        fault = "a blank, quote or other character that systemd writes unquoted"
-    if fault:
-        raise InvalidRequestError(
-            f"unit property {what} has {fault} in “{bounded(text, _SHOWN)}”: expected text that "
-            "a unit file reproduces unchanged."
-        )
+        fault = unit_file_syntax(text)
+        if not fault and what in _FORMS and not _FORMS[what](text):
+            fault = "a blank, quote or other character that systemd writes unquoted"
+        if fault:
+            raise InvalidRequestError(
+                f"unit property {what} has {fault} in “{bounded(text, _SHOWN)}”: expected text that "
+                "a unit file reproduces unchanged."
+            )
 
 
 def _texts(value: object, what: str) -> Iterator[tuple[str, str]]:
