@@ -56,11 +56,8 @@ def elsewhere(place: Files) -> Path:
     return directory
 
 
-def test_missing_tender(elsewhere: Path) -> None:
+def test_a_tender_that_is_missing_or_of_another_abi(elsewhere: Path) -> None:
     refused(127, "solo5-hvt", str(elsewhere), of=(f"{GUESTS}/hello.hvt",))
-
-
-def test_tender_of_another_abi(elsewhere: Path) -> None:
     tender = elsewhere / "solo5-hvt"
     tender.write_text("#!/bin/sh\nprintf 'solo5-hvt tender, version v0.7.0\\nABI version 1\\n' >&2\n")
     tender.chmod(0o755)

@@ -90,11 +90,3 @@ def test_no_word_is_a_command_on_the_other_host() -> None:
     host = sh("solo5ctl", "-H", "-oProxyCommand=touch /tmp/taken", "ps")
     assert (host.returncode, "is not a host: expected [USER@]HOST[:PORT]" in host.stderr) == (125, True)
     assert not Path("/tmp/taken").exists()
-
-
-def test_completion_after_a_host_offers_verbs_and_connects_to_none(machine: Machine) -> None:
-    script = (
-        "source /usr/share/bash-completion/completions/solo5ctl; COMP_WORDS=(solo5ctl -H web.invalid st); "
-        'COMP_CWORD=3; _solo5ctl; printf "%s\\n" "${COMPREPLY[@]}"'
-    )
-    assert set(ok("bash", "-c", script).split()) == {"stop", "stats"}

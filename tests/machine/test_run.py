@@ -208,15 +208,6 @@ def test_json_is_json(run: Runner) -> None:
     assert told("image", f"{GUESTS}/net.hvt")[0]["target"] == "hvt"
 
 
-def test_dry_run_changes_nothing(machine: Machine) -> None:
-    before = machine.snapshot()
-    words = ("--name", "dry", "-p", "8080:80", f"{GUESTS}/net.hvt", "--ipv4={net.service.ipv4_cidr}")
-    shown = ok("solo5ctl", "run", "--dry-run", *words)
-    assert machine.snapshot() == before
-    for part in ("solo5-task-dry.service", "MemoryMax", "--net:service=", "--ipv4=10.", "8080"):
-        assert part in shown
-
-
 @pytest.mark.parametrize("kind", [(), ("--scope",)], ids=["service", "scope"])
 def test_dry_run_writes_no_file(machine: Machine, tmp_path: Path, kind: tuple[str, ...]) -> None:
     """Of an image that the store does not have; the network service runs already."""
@@ -224,7 +215,8 @@ def test_dry_run_writes_no_file(machine: Machine, tmp_path: Path, kind: tuple[st
     image.write_bytes(Path(f"{GUESTS}/net.hvt").read_bytes() + os.urandom(16))
     ok("solo5ctl", "network", "ls")
     before = _files()
-    planned = json.loads(ok("solo5ctl", "run", "--dry-run", "--json", *kind, "--name", "dry", str(image)))
+    words = (*kind, "--name", "dry", "-p", "8080:80", str(image), "--ipv4={net.service.ipv4_cidr}")
+    planned = json.loads(ok("solo5ctl", "run", "--dry-run", "--json", *words))
     assert _files() == before
     digest = hashlib.sha256(image.read_bytes()).hexdigest()
     assert planned["image"] == {"path": f"/var/lib/solo5/images/{digest}", "sha256": digest}
@@ -243,12 +235,6 @@ def test_properties_reach_the_unit(run: Runner) -> None:
     assert unit_property(unit, "TasksMax") == "7"
     assert unit_property(unit, "Nice") == "5"
     assert unit_property(unit, "CPUQuotaPerSecUSec") == "500ms"
-
-
-def test_colour_only_on_a_terminal(run: Runner) -> None:
-    run("sleeper.spt")
-    assert "\x1b[" not in ok("solo5ctl", "ps")
-    assert "\x1b[" in ok("script", "--quiet", "--command", "TERM=xterm solo5ctl ps", "/dev/null")
 
 
 def test_environment_of_the_caller_does_not_reach_the_tender(run: Runner) -> None:
