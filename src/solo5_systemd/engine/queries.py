@@ -7,7 +7,7 @@ What is not needed without tasks is imported once there is one: imports are most
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.errors import NoSuchTaskError
+from solo5_systemd.base.errors import HostError, NoSuchTaskError
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.engine.backends import QueryBackends
 
@@ -21,8 +21,23 @@ if TYPE_CHECKING:
     from solo5_systemd.journal.lines import Line
     from solo5_systemd.network.endpoints import Endpoints
     from solo5_systemd.network.model import LeaseRecord
+    from solo5_systemd.storage.model import FullDiskChange
     from solo5_systemd.unit.outcome import Outcome
     from solo5_systemd.unit.state import UnitState
+
+
+def with_disks(samples: "Mapping[TaskName, Sample]") -> "dict[TaskName, Sample]":
+    """Return samples with the names of the disks on each device, by the locks of disks: the kernel counts by device.
+
+    Raises:
+        HostError: the locks cannot be read.
+    """
+    from dataclasses import replace
+
+    from solo5_systemd.storage.locks import devices_of_tasks
+
+    disks = devices_of_tasks() if any(each.usage.disks for each in samples.values()) else {}
+    return {name: replace(each, disks=disks.get(name, {})) for name, each in samples.items()}
 
 
 class Queries:
@@ -65,21 +80,30 @@ class Queries:
         """Return the lease records of the tasks without a process, which wait for their first packet."""
         return [each for each in await self.backends.networks.records() if each.waits]
 
-    async def samples(self, *, drops: bool = False) -> "Mapping[TaskName, Sample]":
+    async def samples(self, *, drops: bool = False, disks: bool = False) -> "Mapping[TaskName, Sample]":
         """Return the resource usage of each running task, without a D-Bus call.
 
         Args:
             drops: with the dropped packets of each NIC, by a call of the network service if there are any NICs.
+            disks: with the names of the disks on each block device of the host; root only.
         """
         from solo5_systemd.engine.task import Sample
 
         usages = await self.backends.usages.usages()
         traffic = await self.backends.networks.traffic() if usages else {}
         dropped = await self.drops() if drops and traffic else {}
-        return {
+        found = {
             task: Sample(usage=usages[task], nics=traffic.get(task, {}), drops=dropped.get(task, {}))
             for task in sorted(usages)
         }
+        return with_disks(found) if disks else found
+
+    async def full_disks(self) -> "Sequence[FullDiskChange]":
+        """Return the disks of all running tasks on full file systems; none where that is not known in time."""
+        try:
+            return await self.backends.disk_space.changes()
+        except HostError:
+            return ()
 
     async def drops(self) -> "Mapping[TaskName, Mapping[DeviceName, Mapping[str, int]]]":
         """Return the packets of each NIC that the packet filter has dropped, by rule; root only."""

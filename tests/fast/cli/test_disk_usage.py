@@ -15,11 +15,12 @@ from tests.support.fakes.tasks import running
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName, TaskName
-from solo5_systemd.cli.disk_usage import disks_json, full_disks, with_disks
 from solo5_systemd.cli.metric_families import families, openmetrics
 from solo5_systemd.cli.task_output import Details, task_fields
 from solo5_systemd.cli.verbs import stats
+from solo5_systemd.cli.verbs.inspect import disks_json
 from solo5_systemd.cli.verbs.stats import usage_json
+from solo5_systemd.engine.queries import with_disks
 from solo5_systemd.storage import archive_files, locks
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, BlockDevice, IoLimits
 from solo5_systemd.storage.locks import disks_of, lock
@@ -142,4 +143,4 @@ def test_inspect_shows_archives_that_are_older_than_their_files(
 async def test_a_file_system_that_does_not_answer_is_left_out() -> None:
     engine = FakeRuntime()
     engine.machine.steps.errors["look for changes of full disks"] = HostError("it hangs.")
-    assert await full_disks(engine) == ()
+    assert await engine.full_disks() == ()

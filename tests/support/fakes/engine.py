@@ -14,6 +14,7 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.engine.gc import Collector
 from solo5_systemd.engine.orphans import Orphan
 from solo5_systemd.engine.plan import Plan
+from solo5_systemd.engine.queries import with_disks
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.start import Starter
 from solo5_systemd.engine.task import Phase, Sample, SpawnProcess, StartCallbacks, Task
@@ -211,9 +212,10 @@ class FakeRuntime(Runtime):
         act()
         return 0.0125
 
-    async def samples(self, *, drops: bool = False) -> Mapping[TaskName, Sample]:
+    async def samples(self, *, drops: bool = False, disks: bool = False) -> Mapping[TaskName, Sample]:
         assert drops in (False, True)
-        return next(self.rounds, {})
+        found = next(self.rounds, {})
+        return with_disks(found) if disks else found
 
     async def console(self, task: Task, *, follow: bool = False, last: int | None = None) -> AsyncGenerator[Line, None]:
         self.calls.append(("console", task.name, follow, last))

@@ -8,11 +8,15 @@ from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from solo5_systemd.base.names import TaskName
+    from solo5_systemd.cgroup.usage import Io
     from solo5_systemd.cli.task_output import Disks
     from solo5_systemd.engine.queries import Queries
+    from solo5_systemd.engine.task import Sample
+
+COUNTS = ("read_bytes", "written_bytes", "reads", "writes")
 
 
 def configure(parser: Parser) -> None:
@@ -48,14 +52,37 @@ async def _disks(engine: "Queries", context: CommandContext, names: "Sequence[Ta
     held = records_of_tasks() if context.root else {}
     if held.keys().isdisjoint(names):
         return dict.fromkeys(names, ())
-    from solo5_systemd.cli.disk_usage import disks_json, full_disks
-
     records = {name: held.get(name, (set(), {})) for name in names}
     found = {name: _with_changes(name, [*disks_in(own)], identities) for name, (identities, own) in records.items()}
-    samples, full = await engine.samples(), await full_disks(engine)
+    samples, full = await engine.samples(), await engine.full_disks()
     return {
         name: disks_json(disks, samples.get(name), {each.disk.disk for each in full if each.task == name})
         for name, disks in found.items()
+    }
+
+
+def disks_json(disks: "Disks", sample: "Sample | None", full: "Collection[str]" = ()) -> "Disks":
+    """Return the disks of one task, each with what the task read and wrote on the device under it.
+
+    Args:
+        disks: as the lock file has them.
+        sample: of the task; None: it does not run.
+    """
+    counted = sample.usage.disks or {} if sample is not None else {}
+    return [_disk_json(disk, counted) | ({"full": True} if disk.get("disk") in full else {}) for disk in disks]
+
+
+def _disk_json(disk: "Mapping[str, str]", counted: "Mapping[str, Io]") -> dict[str, object]:
+    devices = disk.get("devices", "").split()
+    known = {key: value for key, value in disk.items() if key not in ("devices", "io")}
+    limits = dict(word.split("=", 1) for word in disk.get("io", "").split())
+    used = next((counted[device] for device in devices if device in counted), None)
+    counts = {key: value for key in COUNTS if (value := getattr(used, key, None)) is not None}
+    return {
+        **known,
+        **({"devices": devices} if devices else {}),
+        **({"io_limits": limits} if limits else {}),
+        **({"device_io": counts} if counts else {}),
     }
 
 

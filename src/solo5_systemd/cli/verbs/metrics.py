@@ -8,11 +8,9 @@ from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from solo5_systemd.engine.queries import Queries
-    from solo5_systemd.storage.model import FullDiskChange
 
 
 def write_textfile(path: "Path", text: str) -> None:
@@ -67,12 +65,8 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 
         tasks = await engine.tasks(ended=False, reservations=False)
         endpoints = await engine.endpoints() if tasks else {}
-        samples = await engine.samples()
-        full: Sequence[FullDiskChange] = ()
-        if context.root:
-            from solo5_systemd.cli.disk_usage import full_disks, with_disks
-
-            samples, full = with_disks(samples), await full_disks(engine)
+        samples = await engine.samples(disks=context.root)
+        full = await engine.full_disks() if context.root else ()
         # Without leases, solo5-networkd is not started just to report that it has none.
         leased = context.root and any(task.name in endpoints for task in tasks)
         found = families(tasks, endpoints, samples, await engine.backends.networks.networks() if leased else (), full)

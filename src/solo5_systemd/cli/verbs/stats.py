@@ -92,11 +92,7 @@ async def _check(engine: "Queries", names: Sequence[TaskName]) -> None:
 
 
 async def _sample(engine: "Queries", names: Sequence[TaskName], *, detailed: bool = False) -> "Samples":
-    samples = await engine.samples(drops=detailed)
-    if detailed:
-        from solo5_systemd.cli.disk_usage import with_disks
-
-        samples = with_disks(samples)
+    samples = await engine.samples(drops=detailed, disks=detailed)
     return {name: samples[name] for name in dict.fromkeys(names) if name in samples} if names else samples
 
 
