@@ -92,8 +92,8 @@ def delete_flows_of(
     """
     with closing(NetlinkSocket(NETLINK_NETFILTER)) as netfilter:
         for version in (4, 6):
-            opened = {each.packed: _from(each) for each in clients if each.version == version}
-            served = {each.packed: _answered_by(each) for each in servers if each.version == version}
+            opened = {each.packed: _by_source(_TUPLE_ORIG, each) for each in clients if each.version == version}
+            served = {each.packed: _by_source(_TUPLE_REPLY, each) for each in servers if each.version == version}
             ranges = [each for each in behind if each.version == version]
             filters = [*opened.values(), *served.values()]
             if ranges or len(filters) > _FILTERED_MAX:
@@ -136,7 +136,14 @@ def _leads(
 
 
 def _source(flow: bytes, direction: int, version: int) -> bytes:
-    return attribute_of(attribute_of(attribute_of(flow, direction), _TUPLE_IP), _IP_SRC[version])
+    return _value(flow, direction, _TUPLE_IP, _IP_SRC[version])
+
+
+def _value(flow: bytes, *path: int) -> bytes:
+    """Return the value of an attribute that is nested in others."""
+    for kind in path:
+        flow = attribute_of(flow, kind)
+    return flow
 
 
 def open_connections(addresses: Collection[IpAddress]) -> int:
@@ -152,30 +159,23 @@ def open_connections(addresses: Collection[IpAddress]) -> int:
         return sum(
             _is_open(flow)
             for address in addresses
-            for flow in _flows(netfilter, address.version, _answered_by(address))
+            for flow in _flows(netfilter, address.version, _by_source(_TUPLE_REPLY, address))
         )
 
 
 def _is_open(flow: bytes) -> bool:
-    protocol = attribute_of(attribute_of(attribute_of(flow, _TUPLE_ORIG), _TUPLE_PROTO), _PROTO_NUM)
+    protocol = _value(flow, _TUPLE_ORIG, _TUPLE_PROTO, _PROTO_NUM)
     if protocol == bytes([IPPROTO_UDP]):
         return bool(int.from_bytes(attribute_of(flow, _STATUS)) & _ASSURED)
     if protocol != bytes([IPPROTO_TCP]):
         return False
-    state = attribute_of(attribute_of(attribute_of(flow, _PROTOINFO), _PROTOINFO_TCP), _PROTOINFO_TCP_STATE)
-    return state[0] in _OPEN
+    return _value(flow, _PROTOINFO, _PROTOINFO_TCP, _PROTOINFO_TCP_STATE)[0] in _OPEN
 
 
-def _answered_by(address: IpAddress) -> bytes:
-    return _source_of(_TUPLE_REPLY, address) + _chosen(0, _BY_SOURCE)
-
-
-def _from(address: IpAddress) -> bytes:
-    return _source_of(_TUPLE_ORIG, address) + _chosen(_BY_SOURCE)
-
-
-def _source_of(direction: int, address: IpAddress) -> bytes:
-    return nested(direction, nested(_TUPLE_IP, attribute(_IP_SRC[address.version], address.packed)))
+def _by_source(direction: int, address: IpAddress) -> bytes:
+    """Return the kernel filter of the flows that an address has opened, or with _TUPLE_REPLY answers."""
+    source = nested(direction, nested(_TUPLE_IP, attribute(_IP_SRC[address.version], address.packed)))
+    return source + (_chosen(_BY_SOURCE) if direction == _TUPLE_ORIG else _chosen(0, _BY_SOURCE))
 
 
 def _chosen(original: int, reply: int = 0) -> bytes:
@@ -194,14 +194,8 @@ def _filter(ports: Collection[int]) -> bytes:
 
 def _is_stale(flow: bytes, guests: Mapping[int, set[IpAddress | None]], version: int) -> bool:
     """Return whether a flow to one of these ports is answered from another address than its guest's."""
-    port = _udp_port(flow)
-    if port not in guests:
-        return False
-    return guests[port] != {ip_address(_source(flow, _TUPLE_REPLY, version))}
-
-
-def _udp_port(flow: bytes) -> int:
-    return int.from_bytes(attribute_of(attribute_of(attribute_of(flow, _TUPLE_ORIG), _TUPLE_PROTO), _PROTO_DST_PORT))
+    port = int.from_bytes(_value(flow, _TUPLE_ORIG, _TUPLE_PROTO, _PROTO_DST_PORT))
+    return port in guests and guests[port] != {ip_address(_source(flow, _TUPLE_REPLY, version))}
 
 
 def _delete(netfilter: NetlinkSocket, flows: Iterable[bytes], version: int) -> None:

@@ -200,10 +200,6 @@ class LeaseStore:
         kept = next(_read((self._requests / f"{task}.json",), LeaseRecord, removes_damaged=True), None)
         return kept if kept and kept.reservation.task == task else None
 
-    def remove_request(self, task: TaskName) -> None:
-        """Remove the request of a task; raises as the function `remove_request`."""
-        remove_request(task)
-
     def save_network(self, network: Network) -> None:
         """Write the file of a network in use; raises HostError as `save_lease_record` does."""
         _write(self._networks / f"{network.name}.json", network)

@@ -236,7 +236,6 @@ class Links:
         return frozenset(name for name in names if (link := self.link(name)) and link.kind in ("tun", "macvlan"))
 
     def _is_port(self, name: str, bridge: str) -> bool:
-        """Return whether a link exists, is up and is a port of a bridge."""
         link = self.link(name)
         return link is not None and link.up and link.master == link_index(bridge)
 

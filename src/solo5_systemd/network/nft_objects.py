@@ -113,11 +113,11 @@ def _object_name(name: str, key: str) -> str:
 def rate_values(rate: Rate) -> Mapping[str, tuple[str, str]]:
     """Return rate and burst of each limit that is set, by the name of its map."""
     pairs = zip(RATES, rate.limits, strict=True)
-    return {name: (str(limit), str(_burst(name, limit))) for name, limit in pairs if limit is not None}
-
-
-def _burst(name: str, limit: int) -> int:
-    return BYTES_BURST if name.endswith("bytes") else max(limit // 10, PACKETS_BURST)
+    return {
+        name: (str(limit), str(BYTES_BURST if name.endswith("bytes") else max(limit // 10, PACKETS_BURST)))
+        for name, limit in pairs
+        if limit is not None
+    }
 
 
 def _egress_rule(entry: Destination) -> str:

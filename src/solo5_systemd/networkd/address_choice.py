@@ -48,8 +48,11 @@ class Choice:
             HostError: the host lacks a resource, such as a free range.
         """
         nics, ports = request.nics, request.ports
-        check_reserved(ports, self._state.settings() if ports else Settings())
-        loops = any(str(port.host_ip) == "::1" for port in ports) and self._is_shared()
+        settings = self._state.settings() if ports else Settings()
+        check_reserved(ports, settings)
+        loops = any(str(port.host_ip) == "::1" for port in ports) and any(
+            network.shared for network in settings.networks
+        )
         check_ports(ports, [nic.nic for nic in nics], self._leases.allocations, loopback6=loops)
         self.remembered = self._state.remembered() if self._state.remembered else {}
         new = self._new_networks(nics)
@@ -71,10 +74,6 @@ class Choice:
         reservation = request.reservation(task, leases)
         check_families(reservation)
         return reservation, networks[len(self._bridges.networks) :]
-
-    def _is_shared(self) -> bool:
-        """Return whether the networks are in the namespace of other programs."""
-        return any(network.shared for network in self._state.settings().networks)
 
     def default_mtus(self) -> Callable[[NetworkSettings], int]:
         """Return a function that returns the MTU in bytes of a network that sets none; it dumps the routes once."""

@@ -9,7 +9,7 @@ from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, Solo5E
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_elements
 from solo5_systemd.network.conntrack import RedirectedPort
-from solo5_systemd.network.lease_files import LeaseStore
+from solo5_systemd.network.lease_files import LeaseStore, remove_request
 from solo5_systemd.network.links import Links, delete_links
 from solo5_systemd.network.model import (
     GuestNames,
@@ -274,7 +274,7 @@ class NetworkState:
         again = record.state is LeaseState.RELEASING  # an earlier release may have failed to delete flows
         ends = record.state is not LeaseState.RESERVED and not waits  # one that waits has the same address later
         if record.state is LeaseState.RESERVED:  # no unit has had it
-            self.store.remove_request(task)
+            remove_request(task)
         if waits:
             self.waiting.begin(record)
         else:
