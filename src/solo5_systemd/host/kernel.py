@@ -10,7 +10,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from solo5_systemd.base import paths
 from solo5_systemd.base.errors import DependencyError
 from solo5_systemd.host import other_filters
 from solo5_systemd.host.checks import Kernel
@@ -66,13 +65,6 @@ def _overtaken() -> Sequence[Overtaken]:
     records = (each for each in read_lease_records() if each.state is LeaseState.ATTACHED and not each.namespace)
     found = overtaken(read_networks(), (lease for record in records for lease in record.reservation.leases))
     return tuple({(each.inside, each.route): each for each in found}.values())
-
-
-def numa_nodes() -> Mapping[int, str]:
-    """Return the processors of each NUMA node with processors, such as `0-3,8-11`."""
-    files = (paths.SYS / "devices/system/node").glob("node*/cpulist")
-    found = {int(file.parent.name.removeprefix("node")): file.read_text().strip() for file in files}
-    return {number: processors for number, processors in sorted(found.items()) if processors}
 
 
 def kvm_problem() -> str:

@@ -70,17 +70,14 @@ def decode(data: bytes) -> DriverState:
         InvalidRequestError: it is damaged, or of a later version.
     """
     fields = Fields(json_document(data, "the task's stored state"), "driver_state")
-    _check_version(fields.integer("version", low=1, high=1 << 31))
-    return record(DriverState, fields)
-
-
-def _check_version(version: int) -> None:
+    version = fields.integer("version", low=1, high=1 << 31)
     if version > VERSION:
         raise InvalidRequestError(
             f"the task's stored state has version {version}: expected at most {VERSION}.",
             "A later release of the driver started the task: install it again to recover the task, or let Nomad start "
             "the task once more.",
         )
+    return record(DriverState, fields)
 
 
 def verify(stored: DriverState, boot: str, found: UnitState | None) -> UnitState:

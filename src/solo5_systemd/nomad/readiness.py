@@ -78,16 +78,12 @@ async def wait_until_ready(
     except TimeoutError as error:
         last = event_messages.last_lines(await _last_lines(session, run.task))
         raise StartError(f"task was not ready within {deadline:g} s: {condition}: {error}.", last) from error
-    if not isinstance(found, str):
-        raise _ended_before(condition, found)
-    return found
-
-
-def _ended_before(condition: ReadyLine | Endpoint, end: "TaskEnd") -> Solo5Error:
-    outcome = end.outcome
-    error = StartError if outcome.clean or outcome.retry else InvalidRequestError
+    if isinstance(found, str):
+        return found
+    outcome = found.outcome
+    kind = StartError if outcome.clean or outcome.retry else InvalidRequestError
     last = event_messages.last_lines(outcome.last_lines)
-    return error(f"task ended before it was ready ({condition}): {outcome.sentence}.", last)
+    raise kind(f"task ended before it was ready ({condition}): {outcome.sentence}.", last)
 
 
 async def _last_lines(session: "EngineSession", name: TaskName) -> list[str]:

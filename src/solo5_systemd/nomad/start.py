@@ -13,7 +13,6 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTask
 from solo5_systemd.base.names import DeviceName, UnitKind, task_scope, task_service
 from solo5_systemd.base.paths import boot_id, exists, mount_points
 from solo5_systemd.engine.task import Task
-from solo5_systemd.host.kernel import numa_nodes
 from solo5_systemd.network.model import Endpoint
 from solo5_systemd.nomad import event_messages, logs, ports, readiness, volumes
 from solo5_systemd.nomad.engine import EngineSession
@@ -88,28 +87,26 @@ class StartedTask:
 
 @dataclass(frozen=True, kw_only=True)
 class _JobRequest:
-    """A job's task, decoded and checked. `images`: candidate paths of the image; the first that exists is used."""
+    """A job's task, decoded and checked. `images`: candidate paths of the image."""
 
     options: TaskOptions
     workload: Workload
     images: Sequence[str]
     logging: Logging
 
+    def first_image(self) -> str:
+        """Return the first candidate that exists, or else the first."""
+        return next((path for path in self.images if exists(path, self.workload.roots)), self.images[0])
 
+
+@dataclass(frozen=True)
 class TaskStarter:
     """Starts tasks."""
 
-    def __init__(
-        self,
-        session: EngineSession,
-        scopes: ScopeChildren,
-        events: EventStream,
-        background: asyncio.TaskGroup,
-    ) -> None:
-        self._session = session
-        self._scopes = scopes
-        self._events = events
-        self._background = background
+    session: EngineSession
+    scopes: ScopeChildren
+    events: EventStream
+    background: asyncio.TaskGroup
 
     async def start(self, config: wire.TaskConfig, plugin: PluginConfig) -> StartedTask:
         """Start a task, and wait until it is ready.
@@ -118,13 +115,13 @@ class TaskStarter:
             Solo5Error: it did not start, or was not ready in time. The start is undone.
         """
         try:
-            request = _job_request(config, plugin, self._session.settings())
+            request = _job_request(config, plugin, self.session.settings())
             if request.options.ready is not None:
                 await readiness.check_rule(request.options.ready, config, request.options)
         except Solo5Error:
             await logs.unblock_readers(config)  # the client has started logmon before StartTask
             raise
-        with StartEvents(self._events, config, request.options.ready) as progress:
+        with StartEvents(self.events, config, request.options.ready) as progress:
             try:
                 async with asyncio.timeout(START_TIMEOUT_S):
                     started = await self._start(config, request, progress)
@@ -141,7 +138,7 @@ class TaskStarter:
         self, config: wire.TaskConfig, request: _JobRequest, started: Task, progress: StartEvents
     ) -> StartedTask:
         options, state = request.options, _state(request, started)
-        ended = self._background.create_task(wait_for_end(self._session, self._scopes, state, started.state))
+        ended = self.background.create_task(wait_for_end(self.session, self.scopes, state, started.state))
         try:
             network = ports.network_override(started.reservation, config, options)
             if options.ready is not None:
@@ -154,7 +151,7 @@ class TaskStarter:
                 progress.on_step(f"waiting for {condition}")
                 since = time.monotonic()
                 evidence = await readiness.wait_until_ready(
-                    self._session, started.state, condition, rule.deadline, ended
+                    self.session, started.state, condition, rule.deadline, ended
                 )
                 progress.publish(event_messages.ready(evidence, time.monotonic() - since))
                 if isinstance(condition, Endpoint):  # a printed line cannot be lost
@@ -169,16 +166,16 @@ class TaskStarter:
         """Remove a task whose start failed after its unit ran, and drain its FIFOs."""
         try:
             with suppress(Solo5Error):  # the first error is the one to raise
-                await self._session.engine.discard(state.task)
+                await self.session.engine.discard(state.task)
             await asyncio.wait((ended,), timeout=logs.DRAIN_TIMEOUT_S)
-            await logs.drain(self._session, state.task, state.logging)
+            await logs.drain(self.session, state.task, state.logging)
         finally:
             ended.cancel()
-            self._scopes.forget(state.task)
+            self.scopes.forget(state.task)
 
     async def _start(self, config: wire.TaskConfig, request: _JobRequest, progress: StartEvents) -> Task:
         # In a thread, since the file system may hang.
-        image = await asyncio.to_thread(_first_existing, request.images, request.workload.roots)
+        image = await asyncio.to_thread(request.first_image)
         disks = await asyncio.to_thread(_with_volumes, config, request.workload.disks, request.options.block)
         workload = replace(request.workload, image=image, disks=disks)
         name = workload.name
@@ -187,16 +184,16 @@ class TaskStarter:
         try:
             progress.on_step("opening the log FIFOs")
             namespace = await self._log_namespace(config)
-            await logs.connect(self._session, config, name, unit, since, request.logging, namespace)
+            await logs.connect(self.session, config, name, unit, since, request.logging, namespace)
             return await self._begin(workload, since, progress)
         except BaseException:
-            await asyncio.shield(logs.drain(self._session, name, request.logging))
+            await asyncio.shield(logs.drain(self.session, name, request.logging))
             raise
 
     async def _log_namespace(self, config: wire.TaskConfig) -> str:
         """Return the journal namespace of the console, with its journald running: the relay opens that journal next."""
         try:
-            return await self._session.engine.log_namespace()
+            return await self.session.engine.log_namespace()
         except Solo5Error:
             await logs.unblock_readers(config)
             raise
@@ -207,11 +204,11 @@ class TaskStarter:
         Nomad uses a task ID for one start only. So an existing unit of this name is this very task, started by a driver
         that was killed before it answered.
         """
-        engine = self._session.engine
+        engine = self.session.engine
         try:
             if workload.kind is UnitKind.SERVICE:
                 return await engine.start(workload, progress)
-            return await self._scopes.start(engine, workload, progress)
+            return await self.scopes.start(engine, workload, progress)
         except TakenError as error:  # the name is taken, or a port or a disk
             try:
                 found = await engine.task(workload.name)
@@ -224,8 +221,7 @@ class TaskStarter:
 def _job_request(config: wire.TaskConfig, plugin: PluginConfig, settings: Settings) -> _JobRequest:
     """Decode and check a job's task."""
     options = task_options(config.msgpack_driver_config)
-    nodes = numa_nodes() if config.resources.linux_resources.cpuset_cpus else {}
-    workload = workload_of(config, options, plugin, os.cpu_count() or 1, nodes, settings.served)
+    workload = workload_of(config, options, plugin, os.cpu_count() or 1, settings.served)
     return _JobRequest(
         options=options,
         # By SOLO5_AGENT a later plugin of the same agent finds a forgotten task.
@@ -248,10 +244,6 @@ def _state(request: _JobRequest, started: Task) -> DriverState:
         control_group=started.state.control_group,
         pid=started.state.main_pid,
     )
-
-
-def _first_existing(candidates: Sequence[str], roots: Sequence[str]) -> str:
-    return next((path for path in candidates if exists(path, roots)), candidates[0])
 
 
 def _with_volumes(

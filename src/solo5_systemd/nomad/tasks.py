@@ -59,7 +59,7 @@ class TaskEntry(StartedTask):
     """A task in the registry.
 
     Attributes:
-        config: Nomad's configuration of the task, as far as `_identity` keeps it.
+        config: Nomad's configuration of the task, as far as it is kept.
         end: done when the task has ended and its last line is delivered.
     """
 
@@ -160,29 +160,27 @@ class TaskRegistry:
         return end
 
     def _add(self, config: wire.TaskConfig, started: StartedTask) -> TaskEntry:
-        known = _identity(config)
+        # What its events and claims need of the configuration, most of which is its environment.
+        known = wire.TaskConfig(id=config.id, name=config.name, alloc_id=config.alloc_id, alloc_dir=config.alloc_dir)
         end = self._background.create_task(self._until_end(known, started.state, started.ended))
         entry = self._entries[known.id] = TaskEntry(**vars(started), config=known, end=end)
         return entry
 
     async def _until_end(self, config: wire.TaskConfig, state: DriverState, ended: "asyncio.Task[TaskEnd]") -> TaskEnd:
         """Watch a task's readiness until its end, then drain its FIFOs and publish its last event."""
-        watch = self._readiness_watch(config, state)
-        watching = self._background.create_task(watch.run()) if watch else None
-        end = await ended
-        if watch and watching:
+        if state.ready is None:
+            end = await ended
+        else:
+            publish = partial(self._events.publish_throttled, config)
+            watch = ReadinessWatch(self._session, state.task, state.ready, publish)
+            watching = self._background.create_task(watch.run())
+            end = _with_stop_reason(await ended, watch.stop_reason)
             watching.cancel()
-            end = _with_stop_reason(end, watch.stop_reason)
         await logs.drain(self._session, state.task, state.logging)
         await self._events.publish_last(
             config, event_messages.with_last_lines(event_messages.exit_event(end.outcome), end.outcome.last_lines)
         )
         return end
-
-    def _readiness_watch(self, config: wire.TaskConfig, state: DriverState) -> ReadinessWatch | None:
-        if state.ready is None:
-            return None
-        return ReadinessWatch(self._session, state.task, state.ready, partial(self._events.publish_throttled, config))
 
     def claims(self) -> Claims:
         """Return which units are this driver's."""
@@ -325,11 +323,6 @@ class TaskRegistry:
         for config in (*self._starting.values(), *running):
             if name_of(config.id) == name:
                 self._events.publish_throttled(config, event)
-
-
-def _identity(config: wire.TaskConfig) -> wire.TaskConfig:
-    """Return what a running task's events and claims need of its configuration, most of which is its environment."""
-    return wire.TaskConfig(id=config.id, name=config.name, alloc_id=config.alloc_id, alloc_dir=config.alloc_dir)
 
 
 def _with_stop_reason(end: TaskEnd, stop_reason: str) -> TaskEnd:

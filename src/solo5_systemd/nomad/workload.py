@@ -5,7 +5,7 @@ import posixpath
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, task_name
@@ -24,7 +24,7 @@ from solo5_systemd.storage.io_limits import lowered
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
 from solo5_systemd.task.placeholders import COMMAND_LINE_MAX, uses_search, uses_servers
 from solo5_systemd.task.properties import parse_property
-from solo5_systemd.task.property_types import INFINITY, parse_cpus
+from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.unit.confinement import USER
 from solo5_systemd.unit.translate import TASKS_MAX
@@ -50,14 +50,12 @@ def workload_of(
     options: TaskOptions,
     plugin: PluginConfig,
     cores: int,
-    nodes: Mapping[int, str],
     served: Container[NetworkName] = (),
 ) -> Workload:
     """Return the workload of a task.
 
     Args:
         cores: number of the host's processors, for hard limits.
-        nodes: the processors of each NUMA node, such as `0-3,8-11`, for reserved cores.
 
     Raises:
         InvalidRequestError: the job uses a feature that a unikernel or this driver does not support.
@@ -87,7 +85,7 @@ def workload_of(
         tender=options.shared.tender or defaults.tender,
         kind=options.unit or defaults.unit,
         slice=RESERVED_SLICE if task.resources.linux_resources.cpuset_cpus else SHARED_SLICE,
-        properties=_unit_properties(task, options, plugin, nodes),
+        properties=_unit_properties(task, options, plugin),
         log_fields=(*options.labels, *log_fields(task)),
         tenant=tenant(task.namespace, task.job_id),
         policy=plugin,
@@ -227,38 +225,22 @@ _OF_DEVICES = frozenset("IOReadBandwidthMax IOReadIOPSMax IOWriteBandwidthMax IO
 _ADDING_UP = _OF_DEVICES | {"SystemCallFilter"}
 
 
-def _unit_properties(
-    task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, nodes: Mapping[int, str]
-) -> tuple[tuple[str, str], ...]:
-    """Return the unit properties of a task, in the order in which they must be set.
-
-    Args:
-        nodes: the processors of each NUMA node of the host.
-
-    Raises:
-        InvalidRequestError: the job uses a property that it may not, or a value that is malformed or above the limit.
-    """
+def _unit_properties(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> tuple[tuple[str, str], ...]:
+    """Return the unit properties of a task, in the order in which they must be set."""
     found = merged_properties(options.properties, plugin.defaults.properties, plugin.allowed_properties)
-    if not (cpus := task.resources.linux_resources.cpuset_cpus):
-        return found
-    # Reserved cores are the scheduler's decision: no property may override them.
-    found = (*((key, text) for key, text in found if key != "AllowedCPUs"), ("AllowedCPUs", cpus))
-    if "AllowedMemoryNodes" in dict(found) or not (near := _memory_nodes(cpus, nodes)):
-        return found
-    return (*found, ("AllowedMemoryNodes", near))
-
-
-def _memory_nodes(cpus: str, nodes: Mapping[int, str]) -> str:
-    """Return the NUMA nodes that have these processors; empty for all nodes, and where the host has only one."""
-    reserved = int.from_bytes(parse_cpus(cpus), "little")
-    near = [number for number, own in nodes.items() if reserved & int.from_bytes(parse_cpus(own), "little")]
-    return ",".join(map(str, near)) if len(near) < len(nodes) else ""
+    if cpus := task.resources.linux_resources.cpuset_cpus:
+        # Reserved cores are the scheduler's decision: no property may override them.
+        return (*((key, text) for key, text in found if key != "AllowedCPUs"), ("AllowedCPUs", cpus))
+    return found
 
 
 def merged_properties(job: Assignments, operator: Assignments, allowed: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Return the properties of job and operator, in the order in which they must be set.
 
     A job may lower a limit, and raise none.
+
+    Raises:
+        InvalidRequestError: the job uses a property that it may not, or a value that is malformed or above the limit.
     """
     names, base = frozenset(allowed), {**USUAL, **dict(operator)}
     for key, text in job:
@@ -279,19 +261,11 @@ def merged_properties(job: Assignments, operator: Assignments, allowed: Iterable
 
 def _is_looser(key: str, text: str, base: str) -> bool:
     """Return whether a job's limit is above the operator's; limits of different devices are independent."""
+    given, held = (cast("Any", parse_property(key, each).value) for each in (text, base))
     if key in _OF_DEVICES:
-        (device, most), (limited, least) = _of_device(key, text), _of_device(key, base)
-        return device == limited and most > least
-    return key in _LIMITS and _number(key, text) > _number(key, base)
-
-
-def _number(key: str, text: str) -> int:
-    return cast("int", parse_property(key, text).value)
-
-
-def _of_device(key: str, text: str) -> tuple[str, int]:
-    [found] = cast("list[tuple[str, int]]", parse_property(key, text).value)
-    return found
+        [(device, most)], [(limited, least)] = given, held
+        return bool(device == limited and most > least)
+    return key in _LIMITS and bool(given > held)
 
 
 # --- devices -----------------------------------------------------------------------------------------------------
@@ -310,37 +284,32 @@ def _nic(name: DeviceName, nic: NicOptions) -> NicRequest:
 
 def _disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> Iterator[DiskRequest]:
     """Yield the disks, those with a device with their I/O limits and the operator's."""
-    for disk, request in zip(options.block.values(), _unlimited_disks(task, options, plugin), strict=True):
-        if request.archive is not None:
-            yield request
-        else:
-            limits = lowered(disk.io, plugin.ceilings.io, f'config.block "{request.disk}".io')
-            create = request.create and replace(request.create, tenant=tenant(task.namespace, task.job_id))
-            yield replace(request, io=limits, create=create)
-
-
-def _unlimited_disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> Iterator[DiskRequest]:
-    own, shared = task_directory(task), shared_directory(task)
     for name, disk in options.block.items():
-        if disk.volume is not None:
-            yield volumes.disk_request(task, name, disk)
-            continue
-        if disk.disk is not None:
-            create = None if disk.size is None else NewFile(size=disk.size)
-            yield named_disk(name, disk.disk, sector_size=disk.sector_size, create=create, private=disk.private)
-            continue
         if disk.files:
             yield _archive(name, disk, task)
             continue
-        yield DiskRequest(
-            disk=name,
-            path=host_path(f'block "{name}".source', disk.source, task),
-            sector_size=disk.sector_size,
-            roots=(own, shared, *plugin.block_paths),
-            allocation=(own, shared),
-            holder=_holder(task),
-            private=disk.private,
-        )
+        request = _disk(name, disk, task, plugin)
+        limits = lowered(disk.io, plugin.ceilings.io, f'config.block "{name}".io')
+        create = request.create and replace(request.create, tenant=tenant(task.namespace, task.job_id))
+        yield replace(request, io=limits, create=create)
+
+
+def _disk(name: DeviceName, disk: DiskOptions, task: wire.TaskConfig, plugin: PluginConfig) -> DiskRequest:
+    if disk.volume is not None:
+        return volumes.disk_request(task, name, disk)
+    if disk.disk is not None:
+        create = None if disk.size is None else NewFile(size=disk.size)
+        return named_disk(name, disk.disk, sector_size=disk.sector_size, create=create, private=disk.private)
+    own, shared = task_directory(task), shared_directory(task)
+    return DiskRequest(
+        disk=name,
+        path=host_path(f'block "{name}".source', disk.source, task),
+        sector_size=disk.sector_size,
+        roots=(own, shared, *plugin.block_paths),
+        allocation=(own, shared),
+        holder=_holder(task),
+        private=disk.private,
+    )
 
 
 def _archive(name: DeviceName, disk: DiskOptions, task: wire.TaskConfig) -> DiskRequest:

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from tests.support.fakes.kernel import failing
 
-from solo5_systemd.base import paths
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.host import kernel
 from solo5_systemd.host.checks import Kernel
-from solo5_systemd.host.kernel import kvm_problem, numa_nodes, read_kernel
+from solo5_systemd.host.kernel import kvm_problem, read_kernel
 from solo5_systemd.settings.network import Ipv6, NetworkSettings
 
 
@@ -141,13 +140,3 @@ def test_kvm_is_usable_where_it_can_be_opened(tmp_path: Path, monkeypatch: pytes
     assert kvm_problem() == ""
     monkeypatch.setattr("os.open", failing(errno.EACCES))
     assert kvm_problem() == f"{node} cannot be opened: Permission denied."
-
-
-def test_numa_nodes_have_their_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths, "SYS", tmp_path / "sys")
-    assert numa_nodes() == {}
-    for number, processors in ((10, "4-7"), (2, "0-3"), (3, "")):  # the last one has memory only
-        node = tmp_path / f"sys/devices/system/node/node{number}"
-        node.mkdir(parents=True)
-        (node / "cpulist").write_text(f"{processors}\n")
-    assert list(numa_nodes().items()) == [(2, "0-3"), (10, "4-7")]

@@ -63,7 +63,7 @@ def of_dispatcher(**config: Any) -> wire.TaskConfig:
 
 
 def workload(task: wire.TaskConfig) -> object:
-    return workload_of(task, task_options(task.msgpack_driver_config), PluginConfig(), 8, {})
+    return workload_of(task, task_options(task.msgpack_driver_config), PluginConfig(), 8)
 
 
 @pytest.mark.parametrize("config", LISTS.values(), ids=LISTS)

@@ -1,9 +1,8 @@
 """Nomad's task and a job's config as a workload: what can be honoured, and one sentence for what cannot."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -32,10 +31,8 @@ TASK = wire.NetworkIsolationSpec.TASK
 HOST = wire.NetworkIsolationSpec.HOST
 
 
-def workload(
-    task: wire.TaskConfig, plugin: PluginConfig = PLUGIN, nodes: Mapping[int, str] = MappingProxyType({0: "0-7"})
-) -> Workload:
-    return workload_of(task, options_of(task), plugin, 8, nodes)
+def workload(task: wire.TaskConfig, plugin: PluginConfig = PLUGIN) -> Workload:
+    return workload_of(task, options_of(task), plugin, 8)
 
 
 def refusal(task: wire.TaskConfig, plugin: PluginConfig = PLUGIN) -> str:
@@ -263,23 +260,9 @@ def test_reserved_cores_are_the_tasks_own_and_what_else_the_operator_sets_stays(
     task = task_config()
     task.stdout_path = "/alloc/logs/.web.stdout.fifo"
     task.resources.linux_resources.cpuset_cpus = "2-3"
-    made = workload(task, plugin, {0: "0-1,4-5", 1: "2-3,6-7"})
+    made = workload(task, plugin)
     assert made.slice == "solo5-reserved.slice"
     assert dict(made.properties) == {"AllowedCPUs": "2-3", **dict(others)}
-
-
-NODES = {0: "0-1,4-5", 1: "2-3,6-7", 8: "8-9"}
-
-
-@pytest.mark.parametrize(
-    "cpus, nodes, near",
-    [("2-3", NODES, "1"), ("1,8", NODES, "0,8"), ("0-9", NODES, None), ("2-3", {0: "0-7"}, None), ("2-3", {}, None)],
-)
-def test_memory_is_that_of_the_nodes_of_reserved_cores(cpus: str, nodes: Mapping[int, str], near: str | None) -> None:
-    task = task_config()
-    assert "AllowedMemoryNodes" not in dict(workload(task, nodes=nodes).properties)
-    task.resources.linux_resources.cpuset_cpus = cpus
-    assert dict(workload(task, nodes=nodes).properties).get("AllowedMemoryNodes") == near
 
 
 def test_a_property_that_the_operator_does_not_allow_is_refused() -> None:
@@ -449,7 +432,7 @@ def test_a_group_with_a_network_of_its_own_has_its_namespace_and_its_name_server
 
 def test_name_servers_of_a_job_reach_a_guest_by_dhcp() -> None:
     task = with_dns(servers=["9.9.9.9"])
-    made = workload_of(task, options_of(task), PluginConfig(), 8, {}, {NetworkName("default")})
+    made = workload_of(task, options_of(task), PluginConfig(), 8, {NetworkName("default")})
     assert made.resolver.servers == (IPv4Address("9.9.9.9"),)
     with pytest.raises(InvalidRequestError, match="or a network with dhcp = true"):
-        workload_of(task, options_of(task), PluginConfig(), 8, {}, {NetworkName("other")})
+        workload_of(task, options_of(task), PluginConfig(), 8, {NetworkName("other")})

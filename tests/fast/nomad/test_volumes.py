@@ -35,7 +35,7 @@ def task(*mounts: wire.Mount, **blocks: Mapping[str, object]) -> wire.TaskConfig
 
 def disks(made: wire.TaskConfig) -> list[DiskRequest]:
     options = task_options(made.msgpack_driver_config)
-    return list(workload_of(made, options, PluginConfig(), 2, {}).disks)
+    return list(workload_of(made, options, PluginConfig(), 2).disks)
 
 
 def refusal(made: wire.TaskConfig) -> str:
