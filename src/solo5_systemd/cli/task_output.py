@@ -164,11 +164,7 @@ def task_fields(task: Task, now: int, details: Details = NO_DETAILS) -> Iterator
     if task.network_namespace:
         yield "Network", f"namespace {task.network_namespace}"
     for disk in details.disks:
-        digest = f", SHA-256 {disk['sha256']}" if "sha256" in disk else ""
-        digest += ", older than its files" if disk.get("outdated") else ""
-        digest += f", {disk['change']}" if "change" in disk else ""
-        where = f" {disk['path']}" if "path" in disk else ""
-        yield "Disk", f"{disk.get('disk', '')}: {disk.get('backing', '')}{where}{digest}{_disk_io(disk)}"
+        yield "Disk", _disk_text(disk)
     for lease in task.reservation.leases if task.reservation else ():
         yield "NIC", f"{lease.nic} {lease_text(lease)}"
     for lease in task.reservation.leases if task.reservation else ():
@@ -187,16 +183,22 @@ def task_fields(task: Task, now: int, details: Details = NO_DETAILS) -> Iterator
         yield "Port", f"{line} ({request.nic})"
 
 
-def _disk_io(disk: Mapping[str, Any]) -> str:
-    """Return the device under a disk, the limits, and what the task has read and written there."""
-    on = f", on {' on '.join(disk['devices'])}" if "devices" in disk else ""
-    limits = f", {' '.join(f'{key}={text}' for key, text in disk['io_limits'].items())}" if "io_limits" in disk else ""
+def _disk_text(disk: Mapping[str, Any]) -> str:
+    """Return a disk with the device under it, the limits, and what the task has read and written there."""
+    text = f"{disk.get('disk', '')}: {disk.get('backing', '')}"
+    text += f" {disk['path']}" if "path" in disk else ""
     io = disk.get("device_io", {})
-    parts = [
-        f"{verb} {size(io[key])}" for verb, key in (("read", "read_bytes"), ("written", "written_bytes")) if key in io
-    ]
-    full = ", no space is left in its file system" if disk.get("full") else ""
-    return f"{on}{limits}{', ' if parts else ''}{', '.join(parts)}{full}"
+    parts = (
+        f"SHA-256 {disk['sha256']}" if "sha256" in disk else "",
+        "older than its files" if disk.get("outdated") else "",
+        disk.get("change", ""),
+        f"on {' on '.join(disk['devices'])}" if "devices" in disk else "",
+        " ".join(f"{key}={limit}" for key, limit in disk.get("io_limits", {}).items()),
+        f"read {size(io['read_bytes'])}" if "read_bytes" in io else "",
+        f"written {size(io['written_bytes'])}" if "written_bytes" in io else "",
+        "no space is left in its file system" if disk.get("full") else "",
+    )
+    return ", ".join((text, *filter(None, parts)))
 
 
 def _outcome_fields(outcome: "Outcome") -> Iterator[tuple[str, str]]:

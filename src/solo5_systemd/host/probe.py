@@ -55,16 +55,19 @@ async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings:
         settings, problem = _settings(root)
     tenders: tuple[Tender, ...] = ()
     try:
-        tenders = await _tenders(settings)
+        path = TenderPath(settings.tender_paths)
+        tenders = tuple([tender for target in Target async for tender in path.all(target)])
     except SettingsError as error:
         problem = problem or str(error)
+    controllers, cpuinfo = _text(root / "sys/fs/cgroup/cgroup.controllers"), _text(root / "proc/cpuinfo") or ""
+    flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
     return Host(
         systemd=_systemd_version() if systemd is None else systemd,
         booted=(root / "run/systemd/system").is_dir(),
-        controllers=_controllers(root / "sys/fs/cgroup"),
+        controllers=None if controllers is None else tuple(controllers.split()),
         missing=(*missing_dependencies(root), *_missing_server(root, settings)),
         files={f"/{name}": (root / name).exists() for name in FILES},
-        user=_user_exists(USER),
+        user=not _problem(lambda: pwd.getpwnam(USER), KeyError),
         settings=problem,
         tenders=tenders,
         tender_paths=settings.tender_paths,
@@ -72,7 +75,7 @@ async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings:
             KVM: _problem(lambda: groups_for(Target.HVT, nics=False)) or kvm_problem(),
             TUN: _problem(lambda: groups_for(Target.SPT, nics=True)),
         },
-        virtualization=_virtualization(root / "proc/cpuinfo"),
+        virtualization=flags is None or not {"svm", "vmx"}.isdisjoint(flags[1].split()),  # only x86 has a line `flags`
         store=_store(root / STORE.relative_to("/"), settings.limits),
         networks=settings.networks,
         launcher=os.access(root / LAUNCHER.removeprefix("/"), os.X_OK),
@@ -107,19 +110,11 @@ def _systemctl(*words: str) -> str:
     return done.stdout
 
 
-def _controllers(hierarchy: Path) -> tuple[str, ...] | None:
+def _text(file: Path) -> str | None:
     try:
-        return tuple((hierarchy / "cgroup.controllers").read_text().split())
+        return file.read_text()
     except OSError:
         return None
-
-
-def _user_exists(name: str) -> bool:
-    try:
-        pwd.getpwnam(name)
-    except KeyError:
-        return False
-    return True
 
 
 def _settings(root: Path) -> tuple[Settings, str]:
@@ -129,32 +124,17 @@ def _settings(root: Path) -> tuple[Settings, str]:
         return Settings(), str(error)
 
 
-async def _tenders(settings: Settings) -> tuple[Tender, ...]:
-    path = TenderPath(settings.tender_paths)
-    return tuple([tender for target in Target async for tender in path.all(target)])
-
-
 def _drop_in_problem(root: Path, kind: str) -> str:
     directories = [str(root / each.removeprefix("/")) for each in UNITS]
     return _problem(lambda: check_drop_ins(f"{TASK_PREFIX}*.{kind}", declared=False, directories=directories))
 
 
-def _problem(check: Callable[[], object]) -> str:
+def _problem(check: Callable[[], object], kind: type[Exception] = Solo5Error) -> str:
     try:
         check()
-    except Solo5Error as error:
+    except kind as error:
         return str(error)
     return ""
-
-
-def _virtualization(cpuinfo: Path) -> bool:
-    """Return whether the CPU supports virtualization: by svm or vmx on x86, True where there is no line `flags`."""
-    try:
-        text = cpuinfo.read_text()
-    except OSError:
-        return True
-    flags = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
-    return flags is None or not {"svm", "vmx"}.isdisjoint(flags[1].split())
 
 
 def _store(directory: Path, limits: Limits) -> tuple[str, int, int] | None:
@@ -186,7 +166,7 @@ def _is_present(dependency: Dependency, root: Path) -> bool:
         case Kind.MODULE:
             return any(map(_is_module, filter(None, (dependency.preferred, dependency.name))))
         case Kind.LIBRARY:
-            return _is_library(dependency.name)
+            return not _problem(lambda: CDLL(dependency.name), OSError)
         case Kind.PROGRAM:
             return os.access(path, os.X_OK)
         case Kind.SOCKET:
@@ -200,11 +180,3 @@ def _is_module(name: str) -> bool:
     except ModuleNotFoundError:  # its parent package is missing
         return False
     return spec is not None and spec.origin is not None
-
-
-def _is_library(name: str) -> bool:
-    try:
-        CDLL(name)
-    except OSError:
-        return False
-    return True

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.base.names import NetworkName, network_name
-from solo5_systemd.settings.addresses import AddressRange, check_within
+from solo5_systemd.settings.addresses import AddressRange, check_within, overlapping
 from solo5_systemd.settings.network_keys import (
     CLOSED,
     HOST,
@@ -347,21 +347,15 @@ def check_distinct(networks: Sequence[NetworkSettings]) -> None:
         for other in networks[:index]:
             if one.bridge == other.bridge:
                 _check_one_bridge(one, other)
-            if one.ipv4 and other.ipv4 and one.ipv4.overlaps(other.ipv4):
-                raise SettingsError(
-                    f"network.{one.name}.ipv4 is {one.ipv4}, which overlaps network.{other.name}'s "
-                    f"{other.ipv4}: expected a range of its own."
-                )
-            _check_prefixes(one, other)
-
-
-def _check_prefixes(one: NetworkSettings, other: NetworkSettings) -> None:
-    prefix, others = (one.ipv6 and one.ipv6.prefix), (other.ipv6 and other.ipv6.prefix)
-    if prefix and others and prefix.overlaps(others):
-        raise SettingsError(
-            f"network.{one.name}.ipv6 is {prefix}, which overlaps network.{other.name}'s {others}: expected a "
-            "prefix of its own."
-        )
+            for key, what, own, taken in (
+                ("ipv4", "range", one.ipv4, other.ipv4),
+                ("ipv6", "prefix", one.ipv6 and one.ipv6.prefix, other.ipv6 and other.ipv6.prefix),
+            ):
+                if own and taken and overlapping(own, [taken]):
+                    raise SettingsError(
+                        f"network.{one.name}.{key} is {own}, which overlaps network.{other.name}'s {taken}: expected "
+                        f"a {what} of its own."
+                    )
 
 
 def _check_one_bridge(one: NetworkSettings, other: NetworkSettings) -> None:

@@ -234,7 +234,8 @@ def _remove(arguments: Namespace, context: CommandContext) -> int:
 
 def _snapshot(arguments: Namespace, context: CommandContext) -> int:
     disk = _disks().get(arguments.name)
-    name = arguments.snapshot or _default_name(context.screen.now())
+    # By default the time in UTC, which sorts as a name.
+    name = arguments.snapshot or snapshot_name(moment(context.screen.now()).replace("-", "").replace(":", ""))
     if disk.task:
         return _snapshot_running(TaskName(disk.task), name, arguments, context)
     with progress(disk.size, context) as show:
@@ -276,11 +277,6 @@ def _snapshot_running(task: TaskName, name: "SnapshotName", arguments: Namespace
                 f"disk {each['disk']} ({each['path']}) of task {task} has no snapshot: expected a named disk."
             )
     return 0
-
-
-def _default_name(now: int) -> "SnapshotName":
-    """Return the time in UTC as a name, which sorts like the time."""
-    return snapshot_name(moment(now).replace("-", "").replace(":", ""))
 
 
 def _restore(arguments: Namespace, context: CommandContext) -> int:

@@ -83,19 +83,15 @@ def _check_exclusive_options(arguments: Namespace) -> None:
             f"--rm and {other} are mutually exclusive: no solo5ctl process waits for the end of the task.",
             "Remove the task later: solo5ctl rm NAME",
         )
-    _check_declare(arguments)
-    if arguments.json and not (arguments.dry_run or arguments.detach):
-        raise InvalidRequestError("--json requires --dry-run or --detach: in the foreground, output is the console.")
-
-
-def _check_declare(arguments: Namespace) -> None:
     given = (("--name", arguments.name), ("--detach", arguments.detach), ("--rm", arguments.rm))
     also = (("--scope", arguments.scope), ("--json", arguments.json))
-    if arguments.declare and (other := next((option for option, value in (*given, *also) if value), None)):
+    if arguments.declare and (second := next((option for option, value in (*given, *also) if value), None)):
         raise InvalidRequestError(
-            f"--declare and {other} are mutually exclusive: systemd starts a declared task from its file.",
+            f"--declare and {second} are mutually exclusive: systemd starts a declared task from its file.",
             "Its name is that of the task: solo5ctl run --declare NAME IMAGE",
         )
+    if arguments.json and not (arguments.dry_run or arguments.detach):
+        raise InvalidRequestError("--json requires --dry-run or --detach: in the foreground, output is the console.")
 
 
 def _workload(arguments: Namespace) -> "Workload":
