@@ -96,21 +96,20 @@ class CgroupFs:
 
     async def usages(self) -> "Mapping[TaskName, Usage]":
         """Return a full sample of each running task, found below solo5.slice without a D-Bus call."""
-        tasks = ((task_of(unit), group) for unit, group in units(self._root))
-        found = ((task, self._usage(self._root + group)) for task, group in tasks if task is not None)
-        return {task: sample for task, sample in found if sample is not None}
-
-    def _usage(self, directory: str) -> "Usage | None":
         from solo5_systemd.cgroup.usage import ALL, usage
 
-        files = {name: data for name in ALL if (data := read(f"{directory}/{name}")) is not None}
-        return usage(files, time.monotonic(), self._device) if files else None
+        def device(number: str) -> str:
+            try:
+                return (BLOCKS / number).readlink().name
+            except OSError:  # the device was removed
+                return number
 
-    def _device(self, number: str) -> str:
-        try:
-            return (BLOCKS / number).readlink().name
-        except OSError:  # the device was removed
-            return number
+        found: dict[TaskName, Usage] = {}
+        for unit, group in units(self._root):
+            files = {name: data for name in ALL if (data := read(f"{self._root}{group}/{name}")) is not None}
+            if files and (task := task_of(unit)) is not None:
+                found[task] = usage(files, time.monotonic(), device)
+        return found
 
     async def cpus(self, directory: str) -> str | None:
         """Return cpuset.cpus of another program's cgroup, such as `0-2,5`; None where it is empty or missing.

@@ -24,8 +24,7 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.paths import identity
 from solo5_systemd.host_volume.request import IMAGE, CreateRequest, create_request, delete_request
 from solo5_systemd.settings.files import read_settings
-from solo5_systemd.storage.block_devices import check_unused
-from solo5_systemd.storage.locks import lock
+from solo5_systemd.storage.locks import lock_unused
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.storage.new_file import create_file, zeros
 from solo5_systemd.storage.owner import LOCK_INTERVAL_S, LOCK_TIMEOUT_S, holder_of_volume, read_title
@@ -77,12 +76,12 @@ def create(request: CreateRequest) -> int:
     """
     directory = Path(request.directory)
     with _errors(request.name, directory), _exclusive() as record:
-        created = _recorded(record / directory.name)
+        noted = record / directory.name
+        created = noted.read_text().strip() if noted.exists() else ""  # where it is; empty: it is new
         if created not in ("", str(directory)):
             raise HostError(
                 f"volume {request.name} was created as {created}: expected {directory}, where the agent has volumes.",
-                "Set host_volumes_dir of the agent back, or move the directory and write its path into "
-                f"{record / directory.name}.",
+                f"Set host_volumes_dir of the agent back, or move the directory and write its path into {noted}.",
             )
         if not created:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -96,7 +95,7 @@ def create(request: CreateRequest) -> int:
             raise
         if not created:
             sync_directory(directory.parent)
-            replace_file(record / directory.name, str(directory), durable=True)
+            replace_file(noted, str(directory), durable=True)
         return size
 
 
@@ -134,11 +133,6 @@ def _exclusive() -> Iterator[Path]:
     STATE.mkdir(mode=0o700, parents=True, exist_ok=True)
     with closing(lock_directory(STATE)):
         yield STATE
-
-
-def _recorded(record: Path) -> str:
-    """Return the directory of a volume that was created earlier; empty for a new one."""
-    return record.read_text().strip() if record.exists() else ""
 
 
 # --- create ------------------------------------------------------------------------------------------------------
@@ -226,9 +220,7 @@ def _lock(name: str, disks: tuple[Disk, ...]) -> int:
     deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
-            for disk in disks:
-                check_unused(disk)
-            return lock(disks)
+            return lock_unused(disks)
         except TakenError as error:
             if time.monotonic() > deadline:
                 reason = error.sentence.partition(": ")[2]

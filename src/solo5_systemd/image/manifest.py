@@ -156,7 +156,11 @@ def decode_manifest(desc: bytes) -> tuple[Device, ...]:
     first, *entries = [_entry(i, it) for i, it in enumerate(_ENTRY.iter_unpack(desc[_HEADER.size :]))]
     if first != (b"", _RESERVED_FIRST):
         raise ImageError("its manifest does not begin with the reserved entry that Solo5 puts first.")
-    return _distinct([_device(index, *entry) for index, entry in enumerate(entries, 1)])
+    devices = tuple(_device(index, *entry) for index, entry in enumerate(entries, 1))
+    for device, count in Counter(devices).items():
+        if count > 1:
+            raise ImageError(f"its manifest declares {device} {count} times: expected once.")
+    return devices
 
 
 def match(manifest: Manifest, nics: Iterable[DeviceName], disks: Iterable[DeviceName]) -> None:
@@ -167,26 +171,19 @@ def match(manifest: Manifest, nics: Iterable[DeviceName], disks: Iterable[Device
     """
     offered = [Device(name=nic, kind=DeviceKind.NET_BASIC) for nic in nics]
     offered += [Device(name=disk, kind=DeviceKind.BLOCK_BASIC) for disk in disks]
-    differences = [*_duplicates(offered), *_differences(manifest.devices, offered)]
-    if differences:
-        declared = ", ".join(map(str, manifest.devices)) or "no devices"
-        raise InvalidRequestError(
-            f"the devices offered are not those of the image's manifest: {'; '.join(differences)}.",
-            " ".join([f"The manifest declares {declared}.", *map(_way_to_offer, _missing_disks(manifest, offered))]),
+    differences = [f"{device} is offered {count} times" for device, count in Counter(offered).items() if count > 1]
+    differences += _differences(manifest.devices, offered)
+    if not differences:
+        return
+    hint = f"The manifest declares {', '.join(map(str, manifest.devices)) or 'no devices'}."
+    lacking = (device for device in manifest.devices if device not in offered)
+    if (disk := next((device for device in lacking if device.kind is DeviceKind.BLOCK_BASIC), None)) is not None:
+        hint += (
+            f" A disk is given by --block {disk.name}=PATH of solo5ctl run, by Block={disk.name}=PATH in [Unikernel], "
+            f'or by block "{disk.name}" {{ source = "PATH" }} in the job\'s config.'
         )
-
-
-def _missing_disks(manifest: Manifest, offered: Sequence[Device]) -> Sequence[Device]:
-    """Return the first disk that is not offered, if there is one: the others are given in the same way."""
-    disks = (device for device in manifest.devices if device.kind is DeviceKind.BLOCK_BASIC)
-    return [device for device in disks if device not in offered][:1]
-
-
-def _way_to_offer(disk: Device) -> str:
-    return (
-        f"A disk is given by --block {disk.name}=PATH of solo5ctl run, by Block={disk.name}=PATH in [Unikernel], or by "
-        f'block "{disk.name}" {{ source = "PATH" }} in the job\'s config.'
-    )
+    sentence = f"the devices offered are not those of the image's manifest: {'; '.join(differences)}."
+    raise InvalidRequestError(sentence, hint)
 
 
 def _entry(index: int, fields: tuple[bytes, int, bytes, bytes, bool]) -> tuple[bytes, int]:
@@ -206,17 +203,6 @@ def _device(index: int, name: bytes, kind: int) -> Device:
         return Device(name=device_name(name.decode("latin-1")), kind=_KINDS[kind])
     except InvalidRequestError as error:
         raise ImageError(f"its manifest entry {index} cannot be attached: {error.sentence}") from error
-
-
-def _distinct(devices: Sequence[Device]) -> tuple[Device, ...]:
-    for device, count in Counter(devices).items():
-        if count > 1:
-            raise ImageError(f"its manifest declares {device} {count} times: expected once.")
-    return tuple(devices)
-
-
-def _duplicates(offered: Sequence[Device]) -> list[str]:
-    return [f"{device} is offered {count} times" for device, count in Counter(offered).items() if count > 1]
 
 
 def _differences(declared: Sequence[Device], offered: Sequence[Device]) -> Iterator[str]:

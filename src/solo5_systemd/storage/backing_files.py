@@ -23,9 +23,9 @@ from solo5_systemd.base.sanitize import is_plain_path
 from solo5_systemd.storage.archive import size_of
 from solo5_systemd.storage.archive_files import scan
 from solo5_systemd.storage.bind_mounts import BINDS, StartDirectories, bind, check_bound, remove, reopen
-from solo5_systemd.storage.block_devices import check_unused, devices_of
+from solo5_systemd.storage.block_devices import devices_of
 from solo5_systemd.storage.file_access import READ, READ_WRITE
-from solo5_systemd.storage.locks import lock, remove_stale
+from solo5_systemd.storage.locks import lock, lock_unused, remove_stale
 from solo5_systemd.storage.model import (
     COPIES,
     Backing,
@@ -111,14 +111,8 @@ class ImageFiles:
         await asyncio.to_thread(unmake, request, disk)
 
     async def lock(self, disks: Sequence[Disk], task: str = "") -> int:
-        """Lock the disks of a task and return the descriptor of the lock; see `locks.lock`, `overlaps.check_unused`."""
-
-        def lock_unused() -> int:
-            for disk in disks:
-                check_unused(disk)
-            return lock(disks, task=task)
-
-        return await open_in_thread(lock_unused)
+        """Lock the disks of a task and return the descriptor of the lock; see `locks.lock_unused`."""
+        return await open_in_thread(lambda: lock_unused(disks, task=task))
 
     async def remove_stale_locks(self) -> None:
         """Remove the lock files of disks that no process has locked."""
@@ -294,7 +288,11 @@ def _open(request: DiskRequest, how: int) -> tuple[int, str]:
         _check_named(request)
     found, path = open_path(str(request), request.path, request.roots)
     try:
-        _check_kind(request, os.fstat(found).st_mode, how)
+        mode = os.fstat(found).st_mode
+        if how == READ and not stat.S_ISREG(mode):
+            raise InvalidRequestError(f"{request} cannot be copied for one run: expected a regular file.")
+        if not stat.S_ISREG(mode) and not stat.S_ISBLK(mode):
+            raise InvalidRequestError(f"{request} is no disk: expected a regular file or a block device.")
         if is_in_allocation(request, path):
             check_single_link(request, os.fstat(found))
         flags = _OPEN if how == READ_WRITE else _OPEN_READ
@@ -317,10 +315,3 @@ def _check_named(request: DiskRequest) -> None:
         ) from error
     except OSError:
         return  # `open_path` fails likewise, with the path
-
-
-def _check_kind(request: DiskRequest, mode: int, how: int) -> None:
-    if how == READ and not stat.S_ISREG(mode):
-        raise InvalidRequestError(f"{request} cannot be copied for one run: expected a regular file.")
-    if not stat.S_ISREG(mode) and not stat.S_ISBLK(mode):
-        raise InvalidRequestError(f"{request} is no disk: expected a regular file or a block device.")

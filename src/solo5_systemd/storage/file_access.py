@@ -23,7 +23,10 @@ def may_open(
     Args:
         acl: the file's `system.posix_acl_access`; None without one.
     """
-    entries = _of_acl(acl) if acl else _of_mode(mode)
+    bits = stat.S_IMODE(mode)
+    entries = [_Entry(_USER_OBJ, bits >> 6 & 7), _Entry(_GROUP_OBJ, bits >> 3 & 7), _Entry(_OTHER, bits & 7)]
+    if acl:
+        entries = [_Entry(*fields) for fields in _ENTRY.iter_unpack(acl[_VERSION.size :])]
     if user == owner:
         return any(_allows(it, how) for it in entries if it.tag == _USER_OBJ)
     mask = next((it.permissions for it in entries if it.tag == _MASK), READ_WRITE)
@@ -44,12 +47,3 @@ class _Entry(NamedTuple):
 
 def _allows(entry: _Entry, how: int) -> bool:
     return entry.permissions & how == how
-
-
-def _of_mode(mode: int) -> list[_Entry]:
-    bits = stat.S_IMODE(mode)
-    return [_Entry(_USER_OBJ, bits >> 6 & 7), _Entry(_GROUP_OBJ, bits >> 3 & 7), _Entry(_OTHER, bits & 7)]
-
-
-def _of_acl(acl: bytes) -> list[_Entry]:
-    return [_Entry(*fields) for fields in _ENTRY.iter_unpack(acl[_VERSION.size :])]

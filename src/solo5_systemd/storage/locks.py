@@ -164,6 +164,15 @@ def lock(disks: "Sequence[Disk]", *, task: str = "") -> int:
         return _linked(names, json.dumps(record))
 
 
+def lock_unused(disks: "Sequence[Disk]", *, task: str = "") -> int:
+    """Lock disks that the kernel does not use (`block_devices.check_unused`); otherwise as `lock`."""
+    from solo5_systemd.storage.block_devices import check_unused
+
+    for disk in disks:
+        check_unused(disk)
+    return lock(disks, task=task)
+
+
 def lock_shared(disk: "Disk") -> int:
     """Lock a disk for reading, beside other readers, until the returned descriptor is closed.
 

@@ -108,7 +108,10 @@ class DiskClaims:
             try:
                 yield
             finally:
-                self._settle(path, size, tenant)
+                try:
+                    self._record(path, os.lstat(path).st_ino, size, tenant)
+                except FileNotFoundError:  # it failed, or another user of its directory has removed it already
+                    self._link(path).unlink(missing_ok=True)
 
     def unwritten(self, path: Path) -> int:
         """Return what the disks in the file system of a path have not allocated.
@@ -145,13 +148,6 @@ class DiskClaims:
                 elif prune:
                     link.unlink(missing_ok=True)
         return found
-
-    def _settle(self, path: str, size: int, tenant: Tenant) -> None:
-        """Record which file was made, or remove the claim if there is none."""
-        try:
-            self._record(path, os.lstat(path).st_ino, size, tenant)
-        except FileNotFoundError:  # it failed, or another user of its directory has removed it already
-            self._link(path).unlink(missing_ok=True)
 
     def _record(self, path: str, inode: int, size: int, tenant: Tenant) -> None:
         claim = Claim(tenant=tenant, amounts={_key(path): size})

@@ -109,7 +109,7 @@ class Snapshots:
         """
         found = self._described(disk, name)
         if found is None:
-            raise _missing(disk, name)
+            raise NotFoundError(f"disk {disk!r} has no snapshot {name!r}.", "List them: solo5ctl disk ls --snapshots")
         return found
 
     @contextmanager
@@ -415,7 +415,3 @@ def _cannot_share(disk: DiskName, directory: Path, *, held: bool = False) -> Sol
 
 def _taken(disk: DiskName, name: SnapshotName) -> TakenError:
     return TakenError(f"disk {disk!r} has a snapshot {name!r} already: expected a new name.")
-
-
-def _missing(disk: DiskName, name: SnapshotName) -> NotFoundError:
-    return NotFoundError(f"disk {disk!r} has no snapshot {name!r}.", "List them: solo5ctl disk ls --snapshots")

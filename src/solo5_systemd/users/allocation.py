@@ -35,10 +35,6 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-async def _nothing(_: TaskName) -> None:
-    pass
-
-
 class _StartingError(TakenError):
     """Another process starts, removes or collects the task."""
 
@@ -157,13 +153,14 @@ class Users:
 
         So a volume that was unmounted before its disk was reclaimed, and is mounted elsewhere, holds no user for ever.
         """
-        await asyncio.to_thread(self._disk_taken, uid, disk)
 
-    def _disk_taken(self, uid: int, disk: GivenDisk) -> None:
-        try:
+        def taken() -> None:
             with self._host_errors():
                 if given_disks.drop(uid, disk):
                     self._reclaim_from(uid)
+
+        try:
+            await asyncio.to_thread(taken)
         except HostError as error:  # the user stays allocated, and the start goes on
             _log.warning("%s", error)
 
@@ -235,7 +232,7 @@ class Users:
     async def collect(
         self,
         loaded: Callable[[], Awaitable[Collection[TaskName]]],
-        before: Callable[[TaskName], Awaitable[None]] = _nothing,
+        before: Callable[[TaskName], Awaitable[None]],
     ) -> Sequence[TaskName]:
         """Free the users of tasks without a unit.
 
@@ -271,7 +268,12 @@ class Users:
 
     async def reclaim(self) -> Sequence[str]:
         """Reclaim the disks of users without a task; returns one sentence for each disk that failed."""
-        return await asyncio.to_thread(self._reclaim)
+
+        def reclaimed() -> Sequence[str]:
+            with self._host_errors():
+                return [fault for uid in given_disks.users() for fault in self._reclaim_from(uid)]
+
+        return await asyncio.to_thread(reclaimed)
 
     async def _reclaim_first(self) -> None:
         """Reclaim disks before the first start of a boot: there is no registry then, while the owners of disks persist.
@@ -281,10 +283,6 @@ class Users:
         reclaiming = asyncio.ensure_future(self.reclaim())
         reclaiming.add_done_callback(_warn)
         await asyncio.wait([reclaiming], timeout=RECLAIM_TIMEOUT_S)
-
-    def _reclaim(self) -> Sequence[str]:
-        with self._host_errors():
-            return [fault for uid in given_disks.users() for fault in self._reclaim_from(uid)]
 
     def _reclaim_from(self, uid: int) -> Sequence[str]:
         """Reclaim the disks of a user without a task.

@@ -79,22 +79,18 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def retained_record(uid: int) -> bytes:
-    """Return the record of a user without a task that may own a disk; the record prevents its allocation."""
-    return _record(uid, "Solo5 disks that could not be taken back")
+def user_record(uid: int, task: TaskName | None, name: str = "") -> bytes:
+    """Return a user record.
 
-
-def user_record(uid: int, task: TaskName, name: str = "") -> bytes:
-    """Return the user record of a task's user; `name`: that of a declared task's unit file, whatever the uid is."""
-    return _record(uid, f"Solo5 task {task}", name)
-
-
-def _record(uid: int, real_name: str, name: str = "") -> bytes:
+    Args:
+        task: None: the user has no task and may own a disk; the record prevents its allocation.
+        name: that of a declared task's unit file, whatever the uid is.
+    """
     record = {
         "userName": name or user_name(uid),
         "uid": uid,
         "gid": uid,
-        "realName": real_name,
+        "realName": f"Solo5 task {task}" if task else "Solo5 disks that could not be taken back",
         "disposition": "dynamic",
         "service": "org.solo5",
         "locked": True,

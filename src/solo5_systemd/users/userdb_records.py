@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed, replace_file
-from solo5_systemd.base.locks import try_lock
+from solo5_systemd.base.locks import closing, try_lock
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.users.user_record import retained_record, user_name, user_record
+from solo5_systemd.users.user_record import user_name, user_record
 
 RECORDS = Path("/run/userdb")
 LOCKS = Path("/run/systemd/dynamic-uid")
@@ -27,22 +27,17 @@ LOCKS = Path("/run/systemd/dynamic-uid")
 def create(uid: int, task: TaskName) -> bool:
     """Create the record of a task's user; False if PID 1 or another process has allocated the uid."""
     RECORDS.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with allocating(uid) as is_ours:
-        return is_ours and _create(uid, user_record(uid, task))
-
-
-def _create(uid: int, record: bytes) -> bool:
-    descriptor = open_unnamed(RECORDS, 0o644)
-    try:
-        os.write(descriptor, record)
+    with allocating(uid) as is_ours, closing(open_unnamed(RECORDS, 0o644)) as descriptor:
+        if not is_ours:
+            return False
+        os.write(descriptor, user_record(uid, task))
         os.fchmod(descriptor, 0o644)
-        link_unnamed(descriptor, _path(f"{uid}"))
+        try:
+            link_unnamed(descriptor, _path(f"{uid}"))
+        except FileExistsError:
+            return False
         with suppress(FileExistsError):  # left by a removal of only one of the two names
             link_unnamed(descriptor, _path(user_name(uid)))
-    except FileExistsError:
-        return False
-    finally:
-        os.close(descriptor)
     return True
 
 
@@ -50,7 +45,7 @@ def retain(uid: int) -> None:
     """Replace a user's record by one that belongs to no task."""
     RECORDS.mkdir(mode=0o755, parents=True, exist_ok=True)
     for name in (user_name(uid), f"{uid}"):
-        replace_file(_path(name), retained_record(uid), mode=0o644)
+        replace_file(_path(name), user_record(uid, None), mode=0o644)
 
 
 def remove(uid: int) -> None:
@@ -71,7 +66,7 @@ def is_of(uid: int, task: TaskName) -> bool:
 
 def is_unused(uid: int) -> bool:
     """Return whether a user has no task."""
-    return _read(uid) in (b"", retained_record(uid))
+    return _read(uid) in (b"", user_record(uid, None))
 
 
 def _read(uid: int) -> bytes:

@@ -131,7 +131,7 @@ async def test_second_start_of_a_name_is_refused_and_touches_nothing(tmp_path: P
         with pytest.raises(TakenError, match="task name 'web' is taken: another start of it is in progress"):
             of._acquire(WEB)
         await of.release(WEB)
-        assert await of.collect(_none) == []
+        assert await of.collect(_none, _nothing) == []
         assert await of.tasks() == []
         assert left(tmp_path) == before
 
@@ -192,7 +192,7 @@ def test_what_is_killed_at_any_step_leaves_nothing_that_a_collection_misses(tmp_
         of = users(tmp_path / str(step))
         with started(of, DB):
             loaded = _Loaded(DB)
-            _run(of.collect(loaded))
+            _run(of.collect(loaded, _nothing))
             assert {name for name in left(tmp_path / str(step)) if "web" in name} == set()
             assert len(left(tmp_path / str(step))) == 3, f"only what db has, killed at step {step}"
             assert not list((tmp_path / str(step) / "notes").glob("*"))
@@ -321,7 +321,7 @@ async def test_a_collection_goes_on_after_a_task_whose_network_is_not_released(
         await of.collect(_none, fail)
         assert await of.tasks() == ["db"]
     assert "the user of task db is kept: no answer." in caplog.text
-    assert await of.collect(_none) == ["db"]
+    assert await of.collect(_none, _nothing) == ["db"]
 
 
 async def test_a_removal_keeps_starts_out_and_frees_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,7 +365,7 @@ async def test_user_of_an_earlier_boot_that_has_a_disk_is_not_allocated_before_t
     assert taken == [(61200, "/srv/disk.img")]
     with started(of, WEB) as uid:
         await of.record_disks(uid, [DISK])
-        assert await of.collect(_none) == []
+        assert await of.collect(_none, _nothing) == []
         assert await of.reclaim() == []
         assert len(taken) == 1, "a start has it"
     assert await of.reclaim() == []
@@ -419,7 +419,7 @@ async def test_a_note_stays_until_each_of_its_disks_is_taken_back_and_so_does_th
     assert left(tmp_path) == {"61200.user", "solo5-61200.user"}, "the name is free, the user is not"
     with pytest.raises(TakenError, match="all 1 users"):
         of._acquire(WEB)
-    assert await of.collect(_none) == []
+    assert await of.collect(_none, _nothing) == []
     assert await of.reclaim() == ["disk /srv/other.img: Input/output error."]
     broken.clear()
     assert await of.reclaim() == []
@@ -566,6 +566,10 @@ class _Loaded:
 
     async def __call__(self) -> Collection[TaskName]:
         return self._tasks
+
+
+async def _nothing(_: TaskName) -> None:
+    pass
 
 
 async def _none() -> Collection[TaskName]:
