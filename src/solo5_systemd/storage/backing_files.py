@@ -24,7 +24,6 @@ from solo5_systemd.storage.archive import size_of
 from solo5_systemd.storage.archive_files import scan
 from solo5_systemd.storage.bind_mounts import BINDS, StartDirectories, bind, check_bound, remove, reopen
 from solo5_systemd.storage.block_devices import devices_of
-from solo5_systemd.storage.file_access import READ, READ_WRITE
 from solo5_systemd.storage.locks import lock, lock_unused, remove_stale
 from solo5_systemd.storage.model import (
     COPIES,
@@ -39,7 +38,16 @@ from solo5_systemd.storage.model import (
     sector_size,
 )
 from solo5_systemd.storage.new_file import check_mounted, create_file, find_place, remember_mount, zeros
-from solo5_systemd.storage.owner import Recorded, check_single_link, check_title, give, is_in_allocation, no_records
+from solo5_systemd.storage.owner import (
+    READ,
+    READ_WRITE,
+    Recorded,
+    check_single_link,
+    check_title,
+    give,
+    is_in_allocation,
+    no_records,
+)
 from solo5_systemd.storage.private_disks import (
     MEMORY,
     copied_bytes,

@@ -19,7 +19,7 @@ from solo5_systemd.host_volume import plugin
 from solo5_systemd.host_volume.request import GRAIN, CreateRequest
 from solo5_systemd.settings.node_limits import Limits, Resource, Scope, Share, tenant
 from solo5_systemd.settings.solo5_toml import Settings
-from solo5_systemd.storage import quotas
+from solo5_systemd.storage import block_devices, quotas
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk
 
@@ -234,7 +234,7 @@ def test_delete_is_refused_while_a_loop_device_has_a_file_of_it(
     def attached(disk: Disk) -> None:
         raise TakenError(f"disk {disk.disk}: {disk.path!r} is attached to loop0: expected none.")
 
-    monkeypatch.setattr(plugin, "check_unused", attached)
+    monkeypatch.setattr(block_devices, "check_unused", attached)
     with pytest.raises(TakenError, match=f"volume data: '{volumes / ID}/disk.img' is attached to loop0"):
         plugin.delete(*removal(volumes))
     assert (volumes / ID / "disk.img").exists()

@@ -2,7 +2,7 @@ import struct
 
 import pytest
 
-from solo5_systemd.storage.file_access import may_open
+from solo5_systemd.storage.owner import may_open
 
 USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER = 1, 2, 4, 8, 16, 32
 NOBODY = 0xFFFFFFFF

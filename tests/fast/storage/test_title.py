@@ -15,9 +15,8 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.paths import ANYONE, Way
 from solo5_systemd.storage import owner as module
-from solo5_systemd.storage.file_access import READ, READ_WRITE
 from solo5_systemd.storage.model import Disk, DiskRequest
-from solo5_systemd.storage.owner import OFFERED, check_title, give, read_title, write_title
+from solo5_systemd.storage.owner import OFFERED, READ, READ_WRITE, check_title, give, read_title, write_title
 
 SOLO5, EVE, BOB = 990, 1001, 1002
 JOB = "job default/web"
