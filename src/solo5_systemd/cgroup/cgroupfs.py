@@ -96,7 +96,6 @@ class CgroupFs:
 
     async def usages(self) -> "Mapping[TaskName, Usage]":
         """Return a full sample of each running task, found below solo5.slice without a D-Bus call."""
-        from solo5_systemd.cgroup.usage import ALL, usage
 
         def device(number: str) -> str:
             try:
@@ -106,8 +105,12 @@ class CgroupFs:
 
         found: dict[TaskName, Usage] = {}
         for unit, group in units(self._root):
+            if (task := task_of(unit)) is None:
+                continue
+            from solo5_systemd.cgroup.usage import ALL, usage
+
             files = {name: data for name in ALL if (data := read(f"{self._root}{group}/{name}")) is not None}
-            if files and (task := task_of(unit)) is not None:
+            if files:
                 found[task] = usage(files, time.monotonic(), device)
         return found
 
