@@ -40,7 +40,12 @@ def run(words: Sequence[str], context: CommandContext) -> int:
         The verb's exit status, or that of its error (`errors.Solo5Error.exit_status`).
     """
     try:
-        words = _here(words)
+        if words and words[0].startswith("-"):
+            from solo5_systemd.cli.remote import execute_there, split_host
+
+            host, rest = split_host(words)
+            if host is not None:
+                execute_there(host, rest)
         arguments = parse(words)
         context.screen.colour &= not arguments.no_color
         status: int = arguments.execute(arguments, context)
@@ -57,17 +62,6 @@ def run(words: Sequence[str], context: CommandContext) -> int:
     except Exception as error:  # noqa: BLE001 - top level: reported as an internal error
         return _internal_error(error, context)
     return status
-
-
-def _here(words: Sequence[str]) -> Sequence[str]:
-    """Return the words of a command line for this host; with -H, execute it on another one instead."""
-    if words and words[0].startswith("-"):
-        from solo5_systemd.cli.remote import execute_there, split_host
-
-        host, rest = split_host(words)
-        if host is not None:
-            execute_there(host, rest)
-    return words
 
 
 def _missing_module(error: ImportError, context: CommandContext) -> int:

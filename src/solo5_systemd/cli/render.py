@@ -80,10 +80,3 @@ def moment(microseconds: int) -> str:
 
     whole, rest = divmod(microseconds, 1_000_000)
     return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}.{rest:06d}Z"
-
-
-def json_text(value: object) -> str:
-    """Return an indented JSON document and a newline; lone surrogates (bytes that are not UTF-8) are escaped."""
-    import json  # imported here for startup time: most calls print no JSON
-
-    return json.dumps(value, indent=2) + "\n"

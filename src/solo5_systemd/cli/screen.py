@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.sanitize import printable
-from solo5_systemd.cli.render import json_text, visible_line
+from solo5_systemd.cli.render import visible_line
 
 _COLOURS = {"green": "32", "yellow": "33", "red": "31", "bold": "1"}
 _CLEAR = "\x1b[H\x1b[J"
@@ -47,8 +47,10 @@ class Screen:
         _put(self._out, text.encode("utf-8", "surrogateescape"))
 
     def json(self, value: object) -> None:
-        """Write a JSON document to standard output."""
-        self.write(json_text(value))
+        """Write an indented JSON document to standard output. Lone surrogates (bytes not in UTF-8) are escaped."""
+        import json  # imported here for startup time: most calls print no JSON
+
+        self.write(json.dumps(value, indent=2) + "\n")
 
     def redraw(self, text: str) -> None:
         """Clear the terminal and write; without a terminal, append."""

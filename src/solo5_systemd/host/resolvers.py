@@ -68,8 +68,7 @@ class HostResolvers:
 
     def by_dhcp(self, networks: Sequence[NetworkName]) -> bool:
         """Return whether one of these networks has a DHCP server."""
-        settings = self._settings()
-        return any(network.policy.dhcp for name in networks if (network := settings.network(name)) is not None)
+        return not self._settings().served.isdisjoint(networks)
 
 
 def host_resolver() -> Resolver:

@@ -1,7 +1,5 @@
 """Values as text."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,7 +45,3 @@ def test_sizes(count: int, text: str) -> None:
 )
 def test_spans(seconds: float, text: str) -> None:
     assert render.span(seconds) == text
-
-
-def test_json_has_bytes_that_are_not_utf_8() -> None:
-    assert json.loads(render.json_text({"image": "\udcff"})) == {"image": "\udcff"}

@@ -1,6 +1,7 @@
 """What is printed may have a guest's text in it: none of it reaches a terminal as it is."""
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -58,6 +59,12 @@ def test_control_characters_are_escaped_whoever_prints_them(method: str, termina
     written = (out.getvalue() + err.getvalue()).removeprefix(b"\x1b[H\x1b[J")
     assert not ESCAPES.search(written)
     assert b"1b[2J" in written
+
+
+def test_json_has_bytes_that_are_not_utf_8() -> None:
+    out = Stream(terminal=False)
+    Screen(out, Stream(terminal=False), {}).json({"image": "\udcff"})
+    assert json.loads(out.getvalue()) == {"image": "\udcff"}
 
 
 def test_colours_and_lines_stay() -> None:
