@@ -12,18 +12,14 @@ def main() -> None:
     try:
         from solo5_systemd.nomad.plugin import main as serve
     except ImportError as error:
-        sys.exit(_log_missing(error))
+        import time
+
+        from solo5_systemd.base.dependencies import dependency_error
+        from solo5_systemd.goplugin.hclog import log_line
+
+        os.write(2, log_line(level="error", message=str(dependency_error(error)), time=time.time(), fields={}))
+        sys.exit(1)
     serve()
-
-
-def _log_missing(error: ImportError) -> int:
-    import time
-
-    from solo5_systemd.base.dependencies import dependency_error
-    from solo5_systemd.goplugin.hclog import log_line
-
-    os.write(2, log_line(level="error", message=str(dependency_error(error)), time=time.time(), fields={}))
-    return 1
 
 
 if __name__ == "__main__":

@@ -210,38 +210,29 @@ class ConsoleDescriptors:
         if self.generation > 1:
             fdstore.remove(_name(number, self.generation - 1))
 
-    def close(self) -> None:
-        """Close all of them."""
+    def discard(self, number: int) -> None:
+        """Close all of them, and remove them from the fd store."""
         for fd in (*self.fifos.values(), *self.staging.values()):
             os.close(fd)
+        remove_stored(number, self.generation)
 
 
-class StoredDescriptors:
-    """The descriptors that systemd passed at start, by a console's number; each console's can be taken once."""
-
-    def __init__(self, descriptors: Mapping[str, Sequence[int]]) -> None:
-        self._left: dict[int, ConsoleDescriptors] = {}
-        for name, fds in descriptors.items():
-            match = _NAME.fullmatch(name)
-            if match is None or len(fds) != 2 * len(Stream):
-                _drop(name, fds)
-                continue
-            number, found = int(match[1]), _split(int(match[2]), fds)
-            other = self._left.setdefault(number, found)
-            if other is not found:  # killed between the storage of the one and the removal of the other
-                earlier, self._left[number] = sorted((found, other), key=lambda each: each.generation)
-                earlier.close()
-                remove_stored(number, earlier.generation)
-
-    def take(self, number: int) -> ConsoleDescriptors | None:
-        """Return the descriptors of a console, now the caller's; None: they were not stored."""
-        return self._left.pop(number, None)
-
-    def discard(self) -> None:
-        """Close the descriptors that were not taken, and remove them from the fd store."""
-        for number, left in self._left.items():
-            left.close()
-            remove_stored(number, left.generation)
+def stored_consoles(descriptors: Mapping[str, Sequence[int]]) -> dict[int, ConsoleDescriptors]:
+    """Return the descriptors that systemd passed at start, by a console's number; all others are closed and removed."""
+    consoles: dict[int, ConsoleDescriptors] = {}
+    for name, fds in descriptors.items():
+        match = _NAME.fullmatch(name)
+        if match is None or len(fds) != 2 * len(Stream):
+            for fd in fds:
+                os.close(fd)
+            fdstore.remove(name)
+            continue
+        number, found = int(match[1]), _split(int(match[2]), fds)
+        other = consoles.setdefault(number, found)
+        if other is not found:  # killed between the storage of the one and the removal of the other
+            earlier, consoles[number] = sorted((found, other), key=lambda each: each.generation)
+            earlier.discard(number)
+    return consoles
 
 
 def remove_stored(number: int, generation: int) -> None:
@@ -253,12 +244,6 @@ def remove_stored(number: int, generation: int) -> None:
 def _split(generation: int, fds: Sequence[int]) -> ConsoleDescriptors:
     fifos, staging = (dict(zip(Stream, each, strict=True)) for each in (fds[: len(Stream)], fds[len(Stream) :]))
     return ConsoleDescriptors(generation=generation, fifos=fifos, staging=staging)
-
-
-def _drop(name: str, fds: Sequence[int]) -> None:
-    for fd in fds:
-        os.close(fd)
-    fdstore.remove(name)
 
 
 def _name(number: int, generation: int) -> str:

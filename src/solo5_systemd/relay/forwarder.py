@@ -12,7 +12,7 @@ from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.journal.lines import DroppedLines, JournalPosition, Line, Stream
 from solo5_systemd.journal.reader import JournalReader, PollTimer
-from solo5_systemd.relay.fifo_writer import ConsoleDescriptors, FifoWriter, StoredDescriptors, remove_stored
+from solo5_systemd.relay.fifo_writer import ConsoleDescriptors, FifoWriter, remove_stored, stored_consoles
 from solo5_systemd.relay.state_files import VERSION, ConsoleState, Delivery, StateFiles
 from solo5_systemd.relay.task_console import ALL_MATCHES, BATCH_SIZE, OpenJournal, TaskConsole, to_monotonic
 
@@ -93,14 +93,15 @@ class Forwarder:
 
     def restore(self, stored: Mapping[str, Sequence[int]]) -> None:
         """Restore all consoles from the state files and the fd store, whose descriptors the forwarder closes."""
-        descriptors = StoredDescriptors(stored)
+        left = stored_consoles(stored)
         for state in self._state_files.load():
-            found = descriptors.take(state.number)
+            found = left.pop(state.number, None)
             console = self._add(state, self._follower(state.namespace).position, found)
             self._state_files.save(console.state)
             for stream, fifo in found.fifos.items() if found else ():
                 console.writers[stream].open(fifo)
-        descriptors.discard()
+        for number, unused in left.items():
+            unused.discard(number)
 
     def forward(self, task: TaskName, unit: str, since: int, fds: Mapping[Stream, int], namespace: str = "") -> None:
         """Forward a unit's lines to these FIFOs, one of each stream; the descriptors are duplicated.

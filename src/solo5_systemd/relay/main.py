@@ -19,42 +19,30 @@ from solo5_systemd.relay.state_files import STATE_DIRECTORY, StateFiles
 IDLE_TIMEOUT_S = 10.0
 
 
-class RelayMethods:
-    """The methods of org.solo5.Relay1, from and to D-Bus values; calls for one task are serialized."""
+def handlers(forwarder: Forwarder) -> Mapping[str, Handler]:
+    """Return the methods of org.solo5.Relay1, from and to D-Bus values; calls for one task are serialized."""
+    task_locks = KeyedLocks[TaskName]()
 
-    def __init__(self, forwarder: Forwarder) -> None:
-        self._forwarder = forwarder
-        self._task_locks = KeyedLocks[TaskName]()
-
-    @property
-    def handlers(self) -> Mapping[str, Handler]:
-        """The handler of each method."""
-        return {
-            "Forward": self._forward,
-            "Drain": self._drain,
-            "List": self._list,
-        }
-
-    async def _forward(
-        self, namespace: str, name: str, unit: str, since: int, stdout: int, stderr: int
-    ) -> Sequence[object]:
+    async def forward(namespace: str, name: str, unit: str, since: int, stdout: int, stderr: int) -> Sequence[object]:
         task = task_name(name)
         if namespace:
             log_namespace(namespace)
         for stream, fd in (("stdout", stdout), ("stderr", stderr)):
             if not stat.S_ISFIFO(os.fstat(fd).st_mode):
                 raise InvalidRequestError(f"the descriptor for {stream} of task {task} is not a FIFO.")
-        async with self._task_locks[task]:
-            self._forwarder.forward(task, unit, since, {Stream.STDOUT: stdout, Stream.STDERR: stderr}, namespace)
+        async with task_locks[task]:
+            forwarder.forward(task, unit, since, {Stream.STDOUT: stdout, Stream.STDERR: stderr}, namespace)
         return []
 
-    async def _drain(self, name: str) -> Sequence[object]:
+    async def drain(name: str) -> Sequence[object]:
         task = task_name(name)
-        async with self._task_locks[task]:
-            return [await self._forwarder.drain(task)]
+        async with task_locks[task]:
+            return [await forwarder.drain(task)]
 
-    async def _list(self) -> Sequence[object]:
-        return [list(self._forwarder.tasks)]
+    async def list_tasks() -> Sequence[object]:
+        return [list(forwarder.tasks)]
+
+    return {"Forward": forward, "Drain": drain, "List": list_tasks}
 
 
 def main() -> int:
@@ -74,7 +62,7 @@ async def _serve(options: argparse.Namespace) -> bool:
     bus = await connect()
     forwarder = Forwarder(StateFiles(options.state))
     forwarder.restore(fdstore.restored())
-    service = Service(bus, RELAY1, RelayMethods(forwarder).handlers, lambda: forwarder.is_needed)
+    service = Service(bus, RELAY1, handlers(forwarder), lambda: forwarder.is_needed)
     needed = await process.serve_with(
         service.serve(options.idle),
         process.watchdog(),

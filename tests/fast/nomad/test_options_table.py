@@ -33,7 +33,6 @@ SHOWN: Mapping[str, str] = {
     "machine/nomad/test_joined.py::test_a_job_joins_the_lan_of_its_node": (
         "network.join network.vlan network.pool network.pool6 network.ipv6"
     ),
-    f"{CONFIGURATION}::test_samples_are_at_least_an_interval_apart_however_often_nomad_collects": "stats_interval",
     "machine/nomad/test_disks.py::test_named_disks_are_those_that_the_operator_allows": (
         "allowed_disks ceilings.disk_mb"
     ),
@@ -53,8 +52,8 @@ SHOWN: Mapping[str, str] = {
 }
 """The options that each test shows."""
 
-ELSEWHERE = {"disable_log_collection"}
-"""Shown by the tests of consoles."""
+ELSEWHERE = {"disable_log_collection", "stats_interval"}
+"""Shown by the tests of consoles, and by a stream in `test_stats_stream.py`."""
 
 
 def options(spec: Spec, above: str = "") -> Iterator[str]:

@@ -6,7 +6,6 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -282,30 +281,6 @@ def test_name_servers_of_a_network_are_the_guests(jobs: Jobs) -> None:
     six = f"--ipv6={nic['ipv6']} --ipv6-gateway=2001:db8:97::9"
     line = f"--ipv4={nic['ipv4']} --ipv4-gateway=10.97.0.9 {six} 192.0.2.53,192.0.2.54 closed.example"
     assert line in unit_property(unit(alloc), "ExecStart")
-
-
-def moment(alloc: str) -> int:
-    """Return the time of the task's last sample, in nanoseconds; 0: there is none."""
-    usage = api(f"/v1/client/allocation/{alloc}/stats")["Tasks"].get("guest")
-    return int(usage["Timestamp"]) if usage else 0
-
-
-@closed
-def test_samples_are_at_least_an_interval_apart_however_often_nomad_collects(jobs: Jobs) -> None:
-    """The agent collects each second."""
-    [alloc] = jobs.run(hcl("sampled", SLEEPER))
-    seen: list[int] = []
-
-    def thrice() -> bool:
-        now = moment(alloc)
-        if now and now not in seen:
-            seen.append(now)
-        return len(seen) == 3
-
-    eventually(thrice, "three samples were taken")
-    intervals = [later - earlier for earlier, later in pairwise(seen)]
-    assert intervals[0] > 1.2e9, "the second comes after half an interval of 3 s at the least"
-    assert intervals[1] > 2e9, "a beat of 3 s, of which one may be late"
 
 
 @pytest.fixture

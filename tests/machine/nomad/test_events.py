@@ -5,13 +5,11 @@ import re
 import signal
 from ipaddress import IPv4Interface
 
-import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, unit_property
 from tests.machine.nomad.agent import Agent, api, plugins
 from tests.machine.nomad.jobs import (
     SCOPE,
     SERVER,
-    SERVICE,
     SLEEPER,
     Jobs,
     allocations,
@@ -20,13 +18,10 @@ from tests.machine.nomad.jobs import (
     happens,
     hcl,
     name_of,
-    refusal,
     running,
     says,
     unit,
 )
-
-from solo5_systemd.networkd.releases import UNIT_CHECK_INTERVAL_S
 
 NETWORKD = "solo5-networkd.service"
 BURST = 4
@@ -38,9 +33,8 @@ def ours(alloc: str) -> list[str]:
     return [said for kind, _, said in (event.partition(": ") for event in events(alloc)) if kind == "Driver"]
 
 
-@pytest.mark.parametrize("kind", [SERVICE, SCOPE], ids=["service", "scope"])
-def test_start_is_told_step_by_step(jobs: Jobs, kind: str) -> None:
-    [alloc] = jobs.run(hcl("told", kind + SERVER))
+def test_start_is_told_step_by_step(jobs: Jobs) -> None:
+    [alloc] = jobs.run(hcl("told", SERVER))
     happens(alloc, "Started solo5-task-")
     preflight, address, started = ours(alloc)
     assert "Preflight passed: net.hvt (" in preflight
@@ -93,14 +87,6 @@ def test_what_recurs_is_summed_up(jobs: Jobs) -> None:
             api(f"/v1/client/allocation/{alloc}/signal", "PUT", {"Signal": name, "Task": "guest"})
     ok("nomad", "job", "stop", "-detach", "restless")
     happens(alloc, f"Thawed by SIGCONT … and {20 - BURST - 1} earlier events")
-
-
-def test_a_guest_without_its_address_is_told_with_the_remedy(jobs: Jobs) -> None:
-    [alloc] = jobs.run(hcl("forgotten", f'unikernel = "{GUESTS}/net.spt"\nargs = ["--send=10.0.0.9:9"]'))
-    [nic] = inspect(name_of(alloc))["nics"]
-    address = nic["ipv4"].partition("/")[0]
-    told = f"Network not repaired: NIC service sends from 10.0.0.2, not from its lease {address}, "
-    eventually(lambda: told in refusal(alloc), "the first check of units tells it", UNIT_CHECK_INTERVAL_S + 10)
 
 
 def test_route_of_another_program_that_takes_the_guests_packets_is_told_with_the_remedy(

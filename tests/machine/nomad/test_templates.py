@@ -4,11 +4,8 @@ import hashlib
 import json
 from contextlib import ExitStack
 
-import pytest
 from tests.machine.conftest import GUESTS, eventually, ok, unit_property
 from tests.machine.nomad.jobs import (
-    SCOPE,
-    SERVICE,
     SLEEPER,
     TWO_STARTS,
     Jobs,
@@ -46,13 +43,12 @@ def rendered(alloc: str, name: str, text: str) -> None:
     eventually(lambda: path.read_text().strip() == text, f"{name} of {alloc} is rendered anew")
 
 
-@pytest.mark.parametrize("kind", [SERVICE, SCOPE], ids=["service", "scope"])
-def test_signal_script_and_noop_leave_the_task_as_it_is(jobs: Jobs, kind: str) -> None:
+def test_signal_script_and_noop_leave_the_task_as_it_is(jobs: Jobs) -> None:
     """Two signals that would kill a tender, and a script: each is an event, and the task runs on."""
     modes = {"hangup": HANGUP, "user": USER_SIGNAL, "nothing": NOOP, "script": script(fail=False)}
     with word("heedless", "one"):
         templates = "".join(template("heedless", name, mode) for name, mode in modes.items())
-        [alloc] = jobs.run(hcl("heedless", f"{SLEEPER}\n{kind}", task=templates))
+        [alloc] = jobs.run(hcl("heedless", SLEEPER, task=templates))
         says(alloc, "sleeping")
         before = unit_property(unit(alloc), "InvocationID")
         put("heedless", "two")

@@ -122,31 +122,13 @@ WRONG: dict[str, tuple[str, str]] = {
         job("absent", disk("read")),
         "'/srv/volumes/static/disk.img' cannot be used: expected a file below /srv/volumes/static",
     ),
-    "unmounted": (job("unmounted", disk("read"), mount=""), "of a volume_mount of the task, which has none"),
-    "name": (job("name", disk("read", name="date")), 'config.block "storage".volume is date: expected the volume'),
-    "zero": (
-        job("zero", disk("read", block='create = true\nsize = "0"')),
-        "'0' is not a size: expected a positive",
-    ),
     "sector": (
         job("sector", disk("read", block='create = true\nsize = "1000"')),
         "has 1000 bytes: expected one or more whole sectors of 512",
     ),
-    "outside": (
-        job("outside", disk("read", block='file = "../other.img"')),
-        "config.block.storage.file is '../other.img': expected the path of a file in the volume",
-    ),
     "reading": (
         job("reading", disk("read"), volume("reading", options="read_only = true")),
         "volume_mount data is read-only: expected a writable volume, since tenders open a disk for reading and writing",
-    ),
-    "unused": (
-        job("unused", f'unikernel = "{GUESTS}/hello.hvt"'),
-        "has a volume_mount (data) that no block uses: a unikernel has no file system to mount it in",
-    ),
-    "propagated": (
-        job("propagated", disk("read"), mount=MOUNT.replace("}", '  propagation_mode = "host-to-task"\n}')),
-        "has propagation_mode host-to-task: expected private, since a unikernel has no mounts",
     ),
 }
 
