@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Mapping
 
-from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.errors import host_errors
 
 NATIVE_SOCKET = "/run/systemd/journal/socket"
 """The datagram socket of the host's journald."""
@@ -22,11 +22,9 @@ def write_entry(fields: Mapping[str, object], path: str) -> None:
         HostError: journald cannot be reached, or its queue is full.
     """
     datagram = "".join(f"{name}={str(value).replace(chr(10), ' ')}\n" for name, value in fields.items())
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as journal:
-        try:
-            journal.sendto(datagram.encode(), path)
-        except OSError as error:
-            raise HostError(f"journald cannot be reached at {path}: {error.strerror or error}.") from error
+    kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+    with socket.socket(socket.AF_UNIX, kind) as journal, host_errors(f"journald cannot be reached at {path}"):
+        journal.sendto(datagram.encode(), path)
 
 
 def namespace_path(path: str, namespace: str) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.declared_units import is_ours
-from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, SettingsError, TakenError
+from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, SettingsError, TakenError, host_errors
 from solo5_systemd.base.names import task_name
 from solo5_systemd.base.own_files import check_own, is_mask, list_own, read_own
 from solo5_systemd.declared.declaration import SUFFIX
@@ -121,14 +121,12 @@ def write_source(name: str, text: str, directory: Path = ETC, *, replace: bool =
     """
     task_name(name)
     path = directory / f"{name}{SUFFIX}"
-    try:
+    with host_errors(f"{path} cannot be written"):
         directory.mkdir(exist_ok=True)
         check_own(directory)
         if not replace and _exists(path):
             raise InvalidRequestError(f"{path} exists: expected a new name.", "Add --replace to replace it.")
         replace_file(path, text, mode=0o644, several_writers=True, durable=True)
-    except OSError as error:
-        raise HostError(f"{path} cannot be written: {error.strerror}.") from error
     return path
 
 

@@ -29,6 +29,7 @@ from solo5_systemd.base.errors import (
     SettingsError,
     Solo5Error,
     TakenError,
+    host_errors,
 )
 from solo5_systemd.base.names import TaskName, template_of
 from solo5_systemd.base.own_files import check_own, read_own
@@ -207,7 +208,7 @@ class UpdateFiles:
         digest = sha256(running)
         copy = self._copies / f"{digest}{Path(path).suffix}"
         drop_in = self._drop_in_text()
-        try:
+        with host_errors(f"image {running} cannot be copied to {copy}"):
             self._copies.mkdir(mode=0o700, parents=True, exist_ok=True)
             if sha256(copy) != digest:
                 new = copy.with_name(f".{copy.name}.new")
@@ -217,8 +218,6 @@ class UpdateFiles:
                 new.replace(copy)
             kept = {"path": path, "sha256": digest, "copy": str(copy), "drop_in": drop_in}
             replace_file(self._kept, json.dumps(kept))
-        except OSError as error:
-            raise HostError(f"image {running} cannot be copied to {copy}: {error.strerror}.") from error
 
     def kept(self) -> Previous | None:
         """Return the image that `keep` has recorded in this update; None without one."""
@@ -279,10 +278,8 @@ SHA256={sha256(declared) if lasting else ""}
 [Unikernel]
 Image={path.replace("%", "%%")}
 """
-        try:
+        with host_errors(f"{self.drop_in} cannot be written"):
             self._write_drop_in(text)
-        except OSError as error:
-            raise HostError(f"{self.drop_in} cannot be written: {error.strerror}.") from error
 
     def takes_declared(self, declared: str) -> bool:
         """Return whether the declared image is another one than when the drop-in was written, by path or content."""

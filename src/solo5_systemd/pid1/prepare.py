@@ -23,7 +23,7 @@ from pathlib import Path
 
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.declared_units import DIRECTORY, FIELDS, STDERR_MAX, TENDER, declaration_directory
-from solo5_systemd.base.errors import HostError, InvalidRequestError
+from solo5_systemd.base.errors import HostError, InvalidRequestError, host_errors
 from solo5_systemd.base.mounts import mount_bounded
 from solo5_systemd.base.names import TaskName, declared_outcome_target, task_namespace, template_of
 from solo5_systemd.dbus import fdstore
@@ -143,13 +143,11 @@ def _write(own: Path, prepared: Prepared) -> None:
 def _make_room_for_stderr(own: Path) -> None:
     """Mount the directory for what the tender writes: a taken-over tender must not fill /run."""
     directory = own / TENDER
-    try:
+    with host_errors(f"{directory} cannot be mounted"):
         directory.mkdir(mode=0o700, exist_ok=True)
         unmount(directory)
         mount_bounded(str(directory), STDERR_MAX)
         directory.chmod(NO_CONFIGURATION | 0o110)
-    except OSError as error:
-        raise HostError(f"{directory} cannot be mounted: {error.strerror}.") from error
 
 
 def main(words: Sequence[str]) -> int:
