@@ -22,10 +22,10 @@ from tests.contract.dhcp import (
 )
 from tests.contract.guest import UDP, Guest
 from tests.contract.netns import run
-from tests.contract.netservice import Client, Service, nic, udp, until
+from tests.contract.netservice import Client, Service, nic, until
 from tests.contract.test_network_segments import FIRST, SECOND, THIRD, started
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.model import GuestNames, Lease
 from solo5_systemd.settings.resolver import resolver
@@ -350,11 +350,6 @@ async def test_a_guest_on_a_segment_is_served(service: Service, pid1: Pid1WithSe
                 assert {each.hardware for each in answers(guest)} == {guest.mac}
         for task in ("a", "b", "c"):
             await client.drop(task)
-
-
-async def test_the_servers_port_cannot_be_published(client: Client) -> None:
-    with pytest.raises(InvalidRequestError, match="port 67/udp cannot be published: it is that of the DHCP server"):
-        await client.reserve(TaskName("web"), (nic("service"),), (udp(67),))
 
 
 async def test_a_missing_program_is_named_with_its_package(service: Service, pid1: Pid1WithServers) -> None:

@@ -31,10 +31,7 @@ from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp
 from tests.contract.test_network_ipv6 import far_socket
 from tests.contract.test_network_paths import ask_tcp, ask_udp
 from tests.contract.test_network_policy import arrived, bound
-from tests.support.nft_listing import settled
 
-from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.model import Lease, Limits, PortRequest
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.rate import rate
@@ -541,18 +538,6 @@ async def test_tables_that_others_may_change_are_repaired_when_they_do_and_only_
             await until(lambda: host_state() == before)
 
 
-async def test_a_damaged_record_keeps_its_limits(service: Service, family: Family) -> None:
-    async with service.running(family.settings()) as client:
-        await have(client, "a", LIMITS)
-        service.kill()
-        before = settled(run("nft", "--stateless", "list", "ruleset"))
-        (service.state / "tasks" / "a.json").write_text("{")
-        await service.restart()
-        assert settled(run("nft", "--stateless", "list", "ruleset")) == before
-    async with service.client() as client:
-        await client.drop("a")
-
-
 async def test_a_release_leaves_nothing_of_a_list(service: Service, family: Family) -> None:
     async with service.running(family.settings()) as client:
         await client.lease("b")
@@ -561,13 +546,3 @@ async def test_a_release_leaves_nothing_of_a_list(service: Service, family: Fami
         assert host_state() != before
         await client.drop("a")
         assert host_state() == before
-
-
-async def test_a_list_is_refused_where_it_cannot_be_enforced(service: Service) -> None:
-    (service.settings / "solo5.toml").write_text('[network.lan]\njoin = "br0"\n')
-    run("ip", "link", "add", "br0", "type", "bridge")
-    run("ip", "link", "set", "br0", "up")
-    async with service.running() as client:
-        with pytest.raises(InvalidRequestError, match="egress of NIC service cannot be enforced in network lan"):
-            await client.reserve(TaskName("a"), (nic("service", "lan", limits=only("none")),), ())
-    run("ip", "link", "delete", "br0")

@@ -11,7 +11,7 @@ from tests.contract.netns import Outside, run
 from tests.contract.netservice import Service, nic, tcp, udp
 from tests.contract.test_network_paths import ask_tcp, ask_udp
 
-from solo5_systemd.base.errors import InvalidRequestError, TakenError
+from solo5_systemd.base.errors import TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.networkd.held_ports import bind
 
@@ -101,14 +101,6 @@ async def test_a_process_that_was_quicker_than_a_restart_keeps_the_port_and_is_r
             early.bind(("127.0.0.1", 8500))
             await service.restart()
             assert "cannot bind published port 8500/tcp: another process has bound it" in service.log.read_text()
-
-
-async def test_a_reserved_port_is_not_published(service: Service) -> None:
-    async with service.running('reserved_ports = [22, "4646-4648"]\n') as client:
-        for attempt in (client.reserve, client.preview):
-            with pytest.raises(InvalidRequestError, match="port 4647/tcp cannot be published: it is reserved"):
-                await attempt(TaskName("a"), (nic("service"),), (tcp(4647),))
-        await client.lease("a", tcp(4649))
 
 
 @pytest.mark.parametrize("make", [tcp, udp])

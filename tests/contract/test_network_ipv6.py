@@ -7,7 +7,6 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
-from dataclasses import replace
 from ipaddress import IPv6Address, IPv6Network
 from pathlib import Path
 
@@ -32,8 +31,7 @@ from tests.contract.netservice import Service, nic, tcp, udp, until
 from tests.contract.test_network_paths import ask_udp
 from tests.contract.test_network_policy import PACKET_AUXDATA, SOL_PACKET, arrived
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
-from solo5_systemd.base.names import network_name
+from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.network.derived_addresses import link_local
 from solo5_systemd.network.model import Lease
 
@@ -441,28 +439,3 @@ async def test_networks_with_and_without_ipv6_come_and_go(service: Service) -> N
         await client.drop("c")
         assert "ip6" not in run("nft", "list", "tables")
         assert (CONF / "all/forwarding").read_text() == "0\n"
-
-
-async def test_a_requested_address_is_leased_and_an_unusable_one_refused(service: Service, wan: Outside) -> None:
-    (service.settings / "solo5.toml").write_text(
-        '[network.default]\nipv6 = "2001:db8:1::/64"\n[network.other]\nipv6 = "2001:db8:f::/64"\n[network.old]\n'
-    )
-    await service.restart()
-    wanted = replace(nic("service"), ipv6=IPv6Address("2001:db8:1::77"))
-    async with service.client() as client:
-        lease = (await client.have("a", nics=(wanted,))).leases[0]
-        assert str(lease.ipv6) == "2001:db8:1::77/64"
-        with pytest.raises(TakenError, match="2001:db8:1::77 for NIC service is taken by task a"):
-            await client.have("b", nics=(wanted,))
-        for address, why in (
-            ("2001:db8:1::", "the network's own"),
-            ("2001:db8:1::1", "its gateway's"),
-            ("2001:db8:2::7", "outside"),
-        ):
-            with pytest.raises(InvalidRequestError, match=f"address {address} for NIC service is {why}"):
-                await client.have("b", nics=(replace(wanted, ipv6=IPv6Address(address)),))
-        with pytest.raises(InvalidRequestError, match="leases no IPv6 address"):
-            await client.have("b", nics=(replace(wanted, network=network_name("old")),))
-        with pytest.raises(HostError, match="network other cannot use 2001:db8:f::/64: it overlaps"):
-            await client.have("b", nics=(nic("service", "other"),))
-        await client.drop("a")

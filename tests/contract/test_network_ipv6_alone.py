@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from dataclasses import replace
 from ipaddress import IPv4Address
 
 import pytest
@@ -12,7 +11,6 @@ from tests.contract.netservice import Service, nic, udp, until
 from tests.contract.test_network_ipv6 import default, far_socket
 from tests.contract.test_network_paths import ask_udp
 
-from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.network.derived_addresses import bridge_mac
 
 ALONE = "ipv4 = false\nipv6 = true"
@@ -68,15 +66,6 @@ async def test_what_is_lost_is_restored(service: Service) -> None:
             [held] = await client.reservations()
             assert (held.leases, held.ports) == ((lease,), (udp(5353),))
             assert (await client.networks())[0].without_ipv4
-
-
-async def test_what_is_of_ipv4_is_refused(service: Service) -> None:
-    async with service.running(default(ALONE)) as client:
-        with pytest.raises(InvalidRequestError, match=r"address 10\.153\.0\.7 for NIC service .* has IPv6 only"):
-            await client.have("a", nics=(replace(nic("service"), ipv4=IPv4Address("10.153.0.7")),))
-        with pytest.raises(InvalidRequestError, match=r"127\.0\.0\.1:5353/udp cannot be published .* no IPv4 address"):
-            await client.lease("a", udp(5353, host_ip="127.0.0.1"))
-        assert await client.reservations() == ()
 
 
 async def test_networks_of_each_kind_are_beside_each_other(service: Service, wan: Outside) -> None:

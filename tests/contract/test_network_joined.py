@@ -37,7 +37,7 @@ from tests.contract.test_network_policy import FORWARD, arrived, bound, heard
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.model import Lease, NicRequest, Reservation
+from solo5_systemd.network.model import Lease, Reservation
 
 IGMP = 2
 
@@ -201,22 +201,6 @@ async def test_a_job_requests_its_address_where_there_is_no_pool(service: Servic
             await calls(lan, guest)
         with pytest.raises(TakenError, match="taken by task a"):
             await leased(client, "b", ip="192.168.1.77")
-
-
-async def test_a_pool_is_the_limit_of_requested_addresses(service: Service, lan: Lan) -> None:
-    async with service.running(POOL) as client:
-        with pytest.raises(InvalidRequestError, match=r"expected one in 192.168.1.200-192.168.1.201"):
-            await leased(client, ip="192.168.1.77")
-        lease = await leased(client, ip="192.168.1.201")
-        assert (str(lease.ipv4), lease.gateway4) == ("192.168.1.201/24", None)
-
-
-async def test_a_port_is_not_published_on_the_lan(service: Service, lan: Lan) -> None:
-    async with service.running(POOL) as client:
-        for ask in (client.reserve, client.preview):
-            with pytest.raises(InvalidRequestError, match=r"port 5353/udp cannot be published .* joins bridge br0"):
-                await ask(TaskName("a"), (nic("service", "lan"),), (udp(5353),))
-    assert not list(service.state.rglob("*.json"))
 
 
 async def test_a_guest_without_a_leased_address_uses_dhcp_and_what_it_gets(service: Service, lan: Lan) -> None:
@@ -546,15 +530,6 @@ async def test_a_joined_network_beside_one_of_the_service_forwards_nothing(servi
         await calls(lan, guest)
 
 
-async def test_a_released_guest_gets_the_same_again(service: Service, lan: Lan) -> None:
-    """As a restart by systemd needs it, and with its MAC in the bridge's table as long as its tap is there."""
-    async with service.running(POOL) as client:
-        before = await leased(client)
-        await client.drop("a")
-        await client.attach(TaskName("a"))
-        assert (await client.reservations())[0].leases == (before,)
-
-
 async def test_isolated_guests_reach_the_lan_and_not_each_other(service: Service, lan: Lan) -> None:
     async with (
         service.running(f"{POOL}isolated = true\n") as client,
@@ -635,28 +610,6 @@ async def test_a_guest_has_an_ipv6_address_of_the_lan_and_changes_nothing_on_the
         assert len({(await leased(client, task)).ipv6 for task in ("a", "b")}) == 2
         with pytest.raises(TakenError, match=r"all of 2001:db8:5::200-2001:db8:5::201 are taken"):
             await leased(client, "c")
-
-
-async def test_requested_ipv6_addresses_are_of_the_prefix_and_of_the_pool(service: Service, machine: Lan) -> None:
-    def wanted(address: str) -> tuple[NicRequest]:
-        return (replace(nic("service", "lan"), ipv6=IPv6Address(address)),)
-
-    async with service.running(PREFIX) as client:
-        chosen = await leased(client)
-        assert chosen.address6 is not None
-        assert chosen.address6 in IPv6Interface("2001:db8:5::/64").network
-        found = await client.have("b", nics=wanted("2001:db8:5::77"))
-        assert str(found.leases[0].ipv6) == "2001:db8:5::77/64"
-        with pytest.raises(InvalidRequestError, match=r"outside network lan: expected one in 2001:db8:5::/64"):
-            await client.have("c", nics=wanted("2001:db8:6::77"))
-    for settings, refusal in (
-        (POOL6, r"outside network lan: expected one in 2001:db8:5::200-2001:db8:5::201\."),
-        (f"{LAN}ipv6 = true\n", r"which leases no IPv6 address.*Set the LAN's prefix as network\.lan\.ipv6"),
-    ):
-        (service.settings / "solo5.toml").write_text(settings)
-        async with service.client() as client:
-            with pytest.raises(InvalidRequestError, match=f"(?s){refusal}"):
-                await client.have("c", nics=wanted("2001:db8:5::77"))
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["leased", "any address"])

@@ -117,13 +117,6 @@ async def test_every_call_is_idempotent(service: Service) -> None:
             await client.drop(task)
 
 
-async def test_the_same_task_gets_the_same_again(service: Service) -> None:
-    async with service.running() as client:
-        first = await client.lease("a")
-        await client.drop("a")
-        assert await client.lease("a") == first
-
-
 async def test_refusals_name_the_value_and_the_holder(service: Service) -> None:
     (service.settings / "solo5.toml").write_text('[network.default]\nipv4 = "10.77.0.0/29"\n')
     await service.restart()

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import closing
-from dataclasses import replace
 from ipaddress import IPv6Address, IPv6Network
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.contract.dhcp import Pid1WithServers, leased, pid1_with_servers
@@ -26,9 +26,10 @@ from tests.contract.test_network_ipv6 import sniffer
 from tests.contract.test_network_policy import arrived
 from tests.contract.test_network_segments import FIRST, SECOND, THIRD, started
 
-from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.network.derived_addresses import slaac_address
-from solo5_systemd.network.model import Lease, mac_address
+
+if TYPE_CHECKING:
+    from solo5_systemd.network.model import Lease
 
 PREFIX = IPv6Network("2001:db8:1::/64")
 DNS = 'dns = ["9.9.9.9", "2001:db8::53", "fd00::53"]\n'
@@ -248,25 +249,6 @@ async def test_a_lease_is_the_same_after_each_restart(client: Client, service: S
         await advertised(guest)
         pid1.die()
         await advertised(guest)
-    await client.drop("a")
-
-
-async def test_a_requested_address_is_that_of_the_mac_or_refused(client: Client) -> None:
-    mac = "02:00:5e:10:00:01"
-    address = IPv6Address("2001:db8:1::5eff:fe10:1")
-    with_mac = replace(nic("service"), mac=mac_address(mac))
-    for request in (with_mac, replace(with_mac, ipv6=address)):
-        assert (await client.have("a", nics=(request,))).leases[0].address6 == address
-        await client.drop("a")
-    with pytest.raises(
-        InvalidRequestError, match=f"is not that of its MAC address {mac} in network default.*{address}"
-    ):
-        await client.have("a", nics=(replace(with_mac, ipv6=PREFIX[7]),))
-    with pytest.raises(InvalidRequestError, match="2001:db8:1::7 for NIC service is not that of its MAC address 02:"):
-        await client.have("a", nics=(replace(nic("service"), ipv6=PREFIX[7]),))
-    await client.have("a", nics=(with_mac,))
-    with pytest.raises(TakenError, match="MAC address 02:00:5e:10:00:01 for NIC service is taken by task a"):
-        await client.have("b", nics=(with_mac,))
     await client.drop("a")
 
 

@@ -1,7 +1,7 @@
 """The addresses that declared tasks had last: chosen for another task only where a network has no other left."""
 
 import asyncio
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
 from pathlib import Path
 
 import pytest
@@ -71,32 +71,6 @@ async def test_what_a_stopped_task_had_is_given_away_last_and_named(service: Ser
         )
         with pytest.raises(TakenError, match="has no free address for NIC service"):
             await client.lease("more")
-
-
-async def test_an_address_that_is_requested_by_value_is_leased(service: Service) -> None:
-    """As two declarations with one static address, of which one runs at a time."""
-    await service.restart()
-    remember(service, "web", "10.153.0.9")
-    async with service.client() as client:
-        held = await client.have("other", nics=[nic("service", ip="10.153.0.9")])
-        assert held.leases[0].address == IPv4Address("10.153.0.9")
-        await client.drop("other")
-
-
-async def test_a_damaged_file_stops_no_start(service: Service) -> None:
-    (service.settings / "solo5.toml").write_text(SMALL)
-    await service.restart()
-    remember(service, "web", "10.77.0.9")
-    (service.addresses / "broken.json").write_text("{")
-    (service.addresses / "directory.json").mkdir()
-    async with service.client() as client:
-        made = await addresses(client, GUESTS - 1)
-        assert "10.77.0.9" not in made
-        for number in range(GUESTS - 1):
-            await client.drop(f"task{number}")
-    log = service.log.read_text()
-    for task in ("broken", "directory"):
-        assert log.count(f"the addresses that declared task {task} had last are not known: ") == 1
 
 
 async def test_no_file_is_opened_for_a_start_unless_one_has_changed(service: Service, tmp_path: Path) -> None:

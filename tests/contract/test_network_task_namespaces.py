@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.guest import IFF_TAP_NO_PI, IFF_VNET_HDR, MORE, UDP, Guest, opened_tap
-from tests.contract.netns import Outside, link, run
+from tests.contract.netns import link, run
 from tests.contract.netservice import UNTOLD, Client, Service, host_state, nic, tcp, udp, until
 from tests.contract.test_network_paths import ask_tcp, ask_udp
 
@@ -65,19 +65,6 @@ async def guest(client: Client, task: str, *ports: PortRequest) -> AsyncIterator
 
 def inside(task: str, *words: str) -> str:
     return run("ip", "netns", "exec", f"solo5-{task}", *words)
-
-
-async def test_a_guest_is_reached_as_any_other(apart: Service, outside: Outside) -> None:
-    await apart.restart()
-    async with apart.client() as client, guest(client, "web", udp(5353), tcp(8080)) as web:
-        for address in ("127.0.0.1", str(web.gateway), outside.host):
-            assert await ask_udp(address, 5353) == b"HELLO"
-            assert await ask_tcp(address, 8080) == b"HELLO"
-        with outside.entered():
-            stream = socket.socket()
-        assert await ask_tcp(outside.host, 8080, sock=stream) == b"HELLO"
-        async with guest(client, "neighbour") as neighbour:
-            assert await neighbour.resolve(web.ip)
 
 
 async def test_its_rules_are_those_of_any_other(apart: Service) -> None:
@@ -360,46 +347,6 @@ async def test_a_tap_that_its_tender_removes_again_and_again_waits_for_the_next_
             await until(lambda: bool(link(lease.tap)), 1)
         assert len([each for each in read_repairs() if lease.tap in each.what]) == RESTORED_MAX
         await until(lambda: bool(link(lease.tap)), CHECK_INTERVAL_S + 5)
-
-
-async def test_it_survives_the_service(apart: Service) -> None:
-    await apart.restart()
-    async with apart.client() as client, guest(client, "web", tcp(8080)):
-        before = host_state()
-        apart.kill()
-        await apart.restart()
-        assert host_state() == before
-        async with apart.client() as again:
-            assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
-            assert [record.reservation.namespace for record in await again.expired()] == []
-
-
-async def test_a_damaged_record_is_rebuilt(apart: Service) -> None:
-    await apart.restart()
-    async with apart.client() as client, guest(client, "web", tcp(8080)) as web:
-        apart.kill()
-        (record,) = (apart.state / "tasks").glob("*.json")
-        record.write_text("{")
-        await apart.restart()
-        run("ip", "link", "del", web.tap)  # restored by the path in the record
-        await until(lambda: bool(link(web.tap)) and link(web.tap)["operstate"] == "UP")
-        assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
-
-
-async def test_a_task_is_attached_again(apart: Service) -> None:
-    """As at a start by systemd, after a release: with the namespace that the unit names."""
-    await apart.restart()
-    async with apart.client() as client, held(client, "web", tcp(8080)) as reservation:
-        async with Guest(reservation.leases[0]) as web:
-            await web.resolve(web.gateway)
-            assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
-        await client.drop("web")
-        assert not link(reservation.leases[0].tap)
-        for _ in range(2):  # the second finds all of it
-            await client.attach(TaskName("web"))
-            async with Guest(reservation.leases[0]) as web:
-                await web.resolve(web.gateway)
-                assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
 
 
 async def test_one_that_is_gone_is_an_error(apart: Service) -> None:

@@ -121,6 +121,8 @@ def test_a_nic_without_ipv6_has_no_port_at_an_ipv6_address() -> None:
     six = replace(LEASE, ipv6=IPv6Interface("fd00::7/64"), gateway6=IPv6Address("fd00::1"))
     both = replace(held, leases=(six,))
     assert refusal(check_families, both) == ""
+    alone = replace(held, leases=(replace(six, ipv4=None),))
+    assert "192.0.2.1:82/tcp cannot be published to NIC service: it has no IPv4" in refusal(check_families, alone)
     assert list(map(show_port, host_ports(both))) == ["80/tcp", "[::]:80/tcp", "[::]:81/tcp", "192.0.2.1:82/tcp"]
     assert host_ports(both)[1].host_ip == EVERY_IPV6
     assert host_ports(replace(held, ports=ports[:1])) == ports[:1]
