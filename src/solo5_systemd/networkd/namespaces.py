@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -38,26 +38,6 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-@dataclass
-class _Space:
-    """A network namespace with networks.
-
-    Attributes:
-        path: empty: the host's own.
-        namespace: None: the host's own.
-        is_restored: its state is that of the files.
-    """
-
-    path: str
-    namespace: NetworkNamespace | None
-    state: NetworkState
-    is_restored: bool = True
-
-    def entered(self) -> AbstractContextManager[None]:
-        """Have this thread in the namespace for a block; raises HostError."""
-        return self.namespace.entered() if self.namespace else nullcontext()
-
-
 class Namespaces:
     """The network state of the host, and of each other namespace that has a task. Not thread-safe, as `NetworkState`.
 
@@ -80,14 +60,14 @@ class Namespaces:
         self.host = host
         self._make_state = make_state
         self._watches = watches
-        self._spaces = {"": _Space("", None, host)}
+        self._states = {"": host}  # by the path of their namespace
         self._tasks: dict[TaskName, str] = {}  # the paths of those in other namespaces
         self._repairs: list[Repair] = []
 
     @property
     def records(self) -> Collection[LeaseRecord]:
         """The lease records of all tasks, as a copy: safe to read in any thread."""
-        return [record for state in self._states() for record in state.leases.records]
+        return [record for state in self._all() for record in state.leases.records]
 
     def recover(self) -> Sequence[TaskName]:
         """Make the kernel's state match the files, at start-up; return the tasks whose release was interrupted."""
@@ -97,24 +77,24 @@ class Namespaces:
             found.setdefault(record.namespace, []).append(record)
         for path, records in found.items():
             try:
-                with self._entered(path):
+                with self._entered(path) as state:
                     self._tasks |= {record.reservation.task: path for record in records}
-                    self._restore(self._spaces[path])
+                    self._restore(state)
             except Solo5Error as error:  # deleted, with all that a release would remove
                 _log.warning("%s", error)
                 for record in records:
                     self.host.store.remove_lease_record(record.reservation.task)
-        self.host.store.remove_namespaces(self._spaces)
+        self.host.store.remove_namespaces(self._states)
         return [record.reservation.task for record in self.records if record.state is LeaseState.RELEASING]
 
-    def _restore(self, space: _Space) -> None:
+    def _restore(self, state: NetworkState) -> None:
         """Make the state of a namespace match the files. Where that fails, `everywhere` does it again."""
-        space.is_restored = False
+        state.is_restored = False
         try:
-            space.state.recover()
-            space.is_restored = True
+            state.recover()
+            state.is_restored = True
         except Solo5Error as error:  # not lost: its guests run, with the rules that are there
-            _log.error("network namespace %s cannot be restored: %s", space.path, error)
+            _log.error("network namespace %s cannot be restored: %s", state.namespace, error)
 
     # -- one task ------------------------------------------------------------------------------------------------
 
@@ -148,9 +128,8 @@ class Namespaces:
 
     def begin_release(self, task: TaskName, *, waits: bool = False) -> Remains:
         """Begin a release as `NetworkState.begin_release`; what remains is in the namespace of the result."""
-        path = self._tasks.get(task, "")
-        with self._entered(path) as state:
-            return replace(state.begin_release(task, waits=waits), namespace=self._spaces[path].namespace)
+        with self._entered(self._tasks.get(task, "")) as state:
+            return replace(state.begin_release(task, waits=waits), namespace=state.within)
 
     def end_release(self, task: TaskName) -> None:
         """End a release as `NetworkState.end_release`, and close a namespace without a task."""
@@ -169,8 +148,8 @@ class Namespaces:
 
     def record(self, task: TaskName) -> LeaseRecord | None:
         """Return the record of a task; safe in any thread."""
-        space = self._spaces.get(self._tasks.get(task, ""))
-        return space.state.leases.get(task) if space else None
+        state = self._states.get(self._tasks.get(task, ""))
+        return state.leases.get(task) if state else None
 
     def is_held(self, task: TaskName) -> bool:
         """Return whether the task has an attached network, or one whose release has not ended."""
@@ -186,12 +165,12 @@ class Namespaces:
 
     def sleepers(self) -> Sequence[LeaseRecord]:
         """Return the records of the tasks that may sleep or do; safe in any thread."""
-        return [record for state in self._states() for record in state.sleepers.records()]
+        return [record for state in self._all() for record in state.sleepers.records()]
 
     def task_of_tap(self, tap: str, path: str = "") -> TaskName | None:
         """Return the task of a tap in a namespace; safe in any thread."""
-        space = self._spaces.get(path)
-        return space.state.leases.allocations.taps.get(tap) if space else None
+        state = self._states.get(path)
+        return state.leases.allocations.taps.get(tap) if state else None
 
     def frames(self) -> Mapping[TaskName, int]:
         """Return as `Sleepers.frames`, of all namespaces."""
@@ -221,8 +200,8 @@ class Namespaces:
         """Return the second of CLOCK_BOOTTIME in which the next reservation expires; None without a reservation."""
         return min((record.expires for record in self._reserved()), default=None)
 
-    def _states(self) -> Sequence[NetworkState]:
-        return [space.state for space in list(self._spaces.values())]
+    def _all(self) -> Sequence[NetworkState]:
+        return list(self._states.values())
 
     def overview(self) -> Sequence[NetworkOverview]:
         """Return every network of the host, in use or only configured, and those in use in other namespaces."""
@@ -241,17 +220,17 @@ class Namespaces:
         Raises:
             Solo5Error: of the host's own. An error of another one is logged.
         """
-        for space in [each for path, each in self._spaces.items() if only is None or path in only]:
+        for path in [path for path in self._states if only is None or path in only]:
             try:
-                with self._entered(space.path) as state:
-                    if not space.is_restored:
-                        self._restore(space)
-                    if space.is_restored:
+                with self._entered(path) as state:
+                    if not state.is_restored:
+                        self._restore(state)
+                    if state.is_restored:
                         do(state)
             except Solo5Error as error:
-                if not space.path:
+                if not path:
                     raise
-                _log.error("network namespace %s: %s", space.path, error)
+                _log.error("network namespace %s: %s", path, error)
 
     def repair_others(self, changed: Collection[str] | None = None) -> None:
         """Restore bridges, taps and tables of other namespaces: not every change in them has a netlink message.
@@ -260,18 +239,18 @@ class Namespaces:
             changed: the paths of those in which something has changed; None: all. The end of a task is a change as
                 well, after which there may be nothing to restore.
         """
-        attached = {path for path, each in self._spaces.items() if path and each.state.leases.attached()}
+        attached = {path for path, state in self._states.items() if path and state.leases.attached()}
         self.everywhere(_restore_all, attached if changed is None else attached.intersection(changed))
 
     @property
     def has_repairs(self) -> bool:
         """Whether `pop_repairs` has something to return; safe to read in any thread."""
-        return bool(self._repairs) or any(state.repairs.any for state in self._states())
+        return bool(self._repairs) or any(state.repairs.any for state in self._all())
 
     def pop_repairs(self) -> Sequence[Repair]:
         """Return the repairs since the last call."""
         repairs, self._repairs = self._repairs, []
-        return [*repairs, *(repair for state in self._states() for repair in state.repairs.pop())]
+        return [*repairs, *(repair for state in self._all() for repair in state.repairs.pop())]
 
     # -- namespaces ----------------------------------------------------------------------------------------------
 
@@ -281,24 +260,23 @@ class Namespaces:
 
         `path`: empty: the host's own.
         """
-        space = self._spaces.get(path) or self._open(path)
+        state = self._states.get(path) or self._open(path)
         try:
-            with space.entered():
-                yield space.state
+            with state.within.entered() if state.within else nullcontext():
+                yield state
         finally:
-            if space.namespace is not None and not space.state.leases.records and path in self._spaces:
-                self._repairs += space.state.repairs.pop()
-                del self._spaces[path]
+            if state.within is not None and not state.leases.records and path in self._states:
+                self._repairs += state.repairs.pop()
+                del self._states[path]
                 self._watches.remove(path)
-                space.state.close()
-                space.namespace.close()
+                state.close()
 
     def at(self, task: TaskName, do: Callable[[NetworkState], T]) -> T:
         """Do something in the namespace of a task, with its state, and return the result."""
         with self._entered(self._tasks.get(task, "")) as state:
             return do(state)
 
-    def _open(self, path: str) -> _Space:
+    def _open(self, path: str) -> NetworkState:
         namespace = NetworkNamespace(path)
         try:
             with namespace.entered():
@@ -307,8 +285,9 @@ class Namespaces:
         except BaseException:
             namespace.close()
             raise
-        self._spaces[path] = _Space(path, namespace, state)
-        return self._spaces[path]
+        state.within = namespace
+        self._states[path] = state
+        return state
 
 
 @dataclass(frozen=True, kw_only=True)

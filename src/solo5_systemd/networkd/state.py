@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network
+from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.base.names import TaskName
@@ -39,6 +40,9 @@ from solo5_systemd.networkd.repairs import Repairs
 from solo5_systemd.networkd.sleep import Sleepers
 from solo5_systemd.settings.solo5_toml import Settings
 
+if TYPE_CHECKING:
+    from solo5_systemd.network.namespaces import NetworkNamespace
+
 _log = logging.getLogger(__name__)
 
 
@@ -65,6 +69,8 @@ class NetworkState:
         leases: the lease records.
         bridges: the networks in use.
         choice: of addresses and ports.
+        within: its open network namespace, which the caller sets; None: the host's own.
+        is_restored: it matches the files.
         dhcp: the files of the DHCP servers.
         repairs: of what other programs change.
         sleepers: the tasks that may sleep.
@@ -80,6 +86,8 @@ class NetworkState:
         reserved: Callable[[], Iterable[IPv4Network | IPv6Network]] = tuple,
     ) -> None:
         self.links, self.settings, self.namespace, self.reserved = links, settings, namespace, reserved
+        self.within: NetworkNamespace | None = None
+        self.is_restored = True
         self.ports = ports
         self.store, self.tables = LeaseStore(namespace), Tables()
         self.remembered = None if namespace else RememberedAddresses()
@@ -405,6 +413,8 @@ class NetworkState:
         self.links.close()
         self.tables.close()
         self.store.remove_namespace()
+        if self.within is not None:
+            self.within.close()
 
     def _find_or_choose(self, task: TaskName, request: Request) -> tuple[Reservation, Sequence[Network]]:
         """Return the task's existing reservation or a new one, and the networks that it would create."""
