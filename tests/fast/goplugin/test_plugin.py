@@ -9,11 +9,13 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
+from tests.fast.goplugin.greetings import GREETINGS
 from tests.fast.goplugin.host import Host, Plugin, launched
 from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.goplugin.proto import health_pb2, plugin_pb2
 from solo5_systemd.goplugin.proto.status_pb2 import Status
+from solo5_systemd.goplugin.rpc import service_handler
 from solo5_systemd.goplugin.server import Handshake
 
 HEALTH = "/grpc.health.v1.Health"
@@ -288,3 +290,11 @@ def test_a_crash_in_c_is_reported_on_the_log(plugin: Plugin) -> None:
     plugin.process.send_signal(signal.SIGSEGV)
     assert b"Fatal Python error: Segmentation fault" in plugin.stderr.read()
     assert plugin.process.wait(timeout=30) == -signal.SIGSEGV
+
+
+def test_a_method_that_is_missing_is_noticed_before_anything_is_served() -> None:
+    class Mute:
+        async def greet(self) -> None: ...
+
+    with pytest.raises(AttributeError, match="greet_often"):
+        service_handler(GREETINGS, Mute(), lambda _: None)

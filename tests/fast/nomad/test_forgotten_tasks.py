@@ -1,13 +1,120 @@
-"""Which units are forgotten tasks of this agent, and which belong to others."""
+"""Which units are forgotten tasks of this agent; they are stopped with a proof, or after their grace period."""
 
+import logging
 from dataclasses import replace
 
 import pytest
+from tests.fast.nomad.agent import Agent, agent, agent_of_a_task
+from tests.fast.nomad.values import ALLOCATION, task_config
+from tests.support.fakes.backends import Machine
+from tests.support.fakes.background import Background
 from tests.support.fakes.tasks import running
 
-from solo5_systemd.base.names import TaskName
+from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.nomad.forgotten_tasks import Claims, ForgottenTask, forgotten_tasks
-from solo5_systemd.unit.state import UnitState
+from solo5_systemd.nomad.housekeeping import ForgottenTasks
+from solo5_systemd.nomad.plugin_config import ForgottenTasksConfig
+from solo5_systemd.unit.state import ActiveState, UnitState
+
+LOST = TaskName("lost")
+NOW = ForgottenTasksConfig(creation_grace=0.0)
+
+
+def stranger(task: str = "another", alloc: str = "another", kind: UnitKind = UnitKind.SERVICE) -> UnitState:
+    """Of the same agent, which keeps its allocations in /."""
+    fields = {"NOMAD_ALLOC_ID": alloc, "NOMAD_TASK_NAME": task, "NOMAD_ALLOC_DIR": "/lost/alloc"}
+    return replace(running(LOST, kind=kind).state, log_fields=fields)
+
+
+def sweeper(nomad: Agent) -> ForgottenTasks:
+    return ForgottenTasks(nomad.driver.session, nomad.driver.tasks)
+
+
+def lives(machine: Machine) -> bool:
+    return any(state.task == LOST and not state.over for state in machine.units.loaded.values())
+
+
+@pytest.mark.parametrize("kind", UnitKind)
+async def test_one_that_stays_unknown_for_the_grace_period_is_ended_and_logged(
+    machine: Machine, caplog: pytest.LogCaptureFixture, kind: UnitKind
+) -> None:
+    async with agent_of_a_task() as nomad:
+        machine.units.put(stranger(kind=kind))
+        sweep = sweeper(nomad)
+        await sweep.sweep(ForgottenTasksConfig(creation_grace=0.02))
+        assert lives(machine), "it was seen for the first time"
+        await sweep.sweep(ForgottenTasksConfig(creation_grace=3600))
+        assert lives(machine)
+        await sweep.sweep(NOW)
+        assert not lives(machine)
+        assert len(machine.units.loaded) == 1, "the agent's own runs on"
+    [record] = [r for r in caplog.records if "lost" in r.getMessage()]
+    assert record.getMessage() == "forgotten task lost stopped: Nomad's agent has no such task"
+    assert record.levelno == logging.WARNING
+    assert machine.relay.drained == [LOST]
+
+
+async def test_one_that_has_ended_is_left_alone_where_outcomes_are_kept(machine: Machine) -> None:
+    async with agent_of_a_task() as nomad:
+        machine.units.put(replace(stranger(), active=ActiveState.FAILED))
+        sweep = sweeper(nomad)
+        await sweep.sweep(NOW, keep_ended=True)
+        assert len(machine.units.loaded) == 2
+        machine.units.put(stranger())
+        await sweep.sweep(NOW, keep_ended=True)
+        assert not lives(machine), "one that runs is ended all the same"
+
+
+async def test_one_that_is_claimed_again_begins_anew(machine: Machine) -> None:
+    async with agent_of_a_task() as nomad:
+        sweep = sweeper(nomad)
+        machine.units.put(stranger())
+        await sweep.sweep(ForgottenTasksConfig(creation_grace=3600))
+        machine.units.vanish(stranger().unit)
+        await sweep.sweep(ForgottenTasksConfig(creation_grace=3600))
+        machine.units.put(stranger())
+        await sweep.sweep(ForgottenTasksConfig(creation_grace=0.001))
+    assert lives(machine)
+
+
+async def test_a_dry_run_tells_once_and_ends_nothing(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    async with agent_of_a_task() as nomad:
+        machine.units.put(stranger())
+        sweep = sweeper(nomad)
+        for _ in range(3):
+            await sweep.sweep(replace(NOW, dry_run=True))
+    assert lives(machine)
+    assert [r.getMessage() for r in caplog.records if "lost" in r.getMessage()] == [
+        "forgotten task lost would be stopped: Nomad's agent has no such task"
+    ]
+
+
+async def test_without_other_tasks_no_unit_is_read(machine: Machine) -> None:
+    async with agent_of_a_task() as nomad:
+        machine.steps.taken.clear()
+        await sweeper(nomad).sweep(NOW)
+        assert not {"states", "state"} & set(machine.steps.taken)
+
+
+async def test_one_in_whose_place_another_is_being_started_is_ended_at_once(machine: Machine) -> None:
+    """A start may wait for its guest until the job's deadline."""
+    machine.steps.hang_on = "start unit"
+    async with agent() as nomad, Background(nomad.start(task_config())):
+        await machine.steps.hanging.wait()
+        machine.units.put(stranger("web", ALLOCATION))
+        await sweeper(nomad).sweep(ForgottenTasksConfig(creation_grace=3600))
+        assert not lives(machine)
+        (name,) = nomad.driver.tasks.claims().names
+        assert name.startswith("web-3fa85f64-"), "what is being started is claimed"
+        machine.steps.go_on.set()
+
+
+async def test_what_is_being_recovered_or_destroyed_is_claimed(machine: Machine) -> None:
+    async with agent() as nomad:
+        async with nomad.driver.tasks._locks[task_config().id]:
+            assert len(nomad.driver.tasks.claims().names) == 1
+        assert not nomad.driver.tasks.claims().names
+
 
 HOME = "/var/lib/nomad/alloc"
 CLAIMS = Claims(names=(), current={}, directories=(HOME,))

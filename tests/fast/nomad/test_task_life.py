@@ -1,9 +1,11 @@
 """The life of a task as Nomad sees it: start, wait, stop, destroy."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from itertools import count
+from typing import NoReturn
 
 import pytest
 from tests.fast.nomad.agent import agent, agent_of_a_task
@@ -13,12 +15,18 @@ from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed
 
 from solo5_systemd.base.errors import HostError, NoSuchTaskError, TakenError
-from solo5_systemd.base.names import TaskName, task_service
+from solo5_systemd.base.names import TaskName, UnitKind, task_service
 from solo5_systemd.nomad import handle, logs
+from solo5_systemd.nomad import wait as wait_module
+from solo5_systemd.nomad.engine import EngineSession
+from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.logs import DRAIN_TIMEOUT_S
+from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.scope_tenders import ScopeChildren
+from solo5_systemd.nomad.wait import wait_for_end
 from solo5_systemd.nomad.workload import name_of
-from solo5_systemd.unit.state import MainCode
+from solo5_systemd.unit.state import ActiveState, MainCode, UnitState
 
 NAME = name_of(TASK_ID)
 UNIT = task_service(NAME)
@@ -266,3 +274,29 @@ async def test_a_start_that_hangs_delays_no_other_task(machine: Machine, fifos: 
             assert not hanging.done()
             machine.steps.go_on.set()
             await hanging
+
+
+STATE = DriverState(
+    task=TaskName("web"), unit="solo5-task-web.service", invocation="ab" * 16, boot="boot", started=1,
+    kind=UnitKind.SERVICE, logging=Logging.NOMAD,
+)  # fmt: skip
+RUN = UnitState(task=STATE.task, unit=STATE.unit, active=ActiveState.ACTIVE, log_fields={})
+
+
+class CutOff(EngineSession):
+    @property
+    def engine(self) -> NoReturn:
+        raise HostError("the connection to the system bus broke.")
+
+
+@pytest.mark.parametrize("is_closing, warnings", [(False, 1), (True, 0)])
+async def test_an_outage_is_in_the_log_unless_the_plugin_makes_it_by_ending(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_closing: bool, warnings: int
+) -> None:
+    monkeypatch.setattr(wait_module, "WATCH_INTERVAL_S", 60)
+    session = CutOff()
+    session.is_closing = is_closing
+    with caplog.at_level(logging.WARNING):
+        async with Background(wait_for_end(session, ScopeChildren(), STATE, RUN)) as waiting:
+            assert not waiting.done()
+    assert len(caplog.records) == warnings

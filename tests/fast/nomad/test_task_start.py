@@ -1,4 +1,4 @@
-"""A failed start is undone, and its error has whether a retry can help."""
+"""A start hands its FIFOs to the relay; a failed one is undone, and its error has whether a retry can help."""
 
 import os
 import select
@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from tests.fast.nomad.agent import agent
-from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
+from tests.fast.nomad.conftest import Becomes
+from tests.fast.nomad.values import SCOPES, TASK_ID, Fifos, port, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
 from tests.support.fakes.images import stored
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, StartError, TakenError
-from solo5_systemd.base.names import task_service
+from solo5_systemd.base.names import task_scope, task_service
 from solo5_systemd.nomad import start
 from solo5_systemd.nomad.handle import decode
 from solo5_systemd.nomad.service import to_failure
@@ -192,3 +193,45 @@ async def test_ports_that_the_job_does_not_list_need_no_nic(machine: Machine, fi
             await nomad.start(fifos.of(task_config(port("http", 80), ports=["http"])))
         await nomad.start(fifos.of(task_config(port("http", 80))))
     assert machine.networks.held == {}
+
+
+NAME = name_of(TASK_ID)
+
+
+async def test_the_relay_knows_the_unit_before_it_starts(machine: Machine, fifos: Fifos) -> None:
+    async with agent() as nomad:
+        await nomad.start(fifos.of(task_config()))
+    unit, since = machine.relay.held[NAME]
+    assert (unit, since > 1_700_000_000_000_000) == (task_service(NAME), True)
+    assert machine.steps.taken.index("forward") < machine.steps.taken.index("start unit")
+
+
+async def test_a_scopes_console_is_forwarded_by_the_scopes_name(machine: Machine, fifos: Fifos, child: Becomes) -> None:
+    child("")
+    async with agent(allowed_units=SCOPES) as nomad:
+        config = fifos.of(task_config(unit="scope"))
+        await nomad.start(config)
+        units = list(machine.relay.units)
+        await nomad.wait(config.id)  # the child is reaped
+    assert units == [task_scope(NAME)]
+
+
+@pytest.mark.parametrize("config, plugin", [({"logging": "journald"}, {}), ({}, {"defaults": {"logging": "journald"}})])
+async def test_a_console_that_stays_in_the_journal_ends_for_its_reader_at_once(
+    machine: Machine, fifos: Fifos, config: dict[str, Any], plugin: dict[str, object]
+) -> None:
+    readers = [os.open(path, os.O_RDONLY | os.O_NONBLOCK) for path in fifos]
+    async with agent() as nomad:
+        await nomad.configure(**plugin)
+        await nomad.start(fifos.of(task_config(**config)))
+    assert [_over(reader) for reader in readers] == [True, True]
+    assert machine.relay.units == []
+    for reader in readers:
+        os.close(reader)
+
+
+def _over(reader: int) -> bool:
+    """A writer came, and went."""
+    seen = select.poll()
+    seen.register(reader, select.POLLIN)
+    return seen.poll(0) == [(reader, select.POLLHUP)]
