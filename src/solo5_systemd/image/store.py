@@ -97,7 +97,7 @@ class ImageStore:
         self._room = room
         self._pending_lock = threading.Lock()
         self._pending_bytes = 0  # bytes of the images that this process is copying
-        self._large = asyncio.Semaphore(LARGE_AT_ONCE)
+        self._large = ThreadPoolExecutor(LARGE_AT_ONCE, "image")
 
     async def take(
         self,
@@ -123,8 +123,8 @@ class ImageStore:
         request = path, roots, MAX_SIZE if largest is None else min(largest, MAX_SIZE), admit
         try:
             return await asyncio.to_thread(self._take, *request, LARGE)
-        except _LargeImageError:
-            return await self._take_large(*request)
+        except _LargeImageError:  # after a cancellation, its thread runs on and counts until its end
+            return await asyncio.get_running_loop().run_in_executor(self._large, self._take, *request, MAX_SIZE)
 
     async def preview(
         self, path: str, roots: Sequence[str] = (), largest: int | None = None, *, removable: Collection[str] = ()
@@ -182,22 +182,6 @@ class ImageStore:
                 raise
             return held
 
-    async def _take_large(
-        self, path: str, roots: Sequence[str], largest: int, admit: Callable[[int], None]
-    ) -> StoredImage:
-        """Find or store an image in a thread of its own, at most `LARGE_AT_ONCE` at a time."""
-        await self._large.acquire()
-        executor = ThreadPoolExecutor(1, "image")
-        taking = asyncio.get_running_loop().run_in_executor(executor, self._take, path, roots, largest, admit, MAX_SIZE)
-        executor.shutdown(wait=False)
-        taking.add_done_callback(self._finish_large)
-        return await asyncio.shield(taking)  # after a cancellation the thread runs on, and counts until its end
-
-    def _finish_large(self, taking: "asyncio.Future[StoredImage]") -> None:
-        self._large.release()
-        if not taking.cancelled():
-            taking.exception()  # retrieved here, since a cancelled start does not
-
     def _take(
         self, path: str, roots: Sequence[str], largest: int, admit: Callable[[int], None], at_once: int
     ) -> StoredImage:
@@ -216,11 +200,10 @@ class ImageStore:
         with _open_source(path, roots, largest) as source, _store_errors(self._directory):
             status = os.fstat(source.fileno())
             memo = self._read_memo(status) or _read(path, source, status.st_size)
-            stored = self._directory / memo.sha256
-            if not stored.exists():
+            if not (self._directory / memo.sha256).exists():
                 self._check_room(path, _disk_usage(status), removable=removable)
                 self._check_free(path, _disk_usage(status))
-            return StoredImage(path=str(stored), sha256=memo.sha256, size=status.st_size, facts=memo.facts)
+            return self._stored(memo, status.st_size)
 
     def _collect(self, keep: Set[str], *, min_age: float, dry_run: bool) -> tuple[str, ...]:
         if not self._directory.is_dir():
@@ -256,7 +239,7 @@ class ImageStore:
         with suppress(FileNotFoundError):
             if path.lstat().st_size == size:
                 os.utime(path)  # the time of its last use, for `collect`
-                return StoredImage(path=str(path), sha256=memo.sha256, size=size, facts=memo.facts)
+                return self._stored(memo, size)
             path.unlink()  # cut short by a crash of the machine
         return None
 
@@ -282,9 +265,11 @@ class ImageStore:
             if stored is None:
                 self._check_room(path, _disk_usage(status))
                 _link(copy, self._directory / memo.sha256)
-        return stored or StoredImage(
-            path=str(self._directory / memo.sha256), sha256=memo.sha256, size=status.st_size, facts=memo.facts
-        )
+        return stored or self._stored(memo, status.st_size)
+
+    def _stored(self, memo: Memo, size: int) -> StoredImage:
+        path = str(self._directory / memo.sha256)
+        return StoredImage(path=path, sha256=memo.sha256, size=size, facts=memo.facts)
 
     @contextmanager
     def _reserved_room(self, path: str, size: int) -> Iterator[None]:
