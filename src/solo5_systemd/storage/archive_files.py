@@ -20,7 +20,6 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import NamedTuple
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, host_errors
@@ -63,7 +62,7 @@ def scan(request: DiskRequest, archive: ArchiveRequest) -> Sequence[Entry]:
         tar_info(entry)
 
     with host_errors(f"disk {request.disk}: its files cannot be read"):
-        _visit_all(request, archive, add, None)
+        _Visitor(request, archive, add).visit_all(None)
     if archive.format is ArchiveFormat.RAW:
         _check_raw(request, entries)
     return entries
@@ -101,7 +100,7 @@ def write_archive(request: DiskRequest, archive: ArchiveRequest, target: int) ->
             elif content is not None:
                 file.write(content.read(entry.size))
 
-        _visit_all(request, archive, add, target)
+        _Visitor(request, archive, add).visit_all(target)
         if archive.format is ArchiveFormat.RAW:
             _check_raw(request, entries)
         file.write(bytes(size_of(archive, entries, sector_size(request)) - file.tell()))
@@ -109,126 +108,105 @@ def write_archive(request: DiskRequest, archive: ArchiveRequest, target: int) ->
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _visit_all(request: DiskRequest, archive: ArchiveRequest, visit: Visit, target: int | None) -> None:
-    """Visit all entries, in the order of their names.
+class _Visitor:
+    """Visits the entries of an archive in the order of their names, within its limits."""
 
-    A credential is decrypted to a file beside the target, in memory, too.
-    """
-    limited = _limited(request, visit)
-    if name := archive.credential:
-        path, is_encrypted = _credential(name)
-        source = _decrypted(name, path, target) if is_encrypted and target is not None else _opened(str(path))
-        _visit_file(request, name, source, limited)
-    for each in sorted(archive.members, key=lambda member: member.name.split("/")):
-        found, changers = _open_member(request, each)
-        name = each.name or ("" if stat.S_ISDIR(os.fstat(found).st_mode) else PurePath(each.path).name)
-        _walk(_Tree(request, _excluded(archive, each), limited), name, found, DEPTH_MAX, changers)
+    def __init__(self, request: DiskRequest, archive: ArchiveRequest, act: Visit) -> None:
+        self._request = request
+        self._archive = archive
+        self._act = act
+        self._count = self._total = 0
 
+    def visit_all(self, target: int | None) -> None:
+        """Visit the credential, or all members.
 
-class _Tree(NamedTuple):
-    """A member that is walked; `excluded`: names in the archive that are left out of directories."""
+        Args:
+            target: a credential is decrypted to a file beside this one, in memory, too; None: it is not decrypted.
+        """
+        if name := self._archive.credential:
+            file, is_encrypted = _credential(name)
+            source = _decrypted(name, file, target) if is_encrypted and target is not None else _opened(str(file))
+            self._visit_file(name, source)
+        for each in sorted(self._archive.members, key=lambda member: member.name.split("/")):
+            found, changers = _open_member(self._request, each)
+            name = each.name or ("" if stat.S_ISDIR(os.fstat(found).st_mode) else PurePath(each.path).name)
+            path = PurePath(each.path)
+            below = (PurePath(excluded) for excluded in self._archive.excluded)
+            left_out = {_below(each.name, str(it.relative_to(path))) for it in below if it.is_relative_to(path)}
+            self._walk(name, found, DEPTH_MAX, changers, left_out)
 
-    request: DiskRequest
-    excluded: Container[str]
-    visit: Visit
+    def _visit(self, entry: Entry, source: int) -> None:
+        self._count, self._total = self._count + 1, self._total + entry.size
+        check_entry(self._request, self._count, self._total)
+        self._act(entry, source)
 
+    def _walk(
+        self, name: str, found: int, depth: int, changers: frozenset[int] | None, left_out: Container[str]
+    ) -> None:
+        """Visit what is at a descriptor (O_PATH), which is closed.
 
-def _excluded(archive: ArchiveRequest, member: Member) -> Container[str]:
-    """Return the names that the excluded paths below a member would have."""
-    path = PurePath(member.path)
-    below = (PurePath(each) for each in archive.excluded)
-    return {_below(member.name, str(each.relative_to(path))) for each in below if each.is_relative_to(path)}
+        Args:
+            name: in the archive; empty: the directory whose content is at the top of it.
+            changers: users other than root that can change what is there; None: the files are those of its roots.
+            left_out: names in the archive that are left out of directories.
+        """
+        what = f"disk {self._request.disk}: {_shown(name)}"
+        with closing(found):
+            status = os.fstat(found)
+            mode = status.st_mode
+            if stat.S_ISREG(mode):
+                if changers and changers != {status.st_uid} and not mode & stat.S_IROTH:
+                    raise InvalidRequestError(
+                        f"{what} is a file of user {status.st_uid} that not every user may read, in a directory that "
+                        "another user can change: expected a file of that user.",
+                        "Move it to a directory that only root can change.",
+                    )
+                self._visit_file(name, _opened(f"/proc/self/fd/{found}"))
+                return
+            if not stat.S_ISDIR(mode):
+                raise InvalidRequestError(f"{what} is {_kind(mode)}: expected files and directories only.")
+            if not depth:
+                raise InvalidRequestError(f"{what} has more than {DEPTH_MAX} levels of directories: expected fewer.")
+            with closing(os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as listed:
+                if name:
+                    self._visit(Entry(name=name, is_directory=True), listed)
+                with os.scandir(listed) as entries:  # of which there may be any number
+                    names = [entry.name for entry in islice(entries, ENTRIES_MAX + 1)]
+                check_entry(self._request, len(names), 0)
+                below = None if changers is None else changers | changers_in(status)
+                for each in sorted(names):
+                    if (inside := _below(name, each)) not in left_out:
+                        self._walk(inside, os.open(each, _PLACE, dir_fd=listed), depth - 1, below, left_out)
+
+    def _visit_file(self, name: str, source: int) -> None:
+        """Visit an open file, which is closed; it must not change meanwhile."""
+        what = f"disk {self._request.disk}: {_shown(name)}"
+        with closing(source):
+            before = os.fstat(source)
+            if before.st_nlink > 1:
+                raise InvalidRequestError(
+                    f"{what} has {before.st_nlink} names: expected one, since a hard link may be the file of another "
+                    "user."
+                )
+            if self._request.holder and read_title(source, before) not in ("", self._request.holder):
+                raise InvalidRequestError(
+                    f"{what} is a disk of another job or volume, which was moved: expected a file of this one."
+                )
+            is_short = False
+            try:
+                self._visit(Entry(name=name, size=before.st_size), source)
+            except OSError as error:
+                if error.errno is not None:
+                    raise
+                is_short = True  # tarfile has reached the end before the size
+            if is_short or _state(before) != _state(os.fstat(source)):
+                raise HostError(
+                    f"{what} has changed while it was read: expected a file at rest.", "Start the task again."
+                )
 
 
 def _below(directory: str, name: str) -> str:
     return f"{directory}/{name}" if directory else name
-
-
-def _limited(request: DiskRequest, visit: Visit) -> Visit:
-    """Return a visit that checks the limits of an archive first."""
-    count = total = 0
-
-    def limited(entry: Entry, source: int) -> None:
-        nonlocal count, total
-        count, total = count + 1, total + entry.size
-        check_entry(request, count, total)
-        visit(entry, source)
-
-    return limited
-
-
-def _walk(tree: _Tree, name: str, found: int, depth: int, changers: frozenset[int] | None) -> None:
-    """Visit what is at a descriptor (O_PATH), which is closed.
-
-    Args:
-        name: in the archive; empty: the directory whose content is at the top of it.
-        changers: users other than root that can change what is there; None: the files are those of its roots.
-    """
-    request, visit = tree.request, tree.visit
-    with closing(found):
-        status = os.fstat(found)
-        mode = status.st_mode
-        if stat.S_ISREG(mode):
-            if changers and changers != {status.st_uid} and not mode & stat.S_IROTH:
-                raise InvalidRequestError(
-                    f"disk {request.disk}: {_shown(name)} is a file of user {status.st_uid} that not every user may "
-                    "read, in a directory that another user can change: expected a file of that user.",
-                    "Move it to a directory that only root can change.",
-                )
-            _visit_file(request, name, _opened(f"/proc/self/fd/{found}"), visit)
-            return
-        if not stat.S_ISDIR(mode):
-            raise InvalidRequestError(
-                f"disk {request.disk}: {_shown(name)} is {_kind(mode)}: expected files and directories only."
-            )
-        if not depth:
-            raise InvalidRequestError(
-                f"disk {request.disk}: {_shown(name)} has more than {DEPTH_MAX} levels of directories: expected fewer."
-            )
-        listed = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        with closing(listed):
-            if name:
-                visit(Entry(name=name, is_directory=True), listed)
-            below = None if changers is None else changers | changers_in(status)
-            for each in _names(request, listed):
-                if (inside := _below(name, each)) not in tree.excluded:
-                    _walk(tree, inside, os.open(each, _PLACE, dir_fd=listed), depth - 1, below)
-
-
-def _names(request: DiskRequest, directory: int) -> Sequence[str]:
-    """Return the sorted names in a directory, which may have any number of them."""
-    with os.scandir(directory) as found:
-        names = [entry.name for entry in islice(found, ENTRIES_MAX + 1)]
-    check_entry(request, len(names), 0)
-    return sorted(names)
-
-
-def _visit_file(request: DiskRequest, name: str, source: int, visit: Visit) -> None:
-    """Visit an open file, which is closed; it must not change meanwhile."""
-    with closing(source):
-        before = os.fstat(source)
-        if before.st_nlink > 1:
-            raise InvalidRequestError(
-                f"disk {request.disk}: {_shown(name)} has {before.st_nlink} names: expected one, since a hard link may "
-                "be the file of another user."
-            )
-        if request.holder and read_title(source, before) not in ("", request.holder):
-            raise InvalidRequestError(
-                f"disk {request.disk}: {_shown(name)} is a disk of another job or volume, which was moved: expected a "
-                "file of this one."
-            )
-        is_short = False
-        try:
-            visit(Entry(name=name, size=before.st_size), source)
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            is_short = True  # tarfile has reached the end before the size
-        if is_short or _state(before) != _state(os.fstat(source)):
-            raise HostError(
-                f"disk {request.disk}: {_shown(name)} has changed while it was read: expected a file at rest.",
-                "Start the task again.",
-            )
 
 
 def _open_member(request: DiskRequest, member: Member) -> tuple[int, frozenset[int] | None]:
