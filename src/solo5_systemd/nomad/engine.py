@@ -19,19 +19,16 @@ class EngineSession:
     schema.
 
     Attributes:
+        config: the plugin configuration; the defaults until Nomad has sent it.
         is_closing: the plugin shuts down, so failing calls are expected.
     """
 
     def __init__(self) -> None:
+        self.config = PluginConfig()
         self.is_closing = False
-        self._config = PluginConfig()
         self._connection: Connection | None = None
         self._engine: Runtime | None = None
         self._host_settings: CachedSettings | None = None
-
-    def configure(self, config: PluginConfig) -> None:
-        """Set the plugin configuration that `settings` applies."""
-        self._config = config
 
     def settings(self) -> Settings:
         """Return the settings of /etc/solo5, overridden by the plugin configuration.
@@ -46,9 +43,9 @@ class EngineSession:
         settings = self._host_settings()
         return replace(
             settings,
-            tender_paths=self._config.tender_paths or settings.tender_paths,
-            image_store_mb=self._config.image_store_mb or settings.image_store_mb,
-            log_namespace=self._config.log_namespace or settings.log_namespace,
+            tender_paths=self.config.tender_paths or settings.tender_paths,
+            image_store_mb=self.config.image_store_mb or settings.image_store_mb,
+            log_namespace=self.config.log_namespace or settings.log_namespace,
         )
 
     @property

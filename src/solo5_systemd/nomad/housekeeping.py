@@ -16,7 +16,7 @@ from solo5_systemd.engine.task import Phase
 from solo5_systemd.nomad import event_messages
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.forgotten_tasks import ForgottenTask, forgotten_tasks
-from solo5_systemd.nomad.plugin_config import ForgottenTasksConfig, PluginConfig
+from solo5_systemd.nomad.plugin_config import ForgottenTasksConfig
 from solo5_systemd.nomad.tasks import TaskRegistry
 from solo5_systemd.nomad.workload import SHARED_SLICE
 from solo5_systemd.settings.files import RUN, write_networks
@@ -38,7 +38,6 @@ class Housekeeping:
     """The driver's background loops, and its subscriptions to the signals of both services. Each starts once.
 
     Args:
-        config: returns the plugin configuration, which each iteration reads again.
         serving: returns whether an agent is connected.
     """
 
@@ -46,13 +45,11 @@ class Housekeeping:
         self,
         session: EngineSession,
         tasks: TaskRegistry,
-        config: Callable[[], PluginConfig],
         serving: Callable[[], bool],
         background: asyncio.TaskGroup,
     ) -> None:
         self._session = session
         self._tasks = tasks
-        self._config = config
         self._serving = serving
         self._background = background
         self._begun: set[str] = set()
@@ -62,7 +59,7 @@ class Housekeeping:
     def start(self) -> None:
         """Write the configured networks, and start the loops."""
         try:
-            write_networks(NETWORKS, self._config().network)
+            write_networks(NETWORKS, self._session.config.network)
         except Solo5Error as error:
             _log.error("networks of plugin.solo5.config not written to %s: %s", NETWORKS, error)
         self._repeat("update of the shared CPU set", CPUSET_INTERVAL_S, self.shared_cores.apply)
@@ -130,7 +127,7 @@ class Housekeeping:
 
     async def _collect_garbage(self) -> None:
         while True:
-            gc = self._config().gc
+            gc = self._session.config.gc
             await asyncio.sleep(gc.interval)
             if gc.enabled:
                 await _logged("gc of images", self._collect_images(gc.image_age))
@@ -142,7 +139,7 @@ class Housekeeping:
 
     async def _stop_forgotten(self) -> None:
         while True:
-            gc = self._config().gc
+            gc = self._session.config.gc
             await asyncio.sleep(gc.dangling_tasks.period)
             if not self._serving():
                 # Without its agent a plugin has no record of the tasks that another plugin has started since.

@@ -39,7 +39,7 @@ from solo5_systemd.nomad.fingerprint import (
 )
 from solo5_systemd.nomad.handle import encode
 from solo5_systemd.nomad.housekeeping import Housekeeping
-from solo5_systemd.nomad.plugin_config import PLUGIN, REMOVE_NOTHING, PluginConfig, plugin_config
+from solo5_systemd.nomad.plugin_config import PLUGIN, REMOVE_NOTHING, plugin_config
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.recoverable_error_pb2 import RecoverableError
@@ -61,14 +61,9 @@ _log = logging.getLogger(__name__)
 
 
 class DriverPlugin:
-    """The services hashicorp.nomad.plugins.base.proto.BasePlugin and hashicorp.nomad.plugins.drivers.proto.Driver.
-
-    Attributes:
-        config: the plugin configuration; the defaults until Nomad has sent it.
-    """
+    """The services hashicorp.nomad.plugins.base.proto.BasePlugin and hashicorp.nomad.plugins.drivers.proto.Driver."""
 
     def __init__(self, version: str, background: asyncio.TaskGroup) -> None:
-        self.config = PluginConfig()
         self.session = EngineSession()
         self.events = EventStream()
         self.tasks = TaskRegistry(self.session, self.events, background)
@@ -79,9 +74,7 @@ class DriverPlugin:
         self._refresh = asyncio.Event()
         self._listeners = 0
         self._stats = StatsStreams(self.session)
-        self._housekeeping = Housekeeping(
-            self.session, self.tasks, lambda: self.config, lambda: self._listeners > 0, background
-        )
+        self._housekeeping = Housekeeping(self.session, self.tasks, lambda: self._listeners > 0, background)
 
     # --- the plugin ------------------------------------------------------------------------------------------------
 
@@ -113,10 +106,9 @@ class DriverPlugin:
 
     def _decode_config(self) -> None:
         try:
-            self.config, self._config_error = plugin_config(self._packed_config), ""
+            self.session.config, self._config_error = plugin_config(self._packed_config), ""
         except (SettingsError, DependencyError) as error:
-            self.config, self._config_error = REMOVE_NOTHING, str(error)
-        self.session.configure(self.config)
+            self.session.config, self._config_error = REMOVE_NOTHING, str(error)
 
     async def init(self, _: wire.InitRequest) -> wire.InitResponse:
         """Do nothing."""
@@ -132,7 +124,7 @@ class DriverPlugin:
 
     async def capabilities(self, _: wire.CapabilitiesRequest) -> wire.CapabilitiesResponse:
         """Return the driver's capabilities."""
-        return wire.CapabilitiesResponse(capabilities=capabilities(self.config))
+        return wire.CapabilitiesResponse(capabilities=capabilities(self.session.config))
 
     async def fingerprint(self, _: wire.FingerprintRequest) -> AsyncGenerator[wire.FingerprintResponse, None]:
         """Stream fingerprints, and start the background work.
@@ -154,7 +146,7 @@ class DriverPlugin:
             self._decode_config()  # msgpack, which was missing, may be installed now
         if self._config_error:
             return disabled(self._config_error)
-        if not self.config.enabled:
+        if not self.session.config.enabled:
             return disabled("disabled: plugin.solo5.config.enabled is false")
         try:
             return await self._probe_host()
@@ -174,7 +166,7 @@ class DriverPlugin:
         if not host.namespace_problem:
             host = replace(host, console_problem=await storage_problem(host.log_namespace))
         self._housekeeping.reclaim_disks()
-        return fingerprint_of(host, settings, self.config, self._version)
+        return fingerprint_of(host, settings, self.session.config, self._version)
 
     # --- the life of a task ----------------------------------------------------------------------------------------
 
@@ -184,7 +176,7 @@ class DriverPlugin:
             raise SettingsError(self._config_error)
         self._housekeeping.subscribe()
         await self._housekeeping.shared_cores.confine(request.task.resources.linux_resources.cpuset_cgroup)
-        entry = await self.tasks.start(request.task, self.config)
+        entry = await self.tasks.start(request.task)
         response = wire.StartTaskResponse(handle=_handle(request.task, entry))
         if entry.network is not None:
             response.network_override.CopyFrom(entry.network)
@@ -212,8 +204,7 @@ class DriverPlugin:
 
     async def destroy_task(self, request: wire.DestroyTaskRequest) -> wire.DestroyTaskResponse:
         """Remove a task."""
-        keep = not self.config.gc.tasks
-        await self.tasks.destroy(request.task_id, force=request.force, keep=keep)
+        await self.tasks.destroy(request.task_id, force=request.force)
         return wire.DestroyTaskResponse()
 
     async def signal_task(self, request: wire.SignalTaskRequest) -> wire.SignalTaskResponse:
@@ -238,7 +229,7 @@ class DriverPlugin:
         """
         entry = self.tasks.entry(request.task_id)
         requested = request.collection_interval.ToNanoseconds() / 1e9
-        interval = max(requested, self.config.stats_interval)
+        interval = max(requested, self.session.config.stats_interval)
         return self._stats.samples(entry, interval, self._mhz_per_core)
 
     def task_events(self, _: wire.TaskEventsRequest) -> AsyncIterator[wire.DriverTaskEvent]:

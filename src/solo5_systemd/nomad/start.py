@@ -108,14 +108,14 @@ class TaskStarter:
     events: EventStream
     background: asyncio.TaskGroup
 
-    async def start(self, config: wire.TaskConfig, plugin: PluginConfig) -> StartedTask:
+    async def start(self, config: wire.TaskConfig) -> StartedTask:
         """Start a task, and wait until it is ready.
 
         Raises:
             Solo5Error: it did not start, or was not ready in time. The start is undone.
         """
         try:
-            request = _job_request(config, plugin, self.session.settings())
+            request = _job_request(config, self.session.config, self.session.settings())
             if request.options.ready is not None:
                 await readiness.check_rule(request.options.ready, config, request.options)
         except Solo5Error:

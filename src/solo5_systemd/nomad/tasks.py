@@ -30,7 +30,6 @@ from solo5_systemd.nomad.handle import DriverState, verify
 from solo5_systemd.nomad.handle import decode as decode_state
 from solo5_systemd.nomad.logs import LogReattacher
 from solo5_systemd.nomad.option_values import Logging
-from solo5_systemd.nomad.plugin_config import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.readiness import ReadinessWatch
 from solo5_systemd.nomad.scope_tenders import ScopeChildren
@@ -95,7 +94,7 @@ class TaskRegistry:
 
     # --- start and recover ---------------------------------------------------------------------------------------
 
-    async def start(self, config: wire.TaskConfig, plugin: PluginConfig) -> TaskEntry:
+    async def start(self, config: wire.TaskConfig) -> TaskEntry:
         """Start a task. Idempotent: an ID that is already started returns its entry.
 
         Raises:
@@ -106,7 +105,7 @@ class TaskRegistry:
                 return self._entries[config.id]
             self._starting[config.id] = config
             try:
-                started = await self._starter.start(config, plugin)
+                started = await self._starter.start(config)
             except TakenError as error:
                 # Nomad retries this error, and a port of a sibling would never become free.
                 raise await sibling_conflict(self._session, config, self._siblings(config)) or error from None
@@ -229,11 +228,8 @@ class TaskRegistry:
                 timeout_s=0 if number == Signals.SIGKILL else timeout_s,
             )
 
-    async def destroy(self, task_id: str, *, force: bool, keep: bool = False) -> None:
-        """Remove a task, with or without an entry. Idempotent.
-
-        Args:
-            keep: retain the outcome of a service.
+    async def destroy(self, task_id: str, *, force: bool) -> None:
+        """Remove a task, with or without an entry; `gc { tasks = false }` retains the outcome of a service. Idempotent.
 
         Raises:
             TakenError: it runs, and `force` is not set.
@@ -241,7 +237,7 @@ class TaskRegistry:
         async with self._locks[task_id]:
             entry = self._entries.get(task_id)
             name = name_of(task_id)
-            over = self._is_over(task_id)
+            over, keep = self._is_over(task_id), not self._session.config.gc.tasks
             if not over and not force and await self._runs(task_id):
                 raise TakenError(f"task {task_id} is running: expected one that has ended.", "Stop it first.")
             await self._remove(name, over=over, keep=keep, unit=entry.state.unit if entry else "")

@@ -139,10 +139,10 @@ async def test_a_driver_that_is_off_or_wrongly_configured_is_undetected_and_says
 async def test_nothing_is_removed_while_the_configuration_cannot_be_read() -> None:
     async with agent() as nomad:
         await nomad.configure(gc=[{"tasks": False, "interval": "soon"}])
-        gc = nomad.driver.config.gc
+        gc = nomad.driver.session.config.gc
         assert (gc.enabled, gc.tasks, gc.dangling_tasks.enabled) == (False, False, False)
         await nomad.configure()
-        gc = nomad.driver.config.gc
+        gc = nomad.driver.session.config.gc
         assert (gc.enabled, gc.tasks, gc.dangling_tasks.enabled) == (True, True, True)
 
 

@@ -117,7 +117,7 @@ async def test_a_collection_that_fails_is_tried_again(
 ) -> None:
     machine.steps.errors["collect images"] = error
     async with agent() as nomad:
-        nomad.driver.config = PluginConfig(gc=GcConfig(interval=0))
+        nomad.driver.session.config = PluginConfig(gc=GcConfig(interval=0))
         await begun(nomad)
         await yields(200)
         assert machine.steps.taken.count("collect images") > 1
@@ -131,7 +131,7 @@ async def test_disks_of_users_that_no_task_has_are_taken_back_when_the_driver_be
     """Whether it collects or not, and long before the first collection."""
     machine.users.kept = ("disk '/srv/a.img' cannot be reclaimed from user 61200: Input/output error.",)
     async with agent() as nomad:
-        nomad.driver.config = PluginConfig(gc=GcConfig(enabled=enabled, interval=3600))
+        nomad.driver.session.config = PluginConfig(gc=GcConfig(enabled=enabled, interval=3600))
         await begun(nomad)
         await yields(100)
     assert machine.steps.taken.count("reclaim disks") == 1
@@ -176,7 +176,7 @@ async def test_a_plugin_that_lost_its_agent_ends_nothing(machine: Machine) -> No
     """Another plugin may have replaced it, whose tasks are unknown to this one."""
     async with agent_of_a_task() as nomad:
         forgotten = ForgottenTasksConfig(period=0, creation_grace=0)
-        nomad.driver.config = PluginConfig(gc=GcConfig(dangling_tasks=forgotten))
+        nomad.driver.session.config = PluginConfig(gc=GcConfig(dangling_tasks=forgotten))
         await begun(nomad)
         await yields(50)
         own = next(iter(machine.units.loaded.values()))

@@ -33,7 +33,7 @@ async def run(nomad: Agent, machine: Machine, number: int, task: str = "web") ->
 async def test_only_the_last_run_of_each_task_is_kept(machine: Machine) -> None:
     """A job that restarts without end leaves one unit."""
     async with agent() as nomad:
-        nomad.driver.config = KEEPING
+        nomad.driver.session.config = KEEPING
         other = await run(nomad, machine, 1, "other")
         runs = [await run(nomad, machine, number) for number in range(1, 5)]
         assert machine.units.loaded.keys() == {other, runs[-1]}
@@ -48,7 +48,7 @@ async def test_task_is_destroyed_though_its_earlier_runs_cannot_be_listed(
         raise HostError("the bus does not answer.")
 
     async with agent() as nomad:
-        nomad.driver.config = KEEPING
+        nomad.driver.session.config = KEEPING
         monkeypatch.setattr(tasks, "_remove_earlier", refused)
         unit = await run(nomad, machine, 1)
         assert machine.units.loaded.keys() == {unit}
@@ -66,7 +66,7 @@ async def test_kept_task_goes_with_its_allocation(
     machine: Machine, gone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with agent() as nomad:
-        nomad.driver.config = KEEPING
+        nomad.driver.session.config = KEEPING
         unit = await run(nomad, machine, 1)
         running = task_config()
         running.id = f"{ALLOCATION}/web/ffffffff"

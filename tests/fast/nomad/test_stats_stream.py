@@ -38,7 +38,7 @@ async def collected(nomad: Agent) -> list[wire.TaskStatsResponse]:
 
 async def test_samples_come_at_once_and_end_with_the_task(machine: Machine) -> None:
     async with agent() as nomad:
-        nomad.driver.config = QUICK
+        nomad.driver.session.config = QUICK
         await nomad.start(task_config())
         async with Background(collected(nomad)) as collecting:
             await passed(0.05)
@@ -62,7 +62,7 @@ async def test_an_idle_guest_costs_no_message(machine: Machine, monkeypatch: pyt
     for part in ("memory_part", "cpu_part"):
         monkeypatch.setattr(stats_messages, part, partial(counted, part))
     async with agent() as nomad:
-        nomad.driver.config = QUICK
+        nomad.driver.session.config = QUICK
         await nomad.start(task_config())
         async with Background(collected(nomad)):
             await passed(0.05)
@@ -72,7 +72,7 @@ async def test_an_idle_guest_costs_no_message(machine: Machine, monkeypatch: pyt
 async def test_a_cgroup_that_is_gone_has_no_sample(machine: Machine) -> None:
     machine.usages.removed.add(f"/solo5.slice/{UNIT}")
     async with agent() as nomad:
-        nomad.driver.config = QUICK
+        nomad.driver.session.config = QUICK
         await nomad.start(task_config())
         async with Background(collected(nomad)) as collecting:
             await passed(0.05)
