@@ -302,24 +302,19 @@ def test_a_tender_that_is_missing_is_named_where_an_operator_looks(declare: Decl
 
 
 def test_a_refused_file_is_a_unit_that_shows_why(declare: Declarations) -> None:
-    unit = declare("bad", "Memry=64M")
-    sentence = f"{ETC}/bad.unikernel:3: Memry="
+    unit = declare("bad", r"Memory=\bit\c\101")
+    sentence, value = f"{ETC}/bad.unikernel:3: Memory=", r"'\\bit\\c\\101'"
     assert sh("systemctl", "start", unit).returncode == 1
     assert sentence in status(unit)
     assert sentence in sh("systemd-analyze", "verify", unit).stderr
-    assert sentence in ok("solo5ctl", "doctor")
+    doctor = ok("solo5ctl", "doctor")
+    assert sentence in doctor
+    assert value in doctor
+    assert value in ok("journalctl", "--quiet", "--output=cat", "--identifier=sh", f"--unit={unit}")
+    assert value in ok("systemctl", "show", "--property=Description", unit)
     declare("bad", "Memory=64M", image="hello.spt")
     started(unit)
     assert re.search("^declarations +ok +1$", ok("solo5ctl", "doctor"), re.MULTILINE)
-
-
-def test_a_refusal_has_backslashes_as_the_file_has_them(declare: Declarations) -> None:
-    unit = declare("bad", r"Memory=\bit\c\101")
-    value = r"'\\bit\\c\\101'"
-    assert value in ok("solo5ctl", "doctor")
-    assert sh("systemctl", "start", unit).returncode == 1
-    assert value in ok("journalctl", "--quiet", "--output=cat", "--identifier=sh", f"--unit={unit}")
-    assert value in ok("systemctl", "show", "--property=Description", unit)
 
 
 def test_settings_that_cannot_be_read_are_shown_by_each_unit_and_stop_nothing(

@@ -37,12 +37,7 @@ def declarations(directory: Path = ETC) -> tuple[str, ...]:
     Raises:
         SettingsError: the directory cannot be read.
     """
-    try:
-        found = sorted(path for path in directory.iterdir() if path.name.endswith(SUFFIX))
-    except FileNotFoundError:
-        return ()
-    except OSError as error:
-        raise SettingsError(f"{directory} cannot be read: {error.strerror}.") from error
+    found = (path for path in _listed(directory) if path.name.endswith(SUFFIX))
     return tuple(path.name.removesuffix(SUFFIX) for path in found if not is_mask(path))
 
 
@@ -52,11 +47,17 @@ def own_instances(template: str, directory: Path = ETC) -> frozenset[str]:
     Raises:
         SettingsError: the directory cannot be read.
     """
+    found = [path.name.removesuffix(".d") for path in _listed(directory) if path.name.startswith(template)]
+    return frozenset(name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX)) - {template}
+
+
+def _listed(directory: Path) -> Sequence[Path]:
     try:
-        found = [path.name.removesuffix(".d") for path in directory.glob(f"{template}*")]
+        return sorted(directory.iterdir())
+    except FileNotFoundError:
+        return ()
     except OSError as error:
         raise SettingsError(f"{directory} cannot be read: {error.strerror}.") from error
-    return frozenset(name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX)) - {template}
 
 
 def check_name(name: str) -> None:

@@ -46,12 +46,10 @@ class PropertyType:
 _SIZE = re.compile(r"([0-9]{1,20})([KMGT]?)(?:i?B)?", re.ASCII)
 
 
-def parse_size(text: str) -> int:
-    """Return a size in bytes, with the suffixes K, M, G and T to the base of 1024 (systemd.syntax(7)).
-
-    Raises:
-        ValueError: malformed; its text is what was expected.
-    """
+def _parse_limit(text: str) -> int:
+    """Return a size in bytes, with the suffixes K, M, G and T to the base of 1024 (systemd.syntax(7))."""
+    if text == "infinity":
+        return INFINITY
     match = _SIZE.fullmatch(text.strip())
     if not match:
         raise ValueError("a size in bytes, or with a suffix such as 64M or 1G")
@@ -62,10 +60,6 @@ def _fitting(number: int) -> int:
     if number >= INFINITY:
         raise ValueError("less than 2^64 - 1, systemd's value for no limit")
     return number
-
-
-def _parse_limit(text: str) -> int:
-    return INFINITY if text == "infinity" else parse_size(text)
 
 
 def _format_limit(value: int) -> str:
@@ -173,21 +167,15 @@ ONLY_YES = replace(BOOLEAN, parse=_parse_only_yes)
 # --- processors, signals, slices -------------------------------------------------------------------------------------
 
 
-def parse_cpus(text: str) -> bytes:
-    """Return a list of processors such as `0-3,6` as the bit mask of AllowedCPUs= on D-Bus.
-
-    Raises:
-        ValueError: malformed; its text is what was expected.
-    """
+def _parse_cpus(text: str) -> bytes:
+    """Return a list of processors such as `0-3,6` as the bit mask of AllowedCPUs= on D-Bus."""
     mask = 0
-    for part in text.replace(",", " ").split():
+    for part in text.replace(",", " ").split() or [""]:
         match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part, re.ASCII)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
             raise ValueError("a list of processors such as 0-3,6")
         mask |= (1 << last + 1) - (1 << first)
-    if not mask:
-        raise ValueError("a list of processors such as 0-3,6")
     return mask.to_bytes((mask.bit_length() + 7) // 8, "little")
 
 
@@ -196,7 +184,7 @@ def _format_cpus(value: bytes) -> str:
     return " ".join(str(cpu) for cpu in range(mask.bit_length()) if mask >> cpu & 1)
 
 
-CPUS = PropertyType(signature="ay", format=_format_cpus, parse=parse_cpus)
+CPUS = PropertyType(signature="ay", format=_format_cpus, parse=_parse_cpus)
 """A bit mask; as text, the indices of its set bits."""
 
 
@@ -349,7 +337,7 @@ _RATE = re.compile(r"([0-9]{1,20})([KMGT]?)", re.ASCII)
 
 
 def _parse_rate(text: str) -> int:
-    """Return bytes or operations per second; suffixes are powers of 1000, unlike those of `parse_size`."""
+    """Return bytes or operations per second; suffixes are powers of 1000, unlike those of a size."""
     match = _RATE.fullmatch(text)
     if not match or not int(match[1]):
         raise ValueError("a rate above zero, per second, such as 500 or 10M (powers of 1000)")

@@ -43,11 +43,7 @@ class Publish:
     def to(self, nic: DeviceName) -> PortRequest:
         """Return the request for a NIC."""
         return PortRequest(
-            nic=nic,
-            host_ip=self.host_ip,
-            host_port=self.host_port,
-            port=self.port,
-            protocol=self.protocol,
+            nic=nic, host_ip=self.host_ip, host_port=self.host_port, port=self.port, protocol=self.protocol
         )
 
 

@@ -16,7 +16,7 @@ from solo5_systemd.task.properties import (
     parse_property,
     release_of,
 )
-from solo5_systemd.task.property_types import APPARMOR_PROFILE, INFINITY, PropertyType, parse_cpus, parse_size
+from solo5_systemd.task.property_types import APPARMOR_PROFILE, CPUS, INFINITY, SIZE, PropertyType
 
 KNOWN = [
     (Property("Description", "s", "Solo5 unikernel web"), "Description=Solo5 unikernel web"),
@@ -224,13 +224,15 @@ def test_every_property_that_can_be_set_is_tried_above_or_is_one_of_a_family_tha
 
 @given(st.sets(st.integers(0, 9999), min_size=1))
 def test_a_processor_list_is_the_mask_of_its_members(cpus: set[int]) -> None:
-    mask = int.from_bytes(parse_cpus(",".join(map(str, cpus))), "little")
-    assert {bit for bit, digit in enumerate(reversed(f"{mask:b}")) if digit == "1"} == cpus
+    mask = CPUS.parse(",".join(map(str, cpus)))
+    assert isinstance(mask, bytes)
+    bits = f"{int.from_bytes(mask, 'little'):b}"
+    assert {bit for bit, digit in enumerate(reversed(bits)) if digit == "1"} == cpus
 
 
 @given(st.integers(0, (1 << 64) - 2))
 def test_a_size_in_bytes_is_itself(size: int) -> None:
-    assert parse_size(str(size)) == size
+    assert SIZE.parse(str(size)) == size
 
 
 def test_a_units_value_is_found_by_name() -> None:
