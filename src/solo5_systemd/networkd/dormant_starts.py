@@ -8,7 +8,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from solo5_systemd.base.concurrency import begin, gather
@@ -52,45 +51,33 @@ ForPackets: TypeAlias = Callable[[Neighbours, str, Lease], object]
 _log = logging.getLogger(__name__)
 
 
-@dataclass
-class _Starts:
-    """The starts of a task.
-
-    Attributes:
-        times: of the last ones, in seconds of the event loop's clock.
-        refused: another one was refused since, with a line in the log.
-    """
-
-    times: deque[float] = field(default_factory=lambda: deque(maxlen=STARTS_MAX))
-    refused: bool = False
-
-
 class StartLimit:
     """The starts of tasks for packets, of which each may have `STARTS_MAX` in `STARTS_INTERVAL_S`."""
 
     def __init__(self) -> None:
-        self._tasks: dict[TaskName, _Starts] = {}
+        self._times: dict[TaskName, deque[float]] = {}  # of the last ones, by the event loop's clock
+        self._refused: set[TaskName] = set()
 
     def admits(self, task: TaskName) -> bool:
         """Return whether a task may be started; the first refusal after a start is logged, and not one each second."""
-        starts = self._tasks.get(task)
-        if starts is None or len(starts.times) < STARTS_MAX or starts.times[0] <= _now() - STARTS_INTERVAL_S:
+        times = self._times.get(task)
+        if times is None or len(times) < STARTS_MAX or times[0] <= _now() - STARTS_INTERVAL_S:
             return True
-        if not starts.refused:
+        if task not in self._refused:
             text = f"it has ended by itself, or not started, {STARTS_MAX} times in {STARTS_INTERVAL_S:.0f} s"
             log_about(service_of(task), f"task {task} is not started for packets until later: {text}")
-        starts.refused = True
+        self._refused.add(task)
         return False
 
     def count(self, task: TaskName) -> None:
         """Count a start from now on."""
-        starts = self._tasks.setdefault(task, _Starts())
-        starts.times.append(_now())
-        starts.refused = False
+        self._times.setdefault(task, deque(maxlen=STARTS_MAX)).append(_now())
+        self._refused.discard(task)
 
     def forget(self, task: TaskName) -> None:
         """Forget the starts of a task: it is ended for idleness or by an operator, not by itself."""
-        self._tasks.pop(task, None)
+        self._times.pop(task, None)
+        self._refused.discard(task)
 
 
 def _now() -> float:

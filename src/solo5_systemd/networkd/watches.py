@@ -3,11 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from solo5_systemd.network.kernel_events import AnnouncedPackets, LinkWatch, Packets, RulesetWatch
-from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.networkd.state import NetworkState
 
 _log = logging.getLogger(__name__)
@@ -60,16 +59,11 @@ class Watches:
             self._end(watches)
 
     def add(self, path: str, *, rules: bool) -> None:
-        """Watch another namespace; called in the writer thread.
+        """Watch another namespace; called in the writer thread, which is in it.
 
-        Args:
-            rules: watch nftables, too: others can change the tables.
-
-        Raises:
-            HostError: the namespace does not exist.
+        `rules`: watch nftables, too: others can change the tables.
         """
-        with closing(NetworkNamespace(path)) as namespace, namespace.entered():
-            self._others[path] = _watches(rules=rules)
+        self._others[path] = _watches(rules=rules)
         self._loop.call_soon_threadsafe(self._start, path, self._others[path])
 
     def remove(self, path: str) -> None:

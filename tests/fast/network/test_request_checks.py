@@ -1,4 +1,4 @@
-"""Conflicts of published ports with tasks and processes."""
+"""Which requests are refused: published ports that conflict with tasks and processes, are reserved, or too many."""
 
 from collections.abc import Sequence
 from dataclasses import replace
