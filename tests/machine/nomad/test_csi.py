@@ -15,7 +15,6 @@ from tests.machine.nomad.jobs import (
     Jobs,
     allocation,
     ended,
-    happens,
     hcl,
     name_of,
     refusal,
@@ -114,18 +113,6 @@ def test_file_system_outlives_its_jobs(files: Jobs) -> None:
     assert not list(Path("/var/lib/solo5/users").iterdir())
 
 
-def test_volume_has_one_writer(files: Jobs) -> None:
-    files.run(job("first", disk("stay", block='create = true\nsize = "64K"'), kind="service"))
-    files.submit(job("second", disk("read")))
-    eventually(lambda: "blocked" in {e["Status"] for e in api("/v1/job/second/evaluations")}, "it is blocked")
-    assert "has exhausted its available writer claims" in ok("nomad", "job", "status", "second")
-
-
-def test_read_only_volume_is_refused(files: Jobs) -> None:
-    files.submit(job("reading", disk("read"), options="read_only = true"))
-    assert "volume_mount data is read-only: expected a writable volume" in refusal(ended("reading"))
-
-
 def test_guest_outlives_the_plugin(files: Jobs, plugin: str) -> None:
     """Killed and restarted by Nomad while the guest runs; the volume is detached afterwards, and attached again."""
     [alloc] = files.run(
@@ -210,22 +197,6 @@ def test_drain_detaches_the_volume(agent: Agent, files: Jobs) -> None:
     finally:
         ok("nomad", "node", "drain", "-disable", "-yes", agent.node)
     running("user")
-
-
-def test_guest_of_a_full_volume_is_told_so(files: Jobs) -> None:
-    """A node's own report goes with the guest's failure: what is full is not the node's disk."""
-    [data] = DIRECTORY.glob("*/data")
-    ok("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(data))
-    try:
-        (data / "disk.img").touch()
-        os.truncate(data / "disk.img", 1 << 20)
-        sh("dd", "if=/dev/zero", f"of={data}/filler", "bs=4k")
-        files.submit(job("filling", disk("write=more", "stay")))
-        alloc = ended("filling")
-        happens(alloc, "no space is left in the file system of disk storage (")
-        let_go()
-    finally:
-        ok("umount", "--lazy", str(data))
 
 
 @pytest.mark.vm

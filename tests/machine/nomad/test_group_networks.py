@@ -1,8 +1,6 @@
 """Groups with a network namespace of their own: guest and sidecar share its address and its loopback."""
 
 import json
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +23,6 @@ from tests.machine.nomad.jobs import (
     port,
     refusal,
     registered,
-    running,
     says,
     task,
     task_hcl,
@@ -208,21 +205,22 @@ def test_the_example_of_a_sidecar(group: Jobs, outside: Outside) -> None:
         pem.unlink()
 
 
-def test_a_guest_reaches_listeners_beside_it_at_its_gateway(group: Jobs) -> None:
+@pytest.mark.parametrize(
+    ("listener", "asking", "answer"),
+    [
+        ("UDP4-RECVFROM:9191,bind=127.0.0.1,fork", "--send", ":9191: 'datagram"),
+        ("TCP4-LISTEN:9191,bind=127.0.0.1,fork", "--ask", ":9191, 9 bytes"),
+    ],
+)
+def test_a_guest_reaches_listeners_beside_it_at_its_gateway(
+    group: Jobs, listener: str, asking: str, answer: str
+) -> None:
     """As an application reaches the upstreams of its proxy, which listens at the loopback."""
-    upstream = sidecar("upstream", "/usr/bin/socat", "UDP4-RECVFROM:9191,bind=127.0.0.1,fork", "EXEC:/bin/cat")
-    config = f'unikernel = "{GUESTS}/net.hvt"\n'
-    config += 'args = ["--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}", '
-    config += '"--send={net.service.gateway4}:9191"]\nports = []'
+    upstream = sidecar("upstream", "/usr/bin/socat", listener, "EXEC:/bin/cat")
+    config = f'unikernel = "{GUESTS}/net.spt"\n'
+    config += f'args = [{ADDRESSES}, "{asking}={{net.service.gateway4}}:9191"]\nports = []'
     [alloc] = group.run(group_hcl("upstream", task_hcl("guest", config), upstream, group=BRIDGE))
-    says(alloc, ":9191: 'datagram")
-
-
-def test_a_guest_reaches_a_listener_of_tcp_beside_it_at_its_gateway(group: Jobs) -> None:
-    upstream = sidecar("upstream", "/usr/bin/socat", "TCP4-LISTEN:9191,bind=127.0.0.1,fork", "EXEC:/bin/cat")
-    config = f'unikernel = "{GUESTS}/net.spt"\nargs = [{ADDRESSES}, "--ask={{net.service.gateway4}}:9191"]\nports = []'
-    [alloc] = group.run(group_hcl("upstream", task_hcl("guest", config), upstream, group=BRIDGE))
-    says(alloc, ":9191, 9 bytes")
+    says(alloc, answer)
 
 
 def test_static_ports_of_a_group_are_at_the_address_of_their_host_network(group: Jobs, outside: Outside) -> None:
@@ -294,14 +292,6 @@ def test_unikernels_of_a_group_reach_each_other(group: Jobs) -> None:
     second = WEB + '\nnic "service" {\n  ip = "10.153.33.71"\n}'
     [alloc] = group.run(group_hcl("pair", task_hcl("guest", to_first), task_hcl("second", second), group=BRIDGE))
     says(alloc, "reply from 10.153.33.71:7: 'datagram")
-
-
-def test_nomad_fails_every_group_without_a_network(group: Jobs) -> None:
-    """As it does those of its own driver (1.11): no status is set for the mode none, and one is expected."""
-    words = "network already configured but not found in state"
-    for job, of_group in (("own", sidecar("side", "/bin/sleep", "1000")), ("ours", task_hcl("guest", SERVER))):
-        alloc = ended(group.submit(group_hcl(job, of_group, group=network("none"))))
-        assert words in refusal(alloc), "now the mode works: the guest's NIC is to lead nowhere"
 
 
 def test_a_network_of_cni_is_joined(group: Jobs, outside: Outside) -> None:
@@ -380,52 +370,6 @@ def test_a_network_of_cni_that_is_not_made_leaves_nothing(group: Jobs) -> None:
             PLUGIN.unlink(missing_ok=True)
         assert words in refusal(alloc)
         assert tasks() == []
-
-
-PIPE, CALLS = Path("/run/of-a-test.pipe"), Path("/run/of-a-test.calls")
-HANGING = f"""#!/bin/sh
-cat >/dev/null
-[ "$CNI_COMMAND" = ADD ] || exit 0
-echo $$ >>{CALLS}
-exec 3<{PIPE}
-"""
-
-
-def test_a_plugin_of_cni_that_hangs_holds_up_groups_with_a_network_until_it_is_killed(group: Jobs) -> None:
-    """Nomad waits for it without a limit, calls it three times, and makes one network at a time.
-
-    It calls no driver meanwhile: of such a group there is nothing of ours. Groups without a mode start.
-    """
-    os.mkfifo(PIPE)
-    CALLS.touch()
-    PLUGIN.write_text(HANGING)
-    PLUGIN.chmod(0o755)
-    hanging: list[int] = []
-
-    def hangs(count: int) -> None:
-        """Wait for so many calls; the last one hangs."""
-        eventually(lambda: len(CALLS.read_text().split()) == count, "it is called")
-        hanging.append(int(CALLS.read_text().split()[-1]))
-
-    try:
-        job = group.submit(group_hcl("hanging", task_hcl("guest", SERVER), group=network("cni/test")))
-        hangs(1)
-        waiting = group.submit(group_hcl("waiting", task_hcl("guest", WEB), group=BRIDGE))
-        [beside] = group.run(group_hcl("beside", task_hcl("guest", SERVER), group=NEVER_AGAIN))
-        for count in (2, 3):
-            os.kill(hanging.pop(), signal.SIGKILL)
-            hangs(count)
-        assert tasks() == [name_of(beside)]
-        assert [allocations(each)[0]["ClientStatus"] for each in (job, waiting)] == ["pending", "pending"]
-        os.kill(hanging.pop(), signal.SIGKILL)
-        assert "failed to configure network" in refusal(ended(job))
-        running(waiting)
-        group.purge()
-    finally:
-        for call in hanging:  # of a test that failed: Nomad would wait for it for ever
-            os.kill(call, signal.SIGKILL)
-        for path in (PLUGIN, PIPE, CALLS):
-            path.unlink()
 
 
 def tasks() -> list[str]:
