@@ -75,13 +75,12 @@ def create(request: CreateRequest) -> int:
         SettingsError: the settings with the quotas are invalid.
     """
     directory = Path(request.directory)
-    with _errors(request.name, directory), _exclusive() as record:
-        noted = record / directory.name
-        created = noted.read_text().strip() if noted.exists() else ""  # where it is; empty: it is new
+    with _exclusive(request.name, directory) as record:
+        created = record.read_text().strip() if record.exists() else ""  # where it is; empty: it is new
         if created not in ("", str(directory)):
             raise HostError(
                 f"volume {request.name} was created as {created}: expected {directory}, where the agent has volumes.",
-                f"Set host_volumes_dir of the agent back, or move the directory and write its path into {noted}.",
+                f"Set host_volumes_dir of the agent back, or move the directory and write its path into {record}.",
             )
         if not created:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -95,7 +94,7 @@ def create(request: CreateRequest) -> int:
             raise
         if not created:
             sync_directory(directory.parent)
-            replace_file(noted, str(directory), durable=True)
+            replace_file(record, str(directory), durable=True)
         return size
 
 
@@ -107,7 +106,7 @@ def delete(name: str, volume: str) -> None:
         HostError: the file system returned an error.
     """
     directory = Path(volume)
-    with _errors(name, directory), _exclusive() as record:
+    with _exclusive(name, directory) as record:
         if directory.is_symlink():
             raise HostError(
                 f"volume {name}: {directory} is a symbolic link: expected a directory.",
@@ -116,30 +115,26 @@ def delete(name: str, volume: str) -> None:
         if directory.is_dir():
             with closing(_lock(name, tuple(_disks(directory)))):
                 shutil.rmtree(directory)
-        (record / directory.name).unlink(missing_ok=True)
+        record.unlink(missing_ok=True)
 
 
 @contextmanager
-def _errors(name: str, directory: Path) -> Iterator[None]:
+def _exclusive(name: str, directory: Path) -> Iterator[Path]:
+    """Lock the records of volumes, since Nomad calls plugins concurrently; yield the path of this one's."""
     try:
-        yield
+        STATE.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with closing(lock_directory(STATE)):
+            yield STATE / directory.name
     except OSError as error:
         raise HostError(f"volume {name}: {error.filename or directory} cannot be used: {error.strerror}.") from error
-
-
-@contextmanager
-def _exclusive() -> Iterator[Path]:
-    """Create the directory of records and lock it: Nomad calls plugins concurrently."""
-    STATE.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with closing(lock_directory(STATE)):
-        yield STATE
 
 
 # --- create ------------------------------------------------------------------------------------------------------
 
 
 def _create_image(request: CreateRequest, directory: Path, claims: DiskClaims, *, is_new: bool) -> int:
-    path = directory / IMAGE
+    path, what = directory / IMAGE, f"volume {request.name}"
+    fill = zeros(request.size, preallocate=request.preallocate)
     try:  # O_NONBLOCK: another user of the volume may have put a FIFO there
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except FileNotFoundError as error:
@@ -148,7 +143,13 @@ def _create_image(request: CreateRequest, directory: Path, claims: DiskClaims, *
                 f"volume {request.name} has lost its disk image {path}: expected the file that was created with it.",
                 "Mount its file system and restart the agent; without the data: nomad volume delete -type host ID",
             ) from error
-        return _new_image(request, directory, claims)
+        size = request.size
+        with (
+            closing(os.open(directory, _DIRECTORY)) as place,
+            claims.admitted(str(path), size, size, what, request.tenant),
+        ):
+            create_file(place, IMAGE, fill)
+        return size
     except OSError as error:
         raise _no_image(request, path, os.strerror(error.errno or 0)) from error
     try:
@@ -163,9 +164,10 @@ def _create_image(request: CreateRequest, directory: Path, claims: DiskClaims, *
                 f"{request.size_max}, since a disk is not made smaller."
             )
         if status.st_size < request.size:
-            more, what = request.size - status.st_size, f"volume {request.name}"
+            more = request.size - status.st_size
             with claims.admitted(str(path), request.size, more, what, request.tenant):
-                _grow(request, descriptor)
+                fill(descriptor)  # a running guest has the old size until its next start
+                os.fsync(descriptor)
         return max(status.st_size, request.size)
     finally:
         os.close(descriptor)
@@ -175,22 +177,6 @@ def _no_image(request: CreateRequest, path: Path, reason: str) -> InvalidRequest
     return InvalidRequestError(
         f"volume {request.name}: {path} is no disk image ({reason}): expected a regular file with one name."
     )
-
-
-def _new_image(request: CreateRequest, directory: Path, claims: DiskClaims) -> int:
-    with closing(os.open(directory, _DIRECTORY)) as descriptor:
-        path, what = directory / IMAGE, f"volume {request.name}"
-        with claims.admitted(str(path), request.size, request.size, what, request.tenant):
-            create_file(descriptor, IMAGE, zeros(request.size, preallocate=request.preallocate))
-    return request.size
-
-
-def _grow(request: CreateRequest, descriptor: int) -> None:
-    """Set a larger size, with or without blocks for it; a running guest has the old size until its next start."""
-    if request.preallocate:
-        os.posix_fallocate(descriptor, 0, request.size)
-    os.ftruncate(descriptor, request.size)
-    os.fsync(descriptor)
 
 
 # --- delete ------------------------------------------------------------------------------------------------------
@@ -204,12 +190,7 @@ def _disks(directory: Path) -> Iterator[Disk]:
             status = os.lstat(name, dir_fd=descriptor)
             if stat.S_ISREG(status.st_mode) and identity(status) not in seen:
                 seen.add(identity(status))
-                path = str(Path(root, name))
-                yield Disk(
-                    disk=DeviceName("volume"),
-                    path=path,
-                    identity=identity(status),
-                )
+                yield Disk(disk=DeviceName("volume"), path=str(Path(root, name)), identity=identity(status))
 
 
 def _lock(name: str, disks: tuple[Disk, ...]) -> int:

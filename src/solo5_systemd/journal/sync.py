@@ -80,20 +80,7 @@ async def _idle_round(task: TaskName, namespace: str, delay_s: float) -> None:
 async def _round(task: TaskName, namespace: str) -> None:
     """Send a marker entry and wait until it is in the journal: each stream was read meanwhile."""
     token = os.urandom(16).hex()
-    with closing(JournalReader((f"MESSAGE_ID={ROUND_MESSAGE_ID}", f"SOLO5_TURN={token}"), namespace)) as journal:
-        journal.watch()
-        written = False
-        while not journal.last(1):
-            if not written:
-                with suppress(HostError):
-                    write_entry(_marker(task, token), namespace_path(NATIVE_SOCKET, namespace))
-                    written = True
-            await asyncio.sleep(ATTEMPT_INTERVAL_S)
-            journal.refresh()
-
-
-def _marker(task: TaskName, token: str) -> dict[str, object]:
-    return {
+    marker = {
         "MESSAGE": f"journald is busy: waiting for the last lines of task {task}.",
         "MESSAGE_ID": ROUND_MESSAGE_ID,
         "PRIORITY": INFO,
@@ -101,6 +88,16 @@ def _marker(task: TaskName, token: str) -> dict[str, object]:
         "SOLO5_TASK": task,
         "SOLO5_TURN": token,
     }
+    with closing(JournalReader((f"MESSAGE_ID={ROUND_MESSAGE_ID}", f"SOLO5_TURN={token}"), namespace)) as journal:
+        journal.watch()
+        written = False
+        while not journal.last(1):
+            if not written:
+                with suppress(HostError):
+                    write_entry(marker, namespace_path(NATIVE_SOCKET, namespace))
+                    written = True
+            await asyncio.sleep(ATTEMPT_INTERVAL_S)
+            journal.refresh()
 
 
 async def _synchronized(address: str) -> None:

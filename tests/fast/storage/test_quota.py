@@ -53,10 +53,8 @@ def test_every_file_counts_once_with_its_size_or_its_blocks(volumes: Path, tmp_p
 
 def test_deeply_nested_directories_are_counted(tmp_path: Path) -> None:
     top = tmp_path
-    for _ in range(1500):
+    for _ in range(sys.getrecursionlimit() + 50):
         top = top / "d"
-        if len(str(top)) > 3900:
-            break
         top.mkdir()
     sparse(top.parent / "x", 512)
     assert used(str(tmp_path)) == 512
