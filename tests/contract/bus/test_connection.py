@@ -25,7 +25,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTask
 from solo5_systemd.bus import connection as connection_module
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, SYSTEMD, RemoteError
+from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, SYSTEMD
 from solo5_systemd.dbus.message_bus import BUS, BUS_PATH
 from solo5_systemd.dbus.messages import LIBRARY, Message
 
@@ -101,20 +101,6 @@ async def test_a_call_that_is_never_answered_is_given_up(
     systemd.silent = {"KillUnit"}
     with pytest.raises(HostError, match="org.freedesktop.systemd1 did not answer KillUnit within 0 seconds"):
         await manager.kill(UNIT, 9, everyone=True)
-
-
-async def test_an_error_of_ours_comes_back_as_its_class_with_its_hint(
-    systemd: FakeSystemd, connection: Connection
-) -> None:
-    def refuse(message: Message) -> Message | bool:
-        return message.member == "Ours" and Message.new_error(message, "org.solo5.Error.Taken", "it is taken.\nWait.")
-
-    systemd.bus.add_message_handler(refuse)
-    with pytest.raises(TakenError) as caught:
-        await connection.call("org.freedesktop.systemd1", "/x", "org.x", "Ours")
-    assert (caught.value.sentence, caught.value.hint) == ("it is taken.", "Wait.")
-    with pytest.raises(RemoteError, match="UnknownMethod|UnknownObject"):
-        await connection.call("org.freedesktop.systemd1", "/x", "org.x", "Theirs")
 
 
 @pytest.mark.parametrize("number, everyone, whom", [(15, False, "main"), (9, True, "all")])

@@ -132,16 +132,6 @@ async def test_a_jobs_result_is_known_whether_it_comes_before_or_after_the_reply
 
 
 @pytest.mark.parametrize("report", [Report.BEFORE, Report.AFTER])
-async def test_a_job_that_is_done_is_waited_for_whether_its_end_comes_before_or_after_the_reply(
-    systemd: FakeSystemd, manager: Manager, report: Report
-) -> None:
-    systemd.report = report
-    await manager.stop(UNIT)
-    await start(manager)
-    assert [len(systemd.called(job)) for job in ("StopUnit", "StartTransientUnit")] == [1, 1]
-
-
-@pytest.mark.parametrize("report", [Report.BEFORE, Report.AFTER])
 async def test_fifty_jobs_at_once_each_get_their_own_end(
     systemd: FakeSystemd, manager: Manager, report: Report
 ) -> None:
@@ -158,12 +148,7 @@ async def test_two_stops_that_systemd_merges_into_one_job_both_end(
     systemd.report, systemd.one_job = report, True
     async with asyncio.timeout(PROMPT):
         await asyncio.gather(manager.stop(UNIT), manager.stop(UNIT))
-    assert len(systemd.called("StopUnit")) == 2
-
-
-async def test_a_stop_takes_the_place_of_a_start_that_is_under_way(systemd: FakeSystemd, manager: Manager) -> None:
-    await manager.stop(UNIT)
-    assert systemd.called("StopUnit") == [[UNIT, "replace"]]
+    assert systemd.called("StopUnit") == [[UNIT, "replace"]] * 2, "in the place of a start that is under way"
 
 
 async def test_a_job_whose_end_is_never_reported_is_given_up_and_the_next_works(

@@ -1,6 +1,7 @@
 """Orphans are found without activating a service, and removed by the component that owns the resource."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.fast.engine.test_orphans import ALLOCATION, TASKS, WEB, holding
@@ -9,6 +10,7 @@ from tests.support.fakes.tasks import ended, running
 
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.engine import gc
+from solo5_systemd.engine.gc import is_removed
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Task
 from solo5_systemd.network.model import LeaseState
@@ -112,3 +114,13 @@ async def test_images_are_kept_that_any_task_refers_to(machine: Machine, runtime
     machine.units.loaded["solo5-task-b.service"] = ended("b").state
     await runtime.gc.collect(dry_run=True)
     assert machine.images.collected == frozenset({running().sha256})
+
+
+def test_a_directory_is_gone_where_the_one_around_it_is_still_there(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    assert [is_removed(tmp_path / name) for name in ("there", "gone", "away/gone")] == [False, True, False]
+
+
+def test_what_cannot_be_looked_at_is_not_gone(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert not any(map(is_removed, (tmp_path / "file/below", tmp_path / ("x" * 300))))

@@ -13,10 +13,12 @@ from tests.support.fakes.images import SHA256
 from tests.support.fakes.tasks import outcome_of
 
 from solo5_systemd.base.errors import HostError, NoSuchTaskError
-from solo5_systemd.base.names import TaskName
+from solo5_systemd.base.names import DeviceName, TaskName
+from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.engine import stop
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.engine.task import Phase, Task
+from solo5_systemd.engine.task import Phase, Sample, Task
+from solo5_systemd.network.tap_counters import Counters, Traffic
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.unit.state import MainCode
@@ -90,6 +92,24 @@ async def test_a_plain_end_is_reported_without_reading_the_journal(
     machine.units.end(UNIT, MainCode.EXITED, 0)
     assert (await runtime.task(WEB)).outcome is not None
     assert not {"sync", "exit_messages", "look for failed disks"} & set(machine.steps.taken)
+
+
+# --- usage ---------------------------------------------------------------------------------------------------
+
+NOTHING = Counters(bytes=0, packets=0, errors=0, drops=0)
+NICS = {DeviceName("service"): Traffic(received=NOTHING, sent=NOTHING)}
+
+
+async def test_what_runs_is_sampled_in_the_order_of_names_without_a_call_of_pid_1(
+    machine: Machine, runtime: Runtime
+) -> None:
+    abc = TaskName("abc")
+    busy, idle = Usage(time=1.0, processes=2), Usage(time=1.0)
+    machine.usages.running = {WEB: busy, abc: idle}
+    machine.networks.counted = {WEB: NICS, TaskName("ended"): NICS}
+    found = await runtime.samples()
+    assert list(found.items()) == [(abc, Sample(usage=idle, nics={})), (WEB, Sample(usage=busy, nics=NICS))]
+    assert set(machine.steps.taken) == {"usages", "traffic"}
 
 
 # --- wait ----------------------------------------------------------------------------------------------------

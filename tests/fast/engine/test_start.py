@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Coroutine
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from ipaddress import IPv4Address
 
@@ -405,14 +405,6 @@ async def test_scope_is_started_with_the_callers_process_which_gets_argv_and_des
 
 def is_open(descriptor: int) -> bool:
     return os.path.lexists(f"/proc/self/fd/{descriptor}")
-
-
-@pytest.mark.parametrize("job_result", ["done", "failed"])
-async def test_a_scope_without_disks_locks_none(machine: Machine, runtime: Runtime, job_result: str) -> None:
-    machine.units.job_result = job_result
-    with nullcontext() if job_result == "done" else pytest.raises(StartError):
-        await scoped(runtime, Workload(name=WEB, image="/srv/app", kind=UnitKind.SCOPE))
-    assert "lock disks" not in machine.steps.taken
 
 
 @pytest.mark.parametrize("kind", UnitKind)

@@ -200,15 +200,6 @@ async def test_a_signal_goes_to_the_tender_which_is_woken_for_it_and_the_last_on
     assert (WEB not in machine.networks.asleep) is (awake or not sleeps)
 
 
-@pytest.mark.parametrize("status", [0, 1], ids=["well", "badly"])
-async def test_an_ended_task_is_removed_with_all_that_it_held(
-    machine: Machine, runtime: Runtime, web: Task, status: int
-) -> None:
-    machine.units.end(UNIT, MainCode.EXITED, status)
-    await runtime.remove(WEB)
-    assert machine.holds == (set(), set())
-
-
 @pytest.mark.parametrize("ended", [False, True])
 async def test_a_task_is_discarded_running_or_not_and_twice(
     machine: Machine, runtime: Runtime, web: Task, ended: bool

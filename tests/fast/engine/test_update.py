@@ -11,7 +11,7 @@ from tests.support.fakes.background import Background, yields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, StartError
 from solo5_systemd.base.names import Target, TaskName
 from solo5_systemd.declared.update_request import UpdateRequest
-from solo5_systemd.engine import readiness
+from solo5_systemd.engine import readiness, update
 from solo5_systemd.engine.restart import StoppedError
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.update import Updater
@@ -88,6 +88,8 @@ async def updater(runtime: Runtime, report: Report, monkeypatch: pytest.MonkeyPa
         return ""
 
     monkeypatch.setattr(readiness, "failure", ready)
+    for module, interval in ((readiness, "SETTLE_S"), (readiness, "PROBE_INTERVAL_S"), (update, "WATCH_INTERVAL_S")):
+        monkeypatch.setattr(module, interval, 0.01)
     await runtime.start(WORKLOAD)
     return Updater(runtime, WEB, UNIT, report, report, publishes=True)
 

@@ -1,5 +1,6 @@
 """The launcher of tenders (`src/confine`): which arguments of calls its filter permits. Numbers are those of x86-64."""
 
+import json
 import os
 import socket
 import subprocess
@@ -11,12 +12,13 @@ from tests.fast.unit.test_system_calls import PROGRAM, numbers
 
 SOURCE = Path(__file__).parents[3] / "src/confine"
 
-_CALL = """
-import ctypes, errno, sys
+_CALLS = """
+import ctypes, errno, json, sys
 libc = ctypes.CDLL(None, use_errno=True)
-words = [int(word) for word in sys.argv[1:]]
-done = libc.syscall(*map(ctypes.c_long, words))
-print(errno.errorcode[ctypes.get_errno()] if done == -1 else "done")
+def result(words):
+    done = libc.syscall(*map(ctypes.c_long, words))
+    return errno.errorcode[ctypes.get_errno()] if done == -1 else "done"
+print(json.dumps([result(words) for words in json.loads(sys.argv[1])]))
 """
 
 _LIMIT = "import resource; print(resource.getrlimit(resource.RLIMIT_FSIZE)[1])"
@@ -98,20 +100,25 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made / "solo5-confine"
 
 
-def result(call: str, arguments: tuple[int, ...], *before: str | Path) -> str:
-    words = [{**NEWER, **numbers()}[call], *arguments]
-    command = [*before, sys.executable, "-I", "-c", _CALL, *map(str, words)]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+def results(calls: dict[str, list[tuple[int, ...]]], *before: str | Path) -> dict[str, str]:
+    """Return the result of each call with its arguments, of a process that makes them one after the other."""
+    number = {**NEWER, **numbers()}
+    named = [(call, arguments) for call, each in calls.items() for arguments in each]
+    words = json.dumps([[number[call], *arguments] for call, arguments in named])
+    command = [*before, sys.executable, "-I", "-c", _CALLS, words]
+    found = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    return {f"{call}{arguments}": each for (call, arguments), each in zip(named, found, strict=True)}
 
 
-@pytest.mark.parametrize(("call", "arguments"), [(call, each) for call, all_ in PERMITTED.items() for each in all_])
-def test_what_tenders_need_is_as_without_it(launcher: Path, call: str, arguments: tuple[int, ...]) -> None:
-    assert result(call, arguments, launcher) == result(call, arguments) != "EPERM"
+def test_what_tenders_need_is_as_without_it(launcher: Path) -> None:
+    without = results(PERMITTED)
+    assert "EPERM" not in without.values()
+    assert results(PERMITTED, launcher) == without
 
 
-@pytest.mark.parametrize(("call", "arguments"), [(call, each) for call, all_ in REFUSED.items() for each in all_])
-def test_all_other_arguments_are_refused(launcher: Path, call: str, arguments: tuple[int, ...]) -> None:
-    assert result(call, arguments, launcher) == "EPERM"
+def test_all_other_arguments_are_refused(launcher: Path) -> None:
+    found = results(REFUSED, launcher)
+    assert found == dict.fromkeys(found, "EPERM")
 
 
 @pytest.mark.parametrize("linked", ["-static-pie", "-pie"])
@@ -203,5 +210,5 @@ def test_it_needs_no_other_file(launcher: Path) -> None:
 
 def test_calls_of_another_abi_end_the_program(launcher: Path) -> None:
     x32 = 0x40000000
-    command = [str(launcher), sys.executable, "-I", "-c", _CALL, str(x32 | numbers()["getpid"])]
+    command = [str(launcher), sys.executable, "-I", "-c", _CALLS, f"[[{x32 | numbers()['getpid']}]]"]
     assert subprocess.run(command, stdout=subprocess.PIPE, check=False).returncode == -31
