@@ -1,11 +1,11 @@
 """solo5-networkd, some of whose system calls fail: a program of its own, which tests start in its place.
 
-    failing_networkd.py PLAN KIND [OPTION …]
+    failing_networkd.py PLAN [OPTION …]
 
-KIND is one of FAULTS, or a module that the kernel lacks, one of MODULES, from the first call on.
+PLAN is a module that the kernel lacks from the first call on, one of MODULES; or the path of a file.
 
-The file PLAN has the number of calls of a kind that succeed before one that fails, and `+` behind it if all later ones
-fail, too. Each call counts it down. Without the file, none fails.
+The file has a kind of calls, one of FAULTS, the number of them that succeed before one that fails, and `+` behind it if
+all later ones fail, too. Each call counts it down. Without the file, none fails.
 """
 
 import errno
@@ -52,19 +52,19 @@ _IOCTLS = (0x400454CA, 0x400454CB, 0x400454CC, 0x8946)  # TUNSETIFF, TUNSETPERSI
 class Faults:
     """The calls that fail."""
 
-    def __init__(self, plan: Path, kind: str) -> None:
-        self._plan, self.kind = plan, kind
+    def __init__(self, plan: Path) -> None:
+        self._plan = plan
 
     def due(self, kind: str) -> bool:
         """Count a call of a kind; return whether it fails."""
-        if kind != self.kind:
-            return False
         try:
             with self._plan.open("r+") as file:  # the test may remove it meanwhile
-                text = file.read().strip()
+                planned, text = file.read().split()
+                if planned != kind:
+                    return False
                 left = int(text.rstrip("+"))
                 file.seek(0)
-                file.write(f"{left - 1}{'+' if '+' in text else ''}".ljust(12))
+                file.write(f"{kind} {left - 1}{'+' if '+' in text else ''}".ljust(24))
         except FileNotFoundError:
             return False
         return left == 0 or (left < 0 and "+" in text)
@@ -201,9 +201,9 @@ def _replace(faults: Faults, replace: Any, self: Path, target: Path) -> Any:
 
 
 if __name__ == "__main__":
-    plan, kind = Path(sys.argv.pop(1)), sys.argv.pop(1)
-    if kind in MODULES:
-        remove(kind)
+    plan = sys.argv.pop(1)
+    if plan in MODULES:
+        remove(plan)
     else:
-        patch(Faults(plan, kind))
+        patch(Faults(Path(plan)))
     sys.exit(program.main())

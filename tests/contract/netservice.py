@@ -360,4 +360,4 @@ def leaving_nothing(directory: Path, bus: PrivateBus) -> Iterator[Service]:
 async def until(holds: Callable[[], bool], seconds: float = 5) -> None:
     async with asyncio.timeout(seconds):
         while not holds():  # noqa: ASYNC110 - what another process does is looked at, not told
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.02)

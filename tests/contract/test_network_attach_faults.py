@@ -2,8 +2,8 @@
 
 import os
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -41,6 +41,11 @@ class Place:
     namespace: str = ""
     alike: Sequence[str] = ()
 
+    @property
+    def kinds(self) -> Sequence[str]:
+        """The kinds of calls that fail here."""
+        return [kind for kind in failing_networkd.FAULTS if kind not in self.alike]
+
     def state(self) -> tuple[str, ...]:
         """Return all state that the service may change; that of the host is compared at the end in any case."""
         if not self.namespace:
@@ -66,8 +71,6 @@ PLACES = {
         alike=["nfnetlink", "ioctl", "sysctl"],
     ),
 }
-LASTING = [(place, kind) for place, of in PLACES.items() for kind in failing_networkd.FAULTS if kind not in of.alike]
-ONCE = [(place, kind) for place, kind in LASTING if kind != "dump"]
 
 
 @pytest.fixture
@@ -84,86 +87,93 @@ def place(service: Service, outside: Outside, request: pytest.FixtureRequest) ->
     run("ip", "link", "del", "br0")
 
 
-@pytest.mark.parametrize(("place", "kind"), ONCE, indirect=["place"])
-async def test_each_step_of_an_attach_is_undone(service: Service, place: Place, tmp_path: Path, kind: str) -> None:
-    """Each in turn fails once. A change of nftables that fails is repeated with all rules: then nothing has failed."""
-    plan, before = tmp_path / "plan", place.state()
-    service.start(program=(_PROGRAM, str(plan), kind))
+@asynccontextmanager
+async def attached_before(
+    service: Service, place: Place, plan: Path
+) -> AsyncIterator[tuple[Client, Reservation, tuple[str, ...]]]:
+    """Give a client, a reservation that was attached and is again to be, and the state while it was attached."""
+    service.start(program=(_PROGRAM, str(plan)))
     await service.ready()
+    before = place.state()
     async with service.client() as client:
-        had, whole = await _attached(client, place)
-        errors = []
-        for step in range(200):
-            assert await _reserve(client, place) == had
-            _write(plan, str(step))
-            error = await _attach(client)
-            left = int(plan.read_text())
-            plan.unlink()
-            if error is not None:
-                errors.append(str(error))
-                assert _found(had, place) == [], (step, error)
-            if again := error is None or step % 2:  # otherwise the reservation ends like this
-                await client.attach(A)
-                assert (await client.reservation(A), place.state()) == (had, whole), step
-            await _drop(client)
-            assert again or place.state() == before, step
-            if left >= 0:  # this step is behind the last one
-                break
+        had = await _reserve(client, place)
+        await client.attach(A)
+        whole = place.state()
+        await _drop(client)
+        yield client, had, whole
         assert place.state() == before
-        assert errors
-        assert [text for text in errors if not _is_clear(text, kind)] == []
 
 
-@pytest.mark.parametrize(("place", "kind"), LASTING, indirect=["place"])
+@pytest.mark.parametrize("place", PLACES, indirect=True)
+async def test_each_step_of_an_attach_is_undone(service: Service, place: Place, tmp_path: Path) -> None:
+    """Each in turn fails once. A change of nftables that fails is repeated with all rules: then nothing has failed."""
+    plan = tmp_path / "plan"
+    async with attached_before(service, place, plan) as (client, had, whole):
+        await _reserve(client, place)
+        before = place.state()
+        for kind in [each for each in place.kinds if each != "dump"]:  # a first attach lists nothing
+            errors = []
+            for step in range(200):
+                error, left = await _attach(client, plan, f"{kind} {step}")
+                if error is not None:  # the next step is that of the same reservation
+                    errors.append(str(error))
+                    assert place.state() == before, (kind, step, error)
+                else:
+                    assert (await client.reservation(A), place.state()) == (had, whole), (kind, step)
+                    await _drop(client)
+                    assert await _reserve(client, place) == had
+                if left >= 0:  # this step is behind the last one
+                    break
+            assert errors, kind
+            assert [text for text in errors if not _is_clear(text, kind)] == []
+        await _drop(client)
+
+
+@pytest.mark.parametrize("place", PLACES, indirect=True)
 async def test_a_fault_that_lasts_is_its_first_sentence_and_leaves_nothing_once_it_is_over(
-    service: Service, place: Place, tmp_path: Path, kind: str
+    service: Service, place: Place, tmp_path: Path
 ) -> None:
     """Also where the undoing fails as well, of an attach by systemd, whose reservation has been released."""
-    plan, before = tmp_path / "plan", place.state()
-    service.start(program=(_PROGRAM, str(plan), kind))
-    await service.ready()
-    async with service.client() as client:
-        had, whole = await _attached(client, place)
-        errors = []
-        for step in range(0, 200, 7):
-            assert await _reserve(client, place) == had
-            if step % 2 or kind == "dump":  # a first attach lists nothing
-                await client.attach(A)
-                await client.drop("a")
-            _write(plan, f"{step}+")
-            error = await _attach(client)
-            plan.unlink()
-            if error is not None:
-                errors.append(str(error))
-                await client.attach(A)
-            assert (await client.reservation(A), place.state()) == (had, whole), (step, error)
-            await _drop(client)
-            assert place.state() == before, (step, error)
-            if error is None:
-                break
-        assert errors
-        assert [text for text in errors if not _is_clear(text, kind)] == []
-
-
-async def _attached(client: Client, place: Place) -> tuple[Reservation, tuple[str, ...]]:
-    """Return a reservation, and the state with it attached, then release it."""
-    had = await _reserve(client, place)
-    await client.attach(A)
-    whole = place.state()
-    await _drop(client)
-    return had, whole
+    plan = tmp_path / "plan"
+    async with attached_before(service, place, plan) as (client, had, whole):
+        before = place.state()
+        for kind in place.kinds:
+            errors = []
+            for step in range(0, 200, 7):
+                assert await _reserve(client, place) == had
+                if step % 2 or kind == "dump":
+                    await client.attach(A)
+                    await client.drop("a")
+                error, _ = await _attach(client, plan, f"{kind} {step}+")
+                if error is not None:
+                    errors.append(str(error))
+                    await client.attach(A)
+                assert (await client.reservation(A), place.state()) == (had, whole), (kind, step, error)
+                await _drop(client)
+                assert place.state() == before, (kind, step, error)
+                if error is None:
+                    break
+            assert errors, kind
+            assert [text for text in errors if not _is_clear(text, kind)] == []
 
 
 async def _reserve(client: Client, place: Place) -> Reservation:
     return await client.reserve(A, place.nics, place.ports, namespace=place.namespace)
 
 
-async def _attach(client: Client) -> HostError | None:
+async def _attach(client: Client, plan: Path, text: str) -> tuple[HostError | None, int]:
+    """Attach the task with a plan for faults; return the error, and the calls left until the one that fails."""
+    new = plan.with_suffix(".new")
+    new.write_text(text)
+    new.replace(plan)  # the service reads it at any time
+    found = None
     try:
         await client.attach(A)
     except HostError as error:
-        return error
-    return None
+        found = error
+    left = int(plan.read_text().split()[1].rstrip("+"))
+    plan.unlink()
+    return found, left
 
 
 async def _drop(client: Client) -> None:
@@ -175,13 +185,6 @@ def _is_clear(text: str, kind: str) -> bool:
     """Return whether an error is one of the project, with the kernel's word for it."""
     words = os.strerror(failing_networkd.FAULTS[kind])
     return words in text and "\n" not in text
-
-
-def _write(plan: Path, text: str) -> None:
-    """Write it in one step: the service reads it at any time."""
-    new = plan.with_suffix(".new")
-    new.write_text(text)
-    new.replace(plan)
 
 
 def _found(reservation: Reservation, place: Place) -> list[str]:
@@ -209,7 +212,7 @@ async def test_a_kernel_without_a_module_is_one_sentence_that_names_it(
     service: Service, place: Place, module: str
 ) -> None:
     before = place.state()
-    service.start(program=(_PROGRAM, "/nonexistent", module))
+    service.start(program=(_PROGRAM, module))
     await service.ready()
     async with service.client() as client:
         for _ in range(2):

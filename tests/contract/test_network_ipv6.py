@@ -43,15 +43,6 @@ def default(options: str = "ipv6 = true") -> str:
     return f"[network.default]\n{options}\n"
 
 
-async def test_a_guest_and_the_host_reach_each_other(service: Service) -> None:
-    async with (
-        service.running(default()) as client,
-        Guest6(await client.lease("a")) as guest,
-    ):
-        await guest.pinged6(guest.gateway6, b"gateway")
-        assert await ask_udp(str(guest.ip6), 7) == b"HELLO"
-
-
 def far_socket(wan: Outside, kind: socket.SocketKind = socket.SOCK_DGRAM, port: int = 0) -> socket.socket:
     with wan.entered():
         made = socket.socket(socket.AF_INET6, kind)

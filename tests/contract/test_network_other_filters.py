@@ -129,8 +129,7 @@ async def _is_open(lease: Lease, wan: Outside) -> bool:
         await guest.heard_udp(b"CALL", 1)
 
     async with Guest6(lease) as guest:
-        ways = (reached, lambda: ask_udp(HOST6, 5353, sock=far_socket(wan)))
-        return all([await _succeeds(way) for way in ways])
+        return await _succeeds(reached) and await _succeeds(lambda: ask_udp(HOST6, 5353, sock=far_socket(wan)))
 
 
 async def _succeeds(way: Callable[[], Awaitable[object]]) -> bool:

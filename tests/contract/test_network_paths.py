@@ -5,7 +5,7 @@ import socket
 from ipaddress import IPv4Address
 
 import pytest
-from tests.contract.guest import BROADCAST, ICMP, IPV4, UDP, Guest
+from tests.contract.guest import BROADCAST, IPV4, UDP, Guest
 from tests.contract.netns import Outside
 from tests.contract.netservice import Service, nic, tcp, udp
 
@@ -35,19 +35,6 @@ def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-async def test_published_ports_answer_from_everywhere(service: Service, outside: Outside, bridge_nf: None) -> None:
-    async with service.running() as client:
-        lease = await client.lease("a", udp(5353), tcp(8080))
-        async with Guest(lease):
-            for address in ("127.0.0.1", str(lease.gateway4), outside.host):
-                assert await ask_udp(address, 5353) == b"HELLO"
-                assert await ask_tcp(address, 8080) == b"HELLO"
-            with outside.entered():
-                datagram, stream = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), socket.socket()
-            assert await ask_udp(outside.host, 5353, sock=datagram) == b"HELLO"
-            assert await ask_tcp(outside.host, 8080, sock=stream) == b"HELLO"
-
-
 async def test_a_port_published_at_one_address_answers_there_alone(service: Service, outside: Outside) -> None:
     async with (
         service.running() as client,
@@ -67,16 +54,6 @@ async def test_a_guest_reaches_published_ports_of_itself_and_of_neighbours(servi
                 await guest.send_udp(guest.gateway, 5353, b"hello")
                 assert await guest.heard_udp(b"HELLO") == (guest.gateway, 5353)
             assert not [f for f in a.frames if f[:6] == BROADCAST and f[6:12] == a.mac], "its own broadcast"
-
-
-async def test_neighbours_see_each_other_as_they_are(service: Service, bridge_nf: None) -> None:
-    async with service.running() as client:
-        first, second = await client.lease("a"), await client.lease("b")
-        async with Guest(first) as a, Guest(second) as b:
-            echo = b"\x08\0\xf7\xff\0\0\0\0"
-            a.send(a.ipv4(await a.resolve(b.ip), b.ip, ICMP, echo))
-            await a.heard(lambda f: f[26:30] == b.ip.packed and f[34:35] == b"\0")
-            await b.heard(lambda f: f[26:30] == a.ip.packed and f[34:35] == b"\x08")
 
 
 @pytest.mark.parametrize("masquerade", [True, False])

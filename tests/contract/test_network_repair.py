@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tests.contract.guest import UDP, Guest
 from tests.contract.netns import link, run
-from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp, until
-from tests.contract.test_network_paths import ask_udp
+from tests.contract.netservice import UNTOLD, Client, Service, host_state, nic, tcp, udp, until
+from tests.contract.test_network_paths import ask_tcp, ask_udp
 from tests.contract.test_network_policy import FORWARD
 from tests.support.nft_listing import settled
 
@@ -153,6 +153,18 @@ async def test_what_is_restored_is_signalled_to_its_tasks_and_the_rest_is_not_to
             assert (host_state(), run("nft", "-a", "list", "tables")) == (before, tables)
             assert [link(*tap)["ifindex"] for tap in taps] == numbers
             assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
+
+
+async def test_a_port_at_127_0_0_1_is_reachable_again_after_a_flipped_sysctl(service: Service) -> None:
+    """The kernel sends no message about route_localnet: it is found at the next check of units, after 20 s at most."""
+    async with service.running(None, *UNTOLD) as client:
+        lease = await client.lease("a", tcp(8080, host_ip="127.0.0.1"))
+        async with Guest(lease):
+            assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
+            flag = FORWARD.parent / f"conf/{lease.bridge}/route_localnet"
+            flag.write_text("0")
+            await until(lambda: flag.read_text() == "1\n")
+            assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
 
 
 async def test_an_attach_is_no_message_to_the_watch_and_a_release_few(service: Service) -> None:

@@ -226,7 +226,7 @@ def _await_same(subject: Machine, before: dict[str, object], patience: float) ->
     while (after := subject.snapshot()) != before:
         changed = {key: (before[key], after[key]) for key in before if before[key] != after[key]}
         assert time.monotonic() < end, f"left behind (before, after): {changed}"
-        time.sleep(0.2)
+        time.sleep(0.05)
 
 
 HARMLESS = ["Got notification message from PID .*, but reception is disabled"]

@@ -98,7 +98,7 @@ def test_forged_frames_go_nowhere(run: Runner, outside: Outside) -> None:
     forged = {"--spoof-ip": address(victim), "--spoof-arp": address(victim), "--spoof-mac": true_mac}
     liars = [run("net.spt", IPV4, GATEWAY, f"{option}={value}") for option, value in forged.items()]
     with subprocess.Popen(
-        ["timeout", "4", "tcpdump", "-l", "-e", "-n", "-i", bridge],
+        ["timeout", "2", "tcpdump", "-l", "-e", "-n", "-i", bridge],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

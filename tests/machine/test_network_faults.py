@@ -115,20 +115,6 @@ def repairs(since: str) -> str:
     return ok("journalctl", "--quiet", "--output=cat", f"--since={since}", "--unit=solo5-networkd")
 
 
-def test_a_port_at_127_0_0_1_is_reachable_again_after_a_flipped_sysctl(machine: Machine, run: Runner) -> None:
-    """The kernel sends no message about route_localnet: it is found at the next check of units, after 20 s at most."""
-    machine.expect(f"^{REPAIR}bridge {BRIDGE} of network default was down or had lost a setting")
-    run("net.hvt", IPV4, GATEWAY, options=("-p", "127.0.0.1:8080:80"))
-
-    def answers() -> bool:
-        return "200 OK" in sh("curl", "-si", "--max-time", "1", "http://127.0.0.1:8080/").stdout
-
-    eventually(answers, "the guest answers")
-    (SYSCTLS / f"conf/{BRIDGE}/route_localnet").write_text("0")
-    assert not answers()
-    eventually(answers, "the guest answers again")
-
-
 def test_masquerading_follows_the_address_and_the_name_of_the_uplink(
     machine: Machine, outside: Outside, run: Runner
 ) -> None:

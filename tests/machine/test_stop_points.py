@@ -47,6 +47,13 @@ SOON = 10
 few times what they take there undisturbed besides."""
 
 LEASES = Path("/run/solo5/network/tasks")
+DROP_IN = Path("/run/systemd/system/solo5-networkd.service.d/impatient.conf")
+PROGRAM = (
+    "from solo5_systemd.networkd import leases, main; leases.RESERVATION_TIMEOUT_S = 20; raise SystemExit(main.main())"
+)
+IMPATIENT = f"[Service]\nExecStart=\nExecStart=/usr/bin/python3 -I -c '{PROGRAM}'\n"
+"""solo5-networkd, at which a reservation without an attach expires after a third of its time."""
+
 CONSOLES = Path("/run/solo5/relay")
 
 
@@ -187,7 +194,18 @@ def nothing_is_left_of(life: Life) -> None:
 
 
 @pytest.fixture(scope="module")
-def ground(booted: None, lives: Lives) -> Iterator[Machine]:
+def impatient(booted: None) -> Iterator[None]:
+    DROP_IN.parent.mkdir(parents=True)
+    DROP_IN.write_text(IMPATIENT)
+    restart = "systemctl daemon-reload; systemctl stop solo5-networkd"
+    ok("sh", "-ec", restart)
+    yield
+    shutil.rmtree(DROP_IN.parent)
+    ok("sh", "-ec", restart)
+
+
+@pytest.fixture(scope="module")
+def ground(impatient: None, lives: Lives) -> Iterator[Machine]:
     """The machine, for all tests here together: what is left alone is gone only after a while.
 
     A task that is left by a test that failed is removed, or the tests of other files would find it.
@@ -280,12 +298,15 @@ def duration(life: Life, killer: Killer | None) -> float:
 
 
 def test_what_is_left_alone_is_whole_or_goes_by_itself(left_alone: list[Point]) -> None:
-    for life in (point.life for point in left_alone):
+    def goes(point: Point) -> None:
+        life = point.life
         try:
-            eventually(lambda life=life: is_whole_or_nothing(life), f"{life.name} is whole or nothing", 120)  # type: ignore[misc]
+            eventually(lambda: is_whole_or_nothing(life), f"{life.name} is whole or nothing")
         except AssertionError as error:
             found = sh("solo5ctl", "inspect", "--json", life.name)
             error.add_note(f"lease: {has_lease(life)}; task: {found.stdout}{found.stderr}")
             raise
         engine(life.stop)
         nothing_is_left_of(life)
+
+    each(goes, left_alone)

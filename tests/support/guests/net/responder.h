@@ -4,10 +4,10 @@
  *
  *   --fill=MB         fills so much memory; a datagram to port 9 is answered by the number of its intact pages
  *   --count=MS        prints `count N` every so many milliseconds, from 1 on
- *   --send=IP:PORT    sends a numbered datagram there every second, and prints what comes back
- *   --spoof-ip=A      once a second, a datagram whose source address is A
- *   --spoof-mac=M     once a second, a datagram from our address in a frame from M
- *   --spoof-arp=A     once a second, the claim that A is ours
+ *   --send=IP:PORT    sends a numbered datagram there every 200 ms, and prints what comes back
+ *   --spoof-ip=A      every 200 ms, a datagram whose source address is A
+ *   --spoof-mac=M     every 200 ms, a datagram from our address in a frame from M
+ *   --spoof-arp=A     every 200 ms, the claim that A is ours
  *   --verbose         prints a line for everything that happens
  */
 #pragma once

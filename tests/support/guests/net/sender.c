@@ -6,6 +6,7 @@
 #define DISCARD_PORT 9
 #define BROADCAST 0xffffffff
 #define ARP_RETRY (SECOND / 20)
+#define INTERVAL (SECOND / 5)
 
 static struct {
     struct udp packet;
@@ -71,5 +72,5 @@ uint64_t sender_tick(const struct nic *nic)
         return due = now() + ARP_RETRY;
     }
     send_all(nic, ++number);
-    return due = now() + SECOND;
+    return due = now() + INTERVAL;
 }

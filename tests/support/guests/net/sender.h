@@ -1,4 +1,4 @@
-/* What the guest sends of its own accord, once a second: --send= and --spoof-…=. */
+/* What the guest sends of its own accord, every 200 ms: --send= and --spoof-…=. */
 #pragma once
 
 #include "nic.h"
