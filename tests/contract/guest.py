@@ -16,11 +16,10 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Self
 
-from tests.contract.netns import link
-
 from solo5_systemd.base.names import NETWORK_NAMESPACES
 from solo5_systemd.network.model import Lease
 from solo5_systemd.network.namespaces import NetworkNamespace
+from solo5_systemd.network.neighbours import Neighbours
 
 _TUNSETIFF = 0x400454CA
 IFF_TAP_NO_PI, IFF_VNET_HDR = 0x1002, 0x4000
@@ -45,9 +44,10 @@ def opened_tap(tap: str, flags: int = IFF_TAP_NO_PI) -> tuple[str, int]:
 def wait_for_port(tap: str) -> None:
     """Wait until the bridge port of an open tap is up, which follows a moment later: before, it has no frame of it."""
     deadline = time.monotonic() + 5
-    while (link(tap) or {"operstate": "UP"})["operstate"] != "UP":
-        assert time.monotonic() < deadline, f"{tap} is not up"
-        time.sleep(0.005)
+    with closing(Neighbours()) as links:
+        while any(tap == name for _, name in socket.if_nameindex()) and not links.passes_frames(tap):
+            assert time.monotonic() < deadline, f"{tap} is not up"
+            time.sleep(0.005)
 
 
 def _opened(tap: str, flags: int) -> tuple[str, int]:

@@ -1,7 +1,10 @@
 """Network namespaces for the test process."""
 
 import ctypes
+import fcntl
 import json
+import socket
+import struct
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 _CLONE_NEWNET = 0x40000000
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1  # linux/sockios.h, if.h
 HERE = Path("/proc/thread-self/ns/net")
 
 BRIDGE_NF = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
@@ -27,7 +31,8 @@ def private_namespace() -> Iterator[None]:
     with HERE.open() as home:
         _call("unshare", _CLONE_NEWNET)
         try:
-            run("ip", "link", "set", "lo", "up")
+            with socket.socket() as any_socket:
+                fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
             yield
         finally:
             enter(home.fileno())
@@ -45,11 +50,10 @@ class Outside:
         self._holder.stdin.flush()
         self._holder.stdout.readline()  # cat runs, so that its namespace is there
         pid = str(self._holder.pid)
-        run("ip", "link", "add", f"{link}-in", "type", "veth", "peer", "name", f"{link}-out", "netns", pid)
+        run("ip", "link", "add", f"{link}-in", "up", "type", "veth", "peer", "name", f"{link}-out", "netns", pid)
         run("ip", "address", "add", f"{self.host}/24", "dev", f"{link}-in")
-        run("ip", "link", "set", f"{link}-in", "up")
-        self.ip("address", "add", f"{self.address}/24", "dev", f"{link}-out")
         self.ip("link", "set", f"{link}-out", "up")
+        self.ip("address", "add", f"{self.address}/24", "dev", f"{link}-out")
 
     @property
     def path(self) -> str:

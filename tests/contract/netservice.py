@@ -1,9 +1,9 @@
 """solo5-networkd on a private bus, in a private network namespace."""
 
 import asyncio
-import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -330,10 +330,11 @@ def _port(protocol: Protocol, host_port: int, port: int, host_ip: str | None, ni
 
 def host_state() -> tuple[str, ...]:
     """Return all state of this namespace that the service may change."""
-    links = sorted(link["ifname"] for link in json.loads(run("ip", "-j", "link")))
+    links = sorted(name for _, name in socket.if_nameindex())
     forwarding = " ".join(file.read_text() for file in sorted(Path("/proc/sys/net/ipv4/conf").glob("*/forwarding")))
     # Without their flags: whether a route is "linkdown" changes by itself.
-    routes = " ".join(f"{route['dst']} {route.get('dev')}" for route in json.loads(run("ip", "-j", "route")))
+    lines = [line.split() for line in Path("/proc/thread-self/net/route").read_text().splitlines()]
+    routes = " ".join(f"{link} {to}/{mask} {gateway}" for link, to, gateway, *_, mask, _, _, _ in lines)
     return (*links, settled(run("nft", "--stateless", "list", "ruleset")), routes, forwarding)
 
 

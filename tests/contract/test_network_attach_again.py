@@ -1,13 +1,12 @@
 """Attach of a task that was released: a start by systemd alone, for which no caller has reserved anything."""
 
 import asyncio
-import json
 import socket
-from pathlib import Path
 
 import pytest
 from tests.contract.netns import run
 from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp, until
+from tests.contract.test_network_life import _rewrite
 
 from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.base.names import TaskName
@@ -41,8 +40,7 @@ def networks(service: Service) -> Service:
 
 @pytest.mark.parametrize("killed", [False, True], ids=["nothing", "kill"])
 async def test_a_released_task_has_all_that_it_had(networks: Service, killed: bool) -> None:
-    await networks.restart()
-    async with networks.client() as client:
+    async with networks.running() as client:
         nics = (nic("service", ip="10.77.0.9"), nic("admin", "back"))
         had = await client.have("a", tcp(8080), udp(5353, host_ip="127.0.0.1"), nics=nics)
         before = host_state()
@@ -96,8 +94,7 @@ async def test_changed_settings_are_an_error_and_nothing_is_left(networks: Servi
         (TWO_NETWORKS.partition("[network.back]")[0], InvalidRequestError, "network back does not exist"),
         ("reserved_ports = [8080]\n" + TWO_NETWORKS, InvalidRequestError, "port 8080/tcp cannot be published"),
     ]
-    await networks.restart()
-    async with networks.client() as client:
+    async with networks.running() as client:
         await _released(client)
         before = host_state()
         for settings, error, words in changes:
@@ -109,8 +106,7 @@ async def test_changed_settings_are_an_error_and_nothing_is_left(networks: Servi
 
 
 async def test_a_link_with_the_name_of_its_tap_is_left_alone(networks: Service) -> None:
-    await networks.restart()
-    async with networks.client() as client:
+    async with networks.running() as client:
         had = await _released(client)
         run("ip", "link", "add", had.leases[0].tap, "type", "bridge")
         before = host_state()
@@ -173,7 +169,3 @@ async def test_a_service_that_is_killed_during_an_attach_leaves_a_complete_netwo
             assert await client.reservation(A) == had
             await client.drop("a")
             assert await client.reservation(A) is None
-
-
-def _rewrite(path: Path, **changes: object) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))

@@ -12,7 +12,7 @@ from tests.contract.guest import Guest
 from tests.contract.netns import run
 from tests.contract.netservice import Service, nic, tcp, udp
 from tests.contract.test_network_joined import POOL, Lan
-from tests.contract.test_network_life import _until_answered
+from tests.contract.test_network_life import until_answered
 from tests.contract.test_network_paths import ask_udp
 
 from solo5_systemd.base.names import TaskName
@@ -199,7 +199,7 @@ async def test_a_client_of_before_the_first_network_reaches_the_guest(service: S
         client_socket.sendto(b"nobody there", ("127.0.0.1", 5353))
         await service.restart()
         async with service.client() as client, Guest(await client.lease("a", udp(5353)), greeting=b"a"):
-            await _until_answered(lambda: ask_udp("127.0.0.1", 5353, sock=client_socket.dup()), b"aHELLO")
+            await until_answered(lambda: ask_udp("127.0.0.1", 5353, sock=client_socket.dup()), b"aHELLO")
         async with service.client() as client:
             await client.drop("a")
     run("nft", "delete table ip other")

@@ -91,7 +91,6 @@ async def test_without_more_a_guest_gets_its_lease_and_the_name_of_its_task(clie
         got = await leased(guest)
     assert (got.address, got.options[12]) == (lease.address, b"web")
     assert {6, 15, 119}.isdisjoint(got.options)
-    await client.drop("web")
 
 
 async def test_a_lease_is_renewed_from_its_own_address(client: Client) -> None:
@@ -104,7 +103,6 @@ async def test_a_lease_is_renewed_from_its_own_address(client: Client) -> None:
         body = message(REQUEST, guest.mac, number=301, ciaddr=guest.ip)
         sent(guest, body, source=guest.ip)  # rebinding
         assert (await answered(guest, 301)).kind == ACK
-    await client.drop("web")
 
 
 async def test_neighbours_see_and_answer_nothing(client: Client) -> None:
@@ -126,8 +124,6 @@ async def test_neighbours_see_and_answer_nothing(client: Client) -> None:
             sent(other, body, source=source, to=to, mac=mac, ports=(67, 68))
         await leased(other)  # what was sent before has arrived, or never will
         assert [each for each in answers(guest) if each.number == 999] == []
-    for task in ("one", "two"):
-        await client.drop(task)
 
 
 async def test_forged_messages_are_not_answered(client: Client, pid1: Pid1WithServers) -> None:
@@ -164,8 +160,6 @@ async def test_forged_messages_are_not_answered(client: Client, pid1: Pid1WithSe
         assert not [frame for frame in victim.frames if frame[23] == UDP], "nothing was sent to the victim"
         # The victim's lease was neither given back nor declined.
         assert (await leased(victim)).address == theirs.address
-    for task in ("mine", "theirs"):
-        await client.drop(task)
 
 
 async def test_an_identity_of_another_guest_is_of_no_use(client: Client) -> None:
@@ -178,8 +172,6 @@ async def test_an_identity_of_another_guest_is_of_no_use(client: Client) -> None
         sent(guest, message(REQUEST, guest.mac, number=500, options=wish))
         assert (await answered(guest, 500)).kind != ACK
         assert (await leased(victim)).address == theirs.address
-    for task in ("mine", "theirs"):
-        await client.drop(task)
 
 
 async def test_a_guest_that_asks_without_end_is_limited_and_others_are_served(client: Client) -> None:
@@ -191,8 +183,6 @@ async def test_a_guest_that_asks_without_end_is_limited_and_others_are_served(cl
             sent(guest, message(DISCOVER, guest.mac))
         assert (await leased(other)).address == theirs.address
         assert len(answers(guest)) <= 40
-    for task in ("mine", "theirs"):
-        await client.drop(task)
 
 
 async def test_the_address_of_an_earlier_task_is_served_to_the_next(client: Client, pid1: Pid1WithServers) -> None:
@@ -207,8 +197,6 @@ async def test_the_address_of_an_earlier_task_is_served_to_the_next(client: Clie
     lease = await attached(client, "t2", GuestNames(hostname="new"), ip="10.9.0.77")
     async with Guest(lease) as guest:
         assert (await leased(guest)).options[12] == b"new"
-    await client.drop("t2")
-    await client.drop("stays")
 
 
 async def test_a_task_that_starts_again_with_the_same_lease_restarts_no_server(
@@ -221,7 +209,6 @@ async def test_a_task_that_starts_again_with_the_same_lease_restarts_no_server(
             assert (await leased(guest)).address == lease.address
         await client.drop("web")
     assert pid1.asked == ["RestartUnit"]
-    await client.drop("stays")
 
 
 async def test_a_mac_address_moves_to_another_address(client: Client) -> None:
@@ -230,7 +217,6 @@ async def test_a_mac_address_moves_to_another_address(client: Client) -> None:
         async with Guest(await attached(client, f"t{number}", ip=ip, mac="02:00:5e:10:00:01")) as guest:
             assert (await leased(guest)).address == IPv4Address(ip)
         await client.drop(f"t{number}")
-    await client.drop("stays")
 
 
 async def test_the_service_is_killed_and_guests_are_served(
@@ -242,7 +228,6 @@ async def test_the_service_is_killed_and_guests_are_served(
         assert (await leased(guest)).address == lease.address
         await service.restart()
         assert (await leased(guest)).address == lease.address
-    await client.drop("web")
 
 
 async def test_a_task_that_ended_while_the_service_was_dead_leaves_no_entry(
@@ -256,7 +241,6 @@ async def test_a_task_that_ended_while_the_service_was_dead_leaves_no_entry(
     (service.state / "tasks/web.json").unlink()
     await service.restart()
     assert [name for name in files(service) if lease.tap in name] == []
-    await client.drop("stays")
 
 
 async def test_a_server_without_a_guest_is_stopped_by_the_next_service(
@@ -279,7 +263,6 @@ async def test_a_server_that_dies_is_replaced_and_knows_all_guests(client: Clien
         body = message(REQUEST, guest.mac, number=600, ciaddr=guest.ip)
         sent(guest, body, source=guest.ip, to=guest.gateway, mac=gateway)
         assert (await answered(guest, 600)).kind == ACK
-    await client.drop("web")
 
 
 async def test_the_server_is_there_while_a_guest_is(client: Client, service: Service, pid1: Pid1WithServers) -> None:
@@ -293,7 +276,6 @@ async def test_the_server_is_there_while_a_guest_is(client: Client, service: Ser
     assert (pid1.running(), files(service)) == ([], [])
     await attached(client, "three")
     assert pid1.running() == [SERVER]
-    await client.drop("three")
 
 
 async def test_without_dhcp_there_is_no_server_and_no_answer(service: Service, pid1: Pid1WithServers) -> None:
@@ -332,7 +314,6 @@ async def test_dhcp_that_is_switched_on_and_off_applies_to_running_guests(
         service.end()
         await service.restart()
         assert (await leased(guest)).options[12] == b"web.example"
-    await client.drop("web")
 
 
 async def test_a_guest_on_a_segment_is_served(service: Service, pid1: Pid1WithServers, bridge_nf: None) -> None:

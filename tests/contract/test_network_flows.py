@@ -16,7 +16,7 @@ from tests.contract.guest import Guest
 from tests.contract.netns import Outside, run
 from tests.contract.netservice import Service, tcp, udp, until
 from tests.contract.test_network_exhaustion import tracked
-from tests.contract.test_network_life import _rewrite, _until_answered
+from tests.contract.test_network_life import _rewrite, until_answered
 from tests.contract.test_network_paths import ask_udp
 
 from solo5_systemd.base.names import TaskName
@@ -50,7 +50,7 @@ def other_table(chain: str, rule: str) -> Iterator[None]:
 
 async def _reaches(client_socket: socket.socket, greeting: bytes = b"") -> None:
     async with asyncio.timeout(10):
-        await _until_answered(lambda: ask_udp("127.0.0.1", 5353, sock=client_socket.dup()), greeting + b"HELLO")
+        await until_answered(lambda: ask_udp("127.0.0.1", 5353, sock=client_socket.dup()), greeting + b"HELLO")
 
 
 def test_many_flows_and_many_ports_cost_no_more_than_either(namespace: None) -> None:

@@ -25,7 +25,8 @@ from tests.contract.guest6 import (
 from tests.contract.netns import CLIENT6, HOST6, Outside, link, run
 from tests.contract.netservice import Service
 from tests.contract.test_network_exhaustion import neighbours
-from tests.contract.test_network_ipv6 import CONF, default, far_socket, prefix, until_answered
+from tests.contract.test_network_ipv6 import CONF, default, far_socket, prefix
+from tests.contract.test_network_life import until_answered
 from tests.contract.test_network_paths import ask_udp
 
 MLD_QUERY, MLD_REPORT = 130, 143

@@ -1,13 +1,11 @@
 """IPv6 on networks of this service, with real packets."""
 
 import asyncio
-import contextlib
 import json
 import socket
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import closing
-from ipaddress import IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from pathlib import Path
 
 import pytest
@@ -28,14 +26,16 @@ from tests.contract.guest6 import (
 )
 from tests.contract.netns import CLIENT6, HOST6, Outside, run
 from tests.contract.netservice import Service, nic, tcp, udp, until
+from tests.contract.test_network_life import until_answered
 from tests.contract.test_network_paths import ask_udp
 from tests.contract.test_network_policy import PACKET_AUXDATA, SOL_PACKET, arrived
 
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
-from solo5_systemd.network.derived_addresses import link_local
+from solo5_systemd.network.derived_addresses import bridge_mac, link_local
 from solo5_systemd.network.model import Lease
 
 CONF = Path("/proc/sys/net/ipv6/conf")
+ALONE = "ipv4 = false\nipv6 = true"
 
 
 def default(options: str = "ipv6 = true") -> str:
@@ -115,15 +115,6 @@ async def test_a_guest_that_restarts_is_reached_by_a_client_that_keeps_sending(s
                 async with Guest6(await client.lease(task, udp(5353)), greeting=task.encode()):
                     await until_answered(lambda: ask_udp(HOST6, 5353, sock=far.dup()), task.encode() + b"HELLO")
                 await client.drop(task)
-
-
-async def until_answered(ask: Callable[[], Awaitable[bytes]], answer: bytes) -> None:
-    async with asyncio.timeout(20):
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.5):
-                    if await ask() == answer:
-                        return
 
 
 async def test_forged_frames_are_dropped(service: Service, bridge_nf: None) -> None:
@@ -209,25 +200,6 @@ async def test_without_ipv6_nothing_of_it_is_there(service: Service) -> None:
 def prefix(lease: Lease) -> IPv6Network:
     assert lease.ipv6 is not None
     return lease.ipv6.network
-
-
-@pytest.mark.parametrize("nat66", [False, True])
-async def test_what_leaves_has_the_guests_address_or_the_hosts(service: Service, wan: Outside, nat66: bool) -> None:
-    options = f'ipv6 = "2001:db8:1::/64"\ngateway6 = "2001:db8:1::5"\nnat66 = {str(nat66).lower()}'
-    (service.settings / "solo5.toml").write_text(default(options))
-    await service.restart()
-    with far_socket(wan, port=7) as listener:
-        listener.setblocking(False)
-        async with service.client() as client, Guest6(await client.lease("a")) as guest:
-            assert str(guest.gateway6) == "2001:db8:1::5"
-            await guest.pinged6(guest.gateway6, b"up")
-            await guest.send_udp(IPv6Address(CLIENT6), 7, b"out")
-            async with asyncio.timeout(30):
-                _, sender = await asyncio.get_running_loop().sock_recvfrom(listener, 100)
-            assert sender[0] == (HOST6 if nat66 else str(guest.ip6))
-            listener.sendto(b"BACK", sender[:2])
-            assert await guest.heard_udp(b"BACK") == (IPv6Address(CLIENT6), 7)
-            await client.drop("a")
 
 
 async def test_nat66_and_published_ports_follow_the_address_and_the_name_of_the_uplink(
@@ -344,8 +316,9 @@ async def test_forwarding_that_another_program_switches_off_is_restored(service:
     assert "net.ipv6.conf.all.forwarding was not 1: it is set again" in service.log.read_text()
 
 
-async def test_what_is_lost_is_restored(service: Service) -> None:
-    async with service.running(default()) as client:
+@pytest.mark.parametrize("options", ["ipv6 = true", ALONE], ids=["both families", "IPv6 alone"])
+async def test_what_is_lost_is_restored(service: Service, options: str) -> None:
+    async with service.running(default(options)) as client:
         lease = await client.lease("a", udp(5353))
         async with Guest6(lease) as guest:
             await guest.pinged6(guest.gateway6, b"before")
@@ -364,6 +337,7 @@ async def test_what_is_lost_is_restored(service: Service) -> None:
             assert await ask_udp(str(guest.gateway6), 5353) == b"HELLO"
             [held] = await client.reservations()
             assert (held.leases, held.ports) == ((lease,), (udp(5353),))
+            assert (await client.networks())[0].without_ipv4 == (options == ALONE)
 
 
 async def test_a_saved_listing_of_the_tables_can_be_read_again(service: Service, tmp_path: Path) -> None:
@@ -430,3 +404,58 @@ async def test_networks_with_and_without_ipv6_come_and_go(service: Service) -> N
         await client.drop("c")
         assert "ip6" not in run("nft", "list", "tables")
         assert (CONF / "all/forwarding").read_text() == "0\n"
+
+
+async def test_a_network_with_ipv6_alone_has_nothing_of_ipv4(service: Service) -> None:
+    """Its paths are those of test_network_table.py."""
+    async with service.running(default(ALONE)) as client:
+        lease = await client.lease("a", udp(5353))
+        assert (lease.ipv4, lease.gateway4) == (None, None)
+        assert "inet " not in run("ip", "address", "show", "dev", lease.bridge)
+        # The port of IPv4 is not this guest's: a process of the host, or another task, can have it.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+            free.bind(("0.0.0.0", 5353))
+        [network] = await client.networks()
+        assert (network.ipv4, network.without_ipv4, network.free) == (None, True, 9999)
+
+
+async def test_a_guest_sends_nothing_by_ipv4(service: Service) -> None:
+    async with service.running(default(ALONE)) as client:
+        lease, near = await client.lease("a"), await client.lease("b")
+        async with Guest6(lease) as guest, Guest6(near) as neighbour:
+            await guest.pinged6(guest.gateway6, b"up")
+            [host, other] = [bytes.fromhex(each.replace(":", "")) for each in (bridge_mac(lease.network), near.mac)]
+            for source in ("10.153.0.7", "192.0.2.1", "0.0.0.0"):
+                for to in (host, other, b"\xff" * 6):
+                    address = IPv4Address(source)
+                    guest.send(guest.ipv4(to, IPv4Address("192.0.2.9"), 17, b"\0" * 8, source=address))
+                    guest.send(guest.arp(1, to, IPv4Address("192.0.2.1"), ip=address))
+            await guest.pinged6(guest.gateway6, b"after")
+            await neighbour.pinged6(neighbour.gateway6, b"after")
+            assert [frame for frame in neighbour.frames if frame[12:14] in (b"\x08\0", b"\x08\x06")] == []
+        [network] = await client.networks()
+        assert network.dropped.by_rule()["spoofed"] == 18
+
+
+async def test_networks_of_each_kind_are_beside_each_other(service: Service, wan: Outside) -> None:
+    async with service.running(
+        f"[network.default]\n[network.both]\nipv6 = true\nreach = ['alone']\n[network.alone]\n{ALONE}\n"
+    ) as client:
+        await client.lease("four", udp(5301))
+        both = (await client.have("both", nics=(nic("service", "both"),))).leases[0]
+        alone = (await client.have("alone", udp(5302), nics=(nic("service", "alone"),))).leases[0]
+        async with Guest6(both) as first, Guest6(alone) as second:
+            await first.pinged6(first.gateway6, b"up")
+            await second.pinged6(second.gateway6, b"up")
+            assert await ask_udp(HOST6, 5302, sock=far_socket(wan)) == b"HELLO"
+            hop = await first.resolve(first.gateway6)
+            first.send(first.udp(hop, second.ip6, 7, b"reach"))
+            assert await first.heard_udp(b"REACH") == (second.ip6, 7)
+        await client.drop("both")
+        async with Guest6(alone) as second:
+            await second.pinged6(second.gateway6, b"still")
+        await client.drop("alone")
+        assert "table ip6 solo5" not in run("nft", "list", "tables")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await ask_udp(wan.host, 5302)

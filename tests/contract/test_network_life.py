@@ -21,6 +21,7 @@ from tests.contract.test_network_paths import ask_udp
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.model import PortRequest
+from solo5_systemd.network.netlink import link_index
 
 
 async def test_a_network_has_the_mtu_of_the_uplink(service: Service, outside: Outside) -> None:
@@ -218,7 +219,7 @@ async def test_a_client_does_not_stick_to_a_guest_that_is_gone(
             client_socket.sendto(b"nobody there", ("127.0.0.1", 5353))
             for name in ("a", "b"):
                 async with Guest(await client.lease(name, *ports), greeting=name.encode()):
-                    await _until_answered(ask, name.encode() + b"HELLO")
+                    await until_answered(ask, name.encode() + b"HELLO")
                 await client.drop(name)
             await client.drop("neighbour")
 
@@ -337,7 +338,7 @@ PORT_80 = (
 )
 
 
-async def _until_answered(ask: Callable[[], Awaitable[bytes]], answer: bytes) -> None:
+async def until_answered(ask: Callable[[], Awaitable[bytes]], answer: bytes) -> None:
     """Send a UDP request with retries; a late reply to an earlier one may arrive, too."""
     heard = b""
     while heard != answer:
@@ -378,3 +379,104 @@ def _offload(link: str, command: int) -> int:
 
 def _rewrite(path: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+TASK = TaskName("a")
+REQUEST = (TASK, (nic("service"),), (udp(5353),))
+EXIT_RESTART = 75
+SOON = ("--idle", "0.1")
+
+_CALLED_ON_THE_WAY_OUT = """
+import subprocess, sys
+from solo5_systemd.dbus import service
+from solo5_systemd.networkd import main as program
+
+def notify(message):
+    if message == "STOPPING=1":
+        subprocess.run({command!r}, check=True)
+
+service.notify = notify
+sys.exit(program.main())
+"""
+"""The service, with a call between STOPPING=1 and the release of its bus name."""
+
+
+def _called_on_the_way_out(service: Service, *call: str) -> int:
+    """Run the service with such a call and return its exit status."""
+    bus = ("busctl", f"--address={service.bus.address}", "--expect-reply=no", "call", NAME, PATH, NAME)
+    service.start(*SOON, program=("-c", _CALLED_ON_THE_WAY_OUT.format(command=[*bus, *call])))
+    return service.wait(10)
+
+
+async def test_what_is_given_on_the_way_out_is_looked_after_by_the_next(service: Service) -> None:
+    reserve = ("Reserve", "sa{sv}", TASK, "1", "nics", "aa{sv}", "1", "1", "nic", "s", "service")
+    assert await asyncio.to_thread(_called_on_the_way_out, service, *reserve) == EXIT_RESTART
+    async with service.running(None, *SOON) as client:
+        assert await client.reservation(TASK) is not None
+        await client.attach(TASK)
+
+
+async def test_a_release_during_the_exit_needs_no_restart(service: Service) -> None:
+    assert await asyncio.to_thread(_called_on_the_way_out, service, "Release", "s", TASK) == 0
+
+
+async def test_calls_around_each_exit_are_answered_and_leave_nothing(service: Service) -> None:
+    """The calls arrive shortly before or after the exit, some of them during it."""
+    chance = random.Random(5)
+
+    async def insist(call: Callable[[], Awaitable[object]]) -> None:
+        """Retry, in place of D-Bus activation: a call to an exited service waits for its next start."""
+        while True:
+            try:
+                await call()
+            except HostError:
+                leases = len(await client.reservations())
+                assert await asyncio.to_thread(service.wait, 5) == (EXIT_RESTART if leases else 0)
+                await service.restart(*SOON)
+            else:
+                return
+
+    await service.restart(*SOON)
+    async with service.client() as client:
+        for _ in range(6):
+            await asyncio.sleep(0.1 + chance.uniform(-0.004, 0.004))
+            await insist(lambda: client.reserve(*REQUEST))
+            await insist(lambda: client.attach(TASK))
+            await insist(lambda: client.release(TASK))
+    assert await asyncio.to_thread(service.wait, 5) == 0
+
+
+async def test_elements_without_a_lease_are_orphans_until_the_services_next_start(service: Service) -> None:
+    async with service.running() as client:
+        await client.lease("a", udp(5301))
+        await client.lease("b", udp(5302))
+        assert await client.orphans() == ()
+        service.kill()
+        (service.state / "tasks/a.json").unlink()
+        found = await client.orphans()
+        assert any("5301" in line for line in found)
+        assert all(line.startswith("nftables element ") and "5302" not in line for line in found)
+        await service.restart()
+        assert await client.orphans() == ()
+
+
+async def test_a_running_service_removes_an_orphaned_tap_when_it_collects(service: Service) -> None:
+    async with service.running() as client:
+        lease = await client.lease("a")
+        run("ip", "tuntap", "add", "s5-orphan", "mode", "tap")
+        await client.collect(dry_run=True)
+        assert link_index("s5-orphan")
+        await client.collect(dry_run=False)
+        assert not link_index("s5-orphan")
+        assert link_index(lease.tap)
+
+
+async def test_only_what_had_time_to_come_is_overdue(service: Service) -> None:
+    async with service.running() as client:
+        await client.lease("a")
+        await client.lease("b")
+        service.kill()
+        _rewrite(service.state / "tasks/a.json", expires=0)
+        assert [record.reservation.task for record in await client.expired()] == ["a"]
+        _rewrite(service.state / "tasks/a.json", expires=1 << 40)
+        await service.restart()

@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 from tests.contract.guest import Guest
 from tests.contract.netservice import Client, Service, nic, tcp, udp
-from tests.contract.test_network_life import _until_answered
+from tests.contract.test_network_life import until_answered
 from tests.contract.test_network_paths import ask_tcp, ask_udp
 
 from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, TakenError
@@ -20,7 +20,7 @@ OLD, NEW = TaskName("old"), TaskName("new")
 
 async def reaches(greeting: bytes, port: int = 5353, sock: socket.socket | None = None) -> None:
     async with asyncio.timeout(10):
-        await _until_answered(lambda: ask_udp("127.0.0.1", port, sock=sock and sock.dup()), greeting + b"HELLO")
+        await until_answered(lambda: ask_udp("127.0.0.1", port, sock=sock and sock.dup()), greeting + b"HELLO")
 
 
 async def ports_of(client: Client) -> dict[str, int]:

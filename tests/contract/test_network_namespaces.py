@@ -312,8 +312,7 @@ async def test_what_guests_have_in_a_namespace_is_not_what_the_host_has(service:
 
 async def test_what_other_programs_change_in_it_is_restored_at_once(service: Service, group: Outside) -> None:
     """Before the regular check, which is due after 20 s."""
-    await service.restart("--shared-tables")
-    async with service.client() as client, guest(client, group, "web", tcp(8080)) as web:
+    async with service.running(None, "--shared-tables") as client, guest(client, group, "web", tcp(8080)) as web:
         changes: list[tuple[str, Callable[[], bool], str]] = [
             ("ip link set solo5-namespace down", lambda: is_up("solo5-namespace"), "bridge solo5-namespace"),
             (f"ip link set {web.tap} nomaster", lambda: link(web.tap).get("master") == "solo5-namespace", web.tap),

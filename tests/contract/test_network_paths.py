@@ -56,29 +56,6 @@ async def test_a_guest_reaches_published_ports_of_itself_and_of_neighbours(servi
             assert not [f for f in a.frames if f[:6] == BROADCAST and f[6:12] == a.mac], "its own broadcast"
 
 
-@pytest.mark.parametrize("masquerade", [True, False])
-async def test_what_leaves_a_network_carries_the_hosts_address(
-    service: Service, outside: Outside, masquerade: bool
-) -> None:
-    (service.settings / "solo5.toml").write_text(f"[network.default]\nmasquerade = {str(masquerade).lower()}\n")
-    await service.restart()
-    with outside.entered():
-        listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    listener.bind((outside.address, 7))
-    listener.setblocking(False)
-    async with service.client() as client:
-        async with Guest(await client.lease("a")) as guest:
-            await guest.send_udp(IPv4Address(outside.address), 7, b"out")
-            async with asyncio.timeout(30):
-                _, sender = await asyncio.get_running_loop().sock_recvfrom(listener, 100)
-            assert sender[0] == (outside.host if masquerade else str(guest.ip))
-            if masquerade:
-                await asyncio.get_running_loop().sock_sendto(listener, b"BACK", sender)
-                assert await guest.heard_udp(b"BACK") == (IPv4Address(outside.address), 7)
-        await client.drop("a")
-    listener.close()
-
-
 async def test_a_guest_does_not_reach_the_hosts_loopback(service: Service, bridge_nf: None) -> None:
     (service.settings / "solo5.toml").write_text('[network.default]\nhost = ["9/udp"]\n')
     await service.restart()

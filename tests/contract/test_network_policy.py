@@ -3,17 +3,19 @@
 The rules by single packets are in tests/fast/network/test_nft_rules.py.
 """
 
+import asyncio
 import json
 import socket
 import struct
 from collections.abc import Iterator
 from contextlib import closing
-from ipaddress import IPv4Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 import pytest
 from tests.contract.family import FOUR, SIX, Family, until_pinged
 from tests.contract.guest import UDP, Guest
+from tests.contract.guest6 import Guest6, multicast
 from tests.contract.netns import BRIDGE_NF, HOST6, Outside, link, run
 from tests.contract.netservice import Client, Service, nic, udp, until
 from tests.contract.test_network_paths import ask_udp
@@ -176,6 +178,27 @@ async def test_only_what_is_opened_is_open(
     assert ways == {"a to lan"} | (set() if isolated else WITHIN) | opened
 
 
+@pytest.mark.parametrize("translated", [True, False])
+async def test_what_leaves_a_network_has_the_hosts_address_or_the_guests(
+    service: Service, wan: Outside, family: Family, translated: bool
+) -> None:
+    options = {FOUR: "masquerade = ", SIX: 'ipv6 = "2001:db8:1::/64"\ngateway6 = "2001:db8:1::5"\nnat66 = '}
+    settings = f"[network.default]\n{options[family]}{str(translated).lower()}\n"
+    with wan.entered():
+        listener = bound(family.far, 7)
+    with listener:
+        async with service.running(settings) as client, family.guest(await client.lease("a")) as guest:
+            assert family is FOUR or str(family.router(guest)) == "2001:db8:1::5"
+            await family.pinged(guest)
+            await guest.send_udp(ip_address(family.far), 7, b"out")
+            async with asyncio.timeout(30):
+                _, sender = await asyncio.get_running_loop().sock_recvfrom(listener, 100)
+            assert sender[0] == (family.here if translated else str(family.own(guest)))
+            if translated or family is SIX:
+                listener.sendto(b"BACK", sender[:2])
+                assert await guest.heard_udp(b"BACK") == (ip_address(family.far), 7)
+
+
 async def test_a_host_that_forwards_by_itself_goes_on_doing_so(
     service: Service, wan: Outside, elsewhere: Outside
 ) -> None:
@@ -264,3 +287,48 @@ async def test_a_guest_receives_no_unicast_but_its_own(service: Service, bridge_
 
 def _is_forwarding(lease: Lease) -> bool:
     return bool(link(lease.tap)["linkinfo"]["info_slave_data"]["state"] == "forwarding")
+
+
+GROUP, GROUP6, PORT = IPv4Address("224.0.0.251"), IPv6Address("ff02::fb"), 7777
+"""Those of mDNS, with a port of the test's."""
+
+FIRST, SECOND = b"of IPv4", b"of IPv6"
+TEXTS = {FIRST, SECOND}
+
+
+def member(link: str, address: str) -> socket.socket:
+    """Return a socket that receives what is sent to the group on a link."""
+    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    made.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, GROUP.packed + socket.inet_aton(address))
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, link.encode())
+    made.bind(("", PORT))
+    made.setblocking(False)
+    return made
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+async def test_neighbours_receive_it_unless_they_are_isolated(
+    service: Service, outside: Outside, bridge_nf: None, isolated: bool
+) -> None:
+    policy = f"ipv6 = true\nisolated = {str(isolated).lower()}\n"
+    async with service.running(f"[network.default]\n{policy}[network.other]\nipv6 = true\n") as client:
+        leases = [await client.lease(name) for name in ("a", "b")]
+        leases += (await client.have("c", nics=(nic("service", "other"),))).leases
+        async with Guest6(leases[0]) as a, Guest6(leases[1]) as b, Guest6(leases[2]) as c:
+            with outside.entered():
+                beyond = member("veth-out", outside.address)
+            here = member("solo5-default", str(a.gateway))
+            for guest in (a, b, c):
+                await guest.resolve(guest.gateway)  # its port is up: a bridge floods to no other
+            mac = b"\x01\0\x5e" + struct.pack("!I", int(GROUP) & 0x7FFFFF)[1:]
+            a.send(a.ipv4(mac, GROUP, UDP, datagram(FIRST)))
+            a.send(a.udp(multicast(GROUP6), GROUP6, PORT, SECOND))
+            # Each path is the only one of its packets, which keep their order: after a reply, all of them have passed.
+            for guest in (b, c):
+                await guest.pinged6(guest.gateway6, b"after")
+            await a.pinged6(a.gateway6, b"after")
+            received = [{text for text in TEXTS if any(text in frame for frame in guest.frames)} for guest in (b, c)]
+            assert received == [set() if isolated else TEXTS, set()]
+            assert arrived(here) == arrived(beyond) == []
+            for listener in (here, beyond):
+                listener.close()

@@ -111,7 +111,6 @@ async def test_a_kernel_gets_the_leased_address_route_and_mtu(client: Client) ->
         assert router["protocol"] == "ra"
         assert guest.run("cat", "/proc/sys/net/ipv6/conf/eth0/mtu").strip() == "1400"
         assert "fe80::" in router["gateway"]
-    await client.drop("a")
 
 
 async def test_a_temporary_address_is_dropped_and_counted(client: Client) -> None:
@@ -125,7 +124,6 @@ async def test_a_temporary_address_is_dropped_and_counted(client: Client) -> Non
         before = (await client.networks())[0].dropped.of_guest(lease.addresses, lease.tap)["spoofed"]
         assert not await guest.pings(lease.gateway6, "-I", temporary)
         assert (await client.networks())[0].dropped.of_guest(lease.addresses, lease.tap)["spoofed"] > before
-    await client.drop("a")
 
 
 async def test_a_kernel_with_another_mac_gets_nothing(client: Client) -> None:
@@ -138,7 +136,6 @@ async def test_a_kernel_with_another_mac_gets_nothing(client: Client) -> None:
                 assert not await guest.pings(lease.gateway6)
         assert not await guest.pings(lease.gateway6)
         assert received(lease.tap) == 0
-    await client.drop("a")
 
 
 async def test_a_neighbour_is_no_router_and_sees_no_solicited_reply(client: Client) -> None:
@@ -169,8 +166,6 @@ async def test_a_neighbour_is_no_router_and_sees_no_solicited_reply(client: Clie
         await advertised(a, a.link_local)
         await b.pinged6(b.gateway6, b"after")
         assert [frame for frame in b.frames if kind_of(frame) == ROUTER_ADVERT and frame[:6] == a.mac] == []
-    for task in "ab":
-        await client.drop(task)
 
 
 async def test_a_guest_that_solicits_without_end_is_limited_and_others_are_served(client: Client) -> None:
@@ -183,8 +178,6 @@ async def test_a_guest_that_solicits_without_end_is_limited_and_others_are_serve
             a.send(solicitation(a))
         await advertised_to(b)
         assert len([frame for frame in b.frames if kind_of(frame) == ROUTER_ADVERT]) <= 50
-    for task in "ab":
-        await client.drop(task)
 
 
 async def advertised_to(guest: Guest6) -> None:
@@ -222,7 +215,6 @@ async def test_no_message_of_dhcp_reaches_a_server_without_dhcp(client: Client) 
         guest.send(guest.ipv6(multicast(servers), servers, UDP, solicit, source=guest.link_local))
         await advertised(guest)
         assert [frame for frame in guest.frames if frame[12:14] == b"\x86\xdd" and frame[20] == UDP] == []
-    await client.drop("a")
 
 
 async def test_with_dhcp_one_server_does_both(service: Service, pid1: Pid1WithServers) -> None:
@@ -249,7 +241,6 @@ async def test_a_lease_is_the_same_after_each_restart(client: Client, service: S
         await advertised(guest)
         pid1.die()
         await advertised(guest)
-    await client.drop("a")
 
 
 async def test_a_guest_on_a_segment_has_advertisements(

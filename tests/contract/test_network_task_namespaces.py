@@ -69,8 +69,7 @@ def inside(task: str, *words: str) -> str:
 
 async def test_what_a_guest_has_sent_is_counted_as_sent(apart: Service) -> None:
     """The counters are those of the host's end of the pair, in which directions are the host's."""
-    await apart.restart()
-    async with apart.client() as client, guest(client, "web") as web:
+    async with apart.running() as client, guest(client, "web") as web:
         before = counted(web.tap)
         for _ in range(50):
             web.send(web.frame(await web.resolve(web.gateway), 0x88B5, bytes(1400)))
@@ -85,8 +84,7 @@ def counted(tap: str) -> Traffic:
 
 async def test_a_tender_has_the_kernel_fill_in_no_checksum(apart: Service) -> None:
     """It would be at any place of the frame, such as its sender's address, and after the rules have seen it."""
-    await apart.restart()
-    async with apart.client() as client, held(client, "web") as reservation:
+    async with apart.running() as client, held(client, "web") as reservation:
         _, descriptor = opened_tap(reservation.leases[0].tap, flags=IFF_TAP_NO_PI | IFF_VNET_HDR)
         with closing(os.fdopen(descriptor, "wb", buffering=0)) as tap:
             for size in (len(NEEDS_CHECKSUM), 12, 64, 4096):
@@ -115,8 +113,7 @@ async def test_there_is_nothing_in_it_but_the_tap(apart: Service) -> None:
 
 async def test_fragments_of_multicast_packets_take_no_memory(apart: Service) -> None:
     """A macvlan reassembles them, before any rule."""
-    await apart.restart()
-    async with apart.client() as client, guest(client, "web") as web:
+    async with apart.running() as client, guest(client, "web") as web:
         for number in range(200):
             to = IPv4Address("239.1.2.3")
             web.send(web.ipv4(bytes.fromhex("01005e010203"), to, UDP, bytes(1400), number=number, fragment=MORE))
@@ -143,8 +140,7 @@ CHANGES = {
 
 async def test_what_another_program_changes_is_restored_under_a_running_guest(apart: Service) -> None:
     """What solo5-networkd relies on, in port, macvlan, FDB and namespace. A link that changes is a reason to look."""
-    await apart.restart()
-    async with apart.client() as client, held(client, "one") as one, held(client, "two") as two:
+    async with apart.running() as client, held(client, "one") as one, held(client, "two") as two:
         others = [each.leases[0].tap for each in (one, two)]  # each is restored ten times in 20 seconds
         for number, change in enumerate(CHANGES):
             another = others[number % 2]
@@ -161,8 +157,7 @@ async def test_what_another_program_changes_is_restored_under_a_running_guest(ap
 
 async def test_a_change_without_a_message_is_found_within_20_seconds(apart: Service) -> None:
     assert UNIT_CHECK_INTERVAL_S <= 20
-    await apart.restart(*UNTOLD)
-    async with apart.client() as client, guest(client, "web", tcp(8080)) as web:
+    async with apart.running(None, *UNTOLD) as client, guest(client, "web", tcp(8080)) as web:
         run("ip", "link", "set", web.tap, "address", web.mac.hex(":"))
         inside("web", "ip", "link", "set", web.tap, "down")
         await until(lambda: f"tap {web.tap} was missing" in apart.log.read_text())
@@ -175,8 +170,7 @@ async def test_what_changes_after_a_check_is_found_by_the_next(apart: Service) -
     changes = {
         name: change for name, change in CHANGES.items() if name not in ("master", "name", "deleted")
     }  # with a message
-    await apart.restart(*UNTOLD)
-    async with apart.client() as client, held(client, "other") as other, AsyncExitStack() as stack:
+    async with apart.running(None, *UNTOLD) as client, held(client, "other") as other, AsyncExitStack() as stack:
         guests = [await stack.enter_async_context(guest(client, f"web{number}")) for number, _ in enumerate(changes)]
         before = [port_of(each.tap) for each in guests]
         await asyncio.sleep(1.5)
@@ -207,8 +201,7 @@ def port_of(tap: str) -> tuple[object, ...]:
 
 async def test_a_deleted_tap_is_made_again_for_the_next_start(apart: Service) -> None:
     """The tender that runs has the open file of the one that was deleted."""
-    await apart.restart()
-    async with apart.client() as client, held(client, "web", tcp(8080)) as reservation, held(client, "other") as other:
+    async with apart.running() as client, held(client, "web", tcp(8080)) as reservation, held(client, "other") as other:
         [lease] = reservation.leases
         inside("web", "ip", "link", "del", lease.tap)
         run("ip", "link", "set", other.leases[0].tap, "nomaster")
@@ -220,8 +213,7 @@ async def test_a_deleted_tap_is_made_again_for_the_next_start(apart: Service) ->
 
 async def test_a_tap_of_an_earlier_tender_is_made_anew(apart: Service) -> None:
     """Whatever that has done to it: its owner, its MAC, its carrier, and a group that root could not reset."""
-    await apart.restart()
-    async with apart.client() as client, held(client, "web") as reservation:
+    async with apart.running() as client, held(client, "web") as reservation:
         [lease] = reservation.leases
         made = link(lease.tap, "web")
         with closing_fd(opened_tap(lease.tap)[1]) as tap:
@@ -249,8 +241,7 @@ def set_mac(opened: Guest, mac: bytes) -> None:
 
 
 async def test_a_mac_that_a_tender_gives_its_tap_changes_no_port_and_no_forwarding(apart: Service) -> None:
-    await apart.restart()
-    async with apart.client() as client, guest(client, "web") as web, guest(client, "victim", udp(5353)) as victim:
+    async with apart.running() as client, guest(client, "web") as web, guest(client, "victim", udp(5353)) as victim:
         bridge = link(web.tap)["master"]
         before = (run("bridge", "fdb", "show", "br", bridge), link(web.tap)["address"], link(bridge)["address"])
         for mac in (victim.mac, await web.resolve(web.gateway), bytes.fromhex("020000000001")):
@@ -309,8 +300,7 @@ async def test_a_tap_that_its_tender_removes_again_and_again_waits_for_the_next_
 
 
 async def test_one_that_is_gone_is_an_error(apart: Service) -> None:
-    await apart.restart()
-    async with apart.client() as client:
+    async with apart.running() as client:
         reservation = await client.reserve(TaskName("web"), (nic("service"),), ())
         with pytest.raises(HostError, match="solo5-web is no network namespace"):
             await client._call("Attach", "web")  # as its network unit, which makes none

@@ -22,7 +22,7 @@ MEASURED = {
     "contract/test_network_activation.py::test_a_task_of_which_nothing_is_known_is_started_once": "not twice",
     "contract/test_network_activation.py::test_packets_are_held_through_a_long_start": "longer than the kernel does",
     "contract/test_network_activation.py::test_what_belongs_to_no_connection_starts_nothing": "nothing starts it",
-    "contract/test_network_idle_exit.py::test_calls_around_each_exit_are_answered_and_leave_nothing": "of any moment",
+    "contract/test_network_life.py::test_calls_around_each_exit_are_answered_and_leave_nothing": "of any moment",
     "contract/test_network_life.py::test_killed_again_and_again_between_any_two_steps": "of any moment",
     "contract/test_network_task_namespaces.py::test_what_changes_after_a_check_is_found_by_the_next": "two checks",
     "machine/test_bus_messages.py::test_tasks_of_other_programs_cost_no_message": "LINGER_S, which is over then",

@@ -143,19 +143,6 @@ def test_dbus_down(machine: Machine) -> None:
         ok("systemctl", "start", "dbus.socket", "dbus.service")
 
 
-def test_damaged_lease_files(machine: Machine, run: Runner) -> None:
-    machine.expect("damaged|lease|cannot be read")
-    directory = Path("/run/solo5/network/tasks")
-    name = run("net.spt", "--ipv4={net.service.ipv4_cidr}")
-    ok("systemctl", "stop", "solo5-networkd.service")
-    for i, text in enumerate(("", "{", "[]", '{"task": 7}', "\0" * 100)):
-        (directory / f"bad{i}.json").write_text(text)
-    second = run("net.spt", "--ipv4={net.service.ipv4_cidr}")
-    assert ok("solo5ctl", "ps", "--quiet").split() == sorted([name, second])
-    for file in directory.parent.rglob("*bad*"):
-        file.unlink()
-
-
 def test_daemon_reload_in_the_middle(run: Runner) -> None:
     with subprocess.Popen(["sh", "-c", "while :; do systemctl daemon-reload; done"]) as reloader:
         names = [run("net.spt", "--ipv4={net.service.ipv4_cidr}") for _ in range(5)]

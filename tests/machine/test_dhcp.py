@@ -93,28 +93,6 @@ def test_a_killed_server_is_started_again_by_systemd(served: None, run: Runner) 
     assert got(two) == expected(two)
 
 
-def test_a_killed_network_service_changes_nothing(machine: Machine, served: None, run: Runner) -> None:
-    for words in ("Main process exited, code=killed", "Failed with result 'signal'"):
-        machine.expect(words)
-    one = run("netdhcp.spt", name="one")
-    got(one)
-    ok("systemctl", "kill", "--signal=KILL", "solo5-networkd.service")
-    two = run("netdhcp.spt", name="two")
-    assert got(two) == expected(two)
-    address = lease(one)["ipv4"].partition("/")[0]
-    assert sh("ping", "-c1", "-W1", address).returncode == 0
-
-
-def test_a_restart_by_systemd_gets_the_same_lease_by_dhcp(served: None, run: Runner) -> None:
-    one = run("netdhcp.spt", name="one", options=("--hostname", "kept"))
-    line = got(one)
-    assert line == expected(one, "kept")
-    before = unit_property("solo5-task-one.service", "MainPID")
-    ok("systemctl", "restart", "solo5-task-one.service")
-    assert unit_property("solo5-task-one.service", "MainPID") != before
-    assert got(one) == line, "its console is that of the present run"
-
-
 def test_a_missing_server_is_named_with_its_package(machine: Machine, served: None, run: Runner) -> None:
     program = Path("/usr/sbin/dnsmasq")
     program.rename("/usr/sbin/dnsmasq.away")

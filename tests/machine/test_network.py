@@ -1,10 +1,14 @@
 """Networks end to end: real guests, clients on other links, and attacks."""
 
+import errno
 import json
 import re
+import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,13 +19,17 @@ from tests.machine.conftest import (
     Outside,
     Runner,
     address,
+    console,
     eventually,
     inspect,
     lease,
     ok,
+    says,
     sh,
     udp,
+    unit_property,
 )
+from tests.machine.declared import Declarations
 
 IPV4 = "--ipv4={net.service.ipv4_cidr}"
 GATEWAY = "--ipv4-gateway={net.service.gateway4}"
@@ -68,11 +76,6 @@ def test_published_ports_answer_from_outside_from_here_and_by_loopback(
         assert udp(here, 7007, "from here") == "from here"
 
 
-def test_guest_reaches_the_outside_by_the_machines_address(run: Runner, outside: Outside) -> None:
-    web(run, f"--send={outside.there}:9999")
-    assert outside.sender(9999) == outside.here, "masqueraded"
-
-
 def _pool(network: str) -> dict[str, object]:
     [found] = [each for each in json.loads(ok("solo5ctl", "network", "ls", "--json")) if each["name"] == network]
     return {key: found[key] for key in ("in_use", "free", "ipv4")}
@@ -89,31 +92,6 @@ def test_two_nics_on_two_networks(run: Runner, place: Files) -> None:
     eventually(lambda: sh("ping", "-c1", "-W1", "10.66.0.9").returncode == 0, "the second NIC answers")
     assert _pool("back") == {"in_use": 1, "free": 252, "ipv4": "10.66.0.0/24"}
     ok("solo5ctl", "rm", "--force", name)
-
-
-def test_forged_frames_go_nowhere(run: Runner, outside: Outside) -> None:
-    """With the IPv4 address, the MAC address and by the ARP replies of three liars."""
-    victim = web(run)
-    true_mac, bridge = str(lease(victim)["mac"]), str(lease(victim)["bridge"])
-    forged = {"--spoof-ip": address(victim), "--spoof-arp": address(victim), "--spoof-mac": true_mac}
-    liars = [run("net.spt", IPV4, GATEWAY, f"{option}={value}") for option, value in forged.items()]
-    with subprocess.Popen(
-        ["timeout", "2", "tcpdump", "-l", "-e", "-n", "-i", bridge],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as sniffer:
-        seen = sniffer.stdout.read() if sniffer.stdout else ""
-    stolen = [
-        line
-        for line in seen.splitlines()
-        for mac in (str(lease(liar)["mac"]) for liar in liars)
-        if (mac in line and f" {address(victim)} " in line and "is-at" in line)
-        or (mac in line and f"{address(victim)}." in line.split(" > ")[0])
-    ]
-    assert not stolen, "a forged frame came through"
-    ok("ping", "-c2", "-W2", address(victim))
-    assert true_mac in ok("ip", "neigh", "show", address(victim))
 
 
 def at_once(run: Runner, names: list[str], ports: list[int]) -> list[subprocess.CompletedProcess[str]]:
@@ -206,3 +184,196 @@ def test_network_service_has_no_more_power_than_it_needs(machine: Machine, run: 
     words = "CAP_NET_ADMIN, CAP_NET_BIND_SERVICE to hold published ports, CAP_SYS_ADMIN to enter namespaces of groups"
     assert int(effective[1], 16) == expected, f"{words}, CAP_NET_RAW to ask guests for their addresses"
     assert json.loads(ok("systemd-analyze", "security", "--json=short", "solo5-networkd.service"))
+
+
+NETWORKD = "solo5-networkd.service"
+
+
+def can_bind(port: int) -> bool:
+    with socket.socket() as late:
+        late.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            late.bind(("127.0.0.1", port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return False
+        return True
+
+
+@contextmanager
+def wanted(port: int) -> Iterator[list[bool]]:
+    """Try to bind the port in a loop; yields the list of results."""
+    tried: list[bool] = []
+    over = threading.Event()
+
+    def insist() -> None:
+        while not over.wait(0.001):
+            tried.append(can_bind(port))
+
+    insisting = threading.Thread(target=insist)
+    insisting.start()
+    try:
+        yield tried
+    finally:
+        over.set()
+        insisting.join()
+
+
+def killed() -> None:
+    pid = unit_property(NETWORKD, "MainPID")
+    ok("kill", "-KILL", pid)
+    eventually(lambda: unit_property(NETWORKD, "MainPID") not in ("0", pid), "it is started again")
+
+
+def test_a_published_port_is_held_over_a_kill_a_restart_and_another_pid_1(
+    machine: Machine, run: Runner, outside: Outside
+) -> None:
+    machine.expect("killed|Failed with result")
+    task = web(run, options=("-p", "8500:80", "-p", "127.0.0.1:8501:7/udp"))
+    assert unit_property(NETWORKD, "NFileDescriptorStore") == "1", "both ports together"
+    with wanted(8500) as tried:
+        killed()
+        ok("systemctl", "restart", NETWORKD)
+        ok("systemctl", "daemon-reexec")
+        killed()
+        ok("systemctl", "restart", NETWORKD)
+        eventually(lambda: len(tried) > 100, "the other process has tried")
+    assert not any(tried)
+    assert unit_property(NETWORKD, "NFileDescriptorStore") == "1"
+    assert outside.tcp(outside.here, 8500)
+    assert "8501" in ok("ss", "-uln", "sport = :8501")
+    ok("solo5ctl", "stop", task)
+    eventually(lambda: can_bind(8500), "an ended task's port is free")
+    assert unit_property(NETWORKD, "NFileDescriptorStore") == "0"
+    eventually(lambda: not Path(f"/run/solo5/network/tasks/{task}.json").exists(), "its lease is released, last")
+    with socket.create_server(("127.0.0.1", 8500)):
+        refused = run.fail("-d", "-p", "8500:80", "/srv/guests/net.spt")
+    assert refused.returncode == 125
+    assert "8500/tcp is taken by another process" in refused.stderr
+
+
+def test_what_the_network_is_made_of_is_roots_alone(run: Runner) -> None:
+    task = web(run)
+    nobody = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
+    assert sh(*nobody, "ls", "/run/solo5/network").returncode != 0
+    shown = sh(*nobody, "solo5ctl", "inspect", "--json", task)
+    assert (shown.returncode, "Traceback" in shown.stderr) == (0, False)
+    assert "10.153." not in shown.stdout
+    examined = sh(*nobody, "solo5ctl", "doctor")
+    assert "Traceback" not in examined.stderr
+    assert "tap s5-" not in examined.stdout, "what cannot be read is no proof that a tap is nobody's"
+
+
+NOWHERE = ("--net", "service=none")
+
+
+def test_it_runs_without_an_address_and_nothing_passes(run: Runner) -> None:
+    name = run("net.spt", "--ipv4=10.153.77.2/24", options=NOWHERE)
+    neighbour = run("net.hvt", "--ipv4=10.153.77.3/24", options=NOWHERE)
+    for each in (name, neighbour):
+        says(each, "serving")
+        [nic] = inspect(each)["nics"]
+        assert (nic["network"], nic["ipv4"], nic["gateway4"]) == ("none", None, None)
+    ok("ip", "address", "add", "10.153.77.1/24", "dev", "solo5-none")
+    try:
+        assert sh("ping", "-c1", "-W1", "10.153.77.2").returncode == 1
+        eventually(lambda: "spoofed" in ok("solo5ctl", "network", "inspect", "none"), "what it sends is dropped")
+    finally:
+        ok("ip", "address", "delete", "10.153.77.1/24", "dev", "solo5-none")
+
+
+def test_it_survives_solo5_networkd_and_another_nic_has_its_own(run: Runner) -> None:
+    name = run("net2.spt", "{mirage.management}", options=(*NOWHERE, "--net", "management=default"))
+    says(name, "serving")
+    nics = inspect(name)["nics"]
+    ok("systemctl", "restart", "solo5-networkd")
+    assert inspect(name)["nics"] == nics
+    assert not list(Path("/run/solo5/network/networks").glob("*.damaged"))
+
+
+def test_a_declaration_has_it(declare: Declarations) -> None:
+    ok("systemctl", "start", declare("web", "Network=service=none"))
+    assert inspect("web")["nics"][0]["network"] == "none"
+
+
+def details(network: str = "default") -> dict[str, object]:
+    (found,) = json.loads(ok("solo5ctl", "network", network, "--json"))
+    return dict(found)
+
+
+def drops(task: str) -> dict[str, int]:
+    leases = details()["leases"]
+    assert isinstance(leases, list)
+    return next(dict(each["drops"]) for each in leases if each["task"] == task)
+
+
+def test_a_guest_sends_to_what_is_listed_only(run: Runner, outside: Outside) -> None:
+    with (
+        outside.popen("python3", "-I", "-c", _ECHO, outside.there, "9999", stdout=subprocess.PIPE) as listener,
+        ended(listener),
+    ):
+        assert listener.stdout is not None
+        assert listener.stdout.readline() == b"ready\n"
+        listed = web(
+            run, f"--send={outside.there}:9999", "--verbose", options=("--egress", f"{outside.there}:9999/udp")
+        )
+        other = web(run, f"--send={outside.there}:9999", "--verbose", options=("--egress", "none", "-p", "8081:80"))
+        eventually(lambda: "reply from" in console(listed), "the listed destination answers")
+        eventually(lambda: drops(other)["egress"] > 1, "its datagrams are counted")
+        assert "reply from" not in console(other)
+        assert outside.tcp(outside.here, 8081), "it answers those who ask"
+    assert drops(listed)["egress"] == 0
+    inspected = ok("solo5ctl", "inspect", listed)
+    assert f"Egress: service {outside.there}:9999/udp\n" in inspected
+    assert lease(other)["egress"] == []
+    text = ok("solo5ctl", "network", "default")
+    assert "egress " in text
+    assert f"0.0.0.0:8081->80/tcp {other}/service" in text
+    metrics = ok("solo5ctl", "metrics")
+    [line] = [each for each in metrics.splitlines() if f'task="{other}"' in each and 'rule="egress"' in each]
+    assert line.startswith("solo5_task_network_filtered_packets_total{")
+    assert int(line.rpartition(" ")[2]) > 1
+
+
+@contextmanager
+def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """End a process whatever happens: Popen waits for it."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
+_ECHO = """
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind((sys.argv[1], int(sys.argv[2])))
+print("ready", flush=True)
+while True:
+    data, peer = s.recvfrom(9999)
+    s.sendto(b"answer", peer)
+"""
+
+
+def test_a_guest_receives_no_more_than_its_rate(run: Runner) -> None:
+    task = web(run, options=("--rate", "received-packets=10", "--rate", "sent=1M"))
+    sh("ping", "-f", "-c", "500", "-w", "2", address(task))
+    assert drops(task)["received_rate"] > 50
+    assert "Rate: service sent=1M received-packets=10\n" in ok("solo5ctl", "inspect", task)
+
+
+def test_repairs_are_shown_with_their_time(machine: Machine, run: Runner) -> None:
+    machine.expect("was missing")
+    task = web(run)
+    ok("ip", "link", "delete", str(lease(task)["bridge"]))
+    eventually(
+        lambda: f"tap {lease(task)['tap']} was missing" in ok("solo5ctl", "network", "repairs"),
+        "the repair is recorded",
+    )
+    ok("systemctl", "restart", "solo5-networkd")
+    newest = json.loads(ok("solo5ctl", "network", "repairs", "--json"))[0]
+    assert newest["tasks"] == [task]
+    assert "was missing" in newest["repair"]
+    assert newest["time"][:2] == "20"
+    assert details()["repairs"][0] == newest  # type: ignore[index]

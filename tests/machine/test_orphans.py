@@ -5,7 +5,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import Machine, Runner, inspect, ok, registered, says, sh, unit_property
+from tests.machine.conftest import (
+    Machine,
+    Runner,
+    eventually,
+    inspect,
+    ok,
+    registered,
+    says,
+    sh,
+    systemctl,
+    unit_property,
+)
 
 LEASES = Path("/run/solo5/network/tasks")
 LOST = "solo5-task-lost.service"
@@ -96,3 +107,31 @@ def test_a_lease_without_its_unit_is_told_while_the_network_service_sleeps(machi
     ok("solo5ctl", "gc")
     assert orphans() == []
     assert not (LEASES / "lost.json").exists()
+
+
+def test_outcome_survives_reexecution_of_systemd(run: Runner) -> None:
+    name = run("hello.spt", "exit=4")
+    ok("solo5ctl", "wait", name)
+    before = inspect(name)["outcome"]
+    systemctl("daemon-reexec")
+    assert inspect(name)["outcome"] == before
+
+
+def test_tender_killed_gives_everything_back(run: Runner) -> None:
+    name = run("net.hvt", "--ipv4={net.service.ipv4_cidr}", options=("-p", "8080:80"))
+    says(name, "02:")
+    tap = inspect(name)["nics"][0]["tap"]
+    ok("kill", "-KILL", str(inspect(name)["pid"]))
+    eventually(lambda: sh("ip", "link", "show", tap).returncode != 0, "the tap is gone, with nobody of ours asked")
+    assert "8080" not in ok("nft", "list", "ruleset")
+
+
+def test_gc_finds_nothing_of_anybody_elses(machine: Machine, run: Runner) -> None:
+    name = run("net.spt", "--ipv4={net.service.ipv4_cidr}")
+    says(name, "02:")
+    before = machine.snapshot()
+    assert inspect(name)["name"] in ok("solo5ctl", "ps", "--quiet")
+    ok("solo5ctl", "gc", "--dry-run")
+    assert machine.snapshot() == before
+    ok("solo5ctl", "gc")
+    assert machine.snapshot() == before

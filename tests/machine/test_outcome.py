@@ -97,6 +97,9 @@ def test_a_stop_through_systemd_whoever_asks(run: Runner) -> None:
     for name, told in waited(*signals).items():
         assert (told["ending"], told["signal"], told["clean"]) == ("stopped", signals[name], True), told
         assert told["exit_status"] == 128 + signals[name], "the same for both tenders"
+        assert unit_property(f"solo5-task-{name}.service", "ActiveState") == "inactive", "not failed"
+    assert not set(signals) & set(ok("solo5ctl", "ps", "--quiet").split())
+    assert set(signals) <= set(ok("solo5ctl", "ps", "--all", "--quiet").split())
 
 
 def test_a_signal_from_somebody_else_is_told_from_a_stop(run: Runner) -> None:

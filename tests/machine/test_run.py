@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh, unit_property
+from tests.machine.consoles import UNLIMITED, shell_task
 from tests.machine.mishaps import end_main_thread
 
 
@@ -100,30 +100,6 @@ def test_interrupt_stops_the_guest(
     assert sh("solo5ctl", "inspect", f"ctrl-c-{target}").returncode == 125, "removed, as --rm asks"
 
 
-@pytest.mark.parametrize(("target", "how"), [("hvt", ("--signal", "INT")), ("spt", ("--signal", "INT")), ("spt", ())])
-def test_stop_is_not_a_failure_and_keeps_the_outcome(run: Runner, target: str, how: tuple[str, ...]) -> None:
-    name = run(f"sleeper.{target}")
-    says(name, "sleeping")
-    ok("solo5ctl", "stop", *how, name)
-    task = inspect(name)
-    assert (task["phase"], task["outcome"]["ending"]) == ("ended", "stopped")
-    assert unit_property(f"solo5-task-{name}.service", "ActiveState") == "inactive", "not failed"
-    assert name not in ok("solo5ctl", "ps", "--quiet").split()
-    assert name in ok("solo5ctl", "ps", "--all", "--quiet").split()
-
-
-def test_kill_sends_permitted_signals(run: Runner) -> None:
-    name = run("sleeper.hvt")
-    says(name, "sleeping")
-    refused = sh("solo5ctl", "kill", "--signal", "HUP", name)
-    assert refused.returncode == 125
-    assert "HUP" in refused.stderr or "signal 1" in refused.stderr
-    ok("solo5ctl", "kill", name)
-    eventually(lambda: inspect(name)["phase"] == "ended", "killed")
-    assert inspect(name)["outcome"]["ending"] == "killed"
-    assert inspect(name)["outcome"]["signal"] == 9
-
-
 def test_dollars_and_percents_in_arguments_reach_the_guest(run: Runner) -> None:
     name = run("hello.hvt", "$HOME", "${{PATH}}", "$$", "a$", "%n")
     for number, text in enumerate(("$HOME", "${PATH}", "$$", "a$", "%n"), start=1):
@@ -195,19 +171,6 @@ def test_zombie_leader_is_detected_and_killed(run: Runner) -> None:
     assert inspect(name)["phase"] == "ended"
 
 
-def test_json_is_json(run: Runner) -> None:
-    name = run("net.hvt", "--ipv4={net.service.ipv4_cidr}")
-
-    def told(*words: str) -> Any:
-        return json.loads(ok("solo5ctl", *words, "--json"))
-
-    assert [(task["name"], task["phase"]) for task in told("ps")] == [(name, "running")]
-    assert [(task["name"], len(task["nics"])) for task in told("inspect", name)] == [(name, 1)]
-    assert [row["name"] for row in told("stats", "--no-stream")] == [name]
-    assert told("network", "ls")[0]["name"] == "default"
-    assert told("image", f"{GUESTS}/net.hvt")[0]["target"] == "hvt"
-
-
 @pytest.mark.parametrize("kind", [(), ("--scope",)], ids=["service", "scope"])
 def test_dry_run_writes_no_file(machine: Machine, tmp_path: Path, kind: tuple[str, ...]) -> None:
     """Of an image that the store does not have; the network service runs already."""
@@ -229,16 +192,45 @@ def _files() -> dict[str, tuple[int, ...]]:
     return {name: (s.st_ino, s.st_mode, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for name, s in found.items()}
 
 
-def test_properties_reach_the_unit(run: Runner) -> None:
-    name = run("sleeper.spt", options=("--property", "TasksMax=7", "--property", "Nice=5", "--cpus", "0.5"))
-    unit = f"solo5-task-{name}.service"
-    assert unit_property(unit, "TasksMax") == "7"
-    assert unit_property(unit, "Nice") == "5"
-    assert unit_property(unit, "CPUQuotaPerSecUSec") == "500ms"
-
-
 def test_environment_of_the_caller_does_not_reach_the_tender(run: Runner) -> None:
     os.environ["SECRET_OF_THE_CALLER"] = "x"
     name = run("sleeper.spt")
     assert b"SECRET_OF_THE_CALLER" not in Path(f"/proc/{inspect(name)['pid']}/environ").read_bytes()
     assert console(name)
+
+
+NOBODY = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
+NO_LINES = "solo5ctl: no console lines: expected root or a member of group systemd-journal.\n"
+
+
+@pytest.fixture
+def writer(machine: Machine) -> Iterator[str]:
+    script = r"printf 'a\000b\n\n \377\n\033[2J\n'; printf '%0100000d\nlast' 0; exec sleep 60"
+    shell_task("bytes", script, *UNLIMITED)
+    yield "bytes"
+    ok("systemctl", "stop", "solo5-task-bytes.service")
+
+
+def test_lines_of_any_bytes_are_copied(writer: str) -> None:
+    """journald ends a line at a NUL, and splits one after 48 KiB."""
+    eventually(lambda: len(copied(writer)) > 100_000, "the console is in the journal")
+    *lines, rest = copied(writer).split(b"\n")
+    assert lines[:4] == [b"a", b"b", b" \xff", b"\x1b[2J"]
+    assert (b"".join(lines[4:]), max(map(len, lines)), rest) == (b"0" * 100_000, 48 << 10, b"")
+    as_json = [json.loads(line) for line in ok("solo5ctl", "logs", "--json", writer).splitlines()]
+    assert [line["message"] for line in as_json] == [line.decode("utf-8", "replace") for line in lines]
+    assert {line["stream"] for line in as_json} == {"stdout"}
+    assert copied(writer, "--tail", "1") == lines[-1] + b"\n"
+    assert copied(writer, "--tail", "0") == b""
+
+
+def copied(name: str, *options: str) -> bytes:
+    return subprocess.run(["solo5ctl", "logs", *options, name], stdout=subprocess.PIPE, check=True).stdout
+
+
+def test_user_without_permission_gets_the_reason_at_once(run: Runner) -> None:
+    name = run("sleeper.spt")
+    says(name, "sleeping")
+    for options in ((), ("--follow",)):
+        done = sh(*NOBODY, "solo5ctl", "logs", *options, name)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", NO_LINES)

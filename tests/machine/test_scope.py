@@ -1,11 +1,25 @@
 """`--scope`: the tender takes the caller's place, accounted and limited like any task."""
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, eventually, given, inspect, ok, registered, sh, unit_property
+from tests.machine.conftest import (
+    GUESTS,
+    Machine,
+    Runner,
+    address,
+    eventually,
+    given,
+    inspect,
+    ok,
+    registered,
+    sh,
+    unit_property,
+)
+from tests.machine.test_network import IPV4, web
 
 
 @pytest.fixture(autouse=True)
@@ -87,3 +101,41 @@ def test_scope_runs_until_its_allocation_is_removed(machine: Machine, tmp_path: 
         assert told in ok("solo5ctl", "gc").splitlines()
         tender.communicate(timeout=60)
     assert sh("solo5ctl", "inspect", "lost").returncode == 125
+
+
+NAMESPACES = Path("/run/netns")
+
+
+def serves(name: str) -> bool:
+    return sh("ping", "-c1", "-W1", address(name)).returncode == 0
+
+
+def test_a_tender_has_the_namespace_of_its_task(run: Runner) -> None:
+    one = web(run, name="one")
+    pid = unit_property(f"solo5-task-{one}.service", "MainPID")
+    assert Path(f"/proc/{pid}/ns/net").readlink() != Path("/proc/1/ns/net").readlink()
+    links = ok("ip", "netns", "exec", f"solo5-{one}", "ip", "-o", "link").splitlines()
+    assert len(links) == 2, "lo and the tap"
+    [row] = json.loads(ok("solo5ctl", "stats", "--no-stream", "--json", one))
+    [nic] = row["nics"]
+    assert nic["received"]["packets"] > 0
+    ok("solo5ctl", "rm", "--force", one)
+    assert not (NAMESPACES / f"solo5-{one}").exists()
+
+
+@pytest.mark.parametrize("guest", ["net", "sleeper"])
+def test_a_scope_runs_in_a_namespace_of_its_own(tmp_path: Path, guest: str) -> None:
+    """The guest with a NIC answers; that without one has an empty namespace."""
+    options = [IPV4] if guest == "net" else []
+    command = ["solo5ctl", "run", "--scope", "--name", "one", str(GUESTS / f"{guest}.spt"), *options]
+    with (tmp_path / "log").open("wb") as log:
+        tender = subprocess.Popen(command, stdout=log)
+    try:
+        eventually(lambda: "solo5-spt" in Path(f"/proc/{tender.pid}/cmdline").read_text().split("\0")[0], "it runs")
+        assert Path(f"/proc/{tender.pid}/ns/net").readlink() != Path("/proc/1/ns/net").readlink()
+        if guest == "net":
+            eventually(lambda: serves("one"), "it answers")
+    finally:
+        tender.kill()
+        tender.wait()
+        ok("solo5ctl", "gc")

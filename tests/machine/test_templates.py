@@ -9,7 +9,6 @@ import pytest
 from tests.machine.conftest import (
     GUESTS,
     Files,
-    Outside,
     answers,
     console,
     eventually,
@@ -22,7 +21,6 @@ from tests.machine.conftest import (
     unit_property,
 )
 from tests.machine.declared import DIRECTORY, ETC, Declarations, identity, main_pid, status, stop_awaited
-from tests.machine.traffic import requests
 
 WEB = "Memory=64M\nPublish=870%i:80\nArgument={mirage} --name=%p-%i\nLabel=SITE=site-%i"
 INSTALL = "[Install]\nWantedBy=multi-user.target\nDefaultInstance=2\n"
@@ -132,26 +130,17 @@ def whole(*instances: int) -> None:
         assert not [*(DIRECTORY / f"web@{each}").glob("update.[jp]*")]
 
 
-def test_an_instance_is_updated_beside_itself_and_the_others_are_left_alone(
-    web: Declarations, newer: str, outside: Outside
-) -> None:
-    """As any declared task: at its address, and no request fails through an update, a rollback and a bad image."""
+def test_an_instance_is_updated_beside_itself_and_the_others_are_left_alone(web: Declarations, newer: str) -> None:
+    """As any declared task, of which no request fails: test_updates.py."""
     ok("systemctl", "enable", "web@1")
     started(1, 2)
     had, others, old = identity("web@1"), main_pid("web@2"), image_of(1)
-    with requests(outside, outside.here, 8701, 300) as client:
-        done = updated(1, newer, "--watch", "0")
-        assert done.returncode == 0, done.stderr
-        assert "the new guest, task web.next.1, has the published ports: tcp 10." in done.stdout
-        assert "task web@1 runs the new image and has its ports again" in done.stdout
-        assert (image_of(1), identity("web@1")) == (newer, had)
-        back = updated(1, "--watch", "0", verb="rollback")
-        assert f"web@1: back to {old} (SHA-256 " in back.stdout
-        assert image_of(1) == old
-        bad = updated(1, newer, "--ready", "tcp:81", "--timeout", "1s", "--watch", "0")
-        assert "the new guest was not ready within 1 s (tcp:81)" in bad.stderr
-        during = client.tally()
-    assert (during.failed, during.answered > 300) == (0, True), during
+    done = updated(1, newer, "--watch", "0")
+    assert done.returncode == 0, done.stderr
+    assert "the new guest, task web.next.1, has the published ports: tcp 10." in done.stdout
+    assert "task web@1 runs the new image and has its ports again" in done.stdout
+    assert (image_of(1), identity("web@1")) == (newer, had)
+    assert f"web@1: back to {old} (SHA-256 " in updated(1, "--watch", "0", verb="rollback").stdout
     assert updated(1, newer, "--watch", "0", "--pause").returncode == 0
     assert (image_of(1), image_of(2), main_pid("web@2")) == (newer, old, others)
     assert f"Image={newer}" in (ETC / "web@1.unikernel.d/50-update.conf").read_text()
