@@ -6,7 +6,7 @@ only errors of `solo5_systemd.base.errors`. tests/support/fakes has the implemen
 
 import os
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from solo5_systemd.storage.backing_files import ImageFiles
     from solo5_systemd.storage.disk_state import DiskSpace
     from solo5_systemd.users.allocation import Users
-    from solo5_systemd.users.user_record import GivenDisk
 
 
 class KernelReads:
@@ -129,13 +128,13 @@ class Backends(KernelReads):
         from solo5_systemd.storage.quotas import DiskClaims
         from solo5_systemd.users.registry import Registry
 
-        return ImageFiles(_recorded_owner, claims=DiskClaims(self._settings, Registry().copies))
+        return ImageFiles(claims=DiskClaims(self._settings, Registry().copies))
 
     @cached_property
     def users(self) -> "Users":
         from solo5_systemd.users.allocation import Users
 
-        return Users(lambda: self._settings().task_uids, _reclaim_disk, node=lambda: _node(self._settings()))
+        return Users(lambda: self._settings().task_uids, node=lambda: _node(self._settings()))
 
     @cached_property
     def networks(self) -> "Networkd":
@@ -195,32 +194,6 @@ def _unpromised(*, but_copies: bool = False) -> "Space":
 
     space, copies = space_of(STATE), 0 if but_copies else Registry().copies()
     return Space(size=space.size, free=space.free - DiskClaims().unwritten(STATE) - copies)
-
-
-def _reclaim_disk(uid: int, given: "GivenDisk") -> None:
-    from solo5_systemd.base.names import DeviceName
-    from solo5_systemd.storage.model import Disk
-    from solo5_systemd.storage.owner import reclaim_disk
-
-    # fmt: off
-    disk = Disk(
-        disk=DeviceName("given"), path=given.path, identity=(given.device, given.inode), filesystem=given.filesystem,
-        mount=given.mount, owner=given.owner,
-    )
-    # fmt: on
-    reclaim_disk(uid, disk)
-
-
-def _recorded_owner(uid: int, status: os.stat_result, filesystem: int) -> int | None:
-    """Return who owned a file before the task that has it, by the records of the user that owns it."""
-    from solo5_systemd.base.paths import identity
-    from solo5_systemd.users import given_disks
-    from solo5_systemd.users.user_record import GivenDisk
-
-    with suppress(PermissionError):  # a caller that is not root has no disk of a task
-        given = given_disks.find(uid, GivenDisk("", *identity(status), filesystem))
-        return None if given is None else given.owner
-    return None
 
 
 @asynccontextmanager

@@ -24,13 +24,14 @@ from solo5_systemd.host.drop_ins import check_drop_ins
 from solo5_systemd.network.model import NicRequest, Reservation
 from solo5_systemd.settings.solo5_toml import TASK_UIDS
 from solo5_systemd.storage.archive import check_total
+from solo5_systemd.storage.given_disks import GivenDisk
 from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, MadeDisk
 from solo5_systemd.task.log_fields import STDERR_PRIORITY
 from solo5_systemd.task.properties import JobFailedError, TransientUnit, UnitFiles
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import sandbox_path
-from solo5_systemd.users.user_record import AllocatedUser, GivenDisk, RangeUsedUpError
+from solo5_systemd.users.user_record import AllocatedUser, RangeUsedUpError
 
 if TYPE_CHECKING:
     from solo5_systemd.bus.manager import Manager

@@ -41,12 +41,10 @@ from solo5_systemd.storage.new_file import check_mounted, create_file, find_plac
 from solo5_systemd.storage.owner import (
     READ,
     READ_WRITE,
-    Recorded,
     check_single_link,
     check_title,
     give,
     is_in_allocation,
-    no_records,
 )
 from solo5_systemd.storage.private_disks import (
     MEMORY,
@@ -71,7 +69,6 @@ class ImageFiles:
 
     def __init__(
         self,
-        recorded: Recorded = no_records,
         binds: StartDirectories | None = None,
         copies: StartDirectories | None = None,
         archives: StartDirectories | None = None,
@@ -81,13 +78,12 @@ class ImageFiles:
         self._binds = binds or StartDirectories(BINDS)
         self._copies = copies or StartDirectories(Path(COPIES))
         self._archives = archives or StartDirectories(MEMORY, mount=mount_memory)
-        self._recorded = recorded
 
     async def inspect(self, request: DiskRequest) -> Disk:
         """Check a disk before a start; see the function `inspect`."""
 
         def checked() -> Disk:
-            disk = inspect(request, self._recorded)
+            disk = inspect(request)
             if request.create is not None and disk.planned and not disk.is_private:
                 self._claims.check(disk.path, disk.size, f"disk {request.disk}", request.create.tenant)
             if request.private:
@@ -105,9 +101,9 @@ class ImageFiles:
         if request.archive is not None:
             return make_archive(request, request.archive, self._archives)
         if request.private:
-            original = inspect(replace(request, private=False, create=None), self._recorded, how=READ)
+            original = inspect(replace(request, private=False, create=None), how=READ)
             return make_copy(request, original, self._copies, planned)
-        return make(request, self._recorded, self._claims)
+        return make(request, self._claims)
 
     async def release(self, made: MadeDisk | BoundDisks) -> None:
         """Remove the names that private disks, or bind mounts, need during a start; systemd's own mounts stay."""
@@ -155,7 +151,7 @@ class ImageFiles:
         return [path for paths in found for path in paths]
 
 
-def inspect(request: DiskRequest, recorded: Recorded = no_records, *, how: int = READ_WRITE) -> Disk:
+def inspect(request: DiskRequest, *, how: int = READ_WRITE) -> Disk:
     """Check a disk by the rules of tenders, and the title of the task to it (`check_title`).
 
     Args:
@@ -179,7 +175,7 @@ def inspect(request: DiskRequest, recorded: Recorded = no_records, *, how: int =
         status = os.fstat(descriptor)
         filesystem = os.fstatvfs(descriptor).f_fsid
         check_size(request, os.lseek(descriptor, 0, os.SEEK_END))
-        owner, holder = check_title(request, path, descriptor, how, recorded)
+        owner, holder = check_title(request, path, descriptor, how)
     finally:
         os.close(descriptor)
     block = stat.S_ISBLK(status.st_mode)
@@ -226,7 +222,7 @@ def _planned(request: DiskRequest, new: NewFile, sector: int) -> Disk | None:
         )
 
 
-def make(request: DiskRequest, recorded: Recorded = no_records, claims: DiskClaims | None = None) -> MadeDisk:
+def make(request: DiskRequest, claims: DiskClaims | None = None) -> MadeDisk:
     """Create the file of a disk unless it exists by now, and check it as `inspect`.
 
     The file appears complete, on stable storage: neither a failure nor a kill leaves a part of it.
@@ -236,7 +232,7 @@ def make(request: DiskRequest, recorded: Recorded = no_records, claims: DiskClai
             beyond a quota.
     """
     created = request.create is not None and _create(request, request.create, claims or DiskClaims())
-    return MadeDisk(disk=inspect(replace(request, create=None), recorded), created=created)
+    return MadeDisk(disk=inspect(replace(request, create=None)), created=created)
 
 
 def _create(request: DiskRequest, new: NewFile, claims: DiskClaims) -> bool:

@@ -17,16 +17,18 @@ import pwd
 import stat
 import struct
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError, host_errors
 from solo5_systemd.base.locks import closing
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.paths import ANYONE, ROOT, existing, identity, is_below, mount_points, path_of, way_of
 from solo5_systemd.settings.solo5_toml import TASK_UIDS
+from solo5_systemd.storage import given_disks
+from solo5_systemd.storage.given_disks import GivenDisk
 from solo5_systemd.storage.locks import lock, taken
 from solo5_systemd.storage.model import Disk, DiskRequest
 
@@ -52,17 +54,8 @@ _OWNER_MAY_WRITE = stat.S_IRUSR | stat.S_IWUSR
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 _ALL_MAY_WRITE = stat.S_IROTH | stat.S_IWOTH
 
-Recorded = Callable[[int, os.stat_result, int], int | None]
-"""Returns who owned a file before its task, by the UID of the task, the file's status and f_fsid; None: not known."""
 
-
-def no_records(_uid: int, _status: os.stat_result, _filesystem: int) -> None:
-    """Record no disk."""
-
-
-def check_title(
-    request: DiskRequest, path: str, descriptor: int, how: int, recorded: Recorded = no_records
-) -> tuple[int, str]:
+def check_title(request: DiskRequest, path: str, descriptor: int, how: int) -> tuple[int, str]:
     """Check that a task may have an open file as its disk.
 
     Args:
@@ -78,8 +71,7 @@ def check_title(
     """
     status = os.fstat(descriptor)
     is_file = stat.S_ISREG(status.st_mode)
-    former = recorded(status.st_uid, status, os.fstatvfs(descriptor).f_fsid)
-    owner = status.st_uid if former is None else former
+    owner = owner_at_rest(descriptor, status)
     way = way_of(request.path)
     if way is None or way.place != Path(path):
         raise HostError(f"{request} was replaced just now: expected the same file.", "Start the task again.")
@@ -109,6 +101,15 @@ def check_title(
     if request.roots and is_file and not way.changers:
         return owner, OFFERED
     return owner if way.changers or not is_file else ROOT, ""
+
+
+def owner_at_rest(descriptor: int, status: os.stat_result) -> int:
+    """Return who owns a file, or owned it before the task that has it: by the records of the user that owns it."""
+    found = None
+    with suppress(PermissionError):  # a caller that is not root has no disk of a task
+        filesystem = os.fstatvfs(descriptor).f_fsid
+        found = given_disks.find(status.st_uid, GivenDisk("", *identity(status), filesystem))
+    return status.st_uid if found is None else found.owner
 
 
 def is_in_allocation(request: DiskRequest, path: str) -> bool:
@@ -295,7 +296,7 @@ def _has_processes(uid: int) -> bool:
     return True
 
 
-def reclaim_disk(uid: int, disk: Disk) -> None:
+def reclaim_disk(uid: int, disk: GivenDisk) -> None:
     """Change the owner of a given disk from a task's user to root; on stable storage when this returns.
 
     A disk without a title, of which `owner` is another user, becomes that user's again.
@@ -319,22 +320,22 @@ def reclaim_disk(uid: int, disk: Disk) -> None:
         raise _reclaim_error(uid, disk, f"{error.strerror}") from error
 
 
-def _with_node(disk: Disk) -> Disk:
+def _with_node(disk: GivenDisk) -> GivenDisk:
     """Return a block device to which its path no longer resolves with the path of its node in /dev.
 
     The device of a CSI volume is bind-mounted to its path, where another file is when it is unmounted.
     """
     if not _is_device(disk):
         return disk
-    number = disk.identity[0]
+    number = disk.device
     with suppress(OSError):
         status = Path(disk.path).lstat()
         if stat.S_ISBLK(status.st_mode) and status.st_rdev == number:
             return disk
-    return replace(disk, path=os.path.realpath(f"/dev/block/{os.major(number)}:{os.minor(number)}"))
+    return disk._replace(path=os.path.realpath(f"/dev/block/{os.major(number)}:{os.minor(number)}"))
 
 
-def _open(uid: int, disk: Disk) -> int | None:
+def _open(uid: int, disk: GivenDisk) -> int | None:
     """Open the disk's path with O_PATH; None where the disk was removed or moved.
 
     Raises:
@@ -349,12 +350,12 @@ def _open(uid: int, disk: Disk) -> int | None:
     return None
 
 
-def _is_device(disk: Disk) -> bool:
+def _is_device(disk: GivenDisk) -> bool:
     """Return whether the disk was a block device, whose owner is lost with its device node."""
-    return not disk.identity[1]
+    return not disk.inode
 
 
-def _is_owned_by(uid: int, disk: Disk, descriptor: int) -> bool:
+def _is_owned_by(uid: int, disk: GivenDisk, descriptor: int) -> bool:
     """Return whether the open file is the given disk and still belongs to the user.
 
     For a file the inode suffices: the device number of its file system may have changed at a boot.
@@ -363,20 +364,20 @@ def _is_owned_by(uid: int, disk: Disk, descriptor: int) -> bool:
     if stat.S_ISBLK(status.st_mode):
         same = identity(status) == disk.identity
     else:
-        same = stat.S_ISREG(status.st_mode) and status.st_ino == disk.identity[1]
+        same = stat.S_ISREG(status.st_mode) and status.st_ino == disk.inode
         if not same and not _is_device(disk) and not _is_filesystem_of(disk, disk.path):
             raise _reclaim_error(uid, disk, "another file system has its path")
     return same and status.st_uid == uid and path_of(descriptor) == disk.path
 
 
-def _is_filesystem_of(disk: Disk, path: str) -> bool:
+def _is_filesystem_of(disk: GivenDisk, path: str) -> bool:
     """Return whether a path lies in the disk's file system: by device number or, after a boot, by f_fsid."""
-    return Path(path).lstat().st_dev == disk.identity[0] or os.statvfs(path).f_fsid == disk.filesystem != 0
+    return Path(path).lstat().st_dev == disk.device or os.statvfs(path).f_fsid == disk.filesystem != 0
 
 
-def _take_back_locked(uid: int, disk: Disk, descriptor: int) -> None:
+def _take_back_locked(uid: int, disk: GivenDisk, descriptor: int) -> None:
     """Take the disk back with its lock, if the user still owns it: under the lock, no task can be given the disk."""
-    found = replace(disk, identity=identity(os.fstat(descriptor)))
+    found = Disk(disk=DeviceName("given"), path=disk.path, identity=identity(os.fstat(descriptor)))
     deadline = time.monotonic() + LOCK_TIMEOUT_S
     while os.fstat(descriptor).st_uid == uid:
         try:
@@ -422,7 +423,7 @@ def _sync(path: str, status: os.stat_result) -> None:
             os.fsync(opened)
 
 
-def _reclaim_error(uid: int, disk: Disk, reason: str) -> HostError:
+def _reclaim_error(uid: int, disk: GivenDisk, reason: str) -> HostError:
     return HostError(
         f"disk {disk.path!r} cannot be reclaimed from user {uid}: {reason.rstrip('.')}.",
         f"The next `solo5ctl gc` retries, and a task that gets the disk ends it; if the disk was removed for good: "

@@ -18,9 +18,11 @@ from solo5_systemd.base.errors import HostError, Solo5Error, TakenError, host_er
 from solo5_systemd.base.locks import LockedError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.settings.node_limits import Claim, Node
-from solo5_systemd.users import given_disks, userdb_records
+from solo5_systemd.storage import given_disks
+from solo5_systemd.storage.given_disks import GivenDisk
+from solo5_systemd.users import userdb_records
 from solo5_systemd.users.registry import DIRECTORY, Registry
-from solo5_systemd.users.user_record import AllocatedUser, GivenDisk, RangeUsedUpError
+from solo5_systemd.users.user_record import AllocatedUser, RangeUsedUpError
 
 RECLAIM_TIMEOUT_S = 5.0
 """How long the first start of a boot waits for the disks of earlier boots, whose file systems may hang."""
@@ -39,6 +41,12 @@ class _StartingError(TakenError):
     """Another process starts, removes or collects the task."""
 
 
+def _reclaim_disk(uid: int, disk: GivenDisk) -> None:
+    from solo5_systemd.storage.owner import reclaim_disk  # imported here for startup time: few starts reclaim one
+
+    reclaim_disk(uid, disk)
+
+
 class Users:
     """The users of tasks.
 
@@ -49,7 +57,7 @@ class Users:
     def __init__(
         self,
         uids: Callable[[], range],
-        reclaim_disk: Callable[[int, GivenDisk], None],
+        reclaim_disk: Callable[[int, GivenDisk], None] = _reclaim_disk,
         node: Callable[[], Node] = Node,
     ) -> None:
         self._uids = uids

@@ -1,4 +1,4 @@
-"""The user of a task, its given disks, and its JSON user record for systemd and the C library.
+"""The user of a task, and its JSON user record for systemd and the C library.
 
 nss-systemd(8) reads JSON user records (systemd's docs/USER_RECORD.md) from /run/userdb, by name and by uid.
 """
@@ -6,7 +6,6 @@ nss-systemd(8) reads JSON user records (systemd's docs/USER_RECORD.md) from /run
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from solo5_systemd.base.errors import TakenError
 from solo5_systemd.base.names import TaskName
@@ -30,33 +29,6 @@ class AllocatedUser:
     uid: int
     descriptor: int
     adopted: bool = False
-
-
-class GivenDisk(NamedTuple):
-    """A given disk.
-
-    Attributes:
-        path: its path when it was given.
-        device: the number of its file system's device or of the block device (`Disk.identity`); may change at a boot.
-        inode: 0 for a block device.
-        filesystem: f_fsid of its file system, which a boot does not change; 0: unknown.
-        mount: the mount point above its path, such as that of a volume; empty: the root directory, or unknown.
-        owner: UID of its owner at rest.
-    """
-
-    path: str
-    device: int
-    inode: int
-    filesystem: int = 0
-    mount: str = ""
-    owner: int = 0
-
-    def is_same_file(self, other: "GivenDisk") -> bool:
-        """Return whether two given disks are one file, perhaps by two paths; for a device, whose path may be any."""
-        if not self.inode:
-            return not other.inode and self.device == other.device
-        same = self.filesystem == other.filesystem if self.filesystem else self.device == other.device
-        return same and self.inode == other.inode
 
 
 def user_name(uid: int) -> str:

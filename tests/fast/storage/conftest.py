@@ -13,7 +13,7 @@ from solo5_systemd.base import paths
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.settings.node_limits import Limits
 from solo5_systemd.settings.solo5_toml import Settings
-from solo5_systemd.storage import bind_mounts, new_file, quotas
+from solo5_systemd.storage import bind_mounts, given_disks, new_file, quotas
 from solo5_systemd.storage.model import Disk
 
 
@@ -66,6 +66,7 @@ def mounts(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 def claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(quotas, "CLAIMS", tmp_path / "claims")
     monkeypatch.setattr(bind_mounts, "PID1_ROOT", "")
+    monkeypatch.setattr(given_disks, "GIVEN_DISKS", tmp_path / "given")
     return tmp_path / "claims"
 
 

@@ -6,18 +6,20 @@ import stat
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.fast.storage.conftest import disk_of
 from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName
+from solo5_systemd.base.paths import identity
 from solo5_systemd.storage import owner as module
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
-from solo5_systemd.storage.model import Disk, DiskRequest
+from solo5_systemd.storage.given_disks import GivenDisk
+from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.storage.owner import give
 
 TENDER = 990
@@ -148,21 +150,12 @@ def syscalls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
-def given_disk(path: str, identity: tuple[int, int], filesystem: int, mount: str = "") -> Disk:
-    return Disk(disk=DeviceName("given"), path=path, identity=identity, filesystem=filesystem, mount=mount)
+def disk(old_disk: Path) -> GivenDisk:
+    return GivenDisk(str(old_disk), *identity(old_disk.stat()), os.statvfs(old_disk).f_fsid)
 
 
-def disk(old_disk: Path, *, device: int | None = None, inode: int | None = None, filesystem: int | None = None) -> Disk:
-    status, place = old_disk.stat(), os.statvfs(old_disk)
-    return given_disk(
-        str(old_disk),
-        (status.st_dev if device is None else device, status.st_ino if inode is None else inode),
-        place.f_fsid if filesystem is None else filesystem,
-    )
-
-
-def reclaim_disk(of: Disk, uid: int | None = None) -> None:
-    module.reclaim_disk(os.getuid() if uid is None else uid, replace(of, owner=TENDER))
+def reclaim_disk(of: GivenDisk, uid: int | None = None) -> None:
+    module.reclaim_disk(os.getuid() if uid is None else uid, of._replace(owner=TENDER))
 
 
 TAKEN = [f"chown disk.img {TENDER} -1", "fsync disk.img"]
@@ -175,7 +168,7 @@ def test_a_disk_is_taken_back_with_its_size_and_its_time_and_that_is_on_stable_s
     """Truncated to its own size: what is allocated beyond it is freed."""
     os.utime(old_disk, ns=(10**18, 10**18))
     before = old_disk.stat()
-    reclaim_disk(disk(old_disk, device=device))
+    reclaim_disk(disk(old_disk) if device is None else disk(old_disk)._replace(device=device))
     after = old_disk.stat()
     assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
     assert syscalls == TAKEN
@@ -184,10 +177,10 @@ def test_a_disk_is_taken_back_with_its_size_and_its_time_and_that_is_on_stable_s
 def test_what_is_not_the_users_disk_stays_as_it_is(old_disk: Path, tmp_path: Path, syscalls: list[str]) -> None:
     of = disk(old_disk)
     reclaim_disk(of, os.getuid() + 1)
-    reclaim_disk(disk(old_disk, inode=1))
+    reclaim_disk(disk(old_disk)._replace(inode=1))
     link = old_disk.with_name("link.img")
     link.symlink_to(old_disk)
-    reclaim_disk(given_disk(str(link), of.identity, of.filesystem))
+    reclaim_disk(of._replace(path=str(link)))
     old_disk.unlink()
     reclaim_disk(of)
     link.unlink()
@@ -213,21 +206,21 @@ def test_a_disk_whose_owner_cannot_be_changed_is_no_disk_that_was_taken_back(
 def test_a_disk_whose_file_system_is_not_mounted_is_no_disk_that_was_removed(
     old_disk: Path, tmp_path: Path, syscalls: list[str]
 ) -> None:
-    of = disk(old_disk, device=1, filesystem=1)
+    of = disk(old_disk)._replace(device=1, filesystem=1)
     old_disk.unlink()
     with pytest.raises(HostError, match="its file system is not mounted"):
         reclaim_disk(of)
     old_disk.write_bytes(bytes(512))
     with pytest.raises(HostError, match="another file system has its path"):
-        reclaim_disk(given_disk(str(old_disk), (1, 1), 1))
-    reclaim_disk(given_disk("/dev/solo5-is-no-device", (1, 0), 1))  # its owner was the node's
+        reclaim_disk(GivenDisk(str(old_disk), 1, 1, 1))
+    reclaim_disk(GivenDisk("/dev/solo5-is-no-device", 1, 0, 1))  # its owner was the node's
     assert syscalls == []
 
 
 def test_a_device_whose_path_is_gone_has_a_node_in_dev(tmp_path: Path) -> None:
     """A CSI volume in block mode is a bind mount of the node, which keeps its owner."""
     number = os.makedev(7, 9999)
-    of = given_disk(str(tmp_path / "gone"), (number, 0), 0, str(tmp_path))
+    of = GivenDisk(str(tmp_path / "gone"), number, 0, 0, str(tmp_path))
     assert module._with_node(of).path == "/dev/block/7:9999"
     reclaim_disk(of)
     (tmp_path / "gone").touch()  # what the bind mount was on
@@ -240,9 +233,9 @@ def test_a_disk_whose_volume_is_not_mounted_is_no_disk_that_was_removed(
     """A bind mount has the device number of the directory below it."""
     of = disk(old_disk)
     old_disk.unlink()
-    reclaim_disk(replace(of, mount="/proc"))
+    reclaim_disk(of._replace(mount="/proc"))
     with pytest.raises(HostError, match="its file system is not mounted"):
-        reclaim_disk(replace(of, mount=str(old_disk.parent)))
+        reclaim_disk(of._replace(mount=str(old_disk.parent)))
     assert syscalls == []
 
 
@@ -251,7 +244,7 @@ async def test_a_disk_that_is_locked_is_taken_back_once_it_is_not(
 ) -> None:
     """PID 1 closes stdin of an ended service, and so the lock, some time later."""
     files = ImageFiles()
-    held = await files.lock([disk(old_disk)])
+    held = await files.lock([disk_of(old_disk)])
     with monkeypatch.context() as patch:
         patch.setattr(module, "LOCK_TIMEOUT_S", 0.0)
         with pytest.raises(HostError, match="it is in use"):
@@ -266,7 +259,7 @@ async def test_a_disk_that_another_task_is_given_meanwhile_is_that_tasks(
     old_disk: Path, tmp_path: Path, syscalls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of = disk(old_disk)
-    held = await ImageFiles().lock([of])
+    held = await ImageFiles().lock([disk_of(old_disk)])
     owner = os.getuid()
     seen = iter([owner, owner + 1])
     real = os.fstat
@@ -280,7 +273,7 @@ async def test_a_disk_that_another_task_is_given_meanwhile_is_that_tasks(
 
         @property
         def st_uid(self) -> int:
-            return next(seen) if self._of.st_ino == of.identity[1] else self._of.st_uid
+            return next(seen) if self._of.st_ino == of.inode else self._of.st_uid
 
     monkeypatch.setattr(os, "fstat", Status)
     reclaim_disk(of, owner)

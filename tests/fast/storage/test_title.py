@@ -52,6 +52,7 @@ class Case:
         way = Way(place=place, changers=frozenset(changers), is_shared=shared)
         self._monkeypatch.setattr(module, "way_of", lambda _: way)
         self._monkeypatch.setattr(module, "read_title", lambda *_: had)
+        self._monkeypatch.setattr(module, "owner_at_rest", lambda *_: owner)
         request = DiskRequest(
             disk=DeviceName("storage"),
             path=str(place),
@@ -61,7 +62,7 @@ class Case:
         )
         descriptor = os.open(place, os.O_RDWR | os.O_CLOEXEC)
         try:
-            return check_title(request, str(place), descriptor, how, recorded=lambda *_: owner)
+            return check_title(request, str(place), descriptor, how)
         finally:
             os.close(descriptor)
 

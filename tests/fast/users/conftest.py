@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.users import given_disks, registry, userdb_records
+from solo5_systemd.storage import given_disks
+from solo5_systemd.users import registry, userdb_records
 
 
 def below(root: Path) -> None:

@@ -19,10 +19,11 @@ from tests.support.fakes.background import yields
 
 from solo5_systemd.base.errors import DependencyError, HostError, TakenError
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.storage.given_disks import GivenDisk
 from solo5_systemd.users import allocation
 from solo5_systemd.users.allocation import Users
 from solo5_systemd.users.registry import Registry
-from solo5_systemd.users.user_record import AllocatedUser, GivenDisk
+from solo5_systemd.users.user_record import AllocatedUser
 
 WEB, DB = TaskName("web"), TaskName("db")
 
@@ -149,9 +150,9 @@ DYING = """
 import os, sys
 from pathlib import Path
 from tests.fast.users.conftest import below
-from solo5_systemd.users import given_disks
+from solo5_systemd.storage import given_disks
 from solo5_systemd.users.allocation import Users
-from solo5_systemd.users.user_record import GivenDisk
+from solo5_systemd.storage.given_disks import GivenDisk
 def users(root):
     below(root)
     return Users(lambda: range(61200, 61210), lambda *_: None)

@@ -46,6 +46,7 @@ from solo5_systemd.settings.node_limits import Claim, Node, Totals
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.disk_state import DiskSpace
+from solo5_systemd.storage.given_disks import GivenDisk
 from solo5_systemd.storage.io_limits import BlockDevice  # noqa: TC001
 from solo5_systemd.storage.model import (
     Backing,
@@ -63,7 +64,7 @@ from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.users.allocation import Users
-from solo5_systemd.users.user_record import AllocatedUser, GivenDisk, RangeUsedUpError
+from solo5_systemd.users.user_record import AllocatedUser, RangeUsedUpError
 
 
 def start_directory() -> StartDirectory:
