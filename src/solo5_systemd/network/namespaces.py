@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.mounts import bind_mount, detach
 from solo5_systemd.base.names import DeviceName, TaskName
-from solo5_systemd.network import lease_files
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.netlink import NETLINK_ROUTE, NLM_ACK, NetlinkSocket, attribute
 
@@ -123,9 +122,11 @@ def read_traffic_elsewhere() -> dict[TaskName, Mapping[DeviceName, "Traffic"]]:
 
     Only root reads them: for others, and of namespaces that are gone, there are none.
     """
+    from solo5_systemd.network import lease_files  # imported here for startup time
+
     if not any((lease_files.STATE / "namespaces").glob("*")):
         return {}
-    from solo5_systemd.network.tap_counters import parse_net_dev  # imported here for startup time
+    from solo5_systemd.network.tap_counters import parse_net_dev
 
     owners: defaultdict[str, dict[str, tuple[TaskName, DeviceName]]] = defaultdict(dict)
     for record in lease_files.read_lease_records():
