@@ -112,10 +112,9 @@ def _object_name(name: str, key: str) -> str:
 
 def rate_values(rate: Rate) -> Mapping[str, tuple[str, str]]:
     """Return rate and burst of each limit that is set, by the name of its map."""
-    pairs = zip(RATES, rate.limits, strict=True)
     return {
         name: (str(limit), str(BYTES_BURST if name.endswith("bytes") else max(limit // 10, PACKETS_BURST)))
-        for name, limit in pairs
+        for name, limit in zip(RATES, rate, strict=True)
         if limit is not None
     }
 

@@ -8,13 +8,12 @@ received-packets=20000
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.settings.records import TYPES, texts
 
 KEYS = ("sent", "received", "sent-packets", "received-packets")
-FIELDS = tuple(key.replace("-", "_") for key in KEYS)
 _ENTRY = re.compile(r"([a-z-]+)=([0-9]{1,15})([KMG]?)", re.ASCII)
 FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 """Suffixes of rates: powers of 1000, as in systemd.resource-control(5)."""
@@ -25,9 +24,8 @@ BYTES_MIN, PACKETS_MIN = 1000, 10
 LIMIT_MAX = 10**12
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rate:
-    """Limits per second, from the guest's view; None: none.
+class Rate(NamedTuple):
+    """Limits per second, from the guest's view, in the order of KEYS; None: none.
 
     Attributes:
         sent: bytes of IP packets, without the Ethernet header.
@@ -39,15 +37,10 @@ class Rate:
     sent_packets: int | None = None
     received_packets: int | None = None
 
-    @property
-    def limits(self) -> tuple[int | None, int | None, int | None, int | None]:
-        """The limits in the order of KEYS."""
-        return self.sent, self.received, self.sent_packets, self.received_packets
-
     def __str__(self) -> str:
         return " ".join(
             f"{key}={value if key.endswith('packets') else short(value)}"
-            for key, value in zip(KEYS, self.limits, strict=True)
+            for key, value in zip(KEYS, self, strict=True)
             if value is not None
         )
 
@@ -84,8 +77,8 @@ TYPES[Rate] = texts(rate, lambda value: str(value).split())
 
 def lower(one: Rate, other: Rate) -> Rate:
     """Return the lower one of each two limits."""
-    lowest = (min((each for each in pair if each is not None), default=None) for pair in _pairs(one, other))
-    return Rate(**dict(zip(FIELDS, lowest, strict=True)))
+    pairs = zip(one, other, strict=True)
+    return Rate(*(min((each for each in pair if each is not None), default=None) for pair in pairs))
 
 
 def check_cap(wanted: Rate, cap: Rate, of: str) -> None:
@@ -94,16 +87,12 @@ def check_cap(wanted: Rate, cap: Rate, of: str) -> None:
     Raises:
         InvalidRequestError: one is.
     """
-    for key, (mine, most) in zip(KEYS, _pairs(wanted, cap), strict=True):
+    for key, mine, most in zip(KEYS, wanted, cap, strict=True):
         if mine is not None and most is not None and mine > most:
             raise InvalidRequestError(
                 f"rate {key}={short(mine)} is above the limit of {of}: expected {short(most)} per second or less.",
                 "Leave it out to have the network's.",
             )
-
-
-def _pairs(one: Rate, other: Rate) -> Sequence[tuple[int | None, int | None]]:
-    return [*zip(one.limits, other.limits, strict=True)]
 
 
 def short(value: int, suffixes: str = "GMK") -> str:

@@ -35,23 +35,15 @@ _BROADCAST = IPv4Address("255.255.255.255")
 _STUB = re.compile(r"127\.0\.0\.5[34]", re.ASCII)
 
 
-def name_servers(given: Iterable[str]) -> tuple[IPv4Address | IPv6Address, ...]:
-    """Parse the addresses of name servers."""
-    return _each(tuple(given), name_server, SERVERS_MAX, "name servers")
-
-
-def search_domains(given: Iterable[str]) -> tuple[str, ...]:
-    """Parse search domains."""
-    return _each(tuple(given), search_domain, SEARCH_MAX, "search domains")
-
-
-def _each(given: tuple[str, ...], parse: Callable[[str], T], most: int, what: str) -> tuple[T, ...]:
+def _each(texts: Iterable[str], parse: Callable[[str], T], most: int, what: str) -> tuple[T, ...]:
+    given = tuple(texts)
     if len(given) > most:  # before any work that grows with them
         raise InvalidRequestError(f"there are {len(given)} {what}: expected at most {most}.")
     return tuple(dict.fromkeys(map(parse, given)))
 
 
-SERVERS, SEARCH = texts(name_servers), texts(search_domains)
+SERVERS = texts(lambda given: resolver(given, ()).servers)
+SEARCH = texts(lambda given: resolver((), given).search)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +67,10 @@ def resolver(servers: Iterable[str], search: Iterable[str]) -> Resolver:
     Raises:
         InvalidRequestError: one is malformed, or there are too many.
     """
-    return Resolver(servers=name_servers(servers), search=search_domains(search))
+    return Resolver(
+        servers=_each(servers, name_server, SERVERS_MAX, "name servers"),
+        search=_each(search, search_domain, SEARCH_MAX, "search domains"),
+    )
 
 
 def name_server(text: str) -> IPv4Address | IPv6Address:
@@ -220,4 +215,4 @@ def hosts(given: Iterable[str]) -> tuple[Host, ...]:
     Raises:
         InvalidRequestError: one is malformed, or there are too many.
     """
-    return _each(tuple(given), host, HOSTS_MAX, "hosts")
+    return _each(given, host, HOSTS_MAX, "hosts")

@@ -147,19 +147,15 @@ def parse_settings(document: Mapping[str, object], where: str = "") -> Settings:
     Raises:
         SettingsError: an unknown key or an invalid value; the sentence begins with `where` and the key's path.
     """
+    fields = Fields(document, error=SettingsError)
     try:
-        return _parse(Fields(document, error=SettingsError))
+        fields.allow("network", *(each.name for each in entries(Settings) if each.name != "networks"))
+        tables = fields.table("network")
+        networks = tuple(parse_network(name, tables) for name in dict.fromkeys((DEFAULT_NETWORK, *tables)))
+        check_distinct(networks)
+        return replace(record(Settings, fields), networks=networks)
     except SettingsError as error:
         raise SettingsError(f"{where}: {error.sentence}" if where else error.sentence, error.hint) from error
-
-
-def _parse(fields: Fields) -> Settings:
-    fields.allow("network", *(each.name for each in entries(Settings) if each.name != "networks"))
-    tables = fields.table("network")
-    names = dict.fromkeys((DEFAULT_NETWORK, *tables))
-    networks = tuple(parse_network(name, tables) for name in names)
-    check_distinct(networks)
-    return replace(record(Settings, fields), networks=networks)
 
 
 def check_reach(settings: Settings) -> None:
