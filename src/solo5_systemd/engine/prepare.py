@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, TakenError
-from solo5_systemd.base.names import TaskName, task_service
+from solo5_systemd.base.names import task_service
 from solo5_systemd.declared.update_request import next_task
 from solo5_systemd.engine.facts import check_free, gather
 from solo5_systemd.engine.plan import Plan, plan
@@ -59,107 +59,109 @@ class Prepared:
         return each_argument(self.plan.parts)
 
 
-class Preparer:
-    """Prepares declared tasks."""
+async def prepare_start(backends: "Backends", workload: Workload, report: Callable[[str], None]) -> Prepared:
+    """Make all that the unit of a task needs; undone if it fails.
 
-    def __init__(self, backends: "Backends", report: Callable[[str], None]) -> None:
-        self._backends = backends
-        self._networks = backends.networks
+    Args:
+        report: is called with what the operator has to know of a preparation that succeeds.
+
+    Raises:
+        Solo5Error: the task cannot start.
+    """
+    await check_free(backends, workload.name)
+    check_drop_ins(declared_service(workload.name), declared=True)
+    planned = plan(workload, await gather(backends, workload))
+    async with Undo() as undoing:
+        steps = _Preparation(backends, planned, undoing, report)
+        await steps.hold_image()
+        await steps.allocate_user(adopt=True)
+        await steps.reserve()
+        undoing.on_any_failure(steps.release_private_disks)
+        undoing.on_any_failure(steps.remove_new_files)
+        await steps.make_disks()
+        bound = await backends.disks.bind(steps.plan.parts.disks)
+        undoing.on_any_failure(partial(backends.disks.release, bound))
+        locks: list[int] = []
+        undoing.close_on_failure(locks)
+        if steps.plan.parts.disks:
+            locks.append(await steps.lock_disks())
+            await steps.give_disks()
+        await start_journald(backends.units, steps.plan.parts.log_namespace)
+        await steps.attach()
+        directories = (*(made.directory for _, made in steps.made), bound.directory)
+        held = [*(each.descriptor for each in directories if each), *locks]
+        return Prepared(plan=steps.plan, disks=bound.disks, held=held)
+
+
+class _Preparation(Steps):
+    """The steps of one preparation."""
+
+    def __init__(self, backends: "Backends", planned: Plan, undoing: Undo, report: Callable[[str], None]) -> None:
+        super().__init__(backends, planned, undoing)
         self._report = report
 
-    async def prepare(self, workload: Workload) -> Prepared:
-        """Make all that the unit of a task needs; undone if it fails.
-
-        Raises:
-            Solo5Error: the task cannot start.
-        """
-        await check_free(self._backends, workload.name)
-        check_drop_ins(declared_service(workload.name), declared=True)
-        planned = plan(workload, await gather(self._backends, workload))
-        async with Undo() as undoing:
-            steps = Steps(self._backends, planned, undoing)
-            await steps.hold_image()
-            await steps.allocate_user(adopt=True)
-            await self._reserve(steps)
-            undoing.on_any_failure(steps.release_private_disks)
-            undoing.on_any_failure(steps.remove_new_files)
-            await steps.make_disks()
-            bound = await self._backends.disks.bind(steps.plan.parts.disks)
-            undoing.on_any_failure(partial(self._backends.disks.release, bound))
-            locks: list[int] = []
-            undoing.close_on_failure(locks)
-            if steps.plan.parts.disks:
-                locks.append(await steps.lock_disks())
-                await steps.give_disks()
-            await start_journald(self._backends.units, steps.plan.parts.log_namespace)
-            await steps.attach()
-            directories = (*(made.directory for _, made in steps.made), bound.directory)
-            held = [*(each.descriptor for each in directories if each), *locks]
-            return Prepared(plan=steps.plan, disks=bound.disks, held=held)
-
-    async def _reserve(self, steps: Steps) -> None:
+    async def reserve(self) -> None:
         """Reserve the addresses that the task had last, if it can have them; they are its own from then on.
 
         A restart keeps the lease. A changed request replaces it.
         """
-        if not steps.plan.request.nics:
-            await self._networks.release(steps.plan.parts.workload.name)
+        if not self.plan.request.nics:
+            await self._networks.release(self._name)
             return
-        steps.plan = replace(steps.plan, lent=await self._lent_ports(steps.plan))
-        steps.undo.on_failure(steps.unreserve)
-        name, lost = steps.plan.parts.workload.name, ""
-        last = self._last_request(name)
-        wanted = tuple(with_last_addresses(nic, last) for nic in steps.plan.request.nics)
+        self.plan = replace(self.plan, lent=await self._lent_ports())
+        self.undo.on_failure(self.unreserve)
+        last, lost = self._last_request(), ""
+        wanted = tuple(with_last_addresses(nic, last) for nic in self.plan.request.nics)
         try:
-            reservation = await self._renewed(steps, wanted)
+            reservation = await self._renewed(wanted)
         except (TakenError, InvalidRequestError) as error:  # another task's by now, or not of the network any more
-            if wanted == tuple(steps.plan.request.nics):
+            if wanted == tuple(self.plan.request.nics):
                 raise
             lost = error.sentence
-            reservation = await self._renewed(steps, steps.plan.request.nics)
-        now = replace(reservation.request, names=steps.plan.request.names)
-        kept = LastRequest(**vars(now), declaration=declaration_digest(name))
+            reservation = await self._renewed(self.plan.request.nics)
+        now = replace(reservation.request, names=self.plan.request.names)
+        kept = LastRequest(**vars(now), declaration=declaration_digest(self._name))
         if kept != last:
-            write_request(name, kept)
+            write_request(self._name, kept)
         if lost:
             has = ", ".join(str(address) for lease in reservation.leases for address in lease.addresses)
             self._report(f"the task has another address than before, {has}: {lost}")
-        steps.plan = steps.plan.reserved(reservation)
+        self.plan = self.plan.reserved(reservation)
 
-    def _last_request(self, name: TaskName) -> LastRequest:
+    def _last_request(self) -> LastRequest:
         try:
-            return read_request(name)
+            return read_request(self._name)
         except Solo5Error as error:
             self._report(f"the addresses that the task had last are not known: {error}")
             return LastRequest()
 
-    async def _renewed(self, steps: Steps, nics: Sequence[NicRequest]) -> Reservation:
-        had = await self._networks.reservation(steps.plan.parts.workload.name) is not None
+    async def _renewed(self, nics: Sequence[NicRequest]) -> Reservation:
+        had = await self._networks.reservation(self._name) is not None
         try:
-            return await steps.request_reservation(nics)
+            return await self.request_reservation(nics)
         except TakenError:
             if not had:
                 raise
-        await self._networks.release(steps.plan.parts.workload.name)
-        return await steps.request_reservation(nics)
+        await self._networks.release(self._name)
+        return await self.request_reservation(nics)
 
-    async def _lent_ports(self, planned: Plan) -> Sequence[PortRequest]:
+    async def _lent_ports(self) -> Sequence[PortRequest]:
         """Return the ports that the guest beside the task has during an update; the task gets them back later.
 
         A guest beside it that has ended, or has other ports than are declared by now, is left of an update that failed:
         it is removed.
         """
         try:
-            beside = next_task(planned.parts.workload.name)
+            beside = next_task(self._name)
             found = await self._networks.record(beside)
         except InvalidRequestError:  # the name is too long: there is none
             return ()
-        if found is None or not found.reservation.ports or found.lender != planned.parts.workload.name:
+        if found is None or not found.reservation.ports or found.lender != self._name:
             return ()
         held = found.reservation
-        if {*held.ports} == {*planned.request.ports} and await self._backends.units.is_running(beside):
+        if {*held.ports} == {*self.plan.request.ports} and await self._units.is_running(beside):
             return held.ports
-        await self._backends.units.stop(task_service(beside))
+        await self._units.stop(task_service(beside))
         await discard(self._backends, beside, unit=task_service(beside))
         return ()
 

@@ -31,7 +31,7 @@ from solo5_systemd.declared.declaration import parse_declaration
 from solo5_systemd.declared.files import host_names
 from solo5_systemd.declared.unit_file import environment
 from solo5_systemd.engine.backends import host_backends
-from solo5_systemd.engine.prepare import Prepared, Preparer
+from solo5_systemd.engine.prepare import Prepared, prepare_start
 from solo5_systemd.network import namespaces
 from solo5_systemd.pid1.clear import ENVIRONMENT, HELD, NO_CONFIGURATION, drop_held, report, run, unmount
 from solo5_systemd.pid1.kept_declarations import (
@@ -72,7 +72,7 @@ async def prepare(name: TaskName) -> None:
             await backends.units.begin(declared_outcome_target(name))
         await drop_held(name, backends.disks)
         with unseen(sources):
-            prepared = await Preparer(backends, partial(report, name)).prepare(declaration.workload)
+            prepared = await prepare_start(backends, declaration.workload, partial(report, name))
         try:
             await _check_basis(prepared)
             with _written(own), unseen(sources):

@@ -13,7 +13,7 @@ from tests.contract.bus.fake_systemd import FakeSystemd
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.bus.blocking import BlockingBus
 from solo5_systemd.bus.peers import SYSTEMD, Call
-from solo5_systemd.dbus.messages import Message, MessageType, Variant
+from solo5_systemd.dbus.messages import Message, MessageType
 
 CALL = Call("/x", "org.x", "Ask")
 
@@ -54,22 +54,6 @@ async def test_messages_of_others_do_not_extend_the_timeout(
     answering(systemd, flood)
     with pytest.raises(HostError, match=r"org.freedesktop.systemd1 did not answer Ask: Connection timed out\."):
         await with_bus(ask)
-
-
-@pytest.mark.parametrize(
-    "signature, value, expected",
-    [
-        ("(so)", ["text", "/"], ("text", "/")),
-        ("a(so)", [["text", "/"]], [("text", "/")]),
-        ("a(s(u))", [["text", [7]]], [("text", (7,))]),
-        ("((su))", [["text", 7]], (("text", 7),)),
-        ("a(so)", [], []),
-        ("a{sv}", {}, []),
-    ],
-)
-async def test_structures_in_a_variant(systemd: FakeSystemd, signature: str, value: Any, expected: Any) -> None:
-    answering(systemd, lambda call: systemd.bus.send(Message.new_method_return(call, "v", [Variant(signature, value)])))
-    assert await with_bus(ask) == expected
 
 
 @pytest.mark.parametrize("data", [b"", b"REJECTED\r\n", b"\0" * 4096], ids=["end", "rejected", "zeros"])

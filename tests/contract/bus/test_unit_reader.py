@@ -217,6 +217,12 @@ async def test_a_bus_that_dies_during_a_call(systemd: FakeSystemd, bus: PrivateB
         ("aay", [b"x", b""], [[120], []]),
         ("as", [], []),
         ("a{sv}", {"k": Variant("v", Variant("t", 5))}, {"k": 5}),
+        ("v", Variant("(so)", ["text", "/"]), ("text", "/")),
+        ("v", Variant("a(so)", [["text", "/"]]), [("text", "/")]),
+        ("v", Variant("a(s(u))", [["text", [7]]]), [("text", (7,))]),
+        ("v", Variant("((su))", [["text", 7]]), (("text", 7),)),
+        ("v", Variant("a(so)", []), []),
+        ("v", Variant("a{sv}", {}), []),
     ],
 )
 async def test_every_kind_of_value(systemd: FakeSystemd, signature: str, value: object, expected: object) -> None:

@@ -91,13 +91,6 @@ async def test_a_unit_of_which_the_files_do_not_tell_all_is_requested(
     assert (state.invocation, state.main_pid, state.control_group) == ("01" * 16, 7, "/asked")
 
 
-async def test_a_task_that_is_gone_since_it_was_listed_is_left_out(
-    systemd: FakeSystemd, manager: Manager, written: Path
-) -> None:
-    systemd.on_list = systemd.units.clear
-    assert await manager.states() == []
-
-
 async def test_the_end_of_a_unit_is_never_read_from_files(
     systemd: FakeSystemd, manager: Manager, written: Path
 ) -> None:

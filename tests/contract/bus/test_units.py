@@ -75,11 +75,6 @@ async def test_a_scope_that_is_over_before_its_start_was_answered_is_not_marked(
     assert state.log_fields == {}
 
 
-async def test_a_name_that_is_not_loaded_has_no_state(systemd: FakeSystemd, manager: Manager) -> None:
-    assert await manager.state(WEB) is None
-    assert await manager.states() == ()
-
-
 async def test_all_tasks_are_found_and_nothing_else(systemd: FakeSystemd, manager: Manager) -> None:
     for name in (UNIT, "solo5-task-b.scope", "solo5-network@web.service", "ssh.service", "solo5-task-.service"):
         systemd.units[name] = Unit(name)
@@ -89,16 +84,6 @@ async def test_all_tasks_are_found_and_nothing_else(systemd: FakeSystemd, manage
 async def test_a_listing_of_many_tasks_does_not_choke_the_connection(systemd: FakeSystemd, manager: Manager) -> None:
     systemd.units = {name: Unit(name) for name in (f"solo5-task-t{i}.service" for i in range(40))}
     assert len(await manager.states()) == 40
-
-
-async def test_a_unit_that_vanishes_between_its_listing_and_its_properties_has_none(
-    systemd: FakeSystemd, manager: Manager
-) -> None:
-    systemd.units[UNIT] = service()
-    systemd.units["solo5-task-b.service"] = Unit("solo5-task-b.service")
-    systemd.on_list = lambda: systemd.units.pop(UNIT, None)
-    assert [state.task for state in await manager.states()] == ["b"]
-    assert await manager.state(WEB) is None
 
 
 async def test_a_property_that_this_systemd_lacks_is_absent(systemd: FakeSystemd, manager: Manager) -> None:

@@ -2,10 +2,12 @@
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
+from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.fakes.backends import Machine
@@ -16,13 +18,15 @@ from tests.support.fakes.tasks import LEASE
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.declared.update_request import next_task
-from solo5_systemd.engine.prepare import Preparer, with_last_addresses
+from solo5_systemd.engine.prepare import Prepared, prepare_start, with_last_addresses
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.network import remembered_addresses
 from solo5_systemd.network.model import NicRequest, Request, Reservation
 from solo5_systemd.network.remembered_addresses import LastRequest, read_request
 from solo5_systemd.storage.model import DiskRequest, NewFile
 from solo5_systemd.task.workload import Publish, Workload
+
+Prepare = Callable[[Workload], Coroutine[Any, Any, Prepared]]
 
 WEB = TaskName("web")
 DISK = DiskRequest(disk=DeviceName("storage"), path="/srv/disk.img")
@@ -54,14 +58,14 @@ def reported() -> list[str]:
 
 
 @pytest.fixture
-def preparer(machine: Machine, runtime: Runtime, addresses: Path, reported: list[str]) -> Preparer:
-    return Preparer(machine.backends, reported.append)
+def prepare(machine: Machine, runtime: Runtime, addresses: Path, reported: list[str]) -> Prepare:
+    return partial(prepare_start, machine.backends, report=reported.append)
 
 
 async def test_all_but_the_unit_is_made_and_the_locks_are_kept(
-    machine: Machine, preparer: Preparer, addresses: Path
+    machine: Machine, prepare: Prepare, addresses: Path
 ) -> None:
-    prepared = await preparer.prepare(WORKLOAD)
+    prepared = await prepare(WORKLOAD)
     assert machine.holds == (set(), {WEB})
     assert prepared.plan.parts.reservation == machine.networks.held[WEB]
     assert read_request(WEB) == LastRequest(**vars(machine.networks.held[WEB].request))
@@ -73,11 +77,11 @@ async def test_all_but_the_unit_is_made_and_the_locks_are_kept(
 
 
 async def test_the_next_start_adopts_user_and_lease_and_writes_no_addresses_again(
-    machine: Machine, preparer: Preparer, addresses: Path
+    machine: Machine, prepare: Prepare, addresses: Path
 ) -> None:
-    first = await preparer.prepare(WORKLOAD)
+    first = await prepare(WORKLOAD)
     before = (addresses / "web.json").stat().st_ino
-    second = await preparer.prepare(WORKLOAD)
+    second = await prepare(WORKLOAD)
     parts = [each.plan.parts for each in (first, second)]
     assert parts[0].user == parts[1].user
     assert parts[0].reservation == parts[1].reservation
@@ -87,26 +91,26 @@ async def test_the_next_start_adopts_user_and_lease_and_writes_no_addresses_agai
 
 
 async def test_a_name_that_a_task_of_another_start_has_is_refused(
-    machine: Machine, runtime: Runtime, preparer: Preparer
+    machine: Machine, runtime: Runtime, prepare: Prepare
 ) -> None:
     await runtime.start(WORKLOAD)
     before = machine.holds
     with pytest.raises(TakenError, match="task name 'web' is taken"):
-        await preparer.prepare(WORKLOAD)
+        await prepare(WORKLOAD)
     assert machine.holds == before
 
 
 @pytest.mark.parametrize("fault", ["error", "cancelled"])
 @pytest.mark.parametrize("step", ["acquire user", "reserve", "make disk", "bind disks", "change owner", "attach"])
 async def test_a_preparation_that_fails_leaves_nothing(
-    machine: Machine, preparer: Preparer, step: str, fault: str
+    machine: Machine, prepare: Prepare, step: str, fault: str
 ) -> None:
     workload = replace(WORKLOAD, disks=(replace(DISK, create=NewFile(size=1 << 20)),))
     if fault == "error":
         machine.steps.errors[step] = HostError("broken.")
     else:
         machine.steps.hang_on = step
-    preparing = asyncio.ensure_future(preparer.prepare(workload))
+    preparing = asyncio.ensure_future(prepare(workload))
     if fault == "cancelled":
         await machine.steps.hanging.wait()
         preparing.cancel()
@@ -118,31 +122,31 @@ async def test_a_preparation_that_fails_leaves_nothing(
     assert (machine.disks.files, machine.disks.bound) == (set(), 0)
 
 
-async def test_a_task_without_nics_releases_what_it_had(machine: Machine, preparer: Preparer) -> None:
+async def test_a_task_without_nics_releases_what_it_had(machine: Machine, prepare: Prepare) -> None:
     machine.images.files["/srv/plain"] = stored()
-    prepared = await preparer.prepare(Workload(name=WEB, image="/srv/plain"))
+    prepared = await prepare(Workload(name=WEB, image="/srv/plain"))
     assert (prepared.held, machine.networks.released) == ([], [WEB])
     assert "reserve" not in machine.steps.taken
 
 
 @pytest.mark.parametrize("serves", [True, False])
 async def test_ports_that_the_guest_of_an_update_has_are_left_to_it_while_it_serves(
-    machine: Machine, runtime: Runtime, preparer: Preparer, *, serves: bool
+    machine: Machine, runtime: Runtime, prepare: Prepare, *, serves: bool
 ) -> None:
     beside = next_task(WEB)
-    close((await preparer.prepare(WORKLOAD)).held)
+    close((await prepare(WORKLOAD)).held)
     await runtime.start(replace(WORKLOAD, name=beside, publish=()))
     await machine.networks.move_ports(WEB, beside)
     if not serves:
         await machine.units.stop(f"solo5-task-{beside}.service")
-    prepared = await preparer.prepare(WORKLOAD)
+    prepared = await prepare(WORKLOAD)
     close(prepared.held)
     assert [port.host_port for port in prepared.plan.parts.reservation.ports] == [8080]
     assert (machine.networks.held[WEB].ports == ()) is serves
     assert (beside in machine.networks.held) is serves
 
 
-async def test_an_address_that_is_lost_is_reported(machine: Machine, preparer: Preparer, reported: list[str]) -> None:
+async def test_an_address_that_is_lost_is_reported(machine: Machine, prepare: Prepare, reported: list[str]) -> None:
     reserve = machine.networks.reserve
 
     async def taken(task: TaskName, request: Request) -> Reservation:
@@ -150,19 +154,17 @@ async def test_an_address_that_is_lost_is_reported(machine: Machine, preparer: P
             raise TakenError("address 10.89.0.2 is in use.")
         return await reserve(task, request)
 
-    close((await preparer.prepare(WORKLOAD)).held)
+    close((await prepare(WORKLOAD)).held)
     await machine.networks.release(WEB)
     machine.networks.reserve = taken  # type: ignore[method-assign]
-    close((await preparer.prepare(WORKLOAD)).held)
+    close((await prepare(WORKLOAD)).held)
     assert reported == ["the task has another address than before, 10.89.0.2: address 10.89.0.2 is in use."]
 
 
-async def test_damaged_addresses_are_none_and_reported(
-    preparer: Preparer, addresses: Path, reported: list[str]
-) -> None:
+async def test_damaged_addresses_are_none_and_reported(prepare: Prepare, addresses: Path, reported: list[str]) -> None:
     addresses.mkdir()
     (addresses / "web.json").write_text('[["service", 1]]')
-    close((await preparer.prepare(WORKLOAD)).held)
+    close((await prepare(WORKLOAD)).held)
     [text] = reported
     assert text.startswith("the addresses that the task had last are not known: ")
     assert read_request(WEB).nics
