@@ -111,12 +111,6 @@ async def test_an_image_lies_below_its_roots_links_followed(store: ImageStore, i
     await store.take(str(root / "link"), [str(root), str(tmp_path)])
 
 
-async def test_an_image_is_read_where_it_is_without_a_store(store: ImageStore, image: Path, tmp_path: Path) -> None:
-    assert module.read_facts(str(image)) == (await store.take(str(image))).facts
-    with pytest.raises(NotFoundError):
-        module.read_facts(str(tmp_path / "missing"))
-
-
 async def test_an_unchanged_image_is_not_read_again(
     store: ImageStore, image: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -427,15 +421,6 @@ async def test_an_image_that_changes_while_it_is_copied_is_refused(
     assert files(tmp_path) == set()
 
 
-async def test_whoever_names_an_image_first_wins(
-    store: ImageStore, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = Path((await store.take(str(image))).path).stat()
-    monkeypatch.setattr(store, "_find", lambda *_: None)  # the other one's copy has no name yet
-    second = await store.take(str(image))
-    assert Path(second.path).stat().st_ino == first.st_ino
-
-
 def aged(image: StoredImage) -> StoredImage:
     os.utime(image.path, (time.time() - 3600,) * 2)
     return image
@@ -478,11 +463,6 @@ async def test_collect_removes_memos_that_are_damaged_or_old(store: ImageStore, 
     (memos / "damaged").write_bytes(b"{")
     await store.collect(set())
     assert files(tmp_path) == {SHA256}
-
-
-async def test_collect_makes_no_store_where_there_is_none(store: ImageStore, tmp_path: Path) -> None:
-    assert await store.collect(set()) == ()
-    assert not (tmp_path / "store").exists()
 
 
 async def test_an_image_leaves_what_others_may_take_of_the_file_system(

@@ -49,13 +49,6 @@ def test_a_disk_is_created_listed_and_removed(disks: NamedDisks, tmp_path: Path)
         disks.get(DATA)
 
 
-@pytest.mark.parametrize("size", [0, -512, 511, 1000])
-def test_a_size_without_whole_sectors_is_refused(disks: NamedDisks, size: int, tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequestError, match=f"disk 'data' would have {size} bytes: expected one or more whole"):
-        disks.create(DATA, size)
-    assert not (tmp_path / "disks").exists()
-
-
 @pytest.mark.parametrize("name", ["", "a b", "a:b", "a\nb", "../a", ".a", "a/b", "-a", "ä", "a" * 65, "a\0b"])
 def test_a_name_that_is_no_file_or_option_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequestError, match="is not usable: expected 1 to 64 letters"):
@@ -118,15 +111,6 @@ def test_a_disk_of_another_process_has_no_task(disks: NamedDisks, tmp_path: Path
         Snapshots(disks).remove_disk(DATA)
     assert disks.get(DATA).task == ""
     os.close(descriptor)
-
-
-def test_a_smaller_size_has_to_be_permitted(disks: NamedDisks) -> None:
-    disks.create(DATA, 4096)
-    with pytest.raises(InvalidRequestError, match="expected as many or more, since 512 would lose its end"):
-        disks.resize(DATA, 512)
-    assert disks.resize(DATA, 512, shrink=True).size == 512
-    with pytest.raises(NotFoundError):
-        disks.resize(DiskName("none"), 512)
 
 
 def piped(content: bytes) -> int:

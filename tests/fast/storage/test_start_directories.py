@@ -42,18 +42,6 @@ def test_a_sweep_takes_what_no_process_has_locked(directories: StartDirectories)
     remove(running)
 
 
-def test_the_next_start_sweeps(directories: StartDirectories) -> None:
-    killed = made_in(directories)
-    os.close(killed.descriptor)
-    made = made_in(directories)
-    assert list(directories.directory.iterdir()) == [made.path]
-    remove(made)
-
-
-def test_a_sweep_of_nothing(tmp_path: Path) -> None:
-    assert StartDirectories(tmp_path / "none").sweep() == ()
-
-
 def test_a_file_system_of_its_own_is_mounted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mounted: list[str] = []
     own, stat = StartDirectories(tmp_path / "memory", mount=mounted.append), Path.stat

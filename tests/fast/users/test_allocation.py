@@ -540,15 +540,6 @@ async def test_user_that_this_host_does_not_find_is_the_missing_library(
     assert left(tmp_path) == set()
 
 
-async def test_host_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[int] = []
-    monkeypatch.setattr(allocation, "_check_resolved", looked.append)
-    of = users(tmp_path)
-    for task in (WEB, DB):
-        os.close((await of.acquire(task)).descriptor)
-    assert len(looked) == 1
-
-
 def test_place_that_cannot_be_written_is_the_hosts_fault(tmp_path: Path) -> None:
     (tmp_path / "users").touch()
     with pytest.raises(HostError, match="the users of tasks in .* cannot be managed: File exists"):

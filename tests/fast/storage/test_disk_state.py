@@ -1,4 +1,4 @@
-"""Full file systems of disks: which disks of an ended task are named, and that nothing waits for them."""
+"""Disks on full file systems, with changed files, without their device; and as `solo5ctl disk inspect` shows them."""
 
 import os
 import shutil
@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 from tests.fast.storage.conftest import Device, disk_of
 
-from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.cli.context import finished
 from solo5_systemd.storage import disk_state, locks
-from solo5_systemd.storage.disk_state import DiskSpace, failed_disks
-from solo5_systemd.storage.locks import lock
+from solo5_systemd.storage.disk_state import DiskPath, DiskSpace, change_of, failed_disks, inspect_path, is_lost
+from solo5_systemd.storage.locks import lock, lock_shared
 from solo5_systemd.storage.model import COPIES, SNAPSHOTS, Backing, Disk, FailedDisk, FullDiskChange
 
 FULL = SimpleNamespace(f_bavail=0, f_frsize=4096, f_blocks=1 << 20)
@@ -282,3 +282,117 @@ def test_without_an_event_loop_the_same_is_found(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(os, "statvfs", lambda path: FULL)
     [each] = finished(DiskSpace().failed_disks("web"))
     assert each.disk == "one"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "directory" / "disk.img"
+    path.parent.mkdir()
+    path.write_bytes(bytes(1024))
+    return path
+
+
+def change(path: Path, of: os.stat_result, **more: str) -> str:
+    disk = {"disk": "data", "backing": "file", "path": str(path), "size": "1024", **more}
+    return change_of(disk, {(of.st_dev, of.st_ino)})
+
+
+def test_path_and_size_are_those_of_the_start(file: Path) -> None:
+    before = file.stat()
+    assert change(file, before) == change(file, before, backing="named disk") == ""
+    os.truncate(file, 512)
+    assert change(file, before) == "its file has 512 bytes instead of 1024"
+    file.rename(file.with_name("moved"))
+    assert change(file, before) == "no file has its path any more"
+    file.with_name("moved").rename(file.parent.parent / "moved")
+    file.parent.rmdir()
+    file.parent.touch()
+    assert change(file, before) == "no file has its path any more"
+    file.parent.unlink()
+    file.parent.mkdir()
+    file.write_bytes(bytes(1024))
+    assert change(file, before) == "another file has its path"
+    file.unlink()
+    file.symlink_to(file.parent.parent / "moved")
+    assert change(file, before) == "another file has its path"
+
+
+def test_what_is_not_known_is_no_change(file: Path) -> None:
+    before = file.stat()
+    os.truncate(file, 512)
+    for backing in ("private copy", "archive"):
+        assert change(file, before, backing=backing) == ""
+    assert change(file, before, size="") == ""
+    for backing in ("file", "block device"):
+        assert change(file.parent / ("x" * 300), before, backing=backing) == ""
+
+
+def test_a_device_is_the_one_of_the_start_or_gone(device: Device) -> None:
+    disk = {"disk": "data", "backing": "block device", "path": str(device.path)}
+    assert change_of(disk, {(device.number, 0)}) == ""
+    device.pull()
+    assert change_of(disk, {(device.number, 0)}) == "its device is gone"
+
+
+def lost(device: Device, path: Path | None = None, number: int | None = None) -> bool:
+    identity = (device.number if number is None else number, 0)
+    return is_lost(str(path or device.path), {identity})
+
+
+def test_a_device_is_there_and_lost_at_any_moment_of_its_removal(device: Device) -> None:
+    assert not lost(device)
+    """The kernel sets its size to 0 first, then removes it from sysfs, and its node."""
+    device.size.write_text("0\n")
+    assert lost(device)
+    device.size.unlink()
+    assert lost(device)
+    device.path.unlink()
+    assert lost(device)
+
+
+def test_another_device_or_a_file_at_its_path_is_not_it(device: Device, tmp_path: Path) -> None:
+    assert lost(device, number=device.number + 1)
+    (tmp_path / "file").touch()
+    assert lost(device, tmp_path / "file")
+    assert lost(device, tmp_path / "file/below")
+
+
+def test_a_path_that_cannot_be_looked_at_is_not_known(device: Device, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="File name too long"):
+        lost(device, tmp_path / ("x" * 300))
+
+
+def test_a_file_by_a_link_with_the_task_that_has_it(tmp_path: Path) -> None:
+    path, link = tmp_path / "web.img", tmp_path / "link"
+    path.write_bytes(bytes(1024))
+    link.symlink_to(path)
+    free = DiskPath(path=str(path), backing=Backing.FILE, size=1024, sector_size=None, task=None, use="")
+    assert inspect_path(str(link)) == free
+    disk = disk_of(path)
+    held = lock([disk], task="web")
+    assert inspect_path(str(path)).task == "web"
+    os.close(held)
+    held = lock_shared(disk)
+    assert inspect_path(str(path)).task == "", "a reader"
+    os.close(held)
+
+
+def test_a_device_has_the_size_and_the_sectors_of_sysfs(device: Device, tmp_path: Path) -> None:
+    found = inspect_path(str(device.path))
+    assert found == DiskPath(
+        path=str(device.path), backing=Backing.DEVICE, size=8 << 20, sector_size=4096, task=None, use=""
+    )
+    (device.sys / "dev/block/8:0/partition").touch()  # the blocks of a partition are those of its disk
+    with pytest.raises(HostError, match="cannot be read: No such file"):
+        inspect_path(str(device.path))
+    (device.sys / "dev/block/8:0/partition").unlink()
+    device.size.unlink()
+    with pytest.raises(HostError, match="cannot be read: No such file"):
+        inspect_path(str(device.path))
+
+
+def test_what_is_no_disk(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="is no disk: expected a regular file or a block device"):
+        inspect_path(str(tmp_path))
+    with pytest.raises(NotFoundError, match="does not exist"):
+        inspect_path(str(tmp_path / "none"))
