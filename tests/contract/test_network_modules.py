@@ -12,8 +12,8 @@ from tests.contract.netns import link, run
 from tests.contract.netservice import Service
 
 from solo5_systemd.base.dependencies import EXIT_CONFIG
-from solo5_systemd.host import kernel
-from solo5_systemd.host.kernel import lacks_log, missing_modules
+from solo5_systemd.host import probe
+from solo5_systemd.host.probe import lacks_log, missing_modules
 from solo5_systemd.network.kernel_events import AnnouncedPackets
 from solo5_systemd.network.netlink import NETLINK_NETFILTER, NLM_CREATE, NetlinkSocket
 
@@ -48,7 +48,7 @@ def test_the_error_of_a_missing_subsystem_is_that_of_this_kernel_for_one_that_no
     def absent() -> AnnouncedPackets:
         raise OSError(found[0], "Invalid argument")
 
-    monkeypatch.setattr(kernel, "AnnouncedPackets", absent)
+    monkeypatch.setattr(probe, "AnnouncedPackets", absent)
     assert lacks_log()
 
 

@@ -14,7 +14,7 @@ from tests.contract.test_network_egress import echoes
 from tests.contract.test_network_ipv6 import far_socket, prefix
 from tests.contract.test_network_paths import ask_udp
 
-from solo5_systemd.host.kernel import read_kernel
+from solo5_systemd.host.probe import read_kernel
 from solo5_systemd.network.model import Lease
 from solo5_systemd.settings.solo5_toml import parse_settings
 

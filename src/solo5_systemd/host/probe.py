@@ -1,24 +1,47 @@
-"""The probe behind `solo5ctl doctor`: reads the state of this host and changes nothing."""
+"""The probe behind `solo5ctl doctor`: reads the state of this host and its kernel, and changes nothing."""
 
 import asyncio
+import errno
 import os
 import pwd
 import re
+import socket
+import struct
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from ctypes import CDLL
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from solo5_systemd.base.dependencies import DEPENDENCIES, DHCP_SERVER, Dependency, Kind
-from solo5_systemd.base.errors import SettingsError, Solo5Error
+from solo5_systemd.base.errors import DependencyError, SettingsError, Solo5Error
 from solo5_systemd.base.names import TASK_PREFIX, Target, journald_of
-from solo5_systemd.host.checks import Host
+from solo5_systemd.host import other_filters
+from solo5_systemd.host.checks import Host, Kernel
 from solo5_systemd.host.drop_ins import UNITS, check_drop_ins
-from solo5_systemd.host.kernel import kvm_problem, read_kernel
 from solo5_systemd.host.tenders import TenderPath, groups_for
 from solo5_systemd.image.store import STORE
+from solo5_systemd.network.kernel_events import AnnouncedPackets
+from solo5_systemd.network.lease_files import read_lease_records, read_networks
+from solo5_systemd.network.model import LeaseState
+from solo5_systemd.network.modules import BRIDGE, MACVLAN
+from solo5_systemd.network.modules import TUN as TUN_MODULE
+from solo5_systemd.network.namespaces import in_new_namespace
+from solo5_systemd.network.netlink import (
+    NETLINK_ROUTE,
+    NLM_CREATE,
+    NetlinkSocket,
+    Request,
+    attribute,
+    check_netfilter,
+    nested,
+)
+from solo5_systemd.network.network_ranges import Overtaken
+from solo5_systemd.network.routes import overtaken
 from solo5_systemd.settings.files import ETC, RUN, read_settings
+from solo5_systemd.settings.network import NetworkSettings
 from solo5_systemd.settings.node_limits import Limits
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit.confinement import KVM, TUN, USER
@@ -40,6 +63,9 @@ FILES = (
 """The package's files outside of the Python modules."""
 
 SYSTEMCTL = "/usr/bin/systemctl"
+_NEWLINK, _IFINFOMSG, _IFLA_IFNAME, _IFLA_LINKINFO, _KIND = 16, struct.Struct("=BxHiII"), 3, 18, 1
+_IPTABLES = {"ip": "iptables", "ip6": "ip6tables"}
+_PROGRAMS = "/usr/sbin"
 
 
 async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings: Settings | None = None) -> Host:
@@ -72,7 +98,7 @@ async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings:
         tenders=tenders,
         tender_paths=settings.tender_paths,
         devices={
-            KVM: _problem(lambda: groups_for(Target.HVT, nics=False)) or kvm_problem(),
+            KVM: _problem(lambda: groups_for(Target.HVT, nics=False)) or _kvm_problem(),
             TUN: _problem(lambda: groups_for(Target.SPT, nics=True)),
         },
         virtualization=flags is None or not {"svm", "vmx"}.isdisjoint(flags[1].split()),  # only x86 has a line `flags`
@@ -138,11 +164,32 @@ def _problem(check: Callable[[], object], kind: type[Exception] = Solo5Error) ->
 
 
 def _store(directory: Path, limits: Limits) -> tuple[str, int, int] | None:
-    try:
-        status = os.statvfs(directory)
-    except OSError:
+    status = _space(directory)
+    if status is None:
         return None
     return str(directory), status.f_bavail * status.f_frsize, limits.reserve(status.f_blocks * status.f_frsize)
+
+
+def _space(directory: Path) -> os.statvfs_result | None:
+    try:
+        return os.statvfs(directory)
+    except OSError:
+        return None
+
+
+def _open_error(node: str) -> OSError | None:
+    """Return the error of an open of a device node with the rights of this process."""
+    try:
+        os.close(os.open(node, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        return error
+    return None
+
+
+def _kvm_problem() -> str:
+    """Return why KVM cannot be opened; empty if it can: `groups_for` checks the permissions of tenders."""
+    error = _open_error(KVM)
+    return "" if error is None else f"{KVM} cannot be opened: {error.strerror}."
 
 
 def missing_dependencies(root: Path = Path("/")) -> tuple[Dependency, ...]:
@@ -180,3 +227,131 @@ def _is_module(name: str) -> bool:
     except ModuleNotFoundError:  # its parent package is missing
         return False
     return spec is not None and spec.origin is not None
+
+
+def read_kernel(root: Path = Path("/"), networks: Sequence[NetworkSettings] = ()) -> Kernel:
+    """Read the kernel's settings below `root`; firewall chains are those of this network namespace.
+
+    Args:
+        networks: those of the settings, whose packets other programs may drop.
+    """
+    settings, run = root / "proc/sys", _space(root / "run")
+    dropping, forwarding, forwarding6 = _read_filters(root, networks)
+    return Kernel(
+        mmap_min_addr=_number(settings / "vm/mmap_min_addr"),
+        overcommit=_number(settings / "vm/overcommit_memory"),
+        dropping_chains=dropping,
+        forwarding_tables=forwarding,
+        forwarding_tables6=forwarding6,
+        br_netfilter=_number(settings / "net/bridge/bridge-nf-call-iptables") == 1,
+        run_free=None if run is None else run.f_bavail * run.f_frsize,
+        missing_modules=missing_modules() if root == Path("/") else None,
+        lacks_log=root == Path("/") and lacks_log(),
+        overtaken=_overtaken() if root == Path("/") else (),
+    )
+
+
+def _overtaken() -> Sequence[Overtaken]:
+    """Return one guest for each route of another program that takes the packets for guests of a network."""
+    records = (each for each in read_lease_records() if each.state is LeaseState.ATTACHED and not each.namespace)
+    found = overtaken(read_networks(), (lease for record in records for lease in record.reservation.leases))
+    return tuple({(each.inside, each.route): each for each in found}.values())
+
+
+def _number(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def missing_modules() -> Sequence[str] | None:
+    """Return the modules without which a task has no network; None: this process may not try.
+
+    What needs them is made in a new network namespace, which ends with this call, and all in it. The kernel loads those
+    that it has.
+    """
+    try:
+        return in_new_namespace(lambda: list(_missing()))
+    except OSError:
+        return None
+
+
+def lacks_log() -> bool:
+    """Return whether the kernel lacks nfnetlink_log, without which no task sleeps; False: this process may not try."""
+    try:
+        in_new_namespace(lambda: AnnouncedPackets().close())
+    except OSError as error:
+        return error.errno == errno.EINVAL
+    return False
+
+
+def _missing() -> Iterator[str]:
+    with closing(NetlinkSocket(NETLINK_ROUTE)) as route:
+        for kind in (BRIDGE, MACVLAN):  # a macvlan without a lower link is EINVAL
+            if route.run([_link(kind)]) == [errno.EOPNOTSUPP]:
+                yield kind
+    if (error := _open_error(TUN)) is not None and error.errno == errno.ENODEV:  # a missing node is another fact
+        yield TUN_MODULE
+
+
+def _link(kind: str) -> Request:
+    info = nested(_IFLA_LINKINFO, attribute(_KIND, kind.encode(), b"\0"))
+    name = attribute(_IFLA_IFNAME, kind.encode(), b"\0")
+    return (_NEWLINK, NLM_CREATE, _IFINFOMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + name + info)
+
+
+def _read_filters(
+    root: Path, networks: Sequence[NetworkSettings]
+) -> tuple[Sequence[other_filters.DroppingChain] | None, Sequence[str], Sequence[str]]:
+    """Return the values of `Kernel.dropping_chains`, `forwarding_tables` and `forwarding_tables6`."""
+    try:
+        from nftables import Nftables
+
+        check_netfilter()
+        nft = Nftables()
+    except (ImportError, OSError, DependencyError):  # of python3-nftables, libnftables.so, the module nfnetlink
+        return None, (), ()
+    nft.set_json_output(True)
+    nft.set_stateless_output(True)
+    listing = _listed(nft, {"chains": None})
+    if listing is None:
+        return None, (), ()
+    chains = [item["chain"] for item in listing if "chain" in item]
+    # Rules only of tables that can drop a packet: others may have thousands.
+    legacy = [each for of in _IPTABLES for each in other_filters.saved_listing(_legacy_rules(root, of), of)]
+    found = other_filters.dropping([*_tables(nft, filter(other_filters.may_drop, chains)), *legacy], networks)
+    return found, _forwarding(nft, chains, 4), _forwarding(nft, chains, 6)
+
+
+def _forwarding(nft: Any, chains: Sequence[Mapping[str, Any]], version: int) -> Sequence[str]:
+    """Return the tables of programs for which the host forwards, where this service drops packets between others."""
+    family = "ip" if version == 4 else "ip6"
+    ours = _listed(nft, {"chain": {"family": family, "table": "solo5", "name": "foreign"}}) or ()
+    if not other_filters.drops_foreign(ours):
+        return ()
+    translations = [chain for chain in chains if other_filters.is_translation(chain, version)]
+    return other_filters.translating(_tables(nft, translations), version)
+
+
+def _tables(nft: Any, chains: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return the listings of the tables of these chains, one after the other."""
+    names = dict.fromkeys((chain["family"], chain["table"]) for chain in chains)
+    listings = (_listed(nft, {"table": {"family": family, "name": name}}) or () for family, name in names)
+    return [item for listing in listings for item in listing]
+
+
+def _legacy_rules(root: Path, family: str) -> str:
+    """Return the rules of iptables' older kernel interface, which nftables does not list; empty where it is unused."""
+    command = (f"{_PROGRAMS}/{_IPTABLES[family]}-legacy-save", "-t", "filter")
+    try:
+        if b"filter" not in (root / f"proc/net/{family}_tables_names").read_bytes().split():
+            return ""
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _listed(nft: Any, what: Mapping[str, object]) -> Sequence[Mapping[str, Any]] | None:
+    code, output, _ = nft.json_cmd({"nftables": [{"list": what}]})
+    return output.get("nftables", ()) if code == 0 else None

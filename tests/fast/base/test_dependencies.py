@@ -55,7 +55,7 @@ EXECUTE = {
 DETERMINED_LATER = {
     ("host/tenders.py", "line[0]"): "the tender, or nsenter or setpriv before it",
     ("host/tenders.py", "path"): "a tender",
-    ("host/kernel.py", "command"): "an iptables-save",
+    ("host/probe.py", "command"): "an iptables-save",
     ("cli/remote.py", "line[0]"): "ssh, for -H alone, from PATH as for other tools of the operator's",
 }
 """Programs that are no constant, by file and expression: tenders have facts of their own."""
