@@ -7,7 +7,7 @@ file are read for each instance when it is started.
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
@@ -81,7 +81,7 @@ def parse_template(
             f"{prefix}@{instance}", sources, host=host, served=served, systemd=systemd, specified=specified
         )
 
-    sample = _sample(parse, _samples(prefix, sources))
+    sample = _sample(prefix, sources, parse)
     try:
         declaration = parse(escaped, Specified(in_unit=of_unit, at_start=specifiers(f"{prefix}@{sample}", host)))
     except SettingsError as error:
@@ -92,20 +92,16 @@ def parse_template(
     return Template(declaration=declaration, escaped=escaped, unescaped=unescaped)
 
 
-def _samples(prefix: str, sources: Sequence[Source]) -> Iterator[str]:
-    lines = (line for source in sources for line in parse_file(source))
-    default = [line.value for line in lines if line.key == "DefaultInstance"]
-    yield from (each for each in (*default[-1:], *_SAMPLES) if is_task_name(f"{prefix}@{each}"))
-
-
-def _sample(parse: Callable[[str], Declaration], samples: Iterator[str]) -> str:
+def _sample(prefix: str, sources: Sequence[Source], parse: Callable[[str], Declaration]) -> str:
     """Return the first instance that the template can be read for.
 
     Raises:
         SettingsError: there is none; the error is that of the first.
     """
+    lines = (line for source in sources for line in parse_file(source))
+    default = [line.value for line in lines if line.key == "DefaultInstance"]
     errors: list[SettingsError] = []
-    for instance in samples:
+    for instance in (each for each in (*default[-1:], *_SAMPLES) if is_task_name(f"{prefix}@{each}")):
         try:
             parse(instance)
         except SettingsError as error:
