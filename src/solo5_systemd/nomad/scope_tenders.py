@@ -98,18 +98,18 @@ class ScopeChildren:
         self.stop_requested.discard(name)
 
 
+@dataclass
 class _WaitingChild:
     """A child that executes a command line after a newline from this process.
 
-    Args:
+    Attributes:
         open_console: returns new file descriptors for its stdout and stderr, in a journal namespace.
     """
 
-    def __init__(self, open_console: Callable[[str], Awaitable[tuple[int, int]]]) -> None:
-        self._open_console = open_console
-        self._child: Child | None = None
-        self._pipe = -1
-        self._descriptors: Sequence[int] = ()
+    open_console: Callable[[str], Awaitable[tuple[int, int]]]
+    _child: Child | None = None
+    _pipe: int = -1
+    _descriptors: Sequence[int] = ()
 
     @asynccontextmanager
     async def spawn(
@@ -122,7 +122,7 @@ class _WaitingChild:
             HostError: there are no resources for a process.
         """
         check_executable(argv[0])
-        console = await self._open_console(log_namespace)
+        console = await self.open_console(log_namespace)
         self._descriptors = descriptors
         with ExitStack() as kept:
             with ExitStack() as passed:

@@ -183,19 +183,16 @@ class TaskStarter:
         since = time.time_ns() // 1000  # before the unit, so that its first line counts
         try:
             progress.on_step("opening the log FIFOs")
-            namespace = await self._log_namespace(config)
+            try:
+                # With its journald running: the relay opens that journal next.
+                namespace = await self.session.engine.log_namespace()
+            except Solo5Error:
+                await logs.unblock_readers(config)
+                raise
             await logs.connect(self.session, config, name, unit, since, request.logging, namespace)
             return await self._begin(workload, since, progress)
         except BaseException:
             await asyncio.shield(logs.drain(self.session, name, request.logging))
-            raise
-
-    async def _log_namespace(self, config: wire.TaskConfig) -> str:
-        """Return the journal namespace of the console, with its journald running: the relay opens that journal next."""
-        try:
-            return await self.session.engine.log_namespace()
-        except Solo5Error:
-            await logs.unblock_readers(config)
             raise
 
     async def _begin(self, workload: Workload, since: int, progress: StartEvents) -> Task:
