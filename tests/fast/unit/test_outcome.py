@@ -7,7 +7,7 @@ import pytest
 from solo5_systemd.base.names import TaskName, task_scope, task_service
 from solo5_systemd.storage.model import FailedDisk
 from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
-from solo5_systemd.unit.outcome import Ending, Outcome, is_unambiguous, outcome, with_failed_disks
+from solo5_systemd.unit.outcome import Ending, is_unambiguous, outcome, with_failed_disks
 from solo5_systemd.unit.state import ActiveState, MainCode, UnitState
 
 MIB = 1 << 20
@@ -333,28 +333,24 @@ ROWS = [
 ]  # fmt: skip
 
 
-def row_outcome(row: Row) -> Outcome:
-    messages = ExitMessages(guest=row.guest, tender=row.tender, systemd=row.systemd, hung=row.hung, idle=row.idle)
-    return outcome(row.state, messages, shutting_down=row.down)
+OF_GUEST_OR_TENDER = (Ending.TENDER_FAILED, Ending.ABORTED, Ending.TRAPPED, Ending.EXITED)
+"""Endings of which an error of a disk may be the cause."""
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.claim or row.sentence)
 def test_the_outcome_follows_from_unit_and_messages(row: Row) -> None:
-    found = row_outcome(row)
+    messages = ExitMessages(guest=row.guest, tender=row.tender, systemd=row.systemd, hung=row.hung, idle=row.idle)
+    found = outcome(row.state, messages, shutting_down=row.down)
     assert (found.ending, found.sentence, found.futile) == (row.ending, row.sentence, row.futile)
     assert (found.exit_code, found.signal) == (row.code, row.signal)
     assert (found.shell_status, found.clean, found.retry) == (row.shell, row.clean, not row.futile)
+    assert found.by_disk is (row.ending in OF_GUEST_OR_TENDER and not row.clean)
+    if is_unambiguous(row.state):
+        assert outcome(row.state, shutting_down=row.down) == found, "it needs no messages"
 
 
 def test_every_ending_has_its_row() -> None:
     assert {row.ending for row in ROWS} == set(Ending)
-
-
-@pytest.mark.parametrize(
-    "row", [row for row in ROWS if is_unambiguous(row.state)], ids=lambda row: row.claim or row.sentence
-)
-def test_an_unambiguous_unit_needs_no_messages(row: Row) -> None:
-    assert outcome(row.state, shutting_down=row.down) == row_outcome(row)
 
 
 @pytest.mark.parametrize(
@@ -375,32 +371,21 @@ def test_an_outcome_brings_the_consoles_end_and_the_peak() -> None:
     assert (found.last_lines, found.memory_peak) == (("Hello", "solo5-hvt: a warning"), 5 * MIB)
 
 
-def test_an_outcome_names_the_disks_without_space() -> None:
+@pytest.mark.parametrize(
+    ("free", "one", "both"),
+    [
+        (0, "no space is left in the file system of {}", "no space is left in the file system of {} and of {}"),
+        (None, "the device of {} is gone", "the devices of {} and {} are gone"),
+    ],
+    ids=["full", "gone"],
+)
+def test_an_outcome_names_the_disks_that_may_be_its_cause(free: int | None, one: str, both: str) -> None:
     """A fact beside the outcome: a failure of a guest has a message then."""
-    data, logs = (FailedDisk(disk=name, path=f"/srv/{name}.img", free=0) for name in ("data", "logs"))
+    data, logs = (FailedDisk(disk=name, path=f"/srv/{name}.img", free=free) for name in ("data", "logs"))
+    shown = [f"disk {disk.disk} ({disk.path})" for disk in (data, logs)]
     failed = outcome(exited(3))
     found = with_failed_disks(failed, [data])
-    assert found.sentence == (
-        "the guest exited with 3; no space is left in the file system of disk data (/srv/data.img)"
-    )
+    assert found.sentence == f"the guest exited with 3; {one.format(*shown)}"
     assert (failed.plain, found.plain, found.failed_disks) == (True, False, (data,))
-    both = with_failed_disks(failed, [data, logs]).sentence
-    assert both.endswith("of disk data (/srv/data.img) and of disk logs (/srv/logs.img)")
+    assert with_failed_disks(failed, [data, logs]).sentence == f"the guest exited with 3; {both.format(*shown)}"
     assert with_failed_disks(failed, []) is failed
-
-
-def test_an_outcome_names_the_disks_whose_device_is_gone() -> None:
-    data, logs = (FailedDisk(disk=name, path=f"/dev/vg/{name}") for name in ("data", "logs"))
-    failed = outcome(exited(3))
-    found = with_failed_disks(failed, [data])
-    assert found.sentence == "the guest exited with 3; the device of disk data (/dev/vg/data) is gone"
-    assert (failed.plain, found.plain, found.failed_disks) == (True, False, (data,))
-    both = with_failed_disks(failed, [data, logs]).sentence
-    assert both.endswith("; the devices of disk data (/dev/vg/data) and disk logs (/dev/vg/logs) are gone")
-    assert with_failed_disks(failed, []) is failed
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.claim or row.sentence)
-def test_only_failures_of_tender_and_guest_may_be_those_of_a_disk(row: Row) -> None:
-    failures = (Ending.TENDER_FAILED, Ending.ABORTED, Ending.TRAPPED, Ending.EXITED)
-    assert row_outcome(row).by_disk is (row.ending in failures and not row.clean)

@@ -192,19 +192,6 @@ def test_an_operators_filter_comes_after_ours_and_takes_away_from_it() -> None:
     assert (first[0], second) == (True, (False, ["kill"]))
 
 
-@pytest.mark.parametrize(
-    "parts, words",
-    [
-        (with_workload(properties=(("User", "root"),)), "unit property 'User' cannot be set"),
-        (with_workload(memory=MIB), "memory 1M leaves the guest 0 MiB"),
-        (with_workload(arguments=("{nope}",)), "unknown placeholder"),
-    ],
-)
-def test_what_cannot_be_translated_is_refused(parts: Parts, words: str) -> None:
-    with pytest.raises(InvalidRequestError, match=words):
-        service(parts)
-
-
 def test_a_scope_accounts_and_limits_and_confines_nothing() -> None:
     unit = scope(with_workload(NETWORKED, kind=UnitKind.SCOPE, properties=(("TasksMax", "32"),)), 4711)
     assert unit.name == "solo5-task-web.scope"
