@@ -27,10 +27,10 @@ SHOWN: Mapping[str, str] = {
         "network.fragments network.egress network.rate network.sleep network.idle_min "
         "network.gateway6 network.nat66 network.ra"
     ),
-    "machine/nomad/test_dhcp.py::test_a_job_without_arguments_gets_its_address_by_dhcp": "network.dhcp",
+    "machine/nomad/test_networks.py::test_a_job_without_arguments_gets_its_address_by_dhcp": "network.dhcp",
     f"{CONFIGURATION}::test_a_job_routes_what_the_operator_permits": "network.routes",
     f"{CONFIGURATION}::test_name_servers_of_a_network_are_the_guests": "network.dns network.search",
-    "machine/nomad/test_joined.py::test_a_job_joins_the_lan_of_its_node": (
+    "machine/nomad/test_networks.py::test_a_job_joins_the_lan_of_its_node": (
         "network.join network.vlan network.pool network.pool6 network.ipv6"
     ),
     "machine/nomad/test_disks.py::test_named_disks_are_those_that_the_operator_allows": (

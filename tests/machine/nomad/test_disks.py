@@ -497,3 +497,19 @@ def test_files_outside_of_the_task_are_no_disk(jobs: Jobs) -> None:
         jobs.submit(hcl(job, archived(files), kind="batch"))
     for job, (_, words) in REFUSED_FILES.items():
         assert words in refusal(ended(job))
+
+
+def test_template_becomes_a_disk(jobs: Jobs) -> None:
+    text = "rendered for render "
+    padding = "x" * (512 - len(text) - 1)  # a template's text ends with a newline
+    template = f"""
+template {{
+  data        = <<-END
+rendered for {{{{ env "NOMAD_JOB_NAME" }}}} {padding}
+END
+  destination = "local/sector.img"
+  perms       = "666"
+}}
+"""
+    config = f'unikernel = "{GUESTS}/disk.spt"\nargs = ["read"]\nblock "storage" {{\n  source = "local/sector.img"\n}}'
+    says(ended(jobs.submit(hcl("render", config, kind="batch", task=template))), text)

@@ -1,0 +1,165 @@
+"""Networks of a node in its jobs: a joined LAN, DHCP, egress lists and rates, and a task's own namespace."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.machine.conftest import GUESTS, eventually, inspect, ok, sh, unit_property
+from tests.machine.nomad.agent import USUAL, Agent
+from tests.machine.nomad.jobs import NEVER_AGAIN, Jobs, ended, happens, hcl, name_of, refusal, registered, unit
+from tests.machine.nomad.test_ready import PORTS
+from tests.machine.nomad.test_services import service
+
+ARGUMENTS = 'args = ["--ipv4={net.service.ipv4_cidr}"]\n'
+READY = '\nready {\n  tcp = "80"\n}'
+
+
+def server(network: str, arguments: str = ARGUMENTS) -> str:
+    return f'unikernel = "{GUESTS}/net.hvt"\nnic "service" {{\n  network = "{network}"\n}}\n{arguments}'
+
+
+@pytest.fixture
+def lan(jobs: Jobs) -> Iterator[Jobs]:
+    """A node with two bridges of its operator's, which networks of the plugin configuration join."""
+    for name in ("br7", "br8"):
+        ok("ip", "link", "add", name, "type", "bridge")
+        ok("ip", "link", "set", name, "up")
+    ok("ip", "address", "add", "10.66.0.1/24", "dev", "br7")
+    try:
+        yield jobs
+        jobs.purge()
+    finally:
+        for name in ("br7", "br8"):
+            ok("ip", "link", "delete", name)
+
+
+def nic(alloc: str) -> dict[str, Any]:
+    found: dict[str, Any] = inspect(name_of(alloc))["nics"][0]
+    return found
+
+
+def test_a_job_joins_the_lan_of_its_node(lan: Jobs) -> None:
+    """Its service is registered at the guest's own address, and it is ready when the node reaches it there."""
+    [alloc] = lan.run(hcl("joined", server("joined") + READY, task=service("joined", "driver", "80")))
+    address = nic(alloc)["ipv4"].partition("/")[0]
+    assert (nic(alloc)["bridge"], nic(alloc)["gateway4"]) == ("br7", None)
+    assert address in [f"10.66.0.{number}" for number in range(200, 210)]
+    eventually(lambda: registered("joined") == [(address, 80)], "it is registered at its own address")
+    address6 = nic(alloc)["ipv6"].partition("/")[0]
+    happens(alloc, f"NIC service has {address} and {address6} in network joined")
+    about = json.loads(ok("solo5ctl", "network", "inspect", "--json", "joined"))[0]
+    assert (about["pool"], about["ipv6"], about["bridge"]) == ("10.66.0.200-10.66.0.209", "fd66::/64", "br7")
+    assert (about["pool6"], about["gateway6"]) == ("fd66::200-fd66::209", "fe80::1")
+    assert nic(alloc)["ipv6"] in [f"fd66::20{number}/64" for number in range(10)]
+    assert nic(alloc)["tap"] in ok("nft", "list", "set", "bridge", "solo5", "ipv6")
+
+    alloc = ended(lan.submit(hcl("tagged", server("tagged", ""))))
+    words = "bridge br7 of network tagged does not filter VLANs (vlan_filtering 0): expected 1, for VLAN 20"
+    assert words in refusal(alloc)
+
+
+def test_a_job_without_a_leased_address_registers_none(lan: Jobs) -> None:
+    [alloc] = lan.run(hcl("unleased", server("unleased", "")))
+    assert (nic(alloc)["ipv4"], nic(alloc)["gateway4"]) == (None, None)
+    happens(alloc, "NIC service has no leased address in network unleased")
+    message = refusal(ended(lan.submit(hcl("address", server("unleased")))))
+    assert "NIC service has no leased address in network unleased: expected no such placeholder" in message
+    message = refusal(ended(lan.submit(hcl("probed", server("unleased", "") + READY))))
+    assert "NIC service has no leased address in network unleased: expected a guest with an address" in message
+
+
+def test_a_job_publishes_no_port_on_the_lan(lan: Jobs) -> None:
+    published = hcl("published", server("joined"), group=PORTS)
+    words = "cannot be published to NIC service: network joined joins bridge br7"
+    assert words in refusal(ended(lan.submit(published)))
+    lan.run(hcl("unpublished", server("joined") + "ports = []\n", group=PORTS))
+
+
+SERVED = f'unikernel = "{GUESTS}/netdhcp.spt"\nnic "service" {{\n  network = "served"\n}}\n'
+DNS = 'network {\n  dns {\n    servers = ["192.0.2.53"]\n  }\n}\n'
+
+
+def console(alloc: str) -> str:
+    return ok("solo5ctl", "logs", name_of(alloc))
+
+
+def test_a_job_without_arguments_gets_its_address_by_dhcp(jobs: Jobs) -> None:
+    """It is ready when its published port answers: nothing of its address is in the job."""
+    [alloc] = jobs.run(hcl("plain", SERVED + READY, group=NEVER_AGAIN + PORTS))
+    address = nic(alloc)["ipv4"].partition("/")[0]
+    name = name_of(alloc)
+    line = f"dhcp ipv4 {address} mask 255.255.255.0 gateway {nic(alloc)['gateway4']} dns 9.9.9.9 name {name}"
+    assert line in console(alloc)
+
+    [alloc] = jobs.run(hcl("own", SERVED, group=NEVER_AGAIN + DNS))
+    eventually(lambda: " dns 192.0.2.53 " in console(alloc), "it has the name server of its job")
+    assert unit_property("solo5-dhcp@served.service", "ActiveState") == "active"
+
+    elsewhere = SERVED.replace("served", "default")
+    refused = refusal(ended(jobs.submit(hcl("elsewhere", elsewhere, group=NEVER_AGAIN + DNS))))
+    assert "expected {dns} in args, or a network with dhcp = true" in refused
+
+
+LIMITED = f"""
+unikernel = "{GUESTS}/net.hvt"
+args = ["--ipv4={{net.service.ipv4_cidr}}", "--ipv4-gateway={{net.service.gateway4}}", "--send=192.0.2.77:9"]
+egress = ["10.0.0.0/8:5432/tcp"]
+rate = ["sent=1M"]
+"""
+
+
+def test_a_jobs_guest_has_the_limits_of_its_task_or_of_its_nic(jobs: Jobs) -> None:
+    for name, more, egress in (
+        ("limited", "", ["10.0.0.0/8:5432/tcp"]),
+        ("closed", 'nic "service" {\n  egress = []\n}\n', []),
+    ):
+        [alloc] = jobs.run(hcl(name, LIMITED + more))
+        task = name_of(alloc)
+        [nic] = inspect(task)["nics"]
+        assert (nic["egress"], nic["rate"]) == (egress, ["sent=1M"])
+        address = nic["ipv4"].partition("/")[0]
+        rules = ok("nft", "list", "chain", "ip", "solo5", f"egress-{address}")
+        assert ("10.0.0.0/8" in rules) == bool(egress)
+        eventually(
+            lambda address=address: _is_counted(address),  # type: ignore[misc]
+            "what it sends elsewhere is dropped and counted",
+        )
+
+
+def _is_counted(address: str) -> bool:
+    listed = ok("nft", "list", "set", "ip", "solo5", "unlisted")
+    return address in listed and f"{address} counter packets 0 " not in listed
+
+
+APART = f"""
+unikernel = "{GUESTS}/net.spt"
+args = ["--ipv4={{net.service.ipv4_cidr}}", "--ipv4-gateway={{net.service.gateway4}}"]
+ready {{
+  tcp = "80"
+}}
+"""
+
+
+@pytest.fixture
+def apart(jobs: Jobs) -> Iterator[Jobs]:
+    yield jobs
+    jobs.purge()
+    eventually(lambda: not [*Path("/run/netns").glob("solo5-*")], "no namespace is left")
+
+
+def answers(alloc: str) -> bool:
+    return sh("ping", "-c1", "-W1", nic(alloc)["ipv4"].partition("/")[0]).returncode == 0
+
+
+def test_a_job_is_ready_and_survives_its_agent(apart: Jobs, agent: Agent) -> None:
+    [alloc] = apart.run(hcl("apart", APART, group=NEVER_AGAIN + PORTS))
+    pid = unit_property(unit(alloc), "MainPID")
+    assert Path(f"/proc/{pid}/ns/net").readlink() != Path("/proc/1/ns/net").readlink()
+    agent.restart(USUAL)
+    assert unit_property(unit(alloc), "MainPID") == pid
+    assert answers(alloc)
+    ok("nomad", "alloc", "restart", alloc)
+    eventually(lambda: unit_property(unit(alloc), "MainPID") not in (pid, "0"), "it has restarted")
+    eventually(lambda: answers(alloc), "it answers again")
