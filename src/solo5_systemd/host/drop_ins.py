@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.errors import HostError, host_errors
 from solo5_systemd.base.names import TASK_PREFIX
 from solo5_systemd.task.properties import LIMITS, SETTABLE
 
@@ -50,10 +50,8 @@ def check_drop_ins(unit: str, *, declared: bool, directories: Sequence[str] = UN
     for file, (name, path) in sorted(merged_drop_ins(unit, directories).items()):
         if declared and name != kind:
             continue
-        try:
+        with host_errors(f"drop-in {path} cannot be read"):
             key = next(_harmful(path.read_text(errors="replace"), kind.capitalize()), None)
-        except OSError as error:
-            raise HostError(f"drop-in {path} cannot be read: {error.strerror}.") from error
         if key is not None:
             whose = unit if declared else f"{TASK_PREFIX}.{kind}"
             raise HostError(

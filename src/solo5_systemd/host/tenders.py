@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from solo5_systemd.base import paths
 from solo5_systemd.base.concurrency import reaped
-from solo5_systemd.base.errors import HostError, ImageError, NotFoundError
+from solo5_systemd.base.errors import HostError, ImageError, NotFoundError, host_errors
 from solo5_systemd.base.names import Target
 from solo5_systemd.base.own_files import check_own
 from solo5_systemd.host.loader import UnknownFilesError, mapped_files
@@ -181,10 +181,8 @@ def _make_root(directory: Path) -> None:
 
 async def _version(path: Path) -> str:
     """Return the output of `--version`, which tenders print to stderr, shortened to 1024 bytes."""
-    try:
+    with host_errors(f"{path} cannot be executed"):
         process = await asyncio.create_subprocess_exec(path, "--version", stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE)
-    except OSError as error:
-        raise HostError(f"{path} cannot be executed: {error.strerror}.") from error
     try:
         async with reaped(process), asyncio.timeout(VERSION_TIMEOUT_S):
             _, output = await process.communicate()

@@ -9,7 +9,7 @@ from functools import reduce
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import replace_file
-from solo5_systemd.base.errors import HostError, SettingsError, unquoted
+from solo5_systemd.base.errors import SettingsError, host_errors, unquoted
 from solo5_systemd.base.own_files import list_own, read_own
 from solo5_systemd.settings.solo5_toml import Settings, check_reach, parse_settings
 
@@ -112,14 +112,12 @@ def write_networks(file: Path, networks: Mapping[str, Mapping[str, object]]) -> 
         f"[network.{json.dumps(name)}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
         for name, table in networks.items()
     )
-    try:
+    with host_errors(f"{file} cannot be written"):
         if not text:
             file.unlink(missing_ok=True)
             return
         file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         replace_file(file, text, mode=0o644)
-    except OSError as error:
-        raise HostError(f"{file} cannot be written: {error.strerror}.") from error
 
 
 def _document(file: Path, content: bytes) -> dict[str, object]:

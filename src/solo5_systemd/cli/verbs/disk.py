@@ -7,7 +7,7 @@ from argparse import Namespace
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError
+from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, TakenError, host_errors
 from solo5_systemd.base.names import TaskName, disk_name, disk_or_snapshot, snapshot_name
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
@@ -353,32 +353,27 @@ def _write_new(path: str, write: "Callable[[int], None]") -> None:
     """
     from pathlib import Path
 
+    from solo5_systemd.base.locks import closing
     from solo5_systemd.base.paths import open_directory, within
     from solo5_systemd.storage.new_file import create_file
 
     file = Path(path)
-    directory = open_directory(file.parent)
-    try:
+    with closing(open_directory(file.parent)) as directory, host_errors(f"{path!r} cannot be written"):
         if os.path.lexists(within(directory, file.name)) or not create_file(directory, file.name, write):
             raise TakenError(f"{path!r} exists: expected the path of a new file.", "Remove it, or write to another.")
-    except OSError as error:
-        raise HostError(f"{path!r} cannot be written: {error.strerror}.") from error
-    finally:
-        os.close(directory)
 
 
 def _opened(path: str) -> int:
-    try:
-        found = os.open(path, os.O_PATH | os.O_CLOEXEC)  # an open of a device may act on it
+    from solo5_systemd.base.locks import closing
+
+    with host_errors(f"{path!r} cannot be opened"):
         try:
+            found = os.open(path, os.O_PATH | os.O_CLOEXEC)  # an open of a device may act on it
+        except FileNotFoundError as error:
+            raise NotFoundError(f"{path!r} does not exist.") from error
+        with closing(found):
             _check_source(path, found)
             return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
-        finally:
-            os.close(found)
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{path!r} does not exist.") from error
-    except OSError as error:
-        raise HostError(f"{path!r} cannot be opened: {error.strerror}.") from error
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError, host_errors
 from solo5_systemd.base.names import UnitKind, task_name
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
@@ -122,10 +122,8 @@ def running_task(task: "Task") -> "RunningTask":
         )
     if not task.state.main_pid:
         raise InvalidRequestError(f"task {task.name} does not run: expected one that does.", "See: solo5ctl ps")
-    try:
+    with host_errors(f"the command line of task {task.name} cannot be read"):
         line = Path(_PROC, str(task.state.main_pid), "cmdline").read_bytes()
-    except OSError as error:
-        raise HostError(f"the command line of task {task.name} cannot be read: {error.strerror}.") from error
     group = f"{unified()}{task.state.control_group}"
     return RunningTask(
         name=task.name,
