@@ -235,6 +235,18 @@ def update_service(task: TaskName) -> str:
     return f"solo5-update@{task}.service"
 
 
+def user_of(task: TaskName) -> str:
+    """Return the name of a declared task's user: constant, unlike its uid, and fit for User= (systemd.exec(5)).
+
+    Of an instance, systemd makes it of `%i`.
+    """
+    from hashlib import sha256  # imported here for startup time: few of those who import names need it
+
+    prefix, at, instance = task.partition("@")
+    digest = sha256(prefix.encode()).hexdigest()
+    return f"solo5-{digest[:12]}-{instance}" if at else f"solo5-{digest[:16]}"
+
+
 def thaw_service(unit: str) -> str:
     """Return the unit that thaws the unit of a task if the process that has frozen it ends."""
     return f"solo5-thaw@{unit}.service"

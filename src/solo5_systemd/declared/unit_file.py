@@ -20,6 +20,7 @@ from solo5_systemd.base.names import (
     awaited_target,
     declared_outcome_target,
     prepare_service,
+    user_of,
 )
 from solo5_systemd.declared.declaration import Declaration
 from solo5_systemd.declared.syntax import HostNames, specifiers
@@ -32,7 +33,6 @@ from solo5_systemd.task.property_types import BOOLEAN
 from solo5_systemd.unit.confinement import CLONE_NEWUTS, IMAGES
 from solo5_systemd.unit.tender import Parts, Tender
 from solo5_systemd.unit.translate import declared
-from solo5_systemd.users.user_record import user_of
 
 DEVICES = "SOLO5_DEVICES"
 """The variable with the tender's options: words without blanks or quotes."""

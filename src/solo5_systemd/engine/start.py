@@ -31,7 +31,7 @@ from solo5_systemd.task.properties import JobFailedError, TransientUnit, UnitFil
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import sandbox_path
-from solo5_systemd.users.user_record import AllocatedUser, RangeUsedUpError
+from solo5_systemd.users.allocation import AllocatedUser, RangeUsedUpError
 
 if TYPE_CHECKING:
     from solo5_systemd.bus.manager import Manager

@@ -25,7 +25,7 @@ from solo5_systemd.base.declared_units import (
 from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.journal_entry import NATIVE_SOCKET, namespace_path, write_entry
 from solo5_systemd.base.mounts import detach
-from solo5_systemd.base.names import TaskName, declared_outcome_target, is_instance, is_task_name, task_name
+from solo5_systemd.base.names import TaskName, declared_outcome_target, is_instance, is_task_name, task_name, user_of
 from solo5_systemd.base.sanitize import printable
 from solo5_systemd.dbus import fdstore
 from solo5_systemd.dbus.process import log_about
@@ -35,7 +35,6 @@ from solo5_systemd.settings.files import read_settings
 from solo5_systemd.storage.locks import holders
 from solo5_systemd.task.log_fields import FACILITY, LOG_NAMESPACE, STDERR_PRIORITY
 from solo5_systemd.unit.state import MainCode, UnitState
-from solo5_systemd.users.user_record import user_of
 from solo5_systemd.users.userdb_records import RECORDS
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.declared_units import DIRECTORY, FIELDS, STDERR_MAX, TENDER, declaration_directory
 from solo5_systemd.base.errors import HostError, InvalidRequestError, host_errors
 from solo5_systemd.base.mounts import mount_bounded
-from solo5_systemd.base.names import TaskName, declared_outcome_target, task_namespace, template_of
+from solo5_systemd.base.names import TaskName, declared_outcome_target, task_namespace, template_of, user_of
 from solo5_systemd.dbus import fdstore
 from solo5_systemd.declared.declaration import parse_declaration
 from solo5_systemd.declared.files import host_names
@@ -45,8 +45,7 @@ from solo5_systemd.pid1.kept_declarations import (
 )
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.unit.translate import log_fields
-from solo5_systemd.users.user_record import user_of, user_record
-from solo5_systemd.users.userdb_records import RECORDS
+from solo5_systemd.users.userdb_records import RECORDS, user_record
 
 
 async def prepare(name: TaskName) -> None:

@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import TypeVar
 
 from solo5_systemd.base.errors import HostError, Solo5Error, TakenError, host_errors
@@ -22,7 +23,6 @@ from solo5_systemd.storage import given_disks
 from solo5_systemd.storage.given_disks import GivenDisk
 from solo5_systemd.users import userdb_records
 from solo5_systemd.users.registry import DIRECTORY, Registry
-from solo5_systemd.users.user_record import AllocatedUser, RangeUsedUpError
 
 RECLAIM_TIMEOUT_S = 5.0
 """How long the first start of a boot waits for the disks of earlier boots, whose file systems may hang."""
@@ -35,6 +35,26 @@ POLL_INTERVAL_S = 0.02
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+class RangeUsedUpError(TakenError):
+    """Every user of the range is allocated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocatedUser:
+    """A user allocated for a start in progress.
+
+    Attributes:
+        uid: the uid, and the gid of its group.
+        descriptor: has the lock of the task in the registry. While it is open, garbage collection does not free the
+            user, and a second start of the task fails.
+        adopted: allocated by an earlier start of the task, which was killed or whose unit has ended.
+    """
+
+    uid: int
+    descriptor: int
+    adopted: bool = False
 
 
 class _StartingError(TakenError):

@@ -1,5 +1,7 @@
 """The user records of task users, which systemd and the C library read, and systemd's lock of their uids.
 
+nss-systemd(8) reads JSON user records (systemd's docs/USER_RECORD.md) by name and by uid.
+
     /run/userdb/UID.user           the record, created exclusively: a uid belongs to one task
     /run/userdb/solo5-UID.user     the same file
     /run/systemd/dynamic-uid/UID   PID 1's lock of a uid of `DynamicUser=`, whose range the users of tasks share
@@ -10,6 +12,7 @@ PID 1 allocates a uid in three steps: flock(2) of its lock, getpwuid(3) for a us
 user record. With the same steps here, each side detects the other's users.
 """
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,10 +21,34 @@ from pathlib import Path
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed, replace_file
 from solo5_systemd.base.locks import closing, try_lock
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.users.user_record import user_name, user_record
 
 RECORDS = Path("/run/userdb")
 LOCKS = Path("/run/systemd/dynamic-uid")
+
+
+def user_name(uid: int) -> str:
+    """Return the user name of a uid, such as `solo5-61200`."""
+    return f"solo5-{uid}"
+
+
+def user_record(uid: int, task: TaskName | None, name: str = "") -> bytes:
+    """Return a user record.
+
+    Args:
+        task: None: the user has no task and may own a disk; the record prevents its allocation.
+        name: that of a declared task's unit file, whatever the uid is.
+    """
+    record = {
+        "userName": name or user_name(uid),
+        "uid": uid,
+        "gid": uid,
+        "realName": f"Solo5 task {task}" if task else "Solo5 disks that could not be taken back",
+        "disposition": "dynamic",
+        "service": "org.solo5",
+        "locked": True,
+        "homeDirectory": "/",
+    }
+    return json.dumps(record).encode()
 
 
 def create(uid: int, task: TaskName) -> bool:

@@ -1,13 +1,12 @@
 """The unit file of a declaration: text of systemd.syntax(7), with the sandbox of every task."""
 
-from solo5_systemd.base.names import MARK, WAITING, DeviceName, Target, TaskName
+from solo5_systemd.base.names import MARK, WAITING, DeviceName, Target, TaskName, user_of
 from solo5_systemd.declared.declaration import parse_declaration
 from solo5_systemd.declared.syntax import HostNames, Source, split_words
 from solo5_systemd.declared.unit_file import Host, environment, lines, preparation, refusal, socket, unit_file
 from solo5_systemd.networkd.dormant_tasks import FIFOS
 from solo5_systemd.task.properties import Property, unit_property
 from solo5_systemd.unit.tender import Tender
-from solo5_systemd.users.user_record import user_of
 
 HOST = Host(
     directory="/run/solo5/declared",

@@ -21,9 +21,8 @@ from solo5_systemd.base.errors import DependencyError, HostError, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.storage.given_disks import GivenDisk
 from solo5_systemd.users import allocation
-from solo5_systemd.users.allocation import Users
+from solo5_systemd.users.allocation import AllocatedUser, Users
 from solo5_systemd.users.registry import Registry
-from solo5_systemd.users.user_record import AllocatedUser
 
 WEB, DB = TaskName("web"), TaskName("db")
 

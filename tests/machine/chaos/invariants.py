@@ -17,8 +17,7 @@ from tests.machine.conftest import ok, sh, systemctl, unit_property
 from tests.machine.nomad import jobs
 from tests.machine.nomad.agent import DATA, plugins
 
-from solo5_systemd.base.names import TaskName
-from solo5_systemd.users.user_record import user_of
+from solo5_systemd.base.names import TaskName, user_of
 
 CONSOLES = Path("/run/solo5/relay")
 IMAGES = Path("/var/lib/solo5/images")

@@ -63,8 +63,7 @@ from solo5_systemd.task.log_fields import STDOUT_PRIORITY
 from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
-from solo5_systemd.users.allocation import Users
-from solo5_systemd.users.user_record import AllocatedUser, RangeUsedUpError
+from solo5_systemd.users.allocation import AllocatedUser, RangeUsedUpError, Users
 
 
 def start_directory() -> StartDirectory:
