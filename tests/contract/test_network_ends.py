@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,14 @@ from solo5_systemd.base.names import TaskName
 WEB = TaskName("web")
 UNITS = pytest.mark.parametrize("unit", ["solo5-task-web.service", "solo5-task-web.scope"])
 UNIT = "solo5-task-web.service"
+QUICK = ("--end-check", "0.2")
+"""Options of a service that looks more often than each second whether a unit that ended has a job still."""
+
+
+@pytest.fixture
+async def client(service: Service) -> AsyncIterator[Client]:
+    async with service.running(None, *QUICK) as client:
+        yield client
 
 
 def record(service: Service) -> Path:
@@ -27,7 +36,7 @@ async def released(service: Service) -> None:
 
 async def moment() -> None:
     """Give the service time for what it must not do."""
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(0.5)
 
 
 @UNITS
@@ -111,7 +120,7 @@ async def test_a_start_in_progress_keeps_its_network_also_when_the_service_is_ki
 ) -> None:
     await client.lease("web")
     service.kill()
-    await service.restart()
+    await service.restart(*QUICK)
     await moment()
     assert record(service).exists()
     manager.begin(UNIT)
@@ -124,8 +133,8 @@ async def test_an_attached_network_without_a_run_is_released_after_the_time_of_a
 ) -> None:
     await client.lease("web")
     service.kill()
-    _rewrite(record(service), expires=json.loads(record(service).read_text())["expires"] - 7)
-    await service.restart()
+    _rewrite(record(service), expires=json.loads(record(service).read_text())["expires"] - 8)
+    await service.restart(*QUICK)
     await moment()
     assert record(service).exists()
     await released(service)
@@ -139,7 +148,7 @@ async def test_an_end_while_the_service_is_dead_is_noticed_by_the_next_one(
     service.kill()
     manager.end(UNIT)
     _rewrite(record(service), expires=0)
-    await service.restart()
+    await service.restart(*QUICK)
     await released(service)
 
 
@@ -168,14 +177,14 @@ sys.exit(program.main())
 
 
 async def test_where_inotify_has_reached_a_limit_ends_are_noticed_nevertheless(service: Service, manager: Pid1) -> None:
-    service.start(program=("-c", _WITHOUT_INOTIFY))
+    service.start(*QUICK, program=("-c", _WITHOUT_INOTIFY))
     await service.ready()
     async with service.client() as client:
         await client.lease("web")
         manager.begin(UNIT)
         service.kill()
         _rewrite(record(service), expires=0)
-        service.start(program=("-c", _WITHOUT_INOTIFY))
+        service.start(*QUICK, program=("-c", _WITHOUT_INOTIFY))
         await service.ready()
         await moment()
         assert record(service).exists()
