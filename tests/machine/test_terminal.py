@@ -72,7 +72,8 @@ def test_a_hostile_guest_reaches_no_terminal_by_any_verb(run: Runner, tmp_path: 
 def test_a_line_that_makes_an_update_ready_is_shown_escaped(declare: Declarations) -> None:
     unit = declare("hello", f"Argument=hex={HOSTILE.hex()} for=600", image="hello.spt")
     systemctl("start", unit)
-    printed = raw("solo5ctl", "update", "--pause", "--ready", "console:OWNED", "hello", terminal=True)
+    words = ("solo5ctl", "update", "--pause", "--watch", "0", "--ready", "console:OWNED")
+    printed = raw(*words, "hello", terminal=True)
     assert b"OWNED" in printed
     assert is_clean(printed), printed
 
