@@ -85,12 +85,13 @@ def dual(outside: Outside) -> Outside:
 
 
 BRIDGED = ["bridged packets", "bridged packets to ip6tables"]
+BOTH = pytest.mark.parametrize("group6", ["0", "1"], ids=BRIDGED, indirect=True)
 
 
-@pytest.fixture(params=["0", "1"], ids=BRIDGED)
+@pytest.fixture
 def group6(request: pytest.FixtureRequest, dual: Outside) -> Iterator[Outside]:
-    """The same, with and without br_netfilter."""
-    with unchanged(dual, request.param) as group:
+    """The same, with br_netfilter, or as a parameter has it."""
+    with unchanged(dual, getattr(request, "param", "1")) as group:
         yield group
 
 
@@ -157,6 +158,7 @@ async def test_a_guest_has_the_ports_of_its_namespace(service: Service, group: O
                 assert await ask_udp(address, 5353) == b"HELLO"
 
 
+@BOTH
 async def test_a_guest_has_the_ports_of_its_namespace_by_ipv6(service: Service, group6: Outside) -> None:
     """At its addresses, and at ::1; by IPv4 as without IPv6."""
     await service.restart()
@@ -434,6 +436,7 @@ def is_looped(group6: Outside) -> bool:
         return nf == "0\n" and "local ::1 dev solo5-namespace" in run("ip", "-6", "route", "show", "table", "local")
 
 
+@BOTH
 async def test_forged_packets_of_ipv6_reach_neither_neighbour_nor_namespace(service: Service, group6: Outside) -> None:
     async with service.running() as client, guest6(client, group6, "a") as a, guest6(client, group6, "b") as b:
         other, loop = IPv6Address(int(a.ip6) ^ 1), IPv6Address("::1")
