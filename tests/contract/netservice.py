@@ -333,7 +333,7 @@ def host_state() -> tuple[str, ...]:
     links = sorted(name for _, name in socket.if_nameindex())
     forwarding = " ".join(file.read_text() for file in sorted(Path("/proc/sys/net/ipv4/conf").glob("*/forwarding")))
     # Without their flags: whether a route is "linkdown" changes by itself.
-    lines = [line.split() for line in Path("/proc/thread-self/net/route").read_text().splitlines()]
+    lines = [line.split() for line in Path("/proc/thread-self/net/route").read_text().splitlines()[1:]]
     routes = " ".join(f"{link} {to}/{mask} {gateway}" for link, to, gateway, *_, mask, _, _, _ in lines)
     return (*links, settled(run("nft", "--stateless", "list", "ruleset")), routes, forwarding)
 
