@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -111,9 +112,12 @@ def test_full_run_directory(machine: Machine) -> None:
     machine.expect("space|full|ENOSPC")
     filler = Path("/run/filler")
     try:
-        with filler.open("wb") as file:
-            room = os.statvfs("/run")
-            os.posix_fallocate(file.fileno(), 0, room.f_bavail * room.f_frsize)
+        room = os.statvfs("/run")
+        with filler.open("wb", buffering=0) as file, suppress(OSError):
+            os.posix_fallocate(file.fileno(), 0, room.f_bavail * room.f_frsize - (1 << 20))
+            file.seek(0, os.SEEK_END)
+            while file.write(bytes(1 << 16)):
+                pass
         done = sh("solo5ctl", "run", "--rm", f"{GUESTS}/net.spt", timeout=120)
         assert done.returncode in (125, 126)
         assert "Traceback" not in done.stderr
