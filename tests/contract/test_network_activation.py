@@ -496,7 +496,7 @@ async def test_what_is_held_for_a_task_ends_with_its_socket_unit(
 
 
 async def test_an_idle_task_is_ended(client: Client, manager: Pid1, fifo: Socket) -> None:
-    reservation = await client.have("web", **{**WAITS, "idle_s": 2})
+    reservation = await client.have("web", **WAITS)
     manager.begin(UNIT)
     async with Guest(reservation.leases[0]):
         await until(lambda: (UNIT, int(signal.SIGHUP)) in manager.signals, 10)

@@ -85,25 +85,25 @@ async def test_the_first_packet_wakes(client: Client, manager: Pid1) -> None:
 
 
 async def test_a_task_without_packets_falls_asleep_and_again(client: Client, manager: Pid1) -> None:
-    async with sleeper(client, manager, idle_s=2) as guest:
+    async with sleeper(client, manager, idle_s=5) as guest:
         await get(str(guest.ip))
         begun = time.monotonic()
         await until(lambda: STOP in manager.signals, 10)
-        assert time.monotonic() - begun > 1.8
+        assert time.monotonic() - begun > 4.5
         assert await get(str(guest.ip)) == b"HELLO"
         assert manager.signals == [STOP, CONT]
         await until(lambda: manager.signals.count(STOP) == 2, 10)
 
 
 async def test_packets_and_processor_time_keep_a_task_awake(client: Client, manager: Pid1) -> None:
-    async with sleeper(client, manager, idle_s=2) as guest:
+    async with sleeper(client, manager, idle_s=5) as guest:
         for _ in range(6):
             await get(str(guest.ip))
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(1)
         assert manager.signals == []
         for _ in range(6):
             manager.processor_time += 10**8
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(1)
         assert manager.signals == []
         await until(lambda: STOP in manager.signals, 15)
 
