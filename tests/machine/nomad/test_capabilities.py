@@ -1,12 +1,9 @@
-"""The driver's capabilities and attributes: which jobs a node rejects or gets, and the message for the operator.
-
-A placement failure is the scheduler's, a failed allocation the client's; neither leaves anything on the machine.
-"""
+"""The driver's capabilities and attributes: which jobs a node rejects or gets, and the message for the operator."""
 
 from typing import Any
 
 from tests.machine.conftest import eventually, ok
-from tests.machine.nomad.jobs import NEVER_AGAIN, SLEEPER, Jobs, allocations, blocked, ended, hcl, refusal, running
+from tests.machine.nomad.jobs import NEVER_AGAIN, SLEEPER, Jobs, allocations, blocked, hcl, running
 
 VOLUME = 'volume "data" {{\n  type = "{}"\n  source = "data"\n{}}}\n'
 ACCESS = '  attachment_mode = "file-system"\n  access_mode = "single-node-writer"\n'
@@ -44,17 +41,6 @@ UNPLACED: dict[str, tuple[dict[str, Any], str]] = {
     "no-spt": ({"job": constraint("attr.driver.solo5.spt", "=", "false")}, "${attr.driver.solo5.spt} = false"),
 }
 
-FAILED: dict[str, tuple[dict[str, Any], str]] = {
-    "hostname": (
-        {"group": network('hostname = "web"')},
-        'hostname cannot be set on task group using "host" networking mode',
-    ),
-    "csi-plugin": (
-        {"task": 'csi_plugin {\n  id = "x"\n  type = "node"\n  mount_dir = "/csi"\n}\n'},
-        "task guest has a csi_plugin block: a unikernel has no socket that Nomad could call",
-    ),
-}
-
 
 def test_what_no_node_offers_is_a_placement_failure(jobs: Jobs) -> None:
     submitted = {what: jobs.submit(hcl(f"unplaced-{what}", SLEEPER, **more)) for what, (more, _) in UNPLACED.items()}
@@ -64,12 +50,6 @@ def test_what_no_node_offers_is_a_placement_failure(jobs: Jobs) -> None:
         read = ok("nomad", "job", "status", job)
         texts = UNPLACED[what][1].split("|")
         assert any(f'Constraint "{text}": 1 nodes excluded by filter' in read for text in texts)
-
-
-def test_what_no_unikernel_has_fails_the_allocation_with_the_reason(jobs: Jobs) -> None:
-    submitted = {what: jobs.submit(hcl(f"failed-{what}", SLEEPER, **more)) for what, (more, _) in FAILED.items()}
-    for what, job in submitted.items():
-        assert FAILED[what][1] in refusal(ended(job))
 
 
 def test_job_is_placed_where_the_drivers_attributes_are_what_it_wants(jobs: Jobs) -> None:

@@ -7,7 +7,6 @@ from tests.machine.conftest import GUESTS, eventually, ok, unit_property
 from tests.machine.nomad.agent import api
 from tests.machine.nomad.jobs import (
     NEVER_AGAIN,
-    ONE_START,
     SERVER,
     Jobs,
     allocation,
@@ -82,21 +81,6 @@ def test_rolling_update_waits_for_each_guest_to_be_ready(jobs: Jobs) -> None:
         assert earlier["DeploymentStatus"]["ModifyIndex"] < later["CreateIndex"], "one at a time, each after its turn"
 
 
-def test_task_that_failed_is_rescheduled_as_often_as_its_job_allows(jobs: Jobs) -> None:
-    policy = ONE_START + 'reschedule {\n  attempts = 1\n  interval = "1h"\n  delay = "5s"\n  unlimited = false\n'
-    policy += '  delay_function = "constant"\n}\n'
-    config = f'unikernel = "{GUESTS}/hello.spt"\nargs = ["exit=3"]'
-    first = ended(jobs.submit(hcl("again", config, kind="batch", group=policy)))
-    eventually(lambda: len(allocations("again")) == 2, "another allocation takes its place")
-    second = ended("again")
-    assert allocation(second)["PreviousAllocation"] == first
-    assert len(allocation(second)["RescheduleTracker"]["Events"]) == 1
-    for alloc in (first, second):
-        assert any("Exit Code: 3" in event for event in events(alloc))
-    assert allocation(first)["FollowupEvalID"]
-    assert not allocation(second).get("FollowupEvalID"), "no third one is planned"
-
-
 def test_service_is_deregistered_for_the_shutdown_delay_before_the_guest_ends(jobs: Jobs) -> None:
     service = 'shutdown_delay = "5s"\nservice {\n  name = "slow"\n  provider = "nomad"\n  port = "web"\n}\n'
     [alloc] = jobs.run(hcl("slow", SERVER, group=NEVER_AGAIN + WEB, task=service))
@@ -108,22 +92,3 @@ def test_service_is_deregistered_for_the_shutdown_delay_before_the_guest_ends(jo
     ended("slow")
     times = {event["Type"]: event["Time"] / 1e9 for event in task(alloc)["Events"]}
     assert times["Killed"] - times["Waiting for shutdown delay"] >= 5
-
-
-def test_periodic_job_runs_a_guest_each_time(jobs: Jobs) -> None:
-    period = 'periodic {\n  crons = ["*/1 * * * * * *"]\n  prohibit_overlap = true\n}\n'
-    jobs.submit(hcl("clock", f'unikernel = "{GUESTS}/hello.spt"', kind="batch", job=period))
-
-    def children() -> list[str]:
-        return [job["ID"] for job in api("/v1/jobs?prefix=clock/")]
-
-    def complete() -> list[str]:
-        found = [alloc for job in children() for alloc in allocations(job)]
-        return [alloc["ID"] for alloc in found if alloc["ClientStatus"] == "complete"]
-
-    eventually(lambda: len(complete()) >= 2, "two periods are over")
-    api("/v1/job/clock", "DELETE")
-    for job in children():
-        jobs.expect(job)
-    for alloc in complete():
-        says(alloc, "arguments: ''")

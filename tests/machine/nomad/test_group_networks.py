@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Outside, eventually, inspect, ok, sh, unit_property
-from tests.machine.nomad.agent import CNI, NODE_ADDRESS, SECOND_ADDRESS, SIX_ADDRESS, USUAL, Agent, api
+from tests.machine.nomad.agent import CNI, NODE_ADDRESS, SECOND_ADDRESS, SIX_ADDRESS, USUAL, Agent
 from tests.machine.nomad.jobs import (
     ADDRESSES,
     NEVER_AGAIN,
     SERVER,
     Jobs,
     allocation,
-    allocations,
-    blocked,
     ended,
     group_hcl,
     happens,
@@ -146,14 +144,6 @@ def test_a_service_has_the_address_of_its_allocation(group: Jobs) -> None:
     assert f"inet {address}/" in ok("ip", "netns", "exec", alloc, "ip", "-4", "address")
 
 
-def test_a_nic_that_leads_nowhere_is_in_its_namespace_too(group: Jobs) -> None:
-    config = f'unikernel = "{GUESTS}/net.spt"\nargs = ["--ipv4=10.1.7.2/24"]\nnic "service" {{\n  network = "none"\n}}'
-    [alloc] = group.run(group_hcl("nowhere", task_hcl("guest", config), group=network("bridge")))
-    [nic] = inspect(name_of(alloc))["nics"]
-    assert (nic["network"], nic["ipv4"]) == ("none", None)
-    assert nic["tap"] in ok("ip", "netns", "exec", alloc, "ip", "-o", "link")
-
-
 def curl(outside: Outside, url: str) -> str:
     return outside.sh("curl", "--insecure", "--silent", "--max-time", "5", url).stdout
 
@@ -266,23 +256,6 @@ def test_a_range_in_a_groups_namespace_leads_to_its_guest(group: Jobs) -> None:
     assert "9000-9010->9000-9010/tcp" in ok("solo5ctl", "ps")
 
 
-RESERVED = (("bridge", 8701, ""), ("host", 8701, ""), ("bridge", 8710, "second"))
-
-
-def test_ports_that_the_agent_reserves_are_not_assigned(group: Jobs) -> None:
-    """By `reserved` of the client, or of a host network: the scheduler finds no node. Others of it are free."""
-    for at, (mode, number, alias) in enumerate(RESERVED):
-        on = f'    host_network = "{alias}"\n' if alias else ""
-        ports = f'  port "web" {{\n    static = {number}\n    to = 80\n{on}  }}\n'
-        job = f"reserved-{mode}-{number}"
-        group.submit(group_hcl(job, task_hcl("guest", WEB), group=network(mode, ports)))
-        eventually(lambda job=job: blocked(job), "no node fits")  # type: ignore[misc]
-        assert "reserved port collision" in ok("nomad", "job", "status", job)
-        assert allocations(job) == []
-        free = network(mode, ports.replace(str(number), str(8703 + at)))
-        group.run(group_hcl(f"{job}-free", task_hcl("guest", WEB), group=free))
-
-
 def test_unikernels_of_a_group_reach_each_other(group: Jobs) -> None:
     to_first = (
         f'unikernel = "{GUESTS}/net.spt"\nnic "service" {{\n  ip = "10.153.33.70"\n}}\n'
@@ -382,32 +355,6 @@ def answering(outside: Outside, alloc: str) -> None:
 
 def namespaces() -> set[str]:
     return {path.name for path in NAMESPACES.iterdir()}
-
-
-def test_a_group_that_is_preempted_leaves_the_node_to_its_successor(
-    group: Jobs, agent: Agent, outside: Outside
-) -> None:
-    before = api("/v1/operator/scheduler/configuration")["SchedulerConfig"]
-    preempting = {**before["PreemptionConfig"], "ServiceSchedulerEnabled": True}
-    share = f"cpu = {agent.about()['NodeResources']['Cpu']['CpuShares'] * 6 // 10}"
-
-    def job(called: str, priority: int) -> str:
-        guest = task_hcl("guest", WEB, resources=share)
-        return group_hcl(called, guest, job=f"priority = {priority}", group=BRIDGE)
-
-    api("/v1/operator/scheduler/configuration", "PUT", {**before, "PreemptionConfig": preempting})
-    try:
-        [low] = group.run(job("low", 20))
-        answering(outside, low)
-        [high] = group.run(job("high", 80))
-        assert allocation(low)["DesiredStatus"] == "evict"
-        eventually(lambda: allocation(low)["ClientStatus"] == "complete", "the first has ended")
-        answering(outside, high)
-        eventually(lambda: {low, high} & namespaces() == {high}, "the namespace of the first is gone")
-        assert tasks() == [name_of(high)]
-        group.purge()
-    finally:
-        api("/v1/operator/scheduler/configuration", "PUT", before)
 
 
 def test_a_drained_node_has_no_namespace_left(group: Jobs, outside: Outside) -> None:

@@ -1,8 +1,7 @@
 """Types of jobs, and what follows the end of their guest."""
 
-from tests.machine.conftest import eventually, sh
+from tests.machine.conftest import eventually
 from tests.machine.nomad.jobs import (
-    NEVER_AGAIN,
     ONE_START,
     SLEEPER,
     TWO_STARTS,
@@ -14,12 +13,10 @@ from tests.machine.nomad.jobs import (
     happens,
     hcl,
     logs,
-    running,
     says,
     status,
     task,
 )
-from tests.machine.nomad.test_deployments import update
 
 
 def hello(*words: str) -> str:
@@ -59,17 +56,6 @@ def test_data_of_a_dispatcher_reaches_the_guest_as_it_is(jobs: Jobs) -> None:
     refused = ended(jobs.dispatch("unsafe", "json={hostname}"))
     happens(refused, "config.args has the value of NOMAD_META_json")
     assert not task(refused)["Restarts"]
-
-
-def test_a_job_with_an_affinity_is_scaled(jobs: Jobs) -> None:
-    affinity = 'affinity {\n  attribute = "${attr.driver.solo5.spt}"\n  value = "1"\n  weight = 50\n}\n'
-    scaling = "scaling {\n  min = 1\n  max = 2\n}\n"
-    jobs.run(hcl("scaled", SLEEPER, job=affinity + update(), group=NEVER_AGAIN + scaling))
-    for count in (2, 1):
-        scale = ("nomad", "job", "scale", "-detach", "scaled", "group", str(count))
-        eventually(lambda scale=scale: sh(*scale).returncode == 0, "its last deployment is over")  # type: ignore[misc]
-        running("scaled", count)
-    assert "maximum" in sh("nomad", "job", "scale", "-detach", "scaled", "group", "3").stderr
 
 
 def test_system_job_runs_on_every_node(jobs: Jobs) -> None:

@@ -2,23 +2,19 @@
 
 import json
 
-from tests.machine.conftest import GUESTS, Outside, eventually, inspect, ok, sh
+from tests.machine.conftest import GUESTS, Outside, eventually, ok, sh
 from tests.machine.nomad.agent import NODE_ADDRESS, SECOND_ADDRESS, SIX_ADDRESS
 from tests.machine.nomad.jobs import (
     ADDRESSES,
     NEVER_AGAIN,
     Jobs,
-    blocked,
     ended,
     hcl,
     logs,
-    name_of,
     port,
     refusal,
-    registered,
     says,
 )
-from tests.machine.nomad.test_services import nics, service
 from tests.machine.test_ipv6 import HERE, THERE
 from tests.machine.test_joined import settings
 
@@ -69,27 +65,6 @@ network {
     assert port(alloc, "fixed") == 8081
 
 
-def test_ports_of_the_tasks_own_resources_are_published(jobs: Jobs, outside: Outside) -> None:
-    network = """
-cpu = 20
-network {
-  port "web" {
-    static = 8082
-  }
-  port "echo" {}
-}
-"""
-    words = ("--tcp=${NOMAD_PORT_web}", "--udp=${NOMAD_PORT_echo}", variables("web", "echo"))
-    services = service("own-echo", "driver", "echo")
-    [alloc] = jobs.run(hcl("deprecated", server(*words), resources=network, task=services))
-    says(alloc, "serving")
-    echo = port(alloc, "echo")
-    answer = outside.tcp(NODE_ADDRESS, 8082)
-    assert f"web=8082/8082/{NODE_ADDRESS}/{NODE_ADDRESS}:8082;echo={echo}/{echo}/" in answer
-    assert outside.udp(NODE_ADDRESS, echo, "hello") == "hello"
-    eventually(lambda: registered("own-echo") == [(nics(alloc)["service"], echo)], "it is at the guest's address")
-
-
 def test_port_of_a_host_network_answers_at_its_address_alone(jobs: Jobs, outside: Outside) -> None:
     ports = """
 network {
@@ -119,12 +94,6 @@ network {
     local = port(alloc, "local")
     assert "local=80/" in ok("curl", "--silent", "--max-time", "10", f"http://127.0.0.1:{local}/")
     assert [outside.tcp(address, local) for address in (NODE_ADDRESS, SECOND_ADDRESS)] == ["", ""]
-
-
-def test_port_at_the_ipv6_loopback_is_refused_with_the_reason(jobs: Jobs) -> None:
-    ports = 'network {\n  port "six" {\n    to = 80\n    host_network = "loopback6"\n  }\n}\n'
-    alloc = ended(jobs.submit(hcl("six", server(), group=NEVER_AGAIN + ports)))
-    assert "cannot be published: the kernel routes no reply of a guest to ::1: expected 127.0.0.1" in refusal(alloc)
 
 
 def test_port_of_a_host_network_of_ipv6_answers_at_its_address_alone(jobs: Jobs, outside: Outside) -> None:
@@ -165,15 +134,6 @@ network {
     finally:
         outside.sh("ip", "route", "delete", SIX_ADDRESS)
         sh("ip", "address", "delete", f"{HERE}/64", "dev", "cable")
-
-
-def test_an_unknown_host_network_finds_no_node(jobs: Jobs) -> None:
-    ports = 'network {\n  port "web" {\n    to = 80\n    host_network = "nowhere"\n  }\n}\n'
-    job = jobs.submit(hcl("nowhere", server(), group=NEVER_AGAIN + ports))
-    eventually(lambda: blocked(job), "no node fits")
-    reason = 'missing host network "nowhere" for port "web"'
-    # Which quotes the quotes.
-    eventually(lambda: reason in ok("nomad", "job", "status", job).replace("\\", ""), "the status has the reason")
 
 
 def test_a_dynamic_block_publishes_a_range_of_ports(jobs: Jobs, outside: Outside) -> None:
@@ -228,14 +188,6 @@ network {
         says(alloc, "serving")
         assert [f"--place={at}" in outside.tcp(address, number) for number in numbers] == [True] * 3
         assert f"{address}:8310-8312->8010-8012/tcp" in ok("solo5ctl", "ps")
-
-
-def test_nic_on_network_none_leads_nowhere(jobs: Jobs) -> None:
-    config = f'unikernel = "{GUESTS}/net.hvt"\nargs = ["--ipv4=10.153.77.2/24"]\n{nic(network="none")}'
-    [alloc] = jobs.run(hcl("nowhere", config, group=NEVER_AGAIN))
-    says(alloc, "serving")
-    [shown] = inspect(name_of(alloc))["nics"]
-    assert (shown["network"], shown["ipv4"]) == ("none", None)
 
 
 def test_nic_has_the_address_and_the_mac_that_the_job_gives(jobs: Jobs, outside: Outside) -> None:

@@ -6,7 +6,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, ok, unit_property
 from tests.machine.nomad.agent import Agent, plugins
 from tests.machine.nomad.jobs import (
@@ -27,7 +26,6 @@ from tests.machine.nomad.jobs import (
     refusal,
     running,
     says,
-    status,
     task,
     unit,
 )
@@ -71,12 +69,6 @@ def test_deployment_fails_with_a_guest_that_is_not_ready_in_time(jobs: Jobs) -> 
     assert services() == []
     console = file(alloc, "alloc/logs/guest.stdout.0")
     eventually(lambda: "count 1\n" in console.read_text(), "its output is kept")
-
-
-def test_guest_that_ends_before_it_is_ready_is_a_start_that_failed_at_once(jobs: Jobs) -> None:
-    config = f'unikernel = "{GUESTS}/hello.spt"\nargs = ["exit=3"]' + ready('console = "never"', 'deadline = "10m"')
-    alloc = ended(jobs.submit(hcl("gone", config, kind="batch")))
-    assert "ended before it was ready (console:never): the guest exited with 3" in refusal(alloc)
 
 
 def test_datagram_that_is_echoed_is_an_answer(jobs: Jobs) -> None:
@@ -148,23 +140,3 @@ def test_loss_ends_a_task_whose_policy_is_to_start_it_again(jobs: Jobs) -> None:
         eventually(lambda: task(alloc)["Restarts"] == 1, "it is started again")
     eventually(lambda: task(alloc)["State"] == "running", "and is ready again")
     assert unit_property(unit(alloc), "InvocationID") != invocation
-
-
-@pytest.mark.parametrize(
-    "guest, rule, words",
-    [
-        (
-            SERVER,
-            ready('tcp = "absent"'),
-            "config.ready.tcp names 'absent': expected one of the group's ports (web, echo)",
-        ),
-        (f"{SLEEPER}\nports = []", ready('tcp = "80"'), "config.ready.tcp is '80', and the image has no NIC"),
-    ],
-    ids=["port", "no-nic"],
-)
-def test_rule_that_can_never_hold_is_refused_before_anything_is_made(
-    jobs: Jobs, guest: str, rule: str, words: str
-) -> None:
-    alloc = ended(jobs.submit(hcl("wrong", guest + rule, group=NEVER_AGAIN + PORTS)))
-    assert words in refusal(alloc)
-    assert "NIC service has" not in status(alloc)

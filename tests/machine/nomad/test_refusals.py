@@ -3,7 +3,6 @@
 import re
 from typing import Any
 
-import pytest
 from tests.machine.conftest import Machine, ok, sh
 from tests.machine.nomad.jobs import SERVER, SLEEPER, TWO_STARTS, Jobs, allocation, ended, hcl, refusal, status, task
 
@@ -116,9 +115,3 @@ def test_port_that_another_task_has_may_be_tried_again(jobs: Jobs, machine: Mach
         assert allocation(alloc)["ClientStatus"] == "failed"
     finally:
         sh("solo5ctl", "rm", "--force", "first")
-
-
-def test_numa_is_refused_by_an_agent_that_is_no_enterprise(jobs: Jobs) -> None:
-    resources = 'cores = 1\nnuma {\n  affinity = "require"\n}'
-    with pytest.raises(AssertionError, match="numa scheduling requires Nomad Enterprise"):
-        jobs.submit(hcl("numa", SLEEPER, resources=resources))

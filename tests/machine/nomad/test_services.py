@@ -152,16 +152,3 @@ def test_service_of_the_group_is_registered_before_its_task_is_ready(jobs: Jobs)
     alloc = ended("early")
     assert "was not ready within 10 s" in refusal(alloc)
     eventually(lambda: registered("early") == [], "it is not registered any more")
-
-
-def test_check_that_is_a_script_is_refused_by_nomad(jobs: Jobs) -> None:
-    """Also by Consul's registry nothing could be executed: a task of this driver has no `exec`."""
-    check = CHECK.replace('"http"', '"script"').replace('path     = "/"', 'command  = "/bin/true"')
-    with pytest.raises(AssertionError, match="script"):
-        jobs.submit(hcl("scripted", SERVER, group=PORTS, task=service("scripted", "host", more=check)))
-
-
-def test_address_of_the_allocation_is_refused_by_nomad(jobs: Jobs) -> None:
-    alloc = ended(jobs.submit(hcl("alloc", SERVER, group=PORTS + service("alloc", "alloc"))))
-    assert 'cannot use address_mode="alloc": no allocation network status reported' in refusal(alloc)
-    assert registered("alloc") == []
