@@ -97,7 +97,9 @@ async def _sample(engine: "Queries", names: Sequence[TaskName], *, detailed: boo
 
 
 def _show(before: "Samples", now: "Samples", arguments: Namespace, screen: Screen) -> None:
-    names = _sorted(before, now, arguments.sort)
+    names = list(now)
+    if arguments.sort != "name":
+        names.sort(key=lambda name: SORTS[arguments.sort](before.get(name), now[name]), reverse=True)
     if arguments.json:
         screen.json([usage_json(name, before.get(name), now[name]) for name in names])
         return
@@ -107,12 +109,6 @@ def _show(before: "Samples", now: "Samples", arguments: Namespace, screen: Scree
         screen.write(text)
     else:
         screen.redraw(text)
-
-
-def _sorted(before: "Samples", now: "Samples", order: str) -> Sequence[TaskName]:
-    if order == "name":
-        return list(now)
-    return sorted(now, key=lambda name: SORTS[order](before.get(name), now[name]), reverse=True)
 
 
 def row(name: str, before: "Sample | None", now: "Sample", *, wide: bool = False) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from solo5_systemd.cli.render import UNKNOWN
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.engine.task import Task
 
 
 def configure(parser: Parser) -> None:
@@ -23,19 +22,15 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 
         tasks = await gather(engine.wait(name) for name in arguments.names)
         if arguments.json:
-            context.screen.json([_json(task) for task in tasks])
+            from solo5_systemd.cli.task_output import outcome_json
+
+            outcomes = [outcome_json(task.outcome) if task.outcome else None for task in tasks]
+            context.screen.json(
+                [{"name": task.name, "outcome": each} for task, each in zip(tasks, outcomes, strict=True)]
+            )
         else:
-            context.screen.write("".join(f"{_status(task)}\n" for task in tasks))
+            statuses = (task.outcome.shell_status if task.outcome else UNKNOWN for task in tasks)
+            context.screen.write("".join(f"{status}\n" for status in statuses))
         return 0
 
     return context.run(command, needs_root=False)
-
-
-def _json(task: "Task") -> dict[str, object]:
-    from solo5_systemd.cli.task_output import outcome_json
-
-    return {"name": task.name, "outcome": outcome_json(task.outcome) if task.outcome else None}
-
-
-def _status(task: "Task") -> int | str:
-    return task.outcome.shell_status if task.outcome else UNKNOWN
