@@ -1,7 +1,7 @@
-"""What the kernel announces by netlink sockets: changes of other programs, and packets for tasks without activity.
+"""What the kernel announces by netlink sockets: changes of other programs, and packets for tasks that sleep or wait.
 
-Changes of links, addresses, forwarding and nftables; carriers; look-ups of neighbours; packets that a rule announces
-(nfnetlink_log): the first ones for tasks that sleep, and questions for addresses.
+Changes are those of links, addresses, forwarding and nftables; packets are those that a rule announces (nfnetlink_log),
+or for which the kernel looks for a neighbour.
 """
 
 import fcntl

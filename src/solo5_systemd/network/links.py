@@ -4,7 +4,6 @@ import contextlib
 import errno
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 from solo5_systemd.base.dependencies import without_init
@@ -113,7 +112,13 @@ class Links:
             if network.ipv4 is not None:
                 set_for_link("ipv4", network.bridge, "route_localnet", "1")  # for ports published at 127.0.0.1
                 with _ignoring(errno.EEXIST):
-                    self._route.addr("add", index=bridge, **_address(network.ipv4, network.gateway4))
+                    self._route.addr(
+                        "add",
+                        index=bridge,
+                        address=str(network.gateway4),
+                        prefixlen=network.ipv4.prefixlen,
+                        broadcast=str(network.ipv4.broadcast_address),
+                    )
             if network.ipv6 is not None:
                 self._add_gateway6(network, bridge)
             self._route.link("set", index=bridge, state="up")
@@ -309,11 +314,6 @@ def _link_of(message: Any) -> Link:
         vlan_filtering=bool(data and data.get_attr("IFLA_BR_VLAN_FILTERING")),
         default_pvid=(data and data.get_attr("IFLA_BR_VLAN_DEFAULT_PVID")) or 0,
     )
-
-
-def _address(ipv4: IPv4Network, gateway4: IPv4Address | None) -> dict[str, Any]:
-    """Return the address of a network's bridge, for pyroute2."""
-    return {"address": str(gateway4), "prefixlen": ipv4.prefixlen, "broadcast": str(ipv4.broadcast_address)}
 
 
 def _behind(lease: Lease, network: Network, route: IpNetwork) -> dict[str, Any]:

@@ -35,7 +35,11 @@ T = TypeVar("T")
 
 
 class NetworkNamespace:
-    """An open network namespace, which exists at least until `close`."""
+    """An open network namespace, which exists at least until `close`.
+
+    Attributes:
+        descriptor: the file descriptor.
+    """
 
     def __init__(self, path: str) -> None:
         """Open a namespace.
@@ -48,13 +52,13 @@ class NetworkNamespace:
         """
         self.path = path
         try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise _missing(path, error.strerror or "") from error
         try:
-            _check(self._fd, path)
+            _check(self.descriptor, path)
         except HostError:
-            os.close(self._fd)
+            os.close(self.descriptor)
             raise
 
     @classmethod
@@ -62,14 +66,9 @@ class NetworkNamespace:
         """Open the namespace of the calling thread."""
         return cls(_OWN)
 
-    @property
-    def descriptor(self) -> int:
-        """The file descriptor."""
-        return self._fd
-
     def close(self) -> None:
         """Close the file descriptor."""
-        os.close(self._fd)
+        os.close(self.descriptor)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -92,7 +91,7 @@ class NetworkNamespace:
 
     def enter(self) -> None:
         """Move the calling thread into this namespace; raises as `entered`."""
-        if _libc.setns(self._fd, _CLONE_NEWNET):
+        if _libc.setns(self.descriptor, _CLONE_NEWNET):
             reason = os.strerror(ctypes.get_errno())
             raise HostError(f"network namespace {self.path} cannot be entered: {reason}.")
 

@@ -79,12 +79,6 @@ class _Nft(nftables.Nftables):  # type: ignore[misc]
             raise HostError(f"nftables refused a change: {reason}.", nft_hint(reason, _MODULES))
 
 
-def _return_free_memory() -> None:
-    """Have malloc(3) return to the kernel what libnftables took for a large transaction: 11 KB for each task."""
-    with suppress(AttributeError):  # not of glibc
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 class Tables:
     """The service's tables in the kernel, with detection of changes by other programs.
 
@@ -117,7 +111,9 @@ class Tables:
                 if self._build(commands, self._current_generation()):
                     return
         finally:
-            _return_free_memory()
+            with suppress(AttributeError):  # not of glibc
+                # Returned to the kernel: libnftables takes 11 KB for each task in a large transaction.
+                ctypes.CDLL(None).malloc_trim(0)
 
     def change(self, before: Ruleset, after: Ruleset) -> None:
         """Change the tables from `before` to `after`; replace them where they are not as `before`.

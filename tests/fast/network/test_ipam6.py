@@ -82,16 +82,6 @@ def test_a_lease_has_both_addresses_and_those_come_again() -> None:
     assert next_one.address6 == lease.address6 + 1 if lease.address6 else None
 
 
-def test_an_ipv6_address_that_a_declared_task_had_is_given_away_last() -> None:
-    small = six(IPv6Network("2001:db8:1::/126"))
-    remembered: dict[IpAddress | MacAddress, TaskName] = {IPv6Address("2001:db8:1::2"): TaskName("web")}
-    found = [leases(task, networks=(small,), remembered=remembered) for task in ("a", "b", "c")]
-    assert {str(lease.address6) for (lease,) in found} == {"2001:db8:1::3"}
-    held = [Reservation(task=TaskName("a"), leases=found[0])]
-    (last,) = leases("last", networks=(small,), held=held, remembered=remembered)
-    assert str(last.address6) == "2001:db8:1::2"
-
-
 def test_a_mac_address_does_not_lead_to_the_address_that_a_declared_task_had() -> None:
     on = replace(six(), ra=True)
     (lease,) = leases("a", networks=(on,))
