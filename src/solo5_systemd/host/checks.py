@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.names import Target, journald_of
-from solo5_systemd.host.other_filters import DroppingChain
+from solo5_systemd.host.other_firewalls import DroppingChain
 from solo5_systemd.image.manifest import SUPPORTED_ABI
 from solo5_systemd.network.modules import NF_TABLES, NFNETLINK_LOG
 from solo5_systemd.network.modules import remedy as remedy_of_modules

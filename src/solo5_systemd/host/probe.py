@@ -18,7 +18,7 @@ from typing import Any
 from solo5_systemd.base.dependencies import DEPENDENCIES, DHCP_SERVER, Dependency, Kind
 from solo5_systemd.base.errors import DependencyError, SettingsError, Solo5Error
 from solo5_systemd.base.names import TASK_PREFIX, Target, journald_of
-from solo5_systemd.host import other_filters
+from solo5_systemd.host import other_firewalls
 from solo5_systemd.host.checks import Host, Kernel
 from solo5_systemd.host.drop_ins import UNITS, check_drop_ins
 from solo5_systemd.host.tenders import TenderPath, groups_for
@@ -303,7 +303,7 @@ def _link(kind: str) -> Request:
 
 def _read_filters(
     root: Path, networks: Sequence[NetworkSettings]
-) -> tuple[Sequence[other_filters.DroppingChain] | None, Sequence[str], Sequence[str]]:
+) -> tuple[Sequence[other_firewalls.DroppingChain] | None, Sequence[str], Sequence[str]]:
     """Return the values of `Kernel.dropping_chains`, `forwarding_tables` and `forwarding_tables6`."""
     try:
         from nftables import Nftables
@@ -319,8 +319,8 @@ def _read_filters(
         return None, (), ()
     chains = [item["chain"] for item in listing if "chain" in item]
     # Rules only of tables that can drop a packet: others may have thousands.
-    legacy = [each for of in _IPTABLES for each in other_filters.saved_listing(_legacy_rules(root, of), of)]
-    found = other_filters.dropping([*_tables(nft, filter(other_filters.may_drop, chains)), *legacy], networks)
+    legacy = [each for of in _IPTABLES for each in other_firewalls.saved_listing(_legacy_rules(root, of), of)]
+    found = other_firewalls.dropping([*_tables(nft, filter(other_firewalls.may_drop, chains)), *legacy], networks)
     return found, _forwarding(nft, chains, 4), _forwarding(nft, chains, 6)
 
 
@@ -328,10 +328,10 @@ def _forwarding(nft: Any, chains: Sequence[Mapping[str, Any]], version: int) -> 
     """Return the tables of programs for which the host forwards, where this service drops packets between others."""
     family = "ip" if version == 4 else "ip6"
     ours = _listed(nft, {"chain": {"family": family, "table": "solo5", "name": "foreign"}}) or ()
-    if not other_filters.drops_foreign(ours):
+    if not other_firewalls.drops_foreign(ours):
         return ()
-    translations = [chain for chain in chains if other_filters.is_translation(chain, version)]
-    return other_filters.translating(_tables(nft, translations), version)
+    translations = [chain for chain in chains if other_firewalls.is_translation(chain, version)]
+    return other_firewalls.translating(_tables(nft, translations), version)
 
 
 def _tables(nft: Any, chains: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:

@@ -18,7 +18,7 @@ from solo5_systemd.base.concurrency import reaped
 from solo5_systemd.base.errors import HostError, ImageError, NotFoundError, host_errors
 from solo5_systemd.base.names import Target
 from solo5_systemd.base.own_files import check_own
-from solo5_systemd.host.loader import UnknownFilesError, mapped_files
+from solo5_systemd.host.tender_libraries import UnknownFilesError, mapped_files
 from solo5_systemd.unit.confinement import KVM, ROOT, TUN, USER
 from solo5_systemd.unit.tender import LAUNCHER, LIBRARIES, Tender
 

@@ -8,7 +8,7 @@ import pytest
 from solo5_systemd.base.dependencies import DEPENDENCIES, Dependency
 from solo5_systemd.base.names import NetworkName, Target
 from solo5_systemd.host.checks import Fact, Host, Kernel, Verdict, facts
-from solo5_systemd.host.other_filters import DroppingChain
+from solo5_systemd.host.other_firewalls import DroppingChain
 from solo5_systemd.network.network_ranges import Overtaken
 from solo5_systemd.settings.addresses import AddressRange
 from solo5_systemd.settings.network import Join, NetworkSettings

@@ -8,7 +8,7 @@ from tests.fast.host.test_checks import GOOD, HVT, SPT, dependency
 
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.host.checks import AS_ROUTER, Host, Kernel
-from solo5_systemd.host.other_filters import DroppingChain
+from solo5_systemd.host.other_firewalls import DroppingChain
 from solo5_systemd.nomad.fingerprint import (
     HEALTHY,
     UNDETECTED,

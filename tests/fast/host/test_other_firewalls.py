@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from solo5_systemd.base.names import NetworkName
-from solo5_systemd.host.other_filters import (
+from solo5_systemd.host.other_firewalls import (
     DroppingChain,
     dropping,
     drops_foreign,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.host.loader import MAX_FILES, UnknownFilesError, mapped_files
+from solo5_systemd.host.tender_libraries import MAX_FILES, UnknownFilesError, mapped_files
 
 LOADER = "/lib64/ld-linux-x86-64.so.2"
 _LOAD, _DYNAMIC, _INTERPRETER = 1, 2, 3
