@@ -210,10 +210,11 @@ def _leased(lease: Lease, *, whole: bool) -> Iterator[Element]:
         yield from _addressed6(lease, lease.address6)
         yield _bridged("near6", lease.mac, link_local(lease.mac))
     for address in lease.addresses:
+        family, own = _family(address), str(address)
         if whole:
-            yield _bridged(_numbered("fragments", address), address)
-        yield _element(_family(address), "leased", address, address)
-        yield _element(_family(address), "refused", address)
+            yield _bridged(_numbered("fragments", address), own)
+        yield _element(family, "leased", own, own)
+        yield _element(family, "refused", own)
 
 
 def _joined(lease: Lease, join: Join) -> Iterator[Element]:
@@ -316,7 +317,7 @@ def _element(family: str, name: str, *key: object, value: tuple[str, ...] = ()) 
 
 
 def _bridged(name: str, *key: object, value: tuple[str, ...] = ()) -> Element:
-    return _element("bridge", name, *key, value=value)
+    return Element(family="bridge", name=name, key=tuple(map(str, key)), value=value)
 
 
 def _family(of: IpAddress | IpNetwork) -> str:
