@@ -14,10 +14,10 @@ OPTIONS = ("-H", "--host")
 _IPV6 = r"[0-9A-Fa-f]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(?:%[A-Za-z0-9._-]+)?"
 _HOST = re.compile(
     r"(?:(?P<user>[A-Za-z0-9_][A-Za-z0-9_.-]*)@)?"
-    rf"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*|{_IPV6})|\[(?P<six>{_IPV6})\])",
+    rf"(?:(?P<bare>{_IPV6})|"  # `fe80::1` has no port; `[fe80::1]:22` has
+    rf"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)|\[(?P<six>{_IPV6})\])(?::(?P<port>[0-9]{{1,5}}))?)",
     re.ASCII,
 )
-_PORT = re.compile(r"(?P<host>.*[^:]):(?P<port>[0-9]{1,5})")
 
 _FOREGROUND = ("run", "logs", "stats", "wait")
 """Verbs that last until Ctrl-C, which reaches the other host by a terminal there only."""
@@ -59,25 +59,20 @@ def ssh_command(host: str, words: Sequence[str], *, is_terminal: bool) -> list[s
     Raises:
         InvalidRequestError: the host is malformed, such as an option of ssh.
     """
-    port = _PORT.fullmatch(host)
-    # `fe80::1` has no port; `[fe80::1]:22` has.
-    has_port = port is not None and (port["host"].count(":") == 0 or port["host"].endswith("]"))
-    name = port["host"] if port is not None and has_port else host
-    match = _HOST.fullmatch(name)
-    if not match or (port is not None and has_port and not 1 <= int(port["port"]) <= 65535):
+    match = _HOST.fullmatch(host)
+    if not match or not 1 <= int(match["port"] or 22) <= 65535:
         raise InvalidRequestError(
             f"--host {host!r} is not a host: expected [USER@]HOST[:PORT], such as root@web1.example.org."
         )
     user = f"{match['user']}@" if match["user"] else ""
-    where = ["-p", port["port"]] if port is not None and has_port else []
     wants_terminal = is_terminal and next((word for word in words if not word.startswith("-")), "") in _FOREGROUND
     return [
         "ssh",
         "-tt" if wants_terminal else "-T",
         "-x",
-        *where,
+        *(("-p", match["port"]) if match["port"] else ()),
         "--",
-        user + (match["name"] or match["six"]),
+        user + (match["bare"] or match["name"] or match["six"]),
         shlex.join(["solo5ctl", *words]),
     ]
 
