@@ -62,13 +62,10 @@ def _method_handler(
     }[descriptor.client_streaming, descriptor.server_streaming]
     return make(
         _with_error_status(call, descriptor.name, to_failure),
-        request_deserializer=_message_class(descriptor.input_type).FromString,
-        response_serializer=_serialized,
+        # The generated class of the request. Protobuf 3.21 and 7 have no public name for it in common.
+        request_deserializer=cast("Any", descriptor.input_type)._concrete_class.FromString,  # noqa: SLF001
+        response_serializer=lambda response: response if isinstance(response, bytes) else response.SerializeToString(),
     )
-
-
-def _serialized(response: Message | bytes) -> bytes:
-    return response if isinstance(response, bytes) else response.SerializeToString()
 
 
 def _unary(method: Callable[[Any], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
@@ -136,9 +133,3 @@ def _sendable(message: str) -> str:
     text = message.encode(errors="replace").decode()
     half = _MESSAGE_MAX // 2
     return text if len(text) <= _MESSAGE_MAX else f"{text[:half]} … {text[-half:]}"
-
-
-def _message_class(descriptor: Any) -> type[Message]:
-    """Return the generated class of a descriptor."""
-    # Protobuf 3.21 and 7 have no public name for it in common.
-    return cast("type[Message]", descriptor._concrete_class)  # noqa: SLF001

@@ -102,7 +102,10 @@ def socket_path(environment: Mapping[str, str]) -> Iterator[Path]:
         HostError: no directory can be made there, or the path would be too long.
     """
     parent = Path(environment.get("PLUGIN_UNIX_SOCKET_DIR") or tempfile.gettempdir())
-    _remove_stale(parent)
+    # A socket: a plugin that is just starting has not locked its new directory yet.
+    for killed in parent.glob(f"{_PREFIX}*/{_NAME}"):
+        with suppress(OSError):
+            _remove_unlocked(killed.parent)
     directory, lock = _locked_directory(parent)
     try:
         path = directory / _NAME
@@ -126,14 +129,6 @@ def _locked_directory(parent: Path) -> tuple[Path, int]:
             "Set TMPDIR, or PLUGIN_UNIX_SOCKET_DIR, to a directory that the plugin can write to.",
         ) from error
     return directory, lock_directory(directory)
-
-
-def _remove_stale(parent: Path) -> None:
-    """Remove the directories of killed plugins."""
-    # Only those with a socket: a plugin that is just starting has not locked its new directory yet.
-    for socket in parent.glob(f"{_PREFIX}*/{_NAME}"):
-        with suppress(OSError):
-            _remove_unlocked(socket.parent)
 
 
 def _remove_unlocked(directory: Path) -> None:
@@ -240,7 +235,10 @@ async def _serve_at(path: Path, handlers: Sequence[Handler], announce: Callable[
     options = [(f"grpc.max_{way}_message_length", _UNLIMITED) for way in ("send", "receive")]
     server = grpc.aio.server(handlers=[*handlers, *own_services(shutdown)], options=options)
     _listen(server, path)
-    _handle_signals(shutdown)
+    # A terminal's SIGINT goes to the host as well, which then shuts the plugin down.
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, shutdown.set)
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # not SIG_IGN, which children would inherit
     await server.start()
     announce()
     await shutdown.wait()
@@ -256,13 +254,6 @@ def _listen(server: grpc.aio.Server, path: Path) -> None:
         raise HostError(f"cannot listen on the socket {path}: {error}.") from error
     if not port:  # gRPC before 1.60 reports an error this way
         raise HostError(f"cannot listen on the socket {path}.")
-
-
-def _handle_signals(shutdown: asyncio.Event) -> None:
-    """Shut down on SIGTERM. A terminal's SIGINT goes to the host as well, which then shuts the plugin down."""
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, shutdown.set)
-    loop.add_signal_handler(signal.SIGINT, lambda: None)  # not SIG_IGN, which children would inherit
 
 
 def _announce(line: str, descriptor: int) -> None:

@@ -53,12 +53,8 @@ def forgotten_tasks(units: Iterable[UnitState], claims: Claims) -> tuple[Forgott
 
 
 def _is_this_agents(unit: UnitState, claims: Claims) -> bool:
-    return _directory(unit) in claims.directories or unit.log_fields.get("SOLO5_AGENT", "") == claims.agent != ""
-
-
-def _directory(unit: UnitState) -> str:
-    """Return the directory of the unit's agent for allocations; "." for a unit that is not Nomad's."""
-    return posixpath.dirname(alloc_dir(unit)) or "."
+    directory = posixpath.dirname(alloc_dir(unit)) or "."  # which no agent has, of a unit that is not Nomad's
+    return directory in claims.directories or unit.log_fields.get("SOLO5_AGENT", "") == claims.agent != ""
 
 
 def _forgotten(unit: UnitState, claims: Claims) -> ForgottenTask:

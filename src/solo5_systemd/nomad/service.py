@@ -217,7 +217,10 @@ class DriverPlugin:
     async def inspect_task(self, request: wire.InspectTaskRequest) -> wire.InspectTaskResponse:
         """Return a task's status."""
         entry = self.tasks.entry(request.task_id)
-        response = wire.InspectTaskResponse(task=_status(entry), driver=_driver_status(entry))
+        run = entry.run
+        attributes = {"unit": run.unit, "invocation": run.invocation, "control_group": run.control_group}
+        driver = wire.TaskDriverStatus(attributes=attributes)
+        response = wire.InspectTaskResponse(task=_status(entry), driver=driver)
         if entry.network is not None:
             response.network_override.CopyFrom(entry.network)
         return response
@@ -275,18 +278,13 @@ async def fingerprints(
         refresh.clear()  # before the probe: a change during it causes another one
         found = await probe()
         if found != last:
-            _log_change(found, last)
+            if last is None or found.description != last.description:
+                _log.log(logging.INFO if found.health == HEALTHY else logging.WARNING, "%s", found.description)
             yield response(found, last.attributes if last else {})
             last = found
         with suppress(TimeoutError):
             async with asyncio.timeout(found.interval_s):
                 await refresh.wait()
-
-
-def _log_change(found: Fingerprint, last: Fingerprint | None) -> None:
-    if last is None or found.description != last.description:
-        level = logging.INFO if found.health == HEALTHY else logging.WARNING
-        _log.log(level, "%s", found.description)
 
 
 def _handle(config: wire.TaskConfig, entry: TaskEntry) -> wire.TaskHandle:
@@ -308,12 +306,6 @@ def _status(entry: TaskEntry) -> wire.TaskStatus:
         completed_at=_timestamp(ended.time if ended else 0),
         result=exit_result(ended.outcome) if ended else wire.ExitResult(),
     )
-
-
-def _driver_status(entry: TaskEntry) -> wire.TaskDriverStatus:
-    run = entry.run
-    attributes = {"unit": run.unit, "invocation": run.invocation, "control_group": run.control_group}
-    return wire.TaskDriverStatus(attributes=attributes)
 
 
 def _timestamp(microseconds: int) -> Timestamp:

@@ -50,7 +50,8 @@ def timestamp(time_ns: int) -> bytes:
 def memory_part(memory: Memory) -> bytes:
     """Return the part with the usage of memory."""
     part = wire.TaskStatsResponse()
-    _fill(part.stats.agg_resource_usage.memory, _MEMORY, _memory(memory))
+    values = (memory.rss, memory.cache, memory.swap, memory.current, memory.peak, memory.kernel)
+    _fill(part.stats.agg_resource_usage.memory, _MEMORY, values)
     return part.SerializeToString()
 
 
@@ -75,10 +76,6 @@ def _fill(message: wire.CPUUsage | wire.MemoryUsage, fields: _Fields, values: Se
             setattr(message, name, value)
             measured.append(field)
     message.measured_fields.extend(measured)
-
-
-def _memory(memory: Memory) -> tuple[int | None, ...]:
-    return memory.rss, memory.cache, memory.swap, memory.current, memory.peak, memory.kernel
 
 
 def _cpu(before: Usage | None, now: Usage, mhz: float) -> tuple[float | None, ...]:

@@ -5,7 +5,7 @@ block device is the device. Which of the two it is, is known only when the path 
 """
 
 import posixpath
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from dataclasses import replace
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError
@@ -117,9 +117,10 @@ def _mount(task: wire.TaskConfig, disk: DeviceName, block: DiskOptions) -> wire.
     name = block.volume or ""
     found = [mount for mount in task.mounts if _is_destination(mount, name) or mount.request_name == name]
     if not found:
+        have = ", ".join(_quoted(mount.task_path) for mount in task.mounts) or "none"
         raise InvalidRequestError(
             f'config.block "{disk}".volume is {_quoted(name)}: expected the volume or the '
-            f"destination of a volume_mount of the task, which has {_names(task.mounts)}.",
+            f"destination of a volume_mount of the task, which has {have}.",
             "Nomad passes the destination for certain: give it the volume's name.",
         )
     if len({mount.host_path for mount in found}) > 1:
@@ -134,10 +135,6 @@ def _mount(task: wire.TaskConfig, disk: DeviceName, block: DiskOptions) -> wire.
 def _is_destination(mount: wire.Mount, name: str) -> bool:
     """Compare without slashes at both ends: jobs write "data", "/data" and "/data/"."""
     return mount.task_path.strip("/") == name.strip("/") != ""
-
-
-def _names(mounts: Sequence[wire.Mount]) -> str:
-    return ", ".join(_quoted(mount.task_path) for mount in mounts) or "none"
 
 
 def _check_mount(task: wire.TaskConfig, mount: wire.Mount, disk: DeviceName, block: DiskOptions) -> None:

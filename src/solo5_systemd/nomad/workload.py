@@ -65,6 +65,8 @@ def workload_of(
     _refuse_placeholders_of_others(task, options)
     volumes.check(task, options)
     defaults = plugin.defaults
+    # A NIC that is not mentioned joins the default network.
+    networks = {nic.network or DEFAULT_NETWORK for nic in options.nic.values()} or {DEFAULT_NETWORK}
     quiet = defaults.quiet if options.quiet is None else options.quiet
     return replace(
         options.shared,
@@ -79,7 +81,7 @@ def workload_of(
         nics=tuple(_nic(name, nic) for name, nic in options.nic.items()),
         namespace=ports.namespace(task),
         publish=tuple(ports.publish(task, options)),
-        resolver=_resolver(task, options.args, by_dhcp=any(network in served for network in _networks(options))),
+        resolver=_resolver(task, options.args, by_dhcp=any(network in served for network in networks)),
         port_labels=tuple((port.label, port.value) for port in ports.allocated(task)),
         disks=tuple(_disks(task, options, plugin)),
         tender=options.shared.tender or defaults.tender,
@@ -351,11 +353,6 @@ def host_path(what: str, path: str, task: wire.TaskConfig) -> str:
 
 
 # --- name servers ------------------------------------------------------------------------------------------------
-
-
-def _networks(options: TaskOptions) -> frozenset[NetworkName]:
-    """Return the networks of a task's NICs; one that is not mentioned joins the default network."""
-    return frozenset(nic.network or DEFAULT_NETWORK for nic in options.nic.values()) or frozenset({DEFAULT_NETWORK})
 
 
 def _resolver(task: wire.TaskConfig, arguments: Sequence[str], *, by_dhcp: bool) -> Resolver:

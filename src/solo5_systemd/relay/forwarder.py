@@ -218,6 +218,7 @@ class Forwarder:
         return any(busy)
 
     def _create(self, task: TaskName, unit: str, since: int, namespace: str) -> TaskConsole:
+        used = {console.number for console in self._consoles.values()}
         state = ConsoleState(
             version=VERSION,
             task=task,
@@ -225,7 +226,7 @@ class Forwarder:
             since=since,
             began=max(0, to_monotonic(since)),
             progress=dict.fromkeys(Stream, Delivery()),
-            number=self._free_number(),
+            number=next(number for number in count(1) if number not in used),  # low: names in the fd store are short
             namespace=namespace,
         )
         last = self._follower(namespace).position
@@ -236,11 +237,6 @@ class Forwarder:
             self._remove(console)
             raise
         return console
-
-    def _free_number(self) -> int:
-        """Return the lowest free number; low numbers keep the names in the fd store short."""
-        used = {console.number for console in self._consoles.values()}
-        return next(number for number in count(1) if number not in used)
 
     def _add(
         self, state: ConsoleState, catch_up_to: JournalPosition | None, stored: ConsoleDescriptors | None

@@ -77,7 +77,8 @@ class LineQueue:
 
     def offer(self, line: Line) -> None:
         """Append the stream's next line, or skip it if there is no room."""
-        if self.catch_up_to is not None or self._is_full(line):
+        is_full = bool(self._lines) and self._size + _cost(line) > MEMORY_LIMIT
+        if self.catch_up_to is not None or is_full:
             self.skip(line)
         else:
             self._append(line)
@@ -167,9 +168,6 @@ class LineQueue:
     def _finish_catch_up(self) -> None:
         self.removed += max(0, self._skipped or 0)
         self.catch_up_to, self._skipped = None, 0
-
-    def _is_full(self, line: Line) -> bool:
-        return bool(self._lines) and self._size + _cost(line) > MEMORY_LIMIT
 
     def _append(self, line: Line) -> None:
         if line.dropped:

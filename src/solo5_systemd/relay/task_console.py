@@ -82,7 +82,8 @@ class JournalCatchup:
         if fresh:
             if not self._queue.can_catch_up:
                 return False
-            self._open(self._queue.last_cursor)
+            after, self._journal = self._queue.last_cursor, self._open_journal()
+            self._lines = self._journal.lines_after(after) if after else self._from_start(self._journal)
         if not self._queue.catch_up(self._lines, BATCH_SIZE, fresh=fresh):
             self.close()
         self._cursor = self._queue.last_cursor
@@ -93,10 +94,6 @@ class JournalCatchup:
         if self._journal is not None:
             self._journal.close()
         self._journal = None
-
-    def _open(self, after: str) -> None:
-        self._journal = self._open_journal()
-        self._lines = self._journal.lines_after(after) if after else self._from_start(self._journal)
 
     def _from_start(self, journal: JournalReader) -> Iterator[Line]:
         lines = journal.lines_from(earliest_realtime(self._since, self._since_monotonic))
