@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from solo5_systemd.base.names import DeviceName
     from solo5_systemd.bus.blocking import BlockingBus
     from solo5_systemd.network.endpoints import Endpoints
-    from solo5_systemd.network.model import LeaseRecord, NetworkOverview, RecordedRepair
+    from solo5_systemd.network.model import LeaseRecord, NetworkOverview, Repair
     from solo5_systemd.network.tap_counters import Traffic
 
 STATE = "/run/solo5/network"
@@ -53,7 +53,7 @@ class NetworkReader(ABC):
         """Return the addresses and ports of all lease records."""
         return await off_the_loop(read_endpoints)
 
-    async def recent_repairs(self) -> "Sequence[RecordedRepair]":
+    async def recent_repairs(self) -> "Sequence[Repair]":
         """Return the last repairs, newest first."""
         if not os.path.exists(f"{STATE}/repairs.json"):  # noqa: PTH110 - pathlib is imported late, too
             return ()

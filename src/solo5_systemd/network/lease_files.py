@@ -27,7 +27,7 @@ from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network.endpoints import VERSION
-from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, RecordedRepair, Repair
+from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, Repair
 from solo5_systemd.settings.records import document, record
 
 STATE = Path("/run/solo5/network")
@@ -58,11 +58,11 @@ def read_networks() -> tuple[Network, ...]:
     return tuple(_read(_files(STATE / "networks"), Network))
 
 
-def read_repairs() -> tuple[RecordedRepair, ...]:
+def read_repairs() -> tuple[Repair, ...]:
     """Return the recorded repairs, newest first; none where the file is missing or damaged."""
     with suppress(OSError, Solo5Error):
         fields = Fields(json_document((STATE / REPAIRS).read_bytes(), REPAIRS))
-        return tuple(record(RecordedRepair, each) for each in fields.tables("repairs"))
+        return tuple(record(Repair, each) for each in fields.tables("repairs"))
     return ()
 
 
@@ -222,12 +222,8 @@ class LeaseStore:
 
     def record_repair(self, repair: Repair) -> None:
         """Add a repair to the file of the last ones; one that cannot be written is in the journal only."""
-        new = RecordedRepair(
-            time=time.time_ns() // 1000,
-            what=repair.what,
-            tasks=tuple(repair.tasks[:REPAIRED_TASKS_MAX]),
-            others=max(0, len(repair.tasks) - REPAIRED_TASKS_MAX),
-        )
+        others = max(0, len(repair.tasks) - REPAIRED_TASKS_MAX)
+        new = replace(repair, time=time.time_ns() // 1000, tasks=repair.tasks[:REPAIRED_TASKS_MAX], others=others)
         kept = (new, *read_repairs())[:REPAIRS_MAX]
         text = json.dumps({"repairs": [document(each, complete=True) for each in kept]})
         with suppress(OSError):

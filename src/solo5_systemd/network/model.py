@@ -1,10 +1,10 @@
 """The values of networking: requests, leases, lease records, networks, repairs.
 
-All but the last are records (`settings.records`): D-Bus and the files in /run have their fields by name.
+All but `SleepChange` are records (`settings.records`): D-Bus and the files in /run have their fields by name.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
@@ -408,10 +408,19 @@ UNREPAIRED = "not repaired: "
 
 @dataclass(frozen=True, kw_only=True)
 class Repair:
-    """A repair of the network of `tasks`; `what` is its description in the log and in task events."""
+    """A repair of the network of tasks.
 
-    tasks: Sequence[TaskName]
+    Attributes:
+        time: microseconds since the epoch; 0: it is not recorded.
+        what: its description in the log and in task events.
+        tasks: those whose network it concerned; of many that are recorded, the first ones.
+        others: the number of further ones.
+    """
+
     what: str
+    tasks: tuple[TaskName, ...]
+    time: int = 0
+    others: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -426,22 +435,6 @@ class SleepChange:
     task: TaskName
     asleep: bool
     reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordedRepair:
-    """A repair and its time.
-
-    Attributes:
-        time: microseconds since the epoch.
-        tasks: those whose network it concerned; of many, the first ones.
-        others: the number of further ones.
-    """
-
-    time: int
-    what: str
-    tasks: tuple[TaskName, ...]
-    others: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,7 +70,7 @@ class Repairs:
         # A mistake of a guest is none of the host's.
         level = logging.INFO if what.startswith(f"{UNREPAIRED}NIC ") else logging.WARNING
         _log.log(level, "network %s%s", "" if what.startswith(UNREPAIRED) else "repaired: ", what)
-        self._done.append(Repair(tasks=tasks, what=what))
+        self._done.append(Repair(tasks=tuple(tasks), what=what))
         self._store.record_repair(self._done[-1])
 
     # -- tables and sysctls --------------------------------------------------------------------------------------

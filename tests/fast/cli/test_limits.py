@@ -16,7 +16,7 @@ from solo5_systemd.cli.metric_families import families
 from solo5_systemd.cli.task_output import Details, task_fields, task_json
 from solo5_systemd.cli.verbs.stats import usage_json
 from solo5_systemd.network.drops import Dropped, of_nics
-from solo5_systemd.network.model import Limits, RecordedRepair, Reservation
+from solo5_systemd.network.model import Limits, Repair, Reservation
 from solo5_systemd.settings.addresses import routes
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.network_keys import NetworkPolicy
@@ -28,9 +28,9 @@ LIMITS = Limits(egress=egress(["10.0.0.0/8:5432/tcp"]), rate=Rate(sent=10**6))
 ADDRESS = IPv4Address("10.89.0.2")
 COUNTED = Dropped(rules={("egress", str(ADDRESS)): 7, ("sent_rate", LEASE.tap): 8, ("spoofed", LEASE.tap): 9})
 REPAIRS = (
-    RecordedRepair(time=1_700_000_000_000_000, what="tap s5-x was missing", tasks=(WEB,), others=2),
-    RecordedRepair(time=1_600_000_000_000_000, what="bridge b of network default was missing", tasks=()),
-    RecordedRepair(time=1_500_000_000_000_000, what="bridge c of network other was missing", tasks=(TaskName("x"),)),
+    Repair(time=1_700_000_000_000_000, what="tap s5-x was missing", tasks=(WEB,), others=2),
+    Repair(time=1_600_000_000_000_000, what="bridge b of network default was missing", tasks=()),
+    Repair(time=1_500_000_000_000_000, what="bridge c of network other was missing", tasks=(TaskName("x"),)),
 )
 
 

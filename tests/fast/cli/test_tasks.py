@@ -14,7 +14,7 @@ from solo5_systemd.declared import update_files
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.journal import console
 from solo5_systemd.journal.lines import Stream
-from solo5_systemd.network.model import UNREPAIRED, LeaseRecord, LeaseState, RecordedRepair
+from solo5_systemd.network.model import UNREPAIRED, LeaseRecord, LeaseState, Repair
 from solo5_systemd.storage import locks
 from solo5_systemd.task.workload import StopSignal
 from solo5_systemd.unit.outcome import Ending, Outcome
@@ -104,7 +104,7 @@ def test_what_the_operator_can_mend_of_a_network_is_shown_with_its_task(solo5ctl
     mended = (now + 1, "tap s5-x was missing: it is restored")
     found = [(now + 2, f"{UNREPAIRED}A."), (now + 1, f"{UNREPAIRED}A."), mended, (now - 1, f"{UNREPAIRED}B.")]
     solo5ctl.engine.machine.networks.recorded = [
-        RecordedRepair(time=time, what=what, tasks=(TaskName("web"),)) for time, what in found
+        Repair(time=time, what=what, tasks=(TaskName("web"),)) for time, what in found
     ]
     assert solo5ctl("ps").err == "solo5ctl: web: A.\n"
     assert " Problem: A.\n" in solo5ctl("inspect", "web").out

@@ -75,7 +75,7 @@ def test_the_last_repairs_are_kept_newest_first(state: Path) -> None:
     assert read_repairs() == ()
     tasks = [TaskName(f"t{number}") for number in range(REPAIRED_TASKS_MAX + 2)]
     for number in range(REPAIRS_MAX + 1):
-        LeaseStore().record_repair(Repair(tasks=tasks, what=f"repair {number}"))
+        LeaseStore().record_repair(Repair(tasks=tuple(tasks), what=f"repair {number}"))
     recorded = read_repairs()
     assert [each.what for each in recorded] == [f"repair {number}" for number in range(REPAIRS_MAX, 0, -1)]
     assert (recorded[0].tasks, recorded[0].others) == (tuple(tasks[:REPAIRED_TASKS_MAX]), 2)
@@ -86,11 +86,11 @@ def test_the_last_repairs_are_kept_newest_first(state: Path) -> None:
 def test_a_damaged_record_of_repairs_is_none(state: Path, content: str) -> None:
     (state / REPAIRS).write_text(content)
     assert read_repairs() == ()
-    LeaseStore().record_repair(Repair(tasks=[], what="later"))
+    LeaseStore().record_repair(Repair(tasks=(), what="later"))
     assert [each.what for each in read_repairs()] == ["later"]
 
 
 def test_a_record_that_cannot_be_written_is_no_error(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_files, "STATE", state / "missing")
-    LeaseStore().record_repair(Repair(tasks=[], what="lost"))
+    LeaseStore().record_repair(Repair(tasks=(), what="lost"))
     assert read_repairs() == ()

@@ -132,7 +132,7 @@ async def test_what_is_found_while_a_task_starts_is_reported_to_it(machine: Mach
     machine.steps.hang_on = "attach"
     async with agent() as nomad, Background(nomad.start(task_config())) as starting:
         await machine.steps.hanging.wait()
-        machine.networks.repaired.put_nowait(Repair(tasks=[NAME], what="not repaired: a route takes its packets"))
+        machine.networks.repaired.put_nowait(Repair(tasks=(NAME,), what="not repaired: a route takes its packets"))
         await yields()
         assert (await nomad.messages())[-1] == "Network not repaired: a route takes its packets"
         machine.steps.go_on.set()
@@ -152,6 +152,6 @@ async def test_an_ended_task_hears_no_more_news(machine: Machine) -> None:
         machine.units.end(UNIT, MainCode.EXITED, 0)
         await nomad.wait()
         await nomad.messages()
-        machine.networks.repaired.put_nowait(Repair(tasks=[NAME], what="late"))
+        machine.networks.repaired.put_nowait(Repair(tasks=(NAME,), what="late"))
         await yields()
         assert await nomad.messages() == []

@@ -35,7 +35,6 @@ from solo5_systemd.network.model import (
     LeaseRecord,
     LeaseState,
     NetworkOverview,
-    RecordedRepair,
     Repair,
     Request,
     Reservation,
@@ -436,7 +435,7 @@ class FakeNetworks(Networkd):
         self.stray: Sequence[str] = ()
         self.overview: Sequence[NetworkOverview] = ()
         self.released: list[TaskName] = []
-        self.recorded: Sequence[RecordedRepair] = ()
+        self.recorded: Sequence[Repair] = ()
         self.counted: dict[TaskName, Mapping[DeviceName, Traffic]] = {}
 
     async def reserve(self, task: TaskName, request: Request) -> Reservation:
@@ -538,7 +537,7 @@ class FakeNetworks(Networkd):
         async with self._steps.step("networks"):
             return self.overview
 
-    async def recent_repairs(self) -> Sequence[RecordedRepair]:
+    async def recent_repairs(self) -> Sequence[Repair]:
         async with self._steps.step("repairs"):
             return self.recorded
 

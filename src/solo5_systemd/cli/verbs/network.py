@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.engine.task import Task
-    from solo5_systemd.network.model import IpAddress, Lease, NetworkOverview, PortRequest, RecordedRepair
+    from solo5_systemd.network.model import IpAddress, Lease, NetworkOverview, PortRequest, Repair
     from solo5_systemd.settings.network import Join
 
 VERBS = ("ls", "inspect", "repairs")
@@ -116,7 +116,7 @@ def _row(network: "NetworkOverview") -> tuple[str, ...]:
 
 
 def _fields(
-    network: "NetworkOverview", tasks: "Sequence[Task]", repairs: "Sequence[RecordedRepair]"
+    network: "NetworkOverview", tasks: "Sequence[Task]", repairs: "Sequence[Repair]"
 ) -> "Iterator[tuple[str, str]]":
     from solo5_systemd.cli.task_output import port_lines
     from solo5_systemd.network.drops import DESCRIPTIONS
@@ -213,16 +213,14 @@ def _ports(network: "NetworkOverview", tasks: "Sequence[Task]") -> "list[tuple[s
     return [(name, port) for name, found, port in ports if found.lease(port.nic).network == network.name]
 
 
-def _of_network(
-    repairs: "Sequence[RecordedRepair]", network: "NetworkOverview", tasks: "Sequence[Task]"
-) -> "list[RecordedRepair]":
+def _of_network(repairs: "Sequence[Repair]", network: "NetworkOverview", tasks: "Sequence[Task]") -> "list[Repair]":
     """Return the repairs that concerned tasks which are on the network now, or that name it."""
     names = {task for task, _ in _leases(network, tasks)}
     return [each for each in repairs if names & {*each.tasks} or f"network {network.name} " in each.what]
 
 
 def _details_json(
-    network: "NetworkOverview", tasks: "Sequence[Task]", repairs: "Sequence[RecordedRepair]"
+    network: "NetworkOverview", tasks: "Sequence[Task]", repairs: "Sequence[Repair]"
 ) -> dict[str, object]:
     from solo5_systemd.cli.task_output import port_json
 
@@ -237,7 +235,7 @@ def _details_json(
     }
 
 
-def _repair_json(repair: "RecordedRepair") -> dict[str, object]:
+def _repair_json(repair: "Repair") -> dict[str, object]:
     return {"time": moment(repair.time), "repair": repair.what, "tasks": [*repair.tasks], "other_tasks": repair.others}
 
 
