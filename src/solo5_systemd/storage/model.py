@@ -145,7 +145,7 @@ class Disk:
         io: the I/O limits on its last device.
         devices: the block devices under it, each on the next one; empty: none, or not known.
         owner: UID of its owner at rest; root of a disk with a title.
-        holder: gets a title to it (`title`); empty: none.
+        holder: gets a title to it (`owner.write_title`); empty: none.
     """
 
     disk: DeviceName
