@@ -21,7 +21,6 @@ CRUMB = 50
 
 SMALL = {
     "cgroup/control_files.py": "used by `cgroup/cgroupfs.py` and by the meter, which that imports where it is used",
-    "cli/given_options.py": "one of the three languages of `task.settings.Values`",
     "base/event_loop.py": "of locks, and of reads that verbs make without a loop",
     "base/journal_entry.py": "of the network service too, which imports nothing of `journal/`",
 }

@@ -1,20 +1,15 @@
 """`solo5ctl run`: builds a workload from the options and starts it."""
 
-import os
-import re
 from argparse import REMAINDER, Namespace
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.names import TaskName, UnitKind, own_task_name, task_name
+from solo5_systemd.base.names import own_task_name, task_name
 from solo5_systemd.cli.context import CommandContext, remove_existing
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.task.option_table import SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from solo5_systemd.base.names import NetworkName
     from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.task.workload import Workload
 
@@ -58,8 +53,10 @@ def configure(parser: Parser) -> None:
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
+    from solo5_systemd.cli.run_options import workload_of
+
     _check_exclusive_options(arguments)
-    workload = _workload(arguments)
+    workload = workload_of(arguments)
     if arguments.declare:
         from solo5_systemd.cli.run_modes import declare
 
@@ -92,36 +89,6 @@ def _check_exclusive_options(arguments: Namespace) -> None:
         )
     if arguments.json and not (arguments.dry_run or arguments.detach):
         raise InvalidRequestError("--json requires --dry-run or --detach: in the foreground, output is the console.")
-
-
-def _workload(arguments: Namespace) -> "Workload":
-    from dataclasses import replace
-
-    from solo5_systemd.cli.given_options import Given
-    from solo5_systemd.task.settings import workload
-
-    name = arguments.declare or arguments.name or derived_name(arguments.Image, os.urandom(2).hex())
-    found = workload(name, Given(arguments), _served)
-    if found.idle_stops and not arguments.declare:
-        raise InvalidRequestError(
-            "--idle-action stop is for declared tasks: expected sleep, since no unit file would start it again.",
-            f"Declare it: solo5ctl run --declare {name} --idle-action stop …",
-        )
-    return replace(found, kind=UnitKind.SCOPE) if arguments.scope else found
-
-
-def derived_name(image: str, suffix: str) -> TaskName:
-    """Return the default task name: the file name's stem and a suffix that makes it unique."""
-    stem = image.rpartition("/")[2].partition(".")[0]
-    usable = re.sub(r"[^A-Za-z0-9_-]+", "-", stem, flags=re.ASCII).lstrip("-_")[:64]
-    return task_name(f"{usable or 'unikernel'}-{suffix}")
-
-
-def _served() -> "Collection[NetworkName]":
-    """Return the networks with a DHCP server."""
-    from solo5_systemd.settings.files import read_settings
-
-    return read_settings().served
 
 
 async def _start(engine: "Runtime", workload: "Workload", arguments: Namespace, context: CommandContext) -> int:
