@@ -52,9 +52,6 @@ _REPORTED = "reported"
 _STATUSES = (1, 255)
 """Of a tender that refuses, unless an assertion of it fails; and of an abort."""
 
-_PASSING = ("Cannot allocate memory", "Device or resource busy", "Resource temporarily unavailable", "Too many open")
-"""Errors of the host in the messages of a tender, which a later start may not have."""
-
 _WARNING = 4
 """A priority of syslog(3)."""
 
@@ -101,7 +98,7 @@ async def _withhold(name: TaskName, own: Path, backends: "Backends") -> None:
     await backends.console.sync(name, ended.state.log_namespace)
     found = outcome(ended.state, await backends.console.exit_messages(ended.state))
     sentence = not_restarted(name, found, ended.restart)
-    if not sentence or (ended.queued and not is_withheld(found)):
+    if not sentence or (ended.queued and not found.fails_at_start):
         return
     if ended.queued:
         await backends.units.stop(declared_service(name))
@@ -111,22 +108,9 @@ async def _withhold(name: TaskName, own: Path, backends: "Backends") -> None:
 
 
 def may_be_withheld(state: UnitState) -> bool:
-    """Return whether `is_withheld` may be true of a run: without the journal, which takes a moment to be read."""
+    """Return whether `Outcome.fails_at_start` may be true of a run: without the journal, which takes a moment to be read."""
     by_itself = state.main_code == MainCode.EXITED and state.main_status in _STATUSES
     return by_itself or (state.main_code != MainCode.EXITED and state.main_status == SIGABRT)
-
-
-def is_withheld(found: "Outcome") -> bool:
-    """Return whether a restart would fail again in the same way, whatever the host does.
-
-    systemd restarts a service by its exit status alone (Restart=). Only ends of a guest that was not entered, or came
-    no further than its first lines, are withheld. Other outcomes that cannot get better may be the end of a long run:
-    a guest whose memory has leaked is to be started again.
-    """
-    from solo5_systemd.unit.outcome import Ending
-
-    at_the_start = found.ending in (Ending.TENDER_REFUSED, Ending.GUEST_OUT_OF_MEMORY) and not found.retry
-    return at_the_start and not any(error in found.sentence for error in _PASSING)
 
 
 def not_restarted(name: str, found: "Outcome", restart: str) -> str:

@@ -95,6 +95,17 @@ class Outcome:
         return self.sentence if self.clean or self.retry else f"{self.sentence}; a retry cannot help: {self.futile}"
 
     @property
+    def fails_at_start(self) -> bool:
+        """Return whether a restart would fail again in the same way, whatever the host does.
+
+        systemd restarts a service by its exit status alone (Restart=). This is true only of a guest that was not
+        entered, or came no further than its first lines. Other outcomes that cannot get better may be the end of a long
+        run: a guest whose memory has leaked is to be started again.
+        """
+        at_the_start = self.ending in (Ending.TENDER_REFUSED, Ending.GUEST_OUT_OF_MEMORY) and not self.retry
+        return at_the_start and not any(error in self.sentence for error in _PASSING)
+
+    @property
     def shell_status(self) -> int:
         """Return the exit status of `solo5ctl run` and `wait`: the guest's, 128+N for a signal, 126 for a refusal."""
         if self.ending in (Ending.TENDER_REFUSED, Ending.NOT_STARTED):
@@ -109,6 +120,9 @@ class Outcome:
         guests = (Ending.EXITED, Ending.ABORTED, Ending.TRAPPED)
         return self.ending is Ending.TENDER_FAILED or (self.ending in guests and not self.clean)
 
+
+_PASSING = ("Cannot allocate memory", "Device or resource busy", "Resource temporarily unavailable", "Too many open")
+"""Errors of the host in the messages of a tender, which a later start may not have."""
 
 REQUESTED = (Ending.STOPPED, Ending.HOST_SHUTDOWN)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.pid1.clear import is_withheld, may_be_withheld, not_restarted
+from solo5_systemd.pid1.clear import may_be_withheld, not_restarted
 from solo5_systemd.unit.outcome import NOT_FAILED, Ending, Outcome
 from solo5_systemd.unit.state import ActiveState, MainCode, UnitState
 
@@ -30,7 +30,7 @@ def end(ending: Ending, sentence: str = "it ended", futile: str = "it has to cha
     ],
 )
 def test_a_restart_is_withheld_where_the_start_would_fail_again(found: Outcome, expected: bool) -> None:
-    assert is_withheld(found) == expected
+    assert found.fails_at_start == expected
 
 
 @pytest.mark.parametrize(
