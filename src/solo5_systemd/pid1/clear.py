@@ -108,7 +108,7 @@ async def _withhold(name: TaskName, own: Path, backends: "Backends") -> None:
 
 
 def may_be_withheld(state: UnitState) -> bool:
-    """Return whether `Outcome.fails_at_start` may be true of a run: without the journal, which takes a moment to be read."""
+    """Return whether `Outcome.fails_at_start` may be true of a run: without the journal, whose lines take a moment."""
     by_itself = state.main_code == MainCode.EXITED and state.main_status in _STATUSES
     return by_itself or (state.main_code != MainCode.EXITED and state.main_status == SIGABRT)
 
