@@ -138,11 +138,6 @@ def test_progress_of_a_pipe_has_no_total_and_is_removed_before_an_error() -> Non
     assert err.getvalue() == b"\r\x1b[K1M\r\x1b[K"
 
 
-def test_other_users_are_refused(solo5ctl: Solo5ctl) -> None:
-    result = solo5ctl("disk", "ls", root=False)
-    assert (result.status, "this verb requires root" in result.err) == (125, True)
-
-
 @pytest.mark.parametrize(
     "words, error",
     [

@@ -9,6 +9,7 @@ from tests.support.fakes.engine import FakeRuntime, line
 from tests.support.fakes.tasks import STARTED, ended, running
 
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.cli import parser
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.declared import update_files
 from solo5_systemd.engine.task import Phase
@@ -202,7 +203,7 @@ def test_sleep_and_wake(solo5ctl: Solo5ctl) -> None:
     assert sorted(asleep) == ["api"]
 
 
-@pytest.mark.parametrize("verb", ["stop", "restart", "kill", "rm", "sleep", "wake", "freeze", "thaw"])
+@pytest.mark.parametrize("verb", parser.FOR_EACH_TASK)
 def test_one_unknown_name_does_not_prevent_the_others(solo5ctl: Solo5ctl, verb: str) -> None:
     result = solo5ctl(verb, "gone", "web")
     assert result.status == 125
@@ -210,9 +211,10 @@ def test_one_unknown_name_does_not_prevent_the_others(solo5ctl: Solo5ctl, verb: 
     assert result.err == "solo5ctl: no task is named 'gone'.\nList them: solo5ctl ps --all\n"
 
 
-@pytest.mark.parametrize("verb", ["stop", "restart", "kill", "rm", "sleep", "wake", "freeze", "thaw", "run", "gc"])
+@pytest.mark.parametrize("verb", [*parser.FOR_EACH_TASK, "run", "gc", "disk", "update", "rollback", "network"])
 def test_verbs_that_change_something_require_root(solo5ctl: Solo5ctl, verb: str) -> None:
-    result = solo5ctl(verb, *([] if verb == "gc" else ["web"]), root=False)
+    words = {"gc": [], "disk": ["ls"], "network": ["ls"]}.get(verb, ["web"])
+    result = solo5ctl(verb, *words, root=False)
     assert result.status == 125
     assert result.err.startswith("solo5ctl: this verb requires root.")
     assert len(result.err.splitlines()) == 2

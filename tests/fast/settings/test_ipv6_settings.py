@@ -81,6 +81,13 @@ def test_ipv6_is_a_word_or_a_prefix(text: str, read: Ipv6 | None) -> None:
             'ipv6 = "2001:db8:1::/64"\n' + PREFIXED,
             "network.lan.ipv6 is 2001:db8:1::/64, which overlaps network.default",
         ),
+        ("[network.a]\nipv4 = false", "network.a.ipv4 is false: expected a range, or ipv6 = true beside ipv4 = false"),
+        ("[network.a]\nipv4 = false\nipv6 = false", "expected a range, or ipv6 = true beside ipv4 = false"),
+        ("[network.a]\nipv4 = false\nipv6 = true\ngateway4 = '10.0.0.1'", "network.a.gateway4 is '10.0.0.1'"),
+        ("[network.a]\nipv4 = false\nipv6 = true\ndhcp = true", "network.a.dhcp is true: expected no dhcp beside"),
+        ("[network.a]\nipv4 = false\nipv6 = true\nmasquerade = true", "expected no masquerade beside ipv4 = false"),
+        ("[network.namespace]\nipv4 = false\nipv6 = true", "network.namespace.ipv4 is false: expected a range"),
+        ("[network.a]\njoin = 'br0'\nipv4 = false", "network.a.ipv4 is false: expected the LAN's range"),
     ],
 )
 def test_a_wrong_value_is_refused_in_one_sentence(text: str, words: str) -> None:
@@ -110,21 +117,3 @@ def test_a_network_can_have_ipv6_alone() -> None:
     for text in ("", "ipv4 = true", "ipv4 = true\nipv6 = true"):
         both = parse(f"[network.default]\n{text}").networks[0]
         assert (both.without_ipv4, both.ipv4, both.masquerade) == (False, None, True)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[network.a]\nipv4 = false", "network.a.ipv4 is false: expected a range, or ipv6 = true beside ipv4 = false"),
-        ("[network.a]\nipv4 = false\nipv6 = false", "expected a range, or ipv6 = true beside ipv4 = false"),
-        ("[network.a]\nipv4 = false\nipv6 = true\ngateway4 = '10.0.0.1'", "network.a.gateway4 is '10.0.0.1'"),
-        ("[network.a]\nipv4 = false\nipv6 = true\ndhcp = true", "network.a.dhcp is true: expected no dhcp beside"),
-        ("[network.a]\nipv4 = false\nipv6 = true\nmasquerade = true", "expected no masquerade beside ipv4 = false"),
-        ("[network.namespace]\nipv4 = false\nipv6 = true", "network.namespace.ipv4 is false: expected a range"),
-        ("[network.a]\njoin = 'br0'\nipv4 = false", "network.a.ipv4 is false: expected the LAN's range"),
-    ],
-)
-def test_what_ipv6_alone_excludes_is_refused(text: str, words: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        parse(text)
-    assert words in str(caught.value)
