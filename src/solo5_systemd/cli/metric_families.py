@@ -50,35 +50,27 @@ class Family(NamedTuple):
 
 def openmetrics(families: Iterable[Family]) -> str:
     """Return an OpenMetrics 1.0 exposition; families without samples are omitted."""
-    return "".join(_openmetrics(family) for family in families if family.values) + "# EOF\n"
+    return "".join(_text(family, for_file=False) for family in families if family.values) + "# EOF\n"
 
 
 def prometheus(families: Iterable[Family]) -> str:
     """Return a Prometheus 0.0.4 exposition; families without samples are omitted."""
-    return "".join(_prometheus(family) for family in families if family.values)
+    return "".join(_text(family, for_file=True) for family in families if family.values)
 
 
-def _openmetrics(family: Family) -> str:
+def _text(family: Family, *, for_file: bool) -> str:
     name, unit = family.name, family.name.rpartition("_")[2]
-    units = f"# UNIT {name} {unit}\n" if unit in UNITS else ""
-    head = f"# TYPE {name} {family.kind}\n{units}# HELP {name} {_quoted(family.help)}\n"
-    return head + "".join(_lines(family))
-
-
-def _prometheus(family: Family) -> str:
-    name, text = _sample_name(family), family.help.replace("\\", r"\\").replace("\n", r"\n")
-    return f"# HELP {name} {text}\n# TYPE {name} {family.kind}\n" + "".join(_lines(family))
-
-
-def _lines(family: Family) -> Iterator[str]:
-    name = _sample_name(family)
+    sample = f"{name}_total" if family.kind == "counter" else name
+    if for_file:
+        text = family.help.replace("\\", r"\\").replace("\n", r"\n")
+        lines = [f"# HELP {sample} {text}\n# TYPE {sample} {family.kind}\n"]
+    else:
+        units = f"# UNIT {name} {unit}\n" if unit in UNITS else ""
+        lines = [f"# TYPE {name} {family.kind}\n{units}# HELP {name} {_quoted(family.help)}\n"]
     for labels, value in family.values:
         pairs = ",".join([f'{label}="{_quoted(text)}"' for label, text in labels.items() if text])
-        yield f"{name}{{{pairs}}} {value}\n" if pairs else f"{name} {value}\n"
-
-
-def _sample_name(family: Family) -> str:
-    return f"{family.name}_total" if family.kind == "counter" else family.name
+        lines.append(f"{sample}{{{pairs}}} {value}\n" if pairs else f"{sample} {value}\n")
+    return "".join(lines)
 
 
 @cache
