@@ -1,14 +1,16 @@
-"""The host's neighbour tables: which MAC address it sends to for a guest's address, and when it looks for one.
+"""The host's neighbour tables: MAC addresses of guests, the announced look-ups, and how many entries there may be.
 
 A packet for an address without an entry waits in the kernel, which asks for the address: first user space, where
 `app_solicit` is set on the link (neigh_app_ns of net/core/neighbour.c), then the link.
 """
 
+import logging
 import socket
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.derived_addresses import ASKER, link_local, octets
 from solo5_systemd.network.model import IpAddress, Lease
@@ -20,7 +22,7 @@ from solo5_systemd.network.netlink import (
     NetlinkSocket,
     attribute,
 )
-from solo5_systemd.network.sysctls import set_if_present
+from solo5_systemd.network.sysctls import read_sysctl, set_if_present, write_sysctl
 
 # linux/rtnetlink.h, neighbour.h, if_link.h
 _NUD_INCOMPLETE, _NUD_REACHABLE, _NUD_PERMANENT = 0x01, 0x02, 0x80
@@ -45,6 +47,15 @@ _NONE = bytes(6)
 _DUMMY = bytes([192, 0, 0, 8])
 _IPV6_HEAD = struct.Struct("!IHBB")  # version, length, next header, hop limit
 _ICMPV6, _SOLICIT, _SOURCE = 58, 135, b"\1\1"
+
+
+_LIMITS = {
+    family: tuple(f"{family}/neigh/default/gc_thresh{number}" for number in (1, 2, 3)) for family in ("ipv4", "ipv6")
+}
+_BEYOND_GUESTS = 512
+"""Entries for neighbours that are no guests: half of the kernel's default limit."""
+
+_log = logging.getLogger(__name__)
 
 
 class Neighbours:
@@ -132,6 +143,39 @@ class Neighbours:
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC) as sender:  # 0: it receives nothing
             sender.bind((bridge, 0))
             sender.send(question(lease.mac, lease.first_address))
+
+
+def make_room(guests: int, room: int, family: str = "ipv4") -> int:
+    """Raise the limits of the host's neighbour table, so that it has room for the guests and for hosts beyond.
+
+    They are never lowered: the limits are those of all network namespaces, and cost no memory by themselves. Only the
+    first namespace has these settings; a container has what its host gives it.
+
+    Args:
+        guests: the number of addresses of guests, each of which is a neighbour.
+        room: the returned value of the last call; 0 for the first call.
+        family: `ipv4` or `ipv6`, which have a table each.
+
+    Returns:
+        The entries that the table can have, as far as this service has set or read it.
+    """
+    needed = _BEYOND_GUESTS + 2 * guests
+    if needed <= room:
+        return room
+    try:
+        names = _LIMITS[family]
+        limit = int(read_sysctl(names[-1]) or needed)
+        if limit < needed:
+            limit = 1 << (needed - 1).bit_length()
+            # The highest first: each is above the former one, as in the kernel's defaults of 128, 512 and 1024.
+            for name, value in zip(reversed(names), (limit, limit // 2, limit // 8), strict=True):
+                if int(read_sysctl(name)) < value:
+                    write_sysctl(name, str(value))
+            _log.info("neighbour table of %s: room for %d entries, for %d guests", family, limit, guests)
+    except (HostError, ValueError) as error:  # a guest that has no entry is reached again when another entry expires
+        _log.warning("neighbour table of %s: cannot make room for %d guests: %s", family, guests, error)
+        return needed
+    return limit
 
 
 def question(mac: str, address: IpAddress) -> bytes:

@@ -1,6 +1,5 @@
 """The sysctls below net that the service changes, and restores after the last network is down."""
 
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -18,14 +17,6 @@ change, which the kernel announces.
 """
 
 _FOR_NEW_LINKS = "ipv4/conf/default/forwarding"
-
-_NEIGHBOUR_LIMITS = {
-    family: tuple(f"{family}/neigh/default/gc_thresh{number}" for number in (1, 2, 3)) for family in ("ipv4", "ipv6")
-}
-_NEIGHBOURS_BEYOND = 512
-"""Entries for neighbours that are no guests: half of the kernel's default limit."""
-
-_log = logging.getLogger(__name__)
 
 _OF_LINK = re.compile(r"ipv4/conf/([\w.-]+)/forwarding", re.ASCII)
 """The `forwarding` of a link whose name has no other meaning in nftables."""
@@ -89,39 +80,6 @@ def _links() -> Iterator[str]:
     for path in (_ROOT / "ipv4/conf").glob("*/forwarding"):
         if path.parent.name not in ("all", "default"):
             yield f"ipv4/conf/{path.parent.name}/forwarding"
-
-
-def make_room_for_neighbours(guests: int, room: int, family: str = "ipv4") -> int:
-    """Raise the limits of the host's neighbour table, so that it has room for the guests and for hosts beyond.
-
-    They are never lowered: the limits are those of all network namespaces, and cost no memory by themselves. Only the
-    first namespace has these settings; a container has what its host gives it.
-
-    Args:
-        guests: the number of addresses of guests, each of which is a neighbour.
-        room: the returned value of the last call; 0 for the first call.
-        family: `ipv4` or `ipv6`, which have a table each.
-
-    Returns:
-        The entries that the table can have, as far as this service has set or read it.
-    """
-    needed = _NEIGHBOURS_BEYOND + 2 * guests
-    if needed <= room:
-        return room
-    try:
-        names = _NEIGHBOUR_LIMITS[family]
-        limit = int(read_sysctl(names[-1]) or needed)
-        if limit < needed:
-            limit = 1 << (needed - 1).bit_length()
-            # The highest first: each is above the former one, as in the kernel's defaults of 128, 512 and 1024.
-            for name, value in zip(reversed(names), (limit, limit // 2, limit // 8), strict=True):
-                if int(read_sysctl(name)) < value:
-                    write_sysctl(name, str(value))
-            _log.info("neighbour table of %s: room for %d entries, for %d guests", family, limit, guests)
-    except (HostError, ValueError) as error:  # a guest that has no entry is reached again when another entry expires
-        _log.warning("neighbour table of %s: cannot make room for %d guests: %s", family, guests, error)
-        return needed
-    return limit
 
 
 def read_sysctl(name: str) -> str:

@@ -11,6 +11,7 @@ from solo5_systemd.network.joined import Link, usable_bridge
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import Lease, LeaseRecord, Network, Reservation
+from solo5_systemd.network.neighbours import make_room
 from solo5_systemd.network.nft_elements import Ruleset
 from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.network.nft_tables import Tables
@@ -116,9 +117,9 @@ class Bridges:
     def make_room_for_neighbours(self, reservation: Reservation) -> None:
         """Let the kernel's neighbour tables hold all guests, besides those that they are sized for."""
         guests = self._leases.allocations.guests
-        self._neighbours = sysctls.make_room_for_neighbours(guests, self._neighbours)
+        self._neighbours = make_room(guests, self._neighbours)
         if any(lease.ipv6 for lease in reservation.leases):  # each guest has a link-local address as well
-            self._neighbours6 = sysctls.make_room_for_neighbours(2 * guests, self._neighbours6, "ipv6")
+            self._neighbours6 = make_room(2 * guests, self._neighbours6, "ipv6")
 
     # -- what is there -------------------------------------------------------------------------------------------
 
