@@ -229,18 +229,19 @@ def _await_same(subject: Machine, before: dict[str, object], patience: float) ->
         time.sleep(0.05)
 
 
+OURS = re.compile(r"solo5-(networkd|relay|network@.+)\.service")
+UNIT_FIELDS = ("_SYSTEMD_UNIT", "UNIT", "OBJECT_SYSTEMD_UNIT")
 HARMLESS = ["Got notification message from PID .*, but reception is disabled"]
 """PID 1 read the end of a service before the last message that the service had sent it."""
 
 
 def _no_surprise_in_journal(since: str, expected: list[str]) -> None:
     """Our services' own lines at warning and above; a task's console is the guest's affair."""
-    units = ("solo5-networkd.service", "solo5-relay.service", "solo5-network@*.service")
-    ours = tuple(f"--unit={unit}" for unit in units)
-    lines = ok("journalctl", "--quiet", "--no-pager", "--output=cat", "--priority=warning", f"--since={since}", *ours)
-    surprises = [
-        line for line in lines.splitlines() if not any(re.search(pattern, line) for pattern in (*HARMLESS, *expected))
-    ]
+    # Not by --unit=, of which a pattern has journalctl look through the units of the whole journal.
+    words = ("--output=json", f"--output-fields=MESSAGE,{','.join(UNIT_FIELDS)}", "--priority=warning")
+    entries = map(json.loads, ok("journalctl", "--quiet", "--no-pager", *words, f"--since={since}").splitlines())
+    ours = [str(each["MESSAGE"]) for each in entries if any(OURS.fullmatch(str(each.get(of))) for of in UNIT_FIELDS)]
+    surprises = [line for line in ours if not any(re.search(pattern, line) for pattern in (*HARMLESS, *expected))]
     assert not surprises, "in the journal, unannounced:\n" + "\n".join(surprises)
 
 
