@@ -1,6 +1,7 @@
 """What a tender may do, shown on running ones."""
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,19 @@ from pathlib import Path
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Runner, eventually, inspect, ok, says, sh, unit_property
 from tests.machine.declared import Declarations
-from tests.machine.seen import files_of
+
+KERNELS = ("proc", "dev", "sys")
+
+
+def files_of(pid: int) -> set[str]:
+    """Every file with content in a process's root, the kernel's own file systems apart."""
+    root = Path(f"/proc/{pid}/root")
+    found = set()
+    for directory, below, files in os.walk(root):
+        below[:] = [each for each in below if Path(directory, each) not in {root / name for name in KERNELS}]
+        paths = [Path(directory, each) for each in files]
+        found |= {f"/{path.relative_to(root)}" for path in paths if path.stat().st_size}
+    return found
 
 
 @pytest.fixture(params=["sleeper.hvt", "net.spt"])

@@ -29,7 +29,7 @@ from tests.machine.conftest import (
     sh,
 )
 from tests.machine.declared import Declarations
-from tests.machine.seen import files_of
+from tests.machine.test_confinement import files_of
 from tests.machine.test_joined import ON_LAN, POOL, answers, lan, settings
 from tests.machine.test_network import web
 
