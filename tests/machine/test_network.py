@@ -76,6 +76,11 @@ def test_published_ports_answer_from_outside_from_here_and_by_loopback(
         assert udp(here, 7007, "from here") == "from here"
 
 
+def test_guest_reaches_the_outside_by_the_machines_address(run: Runner, outside: Outside) -> None:
+    web(run, f"--send={outside.there}:9999")
+    assert outside.sender(9999) == outside.here, "masqueraded"
+
+
 def _pool(network: str) -> dict[str, object]:
     [found] = [each for each in json.loads(ok("solo5ctl", "network", "ls", "--json")) if each["name"] == network]
     return {key: found[key] for key in ("in_use", "free", "ipv4")}
