@@ -38,6 +38,7 @@ from solo5_systemd.declared.update_request import (
     UPDATE_DRAIN_S,
     UPDATE_WATCH_S,
     Ready,
+    UpdateRequest,
     parse_ready,
     update_time,
 )
@@ -97,6 +98,11 @@ class Declaration:
     def instance(self) -> str:
         """Return the instance of a template; empty without one."""
         return self.name.partition("@")[2]
+
+    def completed(self, request: UpdateRequest) -> UpdateRequest:
+        """Return a request of an update with the values of the declaration where it has none."""
+        keys = [key for key in ("ready", "timeout", "drain", "watch") if getattr(request, key) is None]
+        return replace(request, **{key: getattr(self, key) for key in keys})
 
 
 def effective(assignments: Iterable[Assignment]) -> Mapping[str, tuple[Assignment, ...]]:

@@ -1,7 +1,7 @@
 """An update of a declared task: what is requested, what makes a guest ready, and which tasks need a pause for it."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +12,6 @@ from solo5_systemd.settings.records import Type, text
 from solo5_systemd.task.quantities import parse_time_span
 
 if TYPE_CHECKING:  # a plugin of Nomad imports this at its launch, for `ReadyLine`
-    from solo5_systemd.declared.declaration import Declaration
     from solo5_systemd.image.manifest import Manifest
     from solo5_systemd.task.workload import Workload
 
@@ -121,11 +120,6 @@ class UpdateRequest:
     drain: Annotated[float | None, _MILLISECONDS] = None
     watch: Annotated[float | None, _MILLISECONDS] = None
     pause: bool = False
-
-    def completed(self, declaration: "Declaration") -> "UpdateRequest":
-        """Return the request with the values of the declaration where it has none."""
-        keys = [key for key in ("ready", "timeout", "drain", "watch") if getattr(self, key) is None]
-        return replace(self, **{key: getattr(declaration, key) for key in keys})
 
 
 def next_task(task: TaskName) -> TaskName:

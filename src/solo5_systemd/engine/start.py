@@ -177,7 +177,7 @@ class Starter:
             steps = Steps(self._backends, planned, undoing)
             await steps.hold_image()
             await steps.allocate_user()
-            progress.on_preflight(planned)
+            progress.on_preflight(planned.parts)
             progress.on_step("reserving addresses")
             await steps.reserve()
             progress.on_leases(steps.plan.parts.reservation.leases)

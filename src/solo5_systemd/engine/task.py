@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from solo5_systemd.cgroup.usage import Usage
-    from solo5_systemd.engine.plan import Plan
     from solo5_systemd.network.model import Lease, Reservation
     from solo5_systemd.network.tap_counters import Traffic
     from solo5_systemd.unit.outcome import Outcome
+    from solo5_systemd.unit.tender import Parts
 
 
 _MEMORY_DIGITS = 20
@@ -157,7 +157,7 @@ class StartCallbacks:
     def on_step(self, doing: str) -> None:
         """Called before each step, such as `reserving addresses`."""
 
-    def on_preflight(self, plan: "Plan") -> None:
+    def on_preflight(self, parts: "Parts") -> None:
         """Called after preflight, before anything but the user is there; an error raised here fails the start."""
 
     def on_leases(self, leases: "Sequence[Lease]") -> None:

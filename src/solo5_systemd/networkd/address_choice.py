@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import cache
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.base.names import NetworkName, TaskName
@@ -17,12 +16,10 @@ from solo5_systemd.network.model import IpAddress, Network, NicRequest, Request,
 from solo5_systemd.network.netlink import link_index
 from solo5_systemd.network.network_ranges import advertised_servers, choose_network, with_ipv6
 from solo5_systemd.network.request_checks import check_families, check_limits, check_ports, check_reserved, check_routes
+from solo5_systemd.networkd.parts import Parts
 from solo5_systemd.settings.addresses import IpNetwork
 from solo5_systemd.settings.network import NetworkSettings, default_mtu
 from solo5_systemd.settings.solo5_toml import Settings
-
-if TYPE_CHECKING:
-    from solo5_systemd.networkd.state import NetworkState
 
 _MACHINE_ID = Path("/etc/machine-id")
 
@@ -34,9 +31,9 @@ class Choice:
         remembered: those at the last choice.
     """
 
-    def __init__(self, state: "NetworkState") -> None:
-        self._state = state
-        self._links, self._bridges, self._leases = state.links, state.bridges, state.leases
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._links, self._bridges, self._leases = parts.links, parts.bridges, parts.leases
         self.remembered: Remembered = {}
 
     def choose(self, task: TaskName, request: Request) -> tuple[Reservation, Sequence[Network]]:
@@ -48,13 +45,13 @@ class Choice:
             HostError: the host lacks a resource, such as a free range.
         """
         nics, ports = request.nics, request.ports
-        settings = self._state.settings() if ports else Settings()
+        settings = self._parts.settings() if ports else Settings()
         check_reserved(ports, settings)
         loops = any(str(port.host_ip) == "::1" for port in ports) and any(
             network.shared for network in settings.networks
         )
         check_ports(ports, [nic.nic for nic in nics], self._leases.allocations, loopback6=loops)
-        self.remembered = self._state.remembered() if self._state.remembered else {}
+        self.remembered = self._parts.remembered() if self._parts.remembered else {}
         new = self._new_networks(nics)
         networks = [self._checked(network, nics) for network in (*self._bridges.networks.values(), *new)]
         check_unpublished(networks, nics, ports)
@@ -63,8 +60,8 @@ class Choice:
             held = [record.reservation for record in self._leases.records if record.reservation.task != task]
             own = [network.bridge for network in networks if network.join is None]
             routes = self._links.routes
-            host = (*routes.ranges(own), *routes.prefixes(own), *self._state.reserved())
-            check_routes(nics, held, networks, self._state.settings().networks, host)
+            host = (*routes.ranges(own), *routes.prefixes(own), *self._parts.reserved())
+            check_routes(nics, held, networks, self._parts.settings().networks, host)
         # In the range of a joined network, the host has addresses as well.
         joined = {network.name for network in networks if network.join}
         local = self._links.routes.addresses() if any(nic.network in joined for nic in nics) else ()
@@ -103,13 +100,13 @@ class Choice:
         names = dict.fromkeys(nic.network for nic in nics if nic.network not in self._bridges.networks)
         if not names:
             return ()
-        settings = self._state.settings()
+        settings = self._parts.settings()
         new: list[Network] = []
         mtu_of = self.default_mtus()
         own = [network.bridge for network in self._bridges.networks.values() if network.join is None]
         held = [lease for each in self._leases.records for lease in each.reservation.leases]
         behind = [route for lease in held for route in lease.limits.routes]
-        taken = (*self._state.reserved(), *behind)
+        taken = (*self._parts.reserved(), *behind)
         ranges = (each for each in taken if isinstance(each, IPv4Network))
         routed = (*self._links.routes.ranges(own), *ranges)
         for name in names:
@@ -149,7 +146,7 @@ class Choice:
                 f"network {network.name} has IPv6, and this host's kernel has none (ipv6.disable=1).",
                 f"Leave out network.{network.name}.ipv6 below /etc/solo5, or boot without ipv6.disable=1.",
             )
-        settings = (each for each in self._state.settings().networks if each.name != network.name and each.ipv6)
+        settings = (each for each in self._parts.settings().networks if each.name != network.name and each.ipv6)
         busy = (
             *self._links.routes.prefixes([each.bridge for each in used]),
             *(each for each in taken if isinstance(each, IPv6Network)),
@@ -159,7 +156,7 @@ class Choice:
         return replace(found, dns6=advertised_servers(known))
 
     def _remembered_of(self, network: NetworkName) -> Collection[IpAddress]:
-        return self._state.remembered.of_network(network) if self._state.remembered else ()
+        return self._parts.remembered.of_network(network) if self._parts.remembered else ()
 
 
 def _local_prefix() -> IPv6Network:

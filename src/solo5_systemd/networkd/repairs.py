@@ -3,15 +3,12 @@
 import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from solo5_systemd.base.names import NetworkName, TaskName, task_namespace
 from solo5_systemd.network import links, namespaces, sysctls
 from solo5_systemd.network.model import UNREPAIRED, Lease, LeaseState, Repair
 from solo5_systemd.network.netlink import link_index
-
-if TYPE_CHECKING:
-    from solo5_systemd.networkd.state import NetworkState
+from solo5_systemd.networkd.parts import Parts
 
 _log = logging.getLogger(__name__)
 
@@ -41,9 +38,9 @@ def mistake(lease: Lease, address: str) -> str:
 class Repairs:
     """Compares the kernel's state of one network namespace with the leases, and restores it. Not thread-safe."""
 
-    def __init__(self, state: "NetworkState") -> None:
-        self._store, self._links, self._tables = state.store, state.links, state.tables
-        self._bridges, self._leases = state.bridges, state.leases
+    def __init__(self, parts: Parts) -> None:
+        self._store, self._links, self._tables = parts.store, parts.links, parts.tables
+        self._bridges, self._leases = parts.bridges, parts.leases
         self._done: list[Repair] = []
         self._missing: frozenset[NetworkName] = frozenset()
         self._restored: Counter[TaskName] = Counter()

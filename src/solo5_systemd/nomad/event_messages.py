@@ -16,7 +16,7 @@ from solo5_systemd.task.workload import MIB, Publish, Workload
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 if TYPE_CHECKING:
-    from solo5_systemd.engine.plan import Plan
+    from solo5_systemd.unit.tender import Parts
 
 LAST_LINES = 5
 """Console lines that an event quotes."""
@@ -39,23 +39,23 @@ class TaskEvent:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
-def preflight_passed(plan: "Plan") -> TaskEvent:
+def preflight_passed(parts: "Parts") -> TaskEvent:
     """Return the event of a passed preflight: image, tender, guest memory and devices."""
-    tender, workload = plan.parts.tender, plan.parts.workload
-    devices = ", ".join(map(str, plan.parts.image.facts.manifest.devices)) or "no devices"
+    tender, workload = parts.tender, parts.workload
+    devices = ", ".join(map(str, parts.image.facts.manifest.devices)) or "no devices"
     return TaskEvent(
         message=(
-            f"Preflight passed: {posixpath.basename(workload.image)} ({plan.parts.image.sha256[:12]}) for "
+            f"Preflight passed: {posixpath.basename(workload.image)} ({parts.image.sha256[:12]}) for "
             f"{tender.target} {tender.version}, ABI {tender.abi_version}; "
-            f"{plan.parts.memory_mib} of {workload.memory // MIB} MiB for the guest; {devices}"
+            f"{parts.memory_mib} of {workload.memory // MIB} MiB for the guest; {devices}"
         ),
         annotations={
             "image": workload.image,
-            "image_sha256": plan.parts.image.sha256,
+            "image_sha256": parts.image.sha256,
             "tender": tender.path,
             "tender_version": tender.version,
             "abi": str(tender.abi_version),
-            "guest_memory_mib": str(plan.parts.memory_mib),
+            "guest_memory_mib": str(parts.memory_mib),
         },
     )
 

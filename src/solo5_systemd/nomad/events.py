@@ -22,7 +22,7 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task_options import Rule, check_manifest
 
 if TYPE_CHECKING:
-    from solo5_systemd.engine.plan import Plan
+    from solo5_systemd.unit.tender import Parts
 
 BUFFER_EVENTS = 4096
 """Events in the buffer; further ones replace the oldest. Nomad itself keeps 10 of each task."""
@@ -215,10 +215,10 @@ class StartEvents(StartCallbacks):
         """Set the current step."""
         self._step = doing
 
-    def on_preflight(self, plan: "Plan") -> None:
+    def on_preflight(self, parts: "Parts") -> None:
         """Publish the passed preflight."""
-        check_manifest(self._rule, plan.parts.image.facts.manifest)
-        self.publish(event_messages.preflight_passed(plan))
+        check_manifest(self._rule, parts.image.facts.manifest)
+        self.publish(event_messages.preflight_passed(parts))
 
     def on_leases(self, leases: Sequence[Lease]) -> None:
         """Publish the task's leases, if it has NICs."""

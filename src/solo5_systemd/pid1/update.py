@@ -214,7 +214,7 @@ async def _end(updater: Updater, images: ImageSwitch, declaration: Declaration |
     if declaration is None or files.phase in (Phase.BESIDE, Phase.DRAINING):
         await updater.abandon()
     else:
-        request = (files.request() or UpdateRequest()).completed(declaration)
+        request = declaration.completed(files.request() or UpdateRequest())
         condition = ready_by(request.ready, await updater.ports())
         try:
             await updater.complete(condition, request.timeout or 0.0)
@@ -237,7 +237,7 @@ def _requested(files: UpdateFiles, declaration: Declaration) -> UpdateRequest:
     if request is None:
         request = UpdateRequest()
         files.write_request(request)  # there is one as long as an update is under way
-    return request.completed(declaration)
+    return declaration.completed(request)
 
 
 def check_in_effect(name: TaskName) -> None:

@@ -51,11 +51,11 @@ def test_a_request_as_a_document_is_the_same_request(request_: UpdateRequest) ->
 
 def test_a_request_is_completed_by_the_declaration_and_then_by_defaults() -> None:
     plain = Declaration(name="web", workload=WEB)
-    assert UpdateRequest().completed(plain) == UpdateRequest(timeout=20.0, drain=60.0, watch=10.0)
+    assert plain.completed(UpdateRequest()) == UpdateRequest(timeout=20.0, drain=60.0, watch=10.0)
     declared = replace(plain, ready=TCP_443, timeout=90.0, drain=0.0, watch=5.0)
-    assert UpdateRequest().completed(declared) == UpdateRequest(ready=TCP_443, timeout=90.0, drain=0.0, watch=5.0)
+    assert declared.completed(UpdateRequest()) == UpdateRequest(ready=TCP_443, timeout=90.0, drain=0.0, watch=5.0)
     own = UpdateRequest(ready=ReadyLine(pattern="up"), timeout=0.0, drain=1.0, watch=0.0)
-    assert own.completed(declared) == own
+    assert declared.completed(own) == own
 
 
 @pytest.mark.parametrize("wrong", [{"timeout": -1}, {"ready": "http"}, {"pause": "yes"}, {"watch": 1e9}])

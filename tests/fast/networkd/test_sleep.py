@@ -25,7 +25,8 @@ from solo5_systemd.network.model import LeaseRecord, LeaseState, SleepChange
 from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.networkd import sleep
 from solo5_systemd.networkd.leases import Leases
-from solo5_systemd.networkd.sleep import Sleep, Sleepers
+from solo5_systemd.networkd.sleep import Sleep
+from solo5_systemd.networkd.sleepers import Sleepers
 from solo5_systemd.networkd.watches import Watches
 
 A = RESERVATION.task

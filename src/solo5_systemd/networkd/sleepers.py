@@ -1,0 +1,124 @@
+"""The tasks of one network namespace that may sleep: their records, and the packets that wake them."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
+from solo5_systemd.base.names import TaskName
+from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, Reservation
+from solo5_systemd.network.nft_elements import ACTIVE
+from solo5_systemd.network.nft_rules import HEARD
+from solo5_systemd.network.nft_tables import Tables
+from solo5_systemd.networkd.bridges import Bridges
+from solo5_systemd.networkd.leases import Leases
+
+
+class Sleepers:
+    """The tasks that may sleep. Not thread-safe, as `NetworkState`; exceptions state it.
+
+    Attributes:
+        announces: packets that wake are announced; otherwise no task sleeps.
+    """
+
+    def __init__(self, leases: Leases, bridges: Bridges, tables: Tables) -> None:
+        self._leases = leases
+        self._bridges = bridges
+        self._tables = tables
+        self.announces = tables.announces
+
+    def records(self) -> Sequence[LeaseRecord]:
+        """Return the records of attached tasks that may sleep or do; safe in any thread."""
+        return [record for record in self._leases.attached() if record.reservation.idle_s or record.asleep]
+
+    def frames(self) -> Mapping[TaskName, int]:
+        """Return the frames from and to each task since its attach, or since it fell asleep.
+
+        Raises:
+            HostError: nftables refused it.
+        """
+        return {record.reservation.task: self.frames_of(record.reservation) for record in self.records()}
+
+    def check(self, reservation: Reservation, networks: Iterable[Network] = ()) -> None:
+        """Refuse a task that packets could not wake.
+
+        Args:
+            networks: of its NICs, which are not in use yet.
+
+        Raises:
+            NotFoundError: it has no NIC.
+            InvalidRequestError: a LAN looks for an address of its guest that this host does not know.
+            HostError: this kernel announces no packets.
+        """
+        task = reservation.task
+        if not reservation.leases:
+            raise NotFoundError(
+                f"task {task} has no NIC on a network of this host: expected one, whose packets wake it."
+            )
+        joined = {each.name for each in (*self._bridges.networks.values(), *networks) if each.join is not None}
+        if any(lease.network in joined and lease.address is None for lease in reservation.leases):
+            raise InvalidRequestError(
+                f"task {task} is on a joined bridge without a leased address: expected one, for which machines of the "
+                "LAN ask.",
+                "Give the NIC an address (ip=), or the network a pool.",
+            )
+        if not self.announces:
+            raise HostError(
+                f"task {task} cannot be woken by packets: expected a kernel with the module nfnetlink_log.",
+                "modprobe nfnetlink_log && systemctl restart solo5-networkd",
+            )
+
+    def begin(self, task: TaskName, frames: int | None = None) -> bool:
+        """Record that a task sleeps, and then have packets for it announced; return whether it is to be stopped.
+
+        Args:
+            task: awake.
+            frames: the count with which it was found idle: with another one by now, it stays awake. None: with any.
+
+        Raises:
+            NotFoundError, InvalidRequestError, HostError: as `check`.
+            HostError: nftables refused it; the task is awake.
+        """
+        record = self._leases.get(task)
+        self.check(record.reservation if record else Reservation(task=task))
+        if record is None or record.state is not LeaseState.ATTACHED or record.asleep:
+            return False
+        asleep = replace(record, asleep=time.time_ns() // 1000)
+        self._leases.save(asleep)
+        counters = [element for element in self._bridges.elements_of([record]) if element.name == ACTIVE]
+        # A guest that falls asleep has one router advertisement.
+        self._tables.forget_taps((lease.tap for lease in record.reservation.leases), HEARD)
+        try:
+            self._bridges.change_elements([record], [asleep])
+            if frames is not None and self.frames_of(record.reservation) != frames:  # its guest may be about to answer
+                self.end(task)
+                return False
+            self._tables.exchange(counters, counters)  # anew: they count from 0 on
+        except HostError:
+            self._leases.save(record)
+            with suppress(HostError):  # the first one is the reason
+                self._bridges.change_elements([asleep], [record])
+            raise
+        return True
+
+    def frames_of(self, reservation: Reservation) -> int:
+        """Return the frames from and to a task, as `frames` does.
+
+        Raises:
+            HostError: nftables refused it.
+        """
+        return sum(self._tables.active_of(lease.tap) for lease in reservation.leases)
+
+    def end(self, task: TaskName) -> None:
+        """Have packets for a task announced no longer, and then record that it is awake; idempotent.
+
+        Raises:
+            HostError: nftables refused it.
+        """
+        record = self._leases.get(task)
+        if record is not None and record.asleep:
+            slept = record.slept + max(0, time.time_ns() // 1000 - record.asleep)
+            awake = replace(record, asleep=0, wakes=record.wakes + 1, slept=slept)
+            self._bridges.change_elements([record], [awake])
+            self._leases.save(awake)
