@@ -41,6 +41,12 @@ def test_no_more_tiers_run_at_once_than_wanted(place: Path) -> None:
     assert tiers.main(["--at-most", "1", "alone", "alone-too"]) == 0
 
 
+def test_a_tier_may_count_as_several(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "PLACES", {"alone": 2})
+    assert tiers.main(["--at-most", "2", "alone", "alone-too"]) == 0
+    assert tiers.main(["--at-most", "1", "alone"]) == 0, "it runs at all"
+
+
 def test_a_tier_that_fails_fails_the_run_and_the_others_go_on(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tiers.main(["--at-most", "1", "broken", "single"]) == 1
     lines = capsys.readouterr().out.splitlines()
