@@ -123,6 +123,8 @@ def test_a_task_that_crashes_or_cannot_start_is_put_off_and_started_once_it_can(
     eventually(lambda: outside.tcp(outside.here, 8080), "without a command")
     systemctl("stop", "web")
     systemctl("reset-failed", "web")
+    record = Path("/run/solo5/network/tasks/web.json")
+    eventually(lambda: not record.exists(), "its run is over for solo5-networkd, too")
     systemctl("start", "web.socket")
     eventually(lambda: is_dormant("web"), "it waits")
     systemctl("stop", "web")
