@@ -1,8 +1,7 @@
-"""Python's logging as lines of HashiCorp's hclog in JSON, written to the host's pipe by a thread.
+"""Python's logging as lines of HashiCorp's hclog in JSON, written to the host's pipe.
 
 The format is that which go-plugin's host parses (client.go, log_entry.go). The host panics at an @-key that is not a
-string, takes a time of another layout for plain text, and cuts lines at 64 KiB. It parses numbers as floats, and would
-print a million as 1e+06, so values are strings.
+string, takes a time of another layout for plain text, and cuts lines at 64 KiB.
 
 While any process holds one of the pipes on stdout and stderr, the host takes the plugin for alive and waits for it,
 even at its own shutdown (go-plugin's client.go). So the pipes move to file descriptors with FD_CLOEXEC, and 0, 1 and 2
@@ -16,109 +15,94 @@ import io
 import json
 import logging
 import os
-import queue
 import sys
-import threading
 import time
-from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from types import TracebackType
 
 LINE_MAX_BYTES = 60_000
 """Bytes of a line, within the host's 64 KiB."""
 
+PIPE_BYTES = 1 << 20
+"""Bytes in the pipe to a slow host; further lines are dropped and counted. The kernel's limit for other users than root
+(pipe(7), pipe-max-size)."""
 
-def log_line(*, level: str, message: str, time: float, fields: Mapping[str, object]) -> bytes:
+_LEVELS = {logging.ERROR: "error", logging.WARNING: "warn", logging.INFO: "info", logging.NOTSET: "debug"}
+
+
+def log_line(*, level: str, message: str, time: float, traceback: str = "") -> bytes:
     """Return a log line, newline included.
 
     Args:
-        level: trace, debug, info, warn or error.
+        level: debug, info, warn or error.
         message: one sentence; several lines are joined.
         time: seconds since the epoch.
-        fields: printed by the host as key=value; values of several lines, below the message.
+        traceback: printed by the host below the message; may be empty.
     """
-    head = {
+    entry = {
         "@level": level,
         "@message": " | ".join(message.splitlines()),
         "@timestamp": datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
     }
-    entry = head | {key.lstrip("@") or "at": _plain(value) for key, value in fields.items()}
+    if traceback:
+        entry["traceback"] = traceback
     while len(encoded := _encoded(entry)) > LINE_MAX_BYTES:
-        _shorten(entry)
+        longest = max(entry, key=lambda key: len(entry[key]))
+        quarter = len(entry[longest]) // 4
+        entry[longest] = f"{entry[longest][:quarter]} … {entry[longest][-quarter:]}"
     return encoded
 
 
-def _plain(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _encoded(entry: Mapping[str, str]) -> bytes:
+def _encoded(entry: dict[str, str]) -> bytes:
     text = json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="replace") + b"\n"  # a file name may have bytes that are not Unicode
 
 
-def _shorten(entry: dict[str, str]) -> None:
-    """Halve the longest value, by removing its middle."""
-    key = max(entry, key=lambda key: len(entry[key]))
-    value = entry.pop(key)
-    if quarter := len(value) // 4:
-        entry[key] = f"{value[:quarter]} … {value[-quarter:]}"
-
-
-QUEUE_LINES = 2000
-"""Lines in the queue for a slow host; further ones are dropped and counted."""
-
-_CLOSE_TIMEOUT_S = 0.2
-"""Seconds that `close` waits for room in the queue, and as many for the queue to be written."""
-
-
 class HostLog(logging.Handler):
-    """A handler that writes JSON lines to *descriptor* from a thread, so that logging never blocks on the host.
+    """A handler that writes JSON lines to the pipe *descriptor*, and never waits for the host.
 
-    `extra={"fields": {…}}` becomes key=value. If the host has died, lines are discarded.
+    If the host has died, lines are discarded.
     """
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
         self._descriptor = descriptor
-        self._lines: queue.Queue[bytes | None] = queue.Queue(QUEUE_LINES)
+        self._rest = b""  # of a line that the pipe had room for in part
         self._dropped = 0
-        self._writer = threading.Thread(target=self._write, name="log", daemon=True)
-        self._writer.start()
+        os.set_blocking(descriptor, False)
+        with suppress(OSError):  # too many pipes of this user: it stays as small as it is
+            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a record, or count it as dropped if the queue is full."""
-        self._report_dropped()
-        if not self._queued(_record_line(record)):
+        """Write a record, or count it as dropped if the pipe is full."""
+        if self._dropped:
+            message = f"dropped {self._dropped} log lines before this one: the host reads this log too slowly"
+            if self._written(log_line(level="warn", message=message, time=time.time())):
+                self._dropped = 0
+        if not self._written(_record_line(record)):
             self._dropped += 1
 
-    def close(self) -> None:
-        """Write the queue, unless the host is too slow."""
-        self._report_dropped(_CLOSE_TIMEOUT_S)
-        if self._queued(None, _CLOSE_TIMEOUT_S):
-            self._writer.join(_CLOSE_TIMEOUT_S)
-        super().close()
-
-    def _report_dropped(self, timeout_s: float = 0) -> None:
-        """Log the number of dropped lines, once the queue has room."""
-        if not self._dropped:
-            return
-        message = f"dropped {self._dropped} log lines before this one: the host reads this log too slowly"
-        if self._queued(log_line(level="warn", message=message, time=time.time(), fields={}), timeout_s):
-            self._dropped = 0
-
-    def _queued(self, line: bytes | None, timeout_s: float = 0) -> bool:
-        try:
-            self._lines.put(line, timeout=timeout_s)
-        except queue.Full:
+    def _written(self, line: bytes) -> bool:
+        """Return whether the pipe has room for a line, or for its beginning."""
+        self._flush()
+        if self._rest:
+            return False
+        self._rest = line
+        self._flush()
+        if len(self._rest) == len(line):
+            self._rest = b""
             return False
         return True
 
-    def _write(self) -> None:
-        broken = False
-        while (line := self._lines.get()) is not None:
-            # After an error lines are still taken from the queue, and discarded.
-            broken = broken or not _written(self._descriptor, line)
+    def _flush(self) -> None:
+        try:
+            while self._rest:
+                self._rest = self._rest[os.write(self._descriptor, self._rest) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._rest = b""
 
 
 class LoggedOutput(io.TextIOBase):
@@ -141,25 +125,9 @@ def log_uncaught(kind: type[BaseException], error: BaseException, traceback: Tra
 
 
 def _record_line(record: logging.LogRecord) -> bytes:
-    fields = dict(getattr(record, "fields", {}))
-    if record.exc_info:
-        fields["traceback"] = logging.Formatter().formatException(record.exc_info)
-    return log_line(level=_level(record.levelno), message=record.getMessage(), time=record.created, fields=fields)
-
-
-def _level(number: int) -> str:
-    names = {logging.ERROR: "error", logging.WARNING: "warn", logging.INFO: "info", logging.DEBUG: "debug"}
-    return next((name for least, name in names.items() if number >= least), "trace")
-
-
-def _written(descriptor: int, line: bytes) -> bool:
-    """Write a line, and return whether the pipe still has a reader."""
-    try:
-        while line:
-            line = line[os.write(descriptor, line) :]
-    except OSError:
-        return False
-    return True
+    level = next(name for least, name in _LEVELS.items() if record.levelno >= least)
+    traceback = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
+    return log_line(level=level, message=record.getMessage(), time=record.created, traceback=traceback)
 
 
 def redirect_stdio() -> tuple[int, int]:

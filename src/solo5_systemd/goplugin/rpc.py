@@ -4,7 +4,6 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias, cast
 
 import grpc
@@ -23,36 +22,29 @@ _MESSAGE_MAX = 1500
 """Characters of an error message: it is sent in headers, twice, and clients may limit these to 8 KiB."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """The gRPC status of an error, with details for programs. UNAVAILABLE and CANCELLED mean a dead plugin to hosts."""
-
-    code: grpc.StatusCode
-    message: str
-    details: tuple[Message, ...] = ()
+DetailOf: TypeAlias = Callable[[Exception], Message | None]
+"""Returns the detail of an expected error, for programs; None: it is an internal error."""
 
 
-ToFailure: TypeAlias = Callable[[Exception], Failure | None]
-"""Returns the gRPC status of an exception; None: it is an internal error."""
-
-
-def service_handler(descriptor: ServiceDescriptor, implementation: object, to_failure: ToFailure) -> Handler:
+def service_handler(descriptor: ServiceDescriptor, implementation: object, detail_of: DetailOf) -> Handler:
     """Return a handler that serves the methods of *descriptor* by those of *implementation*, in snake_case.
 
     A method takes the request, or an asynchronous iterator of requests. It is a coroutine that returns the response, or
-    returns an asynchronous iterator of responses; a response may be serialised already. An exception becomes the status
-    that *to_failure* returns, or else is logged, with the status UNKNOWN. A call is cancelled when its caller
-    disconnects.
+    returns an asynchronous iterator of responses; a response may be serialised already. A call is cancelled when its
+    caller disconnects.
+
+    An exception to which *detail_of* returns a detail becomes the status FAILED_PRECONDITION with that detail; any
+    other is logged, with the status UNKNOWN. UNAVAILABLE and CANCELLED would mean a dead plugin to hosts.
 
     Raises:
         AttributeError: *implementation* lacks a method.
     """
-    methods = {method.name: _method_handler(method, implementation, to_failure) for method in descriptor.methods}
+    methods = {method.name: _method_handler(method, implementation, detail_of) for method in descriptor.methods}
     return grpc.method_handlers_generic_handler(descriptor.full_name, methods)
 
 
 def _method_handler(
-    descriptor: MethodDescriptor, implementation: object, to_failure: ToFailure
+    descriptor: MethodDescriptor, implementation: object, detail_of: DetailOf
 ) -> "grpc.RpcMethodHandler[Any, Any]":
     method = getattr(implementation, re.sub(r"(?<!^)(?=[A-Z])", "_", descriptor.name).lower())
     call, make = {
@@ -61,7 +53,7 @@ def _method_handler(
         (True, True): (_stream(method), grpc.stream_stream_rpc_method_handler),
     }[descriptor.client_streaming, descriptor.server_streaming]
     return make(
-        _with_error_status(call, descriptor.name, to_failure),
+        _with_error_status(call, descriptor.name, detail_of),
         # The generated class of the request. Protobuf 3.21 and 7 have no public name for it in common.
         request_deserializer=cast("Any", descriptor.input_type)._concrete_class.FromString,  # noqa: SLF001
         response_serializer=lambda response: response if isinstance(response, bytes) else response.SerializeToString(),
@@ -89,7 +81,7 @@ def _stream(method: Callable[[Any], AsyncIterator[Any]]) -> Callable[[Any, Conte
 
 
 def _with_error_status(
-    call: Callable[[Any, Context], Awaitable[Any]], name: str, to_failure: ToFailure
+    call: Callable[[Any, Context], Awaitable[Any]], name: str, detail_of: DetailOf
 ) -> Callable[[Any, Context], Awaitable[Any]]:
     async def call_or_abort(request: Any, context: Context) -> Any:
         try:
@@ -97,10 +89,15 @@ def _with_error_status(
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
-            failure = _internal_error(name, error)
+            return await _abort_internal(context, name, error)
         except Exception as error:  # noqa: BLE001 - each becomes the status of the call
-            failure = to_failure(error) or _internal_error(name, error)
-        return await _abort(context, failure)
+            detail = detail_of(error)
+            if detail is None:
+                return await _abort_internal(context, name, error)
+            code, message = grpc.StatusCode.FAILED_PRECONDITION, _sendable(str(error))
+            status = Status(code=code.value[0], message=message)
+            status.details.add().Pack(detail)
+            return await context.abort(code, message, (("grpc-status-details-bin", status.SerializeToString()),))
 
     return call_or_abort
 
@@ -111,21 +108,10 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _internal_error(name: str, error: BaseException) -> Failure:
+async def _abort_internal(context: Context, name: str, error: BaseException) -> NoReturn:
     _LOG.error("%s: internal error: %s", name, error, exc_info=error)
-    return Failure(
-        code=grpc.StatusCode.UNKNOWN,
-        message=f"{name}: internal error of the plugin ({type(error).__name__}: {error}); see its log for the place.",
-    )
-
-
-async def _abort(context: Context, failure: Failure) -> NoReturn:
-    message = _sendable(failure.message)
-    status = Status(code=failure.code.value[0], message=message)
-    for detail in failure.details:
-        status.details.add().Pack(detail)
-    carried = (("grpc-status-details-bin", status.SerializeToString()),) if failure.details else ()
-    await context.abort(failure.code, message, carried)
+    message = f"{name}: internal error of the plugin ({type(error).__name__}: {error}); see its log for the place."
+    await context.abort(grpc.StatusCode.UNKNOWN, _sendable(message))
 
 
 def _sendable(message: str) -> str:

@@ -17,7 +17,7 @@ def main() -> None:
         from solo5_systemd.base.dependencies import dependency_error
         from solo5_systemd.goplugin.hclog import log_line
 
-        os.write(2, log_line(level="error", message=str(dependency_error(error)), time=time.time(), fields={}))
+        os.write(2, log_line(level="error", message=str(dependency_error(error)), time=time.time()))
         sys.exit(1)
     serve()
 

@@ -11,7 +11,7 @@ from solo5_systemd import __version__
 from solo5_systemd.goplugin.rpc import service_handler
 from solo5_systemd.goplugin.server import Handshake, serve
 from solo5_systemd.nomad.proto import base_pb2, driver_pb2
-from solo5_systemd.nomad.service import DriverPlugin, to_failure
+from solo5_systemd.nomad.service import DriverPlugin, detail_of
 
 HANDSHAKE = Handshake(
     cookie="NOMAD_PLUGIN_MAGIC_COOKIE",
@@ -59,5 +59,5 @@ async def _main() -> None:
 
 async def _serve(plugin: DriverPlugin) -> int:
     services = (base_pb2.DESCRIPTOR.services_by_name["BasePlugin"], driver_pb2.DESCRIPTOR.services_by_name["Driver"])
-    handlers = [service_handler(each, plugin, to_failure) for each in services]
+    handlers = [service_handler(each, plugin, detail_of) for each in services]
     return await serve(HANDSHAKE, handlers, closing=plugin.session.close)

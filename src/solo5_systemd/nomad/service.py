@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
 
-import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from solo5_systemd.base.errors import (
@@ -22,7 +21,6 @@ from solo5_systemd.base.errors import (
     StartError,
     TakenError,
 )
-from solo5_systemd.goplugin.rpc import Failure
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events import EventStream
 from solo5_systemd.nomad.fingerprint import (
@@ -319,16 +317,10 @@ RECOVERABLE = (HostError, TakenError, StartError)
 which a retry cannot change."""
 
 
-def to_failure(error: Exception) -> Failure | None:
-    """Return the gRPC status of an error; None: it is an internal error.
+def detail_of(error: Exception) -> RecoverableError | None:
+    """Return the detail of an error's gRPC status; None: it is an internal error.
 
     Nomad's client reads only the detail (plugins/drivers/client.go): a recoverable error is retried by the task's
     restart policy, any other fails the task.
     """
-    if not isinstance(error, Solo5Error):
-        return None
-    return Failure(
-        code=grpc.StatusCode.FAILED_PRECONDITION,
-        message=str(error),
-        details=(RecoverableError(recoverable=isinstance(error, RECOVERABLE)),),
-    )
+    return RecoverableError(recoverable=isinstance(error, RECOVERABLE)) if isinstance(error, Solo5Error) else None

@@ -7,12 +7,11 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 
-import grpc
 from google.protobuf.wrappers_pb2 import StringValue
 from tests.fast.goplugin.greetings import GREETINGS
 
 from solo5_systemd.base.errors import NotFoundError
-from solo5_systemd.goplugin.rpc import Failure, service_handler
+from solo5_systemd.goplugin.rpc import service_handler
 from solo5_systemd.goplugin.server import Handshake, serve
 
 LOG = logging.getLogger("greeter")
@@ -61,7 +60,7 @@ class Greeter:
         return "printed"
 
     async def _logger(self) -> str:
-        LOG.warning("two\nlines", extra={"fields": {"task": "a b", "@level": 7, "count": 1_000_000}})
+        LOG.warning("two\nlines")
         return "logged"
 
     async def _flood(self) -> str:
@@ -80,11 +79,8 @@ class Greeter:
                 LOG.info("not now")
 
 
-def to_failure(error: Exception) -> Failure | None:
-    if isinstance(error, NotFoundError):
-        detail = StringValue(value="try another")
-        return Failure(code=grpc.StatusCode.FAILED_PRECONDITION, message=str(error), details=(detail,))
-    return None
+def detail_of(error: Exception) -> StringValue | None:
+    return StringValue(value="try another") if isinstance(error, NotFoundError) else None
 
 
 async def closing() -> None:
@@ -95,7 +91,7 @@ async def closing() -> None:
 
 async def main() -> int:
     handshake = Handshake("GREETER_COOKIE", "crumbs", 7)
-    return await serve(handshake, [service_handler(GREETINGS, Greeter(), to_failure)], closing=closing)
+    return await serve(handshake, [service_handler(GREETINGS, Greeter(), detail_of)], closing=closing)
 
 
 if __name__ == "__main__":

@@ -74,7 +74,6 @@ def launched(temporary: Path, **changes: str) -> Iterator[Plugin]:
         "PYTHONPATH": os.pathsep.join(sys.path),
         "TMPDIR": str(temporary),
         "GREETER_COOKIE": "crumbs",
-        "PLUGIN_PROTOCOL_VERSIONS": "7",
         **changes,
     }
     with subprocess.Popen(

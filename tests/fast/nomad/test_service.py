@@ -1,6 +1,5 @@
 """What the services answer about the driver itself, what no unikernel can, and errors on their way to Nomad."""
 
-import grpc
 import pytest
 from tests.fast.nomad.agent import agent, agent_of_a_task
 from tests.fast.nomad.values import TASK_ID, packed, task_config
@@ -25,7 +24,7 @@ from solo5_systemd.nomad.plugin_config import PLUGIN
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.recoverable_error_pb2 import RecoverableError
-from solo5_systemd.nomad.service import to_failure
+from solo5_systemd.nomad.service import detail_of
 from solo5_systemd.nomad.task_options import TASK
 from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.unit.state import MainCode
@@ -128,16 +127,9 @@ NEVER: set[type[Solo5Error]] = {
 
 @pytest.mark.parametrize("error", sorted(TRY_AGAIN | NEVER, key=str))
 def test_only_what_can_pass_is_worth_another_try(error: type[Solo5Error]) -> None:
-    failure = to_failure(error("port 80 is taken.", "Choose another."))
-    assert failure is not None
-    assert failure.message == "port 80 is taken. Choose another."
-    assert failure.code is grpc.StatusCode.FAILED_PRECONDITION
-    assert failure.details == (RecoverableError(recoverable=error in TRY_AGAIN),)
+    assert detail_of(error("port 80 is taken.")) == RecoverableError(recoverable=error in TRY_AGAIN)
 
 
-def test_every_class_of_error_is_judged() -> None:
+def test_every_class_of_error_is_judged_and_an_unforeseen_one_is_not() -> None:
     assert set(BY_DBUS_NAME.values()) == TRY_AGAIN | NEVER
-
-
-def test_an_unforeseen_error_has_no_explanation() -> None:
-    assert to_failure(ValueError("oops")) is None
+    assert detail_of(ValueError("oops")) is None

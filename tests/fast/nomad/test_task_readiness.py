@@ -16,7 +16,7 @@ from solo5_systemd.engine import readiness as engine_ready
 from solo5_systemd.network.model import Endpoint
 from solo5_systemd.nomad import handle, readiness
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.service import to_failure
+from solo5_systemd.nomad.service import RECOVERABLE
 from solo5_systemd.nomad.task_options import OnLoss
 from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.unit.state import MainCode
@@ -110,7 +110,7 @@ async def test_a_guest_that_is_not_ready_in_time_is_undone_with_the_reason(
             "task was not ready within 1 s: tcp 10.89.0.2:80: connection refused. "
             "Last console lines: “booting”, “stuck”"
         )
-        assert worth_another_try(caught.value)
+        assert isinstance(caught.value, RECOVERABLE)
         assert (machine.holds, machine.relay.held, machine.relay.drained) == (NOTHING, {}, [NAME])
         assert not [message for message in await nomad.messages() if "topped" in message]
 
@@ -129,7 +129,7 @@ async def test_a_guest_that_ends_before_it_is_ready_fails_its_start_at_once(
             machine.units.end(UNIT, MainCode.EXITED, status)
             with pytest.raises(error, match="ended before it was ready .*: the guest exited with") as caught:
                 await starting
-        assert worth_another_try(caught.value) is again
+        assert isinstance(caught.value, RECOVERABLE) is again
         assert (machine.holds, machine.relay.held) == (NOTHING, {})
 
 
@@ -143,12 +143,6 @@ async def test_a_guest_that_was_ready_and_has_ended_did_start(machine: Machine, 
             guest.matched.set_result("done")
             await starting
         assert (await nomad.wait()).result.exit_code == 0
-
-
-def worth_another_try(error: Solo5Error) -> bool:
-    failure = to_failure(error)
-    assert failure is not None
-    return bool(getattr(failure.details[0], "recoverable"))  # noqa: B009 - a message has no typed fields
 
 
 # --- afterwards ----------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import task_scope, task_service
 from solo5_systemd.nomad import start
 from solo5_systemd.nomad.handle import decode
-from solo5_systemd.nomad.service import to_failure
+from solo5_systemd.nomad.service import RECOVERABLE
 from solo5_systemd.nomad.workload import name_of
 
 UNIT = task_service(name_of(TASK_ID))
@@ -25,12 +25,6 @@ STEPS = (
     "forward", "is_taken", "total_memory", "take image", "find tender", "find groups", "inspect disk",
     "reserve", "lock disks", "open stderr", "attach", "start unit",
 )  # fmt: skip
-
-
-def worth_another_try(error: Solo5Error) -> bool:
-    failure = to_failure(error)
-    assert failure is not None
-    return bool(getattr(failure.details[0], "recoverable"))  # noqa: B009 - a message has no typed fields
 
 
 @pytest.fixture
@@ -54,7 +48,7 @@ async def test_a_step_that_fails_leaves_nothing_and_is_reported_as_it_is(
             await nomad.start(fifos.of(task_config(port("http", 80), **disk)))
         assert step in machine.steps.taken
         assert (machine.holds, machine.relay.held) == (NOTHING, {})
-        assert worth_another_try(caught.value) is again
+        assert isinstance(caught.value, RECOVERABLE) is again
         del machine.steps.errors[step]
         await nomad.start(fifos.of(task_config(**disk)))
 
@@ -68,7 +62,7 @@ async def test_a_unit_that_does_not_come_up_leaves_nothing_and_may_be_tried_agai
         with pytest.raises(StartError, match="its tender failed: solo5-hvt: no such device") as caught:
             await nomad.start(fifos.of(task_config()))
     assert (machine.holds, machine.relay.held) == (NOTHING, {})
-    assert worth_another_try(caught.value)
+    assert isinstance(caught.value, RECOVERABLE)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +85,7 @@ async def test_what_is_wrong_in_the_job_is_refused_and_not_tried_again(
         with pytest.raises(Solo5Error, match=words) as caught:
             await nomad.start(fifos.of(task_config(**config)))
     assert (machine.holds, machine.relay.held) == (NOTHING, {})
-    assert not worth_another_try(caught.value)
+    assert not isinstance(caught.value, RECOVERABLE)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
@@ -117,7 +111,7 @@ async def test_a_start_that_takes_too_long_is_given_up(
         with pytest.raises(HostError, match="task web did not start within") as caught:
             await nomad.start(fifos.of(task_config()))
         assert (machine.holds, machine.relay.held) == (NOTHING, {})
-        assert worth_another_try(caught.value)
+        assert isinstance(caught.value, RECOVERABLE)
         monkeypatch.setattr(start, "START_TIMEOUT_S", 60)
         await nomad.start(fifos.of(task_config()))
 
@@ -181,7 +175,7 @@ async def test_a_port_of_another_task_of_the_allocation_is_not_tried_again(
         second.id, second.name = TASK_ID.replace("/web/", "/proxy/"), "proxy"
         with pytest.raises(kind) as caught:
             await nomad.start(fifos.of(second))
-        assert worth_another_try(caught.value) is (kind is TakenError)
+        assert isinstance(caught.value, RECOVERABLE) is (kind is TakenError)
         assert ("port http is published to task web of the same allocation" in str(caught.value)) is (not config)
         del machine.steps.errors["reserve"]
 
