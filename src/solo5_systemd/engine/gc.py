@@ -49,7 +49,7 @@ class Collector:
         kept: Sequence[str] = ()
         if not dry_run:
             await self._remove(found)
-            await self._backends.disks.remove_stale_locks()
+            await self.users()
             kept = await self._backends.users.reclaim()
         mounts = await self._backends.disks.sweep(dry_run=dry_run)
         images = await self._backends.images.collect(await images_in_use(self._backends.units), dry_run=dry_run)
@@ -72,9 +72,6 @@ class Collector:
     async def users(self) -> Sequence[TaskName]:
         """Free the users of tasks without a unit, and remove stale disk locks; return these tasks."""
         await self._backends.disks.remove_stale_locks()
-        return await self._collect_users()
-
-    async def _collect_users(self) -> Sequence[TaskName]:
         # A request has the same life as its task's user.
         return await self._backends.users.collect(self._backends.units.names, self._backends.networks.forget)
 
@@ -92,13 +89,14 @@ class Collector:
         consoles = await self._backends.relay.records()
         outcomes = await self._backends.units.outcome_targets()
         states = await self._backends.units.states()
+        directories = {*map(alloc_dir, states)} - {""}
         return Snapshot(
             units=states,
             outcomes=outcomes,
             expired=await self._backends.networks.expired(),
             strays=await self._backends.networks.orphans(),
             consoles=consoles,
-            missing_directories=await asyncio.to_thread(_removed, filter(None, {*map(alloc_dir, states)})),
+            missing_directories=await asyncio.to_thread(_removed, directories),
             users=frozenset(users),
         )
 
@@ -115,8 +113,6 @@ class Collector:
                 case Kind.CONSOLE:
                     await self._backends.relay.drain(TaskName(orphan.subject))
                 case Kind.LEASE | Kind.STRAY | Kind.USER:
-                    pass  # below, all in one call
+                    pass  # all in one call, those of users by the caller
         if any(orphan.kind in (Kind.LEASE, Kind.STRAY) for orphan in found):
             await self._backends.networks.collect(dry_run=False)
-        if any(orphan.kind is Kind.USER for orphan in found):
-            await self._collect_users()

@@ -5,7 +5,7 @@ before that fact is read.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -386,21 +386,15 @@ def check_policy(
     Raises:
         InvalidRequestError: the policy does not permit it.
     """
-    for error in (*_too_much(workload, policy.ceilings, image, nics, ports), *_refusals(workload, policy, image, nics)):
-        raise error
-
-
-def _refusals(
-    workload: Workload, policy: Policy, image: StoredImage, nics: Sequence[NicRequest]
-) -> Iterator[InvalidRequestError]:
+    _check_ceilings(workload, policy.ceilings, image, nics, ports)
     tender = image.facts.manifest.target
     if workload.kind not in policy.allowed_units:
-        yield InvalidRequestError(
+        raise InvalidRequestError(
             f"unit type {workload.kind} is not allowed on this node: expected {' or '.join(policy.allowed_units)}.",
             f'The operator can add "{workload.kind}" to plugin.solo5.config.allowed_units.',
         )
     if policy.allowed_tenders and tender not in policy.allowed_tenders:
-        yield InvalidRequestError(
+        raise InvalidRequestError(
             f"tender {tender}, which the image is built for, is not allowed on this node: "
             f"expected {' or '.join(policy.allowed_tenders)}.",
             "The operator sets it in plugin.solo5.config.allowed_tenders.",
@@ -408,27 +402,27 @@ def _refusals(
     for disk in workload.disks:
         patterns = policy.allowed_disks
         if disk.name is not None and not any(fnmatchcase(disk.name, each) for each in patterns):
-            yield InvalidRequestError(
+            raise InvalidRequestError(
                 f"disk {disk.disk}: named disk {disk.name!r} is not allowed on this node: expected one that matches "
                 f"{' or '.join(patterns) or 'a pattern, and there is none'}.",
                 "The operator sets the patterns in plugin.solo5.config.allowed_disks.",
             )
     for nic in nics:
         if policy.networks and nic.network not in (*policy.networks, NO_NETWORK):
-            yield InvalidRequestError(
+            raise InvalidRequestError(
                 f"network {nic.network} of NIC {nic.nic} is not allowed on this node: "
                 f"expected one of {', '.join(policy.networks)}.",
                 f"Set the network of NIC {nic.nic}.",
             )
 
 
-def _too_much(
+def _check_ceilings(
     workload: Workload, ceilings: Ceilings, image: StoredImage, nics: Sequence[NicRequest], ports: int
-) -> Iterator[InvalidRequestError]:
+) -> None:
     memory_max = workload.memory if workload.memory_max is None else workload.memory_max
     most = ceilings.memory_mb
     if most is not None and memory_max == INFINITY:
-        yield InvalidRequestError(f"memory_max is unlimited: expected at most {most}M, this node's ceiling.", _CEILINGS)
+        raise InvalidRequestError(f"memory_max is unlimited: expected at most {most}M, this node's ceiling.", _CEILINGS)
     new_disk = max((disk.create.size for disk in workload.disks if disk.create is not None), default=0)
     for what, value, ceiling, unit in (
         ("memory", workload.memory // MIB, most, "M"),
@@ -440,6 +434,6 @@ def _too_much(
         ("the size of a new disk in bytes", new_disk, ceilings.disk_mb * MIB, ""),
     ):
         if ceiling is not None and value > ceiling:
-            yield InvalidRequestError(
+            raise InvalidRequestError(
                 f"{what} is {value}{unit}: expected at most {ceiling}{unit}, this node's ceiling.", _CEILINGS
             )

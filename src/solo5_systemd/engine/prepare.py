@@ -111,7 +111,7 @@ class _Preparation(Steps):
         self.plan = replace(self.plan, lent=await self._lent_ports())
         self.undo.on_failure(self.unreserve)
         last, lost = self._last_request(), ""
-        wanted = tuple(with_last_addresses(nic, last) for nic in self.plan.request.nics)
+        wanted = tuple(map(last.with_addresses, self.plan.request.nics))
         try:
             reservation = await self._renewed(wanted)
         except (TakenError, InvalidRequestError) as error:  # another task's by now, or not of the network any more
@@ -164,9 +164,3 @@ class _Preparation(Steps):
         await self._units.stop(task_service(beside))
         await discard(self._backends, beside, unit=task_service(beside))
         return ()
-
-
-def with_last_addresses(nic: NicRequest, last: LastRequest) -> NicRequest:
-    """Return a request with the addresses of the last one where it leaves them open and the network is the same."""
-    had = next((each for each in last.nics if (each.nic, each.network) == (nic.nic, nic.network)), nic)
-    return replace(nic, ipv4=nic.ipv4 or had.ipv4, mac=nic.mac or had.mac, ipv6=nic.ipv6 or had.ipv6)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.errors import HostError, NoSuchTaskError
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.engine.backends import QueryBackends
+from solo5_systemd.engine.hung_tenders import is_hung
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 
     from solo5_systemd.bus.unit_reader import UnitReader
-    from solo5_systemd.cgroup.cgroupfs import CgroupFs
     from solo5_systemd.engine.backends import Backends
     from solo5_systemd.engine.task import Sample, Task
     from solo5_systemd.journal.lines import Line
@@ -64,7 +64,7 @@ class Queries:
         states = await self.backends.units.states(ended=ended)
         if not states:
             return ()
-        held = await self._held() if reservations else {}
+        held = {each.reservation.task: each for each in await self.backends.networks.records()} if reservations else {}
         views = await self._views([(state, held.get(state.task)) for state in states])
         return tuple(sorted(views, key=lambda task: task.name))
 
@@ -140,9 +140,6 @@ class Queries:
             async for line in lines:
                 yield line
 
-    async def _held(self) -> "dict[TaskName, LeaseRecord]":
-        return {each.reservation.task: each for each in await self.backends.networks.records()}
-
     async def _state(self, name: TaskName) -> "UnitState":
         state = await self.backends.units.state(name)
         if state is None:
@@ -181,11 +178,6 @@ class Queries:
 async def images_in_use(units: "UnitReader") -> frozenset[str]:
     """Return the SHA-256 of the images of all loaded units."""
     return frozenset(state.log_fields.get("SOLO5_IMAGE_SHA256", "") for state in await units.states())
-
-
-async def is_hung(state: "UnitState", usages: "CgroupFs") -> bool:
-    """Return whether the tender hangs: its main thread is a zombie, and other threads live."""
-    return bool(state.main_pid) and not state.over and await usages.stalled(state.main_pid)
 
 
 @contextmanager

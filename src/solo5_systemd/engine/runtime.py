@@ -17,8 +17,9 @@ from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.engine.backends import host_backends
+from solo5_systemd.engine.hung_tenders import SIGKILL, wait_until_over
 from solo5_systemd.engine.queries import Queries
-from solo5_systemd.engine.stop import SIGKILL, SIGNALS, Stopper
+from solo5_systemd.engine.stop import SIGNALS, discard, send_signal, stop
 from solo5_systemd.engine.task import SpawnProcess, StartCallbacks, Task
 from solo5_systemd.network.model import LeaseRecord
 from solo5_systemd.task.log_fields import STDERR_PRIORITY, STDOUT_PRIORITY
@@ -50,7 +51,6 @@ class Runtime(Queries):
     def __init__(self, backends: "Backends") -> None:
         super().__init__(backends)
         self._units = backends.units
-        self._stopper = Stopper(backends)
 
     @cached_property
     def starter(self) -> "Starter":
@@ -147,7 +147,7 @@ class Runtime(Queries):
 
     async def _last_line_written(self, state: UnitState) -> None:
         """Wait until a task has ended and the journal has its last lines."""
-        await self._stopper.wait_until_over(state)
+        await wait_until_over(self.backends, state)
         # After an end, journald may still have lines in its sockets.
         await self.backends.console.sync(state.task, state.log_namespace)
 
@@ -168,7 +168,7 @@ class Runtime(Queries):
         Raises:
             NoSuchTaskError: the task was removed, or its unit has another run.
         """
-        ended = await self._stopper.wait_until_over(state)
+        ended = await wait_until_over(self.backends, state)
         if ended is None:
             raise NoSuchTaskError(f"task {state.task} was removed before its outcome could be read.")
         return await self._view(ended)
@@ -188,7 +188,7 @@ class Runtime(Queries):
             if await self.is_dormant(name):
                 await self._units.stop(state.unit)  # a stop of its socket unit, too
             return await self._view(state)
-        await self._stopper.stop(state, signal, timeout_s)
+        await stop(self.backends, state, signal, timeout_s)
         return await self._settled(state)
 
     async def stop_only(
@@ -206,7 +206,7 @@ class Runtime(Queries):
         if state is None:
             raise NoSuchTaskError(f"no task is named {name!r}.")
         if not state.over:
-            await self._stopper.stop(state, signal, timeout_s)
+            await stop(self.backends, state, signal, timeout_s)
 
     async def _settled(self, state: UnitState) -> Task:
         """Return the ended task; reset the failed state of a requested stop: after INT or TERM, hvt exits with 1."""
@@ -233,7 +233,7 @@ class Runtime(Queries):
         state = await self._state(name)
         if state.over:
             raise InvalidRequestError(f"task {name} has ended: there is nothing to send a signal to.")
-        await self._stopper.signal(state, number)
+        await send_signal(self.backends, state, number)
 
     async def restart(self, name: TaskName) -> None:
         """Have PID 1 stop and start a task's service, as `systemctl restart` does; a frozen one is thawed first.
@@ -359,9 +359,7 @@ class Runtime(Queries):
         if not over and await self._units.is_running(name):
             state = await self._units.state(name)
             if state is not None and not state.over:
-                await self._stopper.stop(state, StopSignal.TERM, STOP_TIMEOUT_S)
-        from solo5_systemd.engine.stop import discard
-
+                await stop(self.backends, state, StopSignal.TERM, STOP_TIMEOUT_S)
         await discard(self.backends, name, keep=keep, unit=unit)
 
     async def confine_slice(self, slice_unit: str, cpus: str) -> None:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.errors import HostError, Solo5Error, TakenError
+from solo5_systemd.base.errors import HostError, Solo5Error, TakenError, host_errors
 from solo5_systemd.base.locks import LockedError, closing, lock_directory, lock_file, try_lock
 from solo5_systemd.base.names import thaw_service
 from solo5_systemd.base.paths import open_in_thread
@@ -106,21 +106,18 @@ async def _locked(directory: Path, unit: str) -> AsyncGenerator[None, None]:
     """Lock the file for which the unit waits that thaws a task."""
     path = directory / unit
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = await open_in_thread(lambda: _created(directory, path))
+        with host_errors(f"{path} cannot be created"):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = await open_in_thread(lambda: _created(directory, path))
     except LockedError as error:
         raise TakenError(
             f"{unit} is frozen for another snapshot: expected one at a time.", "Repeat the command."
         ) from error
-    except OSError as error:
-        raise HostError(f"{path} cannot be created: {error.strerror}.") from error
-    try:
+    with closing(descriptor):
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
-    finally:
-        os.close(descriptor)
 
 
 def _created(directory: Path, path: Path) -> int:

@@ -25,7 +25,7 @@ from solo5_systemd.network.model import NicRequest, Reservation
 from solo5_systemd.settings.solo5_toml import TASK_UIDS
 from solo5_systemd.storage.archive import check_total
 from solo5_systemd.storage.given_disks import GivenDisk
-from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, MadeDisk
+from solo5_systemd.storage.model import Disk, DiskRequest, MadeDisk
 from solo5_systemd.task.log_fields import STDERR_PRIORITY
 from solo5_systemd.task.properties import JobFailedError, TransientUnit, UnitFiles
 from solo5_systemd.task.workload import Workload
@@ -332,12 +332,10 @@ class Steps:
         """Bind-mount the inspected disks, until systemd has made its own mounts of them."""
         if not self.plan.parts.disks:
             return ()
-        bound = await completed(self._backends.disks.bind(self.plan.parts.disks), self._backends.disks.release)
-        self.undo.push_async_callback(self._unbind, bound)
+        release = self._backends.disks.release
+        bound = await completed(self._backends.disks.bind(self.plan.parts.disks), release)
+        self.undo.push_async_callback(lambda: asyncio.shield(release(bound)))
         return bound.disks
-
-    async def _unbind(self, bound: BoundDisks) -> None:
-        await asyncio.shield(self._backends.disks.release(bound))
 
     async def open_files(self, unit: TransientUnit) -> UnitFiles:
         """Open the unit's stdin and stderr: the disk locks, since a tender never reads stdin, and a journal stream."""

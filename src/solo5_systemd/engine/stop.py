@@ -1,22 +1,21 @@
-"""Stop tasks, wait until they have ended, and remove what one has left: its outcome, its network and its user."""
+"""Stop tasks, and remove what one has left: its outcome, its network and its user."""
 
 import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.declared_units import forget_instance, outcome_targets_of, units_of
-from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName, UnitKind
-from solo5_systemd.engine.queries import is_hung
+from solo5_systemd.engine.hung_tenders import SIGKILL, is_hung, wait_until_over
 from solo5_systemd.task.workload import STOP_TIMEOUT_S, StopSignal
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 if TYPE_CHECKING:
+    from solo5_systemd.bus.manager import Manager
     from solo5_systemd.bus.network_client import Networkd
     from solo5_systemd.engine.backends import Backends
 
 SIGNALS = {StopSignal.INT: 2, StopSignal.TERM: 15}
-SIGKILL = 9
 STOP_JOB_TIMEOUT_S = 5.0
 """Time for PID 1 to begin a stop job before the unit is killed: milliseconds, unless it is busy, as in a daemon-reload.
 A kill before the stop job would make the outcome `killed` instead of `stopped`."""
@@ -24,87 +23,49 @@ A kill before the stop job would make the outcome `killed` instead of `stopped`.
 STOP_JOB_POLL_S = 0.02
 """Interval of the reads of a unit until its stop job has begun."""
 
-HUNG_CHECK_INTERVAL_S = 20.0
-"""Interval of the check for a hung tender: no signal reports that a main thread has ended before the others.
 
-With 500 tasks, a check every 5 seconds took a fifth of the processor time of an idle plugin."""
+async def stop(backends: "Backends", state: UnitState, signal: StopSignal, timeout_s: float) -> None:
+    """Send the stop signal, wait at most `timeout_s` seconds, then kill every process of the cgroup."""
+    # A frozen process does not handle signals.
+    if state.frozen:
+        await backends.units.thaw(state.unit)
+    try:
+        # A hung tender reacts to SIGKILL only.
+        async with asyncio.timeout(0 if await is_hung(state, backends.usages) else timeout_s):
+            if signal is StopSignal.TERM and timeout_s <= STOP_TIMEOUT_S:
+                await backends.units.stop(state.unit)  # a stop job, which goes on without this process
+            else:  # the unit's KillSignal= and TimeoutStopSec= do not fit
+                await send_signal(backends, state, SIGNALS[signal])
+                await wait_until_over(backends, state)
+    except TimeoutError:
+        await _kill(backends.units, state)
 
-HUNG_LOOK_INTERVAL_S = 0.5
-"""Between two looks at a tender that seems to hang: an ordinary end of its main thread may precede that of others."""
+
+async def _kill(units: "Manager", state: UnitState) -> None:
+    """Kill the cgroup after a timeout, once a stop job has begun: PID 1 has the stop's timestamp before the end."""
+    stopping = asyncio.ensure_future(units.stop(state.unit))
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_JOB_TIMEOUT_S):
+                # Once the stop job has begun, `UnitState.stop_requested` is true at the end.
+                while await units.active_state(state.unit) is ActiveState.ACTIVE:  # noqa: ASYNC110 - PID 1's
+                    await asyncio.sleep(STOP_JOB_POLL_S)
+        await units.kill(state.unit, SIGKILL, everyone=True)
+        await stopping
+    finally:
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
 
 
-class Stopper:
-    """Stops tasks and waits for their end."""
+async def send_signal(backends: "Backends", state: UnitState, number: int) -> None:
+    """Send a signal to the tender: to each process of a scope, since that has no main process.
 
-    def __init__(self, backends: "Backends") -> None:
-        self._backends = backends
-        self._units = backends.units
-
-    async def wait_until_over(self, state: UnitState) -> UnitState | None:
-        """Wait until a run is over; return its unit, or None if the unit was removed or has another run.
-
-        While the bus or PID 1 restarts, the wait goes on. A hung tender (`is_hung`), which PID 1 does not report, would
-        never end by itself; it is killed.
-        """
-        seen = False
-        async with self._units.watched(state) as unit:
-            while (now := unit.state) is not None and now.invocation == state.invocation:
-                if now.over:
-                    return now
-                before, seen = seen, await is_hung(now, self._backends.usages)
-                if before and seen:
-                    with suppress(HostError):  # without the note, the outcome is `killed`
-                        await self._backends.console.log_hung(now)
-                    await self._units.kill(now.unit, SIGKILL, everyone=True)
-                await unit.changed(HUNG_LOOK_INTERVAL_S if seen and not before else HUNG_CHECK_INTERVAL_S)
-        return None
-
-    async def stop(self, state: UnitState, signal: StopSignal, timeout_s: float) -> None:
-        """Send the stop signal, wait at most `timeout_s` seconds, then kill every process of the cgroup."""
-        # A frozen process does not handle signals.
-        if state.frozen:
-            await self._units.thaw(state.unit)
-        try:
-            # A hung tender reacts to SIGKILL only.
-            async with asyncio.timeout(0 if await is_hung(state, self._backends.usages) else timeout_s):
-                await self._request_stop(state, signal, timeout_s)
-        except TimeoutError:
-            await self._kill(state)
-
-    async def _request_stop(self, state: UnitState, signal: StopSignal, timeout_s: float) -> None:
-        """Stop by a stop job if the unit's KillSignal= and TimeoutStopSec= fit: it goes on without this process."""
-        if signal is StopSignal.TERM and timeout_s <= STOP_TIMEOUT_S:
-            await self._units.stop(state.unit)
-        else:
-            await self.signal(state, SIGNALS[signal])
-            await self.wait_until_over(state)
-
-    async def _kill(self, state: UnitState) -> None:
-        """Kill the cgroup after a timeout, once a stop job has begun: PID 1 has the stop's timestamp before the end."""
-        stopping = asyncio.ensure_future(self._units.stop(state.unit))
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(STOP_JOB_TIMEOUT_S):
-                    # Once the stop job has begun, `UnitState.stop_requested` is true at the end.
-                    while True:
-                        if await self._units.active_state(state.unit) is not ActiveState.ACTIVE:
-                            break
-                        await asyncio.sleep(STOP_JOB_POLL_S)
-            await self._units.kill(state.unit, SIGKILL, everyone=True)
-            await stopping
-        finally:
-            stopping.cancel()
-            await asyncio.gather(stopping, return_exceptions=True)
-
-    async def signal(self, state: UnitState, number: int) -> None:
-        """Send a signal to the tender: to each process of a scope, since that has no main process.
-
-        A task that sleeps is woken: a stopped process does not handle signals.
-        """
-        await self._units.kill(state.unit, number, everyone=number == SIGKILL or state.kind is UnitKind.SCOPE)
-        record = await self._backends.networks.record(state.task) if number != SIGKILL else None
-        if record is not None and record.sleeps:
-            await self._backends.networks.wake(state.task)
+    A task that sleeps is woken: a stopped process does not handle signals.
+    """
+    await backends.units.kill(state.unit, number, everyone=number == SIGKILL or state.kind is UnitKind.SCOPE)
+    record = await backends.networks.record(state.task) if number != SIGKILL else None
+    if record is not None and record.sleeps:
+        await backends.networks.wake(state.task)
 
 
 async def discard(backends: "Backends", name: TaskName, *, keep: bool = False, unit: str = "") -> None:

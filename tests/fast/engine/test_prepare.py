@@ -18,7 +18,7 @@ from tests.support.fakes.tasks import LEASE
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.declared.update_request import next_task
-from solo5_systemd.engine.prepare import Prepared, prepare_start, with_last_addresses
+from solo5_systemd.engine.prepare import Prepared, prepare_start
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.network import remembered_addresses
 from solo5_systemd.network.model import NicRequest, Request, Reservation
@@ -174,8 +174,8 @@ def test_a_request_has_precedence_and_another_network_other_addresses() -> None:
     last = LastRequest(**vars(Reservation(task=WEB, leases=(LEASE,)).request))
     [had] = last.nics
     open_, own = NicRequest(nic=LEASE.nic, network=LEASE.network), IPv4Address("10.1.2.3")
-    found = with_last_addresses(open_, last)
+    found = last.with_addresses(open_)
     assert (found.ipv4, found.mac, found.ipv6) == (had.ipv4, had.mac, had.ipv6)
-    assert with_last_addresses(replace(open_, ipv4=own), last).ipv4 == own
+    assert last.with_addresses(replace(open_, ipv4=own)).ipv4 == own
     other = NicRequest(nic=LEASE.nic, network=NetworkName("other"))
-    assert with_last_addresses(other, last) == other
+    assert last.with_addresses(other) == other
