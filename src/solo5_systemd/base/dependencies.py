@@ -168,19 +168,14 @@ def dependency_error(error: ImportError | OSError) -> DependencyError:
     text = str(error)
     library = _LIBRARY.search(text)
     if library is not None:
-        return missing_library(text) or _unusable(Kind.LIBRARY, library[1], library[2])
+        name, why = library.groups()
+        return _missing(Kind.LIBRARY, name) if why.startswith(_ABSENT) else _unusable(Kind.LIBRARY, name, why)
     module = getattr(error, "name", None) or "solo5_systemd"
     if module.partition(".")[0] == "solo5_systemd":
         raise error
     if isinstance(error, ModuleNotFoundError):
         return _missing(Kind.MODULE, module)
     return _unusable(Kind.MODULE, module, text)
-
-
-def missing_library(text: str) -> DependencyError | None:
-    """Return the error for a library that the dynamic loader did not find; None if it found each."""
-    library = _LIBRARY.search(text)
-    return _missing(Kind.LIBRARY, library[1]) if library and library[2].startswith(_ABSENT) else None
 
 
 def _missing(kind: Kind, name: str) -> DependencyError:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+from solo5_systemd.base.locks import closing_on_error
+
 IN_CREATE = 0x100
 IN_DELETE = 0x200
 IN_DELETE_SELF = 0x400
@@ -37,7 +39,8 @@ class Removals:
             OSError: there is no such file, or a limit of inotify is reached (/proc/sys/fs/inotify).
         """
         if self._descriptor < 0:
-            self._open()
+            self._descriptor = _inotify()
+            asyncio.get_running_loop().add_reader(self._descriptor, self._readable)
         try:
             watch = _add_watch(self._descriptor, path, IN_DELETE_SELF | IN_DONT_FOLLOW)
         except OSError:
@@ -54,11 +57,6 @@ class Removals:
             del self._callbacks[watch]
             _libc().inotify_rm_watch(self._descriptor, watch)  # fails if the file has been removed meanwhile
         self._close_if_unused()
-
-    def _open(self) -> None:
-        descriptor = _inotify()
-        asyncio.get_running_loop().add_reader(descriptor, self._readable)
-        self._descriptor = descriptor
 
     def _close_if_unused(self) -> None:
         if not self._callbacks and self._descriptor >= 0:
@@ -90,12 +88,8 @@ class RemovedEntries:
     """
 
     def __init__(self, directory: Path, *, added: bool = False) -> None:
-        self._descriptor = _inotify()
-        try:
+        with closing_on_error(_inotify()) as self._descriptor:
             _add_watch(self._descriptor, str(directory), IN_DELETE | IN_CREATE if added else IN_DELETE)
-        except OSError:
-            self.close()
-            raise
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when names have been removed."""

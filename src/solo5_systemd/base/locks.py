@@ -120,13 +120,19 @@ def closing(descriptor: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _opened(path: Path, flags: int, *, shared: bool, timeout_s: float) -> int:
-    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+@contextmanager
+def closing_on_error(descriptor: int) -> Iterator[int]:
+    """Yield a descriptor, and close it if the block raises an exception."""
     try:
-        lock(descriptor, path, shared=shared, timeout_s=timeout_s)
+        yield descriptor
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def _opened(path: Path, flags: int, *, shared: bool, timeout_s: float) -> int:
+    with closing_on_error(os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)) as descriptor:
+        lock(descriptor, path, shared=shared, timeout_s=timeout_s)
     return descriptor
 
 

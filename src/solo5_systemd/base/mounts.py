@@ -17,22 +17,18 @@ def bind_mount(source: str, target: str) -> None:
     _check(_libc().mount(os.fsencode(source), os.fsencode(target), None, ctypes.c_ulong(_MS_BIND), None))
 
 
-def mount_memory(target: str) -> None:
-    """Mount an empty ramfs, whose files are in memory and never in swap, closed to other users than root.
+def mount_memory(target: str, size: int | None = None) -> None:
+    """Mount an empty file system in memory, closed to other users than root.
+
+    Args:
+        size: None: a ramfs, whose files are never in swap; else the bytes of a tmpfs, for a few files.
 
     Raises:
         OSError: of mount(2).
     """
-    _mount(target, b"ramfs", "mode=0700")
-
-
-def mount_bounded(target: str, size: int) -> None:
-    """Mount an empty tmpfs of `size` bytes and a few files, closed to other users than root.
-
-    Raises:
-        OSError: of mount(2).
-    """
-    _mount(target, b"tmpfs", f"size={size},nr_inodes=4,mode=0700")
+    kind, options = (b"ramfs", "mode=0700") if size is None else (b"tmpfs", f"size={size},nr_inodes=4,mode=0700")
+    flags = ctypes.c_ulong(_NOSUID_NODEV_NOEXEC)
+    _check(_libc().mount(b"solo5", os.fsencode(target), kind, flags, options.encode()))
 
 
 def detach(target: str) -> None:
@@ -42,11 +38,6 @@ def detach(target: str) -> None:
         OSError: of umount2(2).
     """
     _check(_libc().umount2(os.fsencode(target), _DETACH_NOFOLLOW))
-
-
-def _mount(target: str, kind: bytes, options: str) -> None:
-    flags = ctypes.c_ulong(_NOSUID_NODEV_NOEXEC)
-    _check(_libc().mount(b"solo5", os.fsencode(target), kind, flags, options.encode()))
 
 
 def _check(result: int) -> None:

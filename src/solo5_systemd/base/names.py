@@ -65,9 +65,16 @@ def task_name(text: str) -> TaskName:
         InvalidRequestError: it is malformed, or a template without its instance.
     """
     prefix, at, instance = text.partition("@")
-    if at and is_task_name(prefix):
-        return _instance_name(text, prefix, instance)
-    return TaskName(_checked(text, "task", _NAME_MAX))
+    if not at or not is_task_name(prefix):
+        return TaskName(_checked(text, "task", _NAME_MAX))
+    if not instance:
+        raise InvalidRequestError(f"{text} is a template: expected the name of an instance, such as {prefix}@1.")
+    if not is_task_name(text):
+        raise InvalidRequestError(
+            f"instance {instance!r} of {prefix}@ is not usable: expected letters, digits, '_', '.' and '-', no part "
+            f"'.' or '..' between '-', and at most {_NAME_MAX} characters with the name."
+        )
+    return TaskName(text)
 
 
 def _checked(text: str, what: str, most: int) -> str:
@@ -77,17 +84,6 @@ def _checked(text: str, what: str, most: int) -> str:
             "letter or digit."
         )
     return text
-
-
-def _instance_name(text: str, prefix: str, instance: str) -> TaskName:
-    if not instance:
-        raise InvalidRequestError(f"{text} is a template: expected the name of an instance, such as {prefix}@1.")
-    if not is_task_name(text):
-        raise InvalidRequestError(
-            f"instance {instance!r} of {prefix}@ is not usable: expected letters, digits, '_', '.' and '-', no part "
-            f"'.' or '..' between '-', and at most {_NAME_MAX} characters with the name."
-        )
-    return TaskName(text)
 
 
 def own_task_name(text: str) -> TaskName:

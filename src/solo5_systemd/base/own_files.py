@@ -58,7 +58,8 @@ def read_own(path: Path, most: int) -> OwnFile:
                 raise SettingsError(f"{path} is not a regular file: expected one.")
             if before.st_size > most:
                 raise SettingsError(f"{path} has {before.st_size} bytes: expected at most {most}.")
-            content = _content(place, most)
+            with open(f"/proc/self/fd/{place}", "rb") as file:  # noqa: PTH123 - which is open with O_PATH
+                content = file.read(most + 1)
             if _stamp(before) == _stamp(os.fstat(place)) and len(content) == before.st_size:
                 return OwnFile(content, is_public)
     raise SettingsError(f"{path} changes while it is read: expected a file that is written once, and renamed.")
@@ -105,19 +106,6 @@ def _opened(path: Path) -> Iterator[tuple[int, bool]]:
     Raises:
         SettingsError: a user other than root can change it or a part of its way, or an OSError was raised.
     """
-    try:
-        opened, is_public = _walk(path)
-        try:
-            yield opened, is_public
-        finally:
-            os.close(opened)
-    except OSError as error:
-        reason = "the link leads nowhere" if error.errno == errno.ENOENT and path.is_symlink() else error.strerror
-        raise SettingsError(f"{path} cannot be read: {reason}.") from error
-
-
-def _walk(path: Path) -> tuple[int, bool]:
-    """Open a path with O_PATH, and check each part of its way."""
     is_public, device, mounter = True, -1, ROOT
 
     def visit(step: Step) -> None:
@@ -129,8 +117,12 @@ def _walk(path: Path) -> tuple[int, bool]:
             _check(path, step.at, step.status, mounter)
             is_public &= stat.S_ISLNK(mode) or bool(mode & (stat.S_IROTH if step.is_last else stat.S_IXOTH))
 
-    opened, _ = walk(str(path), visit)
-    return opened, is_public
+    try:
+        with closing(walk(str(path), visit)[0]) as opened:
+            yield opened, is_public
+    except OSError as error:
+        reason = "the link leads nowhere" if error.errno == errno.ENOENT and path.is_symlink() else error.strerror
+        raise SettingsError(f"{path} cannot be read: {reason}.") from error
 
 
 def _mounter(device: int) -> int:
@@ -158,12 +150,6 @@ def _check(path: Path, entry: str, status: os.stat_result, mounter: int) -> None
 
 def _is_null(status: os.stat_result) -> bool:
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == _NULL
-
-
-def _content(place: int, most: int) -> bytes:
-    """Return the content of a regular file that is open with O_PATH."""
-    with open(f"/proc/self/fd/{place}", "rb") as file:  # noqa: PTH123 - of a descriptor
-        return file.read(most + 1)
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int]:

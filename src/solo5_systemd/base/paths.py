@@ -14,14 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
-from solo5_systemd.base.locks import closing
-
-if TYPE_CHECKING:
-    import asyncio
-
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, host_errors
+from solo5_systemd.base.locks import closing, closing_on_error
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 SYS, DEV = Path("/sys"), Path("/dev")
@@ -56,18 +52,16 @@ async def open_in_thread(opening: Callable[[], int]) -> int:
     """Return the file descriptor that `opening` returns; it is closed if the caller is cancelled before."""
     import asyncio  # imported here for startup time: `solo5ctl logs` needs none
 
+    def close_late(opened: asyncio.Future[int]) -> None:
+        if not opened.cancelled() and not opened.exception():
+            os.close(opened.result())
+
     opened = asyncio.ensure_future(asyncio.to_thread(opening))
     try:
         return await asyncio.shield(opened)
     except asyncio.CancelledError:
-        opened.add_done_callback(_close_late)
+        opened.add_done_callback(close_late)
         raise
-
-
-def _close_late(opened: "asyncio.Future[int]") -> None:
-    """Close the descriptor of a thread that has outlived its caller."""
-    if not opened.cancelled() and not opened.exception():
-        os.close(opened.result())
 
 
 def path_of(descriptor: int) -> str:
@@ -76,10 +70,8 @@ def path_of(descriptor: int) -> str:
     Raises:
         HostError: /proc cannot be read.
     """
-    try:
+    with host_errors("/proc cannot be read"):
         return str(Path(f"/proc/self/fd/{descriptor}").readlink())
-    except OSError as error:
-        raise HostError(f"/proc cannot be read: {error.strerror}.", "Check that it is mounted.") from error
 
 
 def identity(status: os.stat_result) -> tuple[int, int]:
@@ -98,10 +90,8 @@ def mount_points(table: Path = MOUNTS) -> frozenset[str]:
     Raises:
         HostError: /proc cannot be read.
     """
-    try:
+    with host_errors("/proc cannot be read"):
         lines = table.read_text(errors="surrogateescape").splitlines()
-    except OSError as error:
-        raise HostError(f"/proc cannot be read: {error.strerror}.", "Check that it is mounted.") from error
     return frozenset(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), line.split(" ")[4]) for line in lines)
 
 
@@ -303,14 +293,10 @@ def open_path(what: str, path: str, roots: Sequence[str]) -> tuple[int, str]:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             raise NotFoundError(f"{what} does not exist.") from error
         raise HostError(f"{what} cannot be opened: {error.strerror}.") from error
-    try:
+    with closing_on_error(descriptor):
         found = path_of(descriptor)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    if roots and not is_below(found, roots):  # it was moved meanwhile
-        os.close(descriptor)
-        raise _outside_error(what, roots)
+        if roots and not is_below(found, roots):  # it was moved meanwhile
+            raise _outside_error(what, roots)
     return descriptor, found
 
 
@@ -364,25 +350,17 @@ def open_directory(directory: Path) -> int:
         InvalidRequestError: another user than root and the caller can change a link on the way.
         HostError: it cannot be opened.
     """
-    try:
+    with host_errors(f"{str(directory)!r} cannot be used"):
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise HostError(f"{str(directory)!r} cannot be used: {error.strerror}.") from error
-    try:
-        _check_links(directory, descriptor)
-    except BaseException:
-        os.close(descriptor)
-        raise
+    with closing_on_error(descriptor):
+        way = way_of(str(directory))
+        if way is None or str(way.place) != path_of(descriptor) or way.of_links - {os.geteuid()}:
+            raise InvalidRequestError(
+                f"{str(directory)!r} is behind a symbolic link that another user can change: expected a path without "
+                "it.",
+                "Name the directory itself.",
+            )
     return descriptor
-
-
-def _check_links(directory: Path, descriptor: int) -> None:
-    way = way_of(str(directory))
-    if way is None or str(way.place) != path_of(descriptor) or way.of_links - {os.geteuid()}:
-        raise InvalidRequestError(
-            f"{str(directory)!r} is behind a symbolic link that another user can change: expected a path without it.",
-            "Name the directory itself.",
-        )
 
 
 def within(directory: int, name: str) -> Path:

@@ -24,7 +24,7 @@ from pathlib import Path
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.declared_units import DIRECTORY, FIELDS, STDERR_MAX, TENDER, declaration_directory
 from solo5_systemd.base.errors import HostError, InvalidRequestError, host_errors
-from solo5_systemd.base.mounts import mount_bounded
+from solo5_systemd.base.mounts import mount_memory
 from solo5_systemd.base.names import TaskName, declared_outcome_target, task_namespace, template_of, user_of
 from solo5_systemd.dbus import fdstore
 from solo5_systemd.declared.declaration import parse_declaration
@@ -145,7 +145,7 @@ def _make_room_for_stderr(own: Path) -> None:
     with host_errors(f"{directory} cannot be mounted"):
         directory.mkdir(mode=0o700, exist_ok=True)
         unmount(directory)
-        mount_bounded(str(directory), STDERR_MAX)
+        mount_memory(str(directory), STDERR_MAX)
         directory.chmod(NO_CONFIGURATION | 0o110)
 
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -195,19 +196,22 @@ def test_what_is_no_file_is_one_sentence(make: Callable[[Path], object], sentenc
         read_own(tmp_path / "it", MOST)
 
 
-def test_a_file_that_is_written_meanwhile_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "file"
-    path.write_text("old")
-    changes = iter(["newer"])
-    content = own_files._content
-    monkeypatch.setattr(own_files, "_content", lambda *of: (content(*of), [path.write_text(to) for to in changes])[0])
-    assert read_own(path, MOST).content == b"newer"
-
-
-def test_a_file_that_changes_always_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("times", [1, 10])
+def test_a_file_that_is_written_meanwhile_is_read_again_a_few_times(
+    times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "file"
     path.touch()
-    content = own_files._content
-    monkeypatch.setattr(own_files, "_content", lambda *of: (content(*of), path.write_text(f"{path.read_text()}x"))[0])
-    with pytest.raises(SettingsError, match="changes while it is read"):
-        read_own(path, MOST)
+    texts, stamp = iter("x" * size for size in range(1, times + 1)), own_files._stamp
+
+    def written(status: os.stat_result) -> tuple[int, int, int]:
+        for text in islice(texts, 1):
+            path.write_text(text)
+        return stamp(status)
+
+    monkeypatch.setattr(own_files, "_stamp", written)
+    if times == 1:
+        assert read_own(path, MOST).content == b"x"
+    else:
+        with pytest.raises(SettingsError, match="changes while it is read"):
+            read_own(path, MOST)
