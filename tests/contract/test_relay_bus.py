@@ -42,17 +42,19 @@ async def main():
 asyncio.run(main())
 """
 
-_CALLED_WHILE_STOPPING = f"""
+_RELAY = f"""
 import subprocess, sys
+from pathlib import Path
 from solo5_systemd.dbus import service
 from solo5_systemd.relay import main as program
 
-fd = sys.argv.pop()
-call = [sys.executable, "-c", {_FORWARD!r}, fd]
-service.notify = lambda text: text == "STOPPING=1" and subprocess.run(call, check=True, pass_fds=[int(fd)])
+program.STATE_DIRECTORY, program.IDLE_TIMEOUT_S = Path(sys.argv[1]), float(sys.argv[2])
+for fd in sys.argv[3:]:
+    call = [sys.executable, "-c", {_FORWARD!r}, fd]
+    service.notify = lambda text: text == "STOPPING=1" and subprocess.run(call, check=True, pass_fds=[int(fd)])
 sys.exit(program.main())
 """
-"""The relay, called after STOPPING=1 and before it releases its bus name."""
+"""The relay; with a descriptor among its arguments, called after STOPPING=1 and before it releases its bus name."""
 
 
 class Daemon:
@@ -64,16 +66,15 @@ class Daemon:
         self._log = directory / "log"
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *program: str, idle: str = "60", fd: int | None = None) -> subprocess.Popen[bytes]:
+    def start(self, *fds: int, idle: str = "60") -> subprocess.Popen[bytes]:
         environment = {
             **os.environ,
             "DBUS_SYSTEM_BUS_ADDRESS": self.bus.address,
             "PYTHONPATH": str(Path(solo5_systemd.__file__).parents[1]),
         }
-        command = [sys.executable, *(program or ("-m", "solo5_systemd.relay"))]
-        command += ["--state", str(self.state), "--idle", idle, *([] if fd is None else [str(fd)])]
+        command = [sys.executable, "-c", _RELAY, str(self.state), idle, *map(str, fds)]
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, env=environment, stderr=log, pass_fds=[] if fd is None else [fd])
+            self.process = subprocess.Popen(command, env=environment, stderr=log, pass_fds=fds)
         return self.process
 
     def kill(self) -> None:
@@ -186,7 +187,7 @@ def test_it_exits_when_idle(daemon: Daemon) -> None:
 
 
 def test_a_call_while_it_is_stopping_causes_a_restart(daemon: Daemon, pipe: tuple[int, int]) -> None:
-    assert daemon.start("-c", _CALLED_WHILE_STOPPING, idle="0.1", fd=pipe[1]).wait(10) == EXIT_RESTART
+    assert daemon.start(pipe[1], idle="0.1").wait(10) == EXIT_RESTART
     assert [path.name for path in daemon.state.iterdir()] == [f"{TASK}.json"]
 
 

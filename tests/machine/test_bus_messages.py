@@ -51,7 +51,7 @@ class Counter:
 @pytest.fixture
 def messages(monkeypatch: pytest.MonkeyPatch) -> Counter:
     counter = Counter()
-    send, header = MessageBus._send, message_bus._header
+    send, header = MessageBus.send, message_bus._header
 
     def sending(bus: MessageBus, message: Message) -> None:
         counter.calls.append(f"{message.destination} {message.member} {message.body[:2]}")
@@ -63,7 +63,7 @@ def messages(monkeypatch: pytest.MonkeyPatch) -> Counter:
             counter.received += 1
         return found
 
-    monkeypatch.setattr(MessageBus, "_send", sending)
+    monkeypatch.setattr(MessageBus, "send", sending)
     monkeypatch.setattr(message_bus, "_header", receiving)
     return counter
 

@@ -121,7 +121,7 @@ def receive_data(source: int, target: int, progress: Progress = no_progress) -> 
         Size in bytes, and SHA-256 in hexadecimal digits.
     """
     digest, at = hashlib.sha256(), 0
-    with open(source, "rb", closefd=False) as file:  # noqa: PTH123 - of a descriptor
+    with open(source, "rb", closefd=False) as file:
         while data := file.read(CHUNK):
             digest.update(data)
             if data != _ZEROS[: len(data)]:

@@ -132,9 +132,9 @@ BY_DBUS_NAME: dict[str, type[Solo5Error]] = {
 
 
 @contextmanager
-def host_errors(what: str) -> Iterator[None]:
+def host_errors(what: str, hint: str = "") -> Iterator[None]:
     """Turn an OSError of the block into a HostError: `what` cannot be done, and the error's text."""
     try:
         yield
     except OSError as error:
-        raise HostError(f"{what}: {error.strerror or error}.") from error
+        raise HostError(f"{what}: {error.strerror or error}.", hint) from error

@@ -70,7 +70,7 @@ def path_of(descriptor: int) -> str:
     Raises:
         HostError: /proc cannot be read.
     """
-    with host_errors("/proc cannot be read"):
+    with host_errors("/proc cannot be read", "Check that it is mounted."):
         return str(Path(f"/proc/self/fd/{descriptor}").readlink())
 
 
@@ -90,7 +90,7 @@ def mount_points(table: Path = MOUNTS) -> frozenset[str]:
     Raises:
         HostError: /proc cannot be read.
     """
-    with host_errors("/proc cannot be read"):
+    with host_errors("/proc cannot be read", "Check that it is mounted."):
         lines = table.read_text(errors="surrogateescape").splitlines()
     return frozenset(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), line.split(" ")[4]) for line in lines)
 

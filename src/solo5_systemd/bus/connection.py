@@ -31,7 +31,7 @@ class Connection:
         self._bus: MessageBus | None = None
         self._connecting = asyncio.Lock()
         self._closed = False
-        self._listeners: list[Callable[[Message], None]] = []
+        self._listeners: list[Callable[[Message], object]] = []
         self._rules: Counter[str] = Counter()
         self._in_flight: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_IN_FLIGHT))
         self.generation = 0
@@ -47,11 +47,9 @@ class Connection:
             if self._closed:
                 raise HostError("the connection to the system bus is closed.")
             if self._bus is None or not self._bus.connected:
-                self._bus = await message_bus.connect(self._address)
+                self._bus = await message_bus.connect(self._address, self._listeners)
                 self.lost = self._bus.lost
                 self.generation += 1
-                for listener in self._listeners:
-                    self._bus.add_message_handler(listener)
                 for rule in self._rules.elements() if self._bus.connected else ():  # before any call on it
                     self._bus.send(_of_bus("AddMatch", rule))
             return self._bus
@@ -65,14 +63,10 @@ class Connection:
     def listen(self, listener: Callable[[Message], None]) -> None:
         """Add a callback for every received message, also of later connections."""
         self._listeners.append(listener)
-        if self._bus is not None:
-            self._bus.add_message_handler(listener)
 
     def ignore(self, listener: Callable[[Message], None]) -> None:
         """Remove a callback of `listen`."""
         self._listeners.remove(listener)
-        if self._bus is not None:
-            self._bus.remove_message_handler(listener)
 
     async def call(
         self,
@@ -121,7 +115,8 @@ class Connection:
                 f"the connection to the system bus broke during {member}: {str(error) or 'it was closed'}."
             ) from error
         if reply.message_type is MessageType.ERROR:
-            raise _error(reply)
+            name = reply.error_name or ""
+            raise remote_error(name, str(reply.body[0]) if reply.body else name)
         return list(reply.body)
 
     async def match(self, sender: str, interface: str, member: str) -> None:
@@ -150,11 +145,6 @@ def _rule(sender: str, interface: str, member: str) -> str:
 
 def _of_bus(member: str, rule: str) -> Message:
     return Message(destination=BUS, path=BUS_PATH, interface=BUS, member=member, signature="s", body=[rule])
-
-
-def _error(reply: Message) -> Exception:
-    name = reply.error_name or ""
-    return remote_error(name, str(reply.body[0]) if reply.body else name)
 
 
 @asynccontextmanager

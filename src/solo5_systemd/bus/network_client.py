@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, aclosing
 from typing import Any
 
 from solo5_systemd.base.decode import Fields
-from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.errors import host_errors
 from solo5_systemd.base.names import TaskName, task_name, task_namespace
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.lease_reader import NetworkReader
@@ -88,10 +88,8 @@ class Networkd(NetworkReader):
         """
         from solo5_systemd.network.conntrack import open_connections
 
-        try:
+        with host_errors("the kernel's connection table cannot be read"):
             return await asyncio.to_thread(open_connections, addresses)
-        except OSError as error:
-            raise HostError(f"the kernel's connection table cannot be read: {error.strerror}.") from error
 
     async def release(self, task: TaskName) -> None:
         """Release the leases and ports of a task. Idempotent."""

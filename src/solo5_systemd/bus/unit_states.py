@@ -104,10 +104,6 @@ class UnitStates:
     def __init__(self) -> None:
         self._root = unified()
 
-    def control_groups(self) -> Mapping[str, str]:
-        """Return ControlGroup= of every unit below solo5.slice, by unit name."""
-        return dict(units(self._root))
-
     def record_start(self, begun: UnitState) -> None:
         """Write the start time of a service that has just been started; errors are ignored, as the time is in PID 1."""
         if begun.started and begun.control_group:
@@ -161,7 +157,7 @@ class UnitStates:
 
     def exported(self, rows: Sequence[ListedUnit]) -> dict[str, dict[str, object]]:
         """Return the properties of running units, by unit, if files contain all but the start time."""
-        control_groups = self.control_groups()
+        control_groups = dict(units(self._root))
         found: dict[str, dict[str, object]] = {}
         for row in rows:
             if not row.over and row.unit in control_groups:

@@ -13,6 +13,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -66,16 +67,19 @@ class _Header(NamedTuple):
 class MessageBus:
     """A connection to a message bus, made by `connect`.
 
+    Args:
+        handlers: as added by `add_message_handler`; the caller may change the list.
+
     Attributes:
         lost: done when the connection has ended; its exception is the reason, None after `disconnect`.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, handlers: list[Handler] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._serials = count(1)
         self._replies: dict[int, asyncio.Future[Message]] = {}
-        self._handlers: list[Handler] = []
+        self._handlers = [] if handlers is None else handlers
         self._received = bytearray()
         self._received_fds: deque[int] = deque()
         self._skip = 0
@@ -98,32 +102,33 @@ class MessageBus:
         """
         self._handlers.append(handler)
 
-    def remove_message_handler(self, handler: Handler) -> None:
-        """Remove a handler."""
-        self._handlers.remove(handler)
-
     async def call(self, message: Message) -> Message:
         """Send a method call and return the reply, which may be an error.
 
         Raises:
             OSError, EOFError: the connection has ended.
         """
-        message.serial = serial = next(self._serials)
-        self._replies[serial] = reply = self._loop.create_future()
+        self.send(message)
+        self._replies[message.serial] = reply = self._loop.create_future()
         try:
-            self._send(message)
             return await reply
         finally:
-            del self._replies[serial]
+            del self._replies[message.serial]
 
     def send(self, message: Message) -> None:
-        """Send a signal or a reply.
+        """Send a message, and wait for no reply.
 
         Raises:
             OSError, EOFError: the connection has ended.
         """
+        if self.lost.done():
+            raise self.lost.exception() or EOFError("it was closed")
         message.serial = next(self._serials)
-        self._send(message)
+        data = memoryview(encode(message))
+        self._unsent.append((data, _duplicates(message.unix_fds or ())))  # the caller may close its own
+        if not self._writing:  # in this turn of the loop other calls may follow, for the same system call
+            self._writing = True
+            self._loop.call_soon(self._write)
 
     async def hello(self) -> None:
         """Register at the bus: the first call of every connection. Raises as `call`."""
@@ -158,15 +163,6 @@ class MessageBus:
         return reply.body[0]
 
     # -- writing --------------------------------------------------------------------------------------------------
-
-    def _send(self, message: Message) -> None:
-        if self.lost.done():
-            raise self.lost.exception() or EOFError("it was closed")
-        data = memoryview(encode(message))
-        self._unsent.append((data, _duplicates(message.unix_fds or ())))  # the caller may close its own
-        if not self._writing:  # in this turn of the loop other calls may follow, for the same system call
-            self._writing = True
-            self._loop.call_soon(self._write)
 
     def _write(self) -> None:
         """Send what is unsent; go on when the socket is writable again."""
@@ -240,7 +236,7 @@ class MessageBus:
             except (ValueError, IndexError, struct.error) as error:
                 self._drop_malformed(header, error)
                 continue
-            if header.kind == _SIGNAL and not self._is_wanted(fields):
+            if header.kind == _SIGNAL and _DESTINATION in fields and fields.get(_SENDER) != BUS:
                 _close(self._own_fds(fields))
                 self._skip = header.size
             elif len(self._received) >= header.size:
@@ -277,10 +273,6 @@ class MessageBus:
             self._end(OSError(f"a message cannot be parsed: {error}"))
         else:
             yield message
-
-    def _is_wanted(self, fields: Mapping[int, str | int]) -> bool:
-        """Return whether a signal is broadcast, or sent by the bus."""
-        return _DESTINATION not in fields or fields.get(_SENDER) == BUS
 
     def _own_fds(self, fields: Mapping[int, str | int]) -> list[int]:
         """Take the descriptors of a message with these header fields, as many as there are."""
@@ -327,11 +319,12 @@ class MessageBus:
                 reply.set_exception(error or EOFError("it was closed"))
 
 
-async def connect(address: str | None = None) -> MessageBus:
+async def connect(address: str | None = None, handlers: list[Handler] | None = None) -> MessageBus:
     """Return a connection to a bus.
 
     Args:
         address: D-Bus address of a Unix socket; None: $DBUS_SYSTEM_BUS_ADDRESS, or that of the system bus.
+        handlers: as for `MessageBus`.
 
     Raises:
         HostError: the bus cannot be reached, refuses the authentication, or does not answer in `CALL_TIMEOUT_S`.
@@ -340,7 +333,7 @@ async def connect(address: str | None = None) -> MessageBus:
     try:
         name = _socket_name(given)
         async with asyncio.timeout(CALL_TIMEOUT_S):
-            bus = MessageBus(await _authenticated(name))
+            bus = MessageBus(await _authenticated(name), handlers)
             try:
                 await bus.hello()
             except BaseException:
@@ -355,15 +348,20 @@ async def connect(address: str | None = None) -> MessageBus:
 
 
 async def _authenticated(name: str) -> socket.socket:
-    """Return a socket that is connected to a bus and authenticated."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    """Return a socket that is connected to a bus, authenticated as this process's user, and can pass descriptors."""
+    loop = asyncio.get_running_loop()
+    identity = str(os.geteuid()).encode().hex()
+    with ExitStack() as opened:
+        sock = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         sock.setblocking(False)  # before connect(2), which waits for a place in a full backlog
         sock.connect(name)
-        await _authenticate(sock)
-    except BaseException:
-        sock.close()
-        raise
+        await loop.sock_sendall(sock, f"\0AUTH EXTERNAL {identity}\r\nNEGOTIATE_UNIX_FD\r\n".encode())
+        for expected in (b"OK ", b"AGREE_UNIX_FD"):
+            line = await _line(sock)
+            if not line.startswith(expected):
+                raise OSError(f"the bus refuses the authentication: {line.decode(errors='replace')}")
+        await loop.sock_sendall(sock, b"BEGIN\r\n")
+        opened.pop_all()
     return sock
 
 
@@ -397,18 +395,6 @@ def _socket_name(address: str) -> str:
                 name = unquote(name)
             return name if "path" in options else f"\0{name}"
     raise ValueError(f"bus address {address!r} is not of a Unix socket: expected one such as {DEFAULT_ADDRESS}")
-
-
-async def _authenticate(sock: socket.socket) -> None:
-    """Authenticate as this process's user, and negotiate the passing of file descriptors."""
-    loop = asyncio.get_running_loop()
-    identity = str(os.geteuid()).encode().hex()
-    await loop.sock_sendall(sock, f"\0AUTH EXTERNAL {identity}\r\nNEGOTIATE_UNIX_FD\r\n".encode())
-    for expected in (b"OK ", b"AGREE_UNIX_FD"):
-        line = await _line(sock)
-        if not line.startswith(expected):
-            raise OSError(f"the bus refuses the authentication: {line.decode(errors='replace')}")
-    await loop.sock_sendall(sock, b"BEGIN\r\n")
 
 
 async def _line(sock: socket.socket) -> bytes:

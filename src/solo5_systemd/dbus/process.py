@@ -1,4 +1,4 @@
-"""The process of a service: its entry point, options, log, D-Bus connection, watchdog, exit status.
+"""The process of a service: its entry point, log, D-Bus connection, watchdog, exit status.
 
 Imports the standard library and `base/` only, so that a missing dependency can be reported.
 """
@@ -10,7 +10,6 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from solo5_systemd.base.dependencies import EXIT_CONFIG, dependency_error
@@ -19,8 +18,6 @@ from solo5_systemd.base.journal_entry import NATIVE_SOCKET, write_entry
 from solo5_systemd.dbus.fdstore import notify
 
 if TYPE_CHECKING:
-    import argparse
-
     from solo5_systemd.dbus.message_bus import MessageBus
 
 NOTICE = 5
@@ -47,23 +44,6 @@ def run_module(module: str) -> int:
     return cast("int", main())
 
 
-def argument_parser(
-    prog: str, description: str, *, state: Path, state_help: str, idle_timeout: float
-) -> "argparse.ArgumentParser":
-    """Return a parser with the options of every service.
-
-    Args:
-        idle_timeout: the default of --idle, in seconds.
-    """
-    import argparse  # not for what PID 1 executes for a moment
-
-    parser = argparse.ArgumentParser(prog=prog, description=description)
-    parser.add_argument("--state", default=state, type=Path, metavar="DIR", help=f"{state_help} (default: %(default)s)")
-    idle = "exit after being idle for this time (default: %(default)s)"
-    parser.add_argument("--idle", default=idle_timeout, type=float, metavar="SECONDS", help=idle)
-    return parser
-
-
 def run(serving: Coroutine[object, object, bool]) -> int:
     """Run a service and return the exit status.
 
@@ -73,7 +53,9 @@ def run(serving: Coroutine[object, object, bool]) -> int:
     Returns:
         0, EXIT_RESTART, EXIT_CONFIG for a missing dependency, or 1 for another error, which is logged.
     """
-    _log_to_journal()
+    for level, priority in ((logging.INFO, 6), (logging.WARNING, 4), (logging.ERROR, 3)):
+        logging.addLevelName(level, f"<{priority}>")  # sd-daemon(3): journald strips it and sets PRIORITY=
+    logging.basicConfig(format="%(levelname)s%(message)s", level=logging.INFO, stream=sys.stderr)
     status = 1
     try:
         status = EXIT_RESTART if asyncio.run(serving) else 0
@@ -91,12 +73,6 @@ def _leaves(group: BaseExceptionGroup[Solo5Error]) -> Iterator[Solo5Error]:
             yield from _leaves(each)
         else:
             yield each
-
-
-def _log_to_journal() -> None:
-    for level, priority in ((logging.INFO, 6), (logging.WARNING, 4), (logging.ERROR, 3)):
-        logging.addLevelName(level, f"<{priority}>")  # sd-daemon(3): journald strips it and sets PRIORITY=
-    logging.basicConfig(format="%(levelname)s%(message)s", level=logging.INFO, stream=sys.stderr)
 
 
 def log_about(unit: str, text: str, *, priority: int = 3, message_id: str = "") -> None:

@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.dbus.fdstore import notify
-from solo5_systemd.dbus.interfaces import Interface, Method, Signal
+from solo5_systemd.dbus.interfaces import Interface
 from solo5_systemd.dbus.message_bus import MessageBus
 from solo5_systemd.dbus.messages import Message, MessageType, SignatureTree, expects_reply, from_wire, to_wire
 
@@ -143,24 +143,15 @@ def _descriptor(message: Message, index: int) -> int:
 
 def _introspection(interface: Interface) -> str:
     """Return the XML of org.freedesktop.DBus.Introspectable.Introspect."""
-    methods = "".join(_method(name, method) for name, method in interface.methods.items())
-    signals = "".join(_signal(name, signal) for name, signal in interface.signals.items())
-    return f'<node><interface name="{interface.name}">{methods}{signals}</interface></node>'
+    methods, signals = interface.methods.items(), interface.signals.items()
+    found = [_member("method", name, each.names, each.in_signature, each.out_signature) for name, each in methods]
+    found += [_member("signal", name, each.names, "", each.signature) for name, each in signals]
+    return f'<node><interface name="{interface.name}">{"".join(found)}</interface></node>'
 
 
-def _method(name: str, method: Method) -> str:
-    arguments = zip(method.names.split(), _directed(method), strict=True)
-    inner = "".join(f'<arg name="{arg}" {attributes}/>' for arg, attributes in arguments)
-    return f'<method name="{name}">{inner}</method>'
-
-
-def _signal(name: str, signal: Signal) -> str:
-    pairs = zip(signal.names.split(), SignatureTree(signal.signature).types, strict=True)
-    inner = "".join(f'<arg name="{arg}" type="{kind.signature}"/>' for arg, kind in pairs)
-    return f'<signal name="{name}">{inner}</signal>'
-
-
-def _directed(method: Method) -> Iterator[str]:
-    for direction, signature in (("in", method.in_signature), ("out", method.out_signature)):
-        for kind in SignatureTree(signature).types:
-            yield f'type="{kind.signature}" direction="{direction}"'
+def _member(kind: str, name: str, names: str, in_signature: str, out_signature: str) -> str:
+    directed = [(each.signature, "in") for each in SignatureTree(in_signature).types]
+    directed += [(each.signature, "out") for each in SignatureTree(out_signature).types]
+    pairs = zip(names.split(), directed, strict=True)
+    inner = "".join(f'<arg name="{arg}" type="{type_}" direction="{direction}"/>' for arg, (type_, direction) in pairs)
+    return f'<{kind} name="{name}">{inner}</{kind}>'

@@ -130,6 +130,7 @@ class FifoWriter:
 
     def _write(self) -> None:
         assert self._fd is not None  # noqa: S101 - has_reader
+        self._retry = None
         try:
             while self._staged_bytes or self._stage():
                 self._splice(self._fd)
@@ -138,7 +139,7 @@ class FifoWriter:
         except BrokenPipeError:
             self._unwatch()
             self.queue.evict()
-            self._retry = self._loop.call_later(READER_RETRY_INTERVAL_S, self._retry_write)
+            self._retry = self._loop.call_later(READER_RETRY_INTERVAL_S, self._write)
         else:
             self._unwatch()
 
@@ -156,10 +157,6 @@ class FifoWriter:
         if not self._staged_bytes:
             self._confirmed = self.queue.position
             self._save()
-
-    def _retry_write(self) -> None:
-        self._retry = None
-        self._write()
 
     def _close_fifo(self) -> None:
         self._unwatch()
@@ -227,7 +224,8 @@ def stored_consoles(descriptors: Mapping[str, Sequence[int]]) -> dict[int, Conso
                 os.close(fd)
             fdstore.remove(name)
             continue
-        number, found = int(match[1]), _split(int(match[2]), fds)
+        fifos, staging = (dict(zip(Stream, of, strict=True)) for of in (fds[: len(Stream)], fds[len(Stream) :]))
+        number, found = int(match[1]), ConsoleDescriptors(generation=int(match[2]), fifos=fifos, staging=staging)
         other = consoles.setdefault(number, found)
         if other is not found:  # killed between the storage of the one and the removal of the other
             earlier, consoles[number] = sorted((found, other), key=lambda each: each.generation)
@@ -239,11 +237,6 @@ def remove_stored(number: int, generation: int) -> None:
     """Remove the descriptors of a console from the fd store."""
     if generation:
         fdstore.remove(_name(number, generation))
-
-
-def _split(generation: int, fds: Sequence[int]) -> ConsoleDescriptors:
-    fifos, staging = (dict(zip(Stream, each, strict=True)) for each in (fds[: len(Stream)], fds[len(Stream) :]))
-    return ConsoleDescriptors(generation=generation, fifos=fifos, staging=staging)
 
 
 def _name(number: int, generation: int) -> str:

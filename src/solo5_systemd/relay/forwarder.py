@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 
 from solo5_systemd.base.errors import HostError, Solo5Error
@@ -26,38 +27,24 @@ SILENT_INTERVAL_S = 2.0
 _log = logging.getLogger(__name__)
 
 
-class JournalFollower:
+@dataclass(kw_only=True)
+class _Follower:
     """A reader of the lines that are written from now on.
 
     Each journal namespace has its own follower. sd_journal orders the entries of all its files by time, and skips an
     entry whose time is before its position: with the files of two journalds, which write concurrently, it would skip
     lines.
 
-    Args:
-        namespace: the journal namespace; empty: the host's journal.
-
     Attributes:
+        namespace: the journal namespace; empty: the host's journal.
         fd: a descriptor that is readable when there may be new lines or files (sd_journal_get_fd(3)).
         position: of the last line read, or the last one before the follower was opened; None: the journal was empty.
     """
 
-    def __init__(self, open_journal: OpenJournal, namespace: str) -> None:
-        self.namespace = namespace
-        self._journal = open_journal(ALL_MATCHES, namespace)
-        self.fd = self._journal.watch()
-        last = self._journal.seek_end()
-        self.position: JournalPosition | None = last.position if last is not None else None
-
-    def read_batch(self) -> list[Line]:
-        """Return new lines; fewer than BATCH_SIZE at the end of the journal."""
-        lines = self._journal.read_batch(BATCH_SIZE)
-        if lines:
-            self.position = lines[-1].position
-        return lines
-
-    def close(self) -> None:
-        """Close the journal."""
-        self._journal.close()
+    namespace: str
+    journal: JournalReader
+    fd: int
+    position: JournalPosition | None
 
 
 class Forwarder:
@@ -78,18 +65,13 @@ class Forwarder:
         self._by_unit: dict[tuple[str, str], TaskConsole] = {}
         self._catching_up: set[TaskConsole] = set()
         self._ended: set[TaskConsole] = set()
-        self._followers: dict[str, JournalFollower] = {}
-        self._follower("")
+        self._followers: dict[str, _Follower] = {}
+        self._follower("")  # its position is from before the first call
 
     @property
     def tasks(self) -> Sequence[TaskName]:
-        """The tasks whose FIFOs are open, sorted."""
+        """The tasks whose FIFOs are open, sorted; the relay has to stay while there are any."""
         return sorted(task for task, console in self._consoles.items() if console.is_open)
-
-    @property
-    def is_needed(self) -> bool:
-        """Some FIFOs are open, so that the relay has to stay."""
-        return bool(self.tasks)
 
     def restore(self, stored: Mapping[str, Sequence[int]]) -> None:
         """Restore all consoles from the state files and the fd store, whose descriptors the forwarder closes."""
@@ -170,16 +152,18 @@ class Forwarder:
             console.close()
         self._state_files.close()
         for follower in self._followers.values():
-            follower.close()
+            follower.journal.close()
 
-    def _follower(self, namespace: str) -> JournalFollower:
+    def _follower(self, namespace: str) -> _Follower:
         """Return the follower of a journal; a new one starts at the journal's end."""
         if namespace not in self._followers:
-            self._followers[namespace] = JournalFollower(self._open_journal, namespace)
+            journal = self._open_journal(ALL_MATCHES, namespace)
+            fd, last = journal.watch(), journal.seek_end()
+            position = last.position if last is not None else None
+            self._followers[namespace] = _Follower(namespace=namespace, journal=journal, fd=fd, position=position)
         return self._followers[namespace]
 
-    async def _read_to_end(self, follower: JournalFollower) -> None:
-        """Return when all lines that are in a journal now have been read."""
+    async def _read_to_end(self, follower: _Follower) -> None:
         now = time.monotonic_ns() // 1000
         more = True
         while more:
@@ -188,10 +172,11 @@ class Forwarder:
             )
             await asyncio.sleep(0)
 
-    def _forward_batch(self, follower: JournalFollower) -> bool:
+    def _forward_batch(self, follower: _Follower) -> bool:
         """Read a batch of lines and forward them; return whether there may be more."""
-        lines = follower.read_batch()
+        lines = follower.journal.read_batch(BATCH_SIZE)
         if lines:
+            follower.position = lines[-1].position
             self._timer.restart()
         writers = {writer for line in lines if (writer := self._offer(line, follower.namespace)) is not None}
         for writer in writers:
@@ -252,7 +237,6 @@ class Forwarder:
         return console
 
     def _save(self, console: TaskConsole) -> None:
-        """Save the state of a console."""
         with suppress(HostError):  # lines are duplicated after a restart, but forwarding goes on
             self._state_files.save(console.state)
         if lines := console.take_dropped():

@@ -99,7 +99,6 @@ class LineQueue:
         self._free()
 
     def _free(self) -> None:
-        """Free the deque if it is empty."""
         if not self._lines:
             self._lines = NO_LINES
 

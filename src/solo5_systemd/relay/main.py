@@ -1,6 +1,5 @@
 """The D-Bus service solo5-relay (org.solo5.Relay1): D-Bus activated, exits when no console is forwarded."""
 
-import argparse
 import os
 import stat
 from collections.abc import Mapping, Sequence
@@ -46,25 +45,17 @@ def handlers(forwarder: Forwarder) -> Mapping[str, Handler]:
 
 
 def main() -> int:
-    """Run the service with this process's arguments; return the exit status."""
-    description = "Forward the consoles of Solo5 unikernels from the journal to FIFOs (org.solo5.Relay1)."
-    parser = process.argument_parser(
-        "solo5-relay",
-        description,
-        state=STATE_DIRECTORY,
-        state_help="directory of the state files",
-        idle_timeout=IDLE_TIMEOUT_S,
-    )
-    return process.run(_serve(parser.parse_args()))
+    """Run the service; return the exit status."""
+    return process.run(_serve())
 
 
-async def _serve(options: argparse.Namespace) -> bool:
+async def _serve() -> bool:
     bus = await connect()
-    forwarder = Forwarder(StateFiles(options.state))
+    forwarder = Forwarder(StateFiles(STATE_DIRECTORY))
     forwarder.restore(fdstore.restored())
-    service = Service(bus, RELAY1, handlers(forwarder), lambda: forwarder.is_needed)
+    service = Service(bus, RELAY1, handlers(forwarder), lambda: bool(forwarder.tasks))
     needed = await process.serve_with(
-        service.serve(options.idle),
+        service.serve(IDLE_TIMEOUT_S),
         process.watchdog(),
         process.until_disconnected(bus),
         forwarder.run(),

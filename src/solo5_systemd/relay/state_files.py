@@ -14,7 +14,7 @@ from typing import Annotated
 
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.decode import Fields, json_document
-from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
+from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, host_errors
 from solo5_systemd.base.names import TaskName, log_namespace
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.relay.line_queue import StreamPosition
@@ -67,7 +67,7 @@ class ConsoleState:
 class StateFiles:
     """The state files in a directory; those that were saved are kept open."""
 
-    def __init__(self, directory: Path = STATE_DIRECTORY) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._open: dict[TaskName, int] = {}
 
@@ -88,17 +88,13 @@ class StateFiles:
             HostError: the file cannot be written.
             InvalidRequestError: the state is longer than a page.
         """
-        page = _page(state)
-        try:
+        page, path = _page(state), self._path(state.task)
+        with host_errors(f"{path} cannot be written", f"See: df {path.parent}"):
             if state.task not in self._open:
-                path = self._path(state.task)
                 replace_file(path, page, mode=0o644)
                 self._open[state.task] = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             else:
                 os.pwrite(self._open[state.task], page, 0)
-        except OSError as error:
-            path = self._path(state.task)
-            raise HostError(f"{path} cannot be written: {error.strerror}.", f"See: df {path.parent}") from error
 
     def remove(self, task: TaskName) -> None:
         """Remove the file of a task, if there is one."""

@@ -257,7 +257,7 @@ async def test_drain_writes_the_last_line_and_removes_the_console(tmp_path: Path
         assert os.read(out.read_end, 100) == b"last words"
         assert os.read(out.read_end, 100) == b""
         assert relay.forwarder.tasks == []
-        assert not relay.forwarder.is_needed
+        assert not relay.forwarder.tasks
         assert list(tmp_path.iterdir()) == []
 
 
@@ -347,12 +347,12 @@ async def test_drain_of_an_unknown_task_is_done(tmp_path: Path) -> None:
 
 async def test_the_relay_is_needed_while_a_fifo_is_open(tmp_path: Path) -> None:
     async with running(Journal(), tmp_path) as relay:
-        before = relay.forwarder.is_needed
+        before = bool(relay.forwarder.tasks)
         relay.forward()
-        assert [before, relay.forwarder.is_needed] == [False, True]
+        assert [before, bool(relay.forwarder.tasks)] == [False, True]
     async with running(Journal(), tmp_path) as relay:
         relay.forwarder.restore({})
-        assert not relay.forwarder.is_needed
+        assert not relay.forwarder.tasks
         assert (tmp_path / "web.json").exists()
 
 
