@@ -1,4 +1,4 @@
-"""Read declarations: /etc/solo5/NAME.unikernel, and its drop-ins; and find other units that have the name of one.
+"""Read declarations: /etc/solo5/NAME.unikernel, and its drop-ins.
 
     unikernel.d/*.conf           of all
     web-.unikernel.d/*.conf      of those whose names begin so
@@ -7,24 +7,19 @@
 
 The files are root's configuration, read by `base.own_files`. A symbolic link of root's is followed, as one of
 configuration management.
-
-Units of other generators are found by what they are made of: PID 1 executes all generators at the same time, and
-empties their directories before. A unit there would be hidden by ours, which are in a directory of higher precedence.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import replace_file
-from solo5_systemd.base.declared_units import is_ours
-from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, SettingsError, TakenError, host_errors
+from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, SettingsError, host_errors
 from solo5_systemd.base.names import task_name
 from solo5_systemd.base.own_files import check_own, is_mask, list_own, read_own
 from solo5_systemd.declared.declaration import SUFFIX
 from solo5_systemd.declared.syntax import FILE_MAX_BYTES, HostNames, Source
-from solo5_systemd.host.drop_ins import UNITS, merged_drop_ins, names_of_drop_ins
+from solo5_systemd.host.drop_ins import names_of_drop_ins
 from solo5_systemd.settings.files import ETC
 
 
@@ -97,9 +92,9 @@ def read_sources(name: str, directory: Path = ETC) -> tuple[Source, ...]:
             "List them: ls /etc/solo5",
         )
     directories = (directory / f"{each}.d" for each in names_of_drop_ins(f"{name}{SUFFIX}"))
-    drop_ins = {path.name: path for each in directories for path in _drop_ins(each)}
-    files = (own, *(path for _, path in sorted(drop_ins.items()) if not is_mask(path)))
-    return tuple(_source(path) for path in files)
+    listed = {file: each / file for each in directories for file in list_own(each)}
+    drop_ins = (path for file, path in sorted(listed.items()) if file.endswith(".conf") and file[0] != ".")
+    return tuple(_source(path) for path in (own, *(path for path in drop_ins if not is_mask(path))))
 
 
 def _source(path: Path) -> Source:
@@ -131,10 +126,6 @@ def write_source(name: str, text: str, directory: Path = ETC, *, replace: bool =
     return path
 
 
-def _drop_ins(directory: Path) -> Iterator[Path]:
-    return (directory / name for name in list_own(directory) if name.endswith(".conf") and name[0] != ".")
-
-
 def _exists(path: Path) -> bool:
     return os.path.lexists(path)  # a link that leads nowhere is an error, not an absent file
 
@@ -156,123 +147,3 @@ def _line(path: str) -> str:
         return Path(path).read_text(encoding="ascii").strip()
     except OSError:
         return ""
-
-
-EDITED = UNITS[:2]
-"""Where an administrator's are."""
-
-QUADLETS = ("/etc/containers/systemd", "/run/containers/systemd", "/usr/share/containers/systemd")
-"""Where the generator of podman finds its files (podman-systemd.unit(5))."""
-
-_QUADLET = {
-    ".container": "",
-    ".kube": "",
-    ".pod": "-pod",
-    ".volume": "-volume",
-    ".network": "-network",
-    ".image": "-image",
-    ".build": "-build",
-}
-"""What a file of podman adds to its name for that of its service, without ServiceName=."""
-
-INIT_SCRIPTS = "/etc/init.d"
-"""Of systemd-sysv-generator."""
-
-
-def of_generators(quadlets: Sequence[str] = QUADLETS, init_scripts: str = INIT_SCRIPTS) -> Mapping[str, Path]:
-    """Return the services that other generators make, with the file that each is made of."""
-    found = {f"{path.name.removesuffix('.sh')}.service": path for path in _scripts(Path(init_scripts))}
-    return found | {f"{path.stem}{_QUADLET[path.suffix]}.service": path for path in _quadlets(quadlets)}
-
-
-def _scripts(directory: Path) -> Iterator[Path]:
-    with suppress(OSError):
-        yield from (path for path in directory.iterdir() if os.access(path, os.X_OK))
-
-
-def _quadlets(directories: Sequence[str]) -> Iterator[Path]:
-    for top in directories:
-        for parent, below, files in os.walk(top):
-            if parent == top and "users" in below:
-                below.remove("users")
-            yield from (Path(parent, file) for file in files if Path(file).suffix in _QUADLET)
-
-
-def unit_files(directories: Sequence[str] = UNITS) -> Mapping[str, frozenset[str]]:
-    """Return the names of the files in each directory of units that there is: for many calls of `check_free`."""
-    found = {}
-    for directory in directories:
-        with suppress(OSError):
-            found[directory] = frozenset(os.listdir(directory))  # noqa: PTH208 - for strings
-    return found
-
-
-def check_free(name: str, generated: Mapping[str, Path], units: Mapping[str, frozenset[str]]) -> None:
-    """Check that no other unit has the name of a declaration; a mask and an edited copy of ours have precedence.
-
-    A socket unit of this name would start the task.
-
-    Args:
-        name: of the declaration; of an instance, the template may be another program's.
-        generated: as of `of_generators`.
-        units: as of `unit_files`.
-
-    Raises:
-        TakenError: another unit has the name.
-    """
-    if name.startswith("solo5-"):
-        raise TakenError(f"{name} begins with solo5-, as units of solo5-systemd do: expected another name.")
-    prefix, at, _ = name.partition("@")
-    for unit in dict.fromkeys((f"{name}.service", f"{name}.socket", f"{prefix}{at}.service")):
-        files = (Path(directory, unit) for directory, names in units.items() if unit in names)
-        others = (file for file in files if not _is_masked(file) and not is_ours(file))
-        other = next(others, generated.get(unit))
-        if other is not None:
-            has = "is" if other.name == unit else "is made of"
-            raise TakenError(f"unit {unit} {has} {other} already: expected a name that no other unit has.")
-
-
-def check_copy(name: str, directories: Sequence[str] = EDITED) -> None:
-    """Check that an administrator has no copy of a unit of ours, which `systemctl edit --full` makes.
-
-    PID 1 has the copy, and the starts of the task have the declaration: a change of it takes effect in part.
-
-    Raises:
-        TakenError: there is a copy.
-    """
-    unit = f"{name}.service"
-    for path in (Path(directory, unit) for directory in directories):
-        if is_ours(path):
-            raise TakenError(
-                f"{path} is a copy of the unit file that is made of the declaration, and hides it: expected changes in "
-                f"the declaration, or in a drop-in (systemctl edit {unit}).",
-                f"Move your changes there; then: rm {path}; systemctl daemon-reload",
-            )
-
-
-def check_effect(name: str, directories: Sequence[str] = UNITS) -> None:
-    """Check that no drop-in for a declaration is where those of its unit are, and would have no effect.
-
-    Raises:
-        TakenError: there is one.
-    """
-    place = f"{ETC}/{name}{SUFFIX}.d"
-    beside = [path for _, path in merged_drop_ins(f"{name}{SUFFIX}", directories).values()]
-    of_unit = [path for _, path in merged_drop_ins(f"{name}.service", directories).values() if _has_section(path)]
-    for path in (*beside, *of_unit):
-        what = "it" if path in beside else "section [Unikernel]"
-        raise TakenError(
-            f"{path} has no effect on declaration {name}: expected {what} in {place}.",
-            f"mkdir -p {place}, and move it there; then: systemctl daemon-reload",
-        )
-
-
-def _has_section(path: Path) -> bool:
-    try:
-        return any(line.strip() == "[Unikernel]" for line in path.read_text(errors="replace").splitlines())
-    except OSError:
-        return False
-
-
-def _is_masked(path: Path) -> bool:
-    return os.path.realpath(path) == "/dev/null"

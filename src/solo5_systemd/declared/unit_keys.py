@@ -8,7 +8,7 @@ setting that is passed on has a check of its value.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from solo5_systemd.task.option_table import KEYS, SECTION
 from solo5_systemd.task.properties import SETTABLE
@@ -146,17 +146,15 @@ SINCE: Mapping[str, int] = {
 }
 """The release of systemd that has a setting, of those that not every supported one has: others ignore it."""
 
-_SANDBOX = "the sandbox is that of every task, and its properties are not set by a declaration"
 _BESIDE = (
     "a program beside the tender would run outside of its sandbox: expected a unit of its own, with Before= or After= "
     "in [Unit]"
 )
-_LIFE = "the service's type and processes are those of every task: expected it left out"
 _CONSOLE = "the console of every task is in the journal: expected Label= or LogField= in [Unikernel] for fields of it"
 
 _REFUSED: tuple[tuple[str, str], ...] = (
     # Of systemd.unit(5)
-    ("JoinsNamespaceOf", _SANDBOX),
+    ("JoinsNamespaceOf", "the sandbox is that of every task: expected it left out"),
     ("RefuseManual(Start|Stop)", "updates and `solo5ctl stop` start and stop the unit: expected it left out"),
     ("SourcePath", "it is the path of the declaration: expected it left out"),
     ("CollectMode", "the outcome of a task is kept until it is removed: expected it left out"),
@@ -166,7 +164,6 @@ _REFUSED: tuple[tuple[str, str], ...] = (
     ("ExecStop", "a guest sees no stop: expected KillSignal= and TimeoutStopSec="),
     ("Exec(Condition|StartPre|StartPost|StopPost|ReloadPost)", _BESIDE),
     ("User|Group|DynamicUser|SupplementaryGroups|PAMName", "every task has a user of its own: expected it left out"),
-    ("UMask|WorkingDirectory", _SANDBOX),
     (
         "(Pass|Unset)?Environment(File)?",
         "a guest has no environment: expected Argument= in [Unikernel], or a file in a disk",
@@ -186,23 +183,8 @@ _REFUSED: tuple[tuple[str, str], ...] = (
         "a guest sends no notifications: expected Ready= and Watch= in [Unikernel] for updates",
     ),  # fmt: skip
     ("TimeoutSec", "expected TimeoutStartSec= and TimeoutStopSec="),
-    (
-        "Type|ExitType|RemainAfterExit|GuessMainPID|PIDFile|BusName|Sockets|NonBlocking|RootDirectoryStartOnly"
-        "|FileDescriptorStore.*|OpenFile|USBFunction.*|KillMode|SendSIG(KILL|HUP)|FinalKillSignal|RestartKillSignal"
-        "|Delegate.*|OOMPolicy|ReloadSignal|TimeoutStartFailureMode|TimeoutStopFailureMode|Personality",
-        _LIFE,
-    ),
-    (
-        "Root.*|Bind(ReadOnly)?Paths|TemporaryFileSystem|Mount.*|ExtensionImages|ExtensionDirectories|Inaccessible.*"
-        "|(ReadOnly|ReadWrite|Exec|NoExec|Inaccessible)Paths|Private.*|Protect.*|ProcSubset|Restrict(?!Network).*"
-        "|NoNewPrivileges|Capability.*|AmbientCapabilities|SecureBits|SystemCall.*|LockPersonality|KeyringMode"
-        "|RemoveIPC|Device(Allow|Policy)|(Runtime|State|Cache|Logs|Configuration)Directory.*|IPCNamespacePath"
-        "|SmackProcessLabel|IgnoreSIGPIPE|CPUScheduling.*|IOScheduling.*|CoredumpFilter|UtmpIdentifier|UtmpMode"
-        "|BPFProgram|IPIngressFilterPath|IPEgressFilterPath|DisableControllers|ManagedOOM.*|CPUAffinity|NUMA.*",
-        _SANDBOX,
-    ),
 )
-"""Patterns of settings that systemd has and a declaration does not, and why."""
+"""Patterns of settings that systemd has and a declaration does not, and what to do instead."""
 
 
 def refusal(section: str, key: str, systemd: int) -> str:
@@ -217,6 +199,8 @@ def refusal(section: str, key: str, systemd: int) -> str:
         return f"is in [{section}]: expected it in {' or '.join(others)}"
     if reason := next((reason for pattern, reason in _REFUSED if re.fullmatch(pattern, key, re.ASCII)), ""):
         return f"is not permitted: {reason}"
+    if section == "Service" and not _near(key, SECTIONS[section]):
+        return "is not permitted: type, processes and sandbox are those of every task: expected it left out"
     return f"is not a known setting of [{section}]: expected {_nearest(key, SECTIONS[section])}"
 
 
@@ -230,12 +214,15 @@ def section_refusal(section: str) -> str:
 _MOST_NAMED = 30
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
+def _nearest(word: str, known: Collection[str]) -> str:
     """Return the nearest known word, or all of them where none is near."""
+    if near := _near(word, known):
+        return f"{near}, the nearest one"
+    return f"one of {', '.join(sorted(known))}" if len(known) <= _MOST_NAMED else "one that solo5.unikernel(5) permits"
+
+
+def _near(word: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches  # imported here: it is needed for an error alone
 
-    names = sorted(known)
-    by_lower = {name.lower(): name for name in names}
-    if near := get_close_matches(word.lower()[:64], by_lower, n=1):
-        return f"{by_lower[near[0]]}, the nearest one"
-    return f"one of {', '.join(names)}" if len(names) <= _MOST_NAMED else "one that solo5.unikernel(5) permits"
+    by_lower = {name.lower(): name for name in sorted(known)}
+    return next((by_lower[near] for near in get_close_matches(word.lower()[:64], by_lower, n=1)), "")

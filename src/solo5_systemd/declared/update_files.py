@@ -115,17 +115,16 @@ class UpdateFiles:
             HostError: it cannot be written.
         """
         text = json.dumps(document(request))
-        try:
-            descriptor = os.open(self._request, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except FileExistsError:
-            raise TakenError(
-                f"an update of task {self._name} is under way: expected none.",
-                f"See: journalctl -u {self._name}; to end it: systemctl stop solo5-update@{self._name}",
-            ) from None
-        except OSError as error:
-            raise HostError(f"{self._request} cannot be written: {error.strerror}.") from error
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with host_errors(f"{self._request} cannot be written"):
+            try:
+                descriptor = os.open(self._request, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            except FileExistsError:
+                raise TakenError(
+                    f"an update of task {self._name} is under way: expected none.",
+                    f"See: journalctl -u {self._name}; to end it: systemctl stop solo5-update@{self._name}",
+                ) from None
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
         self._log.unlink(missing_ok=True)
 
     def request(self) -> UpdateRequest | None:
@@ -152,9 +151,8 @@ class UpdateFiles:
 
     def end(self) -> None:
         """Remove the request and what belongs to it: the update is over."""
-        self._phase.unlink(missing_ok=True)
-        self._kept.unlink(missing_ok=True)
-        self.remove_request()
+        for path in (self._phase, self._kept, self._request):
+            path.unlink(missing_ok=True)
 
     # -- the progress --------------------------------------------------------------------------------------------
 

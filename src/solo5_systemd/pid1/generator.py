@@ -47,16 +47,8 @@ from solo5_systemd.base.names import (
     template_of,
 )
 from solo5_systemd.declared.declaration import Declaration, parse_declaration
-from solo5_systemd.declared.files import (
-    check_free,
-    check_name,
-    declarations,
-    host_names,
-    of_generators,
-    own_instances,
-    read_sources,
-    unit_files,
-)
+from solo5_systemd.declared.files import check_name, declarations, host_names, own_instances, read_sources
+from solo5_systemd.declared.other_units import check_free, of_generators, unit_files
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.template import is_template, parse_template
 from solo5_systemd.declared.unit_file import (

@@ -6,14 +6,14 @@ Apart from the generator, which writes it: each start of a declared task imports
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from solo5_systemd.base.declared_units import DIRECTORY, REFUSED, SOURCES, declaration_directory, is_ours
-from solo5_systemd.base.errors import HostError, InvalidRequestError, unquoted
+from solo5_systemd.base.errors import HostError, InvalidRequestError, host_errors, unquoted
 from solo5_systemd.base.locks import RUN, TIMEOUT_S, closing, lock_file
 from solo5_systemd.base.names import (
     INVOCATION_LINK,
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from solo5_systemd.declared.syntax import Source
     from solo5_systemd.image.manifest import Manifest
     from solo5_systemd.unit.tender import Tender
+
+T = TypeVar("T")
 
 SYSTEM = Path("/run/systemd/system")
 TARGET = "solo5-awaited-{}.target"
@@ -90,11 +92,7 @@ def kept_basis(task: TaskName, directory: str = DIRECTORY) -> Basis:
     Raises:
         HostError: it cannot be read.
     """
-    path = Path(declaration_directory(task, directory)) / BASIS
-    try:
-        return Basis(**json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError) as error:
-        raise HostError(f"{path} cannot be read: {error}.", "Run: systemctl daemon-reload") from error
+    return _kept(task, directory, BASIS, lambda kept: Basis(**kept))
 
 
 def kept_sources(task: TaskName, directory: str = DIRECTORY) -> "Sequence[Source]":
@@ -105,12 +103,16 @@ def kept_sources(task: TaskName, directory: str = DIRECTORY) -> "Sequence[Source
     """
     from solo5_systemd.declared.syntax import Source  # imported here for startup time: no end needs it
 
-    path = Path(declaration_directory(task, directory)) / SOURCES
+    def source(kept: Mapping[str, Any]) -> Source:
+        return Source(**{"is_public": False, **kept, "content": kept["content"].encode("latin-1")})
+
+    return _kept(task, directory, SOURCES, lambda kept: [source(each) for each in kept])
+
+
+def _kept(task: TaskName, directory: str, file: str, read: Callable[[Any], T]) -> T:
+    path = Path(declaration_directory(task, directory)) / file
     try:
-        return [
-            Source(path=each["path"], content=each["content"].encode("latin-1"), is_public=each.get("is_public", False))
-            for each in json.loads(path.read_bytes())
-        ]
+        return read(json.loads(path.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HostError(f"{path} cannot be read: {error}.", "Run: systemctl daemon-reload") from error
 
@@ -139,15 +141,10 @@ def is_active(*units: str, ended: str = "") -> bool:
     return False
 
 
-def is_gone(task: TaskName, directory: Path = Path(DIRECTORY)) -> bool:
-    """Return whether the declaration of a task was removed while it ran."""
-    return (Path(declaration_directory(task, str(directory))) / REMOVED).exists()
-
-
 def is_cleared(task: TaskName, *, directory: Path = Path(DIRECTORY)) -> bool:
     """Enter that an ended task is cleared up; return False instead if its declaration was removed while it ran."""
     with locked(directory):
-        if is_gone(task, directory):
+        if Path(declaration_directory(task, str(directory)), REMOVED).exists():
             return False
         (directory / task / UNCLEARED).unlink(missing_ok=True)
         return True
@@ -159,9 +156,9 @@ def remove_if_gone(task: TaskName, *, system: Path = SYSTEM, directory: Path = P
     Called by its preparation, which is active still.
     """
     with locked(directory):
-        if not is_gone(task, directory):
-            return
         kept = declaration_directory(task, str(directory))
+        if not Path(kept, REMOVED).exists():
+            return
         remove_files(task, system, directory)
         name = template_of(task)
         units = (f"{name}.service", f"solo5-prepare@{name}.service")
@@ -201,11 +198,9 @@ def locked(directory: Path, *, timeout_s: float = TIMEOUT_S) -> AbstractContextM
         HostError: it cannot be locked.
     """
     lock = directory.parent / RUN.name / directory.name
-    try:
+    with host_errors(f"{lock} cannot be locked"):
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         return closing(lock_file(lock, timeout_s=timeout_s))
-    except OSError as error:
-        raise HostError(f"{lock} cannot be locked: {error.strerror}.") from error
 
 
 def removed_sentence(task: TaskName, etc: Path) -> str:

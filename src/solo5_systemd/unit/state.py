@@ -7,6 +7,7 @@ Property names are those of org.freedesktop.systemd1(5). An ActiveState= that th
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from solo5_systemd.base.names import TaskName, UnitKind, task_of_unit, task_scope, task_service
 from solo5_systemd.task.log_fields import LOG_NAMESPACE, log_fields
@@ -154,7 +155,7 @@ class EndedRun:
     on_failure: bool
 
 
-def unit_state(unit: str, properties: Mapping[str, object], task: TaskName | None = None) -> UnitState | None:
+def unit_state(unit: str, properties: Mapping[str, Any], task: TaskName | None = None) -> UnitState | None:
     """Return the state of a unit from its D-Bus properties, or None if it is not a task's unit.
 
     Properties that the unit's type lacks are absent. An inactive unit with a start job waits for its network: its state
@@ -166,34 +167,33 @@ def unit_state(unit: str, properties: Mapping[str, object], task: TaskName | Non
     task = task or task_of_unit(unit)
     if task is None:
         return None
-    active = ActiveState(_text(properties, "ActiveState"))
-    if active in OVER and _text(properties, "JobType") in ("start", "restart"):
+    active = ActiveState(properties.get("ActiveState", ""))
+    if active in OVER and properties.get("JobType") in ("start", "restart"):
         active = ActiveState.ACTIVATING
-    assignments = properties.get("LogExtraFields")
     return UnitState(
         task=task,
         unit=unit,
         active=active,
         invocation=invocation_id(properties),
-        frozen=_text(properties, "FreezerState") in ("frozen", "freezing"),
-        description=_text(properties, "Description"),
-        result=_text(properties, "Result") or "success",
-        main_pid=_integer(properties, "MainPID"),
-        main_code=_integer(properties, "ExecMainCode"),
-        main_status=_integer(properties, "ExecMainStatus"),
-        started=_integer(properties, "ExecMainStartTimestamp"),
-        ended=_integer(properties, "ExecMainExitTimestamp"),
-        main_start=_integer(properties, "ExecMainStartTimestampMonotonic"),
-        main_exit=_integer(properties, "ExecMainExitTimestampMonotonic"),
-        active_exit=_integer(properties, "ActiveExitTimestampMonotonic"),
-        memory_peak=_amount(properties, "MemoryPeak"),
-        memory_max=_amount(properties, "MemoryMax"),
-        control_group=_text(properties, "ControlGroup"),
-        log_fields=log_fields(assignments) if isinstance(assignments, list) else {},
+        frozen=properties.get("FreezerState") in ("frozen", "freezing"),
+        description=properties.get("Description", ""),
+        result=properties.get("Result") or "success",
+        main_pid=properties.get("MainPID", 0),
+        main_code=properties.get("ExecMainCode", 0),
+        main_status=properties.get("ExecMainStatus", 0),
+        started=properties.get("ExecMainStartTimestamp", 0),
+        ended=properties.get("ExecMainExitTimestamp", 0),
+        main_start=properties.get("ExecMainStartTimestampMonotonic", 0),
+        main_exit=properties.get("ExecMainExitTimestampMonotonic", 0),
+        active_exit=properties.get("ActiveExitTimestampMonotonic", 0),
+        memory_peak=_amount(properties.get("MemoryPeak")),
+        memory_max=_amount(properties.get("MemoryMax")),
+        control_group=properties.get("ControlGroup", ""),
+        log_fields=log_fields(properties.get("LogExtraFields", ())),
     )
 
 
-def after_run(run: UnitState, properties: Mapping[str, object]) -> UnitState | None:
+def after_run(run: UnitState, properties: Mapping[str, Any]) -> UnitState | None:
     """Return the state of a known run from its ActiveState=, InvocationID= and properties of a unit that is over.
 
     None if the unit has another run or none.
@@ -207,30 +207,14 @@ def after_run(run: UnitState, properties: Mapping[str, object]) -> UnitState | N
     return replace(now, description=run.description, started=run.started, log_fields=log_fields)
 
 
-def invocation_id(properties: Mapping[str, object]) -> str:
+def invocation_id(properties: Mapping[str, Any]) -> str:
     """Return InvocationID= in hexadecimal digits, as systemd prints it; empty without one."""
-    return _bytes(properties, "InvocationID").hex()
+    return bytes(properties.get("InvocationID", b"")).hex()
 
 
-def _text(properties: Mapping[str, object], key: str) -> str:
-    value = properties.get(key)
-    return value if isinstance(value, str) else ""
-
-
-def _integer(properties: Mapping[str, object], key: str) -> int:
-    value = properties.get(key)
-    return value if isinstance(value, int) else 0
-
-
-def _amount(properties: Mapping[str, object], key: str) -> int | None:
+def _amount(found: int | None) -> int | None:
     """Return a number of bytes, or None: systemd uses UINT64_MAX for "unknown" and "unlimited"."""
-    value = properties.get(key)
-    return value if isinstance(value, int) and value < 1 << 63 else None
-
-
-def _bytes(properties: Mapping[str, object], key: str) -> bytes:
-    value = properties.get(key)
-    return bytes(value) if isinstance(value, bytes | bytearray | list) else b""
+    return found if found is not None and found < 1 << 63 else None
 
 
 def child_state(name: TaskName, since: int, status: int, *, stop_requested: bool, found: UnitState | None) -> UnitState:

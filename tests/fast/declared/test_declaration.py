@@ -296,7 +296,7 @@ def test_what_is_wrong_is_one_sentence_with_its_line(lines: str, where: int, sen
     ProtectSystem=no NoNewPrivileges=no CapabilityBoundingSet=CAP_SYS_ADMIN AmbientCapabilities=CAP_SYS_ADMIN
     DeviceAllow=/dev/sda DevicePolicy=auto Environment=A=B EnvironmentFile=/a RestrictNamespaces=no KillMode=none
     IPAddressAllow=any NetworkNamespacePath=/a LoadCredential=a:/b MemoryMax=1G Delegate=yes LogNamespace=a
-    SystemCallArchitectures=x86 WatchdogSec=1 TimeoutSec=1 Sockets=a.socket WorkingDirectory=/ RemainAfterExit=yes
+    WatchdogSec=1 TimeoutSec=1 Sockets=a.socket WorkingDirectory=/ RemainAfterExit=yes
     LogExtraFields=A=B CPUShares=1 CPUAffinity=1""".split(),
 )
 def test_what_would_break_the_sandbox_is_refused_with_a_reason(line: str) -> None:

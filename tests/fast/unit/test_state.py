@@ -93,11 +93,6 @@ def test_a_stop_was_requested_where_the_unit_left_active_before_its_process_ende
     assert state.stop_requested is requested
 
 
-def test_a_property_of_a_type_that_is_not_expected_counts_as_absent() -> None:
-    state = read(InvocationID="text", MainPID="7", Description=7, LogExtraFields="x")
-    assert (state.invocation, state.main_pid, state.description, state.log_fields) == ("", 0, "", {})
-
-
 @pytest.mark.parametrize("unit", ["ssh.service", "solo5-network@web.service", "solo5-task-web.socket"])
 def test_a_unit_that_is_no_tasks_is_none(unit: str) -> None:
     assert unit_state(unit, {}) is None

@@ -58,16 +58,8 @@ def _declarations(good: "list[Declaration]") -> Iterator[Fact]:
         good: gets those in order that are no template.
     """
     from solo5_systemd.declared.declaration import conflicts, parse_declaration
-    from solo5_systemd.declared.files import (
-        check_copy,
-        check_effect,
-        check_free,
-        declarations,
-        host_names,
-        of_generators,
-        read_sources,
-        unit_files,
-    )
+    from solo5_systemd.declared.files import declarations, host_names, read_sources
+    from solo5_systemd.declared.other_units import check_copy, check_effect, check_free, of_generators, unit_files
     from solo5_systemd.declared.template import is_template, parse_template
 
     refused = templates = 0
