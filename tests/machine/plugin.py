@@ -75,7 +75,7 @@ def environment() -> dict[str, str]:
 
 def configure(channel: grpc.Channel, config: Mapping[str, object]) -> None:
     """Call SetConfig."""
-    request = base.SetConfigRequest(msgpack_config=msgpack.packb(config), plugin_api_version="v0.1.0")
+    request = base.SetConfigRequest(msgpack_config=msgpack.packb(config))
     channel.unary_unary(
         f"{_PACKAGE}.base.proto.BasePlugin/SetConfig",
         base.SetConfigRequest.SerializeToString,

@@ -4,12 +4,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from solo5_systemd.nomad.plugin_config import PluginConfig
+from solo5_systemd.settings.files import CachedSettings
 from solo5_systemd.settings.solo5_toml import Settings
 
 if TYPE_CHECKING:
     from solo5_systemd.bus.connection import Connection
     from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.settings.files import CachedSettings
 
 
 class EngineSession:
@@ -28,7 +28,7 @@ class EngineSession:
         self.is_closing = False
         self._connection: Connection | None = None
         self._engine: Runtime | None = None
-        self._host_settings: CachedSettings | None = None
+        self._host_settings = CachedSettings()
 
     def settings(self) -> Settings:
         """Return the settings of /etc/solo5, overridden by the plugin configuration.
@@ -36,10 +36,6 @@ class EngineSession:
         Raises:
             SettingsError: a settings file is wrong.
         """
-        if self._host_settings is None:
-            from solo5_systemd.settings.files import CachedSettings
-
-            self._host_settings = CachedSettings()
         settings = self._host_settings()
         return replace(
             settings,

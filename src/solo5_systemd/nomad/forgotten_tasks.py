@@ -1,55 +1,31 @@
-"""Which running units are forgotten tasks: tasks that this agent started and no longer has.
+"""Forgotten tasks: units that this agent started and no longer has; they are stopped after their grace period.
 
 A plugin that is killed between a unit's start and its answer to StartTask leaves a unit without a handle in Nomad. Such
 a unit has the allocation and the agent in its log fields. A unit belongs to this agent only if the agent's process is
 the same, or the allocation directory is; tasks of another agent and of `solo5ctl` are left alone. One observation is no
-proof: the caller waits for the grace period, unless the task has a successor.
+proof, hence the grace period, unless the task has a successor.
 """
 
+import asyncio
+import logging
 import posixpath
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.engine.orphans import alloc_dir
+from solo5_systemd.nomad.engine import EngineSession
+from solo5_systemd.nomad.tasks import Claims, TaskRegistry
 from solo5_systemd.unit.state import UnitState
 
-
-@dataclass(frozen=True, kw_only=True)
-class ForgottenTask:
-    """A unit of this agent that the driver has no claim to.
-
-    Attributes:
-        certain: True: it has a successor, which proves it; False: it may still be recovered.
-    """
-
-    task: TaskName
-    invocation: str
-    reason: str
-    certain: bool
+_log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Claims:
-    """The tasks of this driver.
-
-    Attributes:
-        names: its tasks, and those that are being started, recovered or destroyed.
-        current: its tasks by allocation ID and task name, the latter as in the unit's log fields.
-        directories: the agent's allocation directories, as known from its tasks.
-        agent: the agent's process, as of `start.agent_id`; empty: unknown.
-    """
-
-    names: Collection[TaskName]
-    current: Mapping[tuple[str, str], TaskName]
-    directories: Collection[str]
-    agent: str = ""
-
-
-def forgotten_tasks(units: Iterable[UnitState], claims: Claims) -> tuple[ForgottenTask, ...]:
-    """Return the units of this agent that the driver does not claim."""
-    others = (unit for unit in units if unit.task not in claims.names)
-    return tuple(_forgotten(unit, claims) for unit in others if _is_this_agents(unit, claims))
+def forgotten_tasks(units: Iterable[UnitState], claims: Claims) -> Iterator[tuple[UnitState, TaskName | None]]:
+    """Yield the units of this agent that the driver does not claim, each with the task that runs in its place."""
+    for unit in units:
+        if unit.task not in claims.names and _is_this_agents(unit, claims):
+            fields = unit.log_fields
+            yield unit, claims.current.get((fields.get("NOMAD_ALLOC_ID", ""), fields.get("NOMAD_TASK_NAME", "")))
 
 
 def _is_this_agents(unit: UnitState, claims: Claims) -> bool:
@@ -57,8 +33,47 @@ def _is_this_agents(unit: UnitState, claims: Claims) -> bool:
     return directory in claims.directories or unit.log_fields.get("SOLO5_AGENT", "") == claims.agent != ""
 
 
-def _forgotten(unit: UnitState, claims: Claims) -> ForgottenTask:
-    key = (unit.log_fields.get("NOMAD_ALLOC_ID", ""), unit.log_fields.get("NOMAD_TASK_NAME", ""))
-    successor = claims.current.get(key)
-    reason = f"Nomad runs task {successor} instead" if successor else "Nomad's agent has no such task"
-    return ForgottenTask(task=unit.task, invocation=unit.invocation, reason=reason, certain=successor is not None)
+class ForgottenTasks:
+    """The forgotten tasks found so far, by invocation, and since when."""
+
+    def __init__(self, session: EngineSession, tasks: TaskRegistry) -> None:
+        self._session = session
+        self._tasks = tasks
+        self._since: dict[str, float] = {}
+        self._logged: set[str] = set()
+
+    def reset(self) -> None:
+        """Restart all grace periods: no agent is connected, so nothing can be concluded."""
+        self._since.clear()
+
+    async def sweep(self) -> None:
+        """Stop the tasks that have a successor, or have been forgotten for the full grace period.
+
+        Where ended tasks are retained for their outcome (`gc { tasks = false }`), these are left alone.
+
+        Raises:
+            HostError: PID 1 is not reachable.
+        """
+        gc, engine = self._session.config.gc, self._session.engine
+        # Names are one cheap call, and mostly all are the driver's own: only otherwise are the units read.
+        names = set(await engine.names(ended=gc.tasks))
+        units = await engine.backends.units.states() if names - set(self._tasks.claims().names) else ()
+        kept = [unit for unit in units if gc.tasks or not unit.over]
+        found = tuple(forgotten_tasks(kept, self._tasks.claims()))
+        now = asyncio.get_running_loop().time()
+        # Only what is still forgotten: a task that was claimed in between starts its grace period again.
+        self._since = {unit.invocation: self._since.get(unit.invocation, now) for unit, _ in found}
+        self._logged &= self._since.keys()
+        for unit, successor in found:
+            is_over = now - self._since[unit.invocation] >= gc.dangling_tasks.creation_grace
+            if (successor or is_over) and unit.task not in self._tasks.claims().names:  # claimed meanwhile
+                await self._stop(unit, successor, dry_run=gc.dangling_tasks.dry_run)
+
+    async def _stop(self, unit: UnitState, successor: TaskName | None, *, dry_run: bool) -> None:
+        if unit.invocation not in self._logged:
+            self._logged.add(unit.invocation)
+            action = "would be stopped" if dry_run else "stopped"
+            reason = f"Nomad runs task {successor} instead" if successor else "Nomad's agent has no such task"
+            _log.warning("forgotten task %s %s: %s", unit.task, action, reason)
+        if not dry_run:
+            await self._tasks.remove_forgotten(unit.task)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
 from pathlib import PurePosixPath
@@ -15,12 +15,10 @@ from solo5_systemd.engine.orphans import Kind
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.nomad import event_messages
 from solo5_systemd.nomad.engine import EngineSession
-from solo5_systemd.nomad.forgotten_tasks import ForgottenTask, forgotten_tasks
-from solo5_systemd.nomad.plugin_config import ForgottenTasksConfig
+from solo5_systemd.nomad.forgotten_tasks import ForgottenTasks
 from solo5_systemd.nomad.tasks import TaskRegistry
 from solo5_systemd.nomad.workload import SHARED_SLICE
 from solo5_systemd.settings.files import RUN, write_networks
-from solo5_systemd.unit.state import UnitState
 
 NETWORKS = RUN / "nomad.toml"
 """The networks of the plugin configuration, as a settings file."""
@@ -145,9 +143,7 @@ class Housekeeping:
                 # Without its agent a plugin has no record of the tasks that another plugin has started since.
                 self._forgotten.reset()
             elif gc.dangling_tasks.enabled:
-                await _logged(
-                    "gc of forgotten tasks", self._forgotten.sweep(gc.dangling_tasks, keep_ended=not gc.tasks)
-                )
+                await _logged("gc of forgotten tasks", self._forgotten.sweep())
                 await _logged("gc of consoles", self._close_consoles())
 
     async def _close_consoles(self) -> None:
@@ -181,55 +177,6 @@ async def _logged(what: str, work: Awaitable[None]) -> None:
         _log.warning("%s failed: %s", what, error)
     except Exception:  # noqa: BLE001 - an exception in the group's task would end the plugin
         _log.exception("%s failed: internal error", what)
-
-
-class ForgottenTasks:
-    """The forgotten tasks found so far, by invocation, and since when."""
-
-    def __init__(self, session: EngineSession, tasks: TaskRegistry) -> None:
-        self._session = session
-        self._tasks = tasks
-        self._since: dict[str, float] = {}
-        self._logged: set[str] = set()
-
-    def reset(self) -> None:
-        """Restart all grace periods: no agent is connected, so nothing can be concluded."""
-        self._since.clear()
-
-    async def sweep(self, config: ForgottenTasksConfig, *, keep_ended: bool = False) -> None:
-        """Stop the tasks that have a successor, or have been forgotten for the full grace period.
-
-        Args:
-            keep_ended: leave ended tasks, which are retained for their outcome.
-
-        Raises:
-            HostError: PID 1 is not reachable.
-        """
-        found = forgotten_tasks(await self._others(keep_ended=keep_ended), self._tasks.claims())
-        now = asyncio.get_running_loop().time()
-        # Only what is still forgotten: a task that was claimed in between starts its grace period again.
-        self._since = {each.invocation: self._since.get(each.invocation, now) for each in found}
-        self._logged &= self._since.keys()
-        for each in found:
-            if each.certain or now - self._since[each.invocation] >= config.creation_grace:
-                await self._stop(each, dry_run=config.dry_run)
-
-    async def _others(self, *, keep_ended: bool) -> Sequence[UnitState]:
-        # Names are one cheap call, and mostly all are the driver's own: only otherwise are the units read.
-        engine = self._session.engine
-        if set(await engine.names(ended=not keep_ended)) <= set(self._tasks.claims().names):
-            return ()
-        return [unit for unit in await engine.backends.units.states() if not (keep_ended and unit.over)]
-
-    async def _stop(self, forgotten: ForgottenTask, *, dry_run: bool) -> None:
-        if forgotten.task in self._tasks.claims().names:  # claimed while another one was being stopped
-            return
-        if forgotten.invocation not in self._logged:
-            self._logged.add(forgotten.invocation)
-            action = "would be stopped" if dry_run else "stopped"
-            _log.warning("forgotten task %s %s: %s", forgotten.task, action, forgotten.reason)
-        if not dry_run:
-            await self._tasks.remove_forgotten(forgotten.task)
 
 
 async def remove_orphaned(session: EngineSession) -> None:
@@ -270,13 +217,8 @@ class SharedCores:
         if parent.name == SHARED:
             self._cgroup = str(parent)
 
-    async def confine(self, cpuset_cgroup: str) -> None:
-        """Apply the CPU set at once, before a task starts, so that it uses no reserved core; as `note` and `apply`."""
-        self.note(cpuset_cgroup)
-        await self.apply()
-
     async def apply(self) -> None:
-        """Set the CPU set of the partition for the slice, if it has changed.
+        """Set the CPU set of the partition for the slice, if it has changed; before a start, so that it is kept apart.
 
         Raises:
             HostError: PID 1 is not reachable.

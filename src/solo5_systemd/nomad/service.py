@@ -6,8 +6,8 @@ set, since the agent dereferences them unchecked.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -44,7 +44,7 @@ from solo5_systemd.nomad.proto.recoverable_error_pb2 import RecoverableError
 from solo5_systemd.nomad.stats import StatsStreams
 from solo5_systemd.nomad.stats_messages import mhz_per_core
 from solo5_systemd.nomad.task_options import TASK
-from solo5_systemd.nomad.tasks import TaskEntry, TaskRegistry
+from solo5_systemd.nomad.tasks import TaskRegistry
 from solo5_systemd.nomad.wait import exit_error, exit_result
 from solo5_systemd.task.properties import release_of
 
@@ -108,14 +108,6 @@ class DriverPlugin:
         except (SettingsError, DependencyError) as error:
             self.session.config, self._config_error = REMOVE_NOTHING, str(error)
 
-    async def init(self, _: wire.InitRequest) -> wire.InitResponse:
-        """Do nothing."""
-        return wire.InitResponse()
-
-    async def shutdown(self, _: wire.ShutdownRequest) -> wire.ShutdownResponse:
-        """Do nothing: tasks belong to PID 1, and outlive the plugin."""
-        return wire.ShutdownResponse()
-
     async def task_config_schema(self, _: wire.TaskConfigSchemaRequest) -> wire.TaskConfigSchemaResponse:
         """Return the schema of a task's options."""
         return wire.TaskConfigSchemaResponse(spec=TASK)
@@ -125,17 +117,26 @@ class DriverPlugin:
         return wire.CapabilitiesResponse(capabilities=capabilities(self.session.config))
 
     async def fingerprint(self, _: wire.FingerprintRequest) -> AsyncGenerator[wire.FingerprintResponse, None]:
-        """Stream fingerprints, and start the background work.
+        """Stream fingerprints without end, and start the background work.
 
         In every Nomad since 1.8 this is the first RPC to a plugin that the agent keeps. The agent keeps the stream open
         as long as it uses this plugin.
         """
         self._housekeeping.start()
         self._listeners += 1
+        last: Fingerprint | None = None
         try:
-            async with aclosing(fingerprints(self._fingerprint, self._refresh)) as responses:
-                async for each in responses:
-                    yield each
+            while True:
+                self._refresh.clear()  # before the probe: a change during it causes another one
+                found = await self._fingerprint()
+                if found != last:
+                    if last is None or found.description != last.description:
+                        _log.log(logging.INFO if found.health == HEALTHY else logging.WARNING, "%s", found.description)
+                    yield response(found, last.attributes if last else {})
+                    last = found
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(found.interval_s):
+                        await self._refresh.wait()
         finally:
             self._listeners -= 1
 
@@ -173,9 +174,13 @@ class DriverPlugin:
         if self._config_error:
             raise SettingsError(self._config_error)
         self._housekeeping.subscribe()
-        await self._housekeeping.shared_cores.confine(request.task.resources.linux_resources.cpuset_cgroup)
+        self._housekeeping.shared_cores.note(request.task.resources.linux_resources.cpuset_cgroup)
+        await self._housekeeping.shared_cores.apply()
         entry = await self.tasks.start(request.task)
-        response = wire.StartTaskResponse(handle=_handle(request.task, entry))
+        handle = wire.TaskHandle(
+            version=HANDLE_VERSION, config=request.task, state=wire.RUNNING, driver_state=encode(entry.state)
+        )
+        response = wire.StartTaskResponse(handle=handle)
         if entry.network is not None:
             response.network_override.CopyFrom(entry.network)
         return response
@@ -215,10 +220,16 @@ class DriverPlugin:
     async def inspect_task(self, request: wire.InspectTaskRequest) -> wire.InspectTaskResponse:
         """Return a task's status."""
         entry = self.tasks.entry(request.task_id)
-        run = entry.run
-        attributes = {"unit": run.unit, "invocation": run.invocation, "control_group": run.control_group}
-        driver = wire.TaskDriverStatus(attributes=attributes)
-        response = wire.InspectTaskResponse(task=_status(entry), driver=driver)
+        ended = entry.end.result() if entry.end.done() else None
+        status = wire.TaskStatus(
+            id=entry.config.id,
+            name=entry.config.name,
+            state=wire.EXITED if ended else wire.RUNNING,
+            started_at=_timestamp(entry.state.started),
+            completed_at=_timestamp(ended.time if ended else 0),
+            result=exit_result(ended.outcome) if ended else wire.ExitResult(),
+        )
+        response = wire.InspectTaskResponse(task=status)
         if entry.network is not None:
             response.network_override.CopyFrom(entry.network)
         return response
@@ -257,53 +268,6 @@ class DriverPlugin:
         stderr = wire.ExecTaskStreamingIOOperation(data=f"{NO_SHELL}\r\n".encode())
         yield wire.ExecTaskStreamingResponse(stderr=stderr)
         yield wire.ExecTaskStreamingResponse(exited=True, result=wire.ExitResult(exit_code=CANNOT_EXECUTE))
-
-    async def create_network(self, _: wire.CreateNetworkRequest) -> wire.CreateNetworkResponse:
-        """Create nothing. Not called, since it is not among the capabilities; without a spec Nomad sets up nothing."""
-        return wire.CreateNetworkResponse(created=False)
-
-    async def destroy_network(self, _: wire.DestroyNetworkRequest) -> wire.DestroyNetworkResponse:
-        """Do nothing."""
-        return wire.DestroyNetworkResponse()
-
-
-async def fingerprints(
-    probe: Callable[[], Awaitable[Fingerprint]], refresh: asyncio.Event
-) -> AsyncGenerator[wire.FingerprintResponse, None]:
-    """Yield fingerprints without end: Nomad would reopen an ended stream at once."""
-    last: Fingerprint | None = None
-    while True:
-        refresh.clear()  # before the probe: a change during it causes another one
-        found = await probe()
-        if found != last:
-            if last is None or found.description != last.description:
-                _log.log(logging.INFO if found.health == HEALTHY else logging.WARNING, "%s", found.description)
-            yield response(found, last.attributes if last else {})
-            last = found
-        with suppress(TimeoutError):
-            async with asyncio.timeout(found.interval_s):
-                await refresh.wait()
-
-
-def _handle(config: wire.TaskConfig, entry: TaskEntry) -> wire.TaskHandle:
-    return wire.TaskHandle(
-        version=HANDLE_VERSION,
-        config=config,
-        state=wire.RUNNING,
-        driver_state=encode(entry.state),
-    )
-
-
-def _status(entry: TaskEntry) -> wire.TaskStatus:
-    ended = entry.end.result() if entry.end.done() else None
-    return wire.TaskStatus(
-        id=entry.config.id,
-        name=entry.config.name,
-        state=wire.EXITED if ended else wire.RUNNING,
-        started_at=_timestamp(entry.state.started),
-        completed_at=_timestamp(ended.time if ended else 0),
-        result=exit_result(ended.outcome) if ended else wire.ExitResult(),
-    )
 
 
 def _timestamp(microseconds: int) -> Timestamp:

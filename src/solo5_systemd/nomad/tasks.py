@@ -25,7 +25,6 @@ from solo5_systemd.nomad import event_messages, logs, ports
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.event_messages import TaskEvent
 from solo5_systemd.nomad.events import EventStream
-from solo5_systemd.nomad.forgotten_tasks import Claims
 from solo5_systemd.nomad.handle import DriverState, verify
 from solo5_systemd.nomad.handle import decode as decode_state
 from solo5_systemd.nomad.logs import LogReattacher
@@ -64,6 +63,23 @@ class TaskEntry(StartedTask):
 
     config: wire.TaskConfig
     end: "asyncio.Task[TaskEnd]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """The tasks of this driver, by which forgotten ones are found.
+
+    Attributes:
+        names: its tasks, and those that are being started, recovered or destroyed.
+        current: its tasks by allocation ID and task name, the latter as in the unit's log fields.
+        directories: the agent's allocation directories, as known from its tasks.
+        agent: the agent's process, as of `start.agent_id`; empty: unknown.
+    """
+
+    names: Collection[TaskName]
+    current: Mapping[tuple[str, str], TaskName]
+    directories: Collection[str]
+    agent: str = ""
 
 
 class TaskRegistry:

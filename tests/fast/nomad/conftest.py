@@ -14,9 +14,8 @@ from tests.support.fakes.backends import Machine
 from solo5_systemd.engine import backends
 from solo5_systemd.host import probe as probe_module
 from solo5_systemd.host.checks import Host
-from solo5_systemd.nomad import housekeeping, tasks
+from solo5_systemd.nomad import engine, housekeeping, tasks
 from solo5_systemd.nomad import wait as wait_module
-from solo5_systemd.settings import files
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit import translate
 
@@ -32,7 +31,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
 
     monkeypatch.setattr(backends, "Backends", lambda _connection, _settings: made)
     monkeypatch.setattr(probe_module, "probe", probe)
-    monkeypatch.setattr(files, "CachedSettings", lambda: Settings)
+    monkeypatch.setattr(engine, "CachedSettings", lambda: Settings)
     monkeypatch.setattr(housekeeping, "NETWORKS", tmp_path / "nomad.toml")
     monkeypatch.setattr(wait_module, "WATCH_INTERVAL_S", 0)
     monkeypatch.setattr(tasks, "RETRY_INTERVAL_S", 0)

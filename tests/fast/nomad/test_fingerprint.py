@@ -167,7 +167,7 @@ def test_each_value_is_sent_as_what_it_is() -> None:
     assert sent.attributes["driver.solo5.hvt"] == Attribute(bool_val=True)
     assert sent.attributes["driver.solo5.hvt.abi"] == Attribute(int_val=2)
     assert sent.attributes["driver.solo5.cgroup"] == Attribute(string_val="v2")
-    assert (sent.health, sent.health_description, sent.err) == (HEALTHY, "Healthy", "")
+    assert (sent.health, sent.health_description) == (HEALTHY, "Healthy")
 
 
 def test_an_attribute_that_is_gone_is_sent_empty() -> None:

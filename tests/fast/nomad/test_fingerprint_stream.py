@@ -1,22 +1,20 @@
 """The stream of fingerprints: one at once, then only what has changed, and no end."""
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
-from tests.fast.nomad.agent import agent
+from tests.fast.nomad.agent import Agent, agent
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
 from tests.support.fakes.clock import passed
 
 from solo5_systemd.base.errors import HostError, SettingsError
-from solo5_systemd.nomad import fingerprint
+from solo5_systemd.nomad import engine, fingerprint
 from solo5_systemd.nomad.fingerprint import HEALTHY, UNDETECTED, UNHEALTHY, Fingerprint
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.attribute_pb2 import Attribute
-from solo5_systemd.nomad.service import fingerprints
-from solo5_systemd.settings import files
 
 GOOD = Fingerprint(attributes={"driver.solo5.hvt.path": "/a"}, health=HEALTHY, description="Healthy")
 SICK = Fingerprint(attributes={}, health=UNHEALTHY, description="no bus")
@@ -45,44 +43,43 @@ async def description(stream: Stream) -> str:
     return (await anext(stream)).health_description
 
 
-async def test_only_what_has_changed_is_sent(no_pause: None, caplog: pytest.LogCaptureFixture) -> None:
+@asynccontextmanager
+async def stream_of(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[tuple[Agent, Stream], None]:
+    async with agent() as nomad:
+        monkeypatch.setattr(nomad.driver, "_fingerprint", looks)
+        yield nomad, nomad.fingerprints()
+
+
+async def test_only_what_has_changed_is_sent(
+    machine: Machine, no_pause: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks = Looks(GOOD, GOOD, SICK, SICK, GOOD)
     with caplog.at_level(logging.INFO):
-        stream = fingerprints(looks, asyncio.Event())
-        assert [await description(stream) for _ in range(3)] == ["Healthy", "no bus", "Healthy"]
+        async with stream_of(looks, monkeypatch) as (_, stream):
+            assert [await description(stream) for _ in range(3)] == ["Healthy", "no bus", "Healthy"]
     assert looks.count == 5
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "INFO"]
 
 
 @pytest.mark.leaps
-async def test_a_stream_on_which_nothing_changes_stays_open_and_silent() -> None:
+async def test_a_stream_on_which_nothing_changes_stays_open_and_silent(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks = Looks(GOOD)
-    stream = fingerprints(looks, asyncio.Event())
-    await anext(stream)
-    async with Background(description(stream)) as waiting:
-        await passed(3599)
-        assert looks.count == 120, "one each half minute"
-        assert not waiting.done()
+    async with stream_of(looks, monkeypatch) as (_, stream):
+        await anext(stream)
+        async with Background(description(stream)) as waiting:
+            await passed(3599)
+            assert looks.count == 120, "one each half minute"
+            assert not waiting.done()
 
 
-async def test_an_attribute_that_is_gone_is_sent_empty_once(no_pause: None) -> None:
-    stream = fingerprints(Looks(GOOD, SICK, GOOD, SICK), asyncio.Event())
-    sent = [dict((await anext(stream)).attributes) for _ in range(4)]
-    empty = Attribute(string_val="")
-    assert [each.get("driver.solo5.hvt.path") for each in sent] == [
-        Attribute(string_val="/a"),
-        empty,
-        Attribute(string_val="/a"),
-        empty,
-    ]
-
-
-async def test_a_stir_is_a_look_before_its_time() -> None:
-    stir = asyncio.Event()
-    stream = fingerprints(Looks(GOOD, SICK), stir)
-    await anext(stream)
-    stir.set()
-    assert await description(stream) == "no bus"
+async def test_an_attribute_that_is_gone_is_sent_empty_once(
+    machine: Machine, no_pause: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stream_of(Looks(GOOD, SICK, GOOD, SICK), monkeypatch) as (_, stream):
+        sent = [dict((await anext(stream)).attributes).get("driver.solo5.hvt.path") for _ in range(4)]
+    assert sent == [Attribute(string_val="/a"), Attribute(string_val="")] * 2
 
 
 # --- the driver's own looks ----------------------------------------------------------------------------------
@@ -161,7 +158,7 @@ async def test_a_wrong_file_of_the_hosts_is_unhealthy_in_its_own_words(
     def read() -> None:
         raise SettingsError("/etc/solo5/x.toml: mtu is 'x': expected a whole number.")
 
-    monkeypatch.setattr(files, "CachedSettings", lambda: read)
+    monkeypatch.setattr(engine, "CachedSettings", lambda: read)
     async with agent() as nomad:
         reason = await description(nomad.fingerprints())
     assert reason == "/etc/solo5/x.toml: mtu is 'x': expected a whole number."

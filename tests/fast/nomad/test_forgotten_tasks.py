@@ -11,13 +11,12 @@ from tests.support.fakes.background import Background
 from tests.support.fakes.tasks import running
 
 from solo5_systemd.base.names import TaskName, UnitKind
-from solo5_systemd.nomad.forgotten_tasks import Claims, ForgottenTask, forgotten_tasks
-from solo5_systemd.nomad.housekeeping import ForgottenTasks
-from solo5_systemd.nomad.plugin_config import ForgottenTasksConfig
+from solo5_systemd.nomad.forgotten_tasks import ForgottenTasks, forgotten_tasks
+from solo5_systemd.nomad.plugin_config import ForgottenTasksConfig, GcConfig, PluginConfig
+from solo5_systemd.nomad.tasks import Claims
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 LOST = TaskName("lost")
-NOW = ForgottenTasksConfig(creation_grace=0.0)
 
 
 def stranger(task: str = "another", alloc: str = "another", kind: UnitKind = UnitKind.SERVICE) -> UnitState:
@@ -26,8 +25,17 @@ def stranger(task: str = "another", alloc: str = "another", kind: UnitKind = Uni
     return replace(running(LOST, kind=kind).state, log_fields=fields)
 
 
-def sweeper(nomad: Agent) -> ForgottenTasks:
-    return ForgottenTasks(nomad.driver.session, nomad.driver.tasks)
+class Sweeper:
+    """Sweeps that follow each other, each with a configuration of its own."""
+
+    def __init__(self, nomad: Agent) -> None:
+        self.session = nomad.driver.session
+        self.forgotten = ForgottenTasks(self.session, nomad.driver.tasks)
+
+    async def sweep(self, grace_s: float = 0.0, *, tasks: bool = True, dry_run: bool = False) -> None:
+        config = ForgottenTasksConfig(creation_grace=grace_s, dry_run=dry_run)
+        self.session.config = PluginConfig(gc=GcConfig(tasks=tasks, dangling_tasks=config))
+        await self.forgotten.sweep()
 
 
 def lives(machine: Machine) -> bool:
@@ -40,12 +48,12 @@ async def test_one_that_stays_unknown_for_the_grace_period_is_ended_and_logged(
 ) -> None:
     async with agent_of_a_task() as nomad:
         machine.units.put(stranger(kind=kind))
-        sweep = sweeper(nomad)
-        await sweep.sweep(ForgottenTasksConfig(creation_grace=0.02))
+        sweep = Sweeper(nomad)
+        await sweep.sweep(0.02)
         assert lives(machine), "it was seen for the first time"
-        await sweep.sweep(ForgottenTasksConfig(creation_grace=3600))
+        await sweep.sweep(3600)
         assert lives(machine)
-        await sweep.sweep(NOW)
+        await sweep.sweep()
         assert not lives(machine)
         assert len(machine.units.loaded) == 1, "the agent's own runs on"
     [record] = [r for r in caplog.records if "lost" in r.getMessage()]
@@ -57,32 +65,32 @@ async def test_one_that_stays_unknown_for_the_grace_period_is_ended_and_logged(
 async def test_one_that_has_ended_is_left_alone_where_outcomes_are_kept(machine: Machine) -> None:
     async with agent_of_a_task() as nomad:
         machine.units.put(replace(stranger(), active=ActiveState.FAILED))
-        sweep = sweeper(nomad)
-        await sweep.sweep(NOW, keep_ended=True)
+        sweep = Sweeper(nomad)
+        await sweep.sweep(tasks=False)
         assert len(machine.units.loaded) == 2
         machine.units.put(stranger())
-        await sweep.sweep(NOW, keep_ended=True)
+        await sweep.sweep(tasks=False)
         assert not lives(machine), "one that runs is ended all the same"
 
 
 async def test_one_that_is_claimed_again_begins_anew(machine: Machine) -> None:
     async with agent_of_a_task() as nomad:
-        sweep = sweeper(nomad)
+        sweep = Sweeper(nomad)
         machine.units.put(stranger())
-        await sweep.sweep(ForgottenTasksConfig(creation_grace=3600))
+        await sweep.sweep(3600)
         machine.units.vanish(stranger().unit)
-        await sweep.sweep(ForgottenTasksConfig(creation_grace=3600))
+        await sweep.sweep(3600)
         machine.units.put(stranger())
-        await sweep.sweep(ForgottenTasksConfig(creation_grace=0.001))
+        await sweep.sweep(0.001)
     assert lives(machine)
 
 
 async def test_a_dry_run_tells_once_and_ends_nothing(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
     async with agent_of_a_task() as nomad:
         machine.units.put(stranger())
-        sweep = sweeper(nomad)
+        sweep = Sweeper(nomad)
         for _ in range(3):
-            await sweep.sweep(replace(NOW, dry_run=True))
+            await sweep.sweep(dry_run=True)
     assert lives(machine)
     assert [r.getMessage() for r in caplog.records if "lost" in r.getMessage()] == [
         "forgotten task lost would be stopped: Nomad's agent has no such task"
@@ -92,7 +100,7 @@ async def test_a_dry_run_tells_once_and_ends_nothing(machine: Machine, caplog: p
 async def test_without_other_tasks_no_unit_is_read(machine: Machine) -> None:
     async with agent_of_a_task() as nomad:
         machine.steps.taken.clear()
-        await sweeper(nomad).sweep(NOW)
+        await Sweeper(nomad).sweep()
         assert not {"states", "state"} & set(machine.steps.taken)
 
 
@@ -102,7 +110,7 @@ async def test_one_in_whose_place_another_is_being_started_is_ended_at_once(mach
     async with agent() as nomad, Background(nomad.start(task_config())):
         await machine.steps.hanging.wait()
         machine.units.put(stranger("web", ALLOCATION))
-        await sweeper(nomad).sweep(ForgottenTasksConfig(creation_grace=3600))
+        await Sweeper(nomad).sweep(3600)
         assert not lives(machine)
         (name,) = nomad.driver.tasks.claims().names
         assert name.startswith("web-3fa85f64-"), "what is being started is claimed"
@@ -118,7 +126,6 @@ async def test_what_is_being_recovered_or_destroyed_is_claimed(machine: Machine)
 
 HOME = "/var/lib/nomad/alloc"
 CLAIMS = Claims(names=(), current={}, directories=(HOME,))
-RUN = running().state.invocation
 
 
 def unit(directory: str = f"{HOME}/3fa85f64/alloc", **fields: str) -> UnitState:
@@ -126,26 +133,17 @@ def unit(directory: str = f"{HOME}/3fa85f64/alloc", **fields: str) -> UnitState:
     return replace(running().state, log_fields=own | fields)
 
 
-def test_a_unit_of_this_agents_that_it_does_not_know_is_suspect() -> None:
-    assert forgotten_tasks([unit()], CLAIMS) == (
-        ForgottenTask(task=TaskName("web"), invocation=RUN, reason="Nomad's agent has no such task", certain=False),
-    )
-
-
 def test_one_that_the_same_agents_process_started_is_its_own_though_it_has_no_other_task() -> None:
     claims = Claims(names=(), current={}, directories=(), agent="42.1000")
-    assert len(forgotten_tasks([unit(SOLO5_AGENT="42.1000")], claims)) == 1
-    assert forgotten_tasks([unit(SOLO5_AGENT="42.1001")], claims) == ()
-    assert forgotten_tasks([unit(SOLO5_AGENT="")], replace(claims, agent="")) == ()
+    ours, others, unmarked = unit(SOLO5_AGENT="42.1000"), unit(SOLO5_AGENT="42.1001"), unit(SOLO5_AGENT="")
+    assert list(forgotten_tasks([ours, others], claims)) == [(ours, None)]
+    assert not list(forgotten_tasks([unmarked], replace(claims, agent="")))
 
 
 def test_one_in_whose_place_another_runs_is_forgotten_for_certain() -> None:
-    claims = replace(CLAIMS, current={("3fa85f64", "web"): TaskName("next")})
-    assert forgotten_tasks([unit()], claims) == (
-        ForgottenTask(task=TaskName("web"), invocation=RUN, reason="Nomad runs task next instead", certain=True),
-    )
-    beside = replace(CLAIMS, current={("3fa85f64", "db"): TaskName("next"), ("other", "web"): TaskName("more")})
-    assert [suspect.certain for suspect in forgotten_tasks([unit()], beside)] == [False]
+    others = {("3fa85f64", "db"): TaskName("a"), ("other", "web"): TaskName("b")}
+    for current, successor in (({("3fa85f64", "web"): TaskName("next")}, "next"), (others, None)):
+        assert list(forgotten_tasks([unit()], replace(CLAIMS, current=current))) == [(unit(), successor)]
 
 
 @pytest.mark.parametrize(
@@ -161,4 +159,4 @@ def test_one_in_whose_place_another_runs_is_forgotten_for_certain() -> None:
     ids=["its own", "another agent's", "an agent's below", "solo5ctl's", "without a place", "before any task"],
 )
 def test_what_may_be_somebodys_is_not_judged(other: UnitState, claims: Claims) -> None:
-    assert forgotten_tasks([other], claims) == ()
+    assert not list(forgotten_tasks([other], claims))

@@ -85,22 +85,6 @@ async def test_a_configuration_holds_for_what_is_started_after_it(machine: Machi
             await nomad.start(task_config())
 
 
-async def test_init_and_shutdown_touch_no_task(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.driver.init(wire.InitRequest())
-        await nomad.start(task_config())
-        await nomad.driver.shutdown(wire.ShutdownRequest())
-    assert not machine.units.loaded[UNIT].over
-
-
-async def test_a_network_that_is_not_offered_is_not_made(machine: Machine) -> None:
-    async with agent() as nomad:
-        made = await nomad.driver.create_network(wire.CreateNetworkRequest(alloc_id="a"))
-        assert (made.created, made.HasField("isolation_spec")) == (False, False)
-        await nomad.driver.destroy_network(wire.DestroyNetworkRequest(alloc_id="a"))
-    assert machine.steps.taken == []
-
-
 async def test_a_task_is_shown_with_all_that_the_agent_reads_unseen(machine: Machine) -> None:
     async with agent_of_a_task() as nomad:
         seen = (await nomad.inspect()).task

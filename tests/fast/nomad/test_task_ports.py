@@ -159,7 +159,7 @@ def test_services_register_the_nic_that_the_ports_lead_to(
     held = reservation(*nics, ports=ports)
     override = network_override(held, task, options_of(task))
     assert override is not None
-    assert (override.addr, dict(override.port_map), override.auto_advertise) == (address, {"http": 80}, False)
+    assert (override.addr, dict(override.port_map)) == (address, {"http": 80})
     assert guest_address(held) == wire.NetworkOverride(addr=address)
     assert list(event_messages.port_limits((), held)) == []
 

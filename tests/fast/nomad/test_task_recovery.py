@@ -12,10 +12,9 @@ from tests.support.fakes.background import Background, yields
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, SettingsError, Solo5Error
 from solo5_systemd.base.names import task_service
-from solo5_systemd.nomad import tasks
+from solo5_systemd.nomad import engine, tasks
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import name_of
-from solo5_systemd.settings import files
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit.state import MainCode
 
@@ -75,7 +74,7 @@ async def test_settings_that_cannot_be_read_keep_no_running_task_from_its_driver
     def broken() -> Settings:
         raise SettingsError("/etc/solo5/a.toml cannot be read as TOML.")
 
-    monkeypatch.setattr(files, "CachedSettings", lambda: broken)
+    monkeypatch.setattr(engine, "CachedSettings", lambda: broken)
     async with agent() as nomad:
         await nomad.recover(handle)
         machine.units.end(UNIT, MainCode.EXITED, 3)
@@ -119,18 +118,13 @@ async def test_a_removal_waits_for_what_is_away(machine: Machine, handle: wire.T
     assert machine.holds == (set(), set())
 
 
-async def test_a_recovered_task_shows_its_address_and_its_unit(machine: Machine, handle: wire.TaskHandle) -> None:
+async def test_a_recovered_task_shows_its_address_and_its_state(machine: Machine, handle: wire.TaskHandle) -> None:
     async with agent() as nomad:
         await nomad.recover(handle)
         seen = await nomad.inspect()
     assert seen.network_override.addr == "10.89.0.2"
     assert (seen.task.id, seen.task.state) == (TASK_ID, wire.RUNNING)
     assert seen.task.started_at.ToMicroseconds() == machine.units.loaded[UNIT].started
-    assert dict(seen.driver.attributes) == {
-        "unit": UNIT,
-        "invocation": machine.units.loaded[UNIT].invocation,
-        "control_group": f"/solo5.slice/{UNIT}",
-    }
 
 
 async def test_what_is_known_already_is_left_as_it_is(machine: Machine, handle: wire.TaskHandle) -> None:
