@@ -21,7 +21,6 @@ CRUMB = 50
 
 SMALL = {
     "networkd/parts.py": "of the classes that share them, and imports two of them",
-    "cgroup/control_files.py": "used by `cgroup/cgroupfs.py` and by the meter, which that imports where it is used",
     "base/event_loop.py": "of locks, and of reads that verbs make without a loop",
     "base/journal_entry.py": "of the network service too, which imports nothing of `journal/`",
 }

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.locks import closing
-from solo5_systemd.base.paths import MOUNTS, OTHERS_MAY_WRITE, Step, walk
+from solo5_systemd.base.paths import MOUNTS, OTHERS_MAY_WRITE, Step, version_of, walk
 
 ROOT = 0
 TOP = ""
@@ -60,7 +60,7 @@ def read_own(path: Path, most: int) -> OwnFile:
                 raise SettingsError(f"{path} has {before.st_size} bytes: expected at most {most}.")
             with open(f"/proc/self/fd/{place}", "rb") as file:  # noqa: PTH123 - which is open with O_PATH
                 content = file.read(most + 1)
-            if _stamp(before) == _stamp(os.fstat(place)) and len(content) == before.st_size:
+            if version_of(before) == version_of(os.fstat(place)) and len(content) == before.st_size:
                 return OwnFile(content, is_public)
     raise SettingsError(f"{path} changes while it is read: expected a file that is written once, and renamed.")
 
@@ -150,7 +150,3 @@ def _check(path: Path, entry: str, status: os.stat_result, mounter: int) -> None
 
 def _is_null(status: os.stat_result) -> bool:
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == _NULL
-
-
-def _stamp(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -45,6 +45,15 @@ _MOST_LINKS = 40
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 """Bits of a mode; with an ACL, those of the group are its mask."""
 
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES}
 
 
@@ -77,6 +86,16 @@ def path_of(descriptor: int) -> str:
 def identity(status: os.stat_result) -> tuple[int, int]:
     """Return the identity of a file: device and inode; of a block device, its device number and 0."""
     return (status.st_rdev, 0) if stat.S_ISBLK(status.st_mode) else (status.st_dev, status.st_ino)
+
+
+def version_of(status: os.stat_result) -> str:
+    """Return a text that changes with a file's content: device, inode, size and times."""
+    return f"{status.st_dev:x}-{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}"
+
+
+def kind_of(status: os.stat_result) -> str:
+    """Return what is in a regular file's place, such as `a directory`."""
+    return _KINDS.get(stat.S_IFMT(status.st_mode), "no file")
 
 
 def existing(path: Path) -> Path:

@@ -3,6 +3,7 @@
 Parsers are imported where they are used, for startup time: a list of tasks takes none.
 """
 
+import errno
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.base.declared_units import task_of
 from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import SLICE, TaskName
-from solo5_systemd.cgroup.control_files import read
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -24,6 +25,32 @@ if TYPE_CHECKING:
 
 MOUNT = Path("/sys/fs/cgroup")
 PROC, BLOCKS = Path("/proc"), Path("/sys/dev/block")
+
+READ_SIZE = 1 << 16
+"""Bytes of one read(2); memory.stat, the largest file of a cgroup, has some two thousand."""
+
+VANISHED = (errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.EOPNOTSUPP)
+"""The errnos of a read where the cgroup was removed, or its controller is not enabled."""
+
+
+def open_file(path: str) -> int:
+    """Open a file for reading and return its descriptor.
+
+    Raises:
+        OSError: one of `VANISHED`, or another.
+    """
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def read(path: str) -> bytes | None:
+    """Return the content of a file of a cgroup, or of one that PID 1 exports; None for an errno of `VANISHED`."""
+    try:
+        with closing(open_file(path)) as descriptor:
+            return os.read(descriptor, READ_SIZE)
+    except OSError as error:
+        if error.errno in VANISHED:
+            return None
+        raise
 
 
 def unified() -> str:

@@ -15,11 +15,9 @@ MEMORY_COUNTERS = ("memory.current", "memory.peak")
 
 MEMORY = (*MEMORY_COUNTERS, "memory.swap.current", "memory.stat")
 CPU = "cpu.stat"
-BASIC = (*MEMORY, CPU)
-"""The files of memory and CPU time, which are sampled most often."""
-
 ALL = (
-    *BASIC,
+    *MEMORY,
+    CPU,
     "memory.max",
     "memory.events",
     "io.stat",

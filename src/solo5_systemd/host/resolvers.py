@@ -4,9 +4,11 @@ import asyncio
 import os
 import stat
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from ipaddress import ip_network
 from pathlib import Path
 
+from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.settings.egress import METADATA, METADATA6
 from solo5_systemd.settings.network import NAMESPACE_NETWORK
@@ -82,17 +84,9 @@ def host_resolver() -> Resolver:
 
 def _content(path: Path) -> str:
     """Return the beginning of a regular file; empty if it cannot be read."""
-    try:
-        descriptor = os.open(path, _READ)
-    except OSError:
-        return ""
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return ""
-        content = os.read(descriptor, _MAX_SIZE).decode("ascii", "replace")
-        # Half a line can be another address.
-        return content.rpartition("\n")[0] if len(content) == _MAX_SIZE else content
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)
+    with suppress(OSError), closing(os.open(path, _READ)) as descriptor:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            content = os.read(descriptor, _MAX_SIZE).decode("ascii", "replace")
+            # Half a line can be another address.
+            return content.rpartition("\n")[0] if len(content) == _MAX_SIZE else content
+    return ""

@@ -33,8 +33,6 @@ _TABLE_MAX = 1 << 20
 
 _TAG = struct.Struct("<qQ")
 _NEEDED, _STRTAB, _STRSZ, _RPATH, _RUNPATH = 1, 5, 10, 15, 29
-_MUSL = "ld-musl-"
-_OF_MUSL_ITSELF = ("libc.", "libpthread.", "librt.", "libm.", "libdl.", "libutil.", "libxnet.")
 _DLOPEN_NAMES = (b"\0dlopen\0", b"\0dlmopen\0")
 
 
@@ -71,24 +69,20 @@ def mapped_files(program: str) -> tuple[str, ...]:
 
 def _libraries(path: str, needs: "_Dynamic", interpreter: str) -> Iterator[str]:
     """Yield the paths of the libraries in a file's DT_NEEDED."""
-    loader = interpreter.rpartition("/")[2]
-    musl = loader.startswith(_MUSL)
     for name in needs.names:
-        if name == loader or (musl and name.startswith(_OF_MUSL_ITSELF)):
-            continue  # the loader itself, or a part of musl's
-        candidates = [name] if "/" in name else [f"{place}/{name}" for place in _search_path(path, needs, musl=musl)]
+        if name == interpreter.rpartition("/")[2]:
+            continue
+        candidates = [name] if "/" in name else [f"{place}/{name}" for place in _search_path(path, needs)]
         library = next((each for each in candidates if os.path.isfile(each)), None)  # noqa: PTH113 - no object for each
         if library is None or not library.startswith("/"):
             raise UnknownFilesError(f"{name}, which {path} needs, is not where the loader looks for it")
         yield library
 
 
-def _search_path(path: str, needs: "_Dynamic", *, musl: bool) -> Sequence[str]:
+def _search_path(path: str, needs: "_Dynamic") -> Sequence[str]:
     own = [each.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", path.rpartition("/")[0]) for each in needs.search]
     if any("$" in each for each in own):
         raise UnknownFilesError(f"the search path of {path} has a variable other than $ORIGIN")
-    if musl:
-        return [*own, "/lib", "/usr/local/lib", "/usr/lib"]
     triplet = f"{os.uname().machine}-linux-gnu"
     return [*own, f"/lib/{triplet}", f"/usr/lib/{triplet}", "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
 

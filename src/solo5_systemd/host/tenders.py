@@ -135,10 +135,11 @@ class TenderPath:
                         yield tender
 
     async def _query(self, path: Path, target: Target) -> Tender | None:
-        status = path.stat()
-        key = f"{status.st_dev:x}-{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}"
-        memo = VERSION_CACHE / key
-        loads, because = _loads(str(path))
+        memo = VERSION_CACHE / paths.version_of(path.stat())
+        try:
+            loads, because = mapped_files(str(path)), ""
+        except UnknownFilesError as error:
+            loads, because = LIBRARIES, str(error)
         try:
             output = os.readlink(memo)  # noqa: PTH115 - the target is text, not a path
         except OSError:
@@ -160,14 +161,6 @@ class TenderPath:
             loads_because=because,
             launcher=LAUNCHER if os.access(LAUNCHER, os.X_OK) else "",
         )
-
-
-def _loads(path: str) -> tuple[tuple[str, ...], str]:
-    """Return the libraries of a tender; their directories, with the reason, if they cannot be determined."""
-    try:
-        return mapped_files(path), ""
-    except UnknownFilesError as error:
-        return LIBRARIES, str(error)
 
 
 def _make_root(directory: Path) -> None:

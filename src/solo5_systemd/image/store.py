@@ -29,9 +29,9 @@ from pathlib import Path
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed
 from solo5_systemd.base.copies import data_of, share
-from solo5_systemd.base.errors import HostError, ImageError, InvalidRequestError, Solo5Error, StoreFullError
+from solo5_systemd.base.errors import ImageError, InvalidRequestError, StoreFullError, host_errors
 from solo5_systemd.base.locks import closing, is_locked, lock_file
-from solo5_systemd.base.paths import open_in_thread, open_path
+from solo5_systemd.base.paths import kind_of, open_in_thread, open_path, version_of
 from solo5_systemd.image.manifest import ImageFacts, Memo, StoredImage, is_sha256
 
 STORE = Path("/var/lib/solo5/images")
@@ -247,7 +247,7 @@ class ImageStore:
         _facts(path, source, status.st_size)  # first, to avoid the copy of a large file that is no image
         with self._reserved_room(path, _disk_usage(status)), self._unnamed_file() as copy:
             _copy(source, copy, status.st_size)
-            if _key(os.fstat(source.fileno())) != _key(status):
+            if version_of(os.fstat(source.fileno())) != version_of(status):
                 raise ImageError(f"image {path!r} changed while it was copied: start it again.")
             memo = _read(path, copy, status.st_size)
             _sync(copy)
@@ -331,7 +331,7 @@ class ImageStore:
             file.unlink(missing_ok=True)
 
     def _memo(self, status: os.stat_result) -> Path:
-        return self._memos / _key(status)
+        return self._memos / version_of(status)
 
     def _stale_memos(self, images: Set[str]) -> Iterator[Path]:
         for file in self._memos.iterdir():
@@ -383,33 +383,14 @@ def _open_source(path: str, roots: Sequence[str] = (), largest: int = MAX_SIZE) 
     if "\0" in path:
         raise InvalidRequestError(f"image {path!r} is not a path: it contains a NUL byte.")
     found, _ = open_path(f"image {path!r}", path, roots)
-    try:
+    with closing(found), host_errors(f"image {path!r} cannot be read"):
         status = os.fstat(found)
-        problem = _unusable(status, largest)
-        if problem:
-            raise ImageError(f"image {path!r} {problem}.", _SIZE_HINT if largest < status.st_size <= MAX_SIZE else "")
+        if not stat.S_ISREG(status.st_mode):
+            raise ImageError(f"image {path!r} is {kind_of(status)}: expected a regular file.")
+        if (size := status.st_size) > largest:
+            hint = _SIZE_HINT if size <= MAX_SIZE else ""
+            raise ImageError(f"image {path!r} has {size} bytes: expected at most {largest}.", hint)
         return FileIO(os.open(f"/proc/self/fd/{found}", _SOURCE))
-    except OSError as error:
-        raise HostError(f"image {path!r} cannot be read: {error.strerror}.") from error
-    finally:
-        os.close(found)
-
-
-def _unusable(status: os.stat_result, largest: int) -> str:
-    if not stat.S_ISREG(status.st_mode):
-        return f"is {_KIND.get(stat.S_IFMT(status.st_mode), 'no file')}: expected a regular file"
-    if status.st_size > largest:
-        return f"has {status.st_size} bytes: expected at most {largest}"
-    return ""
-
-
-_KIND = {
-    stat.S_IFDIR: "a directory",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
 
 
 def _facts(path: str, file: FileIO | BufferedRandom, size: int) -> ImageFacts:
@@ -426,10 +407,6 @@ def _read(path: str, file: FileIO | BufferedRandom, size: int) -> Memo:
     facts = _facts(path, file, size)
     file.seek(0)
     return Memo(sha256=hashlib.file_digest(file, "sha256").hexdigest(), facts=facts)
-
-
-def _key(status: os.stat_result) -> str:
-    return f"{status.st_dev:x}-{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}"
 
 
 def _disk_usage(status: os.stat_result) -> int:
@@ -463,12 +440,11 @@ def _link(file: BufferedRandom, path: Path) -> None:
 @contextmanager
 def _store_errors(directory: Path) -> Iterator[None]:
     """Turn an OSError into a StoreFullError (no space, quota) or a HostError."""
-    try:
-        yield
-    except Solo5Error:
-        raise
-    except OSError as error:
-        sentence = f"the image store {directory} cannot be used: {error.strerror}."
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreFullError(sentence, "Free some space in its file system.") from error
-        raise HostError(sentence) from error
+    what = f"the image store {directory} cannot be used"
+    with host_errors(what):
+        try:
+            yield
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StoreFullError(f"{what}: {error.strerror}.", "Free some space in its file system.") from error
+            raise

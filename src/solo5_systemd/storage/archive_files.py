@@ -3,7 +3,6 @@
 Directories are walked by descriptors, and no symbolic link is followed below a root: what a path resolves to cannot
 change between a check and the read.
 
-
 Which archives of a running task are older than their files: a guest keeps the archive of its start.
 
 The lock file of a task has the SHA-256 of its archives, and how to read their files again.
@@ -24,7 +23,7 @@ from pathlib import Path, PurePath
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, host_errors
 from solo5_systemd.base.locks import closing
-from solo5_systemd.base.paths import changers_in, open_path, way_of
+from solo5_systemd.base.paths import changers_in, kind_of, open_path, version_of, way_of
 from solo5_systemd.base.sanitize import MAX_NAME, MAX_QUOTE, bounded
 from solo5_systemd.settings.records import record
 from solo5_systemd.storage.archive import DEPTH_MAX, ENTRIES_MAX, Entry, check_entry, size_of, tar_info
@@ -164,7 +163,7 @@ class _Visitor:
                 self._visit_file(name, _opened(f"/proc/self/fd/{found}"))
                 return
             if not stat.S_ISDIR(mode):
-                raise InvalidRequestError(f"{what} is {_kind(mode)}: expected files and directories only.")
+                raise InvalidRequestError(f"{what} is {kind_of(status)}: expected files and directories only.")
             if not depth:
                 raise InvalidRequestError(f"{what} has more than {DEPTH_MAX} levels of directories: expected fewer.")
             with closing(os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as listed:
@@ -199,7 +198,7 @@ class _Visitor:
                 if error.errno is not None:
                     raise
                 is_short = True  # tarfile has reached the end before the size
-            if is_short or _state(before) != _state(os.fstat(source)):
+            if is_short or version_of(before) != version_of(os.fstat(source)):
                 raise HostError(
                     f"{what} has changed while it was read: expected a file at rest.", "Start the task again."
                 )
@@ -316,21 +315,6 @@ def _forbid_core_dumps() -> None:
     that a child executes can dump core (prctl(2)).
     """
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-
-
-def _state(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def _kind(mode: int) -> str:
-    kinds = {
-        stat.S_IFLNK: "a symbolic link",
-        stat.S_IFCHR: "a device",
-        stat.S_IFBLK: "a device",
-        stat.S_IFIFO: "a FIFO",
-        stat.S_IFSOCK: "a socket",
-    }
-    return kinds.get(stat.S_IFMT(mode), "of an unknown kind")
 
 
 def _shown(name: str) -> str:

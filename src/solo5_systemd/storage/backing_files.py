@@ -11,14 +11,7 @@ from pathlib import Path
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError, host_errors
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.mounts import mount_memory
-from solo5_systemd.base.paths import (
-    existing,
-    identity,
-    is_exposed,
-    mount_point_of,
-    open_in_thread,
-    open_path,
-)
+from solo5_systemd.base.paths import existing, identity, is_exposed, mount_point_of, open_in_thread, open_path
 from solo5_systemd.base.sanitize import is_plain_path
 from solo5_systemd.storage.archive import size_of
 from solo5_systemd.storage.archive_files import scan
@@ -38,14 +31,7 @@ from solo5_systemd.storage.model import (
     sector_size,
 )
 from solo5_systemd.storage.new_file import check_mounted, create_file, find_place, remember_mount, zeros
-from solo5_systemd.storage.owner import (
-    READ,
-    READ_WRITE,
-    check_single_link,
-    check_title,
-    give,
-    is_in_allocation,
-)
+from solo5_systemd.storage.owner import READ, READ_WRITE, check_single_link, check_title, give, is_in_allocation
 from solo5_systemd.storage.private_disks import (
     MEMORY,
     copied_bytes,
@@ -94,16 +80,17 @@ class ImageFiles:
 
     async def make(self, request: DiskRequest, planned: Disk) -> MadeDisk:
         """Create the file of a disk, or a private disk; see `make`, `make_copy` and `make_archive`."""
-        made = await asyncio.to_thread(self._make, request, planned)
-        return replace(made, disk=await asyncio.to_thread(with_devices, made.disk, request))
 
-    def _make(self, request: DiskRequest, planned: Disk) -> MadeDisk:
-        if request.archive is not None:
-            return make_archive(request, request.archive, self._archives)
-        if request.private:
-            original = inspect(replace(request, private=False, create=None), how=READ)
-            return make_copy(request, original, self._copies, planned)
-        return make(request, self._claims)
+        def make_any() -> MadeDisk:
+            if request.archive is not None:
+                return make_archive(request, request.archive, self._archives)
+            if request.private:
+                original = inspect(replace(request, private=False, create=None), how=READ)
+                return make_copy(request, original, self._copies, planned)
+            return make(request, self._claims)
+
+        made = await asyncio.to_thread(make_any)
+        return replace(made, disk=await asyncio.to_thread(with_devices, made.disk, request))
 
     async def release(self, made: MadeDisk | BoundDisks) -> None:
         """Remove the names that private disks, or bind mounts, need during a start; systemd's own mounts stay."""
@@ -131,7 +118,12 @@ class ImageFiles:
 
         If that was the user of a task, the change is on stable storage.
         """
-        return await asyncio.to_thread(_give, disk, user)
+
+        def given() -> int:
+            with closing(reopen(disk)) as descriptor:
+                return give(disk, descriptor, user)
+
+        return await asyncio.to_thread(given)
 
     async def bind(self, disks: Sequence[Disk]) -> BoundDisks:
         """Bind disks with an exposed path below /run/solo5/binds, until `release`; see `bind_mounts.bind`."""
@@ -170,17 +162,18 @@ def inspect(request: DiskRequest, *, how: int = READ_WRITE) -> Disk:
     how = READ if request.private else how
     if request.create is not None and (planned := _planned(request, request.create, sector)) is not None:
         return planned
-    descriptor, path = _open(request, how)
-    try:
+    opened, path = _open(request, how)
+    with closing(opened) as descriptor:
         status = os.fstat(descriptor)
         filesystem = os.fstatvfs(descriptor).f_fsid
         check_size(request, os.lseek(descriptor, 0, os.SEEK_END))
         owner, holder = check_title(request, path, descriptor, how)
-    finally:
-        os.close(descriptor)
     block = stat.S_ISBLK(status.st_mode)
     if request.private:
         return replace(planned_copy(request, path), size=status.st_size)
+    mount = ""
+    with suppress(OSError):  # it was replaced just now, which `reopen` finds
+        mount = mount_point_of(path)
     return Disk(
         disk=request.disk,
         path=path,
@@ -189,18 +182,12 @@ def inspect(request: DiskRequest, *, how: int = READ_WRITE) -> Disk:
         identity=identity(status),
         size=status.st_size,
         filesystem=filesystem,
-        mount=_mount_of(path),
+        mount=mount,
         exposed=is_exposed(path) or not is_plain_path(path),
         backing=backing_of(request, is_device=block),
         owner=owner,
         holder=holder,
     )
-
-
-def _mount_of(path: str) -> str:
-    with suppress(OSError):  # it was replaced just now, which `reopen` finds
-        return mount_point_of(path)
-    return ""
 
 
 def _planned(request: DiskRequest, new: NewFile, sector: int) -> Disk | None:
@@ -231,20 +218,18 @@ def make(request: DiskRequest, claims: DiskClaims | None = None) -> MadeDisk:
         Solo5Error: as `inspect`; HostError also if it cannot be created, such as on a full or read-only file system, or
             beyond a quota.
     """
-    created = request.create is not None and _create(request, request.create, claims or DiskClaims())
+    created = False
+    if (new := request.create) is not None:
+        check_size(request, new.size)
+        with host_errors(f"{request} cannot be created with {new.size} bytes"), find_place(request) as place:
+            if not place.exists:
+                check_mounted(place.path, str(request))
+                remember_mount(place.path)
+                claims = claims or DiskClaims()
+                with claims.admitted(place.path, new.size, new.size, f"disk {request.disk}", new.tenant):
+                    write = zeros(new.size, preallocate=new.preallocate)
+                    created = create_file(place.directory, Path(place.path).name, write)
     return MadeDisk(disk=inspect(replace(request, create=None)), created=created)
-
-
-def _create(request: DiskRequest, new: NewFile, claims: DiskClaims) -> bool:
-    check_size(request, new.size)
-    with host_errors(f"{request} cannot be created with {new.size} bytes"), find_place(request) as place:
-        if place.exists:
-            return False
-        check_mounted(place.path, str(request))
-        remember_mount(place.path)
-        with claims.admitted(place.path, new.size, new.size, f"disk {request.disk}", new.tenant):
-            write = zeros(new.size, preallocate=new.preallocate)
-            return create_file(place.directory, Path(place.path).name, write)
 
 
 def unmake(request: DiskRequest, disk: Disk) -> None:
@@ -253,15 +238,11 @@ def unmake(request: DiskRequest, disk: Disk) -> None:
     Raises:
         HostError: it cannot be removed.
     """
-    try:
-        with closing(lock([disk])), find_place(request) as place:
-            name = Path(place.path).name
-            if place.exists and identity(os.lstat(name, dir_fd=place.directory)) == disk.identity:
-                os.unlink(name, dir_fd=place.directory)  # noqa: PTH108 - in an open directory
-    except TakenError:
-        return
-    except OSError as error:
-        raise HostError(f"{request} cannot be removed: {error.strerror}.") from error
+    errors = host_errors(f"{request} cannot be removed")
+    with errors, suppress(TakenError), closing(lock([disk])), find_place(request) as place:
+        name = Path(place.path).name
+        if place.exists and identity(os.lstat(name, dir_fd=place.directory)) == disk.identity:
+            os.unlink(name, dir_fd=place.directory)  # noqa: PTH108 - in an open directory
 
 
 def with_devices(disk: Disk, request: DiskRequest) -> Disk:
@@ -277,21 +258,23 @@ def with_devices(disk: Disk, request: DiskRequest) -> Disk:
     return replace(disk, io=request.io, devices=devices)
 
 
-def _give(disk: Disk, user: int) -> int:
-    with closing(reopen(disk)) as descriptor:
-        return give(disk, descriptor, user)
-
-
 def _open(request: DiskRequest, how: int) -> tuple[int, str]:
     """Open the file after a check of its kind and place: open(2) of a device may have effects.
 
     Returns:
         The descriptor, and the checked path: a job may rename the file at any moment.
     """
-    if request.name is not None:
-        _check_named(request)
-    found, path = open_path(str(request), request.path, request.roots)
     try:
+        found, path = open_path(str(request), request.path, request.roots)
+    except InvalidRequestError as error:
+        if request.name is not None and isinstance(error.__cause__, FileNotFoundError):
+            raise NotFoundError(
+                f"disk {request.disk}: no disk is named {request.name!r}.",
+                f"Create it: solo5ctl disk create {request.name} SIZE",
+            ) from error
+        raise
+    purpose, flags = ("reading and writing", _OPEN) if how == READ_WRITE else ("reading", _OPEN_READ)
+    with closing(found), host_errors(f"{request} cannot be opened for {purpose}"):
         mode = os.fstat(found).st_mode
         if how == READ and not stat.S_ISREG(mode):
             raise InvalidRequestError(f"{request} cannot be copied for one run: expected a regular file.")
@@ -299,23 +282,4 @@ def _open(request: DiskRequest, how: int) -> tuple[int, str]:
             raise InvalidRequestError(f"{request} is no disk: expected a regular file or a block device.")
         if is_in_allocation(request, path):
             check_single_link(request, os.fstat(found))
-        flags = _OPEN if how == READ_WRITE else _OPEN_READ
         return os.open(f"/proc/self/fd/{found}", flags), path  # the checked file, not what its path resolves to now
-    except OSError as error:
-        purpose = "reading and writing" if how == READ_WRITE else "reading"
-        raise HostError(f"{request} cannot be opened for {purpose}: {error.strerror}.") from error
-    finally:
-        os.close(found)
-
-
-def _check_named(request: DiskRequest) -> None:
-    """Check that a named disk exists, for a sentence with its name instead of its path."""
-    try:
-        os.close(os.open(request.path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW))
-    except FileNotFoundError as error:
-        raise NotFoundError(
-            f"disk {request.disk}: no disk is named {request.name!r}.",
-            f"Create it: solo5ctl disk create {request.name} SIZE",
-        ) from error
-    except OSError:
-        return  # `open_path` fails likewise, with the path

@@ -87,16 +87,7 @@ def _btrfs_device(descriptor: int) -> str | None:
             if error.errno in (errno.ENOTTY, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
                 return None
             raise
-    return btrfs_device(bytes(info[_FS_ID]))
-
-
-def btrfs_device(identifier: bytes) -> str | None:
-    """Return the number of the only device of a Btrfs, by the 16 bytes of its UUID; None if it has several.
-
-    Raises:
-        OSError: sysfs has no such device.
-    """
-    devices = list((paths.SYS / "fs/btrfs" / str(uuid.UUID(bytes=identifier)) / "devices").glob("*"))
+    devices = list((paths.SYS / "fs/btrfs" / str(uuid.UUID(bytes=bytes(info[_FS_ID]))) / "devices").glob("*"))
     return (devices[0] / "dev").read_text().strip() if len(devices) == 1 else None
 
 

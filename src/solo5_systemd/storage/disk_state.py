@@ -17,10 +17,12 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError
+from solo5_systemd.base.errors import HostError, InvalidRequestError, host_errors
 from solo5_systemd.base.event_loop import off_the_loop
+from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.paths import identity, open_path
 from solo5_systemd.storage import locks
@@ -68,14 +70,10 @@ class DiskSpace:
         Raises:
             HostError: a file system does not answer.
         """
-        return await off_the_loop(self._changes)
-
-    def _changes(self) -> Sequence[FullDiskChange]:
-        """Return the same; one thread at most is left behind in a system call that hangs."""
-        if self._looking is not None and self._looking.is_alive():
-            self._looking.join(TIMEOUT_S)
+        if self._looking is not None and self._looking.is_alive():  # one thread at most is left behind
+            await off_the_loop(partial(self._looking.join, TIMEOUT_S))
         else:
-            self._looking = self._run(self._look)
+            self._looking = await off_the_loop(lambda: self._run(self._look))
         if self._looking.is_alive():
             raise HostError(
                 f"the file system of a disk has not answered for {TIMEOUT_S:.0f} s: expected its free space.",
@@ -277,15 +275,11 @@ def inspect_path(text: str) -> DiskPath:
         HostError: it cannot be read.
     """
     descriptor, path = open_path(repr(text), text, ())
-    try:
+    with closing(descriptor), host_errors(f"{text!r} cannot be read"):
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) and not stat.S_ISBLK(status.st_mode):
             raise InvalidRequestError(f"{text!r} is no disk: expected a regular file or a block device.")
         size, sector = _geometry(status)
-    except OSError as error:
-        raise HostError(f"{text!r} cannot be read: {error.strerror}.") from error
-    finally:
-        os.close(descriptor)
     number = (os.major(status.st_rdev), os.minor(status.st_rdev)) if stat.S_ISBLK(status.st_mode) else None
     disk = Disk(disk=DeviceName("disk"), path=path, device=number, identity=identity(status))
     held = holders()

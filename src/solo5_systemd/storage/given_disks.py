@@ -42,10 +42,15 @@ class GivenDisk(NamedTuple):
         """What `Disk.identity` was."""
         return self.device, self.inode
 
+    @property
+    def is_device(self) -> bool:
+        """Whether the disk was a block device, whose owner is lost with its device node."""
+        return not self.inode
+
     def is_same_file(self, other: "GivenDisk") -> bool:
         """Return whether two given disks are one file, perhaps by two paths; for a device, whose path may be any."""
-        if not self.inode:
-            return not other.inode and self.device == other.device
+        if self.is_device:
+            return other.is_device and self.device == other.device
         same = self.filesystem == other.filesystem if self.filesystem else self.device == other.device
         return same and self.inode == other.inode
 

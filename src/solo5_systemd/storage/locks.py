@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed
-from solo5_systemd.base.errors import HostError, TakenError, host_errors
+from solo5_systemd.base.errors import TakenError, host_errors
 from solo5_systemd.base.locks import closing, is_locked, lock_directory, try_lock
 from solo5_systemd.base.locks import lock as file_lock
 
@@ -94,15 +94,14 @@ def devices_of_tasks() -> Mapping[str, Mapping[str, Sequence[str]]]:
 
 def _records() -> Mapping[tuple[int, int], Mapping[str, object]]:
     found: dict[tuple[int, int], Mapping[str, object]] = {}
-    try:
-        with closing(lock_directory(LOCKS)):
-            for name in LOCKS.iterdir():
-                if is_locked(name):
-                    found[identity_of(name)] = read_record(name)
-    except FileNotFoundError:
-        return found
-    except OSError as error:
-        raise HostError(f"the locks of disks in {LOCKS} cannot be read: {error.strerror}.") from error
+    with (
+        host_errors(f"the locks of disks in {LOCKS} cannot be read"),
+        suppress(FileNotFoundError),  # no disk was ever locked
+        closing(lock_directory(LOCKS)),
+    ):
+        for name in LOCKS.iterdir():
+            if is_locked(name):
+                found[identity_of(name)] = read_record(name)
     return found
 
 

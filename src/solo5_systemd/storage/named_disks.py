@@ -7,7 +7,7 @@ disk's lock, so that no task has the disk meanwhile.
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -215,7 +215,7 @@ class NamedDisks:
             raise _missing(name) from error
         except OSError as error:
             raise not_opened(f"disk {name!r}", error) from error
-        try:
+        with closing(descriptor), host_errors(f"disk {name!r} cannot be used"):
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise InvalidRequestError(f"disk {name!r}: {str(path)!r} is no disk: expected a regular file.")
@@ -225,10 +225,6 @@ class NamedDisks:
                         f"disk {name!r} was replaced or removed meanwhile: expected it to stay.", "Repeat the command."
                     )
                 yield descriptor
-        except OSError as error:
-            raise HostError(f"disk {name!r} cannot be used: {error.strerror or error}.") from error
-        finally:
-            os.close(descriptor)
 
     def _lock(self, name: DiskName, status: os.stat_result, *, shared: bool) -> int:
         path = str(self.directory / name)
@@ -249,12 +245,9 @@ def names_in(directory: Path, what: str) -> list[str]:
     Raises:
         HostError: it cannot be read.
     """
-    try:
+    with host_errors(f"the {what} in {directory} cannot be listed"), suppress(FileNotFoundError):
         return sorted(entry.name for entry in directory.iterdir())
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise HostError(f"the {what} in {directory} cannot be listed: {error.strerror}.") from error
+    return []
 
 
 def regular_file(path: Path, what: str, check_name: Callable[[], object]) -> os.stat_result | None:
@@ -263,14 +256,11 @@ def regular_file(path: Path, what: str, check_name: Callable[[], object]) -> os.
     Raises:
         HostError: it cannot be read.
     """
-    try:
+    with host_errors(f"{what} cannot be read"), suppress(FileNotFoundError, InvalidRequestError):
         check_name()
         status = path.lstat()
-    except (FileNotFoundError, InvalidRequestError):
-        return None
-    except OSError as error:
-        raise HostError(f"{what} cannot be read: {error.strerror}.") from error
-    return status if stat.S_ISREG(status.st_mode) else None
+        return status if stat.S_ISREG(status.st_mode) else None
+    return None
 
 
 def write_content(source: int, target: int, progress: Progress = no_progress) -> str:

@@ -11,6 +11,7 @@ in it would look like lost data, and hide the disk when the file system is mount
 import errno
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -60,15 +61,12 @@ def find_place(request: DiskRequest) -> Iterator[Place]:
     except NotFoundError as error:
         raise NotFoundError(error.sentence, "A start creates the file of a disk, and no directory.") from error
     with closing(descriptor):
-        exists = True
-        try:
+        exists = False
+        with host_errors(f"{what} cannot be used"), suppress(FileNotFoundError):
+            if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                raise InvalidRequestError(f"{what} is no directory: expected one.")
             os.lstat(path.name, dir_fd=descriptor)
-        except FileNotFoundError:
-            exists = False
-        except NotADirectoryError as error:
-            raise InvalidRequestError(f"{what} is no directory: expected one.") from error
-        except OSError as error:
-            raise HostError(f"{what} cannot be used: {error.strerror}.") from error
+            exists = True
         yield Place(directory=descriptor, path=f"{directory.rstrip('/')}/{path.name}", exists=exists)
 
 

@@ -311,13 +311,17 @@ def reclaim_disk(uid: int, disk: GivenDisk) -> None:
     """
     try:
         disk = _with_node(disk)
-        if (opened := _open(uid, disk)) is None:
+        if (opened := _open(disk)) is None:
             return
         with closing(opened) as descriptor:
             if _is_owned_by(uid, disk, descriptor):
-                _take_back_locked(uid, disk, descriptor)
+                _take_back(uid, disk, descriptor)
     except OSError as error:
-        raise _reclaim_error(uid, disk, f"{error.strerror}") from error
+        raise HostError(
+            f"disk {disk.path!r} cannot be reclaimed from user {uid}: {error.strerror}.",
+            f"The next `solo5ctl gc` retries, and a task that gets the disk ends it; if the disk was removed for good: "
+            f"rm /var/lib/solo5/users/{uid}",
+        ) from error
 
 
 def _with_node(disk: GivenDisk) -> GivenDisk:
@@ -325,7 +329,7 @@ def _with_node(disk: GivenDisk) -> GivenDisk:
 
     The device of a CSI volume is bind-mounted to its path, where another file is when it is unmounted.
     """
-    if not _is_device(disk):
+    if not disk.is_device:
         return disk
     number = disk.device
     with suppress(OSError):
@@ -335,24 +339,19 @@ def _with_node(disk: GivenDisk) -> GivenDisk:
     return disk._replace(path=os.path.realpath(f"/dev/block/{os.major(number)}:{os.minor(number)}"))
 
 
-def _open(uid: int, disk: GivenDisk) -> int | None:
+def _open(disk: GivenDisk) -> int | None:
     """Open the disk's path with O_PATH; None where the disk was removed or moved.
 
     Raises:
-        HostError: the disk's file system is not mounted.
+        OSError: the disk's file system is not mounted.
     """
     # A bind mount of one file system in itself, such as a volume, has the device number of what is below it.
     with suppress(FileNotFoundError, NotADirectoryError):
         return os.open(disk.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     is_mounted = not disk.mount or disk.mount in mount_points()
-    if not _is_device(disk) and not (is_mounted and _is_filesystem_of(disk, str(existing(Path(disk.path))))):
-        raise _reclaim_error(uid, disk, "its file system is not mounted")
+    if not disk.is_device and not (is_mounted and _is_filesystem_of(disk, str(existing(Path(disk.path))))):
+        raise OSError(errno.ENXIO, "its file system is not mounted")
     return None
-
-
-def _is_device(disk: GivenDisk) -> bool:
-    """Return whether the disk was a block device, whose owner is lost with its device node."""
-    return not disk.inode
 
 
 def _is_owned_by(uid: int, disk: GivenDisk, descriptor: int) -> bool:
@@ -365,8 +364,8 @@ def _is_owned_by(uid: int, disk: GivenDisk, descriptor: int) -> bool:
         same = identity(status) == disk.identity
     else:
         same = stat.S_ISREG(status.st_mode) and status.st_ino == disk.inode
-        if not same and not _is_device(disk) and not _is_filesystem_of(disk, disk.path):
-            raise _reclaim_error(uid, disk, "another file system has its path")
+        if not same and not disk.is_device and not _is_filesystem_of(disk, disk.path):
+            raise OSError(errno.ENXIO, "another file system has its path")
     return same and status.st_uid == uid and path_of(descriptor) == disk.path
 
 
@@ -375,7 +374,7 @@ def _is_filesystem_of(disk: GivenDisk, path: str) -> bool:
     return Path(path).lstat().st_dev == disk.device or os.statvfs(path).f_fsid == disk.filesystem != 0
 
 
-def _take_back_locked(uid: int, disk: GivenDisk, descriptor: int) -> None:
+def _take_back(uid: int, disk: GivenDisk, descriptor: int) -> None:
     """Take the disk back with its lock, if the user still owns it: under the lock, no task can be given the disk."""
     found = Disk(disk=DeviceName("given"), path=disk.path, identity=identity(os.fstat(descriptor)))
     deadline = time.monotonic() + LOCK_TIMEOUT_S
@@ -384,22 +383,17 @@ def _take_back_locked(uid: int, disk: GivenDisk, descriptor: int) -> None:
             held = lock([found])
         except TakenError as error:
             if time.monotonic() > deadline:
-                raise _reclaim_error(uid, disk, "it is in use") from error
+                raise OSError(errno.EBUSY, "it is in use") from error
             time.sleep(LOCK_INTERVAL_S)
             continue
         with closing(held):
-            if os.fstat(descriptor).st_uid == uid:
-                _take_back(descriptor, disk.owner)
+            path, status = f"/proc/self/fd/{descriptor}", os.fstat(descriptor)
+            if status.st_uid == uid:
+                if stat.S_ISREG(status.st_mode):
+                    _free_beyond_end(path, status)
+                os.chown(path, ROOT if read_title(descriptor, status) else disk.owner, -1)
+                _sync(path, status)
         return
-
-
-def _take_back(descriptor: int, owner: int) -> None:
-    path = f"/proc/self/fd/{descriptor}"
-    status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode):
-        _free_beyond_end(path, status)
-    os.chown(path, ROOT if read_title(descriptor, status) else owner, -1)
-    _sync(path, status)
 
 
 def _free_beyond_end(path: str, status: os.stat_result) -> None:
@@ -421,11 +415,3 @@ def _sync(path: str, status: os.stat_result) -> None:
     if stat.S_ISREG(status.st_mode):
         with closing(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as opened:
             os.fsync(opened)
-
-
-def _reclaim_error(uid: int, disk: GivenDisk, reason: str) -> HostError:
-    return HostError(
-        f"disk {disk.path!r} cannot be reclaimed from user {uid}: {reason.rstrip('.')}.",
-        f"The next `solo5ctl gc` retries, and a task that gets the disk ends it; if the disk was removed for good: "
-        f"rm /var/lib/solo5/users/{uid}",
-    )

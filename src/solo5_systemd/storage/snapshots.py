@@ -135,7 +135,7 @@ class Snapshots:
                 target = stack.enter_context(closing(open_unnamed(place, 0o600)))
                 parts.append(_Part(disk, source, target, place / name))
                 _share(parts[-1], can_share)
-            yield Instant(self, task, tuple(parts), others)
+            yield Instant(self, task, parts, others)
 
     def restore(self, disk: DiskName, name: SnapshotName, progress: Progress = no_progress) -> NamedDisk:
         """Replace the content of a disk that no task has by that of a snapshot, at once, also at a loss of power.
@@ -241,18 +241,15 @@ class Snapshots:
         """Make the directory of a disk's snapshots, and keep it; one that is empty after the block is removed."""
         place = self._place(disk)
         try:
-            with self._exclusive():
-                place.parent.mkdir(mode=0o700, exist_ok=True)
-                place.mkdir(mode=0o700, exist_ok=True)
-                kept = lock_directory(place, shared=True)  # others are shared, or held within `_exclusive`
-            try:
-                sync_directory(self._directory)
-                sync_directory(place.parent)
-                yield place
-            finally:
-                os.close(kept)
-        except OSError as error:
-            raise HostError(f"disk {disk!r}: no snapshot can be made in {place}: {error.strerror or error}.") from error
+            with host_errors(f"disk {disk!r}: no snapshot can be made in {place}"):
+                with self._exclusive():
+                    place.parent.mkdir(mode=0o700, exist_ok=True)
+                    place.mkdir(mode=0o700, exist_ok=True)
+                    kept = lock_directory(place, shared=True)  # others are shared, or held within `_exclusive`
+                with closing(kept):
+                    sync_directory(self._directory)
+                    sync_directory(place.parent)
+                    yield place
         finally:
             with self._exclusive():
                 self._prune(disk)
@@ -280,14 +277,10 @@ class Snapshots:
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
         """Lock the directory of disks while names of snapshots are made or removed: no copy is made meanwhile."""
-        try:
-            descriptor = lock_directory(self._directory)
-        except FileNotFoundError:  # no disk was ever made: the block finds none
-            yield
-            return
-        except OSError as error:
-            raise HostError(f"the disks in {self._directory} cannot be used: {error.strerror}.") from error
-        with closing(descriptor):
+        with ExitStack() as stack:
+            # Without the directory, no disk was ever made: the block finds none.
+            with host_errors(f"the disks in {self._directory} cannot be used"), suppress(FileNotFoundError):
+                stack.enter_context(closing(lock_directory(self._directory)))
             yield
 
 
@@ -306,18 +299,14 @@ class _Part(NamedTuple):
     path: Path
 
 
-def _naming(part: _Part) -> AbstractContextManager[None]:
-    """Return an error of the file system as one that names the disk."""
-    return host_errors(f"disk {part.disk!r}: no snapshot can be made")
-
-
 def _share(part: _Part, share: Callable[[int, int], bool]) -> None:
     """Share the blocks of the disk's file by `copies.share` or `can_share`; raises HostError."""
-    with _naming(part):
+    with host_errors(f"disk {part.disk!r}: no snapshot can be made"):
         if not share(part.source, part.target):
             raise _cannot_share(part.disk, part.path.parents[2], held=True)
 
 
+@dataclass(frozen=True)
 class Instant:
     """Snapshots of one instant: `prepare` before the task is frozen, `take` meanwhile, `keep` afterwards.
 
@@ -325,17 +314,10 @@ class Instant:
         left_out: the task's disks by path, which get no snapshot: records with `disk` and `path`.
     """
 
-    def __init__(
-        self,
-        snapshots: Snapshots,
-        task: str,
-        parts: tuple[_Part, ...],
-        left_out: Sequence[Mapping[str, str]],
-    ) -> None:
-        self.left_out = left_out
-        self._snapshots = snapshots
-        self._task = task
-        self._parts = parts
+    _snapshots: Snapshots
+    _task: str
+    _parts: Sequence[_Part]
+    left_out: Sequence[Mapping[str, str]]
 
     def prepare(self) -> None:
         """Check that the task still has the disks, and write their dirty pages, for which a reflink would wait.
@@ -350,7 +332,7 @@ class Instant:
                     f"disk {part.disk!r} is no longer that of task {self._task}: expected it to be.",
                     "Repeat the command.",
                 )
-            with _naming(part):
+            with host_errors(f"disk {part.disk!r}: no snapshot can be made"):
                 os.fdatasync(part.source)
 
     def take(self) -> None:
@@ -370,8 +352,7 @@ class Instant:
             TakenError: a name is taken.
             HostError: a file cannot be written.
         """
-        kept: list[_Part] = []
-        try:
+        with ExitStack() as stack, host_errors("the snapshots cannot be written"):
             for part in self._parts:
                 os.fchmod(part.target, 0o600)
                 os.fchown(part.target, os.geteuid(), -1)
@@ -381,14 +362,9 @@ class Instant:
                     link_unnamed(part.target, part.path)
                 except FileExistsError as error:
                     raise _taken(part.disk, SnapshotName(part.path.name)) from error
-                kept.append(part)
+                stack.callback(part.path.unlink, missing_ok=True)
                 sync_directory(part.path.parent)
-        except BaseException as error:
-            for part in kept:
-                part.path.unlink(missing_ok=True)
-            if isinstance(error, OSError):
-                raise HostError(f"the snapshots cannot be written: {error.strerror}.") from error
-            raise
+            stack.pop_all()
         return tuple(self._snapshots.get(part.disk, SnapshotName(part.path.name)) for part in self._parts)
 
 

@@ -10,6 +10,7 @@ import pytest
 from solo5_systemd.base import own_files
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.own_files import OwnFile, check_own, is_mask, list_own, read_own
+from solo5_systemd.base.paths import version_of
 
 MOST = 100
 
@@ -202,14 +203,14 @@ def test_a_file_that_is_written_meanwhile_is_read_again_a_few_times(
 ) -> None:
     path = tmp_path / "file"
     path.touch()
-    texts, stamp = iter("x" * size for size in range(1, times + 1)), own_files._stamp
+    texts, stamp = iter("x" * size for size in range(1, times + 1)), version_of
 
-    def written(status: os.stat_result) -> tuple[int, int, int]:
+    def written(status: os.stat_result) -> str:
         for text in islice(texts, 1):
             path.write_text(text)
         return stamp(status)
 
-    monkeypatch.setattr(own_files, "_stamp", written)
+    monkeypatch.setattr(own_files, "version_of", written)
     if times == 1:
         assert read_own(path, MOST).content == b"x"
     else:

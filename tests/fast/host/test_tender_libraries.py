@@ -79,11 +79,6 @@ def test_a_runpath_is_not_that_of_a_library(made: Path) -> None:
         mapped_files(path)
 
 
-def test_musls_library_is_its_loader(made: Path) -> None:
-    loader = "/lib/ld-musl-x86_64.so.1"
-    assert mapped_files(program(made, elf("libc.so", "libpthread.so.0", interpreter=loader))) == (loader,)
-
-
 def test_an_upgrade_of_a_library_counts_from_the_next_time_on(made: Path) -> None:
     one = library(made, "libone.so.1", elf())
     path = program(made, elf("libone.so.1", interpreter=LOADER, runpath=str(made / "lib")))

@@ -23,6 +23,7 @@ from solo5_systemd.base.errors import (
     StoreFullError,
     TakenError,
 )
+from solo5_systemd.base.paths import version_of
 from solo5_systemd.image import elf as elf_module
 from solo5_systemd.image import store as module
 from solo5_systemd.image.manifest import Memo, StoredImage
@@ -165,7 +166,7 @@ async def test_memos_of_many_files_stay_few_and_the_last_ones_are_kept(
     for number in range(30):
         path = written(tmp_path / f"artifact-{number}", CONTENT)
         await store.take(str(path))
-        [memo] = [each for each in memos.iterdir() if each.name == module._key(path.stat())]
+        [memo] = [each for each in memos.iterdir() if each.name == version_of(path.stat())]
         os.utime(memo, (number, number))
         numbers.append(len(list(memos.iterdir())))
     assert max(numbers) == 8

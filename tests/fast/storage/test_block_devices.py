@@ -9,7 +9,7 @@ from tests.fast.storage.conftest import Sysfs
 from tests.support.fakes.kernel import failing
 
 from solo5_systemd.storage import block_devices
-from solo5_systemd.storage.block_devices import btrfs_device, chain, devices_of
+from solo5_systemd.storage.block_devices import chain, devices_of
 from solo5_systemd.storage.io_limits import BlockDevice
 
 UUID = bytes.fromhex("0d5a8e9c11d24bb1a6c7e0f5b1c2d3e4")
@@ -42,16 +42,6 @@ def test_a_device_that_is_gone_is_an_error(sysfs: Sysfs) -> None:
         chain("7:7")
 
 
-def test_a_btrfs_of_one_device_is_on_it(sysfs: Sysfs) -> None:
-    devices = sysfs.root / "fs/btrfs/0d5a8e9c-11d2-4bb1-a6c7-e0f5b1c2d3e4/devices"
-    devices.mkdir(parents=True)
-    assert btrfs_device(UUID) is None
-    (devices / "vda2").symlink_to(sysfs.root / "devices/vda/vda2")
-    assert btrfs_device(UUID) == "254:2"
-    (devices / "vda3").symlink_to(sysfs.root / "devices/vda/vda3")
-    assert btrfs_device(UUID) is None
-
-
 def devices(path: Path) -> tuple[BlockDevice, ...]:
     descriptor = os.open(path, os.O_PATH)
     try:
@@ -76,7 +66,9 @@ def test_a_file_is_on_the_device_of_its_file_system(
     assert names(devices(file)) == ["vda"]
 
 
-def test_a_file_of_a_btrfs_is_on_its_device(sysfs: Sysfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_a_btrfs_is_on_the_one_device_of_it(
+    sysfs: Sysfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def information(_: int, request: int, buffer: bytearray) -> int:
         assert (request, len(buffer)) == (0x8400941F, 1024), "the size is a part of the request's number"
         buffer[16:32] = UUID
@@ -84,10 +76,11 @@ def test_a_file_of_a_btrfs_is_on_its_device(sysfs: Sysfs, tmp_path: Path, monkey
 
     pool = sysfs.root / "fs/btrfs/0d5a8e9c-11d2-4bb1-a6c7-e0f5b1c2d3e4/devices"
     pool.mkdir(parents=True)
-    (pool / "vda2").symlink_to(sysfs.root / "devices/vda/vda2")
     monkeypatch.setattr(block_devices.os, "major", lambda _: 0)  # type: ignore[attr-defined]
     monkeypatch.setattr(block_devices.fcntl, "ioctl", information)  # type: ignore[attr-defined]
-    assert names(devices(tmp_path)) == ["vda"]
+    for name, found in (("vda2", ["vda"]), ("vda3", [])):
+        (pool / name).symlink_to(sysfs.root / "devices/vda" / name)
+        assert names(devices(tmp_path)) == found, "none of several"
 
 
 def test_an_error_of_the_ioctl_is_no_answer(sysfs: Sysfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,7 @@ def running_task(task: "Task") -> "RunningTask":
 
 def _words(path: str) -> list[str]:
     """Return the words of a cgroup's file; empty without it."""
-    from solo5_systemd.cgroup.control_files import read
+    from solo5_systemd.cgroup.cgroupfs import read
 
     return (read(path) or b"").decode("ascii", "replace").split()
 
