@@ -382,14 +382,11 @@ def write_declaration(workload: Workload, comments: Iterable[str] = ()) -> str:
                 "expected other text."
             )
     parts = ["".join(f"# {printable(each)}\n" for each in comments)]
-    parts += [_section(name, lines) for name, lines in sections.items() if lines]
+    for name, lines in sections.items():
+        parts.append("".join((f"[{name}]\n", *(f"{key}={value}\n" for key, value in lines))) if lines else "")
     text = "\n".join(part for part in parts if part)
     _check_is_read_as(workload, text)
     return text
-
-
-def _section(name: str, lines: Iterable[Line]) -> str:
-    return "".join((f"[{name}]\n", *(f"{key}={value}\n" for key, value in lines)))
 
 
 def _check_is_read_as(workload: Workload, text: str) -> None:

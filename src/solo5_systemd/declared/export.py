@@ -33,6 +33,7 @@ from solo5_systemd.task.log_fields import DNS, DNS_SEARCH, HOSTNAME, HOSTS, NETW
 from solo5_systemd.task.placeholders import mirage
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import DEFAULT_MEMORY, Publish, Workload
+from solo5_systemd.unit.confinement import USER
 from solo5_systemd.unit.tender import DISKS, LAUNCHER
 
 _DEFAULT_WEIGHT = 100
@@ -195,9 +196,6 @@ def _note_the_rest(task: RunningTask, workload: Workload, notes: list[str]) -> N
         notes.append("Name servers, search domains, host name and hosts are in Argument= as they were at the start.")
     notes.append("Unit properties of --property or of a job are not known here: systemctl show has them.")
 
-
-USER = "solo5"
-"""The package's user, which may attach to the taps of a task without a user of its own."""
 
 _OURS = ("solo5-prepare@", "solo5-outcome", "solo5-network@")
 _DEPENDENCIES = frozenset({"Wants", "Requires", "After"})

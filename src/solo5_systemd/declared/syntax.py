@@ -165,7 +165,10 @@ def split_words(text: str) -> tuple[str, ...]:
     Raises:
         ValueError: a quote without its end, or an unknown escape; the message is the end of a sentence.
     """
-    return tuple(_decoded(word) for word in _words(text))
+    try:
+        return tuple(word.decode() for word in _words(text))
+    except UnicodeDecodeError as error:
+        raise ValueError("has an escape that is not UTF-8: expected text") from error
 
 
 def _words(text: str) -> Iterator[bytearray]:
@@ -211,13 +214,6 @@ def _unescape(text: str, at: int) -> tuple[bytes, int]:
         escape = text[at - 1 : start + count]
         raise ValueError(f"has the unknown escape {escape}: expected one such as \\n, \\s or \\x41, or \\\\")
     return bytes((number,)) if is_byte else chr(number).encode(), start + count
-
-
-def _decoded(word: bytearray) -> str:
-    try:
-        return word.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError("has an escape that is not UTF-8: expected text") from error
 
 
 _SPECIFIER = re.compile("%(.?)", re.DOTALL)

@@ -30,7 +30,7 @@ from solo5_systemd.storage.model import Disk
 from solo5_systemd.task.placeholders import is_group
 from solo5_systemd.task.properties import PROPERTIES, Property, directive
 from solo5_systemd.task.property_types import BOOLEAN
-from solo5_systemd.unit.confinement import CLONE_NEWUTS, IMAGES
+from solo5_systemd.unit.confinement import CLONE_NEWUTS, IMAGES, MS_REC
 from solo5_systemd.unit.tender import Parts, Tender
 from solo5_systemd.unit.translate import declared
 
@@ -66,7 +66,6 @@ SURVIVING = (
 """What a unit needs so that a soft reboot does not stop it, and any other does (systemd-soft-reboot.service(8))."""
 
 _SPECIFIER = re.compile("%(.)", re.DOTALL)
-_MS_REC = 0x4000
 _BINDS = ("BindPaths", "BindReadOnlyPaths")
 
 
@@ -357,7 +356,7 @@ def lines(entry: Property) -> Iterator[str]:
 
 def _bind(source: str, there: str, optional: bool, flags: int) -> str:
     """Return one bind mount; on D-Bus no flag means that it is not recursive, in a unit file that is an option."""
-    return ("-" if optional else "") + f"{source}:{there}" + ("" if flags & _MS_REC else ":norbind")
+    return ("-" if optional else "") + f"{source}:{there}" + ("" if flags & MS_REC else ":norbind")
 
 
 def _escaped(text: str) -> str:
@@ -379,9 +378,5 @@ def environment(devices: Iterable[str], arguments: Iterable[str]) -> str:
     """
     values = {DEVICES: " ".join(devices)}
     values |= {argument_variable(number): text for number, text in enumerate(arguments)}
-    return "".join(f'{name}="{_shell_escaped(text)}"\n' for name, text in values.items())
-
-
-def _shell_escaped(text: str) -> str:
-    """Escape the characters that have a meaning within double quotes of an environment file."""
-    return "".join(f"\\{c}" if c in '"\\`$' else c for c in text)
+    escaped = str.maketrans({char: f"\\{char}" for char in '"\\`$'})  # what has a meaning within double quotes
+    return "".join(f'{name}="{text.translate(escaped)}"\n' for name, text in values.items())

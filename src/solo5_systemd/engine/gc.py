@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.names import TaskName, declared_outcome_target, outcome_target
-from solo5_systemd.engine.orphans import RECORD_MAX_AGE_S, Kind, Orphan, Snapshot, alloc_dir, orphans
+from solo5_systemd.engine.orphans import RECORD_MAX_AGE_S, Kind, Orphan, alloc_dir, orphans
 from solo5_systemd.engine.queries import images_in_use
 
 if TYPE_CHECKING:
@@ -40,8 +40,26 @@ class Collector:
         self._discard = discard
 
     async def orphans(self) -> tuple[Orphan, ...]:
-        """Return all orphans. Activates no service."""
-        return tuple(orphans(await self._look()))
+        """Return all orphans. Activates no service.
+
+        Units are read after the resources that belong to them, and leases after the units. So a task that starts or
+        ends meanwhile has no resource that seems orphaned.
+        """
+        users = await self._backends.users.tasks()
+        consoles = await self._backends.relay.records()
+        outcomes = await self._backends.units.outcome_targets()
+        states = await self._backends.units.states()
+        directories = {*map(alloc_dir, states)} - {""}
+        found = orphans(
+            units=states,
+            outcomes=outcomes,
+            expired=await self._backends.networks.expired(),
+            strays=await self._backends.networks.orphans(),
+            consoles=consoles,
+            missing_directories=await asyncio.to_thread(_removed, directories),
+            users=frozenset(users),
+        )
+        return tuple(found)
 
     async def collect(self, *, dry_run: bool) -> tuple[str, ...]:
         """Remove all orphans and unused images; return a line for each, and for what could not be removed."""
@@ -79,26 +97,6 @@ class Collector:
         """Remove images that no task runs, unused for `min_age` seconds; return their SHA-256."""
         used = await images_in_use(self._backends.units)
         return await self._backends.images.collect(used, dry_run=False, min_age=min_age)
-
-    async def _look(self) -> Snapshot:
-        """Return a snapshot. Units are read after the resources that belong to them, and leases after the units.
-
-        So a task that starts or ends meanwhile has no resource that seems orphaned.
-        """
-        users = await self._backends.users.tasks()
-        consoles = await self._backends.relay.records()
-        outcomes = await self._backends.units.outcome_targets()
-        states = await self._backends.units.states()
-        directories = {*map(alloc_dir, states)} - {""}
-        return Snapshot(
-            units=states,
-            outcomes=outcomes,
-            expired=await self._backends.networks.expired(),
-            strays=await self._backends.networks.orphans(),
-            consoles=consoles,
-            missing_directories=await asyncio.to_thread(_removed, directories),
-            users=frozenset(users),
-        )
 
     async def _remove(self, found: Sequence[Orphan]) -> None:
         for orphan in found:

@@ -1,4 +1,4 @@
-"""Orphans: resources that belong to no task, with the reason. Pure; derived from a snapshot of the host.
+"""Orphans: resources that belong to no task, with the reason. Pure; derived from what was read of the host.
 
 A task of `solo5ctl` is not an orphan: `solo5ctl rm` removes it. Nor is a task of Nomad while its allocation directory
 exists, since its agent may recover it.
@@ -6,8 +6,8 @@ exists, since its agent may recover it.
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
 from solo5_systemd.base.names import TaskName
@@ -44,26 +44,11 @@ class Orphan(NamedTuple):
         return f"{self.kind} {self.subject}: {self.reason}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Snapshot:
-    """The inputs of `orphans`, read from the host.
-
-    Attributes:
-        outcomes: tasks with an active outcome target.
-        expired: leases and reservations that are older than a start may take.
-        strays: taps and firewall elements without a lease, as lines.
-        consoles: tasks with a record of the relay, each with the seconds since its last change.
-        missing_directories: allocation directories that do not exist.
-        users: tasks that have a user and no start in progress.
-    """
-
-    units: Sequence[UnitState]
-    outcomes: frozenset[TaskName]
-    expired: Sequence[LeaseRecord]
-    strays: Sequence[str]
-    consoles: Mapping[TaskName, float]
-    missing_directories: frozenset[str]
-    users: frozenset[TaskName] = frozenset()
+_OVERDUE: Mapping[LeaseState, str] = {
+    LeaseState.RESERVED: "its reservation has expired",
+    LeaseState.ATTACHED: "its unit is not running",
+}
+"""Of other leases, solo5-networkd is releasing one, or its first packet will start the task."""
 
 
 def alloc_dir(unit: UnitState) -> str:
@@ -72,36 +57,42 @@ def alloc_dir(unit: UnitState) -> str:
     return posixpath.dirname(shared)
 
 
-def orphans(snapshot: Snapshot) -> Iterator[Orphan]:
-    """Yield all orphans."""
-    loaded = frozenset(unit.task for unit in snapshot.units)
-    for unit in snapshot.units:
+def orphans(
+    *,
+    units: Sequence[UnitState] = (),
+    outcomes: frozenset[TaskName] = frozenset(),
+    expired: Sequence[LeaseRecord] = (),
+    strays: Sequence[str] = (),
+    consoles: Mapping[TaskName, float] = MappingProxyType({}),
+    missing_directories: frozenset[str] = frozenset(),
+    users: frozenset[TaskName] = frozenset(),
+) -> Iterator[Orphan]:
+    """Yield all orphans.
+
+    Args:
+        outcomes: tasks with an active outcome target.
+        expired: leases and reservations that are older than a start may take.
+        strays: taps and firewall elements without a lease, as lines.
+        consoles: tasks with a record of the relay, each with the seconds since its last change.
+        missing_directories: allocation directories that do not exist.
+        users: tasks that have a user and no start in progress.
+    """
+    loaded = frozenset(unit.task for unit in units)
+    for unit in units:
         directory = alloc_dir(unit)
         # Nomad removes the directory with the allocation; only then the task cannot be recovered any more.
-        if directory and directory in snapshot.missing_directories:
+        if directory and directory in missing_directories:
             yield Orphan(Kind.TASK, unit.task, f"Nomad has removed its allocation ({directory})")
-    for task in sorted(snapshot.outcomes - loaded):
+    for task in sorted(outcomes - loaded):
         yield Orphan(Kind.OUTCOME, task, "its unit is not loaded")
-    yield from _leases(snapshot)
-    for stray in snapshot.strays:
+    running = {unit.task for unit in units if not unit.over}
+    for record in expired:  # solo5-networkd releases the lease of a running one at its end
+        if record.reservation.task not in running and (reason := _OVERDUE.get(record.state)):
+            yield Orphan(Kind.LEASE, record.reservation.task, reason)
+    for stray in strays:
         yield Orphan(Kind.STRAY, stray, "no matching lease")
-    for task, silence in sorted(snapshot.consoles.items()):
+    for task, silence in sorted(consoles.items()):
         if silence > RECORD_MAX_AGE_S and task not in loaded:
             yield Orphan(Kind.CONSOLE, task, "its unit is not loaded, and its FIFOs are not read")
-    for task in sorted(snapshot.users - loaded):
+    for task in sorted(users - loaded):
         yield Orphan(Kind.USER, task, "its unit is not loaded")
-
-
-def _leases(snapshot: Snapshot) -> Iterator[Orphan]:
-    running = {unit.task for unit in snapshot.units if not unit.over}
-    for record in snapshot.expired:
-        task = record.reservation.task
-        if task in running:
-            continue  # solo5-networkd releases it at its end
-        match record.state:
-            case LeaseState.RESERVED:
-                yield Orphan(Kind.LEASE, task, "its reservation has expired")
-            case LeaseState.ATTACHED:
-                yield Orphan(Kind.LEASE, task, "its unit is not running")
-            case LeaseState.RELEASING | LeaseState.WAITING:
-                pass  # solo5-networkd is releasing it, or its first packet will start it

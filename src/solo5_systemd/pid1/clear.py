@@ -91,8 +91,9 @@ async def _withhold(name: TaskName, own: Path, backends: "Backends") -> None:
         return
     from solo5_systemd.unit.outcome import outcome  # imported here for startup time: most ends are none to report
 
-    if _reported(own) == ended.state.invocation:
-        return
+    with suppress(OSError):
+        if (own / _REPORTED).read_text(encoding="utf-8") == ended.state.invocation:
+            return
     if ended.queued and (ended.on_failure or not may_be_withheld(ended.state)):  # OnFailure= would never be followed
         return
     await backends.console.sync(name, ended.state.log_namespace)
@@ -122,14 +123,6 @@ def not_restarted(name: str, found: "Outcome", restart: str) -> str:
     if restart == "no" or found.clean or found.retry:
         return ""
     return f"{found.verdict}. Restart={restart} does not start it again. After a change: systemctl start {name}"
-
-
-def _reported(own: Path) -> str:
-    """Return the invocation whose end has been reported."""
-    try:
-        return (own / _REPORTED).read_text(encoding="utf-8")
-    except OSError:
-        return ""
 
 
 async def _stop_outcome(name: TaskName) -> None:

@@ -139,7 +139,7 @@ class Generator:
         self._fstab = fstab
         self._systemd = systemd
         self._tenders = cache(self._find_tender)
-        self._manifests = cache(self._read_manifest)
+        self._manifests = cache(lambda images: self._budget.within(lambda: _manifest(images), None))
         self._names = host_names()
         self._surviving = False
 
@@ -158,7 +158,8 @@ class Generator:
                 yield from faults
                 self._surviving |= surviving
                 self._budget.left_s = min(self._budget.left_s, left_s)
-            for name in sorted(set(self._known()) - found):
+            known = os.listdir(self._directory)  # noqa: PTH208 - for strings
+            for name in sorted(set(known) - found):
                 self._remove(name, is_declared=template_of(TaskName(name)) in found)
             self._write_slice()
         if self._budget.left_s <= 0:
@@ -180,10 +181,6 @@ class Generator:
         if isinstance(self._given, SettingsError):
             raise self._given
         return self._given
-
-    def _known(self) -> list[str]:
-        """Return the names of declarations and instances that there were."""
-        return os.listdir(self._directory)  # noqa: PTH208 - for strings
 
     def _generate_all(self, names: Sequence[str]) -> tuple[Sequence[str], bool, float]:
         """Write the files of declarations; return why some were refused, and what this has changed of the generator."""
@@ -275,18 +272,15 @@ class Generator:
             others = {TARGET.format(name): text(awaited(declaration, host))}
         if declaration.workload.idle_stops:
             others[f"{name}.socket"] = socket(declaration)
-        found = Basis.of(host.tender, manifest, declaration.workload.arguments)
-        if read is None:
-            found = replace(found, nics_assumed=True)
+        found = replace(Basis.of(host.tender, manifest, declaration.workload.arguments), nics_assumed=read is None)
         return _Files(
             unit=text(unit_file(declaration, host)),
             others=others,
-            own={SOURCES: _kept(sources), BASIS: found.text()},
+            own={
+                SOURCES: json.dumps([{**asdict(each), "content": each.content.decode("latin-1")} for each in sources]),
+                BASIS: json.dumps(asdict(found)),
+            },
         )
-
-    def _read_manifest(self, images: tuple[str, ...]) -> Manifest | None:
-        """Return the manifest of the first image that can be read; None: all may be on a file system mounted later."""
-        return self._budget.within(lambda: _manifest(images), None)
 
     def _host(self, manifest: Manifest) -> Host:
         nics = manifest.names(DeviceKind.NET_BASIC)
@@ -376,10 +370,6 @@ class _Files:
     own: Mapping[str, str] = field(default_factory=dict)
 
 
-def _kept(sources: Sequence[Source]) -> str:
-    return json.dumps([{**asdict(each), "content": each.content.decode("latin-1")} for each in sources])
-
-
 def _images(pattern: str) -> tuple[str, ...]:
     """Return the images of a template's instances that there are."""
     try:
@@ -389,6 +379,7 @@ def _images(pattern: str) -> tuple[str, ...]:
 
 
 def _manifest(images: Iterable[str]) -> Manifest | None:
+    """Return the manifest of the first image that can be read; None: all may be on a file system mounted later."""
     for image in images:
         with suppress(Solo5Error):  # the start will find out
             return read_facts(image).manifest

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -72,10 +72,6 @@ class Basis:
             nics=bool(manifest.names(DeviceKind.NET_BASIC)),
             groups=[is_group(argument) for argument in arguments],
         )
-
-    def text(self) -> str:
-        """Return it as text, for a file."""
-        return json.dumps(asdict(self))
 
     def fits(self, now: "Basis") -> bool:
         """Return whether the unit file is fit for a start that has another basis."""

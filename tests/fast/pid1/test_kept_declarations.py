@@ -1,6 +1,7 @@
 """What is kept of a declaration is read at a start, whatever is in the files."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def test_an_assumed_unit_file_is_for_one_tender_and_the_same_arguments() -> None
 def test_a_basis_is_kept_as_text(tmp_path: Path) -> None:
     (tmp_path / "web").mkdir()
     kept = replace(of("service"), nics_assumed=True)
-    (tmp_path / "web/basis").write_text(kept.text())
+    (tmp_path / "web/basis").write_text(json.dumps(asdict(kept)))
     assert kept_basis(TaskName("web"), str(tmp_path)) == kept
 
 
