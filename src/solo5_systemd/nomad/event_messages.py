@@ -194,13 +194,6 @@ def summary(last: TaskEvent, held: int) -> TaskEvent:
     return TaskEvent(message=f"{last.message} … and {held - 1} earlier events", annotations=last.annotations)
 
 
-def with_last_lines(event: TaskEvent, lines: Sequence[str]) -> TaskEvent:
-    """Return an event whose message also quotes the last console lines, if there are any."""
-    quoted = last_lines(lines)
-    message = f"{event.message}. {quoted}" if quoted else event.message
-    return TaskEvent(message=message, annotations=event.annotations)
-
-
 def last_lines(lines: Sequence[str]) -> str:
     """Return a phrase that quotes the last `LAST_LINES` console lines; empty without lines."""
     quoted = ", ".join(f"“{printable(line)}”" for line in lines[-LAST_LINES:])
@@ -216,7 +209,7 @@ def printable(line: str) -> str:
 
 
 def exit_event(outcome: Outcome) -> TaskEvent:
-    """Return the event of the task's end; annotations of unknown values are absent."""
+    """Return the event of the task's end, with its last console lines; annotations of unknown values are absent."""
     details: dict[str, object] = {
         "outcome": outcome.ending.value,
         "exit_code": outcome.exit_code,
@@ -229,5 +222,6 @@ def exit_event(outcome: Outcome) -> TaskEvent:
         "lost_disks": " ".join(each.disk for each in outcome.failed_disks if each.free is None) or None,
     }
     annotations = {key: str(value) for key, value in details.items() if value is not None}
-    sentence = outcome.verdict
-    return TaskEvent(message=sentence[:1].upper() + sentence[1:], annotations=annotations)
+    sentence, quoted = outcome.verdict, last_lines(outcome.last_lines)
+    message = sentence[:1].upper() + sentence[1:] + (f". {quoted}" if quoted else "")
+    return TaskEvent(message=message, annotations=annotations)

@@ -167,21 +167,20 @@ CACHE_TIMEOUT_S = 10.0
 
 
 class LogReattacher:
-    """Reattaches FIFOs in the background: RecoverTask does not wait for it, only the report of the task's end does."""
+    """Reattaches FIFOs of recovered tasks, a few at once."""
 
-    def __init__(self, session: EngineSession, background: asyncio.TaskGroup) -> None:
+    def __init__(self, session: EngineSession) -> None:
         self._session = session
-        self._background = background
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._querying = asyncio.Lock()
         self._held: frozenset[TaskName] = frozenset()
         self._expires = 0.0
 
-    def begin(self, config: wire.TaskConfig, state: DriverState, *, running: bool) -> "asyncio.Task[None]":
-        """Start to reattach a task's FIFOs. A failure is only logged: the journal has all lines of the console."""
-        return self._background.create_task(self._reattach(config, state, running=running))
+    async def reattach(self, config: wire.TaskConfig, state: DriverState, *, running: bool) -> None:
+        """Reattach a task's FIFOs. A failure is only logged: the journal has all lines of the console.
 
-    async def _reattach(self, config: wire.TaskConfig, state: DriverState, *, running: bool) -> None:
+        RecoverTask does not wait for it, only the report of the task's end does.
+        """
         async with self._slots:
             try:
                 if state.logging is Logging.JOURNALD or await self._is_lost(state.task, running=running):

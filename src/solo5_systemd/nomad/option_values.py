@@ -8,7 +8,7 @@ the one that is exact. An option of two types, such as `ipv6`, is a text.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from math import inf
 
@@ -140,11 +140,6 @@ def duration(least: float = 0.0, most: float = inf) -> Type:
 def schema_attribute(name: str, type_: str, *, required: bool = False) -> Spec:
     """Return the spec of an attribute, `name = value`."""
     return Spec(Attr=Attr(name=name, type=type_, required=required))
-
-
-def schema_names(schema: Spec) -> Collection[str]:
-    """Return the names of the options of a table."""
-    return schema.object.attributes
 
 
 def schema_of(kind: object, others: Mapping[str, Spec] | None = None) -> Spec:

@@ -8,13 +8,14 @@ import os
 import resource
 import subprocess
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.errors import HostError, host_errors
+from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import TaskName, task_scope
 from solo5_systemd.engine.task import StartCallbacks, Task
 from solo5_systemd.host.tenders import check_executable
@@ -34,18 +35,38 @@ INITIAL_NOFILE = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 class Child:
-    """A child process, watched by a pidfd (pidfd_open(2)).
+    """A child process that executes a command line after a newline from this process; watched by a pidfd.
 
     asyncio's own kill their process when the loop is closed, at the end of the driver: a tender has to survive it.
 
+    Args:
+        console: for its stdout and stderr; the caller closes its own copies.
+        descriptors: which it inherits; `execute` closes this process's copies.
+
+    Attributes:
+        pipe: the write end of its stdin, which the caller closes.
+
     Raises:
-        OSError: there are no file descriptors left.
+        OSError: it cannot be started.
     """
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        self.pid = process.pid
-        self._process = process
-        self._pidfd = os.pidfd_open(process.pid)
+    def __init__(self, argv: Sequence[str], console: tuple[int, int], descriptors: Sequence[int]) -> None:
+        self._descriptors = descriptors
+        stdin, self.pipe = os.pipe2(os.O_CLOEXEC)
+        with ExitStack() as undo, closing(stdin):
+            undo.callback(os.close, self.pipe)
+            self._process = subprocess.Popen(
+                [SHELL, "-c", EXEC_AFTER_NEWLINE, SHELL, *argv],
+                stdin=stdin, stdout=console[0], stderr=console[1], pass_fds=descriptors,
+                env={}, start_new_session=True, cwd="/",
+            )  # fmt: skip
+            undo.callback(self._process.wait)
+            undo.callback(self._process.kill)
+            self._pidfd = os.pidfd_open(self._process.pid)
+            undo.pop_all()
+        self.pid = self._process.pid
+        with suppress(ProcessLookupError):
+            restore_limits(self.pid)
         loop = asyncio.get_running_loop()
         self._status: asyncio.Future[int] = loop.create_future()
         loop.add_reader(self._pidfd, self._reap)
@@ -55,13 +76,28 @@ class Child:
         os.close(self._pidfd)
         self._status.set_result(self._process.wait())
 
+    def execute(self) -> None:
+        """Let the child, which is in its scope, execute the command line.
+
+        Raises:
+            HostError: it was killed before.
+        """
+        try:
+            os.write(self.pipe, b"\n")
+        except BrokenPipeError as error:
+            raise HostError("the process of the task's tender was killed before it executed the tender.") from error
+        # The child's copies are the last ones: the disk locks end with it.
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+
     async def wait(self) -> int:
         """Wait for the process, and return its exit status, negative for a signal."""
         return await asyncio.shield(self._status)
 
-    def kill(self) -> None:
-        """Send SIGKILL, unless the process has ended."""
+    async def kill(self) -> None:
+        """Send SIGKILL, unless the process has ended, and wait for its end."""
         self._process.kill()
+        await self.wait()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +118,33 @@ class ScopeChildren:
             Solo5Error: the start failed, and is undone.
         """
         since = time.time_ns() // 1000  # systemd has no start time of a scope
-        waiting = _WaitingChild(lambda namespace: engine.open_console(task_scope(workload.name), namespace))
-        async with engine.start_scope(workload, waiting.spawn, progress) as started:
-            self.children[workload.name] = waiting.execute()
+        spawned: list[Child] = []
+
+        @asynccontextmanager
+        async def spawn(
+            argv: Sequence[str], descriptors: Sequence[int], log_namespace: str
+        ) -> AsyncGenerator[int, None]:
+            """Start the child, and kill it if the block raises; see `SpawnProcess`."""
+            check_executable(argv[0])
+            console = await engine.open_console(task_scope(workload.name), log_namespace)
+            try:
+                with host_errors("a process for the task's tender cannot be started"):
+                    child = Child(argv, console, descriptors)
+            finally:
+                for end in console:
+                    os.close(end)
+            spawned.append(child)
+            with closing(child.pipe):
+                try:
+                    yield child.pid
+                except BaseException:
+                    await asyncio.shield(child.kill())  # its copies of the disk locks are closed before disks are freed
+                    raise
+
+        async with engine.start_scope(workload, spawn, progress) as started:
+            [child] = spawned
+            child.execute()
+            self.children[workload.name] = child
         return replace(started, state=replace(started.state, started=since))
 
     async def wait(self, name: TaskName) -> int | None:
@@ -96,81 +156,6 @@ class ScopeChildren:
         """Drop the records of a removed task."""
         self.children.pop(name, None)
         self.stop_requested.discard(name)
-
-
-@dataclass
-class _WaitingChild:
-    """A child that executes a command line after a newline from this process.
-
-    Attributes:
-        open_console: returns new file descriptors for its stdout and stderr, in a journal namespace.
-    """
-
-    open_console: Callable[[str], Awaitable[tuple[int, int]]]
-    _child: Child | None = None
-    _pipe: int = -1
-    _descriptors: Sequence[int] = ()
-
-    @asynccontextmanager
-    async def spawn(
-        self, argv: Sequence[str], descriptors: Sequence[int], log_namespace: str
-    ) -> AsyncGenerator[int, None]:
-        """Start the child, and kill it if the block raises; see `SpawnProcess`.
-
-        Raises:
-            NotFoundError: the program cannot be executed.
-            HostError: there are no resources for a process.
-        """
-        check_executable(argv[0])
-        console = await self.open_console(log_namespace)
-        self._descriptors = descriptors
-        with ExitStack() as kept:
-            with ExitStack() as passed:
-                for end in console:
-                    passed.callback(os.close, end)
-                try:
-                    stdin, self._pipe = os.pipe2(os.O_CLOEXEC)
-                    passed.callback(os.close, stdin)
-                    kept.callback(os.close, self._pipe)
-                    child = self._child = _start(argv, (stdin, *console), descriptors)
-                except OSError as error:
-                    raise HostError(f"a process for the task's tender cannot be started: {error.strerror}.") from error
-            try:
-                yield child.pid
-            except BaseException:
-                child.kill()
-                await asyncio.shield(child.wait())  # its copies of the disk locks are closed before the disks are freed
-                raise
-
-    def execute(self) -> Child:
-        """Let the child, which is in its scope, execute the command line; return it."""
-        assert self._child is not None  # noqa: S101 - the scope has started
-        try:
-            os.write(self._pipe, b"\n")
-        except BrokenPipeError as error:
-            raise HostError("the process of the task's tender was killed before it executed the tender.") from error
-        # The child's copies are the last ones: the disk locks end with it.
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-        return self._child
-
-
-def _start(argv: Sequence[str], stdio: Sequence[int], descriptors: Sequence[int]) -> Child:
-    stdin, stdout, stderr = stdio
-    process = subprocess.Popen(
-        [SHELL, "-c", EXEC_AFTER_NEWLINE, SHELL, *argv],
-        stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=descriptors,
-        env={}, start_new_session=True, cwd="/",
-    )  # fmt: skip
-    try:
-        child = Child(process)
-    except OSError:
-        process.kill()
-        process.wait()
-        raise
-    with suppress(ProcessLookupError):
-        restore_limits(child.pid)
-    return child
 
 
 def restore_limits(pid: int) -> None:

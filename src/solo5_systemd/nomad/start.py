@@ -3,14 +3,14 @@
 import asyncio
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
-from solo5_systemd.base.names import DeviceName, UnitKind, task_scope, task_service
+from solo5_systemd.base.names import UnitKind, task_scope, task_service
 from solo5_systemd.base.paths import boot_id, exists, mount_points
 from solo5_systemd.engine.task import Task
 from solo5_systemd.network.model import Endpoint
@@ -22,11 +22,10 @@ from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.plugin_config import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scope_tenders import ScopeChildren
-from solo5_systemd.nomad.task_options import DiskOptions, GuestPort, ReadinessProbe, TaskOptions, task_options
+from solo5_systemd.nomad.task_options import GuestPort, ReadinessProbe, TaskOptions, task_options
 from solo5_systemd.nomad.wait import TaskEnd, wait_for_end
 from solo5_systemd.nomad.workload import image_candidates, logging_of, name_of, workload_of
 from solo5_systemd.settings.solo5_toml import Settings
-from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.state import UnitState
 
@@ -93,10 +92,6 @@ class _JobRequest:
     workload: Workload
     images: Sequence[str]
     logging: Logging
-
-    def first_image(self) -> str:
-        """Return the first candidate that exists, or else the first."""
-        return next((path for path in self.images if exists(path, self.workload.roots)), self.images[0])
 
 
 @dataclass(frozen=True)
@@ -174,10 +169,7 @@ class TaskStarter:
             self.scopes.forget(state.task)
 
     async def _start(self, config: wire.TaskConfig, request: _JobRequest, progress: StartEvents) -> Task:
-        # In a thread, since the file system may hang.
-        image = await asyncio.to_thread(request.first_image)
-        disks = await asyncio.to_thread(_with_volumes, config, request.workload.disks, request.options.block)
-        workload = replace(request.workload, image=image, disks=disks)
+        workload = await asyncio.to_thread(_with_files, config, request)  # since the file system may hang
         name = workload.name
         unit = task_scope(name) if workload.kind is UnitKind.SCOPE else task_service(name)
         since = time.time_ns() // 1000  # before the unit, so that its first line counts
@@ -243,19 +235,20 @@ def _state(request: _JobRequest, started: Task) -> DriverState:
     )
 
 
-def _with_volumes(
-    task: wire.TaskConfig, requests: Sequence[DiskRequest], blocks: Mapping[DeviceName, DiskOptions]
-) -> tuple[DiskRequest, ...]:
-    """Return the requests, those of volumes for the file system or block device that is mounted there.
+def _with_files(task: wire.TaskConfig, request: _JobRequest) -> Workload:
+    """Return the workload with the first image that exists, or else the first, and with volumes as they are mounted.
 
     Raises:
         InvalidRequestError: a block has an option that does not fit the kind of its volume.
         HostError: a volume is not mounted.
     """
+    workload, blocks = request.workload, request.options.block
+    image = next((path for path in request.images if exists(path, workload.roots)), request.images[0])
     mounts = mount_points() if any(block.volume is not None for block in blocks.values()) else ()
-    return tuple(
-        request
-        if (block := blocks[request.disk]).volume is None
-        else volumes.published(task, block, request, mounts, is_directory=not Path(request.roots[0]).is_block_device())
-        for request in requests
+    disks = (
+        each
+        if (block := blocks[each.disk]).volume is None
+        else volumes.published(task, block, each, mounts, is_directory=not Path(each.roots[0]).is_block_device())
+        for each in workload.disks
     )
+    return replace(workload, image=image, disks=tuple(disks))

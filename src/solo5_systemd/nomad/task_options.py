@@ -31,7 +31,6 @@ from solo5_systemd.nomad.option_values import (
     assignments,
     duration,
     schema_attribute,
-    schema_names,
     schema_of,
     unpack,
 )
@@ -413,7 +412,7 @@ def task_options(data: bytes) -> TaskOptions:
         InvalidRequestError: a key is unknown or missing, or its value is wrong; the sentence has the key's path.
     """
     fields = unpack(data, "config")
-    fields.allow(*schema_names(TASK))
+    fields.allow(*TASK.object.attributes)
     image = fields.text("unikernel", "")
     if not image:
         raise fields.wrong("unikernel", image, 'the path of an image, such as unikernel = "local/web.hvt"')

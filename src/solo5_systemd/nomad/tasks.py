@@ -90,7 +90,7 @@ class TaskRegistry:
         self._events = events
         self._background = background
         self._failing_since: float | None = None
-        self._log_reattacher = LogReattacher(session, background)
+        self._log_reattacher = LogReattacher(session)
         self._scopes = ScopeChildren()
         self._starter = TaskStarter(session, self._scopes, events, background)
         self._agent = agent_id()
@@ -152,7 +152,8 @@ class TaskRegistry:
             )
             self._failing_since = None
             run = verify(stored, boot_id(), found)
-            reattached = self._log_reattacher.begin(config, stored, running=not run.over)
+            reattaching = self._log_reattacher.reattach(config, stored, running=not run.over)
+            reattached = self._background.create_task(reattaching)
             network = ports.guest_address(reservation)
             ended = self._background.create_task(self._end_of_recovered(stored, run, reattached))
             return self._add(config, StartedTask(state=stored, run=run, network=network, ended=ended))
@@ -189,12 +190,13 @@ class TaskRegistry:
             publish = partial(self._events.publish_throttled, config)
             watch = ReadinessWatch(self._session, state.task, state.ready, publish)
             watching = self._background.create_task(watch.run())
-            end = _with_stop_reason(await ended, watch.stop_reason)
+            end = await ended
             watching.cancel()
+            if watch.stop_reason and end.outcome.ending is Ending.STOPPED:
+                sentence = f"stopped because it was no longer ready ({watch.stop_reason})"
+                end = replace(end, outcome=replace(end.outcome, sentence=sentence))
         await logs.drain(self._session, state.task, state.logging)
-        await self._events.publish_last(
-            config, event_messages.with_last_lines(event_messages.exit_event(end.outcome), end.outcome.last_lines)
-        )
+        await self._events.publish_last(config, event_messages.exit_event(end.outcome))
         return end
 
     def claims(self) -> Claims:
@@ -254,8 +256,10 @@ class TaskRegistry:
             entry = self._entries.get(task_id)
             name = name_of(task_id)
             over, keep = self._is_over(task_id), not self._session.config.gc.tasks
-            if not over and not force and await self._runs(task_id):
-                raise TakenError(f"task {task_id} is running: expected one that has ended.", "Stop it first.")
+            if not over and not force:
+                with suppress(NoSuchTaskError):
+                    if (await self._session.engine.task(name)).phase is not Phase.ENDED:
+                        raise TakenError(f"task {task_id} is running: expected one that has ended.", "Stop it first.")
             await self._remove(name, over=over, keep=keep, unit=entry.state.unit if entry else "")
             if keep and entry is not None:
                 try:  # DestroyTask is called once: the rest must be done even if this fails
@@ -293,11 +297,6 @@ class TaskRegistry:
         """Stop and remove a forgotten task."""
         await self._session.engine.discard(name)
         await logs.drain(self._session, name, Logging.NOMAD)
-
-    async def _runs(self, task_id: str) -> bool:
-        with suppress(NoSuchTaskError):
-            return (await self._session.engine.task(name_of(task_id))).phase is not Phase.ENDED
-        return False
 
     async def signal(self, task_id: str, signal: str) -> None:
         """Send a signal, or freeze or thaw the task; any other signal is only an event.
@@ -337,15 +336,6 @@ class TaskRegistry:
                 self._events.publish_throttled(config, event)
 
 
-def _with_stop_reason(end: TaskEnd, stop_reason: str) -> TaskEnd:
-    """Return an end whose sentence names the loss by which the driver stopped the task, if it did."""
-    if not stop_reason or end.outcome.ending is not Ending.STOPPED:
-        return end
-    return replace(
-        end, outcome=replace(end.outcome, sentence=f"stopped because it was no longer ready ({stop_reason})")
-    )
-
-
 async def _remove_earlier(
     session: EngineSession, config: wire.TaskConfig, newest: TaskName, claimed: Collection[str]
 ) -> None:
@@ -362,13 +352,8 @@ async def _remove_earlier(
         if not name.startswith(prefix) or name == newest or name in claimed:
             continue
         unit = await engine.backends.units.state(name)  # the prefix is short: another allocation may have the same
-        if unit is not None and unit.over and _is_of(unit, config):
+        if unit is None or not unit.over:
+            continue
+        of = unit.log_fields.get("NOMAD_ALLOC_ID"), unit.log_fields.get("NOMAD_TASK_NAME")
+        if of == (config.alloc_id, name_for_unit(config.name)):
             await engine.discard(name, over=True)
-
-
-def _is_of(unit: UnitState, config: wire.TaskConfig) -> bool:
-    fields = unit.log_fields
-    return (fields.get("NOMAD_ALLOC_ID"), fields.get("NOMAD_TASK_NAME")) == (
-        config.alloc_id,
-        name_for_unit(config.name),
-    )

@@ -18,9 +18,6 @@ from solo5_systemd.storage.model import DiskRequest, NewFile
 IMAGE = "disk.img"
 """The default of `file`; the plugin solo5-disk creates this file."""
 
-PRIVATE = ("", "private")
-"""Nomad's `propagation_mode` without propagation of mounts; "private" is its default."""
-
 
 def check(task: wire.TaskConfig, options: TaskOptions) -> None:
     """Check that each volume of a task is the disk of one block, and that its options can be honoured.
@@ -144,17 +141,14 @@ def _check_mount(task: wire.TaskConfig, mount: wire.Mount, disk: DeviceName, blo
             f"{what} is read-only: expected a writable volume, since tenders open a disk for reading and writing.",
             f'For a copy of the disk for one run: block "{disk}" {{ read_only = true }}',
         )
-    if mount.propagation_mode not in PRIVATE:
-        raise InvalidRequestError(
-            f"{what} has propagation_mode {_quoted(mount.propagation_mode)}: expected private, since a unikernel has "
-            "no mounts.",
-            "Remove propagation_mode.",
-        )
-    if mount.selinux_label:
-        raise InvalidRequestError(
-            f"{what} has selinux_label {_quoted(mount.selinux_label)}: expected none, since the volume is not mounted.",
-            "Remove selinux_label.",
-        )
+    for key, value in (
+        ("propagation_mode", mount.propagation_mode.removeprefix("private")),  # Nomad's default
+        ("selinux_label", mount.selinux_label),
+    ):
+        if value:
+            raise InvalidRequestError(
+                f"{what} has {key} {_quoted(value)}: expected none, since a unikernel has no mounts.", f"Remove {key}."
+            )
 
 
 def _quoted(text: str) -> str:

@@ -72,7 +72,7 @@ def workload_of(
         options.shared,
         name=name_of(task.id),
         image=host_path("unikernel", options.shared.image, task),
-        roots=image_roots(task, plugin),
+        roots=(task_directory(task), shared_directory(task), *plugin.image_paths),
         arguments=((QUIET,) if quiet else ()) + options.shared.arguments,
         memory=_memory(task),
         memory_max=_memory_max(task),
@@ -110,11 +110,6 @@ def task_directory(task: wire.TaskConfig) -> str:
 def shared_directory(task: wire.TaskConfig) -> str:
     """Return the directory that all tasks of the allocation share: NOMAD_ALLOC_DIR."""
     return posixpath.join(task.alloc_dir, "alloc")
-
-
-def image_roots(task: wire.TaskConfig, plugin: PluginConfig) -> tuple[str, ...]:
-    """Return the directories that may have the image: the allocation's, and `image_paths`."""
-    return (task_directory(task), shared_directory(task), *plugin.image_paths)
 
 
 def image_candidates(options: TaskOptions, task: wire.TaskConfig, plugin: PluginConfig) -> tuple[str, ...]:

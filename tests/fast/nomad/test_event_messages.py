@@ -7,9 +7,8 @@ from tests.support.fakes.images import planned
 from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.nomad import event_messages
-from solo5_systemd.nomad.event_messages import LAST_LINES, QUOTED_LINE_MAX, TaskEvent
-
-END = TaskEvent(message="The guest aborted", annotations={"outcome": "aborted"})
+from solo5_systemd.nomad.event_messages import QUOTED_LINE_MAX
+from solo5_systemd.unit.outcome import Ending, Outcome
 
 
 @pytest.mark.parametrize(
@@ -34,14 +33,9 @@ def test_all_addresses_are_one_event_and_so_is_none() -> None:
 
 
 def test_an_end_quotes_the_last_lines_and_no_more() -> None:
-    event = event_messages.with_last_lines(END, [str(number) for number in range(20)])
+    lines = [str(number) for number in range(20)]
+    event = event_messages.exit_event(Outcome(ending=Ending.ABORTED, sentence="the guest aborted", last_lines=lines))
     assert event.message == "The guest aborted. Last console lines: “15”, “16”, “17”, “18”, “19”"
-    assert event.message.count("“") == LAST_LINES
-    assert event.annotations == END.annotations
-
-
-def test_an_end_without_last_words_quotes_nothing() -> None:
-    assert event_messages.with_last_lines(END, []) == END
 
 
 @pytest.mark.parametrize(

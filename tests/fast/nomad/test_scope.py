@@ -41,15 +41,13 @@ STEPS = ["open image", "reserve", "lock disks", "open disk", "attach", "open std
 
 DRIVER = """
 import asyncio, os, signal, sys
-from solo5_systemd.nomad.scope_tenders import _WaitingChild
-async def console(_): return os.dup(1), os.dup(1)
+from solo5_systemd.nomad.scope_tenders import Child
 async def main():
-    child = _WaitingChild(console)
-    async with child.spawn(sys.argv[2:], (), ""):
-        os.write(1, b"the driver ")
-        if sys.argv[1] == "dies":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return child.execute()
+    child = Child(sys.argv[2:], (1, 1), ())
+    os.write(1, b"the driver ")
+    if sys.argv[1] == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    child.execute()
 asyncio.run(main())
 """
 

@@ -105,7 +105,7 @@ def test_sector_size_is_that_of_the_block() -> None:
         (task(mount(), mount(destination="/data", readonly=True), storage=DATA), "is read-only"),
         (
             task(mount(propagation_mode="host-to-task"), storage=DATA),
-            "volume_mount data has propagation_mode host-to-task: expected private",
+            "volume_mount data has propagation_mode host-to-task: expected none",
         ),
         (task(mount(selinux_label="Z"), storage=DATA), "volume_mount data has selinux_label Z: expected"),
         (
