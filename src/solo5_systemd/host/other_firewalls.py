@@ -138,7 +138,6 @@ class _Passed:
 
 
 def _versions(network: NetworkSettings) -> Sequence[int]:
-    """Return the versions of IP that a network has."""
     return [*([] if network.without_ipv4 else [4]), *([] if network.ipv6 is None else [6])]
 
 

@@ -7,7 +7,7 @@ fields: odd note sizes, reserved words in use, names that no option can spell, d
 import json
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -172,7 +172,8 @@ def match(manifest: Manifest, nics: Iterable[DeviceName], disks: Iterable[Device
     offered = [Device(name=nic, kind=DeviceKind.NET_BASIC) for nic in nics]
     offered += [Device(name=disk, kind=DeviceKind.BLOCK_BASIC) for disk in disks]
     differences = [f"{device} is offered {count} times" for device, count in Counter(offered).items() if count > 1]
-    differences += _differences(manifest.devices, offered)
+    differences += [f"{device} is not offered" for device in manifest.devices if device not in offered]
+    differences += [f"{device} is not declared" for device in dict.fromkeys(offered) if device not in manifest.devices]
     if not differences:
         return
     hint = f"The manifest declares {', '.join(map(str, manifest.devices)) or 'no devices'}."
@@ -203,19 +204,6 @@ def _device(index: int, name: bytes, kind: int) -> Device:
         return Device(name=device_name(name.decode("latin-1")), kind=_KINDS[kind])
     except InvalidRequestError as error:
         raise ImageError(f"its manifest entry {index} cannot be attached: {error.sentence}") from error
-
-
-def _differences(declared: Sequence[Device], offered: Sequence[Device]) -> Iterator[str]:
-    missing = {device.name: device for device in declared if device not in offered}
-    surplus = {device.name: device for device in offered if device not in declared}
-    for name, device in missing.items():
-        if name in surplus:
-            yield f"{device} is offered as a {_KIND_NAMES[surplus[name].kind]}"
-        else:
-            yield f"{device} is not offered"
-    for name, device in surplus.items():
-        if name not in missing:
-            yield f"{device} is not declared"
 
 
 def is_sha256(text: str) -> bool:

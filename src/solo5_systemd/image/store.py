@@ -30,7 +30,7 @@ from pathlib import Path
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed
 from solo5_systemd.base.copies import data_of, share
 from solo5_systemd.base.errors import ImageError, InvalidRequestError, StoreFullError, host_errors
-from solo5_systemd.base.locks import closing, is_locked, lock_file
+from solo5_systemd.base.locks import closing, closing_on_error, is_locked, lock_file
 from solo5_systemd.base.paths import kind_of, open_in_thread, open_path, version_of
 from solo5_systemd.image.manifest import ImageFacts, Memo, StoredImage, is_sha256
 
@@ -174,18 +174,13 @@ class ImageStore:
 
     def _hold(self, image: StoredImage) -> int:
         with _store_errors(self._directory), self._lock(shared=True):
-            held = lock_file(self._locks / image.sha256, shared=True)
-            try:
+            with closing_on_error(lock_file(self._locks / image.sha256, shared=True)) as held:
                 os.stat(image.path, follow_symlinks=False)  # noqa: PTH116 - a path of the store, as text
-            except BaseException:
-                os.close(held)
-                raise
             return held
 
     def _take(
         self, path: str, roots: Sequence[str], largest: int, admit: Callable[[int], None], at_once: int
     ) -> StoredImage:
-        """Find or store an image."""
         with _open_source(path, roots, largest) as source, _store_errors(self._directory):
             status = os.fstat(source.fileno())
             with self._lock(shared=True):

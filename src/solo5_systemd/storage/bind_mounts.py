@@ -30,7 +30,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from solo5_systemd.base.errors import HostError, StartError, host_errors
-from solo5_systemd.base.locks import closing, lock, lock_directory, try_lock
+from solo5_systemd.base.locks import closing, closing_on_error, lock, lock_directory, try_lock
 from solo5_systemd.base.mounts import bind_mount, detach
 from solo5_systemd.base.paths import identity, path_of
 from solo5_systemd.storage.block_devices import check_distinct
@@ -43,6 +43,8 @@ PID1_ROOT = "/proc/1/root"
 """The root directory of PID 1's mount namespace."""
 
 _PREFIX = "start"
+CHANGED = "Another program changes the file: end it, then start the task again."
+"""What to do about a disk that has not the size with which it was checked."""
 
 
 def reopen(disk: Disk) -> int:
@@ -54,17 +56,13 @@ def reopen(disk: Disk) -> int:
         HostError: the path resolves to another file now, or to none, or the file has another size.
     """
     with host_errors(f"{disk} cannot be opened"):
-        descriptor = os.open(disk.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    status = os.fstat(descriptor)
-    if stat.S_ISLNK(status.st_mode) or identity(status) != disk.identity or path_of(descriptor) != disk.path:
-        os.close(descriptor)
-        raise HostError(f"{disk} was replaced during the start: expected the same file.")
-    if _has_other_size(disk, status):
-        os.close(descriptor)
-        raise HostError(
-            f"{disk} has {status.st_size} bytes now: expected {disk.size}, as it was checked.",
-            "Another program changes the file: end it, then start the task again.",
-        )
+        opened = os.open(disk.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with closing_on_error(opened) as descriptor:
+        status = os.fstat(descriptor)
+        if stat.S_ISLNK(status.st_mode) or identity(status) != disk.identity or path_of(descriptor) != disk.path:
+            raise HostError(f"{disk} was replaced during the start: expected the same file.")
+        if _has_other_size(disk, status):
+            raise HostError(f"{disk} has {status.st_size} bytes now: expected {disk.size}, as it was checked.", CHANGED)
     return descriptor
 
 
@@ -124,7 +122,7 @@ def check_bound(disks: Sequence[tuple[Disk, str]], pid: int) -> None:
             raise StartError(
                 f"disk {disk.disk}: the started task has {disk.path!r} with {status.st_size} bytes: expected "
                 f"{disk.size}, as it was checked.",
-                "Another program changes the file: end it, then start the task again.",
+                CHANGED,
             )
 
 

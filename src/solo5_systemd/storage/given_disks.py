@@ -84,7 +84,6 @@ def drop(uid: int, taken: GivenDisk) -> bool:
 
 
 def _locked(*, shared: bool = False) -> AbstractContextManager[int]:
-    """Lock the directory: a file is read and replaced, and not by two processes at a time."""
     return closing(lock_directory(GIVEN_DISKS, shared=shared))
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed
 from solo5_systemd.base.errors import TakenError, host_errors
-from solo5_systemd.base.locks import closing, is_locked, lock_directory, try_lock
+from solo5_systemd.base.locks import closing, closing_on_error, is_locked, lock_directory, try_lock
 from solo5_systemd.base.locks import lock as file_lock
 
 if TYPE_CHECKING:
@@ -183,10 +183,9 @@ def lock_shared(disk: "Disk") -> int:
     with _guarded():
         if not is_locked(name):
             return _linked([name], "{}", shared=True)
-        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        if not try_lock(descriptor, shared=True):
-            os.close(descriptor)
-            raise taken(disk)
+        with closing_on_error(os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)) as descriptor:
+            if not try_lock(descriptor, shared=True):
+                raise taken(disk)
         return descriptor
 
 
@@ -243,13 +242,10 @@ def _linked(names: Sequence[Path], content: str, *, shared: bool = False) -> int
     """Create a locked file (O_TMPFILE), give it its names, and return a read-only descriptor."""
     with closing(open_unnamed(LOCKS, 0o400)) as writable:
         os.write(writable, content.encode())
-        descriptor = os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC)
-    try:
+        opened = os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC)
+    with closing_on_error(opened) as descriptor:
         file_lock(descriptor, LOCKS, shared=shared, timeout_s=0.0)  # no other process has the file
         for name in names:
             name.unlink(missing_ok=True)
             link_unnamed(descriptor, name)
-    except BaseException:
-        os.close(descriptor)
-        raise
     return descriptor

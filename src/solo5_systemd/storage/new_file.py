@@ -180,7 +180,6 @@ def remember_mount(path: str) -> None:
 
 
 def _recorded() -> Iterator[tuple[Path, str]]:
-    """Yield the records, each with its mount point."""
     if MOUNTS.exists():
         for record in sorted(MOUNTS.iterdir()):
             if not record.name.startswith("."):

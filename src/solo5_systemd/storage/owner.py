@@ -242,7 +242,6 @@ def write_title(descriptor: int, holder: str) -> None:
 
 
 def _credentials() -> tuple[int, list[int]]:
-    """Return UID and groups of user solo5."""
     try:
         entry = pwd.getpwnam(USER)
     except KeyError as error:

@@ -15,7 +15,7 @@ from solo5_systemd.base.locks import closing
 from solo5_systemd.base.paths import existing, identity
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
 from solo5_systemd.storage.archive_files import write_archive
-from solo5_systemd.storage.bind_mounts import StartDirectories, reopen
+from solo5_systemd.storage.bind_mounts import CHANGED, StartDirectories, reopen
 from solo5_systemd.storage.block_devices import check_unused
 from solo5_systemd.storage.locks import lock_shared, name_of
 from solo5_systemd.storage.model import (
@@ -87,10 +87,7 @@ def _copy(request: DiskRequest, original: Disk, path: Path, planned: Disk) -> No
 
 
 def _has_grown(request: DiskRequest, size: int, planned: int) -> HostError:
-    return HostError(
-        f"{request} has {size} bytes to copy by now: expected {planned}, as it was checked.",
-        "Another program changes the file: end it, then start the task again.",
-    )
+    return HostError(f"{request} has {size} bytes to copy by now: expected {planned}, as it was checked.", CHANGED)
 
 
 def planned_archive(request: DiskRequest, archive: ArchiveRequest) -> Disk:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from solo5_systemd.base.errors import HostError, Solo5Error, TakenError, host_errors
-from solo5_systemd.base.locks import LockedError
+from solo5_systemd.base.locks import LockedError, closing, closing_on_error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.settings.node_limits import Claim, Node
 from solo5_systemd.storage import given_disks
@@ -61,27 +61,11 @@ class _StartingError(TakenError):
     """Another process starts, removes or collects the task."""
 
 
-def _reclaim_disk(uid: int, disk: GivenDisk) -> None:
-    from solo5_systemd.storage.owner import reclaim_disk  # imported here for startup time: few starts reclaim one
-
-    reclaim_disk(uid, disk)
-
-
 class Users:
-    """The users of tasks.
+    """The users of tasks."""
 
-    Args:
-        reclaim_disk: gives a disk back to its owner at rest, or raises a Solo5Error.
-    """
-
-    def __init__(
-        self,
-        uids: Callable[[], range],
-        reclaim_disk: Callable[[int, GivenDisk], None] = _reclaim_disk,
-        node: Callable[[], Node] = Node,
-    ) -> None:
+    def __init__(self, uids: Callable[[], range], node: Callable[[], Node] = Node) -> None:
         self._uids = uids
-        self._reclaim_disk = reclaim_disk
         self._registry = Registry()
         self._node = node
         self._is_resolved = False
@@ -110,15 +94,11 @@ class Users:
         return held
 
     def _acquire(self, task: TaskName) -> AllocatedUser:
-        descriptor = self._lock(task)
-        try:
+        with closing_on_error(self._lock(task)) as descriptor:
             uid = self._registry.uid(task)
             if uid is not None and userdb_records.is_of(uid, task):
                 return AllocatedUser(uid=uid, descriptor=descriptor, adopted=True)
             return AllocatedUser(uid=self._allocate(task), descriptor=descriptor)
-        except BaseException:
-            os.close(descriptor)
-            raise
 
     def _lock(self, task: TaskName) -> int:
         descriptor = self._registry.lock_task(task)
@@ -208,29 +188,24 @@ class Users:
 
     def _free(self, task: TaskName, descriptor: int) -> None:
         """Remove all that a task's user has, then its line in the registry; close the descriptor with its lock."""
-        try:
+        with closing(descriptor):
             uid = self._registry.uid(task)
             if uid is not None and userdb_records.is_of(uid, task):
                 for fault in self._reclaim_disks(uid):
                     _log.warning("%s", fault)
             self._registry.remove(task)
-        finally:
-            os.close(descriptor)
 
     @asynccontextmanager
     async def removal(self, task: TaskName) -> AsyncGenerator[None, None]:
         """Keep starts of a task out during the block, which removes the task; then free its user."""
-        descriptor, has_waited = await self._patiently(lambda: self._lock(task))
-        if has_waited and self._registry.uid(task) is not None:  # otherwise its start has failed, or it was removed
-            os.close(descriptor)
-            raise TakenError(
-                f"task {task!r} was started meanwhile: expected one that is not being started.", "Repeat the command."
-            )
-        try:
+        lock, has_waited = await self._patiently(lambda: self._lock(task))
+        with closing_on_error(lock) as descriptor:
+            if has_waited and self._registry.uid(task) is not None:  # otherwise its start has failed, or it was removed
+                raise TakenError(
+                    f"task {task!r} was started meanwhile: expected one that is not being started.",
+                    "Repeat the command.",
+                )
             yield
-        except BaseException:
-            os.close(descriptor)
-            raise
         await asyncio.shield(self.release(task, descriptor))  # which closes it, also after a cancellation
 
     async def _patiently(self, act: Callable[[], T]) -> tuple[T, bool]:
@@ -329,10 +304,12 @@ class Users:
 
     def _reclaim_disks(self, uid: int, *, is_ours: bool = True) -> Sequence[str]:
         """Reclaim all given disks of a user, and free it; one that may still own a disk is retained instead."""
+        from solo5_systemd.storage import owner  # imported here for startup time: few starts reclaim a disk
+
         faults = []
         for disk in given_disks.read(uid):
             try:
-                self._reclaim_disk(uid, disk)
+                owner.reclaim_disk(uid, disk)
             except Solo5Error as error:
                 faults.append(str(error))
         if is_ours and faults:

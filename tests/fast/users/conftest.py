@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.storage import given_disks
+from solo5_systemd.storage import given_disks, owner
 from solo5_systemd.users import registry, userdb_records
 
 
@@ -21,6 +21,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (given_disks, "GIVEN_DISKS"),
         (userdb_records, "RECORDS"),
         (userdb_records, "LOCKS"),
+        (owner, "reclaim_disk"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))  # so that it is restored
     below(tmp_path)

@@ -19,6 +19,7 @@ from tests.support.fakes.background import yields
 
 from solo5_systemd.base.errors import DependencyError, HostError, TakenError
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.storage import owner
 from solo5_systemd.storage.given_disks import GivenDisk
 from solo5_systemd.users import allocation
 from solo5_systemd.users.allocation import AllocatedUser, Users
@@ -40,14 +41,15 @@ def users(
 ) -> Users:
     """Return a registry; `taken` gets user and path of each reclaimed disk; `broken`: paths that fail."""
 
-    def reclaim_disk(uid: int, given: GivenDisk) -> None:
-        if given.path in broken:
-            raise HostError(f"disk {given.path}: Input/output error.")
+    def reclaim_disk(uid: int, disk: GivenDisk) -> None:
+        if disk.path in broken:
+            raise HostError(f"disk {disk.path}: Input/output error.")
         if taken is not None:
-            taken.append((uid, given.path))
+            taken.append((uid, disk.path))
 
     below(root)
-    return Users(lambda: uids, reclaim_disk)
+    owner.reclaim_disk = reclaim_disk
+    return Users(lambda: uids)
 
 
 def left(root: Path) -> set[str]:
@@ -149,12 +151,13 @@ DYING = """
 import os, sys
 from pathlib import Path
 from tests.fast.users.conftest import below
-from solo5_systemd.storage import given_disks
+from solo5_systemd.storage import given_disks, owner
 from solo5_systemd.users.allocation import Users
 from solo5_systemd.storage.given_disks import GivenDisk
 def users(root):
     below(root)
-    return Users(lambda: range(61200, 61210), lambda *_: None)
+    owner.reclaim_disk = lambda *_: None
+    return Users(lambda: range(61200, 61210))
 def die_at(root, step):
     def dies(event, arguments):
         nonlocal step
@@ -394,7 +397,8 @@ async def test_first_start_of_a_boot_does_not_wait_for_a_file_system_that_hangs(
     (tmp_path / "notes").mkdir(mode=0o700)
     (tmp_path / "notes/61200").write_text('["/srv/disk.img", 1, 2]\n')
     monkeypatch.setattr(allocation, "RECLAIM_TIMEOUT_S", 0.01)
-    of = Users(lambda: range(61200, 61202), hangs)
+    of = users(tmp_path, range(61200, 61202))
+    monkeypatch.setattr(owner, "reclaim_disk", hangs)
     try:
         held = await of.acquire(WEB)
         os.close(held.descriptor)

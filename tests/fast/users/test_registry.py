@@ -26,7 +26,7 @@ NODE = Node(capacity={Resource.TASKS: 50})
 
 def users(root: Path) -> Users:
     below(root)
-    found = Users(lambda: range(61200, 61250), lambda *_: None, lambda: NODE)
+    found = Users(lambda: range(61200, 61250), lambda: NODE)
     found._is_resolved = True  # NSS does not have the records of this directory
     return found
 
