@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from tests.support.fakes.kernel import failing
 
-from solo5_systemd.base.concurrency import KeyedLocks, begin, gather, in_processes, reaped, retry
+from solo5_systemd.base import concurrency
+from solo5_systemd.base.concurrency import Budget, KeyedLocks, begin, gather, in_processes, reaped, retry
 
 
 async def wait(ended: list[str]) -> None:
@@ -267,3 +268,13 @@ def test_without_a_further_process_all_is_done_here(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "fork", failing(error))
     assert in_processes(_of, range(3), 1) == [(range(each, each + 1), os.getpid()) for each in range(3)]
     assert [*Path("/proc/self/fd").iterdir()] == opened
+
+
+@pytest.mark.parametrize(("quick_s", "is_counted"), [(60.0, False), (0.0, True)])
+def test_a_quick_call_does_not_use_up_a_budget(
+    monkeypatch: pytest.MonkeyPatch, quick_s: float, is_counted: bool
+) -> None:
+    monkeypatch.setattr(concurrency, "_QUICK_S", quick_s)
+    budget = Budget(60.0)
+    assert [budget.within(lambda: "done", "late") for _ in range(3)] == ["done"] * 3
+    assert (budget.left_s < 60.0) is is_counted

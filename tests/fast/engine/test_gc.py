@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fast.engine.test_orphans import ALLOCATION, TASKS, WEB, holding
+from tests.fast.engine.test_orphans import ALLOCATION, WEB, holding
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.tasks import ended, running
 
@@ -55,15 +55,6 @@ async def test_a_dry_run_says_the_same_and_changes_nothing(machine: Machine, run
     assert "collect networks" in machine.steps.taken
 
 
-@TASKS
-async def test_a_forgotten_task_is_ended_and_its_console_closed(machine: Machine, runtime: Runtime, task: Task) -> None:
-    forgotten(machine, task)
-    machine.relay.held[WEB] = (task.state.unit, 1)
-    await runtime.gc.collect(dry_run=False)
-    assert WEB not in {state.task for state in machine.units.loaded.values() if not state.over}
-    assert machine.relay.drained == [WEB]
-
-
 async def test_a_disk_that_cannot_be_taken_back_is_listed_though_no_task_has_a_user(
     machine: Machine, runtime: Runtime
 ) -> None:
@@ -103,12 +94,6 @@ async def test_where_no_console_is_silent_no_unit_is_listed(machine: Machine, ru
     assert machine.steps.taken == ["records"]
 
 
-async def test_where_nothing_is_nobodys_no_service_is_woken(machine: Machine, runtime: Runtime) -> None:
-    machine.units.loaded[running().state.unit] = running().state
-    assert await runtime.gc.collect(dry_run=False) == (IMAGE,)
-    assert not WAKES & set(machine.steps.taken)
-
-
 async def test_images_are_kept_that_any_task_refers_to(machine: Machine, runtime: Runtime) -> None:
     machine.units.loaded[running().state.unit] = running().state
     machine.units.loaded["solo5-task-b.service"] = ended("b").state
@@ -119,8 +104,3 @@ async def test_images_are_kept_that_any_task_refers_to(machine: Machine, runtime
 def test_a_directory_is_gone_where_the_one_around_it_is_still_there(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     assert [is_removed(tmp_path / name) for name in ("there", "gone", "away/gone")] == [False, True, False]
-
-
-def test_what_cannot_be_looked_at_is_not_gone(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert not any(map(is_removed, (tmp_path / "file/below", tmp_path / ("x" * 300))))

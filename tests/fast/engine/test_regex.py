@@ -111,15 +111,6 @@ async def test_a_search_under_way_has_no_privileges_and_is_killed_with_its_waite
     assert children() == before
 
 
-async def test_others_have_their_turn_during_a_search() -> None:
-    turns = 0
-    async with Background(readiness.first_match(COSTLY, lines(*[COSTLY_LINE] * 100))) as searching:
-        while turns < 1000:
-            await asyncio.sleep(0)
-            turns += 1
-        assert not searching.done()
-
-
 async def test_a_reader_that_fails_ends_the_search() -> None:
     async def broken() -> AsyncGenerator[Iterable[bytes], None]:
         yield (b"line",)

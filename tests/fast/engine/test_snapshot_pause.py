@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.fakes.backends import Machine
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.locks import LockedError, lock_directory
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.engine import snapshot_pause
@@ -166,12 +166,6 @@ async def test_a_lock_file_that_was_removed_meanwhile_is_no_lock(
 async def test_a_lock_that_cannot_be_made_is_one_sentence(web: Runtime, directory: Path) -> None:
     directory.write_text("no directory")
     with pytest.raises(HostError, match="pauses.* cannot be created"):
-        await web.while_frozen(WEB, nothing)
-
-
-async def test_an_ended_task_is_not_frozen(machine: Machine, web: Runtime) -> None:
-    machine.units.end(UNIT, MainCode.EXITED, 0)
-    with pytest.raises(InvalidRequestError, match="task web has ended"):
         await web.while_frozen(WEB, nothing)
 
 

@@ -13,8 +13,7 @@ from threading import Event
 import pytest
 from tests.fast.image import elfbuilder as elf
 
-from solo5_systemd.base.concurrency import _QUICK_S
-from solo5_systemd.base.errors import HostError, ImageError, NotFoundError, SettingsError
+from solo5_systemd.base.errors import HostError, NotFoundError, SettingsError
 from solo5_systemd.base.locks import closing, lock_file
 from solo5_systemd.base.names import Target, TaskName
 from solo5_systemd.host.tenders import TenderPath
@@ -217,41 +216,6 @@ def test_a_start_of_a_refused_file_is_no_running_task(make: Make, web: Path, tmp
     assert fault.replace("[", "(").replace("]", ")") in text
 
 
-def test_a_bad_file_is_a_unit_with_the_reason(make: Make, web: Path, tmp_path: Path) -> None:
-    web.write_text(web.read_text() + "Memry=64M\n")
-    [fault] = make()
-    assert fault.startswith(f"{web}:3: ")
-    assert fault.replace("[", "(").replace("]", ")") in (tmp_path / "system/web.service").read_text()
-
-
-def test_settings_that_cannot_be_read_refuse_each_file_and_keep_the_units_of_running_tasks(
-    make: Make, web: Path, tmp_path: Path
-) -> None:
-    other = web.with_name("other.unikernel")
-    other.write_bytes(web.read_bytes())
-    make()
-    before = (tmp_path / "system/web.service").read_text()
-    (tmp_path / "units/invocation:web.service").symlink_to("0123")
-    fault = SettingsError("/etc/solo5/net.toml cannot be read as TOML: Expected '=' (at line 1).")
-    assert make(fault) == [f"{other}: {fault}", f"{web}: {fault}"]
-    assert f"Description={other}: {fault}" in (tmp_path / "system/other.service").read_text()
-    assert (tmp_path / "system/web.service").read_text().startswith(before)
-    assert kept_refusal(TaskName("web"), str(tmp_path / "run")) == f"{web}: {fault}"
-    assert make() == []
-    assert (tmp_path / "system/web.service").read_text() == before
-
-
-def test_a_tender_that_has_another_abi_version_refuses_the_file(
-    make: Make, web: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def find(_self: TenderPath, target: Target, abi_version: int) -> Tender:
-        raise ImageError(f"the image needs solo5-{target} with ABI version {abi_version}.")
-
-    monkeypatch.setattr(TenderPath, "find", find)
-    assert make() == [f"{web}: the image needs solo5-spt with ABI version 2."]
-    assert "the image needs solo5-spt" in (tmp_path / "system/web.service").read_text()
-
-
 @pytest.fixture
 def no_tender(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     async def find(_self: TenderPath, target: Target, abi_version: int) -> Tender:
@@ -340,23 +304,6 @@ def test_a_unit_that_another_generator_makes_has_the_name(make: Make, web: Path,
     assert make() == []
 
 
-def test_a_mask_and_an_edited_copy_are_no_other_units(make: Make, web: Path, tmp_path: Path) -> None:
-    make()
-    other = tmp_path / "other/web.service"
-    other.write_text((tmp_path / "system/web.service").read_text() + "# edited\n")
-    assert make() == []
-    other.unlink()
-    other.symlink_to("/dev/null")
-    assert make() == []
-
-
-def test_a_name_that_no_task_can_have_is_refused(make: Make, web: Path, tmp_path: Path) -> None:
-    web.rename(web.with_name("a b.unikernel"))
-    [fault] = make()
-    assert "task name 'a b' is not usable" in fault
-    assert list((tmp_path / "system").iterdir()) == []
-
-
 @pytest.fixture
 def template(web: Path) -> Path:
     """The same as a template, with something that differs."""
@@ -383,32 +330,6 @@ def test_a_template_becomes_a_unit_and_a_target(make: Make, template: Path, tmp_
     make()
     assert system(tmp_path) == []
     assert list((tmp_path / "run").iterdir()) == []
-
-
-def test_an_instance_with_files_of_its_own_is_a_unit(make: Make, template: Path, tmp_path: Path) -> None:
-    own = template.with_name("web@1.unikernel")
-    own.write_text(template.read_text().replace("80%i", "8000"))
-    drop_in = template.with_name("web@2.unikernel.d")
-    drop_in.mkdir()
-    (drop_in / "10.conf").write_text("[Unikernel]\nMemory=64M\n")
-    masked = template.with_name("web@3.unikernel")
-    masked.symlink_to("/dev/null")
-    [fault] = make()
-    assert "'web@3' is masked" in fault
-    units = [f"web@{each}.service" for each in ("", 1, 2, 3)]
-    targets = [f"solo5-awaited-web@{each}.target" for each in ("", 1, 2)]
-    assert system(tmp_path) == sorted(units + targets)
-    assert "MemoryMax=64M" in (tmp_path / "system/web@2.service").read_text()
-    assert "is masked" in (tmp_path / "system/web@3.service").read_text()
-    directory = str(tmp_path / "run")
-    assert kept_sources(TaskName("web@1"), directory)[0].path == str(own)
-    own.unlink()
-    (drop_in / "10.conf").unlink()
-    drop_in.rmdir()
-    masked.unlink()
-    assert make() == []
-    assert system(tmp_path) == ["solo5-awaited-web@.target", "web@.service"]
-    assert kept_sources(TaskName("web@1"), directory)[0].path == str(template)
 
 
 @pytest.mark.parametrize("active", ["web@1.service", "solo5-prepare@web@1.service"])
@@ -483,28 +404,6 @@ def test_the_tender_of_a_template_is_that_of_an_image_that_there_is(make: Make, 
     text = (tmp_path / "system/web@.service").read_text()
     assert "ExecStart=/usr/bin/solo5-spt" in text
     assert re.search(f'RequiresMountsFor=.*"{tmp_path}/w%ib.spt"', text)
-
-
-def test_an_instance_of_the_template_of_others_is_left_alone(make: Make, template: Path, tmp_path: Path) -> None:
-    (tmp_path / "other/web@.service").write_text("[Service]\nExecStart=/bin/true\n")
-    template.with_name("web@1.unikernel").write_text(template.read_text())
-    faults = make()
-    assert len(faults) == 2
-    assert all("unit web@.service is" in fault for fault in faults)
-    assert system(tmp_path) == []
-
-
-def test_the_name_of_our_own_units_is_refused(make: Make, web: Path, tmp_path: Path) -> None:
-    web.rename(web.with_name("solo5-task-web.unikernel"))
-    [fault] = make()
-    assert "begins with solo5-" in fault
-    assert system(tmp_path) == []
-
-
-def test_damaged_sources_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(HostError, match="cannot be read") as caught:
-        kept_sources(TaskName("web"), str(tmp_path))
-    assert caught.value.hint == "Run: systemctl daemon-reload"
 
 
 def test_a_task_that_survives_soft_reboots_has_all_units_of_it_survive(make: Make, web: Path, tmp_path: Path) -> None:
@@ -634,9 +533,3 @@ def test_parts_of_the_declarations_become_what_all_become(
     assert len(in_one) == 1
     assert {path: path.read_text() for path in system.rglob("*") if path.is_file()} == written
     assert any(path.parent.name == "solo5.slice.d" for path in written)
-
-
-def test_what_is_quick_does_not_use_up_the_budget(make: Make, web: Path, tmp_path: Path) -> None:
-    for number in range(30):
-        (tmp_path / f"etc/n{number}.unikernel").write_text(web.read_text())
-    assert make(budget_s=_QUICK_S) == []

@@ -2,15 +2,36 @@
 
 import json
 import os
+import platform
+import re
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.fast.unit.test_system_calls import PROGRAM, numbers
 
 SOURCE = Path(__file__).parents[3] / "src/confine"
+
+_NUMBER = re.compile(r"#define __NR_(\w+) (\d+)")
+
+PROGRAM = """
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static void *run(void *data) { return data; }
+
+int main(void)
+{
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, run, NULL) || pthread_join(thread, NULL))
+        return 1;
+    printf("%s\\n", getenv("ABSENT") ? "present" : "ran");
+    free(malloc(1 << 20));
+    return 0;
+}
+"""
 
 _CALLS = """
 import ctypes, errno, json, sys
@@ -98,6 +119,11 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("launcher")
     subprocess.run(["make", "--silent", f"--directory={SOURCE}", f"OUT={made}"], check=True)
     return made / "solo5-confine"
+
+
+def numbers() -> dict[str, int]:
+    header = Path(f"/usr/include/{platform.machine()}-linux-gnu/asm/unistd_64.h")
+    return {name: int(number) for name, number in _NUMBER.findall(header.read_text())}
 
 
 def results(calls: dict[str, list[tuple[int, ...]]], *before: str | Path) -> dict[str, str]:
