@@ -1,6 +1,5 @@
 """Deployments, reschedules and periodic jobs with tasks of this driver."""
 
-import itertools
 from typing import Any
 
 from tests.machine.conftest import GUESTS, eventually, ok, unit_property
@@ -9,7 +8,6 @@ from tests.machine.nomad.jobs import (
     NEVER_AGAIN,
     SERVER,
     Jobs,
-    allocation,
     allocations,
     deployment,
     ended,
@@ -64,21 +62,6 @@ def test_version_that_does_not_become_ready_is_reverted(jobs: Jobs) -> None:
     assert any("was not ready within 1 s" in event for event in events(unready))
     assert versions("revert") == [2]
     says(next(a["ID"] for a in allocations("revert") if a["ClientStatus"] == "running"), "count 3\n")
-
-
-def test_rolling_update_waits_for_each_guest_to_be_ready(jobs: Jobs) -> None:
-    rule = update("max_parallel = 1")
-    jobs.run(hcl("rolling", counting(100), job=rule, count=3), count=3)
-    becomes("rolling", "successful", 0)
-    jobs.submit(hcl("rolling", counting(200) + READY, job=rule, count=3))
-    becomes("rolling", "successful", 1)
-    eventually(lambda: versions("rolling") == [1, 1, 1], "all three are of the new version")
-    new = [allocation(alloc["ID"]) for alloc in allocations("rolling") if alloc["JobVersion"] == 1]
-    new.sort(key=lambda alloc: alloc["CreateIndex"])
-    for alloc in new:
-        assert any("Ready after" in event for event in events(alloc["ID"]))
-    for earlier, later in itertools.pairwise(new):
-        assert earlier["DeploymentStatus"]["ModifyIndex"] < later["CreateIndex"], "one at a time, each after its turn"
 
 
 def test_service_is_deregistered_for_the_shutdown_delay_before_the_guest_ends(jobs: Jobs) -> None:

@@ -1,7 +1,6 @@
 """Disks from an allocation's files: usable as they are, and no access to any other file."""
 
 import hashlib
-import io
 import json
 import os
 import pwd
@@ -9,7 +8,6 @@ import secrets
 import shutil
 import signal
 import stat
-import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -425,31 +423,8 @@ def test_all_secrets_are_a_disk_without_what_nomad_has_there(jobs: Jobs) -> None
     assert inspect(name)["disks"][0]["outdated"] is True
 
 
-@pytest.fixture
-def site(web: str) -> Iterator[str]:
-    """Serve `site.tar.gz`, a directory with two files, by HTTP."""
-    path = GUESTS / "site.tar.gz"
-    with tarfile.open(path, "w:gz") as archive:
-        for name in ("index.html", "style/main.css"):
-            info = tarfile.TarInfo(name)
-            info.size = len(name)
-            archive.addfile(info, io.BytesIO(name.encode()))
-    yield f"{web}/{path.name}"
-    path.unlink()
-
-
 def of(name: str, content: bytes) -> str:
     return f"member {name} type 0 size {len(content)} sha256 {hashlib.sha256(content).hexdigest()}"
-
-
-def test_an_unpacked_artifact_and_the_identity_are_files_of_the_guest(jobs: Jobs, site: str) -> None:
-    sources = f'artifact {{\n  source = "{site}"\n  destination = "local/site"\n}}\nidentity {{\n  file = true\n}}\n'
-    jobs.submit(hcl("sourced", archived('"local/site", "secrets/"', "stay"), task=sources))
-    running("sourced")
-    alloc = str(allocations("sourced")[0]["ID"])
-    for name in ("index.html", "style/main.css"):
-        says(alloc, of(f"local/site/{name}", name.encode()))
-    says(alloc, of("secrets/nomad_token", file(alloc, "guest/secrets/nomad_token").read_bytes()))
 
 
 def test_the_payload_of_a_dispatch_is_a_file_of_the_guest(jobs: Jobs, tmp_path: Path) -> None:
@@ -497,19 +472,3 @@ def test_files_outside_of_the_task_are_no_disk(jobs: Jobs) -> None:
         jobs.submit(hcl(job, archived(files), kind="batch"))
     for job, (_, words) in REFUSED_FILES.items():
         assert words in refusal(ended(job))
-
-
-def test_template_becomes_a_disk(jobs: Jobs) -> None:
-    text = "rendered for render "
-    padding = "x" * (512 - len(text) - 1)  # a template's text ends with a newline
-    template = f"""
-template {{
-  data        = <<-END
-rendered for {{{{ env "NOMAD_JOB_NAME" }}}} {padding}
-END
-  destination = "local/sector.img"
-  perms       = "666"
-}}
-"""
-    config = f'unikernel = "{GUESTS}/disk.spt"\nargs = ["read"]\nblock "storage" {{\n  source = "local/sector.img"\n}}'
-    says(ended(jobs.submit(hcl("render", config, kind="batch", task=template))), text)

@@ -148,39 +148,6 @@ def curl(outside: Outside, url: str) -> str:
     return outside.sh("curl", "--insecure", "--silent", "--max-time", "5", url).stdout
 
 
-HAPROXY = """
-global
-  maxconn 50
-defaults
-  mode http
-  timeout connect 5s
-  timeout client 30s
-  timeout server 30s
-frontend tls
-  bind :8443 ssl crt {directory}/local/site.pem
-  default_backend guest
-backend guest
-  server guest 127.0.0.1:80
-"""
-
-
-def test_a_proxy_beside_a_guest_speaks_tls_for_it(group: Jobs, outside: Outside) -> None:
-    """HAProxy has the group's only port; the guest's is one of the loopback, as with `service { port = "80" }`."""
-    make = (
-        'openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=web -keyout "$D/key" -out "$D/crt" 2>&1;'
-        'cat "$D/crt" "$D/key" > "$D/site.pem"; printf %s "$CONFIG" > "$D/haproxy.cfg";'
-        'exec haproxy -db -f "$D/haproxy.cfg"'
-    )
-    config = HAPROXY.format(directory="${NOMAD_TASK_DIR}/..")
-    environment = f'env {{\n  D = "${{NOMAD_TASK_DIR}}"\n  CONFIG = {json.dumps(config)}\n}}\n'
-    proxy = sidecar("proxy", "/bin/sh", "-c", make, task=environment)
-    guest = task_hcl("guest", f'{SERVER}\nports = ["80/tcp"]')
-    [alloc] = group.run(group_hcl("proxied", guest, proxy, group=TLS))
-    eventually(
-        lambda: "--ipv4=10." in curl(outside, f"https://{NODE_ADDRESS}:{port(alloc, 'tls')}/"), "the guest answers"
-    )
-
-
 def test_the_example_of_a_sidecar(group: Jobs, outside: Outside) -> None:
     pem = Path("/etc/ssl/private/shop.pem")
     make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=shop -keyout /dev/stdout 2>/dev/null"

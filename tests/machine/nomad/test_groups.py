@@ -11,7 +11,6 @@ from tests.machine.nomad.jobs import (
     SERVER,
     SLEEPER,
     Jobs,
-    allocation,
     ended,
     events,
     group_hcl,
@@ -82,13 +81,6 @@ def test_tasks_that_list_their_ports_have_them_beside_each_other(jobs: Jobs, out
         assert any("Leader Task" in event for event in events(alloc, name)), status(alloc)
     says(alloc, "arguments", name="last")
     assert outside.tcp(NODE_ADDRESS, port(alloc, "web")) == ""
-
-
-def test_leader_that_ends_ends_the_tasks_beside_it(jobs: Jobs) -> None:
-    leader = task_hcl("first", HELLO, task="leader = true\n")
-    alloc = ended(jobs.submit(group_hcl("led", leader, server("web", 'ports = ["web"]'), kind="batch", group=PORTS)))
-    assert allocation(alloc)["ClientStatus"] == "complete", status(alloc)
-    assert any("Leader Task" in event for event in events(alloc, "web")), status(alloc)
 
 
 def test_tasks_that_list_none_have_the_groups_ports_one_after_the_other(

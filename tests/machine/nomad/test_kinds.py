@@ -3,11 +3,9 @@
 from tests.machine.conftest import eventually
 from tests.machine.nomad.jobs import (
     ONE_START,
-    SLEEPER,
     TWO_STARTS,
     Jobs,
     allocation,
-    allocations,
     ended,
     events,
     happens,
@@ -56,19 +54,3 @@ def test_data_of_a_dispatcher_reaches_the_guest_as_it_is(jobs: Jobs) -> None:
     refused = ended(jobs.dispatch("unsafe", "json={hostname}"))
     happens(refused, "config.args has the value of NOMAD_META_json")
     assert not task(refused)["Restarts"]
-
-
-def test_system_job_runs_on_every_node(jobs: Jobs) -> None:
-    [alloc] = jobs.run(hcl("everywhere", SLEEPER, kind="system", group=ONE_START))
-    says(alloc, "sleeping")
-
-
-def test_sysbatch_job_ends_on_every_node(jobs: Jobs) -> None:
-    alloc = ended(jobs.submit(hcl("once", hello("here"), kind="sysbatch", group=ONE_START)))
-    assert allocation(alloc)["ClientStatus"] == "complete"
-
-
-def test_service_that_ends_is_started_again(jobs: Jobs) -> None:
-    restart = 'restart {\n  attempts = 2\n  delay = "1s"\n  interval = "10m"\n  mode = "fail"\n}\n'
-    job = jobs.submit(hcl("short", hello("bye"), group=restart))
-    eventually(lambda: allocations(job) and logs(allocations(job)[0]["ID"]).count("bye") >= 2, "it runs twice")

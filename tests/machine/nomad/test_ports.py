@@ -160,36 +160,6 @@ network {
     assert "config.ports names '8400-8402': expected one of the group's ports (none)" in refusal(refused)
 
 
-def test_a_range_of_a_host_network_answers_at_its_address_alone(jobs: Jobs, outside: Outside) -> None:
-    """Beside the same numbers at the address of the node, which are another task's."""
-    numbers = range(8310, 8313)
-    ports = """
-network {
-  dynamic "port" {
-    for_each = range(8310, 8313)
-    labels   = ["p${port.value}"]
-    content {
-      static       = port.value
-      to           = port.value - 300
-      HOST
-    }
-  }
-}
-"""
-    listens = [f"--tcp={number - 300}" for number in numbers]
-    places = {SECOND_ADDRESS: 'host_network = "second"', NODE_ADDRESS: ""}
-    allocs = {
-        address: jobs.run(
-            hcl(f"range-{at}", server(*listens, f"--place={at}"), group=NEVER_AGAIN + ports.replace("HOST", words))
-        )[0]
-        for at, (address, words) in enumerate(places.items())
-    }
-    for at, (address, alloc) in enumerate(allocs.items()):
-        says(alloc, "serving")
-        assert [f"--place={at}" in outside.tcp(address, number) for number in numbers] == [True] * 3
-        assert f"{address}:8310-8312->8010-8012/tcp" in ok("solo5ctl", "ps")
-
-
 def test_nic_has_the_address_and_the_mac_that_the_job_gives(jobs: Jobs, outside: Outside) -> None:
     ports = 'network {\n  port "web" {\n    to = 80\n  }\n}\n'
     config = server(more=nic(network="management", ip=IP, mac=MAC))

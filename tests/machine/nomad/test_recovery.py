@@ -2,19 +2,15 @@
 
 import os
 import signal
-from collections.abc import Iterator
 
-import pytest
-from tests.machine.conftest import GUESTS, Machine, Outside, eventually, ok, sh, unit_property
-from tests.machine.nomad.agent import NODE_ADDRESS, Agent, plugins
+from tests.machine.conftest import GUESTS, Machine, eventually, ok, sh, unit_property
+from tests.machine.nomad.agent import Agent, plugins
 from tests.machine.nomad.jobs import (
     ADDRESSES,
     NEVER_AGAIN,
     SCOPE,
-    SERVICE,
     Jobs,
     allocation,
-    allocations,
     ended,
     events,
     happens,
@@ -34,54 +30,27 @@ TALKER = (
 )
 
 
-class Guest:
-    """A running guest that answers datagrams."""
-
-    def __init__(self, jobs: Jobs, outside: Outside, kind: str) -> None:
-        self.outside = outside
-        [self.alloc] = jobs.run(hcl("talker", f"{TALKER}\n{kind}", group=NEVER_AGAIN + ECHO))
-        says(self.alloc, "serving")
-        self.unit = unit(self.alloc)
-        self.run = unit_property(self.unit, "InvocationID")
-
-    def is_the_same(self) -> None:
-        """Check that the guest and its allocation still run, and that its output reaches Nomad's log."""
-        assert unit_property(self.unit, "InvocationID") == self.run
-        before = self.lines()
-        assert self.outside.udp(NODE_ADDRESS, 7007, "still there?") == "still there?"
-        eventually(lambda: self.lines() > before, "its log goes on")
-        running("talker")
-        assert [alloc["ID"] for alloc in allocations("talker")] == [self.alloc]
-        assert task(self.alloc)["Restarts"] == 0
-
-    def lines(self) -> int:
-        return logs(self.alloc).count("\n")
+COUNTING = f'unikernel = "{GUESTS}/net.spt"\nargs = ["--count=100", {ADDRESSES}]'
 
 
-@pytest.fixture
-def guest(jobs: Jobs, outside: Outside, machine: Machine, request: pytest.FixtureRequest) -> Iterator[Guest]:
-    subject = Guest(jobs, outside, getattr(request, "param", SERVICE))
-    yield subject
-    ok("nomad", "job", "stop", "-detach", "talker")
-    assert ended("talker") == subject.alloc
-    assert allocation(subject.alloc)["ClientStatus"] == "complete", status(subject.alloc)
+def counted(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("count ")]
 
 
-def test_agent_and_plugin_are_killed(agent: Agent, guest: Guest, machine: Machine) -> None:
-    machine.expect("failed to reattach to plugin")
-    agent.kill_with_plugin()
-    agent.start()
-    guest.is_the_same()
-
-
-@pytest.mark.parametrize("guest", [SCOPE], ids=["scope"], indirect=True)
-def test_agent_stops_in_time_and_takes_its_plugin_along(agent: Agent, guest: Guest) -> None:
-    plugin = agent.plugin()
+def test_agent_stops_in_time_and_takes_its_plugin_along_and_no_scope(agent: Agent, jobs: Jobs) -> None:
+    [alloc] = jobs.run(hcl("talker", f"{COUNTING}\n{SCOPE}", group=NEVER_AGAIN))
+    says(alloc, "count 3")
+    run, plugin = unit_property(unit(alloc), "InvocationID"), agent.plugin()
     agent.stop()
     eventually(lambda: not plugins(), "the plugin is dead")
     agent.start()
     assert agent.plugin() != plugin
-    guest.is_the_same()
+    before = len(counted(logs(alloc)))
+    eventually(lambda: len(counted(logs(alloc))) > before, "its log goes on")
+    assert (unit_property(unit(alloc), "InvocationID"), task(alloc)["Restarts"]) == (run, 0)
+    ok("nomad", "job", "stop", "-detach", "talker")
+    assert ended("talker") == alloc
+    assert allocation(alloc)["ClientStatus"] == "complete", status(alloc)
 
 
 def test_agent_killed_before_its_destroy_is_answered_has_the_same_end_twice_and_starts_nothing(
@@ -122,13 +91,6 @@ def test_task_that_ends_while_nobody_looks_has_its_true_outcome(agent: Agent, jo
     eventually(lambda: len(sh("pgrep", "solo5-spt").stdout.split()) == 1, "another run of what was removed")
     running("removed")
     assert unit(other) != removed
-
-
-COUNTING = f'unikernel = "{GUESTS}/net.spt"\nargs = ["--count=100", {ADDRESSES}]'
-
-
-def counted(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.startswith("count ")]
 
 
 def said(name: str) -> list[str]:

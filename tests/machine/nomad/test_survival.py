@@ -91,6 +91,11 @@ def agent_is_killed(agent: Agent) -> None:
     assert agent.plugin() == plugin, "the one that lived on serves the new agent"
 
 
+def agent_and_plugin_are_killed(agent: Agent) -> None:
+    agent.kill_with_plugin()
+    agent.start()
+
+
 def agent_is_replaced_while_it_is_down(agent: Agent) -> None:
     """Replaced by a copy with another inode, as by a package manager."""
     agent.stop()
@@ -124,6 +129,7 @@ def plugin_is_killed_while_systemd_and_the_bus_are_away(agent: Agent) -> None:
         relay_is_killed,
         all_of_ours_are_killed_at_once,
         agent_is_killed,
+        agent_and_plugin_are_killed,
         agent_is_replaced_while_it_is_down,
         everything_under_us_is_restarted,
         plugin_is_killed_while_systemd_and_the_bus_are_away,

@@ -1,13 +1,12 @@
 """A task's life under Nomad: start, signals, restart, stop, export."""
 
 import json
-import subprocess
 from collections.abc import Iterator
 
 import pytest
-from tests.machine.conftest import GUESTS, Outside, eventually, inspect, ok, sh, unit_property
+from tests.machine.conftest import GUESTS, eventually, inspect, ok, sh, unit_property
 from tests.machine.mishaps import held_still
-from tests.machine.nomad.agent import NODE_ADDRESS, Agent
+from tests.machine.nomad.agent import Agent
 from tests.machine.nomad.jobs import (
     NEVER_AGAIN,
     SERVER,
@@ -20,7 +19,6 @@ from tests.machine.nomad.jobs import (
     hcl,
     logs,
     name_of,
-    port,
     says,
     status,
     task,
@@ -29,25 +27,6 @@ from tests.machine.nomad.jobs import (
 
 from solo5_systemd.declared.declaration import parse_declaration
 from solo5_systemd.declared.syntax import HostNames, Source
-
-PORTS = """
-network {
-  port "web" {
-    to = 80
-  }
-  port "echo" {
-    static = 7007
-    to     = 7
-  }
-}
-"""
-
-
-def test_published_ports_answer_from_outside(jobs: Jobs, outside: Outside) -> None:
-    [alloc] = jobs.run(hcl("web", SERVER, group=NEVER_AGAIN + PORTS))
-    says(alloc, "serving")
-    assert "--ipv4=" in outside.tcp(NODE_ADDRESS, port(alloc, "web")), "the guest repeats its command line"
-    assert outside.udp(NODE_ADDRESS, 7007, "hello") == "hello"
 
 
 @pytest.fixture(scope="module")
@@ -76,19 +55,6 @@ def test_guest_and_tender_have_a_stream_each(jobs: Jobs) -> None:
     says(alloc, "Exiting on signal", "stderr")
     assert "Exiting on signal" not in logs(alloc)
     assert "sleeping" not in logs(alloc, "stderr")
-
-
-def test_followed_logs_go_on_while_the_guest_speaks(jobs: Jobs, outside: Outside) -> None:
-    talker = SERVER.replace("[", '["--verbose", ')
-    [alloc] = jobs.run(hcl("talker", talker, group=NEVER_AGAIN + PORTS))
-    says(alloc, "serving")
-    with subprocess.Popen(["nomad", "alloc", "logs", "-f", alloc, "guest"], stdout=subprocess.PIPE, text=True) as read:
-        assert read.stdout
-        while "serving" not in read.stdout.readline():
-            pass
-        assert outside.udp(NODE_ADDRESS, 7007, "spoken to") == "spoken to"
-        assert read.stdout.readline(), "it goes on"
-        read.terminate()
 
 
 @pytest.mark.usefixtures("agent")
@@ -146,17 +112,6 @@ def test_ten_at_a_time_have_ten_addresses(jobs: Jobs) -> None:
     allocs = jobs.run(hcl("ten", SERVER, count=10), count=10)
     units = [json.loads(ok("solo5ctl", "inspect", "--json", name_of(alloc))) for alloc in allocs]
     assert len({task["nics"][0]["ipv4"] for [task] in units}) == 10
-
-
-def test_statistics_are_those_of_the_task(jobs: Jobs) -> None:
-    [alloc] = jobs.run(hcl("busy", f'unikernel = "{GUESTS}/spinner.hvt"'))
-    says(alloc, "spinning")
-
-    def percent() -> float:
-        usage = json.loads(ok("nomad", "operator", "api", f"/v1/client/allocation/{alloc}/stats"))["ResourceUsage"]
-        return float(usage["CpuStats"]["Percent"])
-
-    eventually(lambda: percent() > 20, "the guest that burns a processor is seen to")
 
 
 SPINNER = f'unikernel = "{GUESTS}/spinner.hvt"'
