@@ -4,7 +4,9 @@ A plain value is a boolean, an integer, a text, a list, or a table: `a{sv}` with
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from solo5_systemd.base.frozen import dataclass
 
 RECORD, RECORDS = "a{sv}", "aa{sv}"
 """A record by the names of its fields, `settings.records.document`, and a list of them."""

@@ -11,9 +11,9 @@ of the image of the host have no meaning for a guest, and are refused.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from solo5_systemd.base.errors import SettingsError, unquoted
+from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.sanitize import bounded
 
 FILE_MAX_BYTES = 1 << 20

@@ -8,9 +8,9 @@ file are read for each instance when it is started.
 import hashlib
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
+from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import NetworkName, is_task_name, task_name
 from solo5_systemd.declared.declaration import NEWEST, SUFFIX, Declaration, parse_declaration
 from solo5_systemd.declared.syntax import HostNames, Source, Specified, parse_file, specifiers

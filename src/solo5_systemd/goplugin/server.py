@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import quote
@@ -18,6 +17,7 @@ import grpc.aio
 from google.protobuf.empty_pb2 import Empty
 
 from solo5_systemd.base.errors import HostError, Solo5Error, host_errors
+from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.goplugin.hclog import log_to, redirect_stdio
 from solo5_systemd.goplugin.proto import health_pb2, plugin_pb2
 from solo5_systemd.goplugin.proto.health_pb2 import HealthCheckRequest, HealthCheckResponse

@@ -4,10 +4,11 @@
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import Target, journald_of
 from solo5_systemd.host.other_firewalls import DroppingChain
 from solo5_systemd.image.manifest import SUPPORTED_ABI

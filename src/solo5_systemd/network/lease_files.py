@@ -18,13 +18,14 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TypeVar
 
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import HostError, Solo5Error
+from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network.endpoints import VERSION
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, Repair

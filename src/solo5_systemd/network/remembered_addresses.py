@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.declared_units import SOURCES, declaration_directory
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import HostError, Solo5Error
+from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import NetworkName, TaskName, is_task_name
 from solo5_systemd.base.own_files import read_own
 from solo5_systemd.network.ipam import Remembered

@@ -8,10 +8,10 @@ import struct
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
 from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.model import IpAddress, Lease, Network
 from solo5_systemd.network.netlink import (

@@ -2,11 +2,12 @@
 
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from signal import Signals
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.sanitize import bounded
 from solo5_systemd.network.model import UNREPAIRED, Lease, Reservation, SleepChange
 from solo5_systemd.nomad.ports import published_nics

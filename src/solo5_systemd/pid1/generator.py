@@ -28,7 +28,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -37,6 +37,7 @@ from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.concurrency import Budget, in_processes
 from solo5_systemd.base.declared_units import DIRECTORY, REFUSED, SOURCES, is_ours
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, SettingsError, Solo5Error
+from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import (
     SERVICE_NIC,
     SLICE,

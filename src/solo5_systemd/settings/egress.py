@@ -14,11 +14,12 @@ that a name has now is not the one that it has later.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NoReturn
 
 from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.settings.records import TYPES, texts
 
 ENTRIES_MAX = 64
