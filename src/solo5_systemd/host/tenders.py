@@ -67,6 +67,8 @@ def _group_name(node: str, group: int) -> str:
         ) from error
 
 
+FSTAB = Path("/etc/fstab")
+
 VERSION_CACHE = Path("/run/solo5/tenders")
 """The cache of tender versions: a symbolic link for each program file, whose target is the output of `--version`."""
 
@@ -114,6 +116,23 @@ class TenderPath:
             )
         found = ", ".join(f"{tender.path} (ABI {tender.abi_version})" for tender in seen)
         raise ImageError(f"the image needs solo5-{target} with ABI version {abi_version}: found only {found}.")
+
+    def expected(self, target: Target, abi_version: int, why: str) -> Tender:
+        """Return a tender that was not found, where it is most likely once all file systems are mounted (fstab(5))."""
+        mounts: list[str] = []
+        with suppress(OSError):
+            lines = (line.split() for line in FSTAB.read_text(encoding="utf-8", errors="replace").splitlines())
+            mounts = [words[1] for words in lines if words[1:] and words[0][0] != "#" and not os.path.ismount(words[1])]
+        later = [path for path in self._directories if any(Path(path).is_relative_to(mount) for mount in mounts)]
+        missing = [path for path in self._directories if not Path(path).is_dir()]
+        return Tender(
+            path=f"{[*later, *missing, *self._directories][0]}/solo5-{target}",
+            target=target,
+            version="unknown",
+            abi_version=abi_version,
+            loads=LIBRARIES,
+            loads_because=why,
+        )
 
     async def groups(self, target: Target, *, nics: bool) -> Sequence[str]:
         """Return the supplementary groups for the device nodes of a task; see `groups_for`."""

@@ -28,16 +28,16 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.concurrency import Budget, in_processes
 from solo5_systemd.base.declared_units import DIRECTORY, REFUSED, SOURCES, is_ours
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, SettingsError, Solo5Error
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import (
     SERVICE_NIC,
     SLICE,
@@ -86,9 +86,7 @@ from solo5_systemd.pid1.kept_declarations import (
 )
 from solo5_systemd.settings.files import ETC, read_settings
 from solo5_systemd.settings.solo5_toml import Settings
-from solo5_systemd.unit.tender import LIBRARIES, Tender
-
-FSTAB = Path("/etc/fstab")
+from solo5_systemd.unit.tender import Tender
 
 BUDGET_S = 1.0
 """Seconds for which the lock, images and tenders are waited for, in all; a quick one is not counted."""
@@ -112,7 +110,6 @@ class Generator:
     Args:
         directory: with the directories of declared tasks.
         generated: what other generators make; None: as of `of_generators`.
-        fstab: file of file systems that are mounted later (fstab(5)).
         settings: of the host; or why they cannot be read, which refuses each declaration.
         budget_s: seconds for what may hang.
     """
@@ -123,10 +120,9 @@ class Generator:
         *,
         etc: Path = ETC,
         system: Path = SYSTEM,
-        directory: str = DIRECTORY,
+        directory: Path = Path(DIRECTORY),
         units: Sequence[str] = UNITS,
         generated: Mapping[str, Path] | None = None,
-        fstab: Path = FSTAB,
         systemd: int,
         budget_s: float = BUDGET_S,
     ) -> None:
@@ -137,7 +133,6 @@ class Generator:
         self._directory = directory
         self._units = unit_files(units)
         self._generated = of_generators() if generated is None else generated
-        self._fstab = fstab
         self._systemd = systemd
         self._tenders = cache(self._find_tender)
         self._manifests = cache(lambda images: self._budget.within(lambda: _manifest(images), None))
@@ -150,7 +145,7 @@ class Generator:
         for template in list(filter(is_template, found)):
             found.update(own_instances(template, self._etc))
         try:
-            lock = locked(Path(self._directory), timeout_s=self._budget.left_s)
+            lock = locked(self._directory, timeout_s=self._budget.left_s)
         except HostError as error:
             yield from self._without_lock(sorted(found), f"{error}")
             return
@@ -195,43 +190,40 @@ class Generator:
             check_name(name)
             check_free(name, self._generated, self._units)
         except Solo5Error as error:  # there is no unit that could show it
-            self._withdraw(name, path, f"{path}: {error}")
+            self._withdraw(name, f"{path}: {error}")
             return f"{path}: {error}"
         try:
             files = self._files(name, read_sources(name, self._etc))
         except Solo5Error as error:
             sentence = str(error) if str(error).startswith(path) else f"{path}: {error}"
-            self._refuse(name, path, sentence, self._socket_of(name))
+            # Without its socket unit, PID 1 would close the FIFO of a task that waits, for good.
+            waits = self._system / f"{name}.socket"
+            self._refuse(name, sentence, {waits: waits.read_text(encoding="utf-8")} if is_ours(waits) else {})
             return sentence
         self._write(name, files)
         for mark in (REFUSED, REMOVED):
-            (Path(self._directory) / name / mark).unlink(missing_ok=True)
+            (self._directory / name / mark).unlink(missing_ok=True)
         return ""
 
-    def _withdraw(self, name: str, path: str, sentence: str) -> None:
+    def _withdraw(self, name: str, sentence: str) -> None:
         """Remove the unit file of a declaration, which would hide the other unit of its name; not of a running task."""
         if not is_ours(self._system / f"{name}.service"):
             return
         if is_active(f"{name}.service", prepare_service(TaskName(name))):
-            self._refuse(name, path, sentence, {})
+            self._refuse(name, sentence)
         else:
-            remove_files(name, self._system, Path(self._directory))
+            remove_files(name, self._system, self._directory)
 
-    def _socket_of(self, name: str) -> Mapping[str, str]:
-        """Return the socket unit that a declaration had: without it, PID 1 would close its FIFO, for good."""
-        own = self._system / f"{name}.socket"
-        return {own.name: own.read_text(encoding="utf-8")} if is_ours(own) else {}
-
-    def _refuse(self, name: str, path: str, sentence: str, others: Mapping[str, str]) -> None:
+    def _refuse(self, name: str, sentence: str, others: Mapping[Path, str] = MappingProxyType({})) -> None:
         """Write the unit file of a refused declaration; that of a running task keeps what keeps its preparation."""
-        own = self._unit_of(name)
-        if not is_active(f"{name}.service", prepare_service(TaskName(name))) or not is_ours(own):
-            self._write(name, _Files(unit=refusal(path, sentence), others=others))
-            return
-        now = own.read_text(encoding="utf-8")
-        self._surviving |= SURVIVING[0] in now.splitlines()
-        text = refusal(path, sentence) if is_refusal(now) else refused_while_running(now, sentence)
-        self._write(name, _Files(unit=text, others=others, own={REFUSED: sentence}))
+        own, path = self._unit_of(name), f"{self._etc}/{name}.unikernel"
+        text, files = refusal(path, sentence), dict(others)
+        if is_active(f"{name}.service", prepare_service(TaskName(name))) and is_ours(own):
+            now = own.read_text(encoding="utf-8")
+            self._surviving |= SURVIVING[0] in now.splitlines()
+            text = text if is_refusal(now) else refused_while_running(now, sentence)
+            files[self._directory / name / REFUSED] = sentence
+        self._write(name, {**files, self._system / f"{name}.service": text})
 
     def _unit_of(self, name: str) -> Path:
         """Return the unit file that is in use: an instance may have been started from that of its template."""
@@ -247,7 +239,7 @@ class Generator:
         else:
             shutil.rmtree(path.parent, ignore_errors=True)
 
-    def _files(self, name: str, sources: Sequence[Source]) -> "_Files":
+    def _files(self, name: str, sources: Sequence[Source]) -> Mapping[Path, str]:
         served = self._settings.served
         text: Callable[[str], str] = str
         if is_template(name):
@@ -268,25 +260,24 @@ class Generator:
         read = self._manifests(images)
         manifest = read or _assumed(declaration)
         host = self._host(manifest)
-        others = {f"{prepare_service(task)}.d/declared.conf": preparation(declaration, host)}
-        if is_instance(task):
-            others = {TARGET.format(name): text(awaited(declaration, host))}
-        if declaration.workload.idle_stops:
-            others[f"{name}.socket"] = socket(declaration)
         found = replace(Basis.of(host.tender, manifest, declaration.workload.arguments), nics_assumed=read is None)
-        return _Files(
-            unit=text(unit_file(declaration, host)),
-            others=others,
-            own={
-                SOURCES: json.dumps([{**asdict(each), "content": each.content.decode("latin-1")} for each in sources]),
-                BASIS: json.dumps(asdict(found)),
-            },
-        )
+        kept = [{**asdict(each), "content": each.content.decode("latin-1")} for each in sources]
+        files = {
+            self._directory / name / SOURCES: json.dumps(kept),
+            self._directory / name / BASIS: json.dumps(asdict(found)),
+        }
+        if is_instance(task):
+            files[self._system / TARGET.format(name)] = text(awaited(declaration, host))
+        else:
+            files[self._system / f"{prepare_service(task)}.d/declared.conf"] = preparation(declaration, host)
+        if declaration.workload.idle_stops:
+            files[self._system / f"{name}.socket"] = socket(declaration)
+        return {**files, self._system / f"{name}.service": text(unit_file(declaration, host))}
 
     def _host(self, manifest: Manifest) -> Host:
         nics = manifest.names(DeviceKind.NET_BASIC)
         return Host(
-            directory=self._directory,
+            directory=str(self._directory),
             tender=self._tenders(manifest.target, manifest.abi_version),
             groups=_groups(manifest.target, nics=bool(nics)),
             systemd=self._systemd,
@@ -298,37 +289,24 @@ class Generator:
         """Return the tender, or where it is expected: its file system may be one that is mounted later."""
         paths = self._settings.tender_paths
 
-        def find() -> Tender | NotFoundError:
+        def find() -> Tender:
             try:
                 return asyncio.run(TenderPath(paths).find(target, abi_version))
             except NotFoundError as error:
-                return error
+                return TenderPath(paths).expected(target, abi_version, str(error))
 
-        late = NotFoundError(f"no tender in {', '.join(paths)} has printed its version in time.")
-        found = self._budget.within(find, late)
-        if isinstance(found, NotFoundError):
-            return Tender(
-                path=f"{_mounted_later(paths, self._fstab)}/solo5-{target}",
-                target=target,
-                version="unknown",
-                abi_version=abi_version,
-                loads=LIBRARIES,
-                loads_because=str(found),
-            )
-        return found
+        late = f"no tender in {', '.join(paths)} has printed its version in time."
+        return self._budget.within(find, None) or TenderPath(paths).expected(target, abi_version, late)
 
-    def _write(self, name: str, files: "_Files") -> None:
-        directory = Path(self._directory) / name
-        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        for file, content in files.own.items():
-            _replace(directory / file, content, mode=0o600)
-        for path, content in files.others.items():
-            _replace(self._system / path, content)
-        own = self._system / f"{name}.socket"
-        if own.name not in files.others and is_ours(own):
-            own.unlink()
-            end_waiting(name, Path(self._directory))
-        _replace(self._system / f"{name}.service", files.unit)
+    def _write(self, name: str, files: Mapping[Path, str]) -> None:
+        """Write the files of a declaration, its unit file last."""
+        (self._directory / name).mkdir(mode=0o755, parents=True, exist_ok=True)
+        waits = self._system / f"{name}.socket"
+        if waits not in files and is_ours(waits):
+            waits.unlink()
+            end_waiting(name, self._directory)
+        for path, content in files.items():
+            _replace(path, content, mode=0o600 if path.parent == self._directory / name else 0o644)
 
     def _remove(self, name: str, *, is_declared: bool) -> None:
         """Remove the files of a declaration that is gone; those of a running task stay.
@@ -342,33 +320,19 @@ class Generator:
                 own.unlink()
             (self._system / TARGET.format(name)).unlink(missing_ok=True)
             for file in (SOURCES, BASIS, REFUSED, REMOVED):
-                (Path(self._directory) / name / file).unlink(missing_ok=True)
+                (self._directory / name / file).unlink(missing_ok=True)
             return
         task = TaskName(name)
         # A preparation that has cleared up would not see the mark any more.
         tasks = f"{name}?*" if is_template(name) else name
-        prepared = any(Path(self._directory).glob(f"{tasks}/{UNCLEARED}"))
+        prepared = any(self._directory.glob(f"{tasks}/{UNCLEARED}"))
         if is_active(f"{name}.service", *([prepare_service(task)] if prepared else [])):
             if is_ours(own):  # else an instance that has the unit file of its template
-                self._refuse(name, f"{self._etc}/{name}.unikernel", removed_sentence(task, self._etc), {})
-                _replace(Path(self._directory) / name / REMOVED, "", mode=0o600)
+                self._refuse(name, removed_sentence(task, self._etc))
+                _replace(self._directory / name / REMOVED, "", mode=0o600)
             return
-        if is_template(name) or not UpdateFiles(task, directory=Path(self._directory)).under_way:
-            remove_files(name, self._system, Path(self._directory))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Files:
-    """The files of a declaration.
-
-    Attributes:
-        others: by path below the directory of unit files.
-        own: by name in the directory of the declaration.
-    """
-
-    unit: str
-    others: Mapping[str, str] = field(default_factory=dict)
-    own: Mapping[str, str] = field(default_factory=dict)
+        if is_template(name) or not UpdateFiles(task, directory=self._directory).under_way:
+            remove_files(name, self._system, self._directory)
 
 
 def _images(pattern: str) -> tuple[str, ...]:
@@ -393,17 +357,6 @@ def _assumed(declaration: Declaration) -> Manifest:
     names = [nic.nic for nic in workload.nics] or [SERVICE_NIC]
     nics = tuple(Device(name=name, kind=DeviceKind.NET_BASIC) for name in names)
     return Manifest(target=workload.tender or Target.HVT, abi_version=_USUAL_ABI_VERSION, devices=nics)
-
-
-def _mounted_later(paths: Sequence[str], fstab: Path) -> str:
-    """Return the directory that is most likely on a file system which is mounted later."""
-    mounts: list[str] = []
-    with suppress(OSError):
-        lines = (line.split() for line in fstab.read_text(encoding="utf-8", errors="replace").splitlines())
-        mounts = [words[1] for words in lines if words[1:] and words[0][0] != "#" and not os.path.ismount(words[1])]
-    later = [path for path in paths if any(Path(path).is_relative_to(mount) for mount in mounts)]
-    missing = [path for path in paths if not Path(path).is_dir()]
-    return [*later, *missing, *paths][0]
 
 
 def _groups(target: Target, *, nics: bool) -> Sequence[str]:

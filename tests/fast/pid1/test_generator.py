@@ -16,6 +16,7 @@ from tests.fast.image import elfbuilder as elf
 from solo5_systemd.base.errors import HostError, NotFoundError, SettingsError
 from solo5_systemd.base.locks import closing, lock_file
 from solo5_systemd.base.names import Target, TaskName
+from solo5_systemd.host import tenders
 from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.pid1 import generator, kept_declarations
 from solo5_systemd.pid1.generator import Generator
@@ -32,6 +33,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         return Tender(path=f"/usr/bin/solo5-{target}", target=target, version="1", abi_version=abi_version)
 
     monkeypatch.setattr(TenderPath, "find", find)
+    monkeypatch.setattr(tenders, "FSTAB", tmp_path / "fstab")
     monkeypatch.setattr(generator, "groups_for", lambda target, nics: ())
     monkeypatch.setattr(kept_declarations, "UNITS", str(tmp_path / "units"))
     for name in ("etc", "system", "other", "units"):
@@ -43,9 +45,9 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         budget_s: float = 60.0,
     ) -> list[str]:
         subject = Generator(
-            settings, etc=tmp_path / "etc", system=tmp_path / "system", directory=str(tmp_path / "run"),
+            settings, etc=tmp_path / "etc", system=tmp_path / "system", directory=tmp_path / "run",
             units=(str(tmp_path / "system"), str(tmp_path / "other")), generated=generated or {},
-            fstab=tmp_path / "fstab", systemd=257, budget_s=budget_s,
+            systemd=257, budget_s=budget_s,
         )  # fmt: skip
         return list(subject.run())
 
