@@ -9,10 +9,11 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
-from tests.hostile.figures import Figures
 from tests.hostile.images import corpus, guests, hostile
+from tests.hostile.judge import expense, judge
 
 IMAGES = 10_000
 PROPERTIES = (
@@ -52,15 +53,22 @@ def _parse(words: list[str]) -> argparse.Namespace:
 
 
 def _images(seed: int, count: int) -> bool:
-    figures = Figures()
+    outcomes: Counter[tuple[str, bool]] = Counter()
+    faults = 0
     for image in corpus(seed, count):
         try:
-            figures.add(image)
+            verdict = judge(image)
+            fault = verdict.fault or expense(image)
         except Exception:
             print(f"{image}:", flush=True)
             raise
-    print("\n".join((*figures.lines(), *figures.faults)), flush=True)
-    return not figures.faults
+        outcomes[image.mutations[0], verdict.facts is not None] += 1
+        if fault:
+            faults += 1
+            print(f"{image}: {fault}", flush=True)
+    for kind in sorted({kind for kind, _ in outcomes}):
+        print(f"{kind:<18}{outcomes[kind, True]:>8} read{outcomes[kind, False]:>9} refused", flush=True)
+    return not faults
 
 
 def _properties(seed: int, examples: int) -> bool:

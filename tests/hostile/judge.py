@@ -1,5 +1,7 @@
 """Whether an image is read, or refused, as any image must be."""
 
+import time
+import tracemalloc
 from dataclasses import dataclass
 from typing import BinaryIO, cast
 
@@ -14,6 +16,10 @@ MOST_BYTES = 64 << 10
 """Bytes that are read of any image: 512 program headers, a note's header twice for each of them, and two notes."""
 
 MOST_READS = 2 * MAX_SEGMENTS + 5
+
+TIME_LIMIT_MS = 50.0
+MEMORY_LIMIT_MIB = 64.0
+_AGAIN = 3
 
 MACHINE = "x86_64"
 """That of the tests' guests."""
@@ -42,6 +48,28 @@ def judge(image: Hostile) -> Verdict:
     except ImageError as error:
         return Verdict(sentence=str(error), fault=complaint(error) or _effort(file.reads, file.bytes))
     return Verdict(facts=facts, fault=_unsound(facts) or _effort(file.reads, file.bytes))
+
+
+def expense(image: Hostile) -> str:
+    """Return what an image takes too much of, processor time or memory; empty: of neither."""
+    milliseconds = _milliseconds(image)
+    if milliseconds > TIME_LIMIT_MS:  # the least of several times is the image's own, what is above it the machine's
+        milliseconds = min(_milliseconds(image) for _ in range(_AGAIN))
+    if milliseconds > TIME_LIMIT_MS:
+        return f"{milliseconds:.1f} ms of processor time"
+    tracemalloc.start()
+    try:
+        judge(image)
+        mebibytes = tracemalloc.get_traced_memory()[1] / (1 << 20)
+    finally:
+        tracemalloc.stop()
+    return f"{mebibytes:.1f} MiB of memory" if mebibytes > MEMORY_LIMIT_MIB else ""
+
+
+def _milliseconds(image: Hostile) -> float:
+    began = time.thread_time()
+    judge(image)
+    return 1e3 * (time.thread_time() - began)
 
 
 def _effort(reads: int, size: int) -> str:

@@ -1,6 +1,5 @@
 """The client of PID 1: org.freedesktop.systemd1.Manager, for the units of tasks."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -69,8 +68,6 @@ START_RETRIES = 10
 OUTCOME_PATTERNS = (f"{OUTCOME}@*.target", f"{DECLARED_OUTCOME}@*.target")
 
 
-_OF_RUN = ("LogExtraFields", "Restart")
-
 _RESTARTED_WITH = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "PropagatesStopTo")
 """Properties with the units to which PID 1 propagates a restart (systemd.unit(5), "Mapping of unit properties")."""
 
@@ -114,10 +111,7 @@ class Manager(UnitReader):
         if result != "done":
             raise JobFailedError(unit.name, result)
         begun = await self._new_run(unit)
-        # Only now, since the start job creates the cgroup.
-        if unit.marks and begun.control_group:
-            self._states.write_marks(begun.control_group, unit.marks)
-        self._states.record_start(begun)
+        self._states.record_start(begun, unit.marks)  # only now, since the start job creates the cgroup
         return begun
 
     async def stop(self, unit: str) -> None:
@@ -256,7 +250,8 @@ class Manager(UnitReader):
     async def ended_run(self, task: TaskName) -> EndedRun | None:
         """Return the last run of a declared task's service; None if it has not run, or runs."""
         unit = declared_service(task)
-        names = [(INTERFACES[UnitKind.SERVICE], name) for name in (*TYPE_END_PROPERTIES[UnitKind.SERVICE], *_OF_RUN)]
+        of_service = (*TYPE_END_PROPERTIES[UnitKind.SERVICE], "LogExtraFields", "Restart")
+        names = [(INTERFACES[UnitKind.SERVICE], name) for name in of_service]
         names += [
             (UNIT, name)
             for name in ("ActiveState", "SubState", *UNIT_END_PROPERTIES, "InvocationID", "Job", "OnFailure")
@@ -296,16 +291,13 @@ class Manager(UnitReader):
         """Read what a new run has, beside what it was started with, from files as far as these have it."""
         kind = UnitKind(unit.name.rpartition(".")[2])
         found: dict[str, object] = {"LoadState": "loaded", "ActiveState": ActiveState.ACTIVE, "FreezerState": "running"}
-        found["LogExtraFields"] = unit.value("LogExtraFields")
+        found["LogExtraFields"] = unit.value("LogExtraFields") or ()
         if (slice_unit := unit.value("Slice")) is not None:
             found |= self._states.new_run(unit.name, control_group(str(slice_unit), unit.name))
         missing = [each for each in wanted(kind, over=False) if each[1] not in found]
         begun = unit_state(unit.name, found | await self._properties(unit_path(unit.name), missing))
         assert begun is not None  # noqa: S101 - the unit of a task
         return replace(begun, log_fields=unit.marks) if unit.marks else begun
-
-    async def _exported(self, rows: Sequence[ListedUnit]) -> Mapping[str, dict[str, object]]:
-        return await asyncio.to_thread(self._states.exported, rows)
 
     async def _call_all(self, calls: Sequence[Call]) -> Sequence[list[Any] | Exception]:
         if len(calls) == 1:  # without a task of its own, which takes a tenth of the time of a call
@@ -334,7 +326,6 @@ class Manager(UnitReader):
 
 
 def _check_started(unit: str, result: str) -> None:
-    """Raise the error for the result of a start job, unless it is `done`."""
     if result == "canceled":
         raise JobCanceledError(f"{unit} was stopped before it was started.")
     if result == "assert":
@@ -371,7 +362,6 @@ _ERROR_CLASSES: Mapping[str, type[Solo5Error]] = {
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Translate D-Bus errors to those of `errors`."""
     try:
         yield
     except RemoteError as error:

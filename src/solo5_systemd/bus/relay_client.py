@@ -63,7 +63,8 @@ class Relay:
 
     async def records(self) -> Mapping[TaskName, float]:
         """Return the tasks with a record, each with the seconds since its last delivery."""
-        return await asyncio.to_thread(_ages, self._state)
+        changed = await asyncio.to_thread(lambda: {path.stem: _changed(path) for path in self._state.glob("*.json")})
+        return {TaskName(name): time.time() - each / 1e9 for name, each in changed.items() if each is not None}
 
     async def open_tasks(self) -> frozenset[TaskName]:
         """Return the tasks whose FIFOs are open. Does not activate the relay if there is no record."""
@@ -95,12 +96,6 @@ class Relay:
         async with aclosing(self._service.signals("Gap")) as bodies:
             async for task, lines in bodies:
                 yield DroppedLines(task=task_name(task), lines=lines)
-
-
-def _ages(directory: Path) -> Mapping[TaskName, float]:
-    """Return the seconds since the last delivery of each record."""
-    changed = {TaskName(path.stem): _changed(path) for path in directory.glob("*.json")}
-    return {task: time.time() - each / 1e9 for task, each in changed.items() if each is not None}
 
 
 def _namespace(record: Path) -> str | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from solo5_systemd.base.declared_units import declared_service, declared_tasks, units_of
 from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.event_loop import off_the_loop
 from solo5_systemd.base.names import TaskName, UnitKind, unit_path
 from solo5_systemd.bus.peers import (
     ABSENT,
@@ -27,7 +28,7 @@ from solo5_systemd.bus.peers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from solo5_systemd.bus.blocking import BlockingBus
     from solo5_systemd.bus.unit_states import UnitStates
@@ -40,8 +41,8 @@ READ_RETRIES = 25
 class UnitReader(ABC):
     """The units of tasks, read from PID 1.
 
-    It awaits `_call_all` and `_exported` only. The modules of a unit's state are imported once there is a unit: they
-    are half of the imports of `solo5ctl ps`.
+    It awaits `_call_all` only where no event loop runs. The modules of a unit's state are imported once there is a
+    unit: they are half of the imports of `solo5ctl ps`.
     """
 
     @abstractmethod
@@ -51,9 +52,6 @@ class UnitReader(ABC):
         Returns:
             the replies, variants as their values, or `RemoteError`s.
         """
-
-    async def _exported(self, rows: Sequence[ListedUnit]) -> "Mapping[str, dict[str, object]]":
-        return self._states.exported(rows)
 
     @cached_property
     def _states(self) -> "UnitStates":
@@ -66,7 +64,6 @@ class UnitReader(ABC):
         return await self._manager_property("SystemState") == "stopping"
 
     async def _manager_property(self, name: str) -> str:
-        """Return a property of the Manager."""
         return str((await self._properties(MANAGER_PATH, [(MANAGER, name)])).get(name))
 
     async def was_refused(self, unit: str) -> bool:
@@ -104,7 +101,7 @@ class UnitReader(ABC):
             return ()
         from solo5_systemd.bus.unit_states import INTERFACES, STARTED
 
-        exported = dict(await self._exported(rows))
+        exported = await off_the_loop(lambda: self._states.exported(rows))
         services = [row for row in rows if row.unit in exported and row.kind is not UnitKind.SCOPE]  # a scope has none
         unknown = [row for row in services if STARTED not in exported[row.unit]]
         times = await self._read([(row.path, INTERFACES[row.kind], STARTED) for row in unknown])

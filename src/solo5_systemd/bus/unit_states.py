@@ -54,7 +54,6 @@ def _main_process(text: bytes | None) -> dict[str, object]:
 
 
 def _started(directory: str, invocation: object) -> dict[str, object]:
-    """Return the start time, if the attribute is of this invocation."""
     try:
         of, _, started = os.getxattr(directory, ATTRIBUTE).partition(b" ")
     except OSError:
@@ -103,16 +102,17 @@ class UnitStates:
     def __init__(self) -> None:
         self._root = unified()
 
-    def record_start(self, begun: UnitState) -> None:
-        """Write the start time of a service that has just been started; errors are ignored, as the time is in PID 1."""
+    def record_start(self, begun: UnitState, marks: Mapping[str, str]) -> None:
+        """Write what PID 1's files lack of a run that has just begun: log fields of a scope, start time of a service.
+
+        Errors of the latter are ignored, as the time is in PID 1.
+        """
+        if marks and begun.control_group:
+            write_fields(f"{self._root}{begun.control_group}", marks)
         if begun.started and begun.control_group:
             with suppress(OSError):  # the cgroup was removed, or the kernel has no such xattrs
                 value = f"{begun.invocation} {begun.started}".encode()
                 os.setxattr(f"{self._root}{begun.control_group}", ATTRIBUTE, value)
-
-    def write_marks(self, control_group: str, marks: Mapping[str, str]) -> None:
-        """Set the log fields of a scope that has just been started."""
-        write_fields(f"{self._root}{control_group}", marks)
 
     def link(self, unit: str) -> str:
         """Return the path of the symbolic link to the invocation ID of a unit that is active."""

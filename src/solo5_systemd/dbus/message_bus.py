@@ -154,7 +154,6 @@ class MessageBus:
         self._end(None)
 
     async def _bus_call(self, member: str, signature: str = "", *body: object) -> Any:
-        """Call a method of the bus, and return the first value of the reply."""
         reply = await self.call(
             Message(destination=BUS, path=BUS_PATH, interface=BUS, member=member, signature=signature, body=list(body))
         )

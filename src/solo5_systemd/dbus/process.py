@@ -67,7 +67,6 @@ def run(serving: Coroutine[object, object, bool]) -> int:
 
 
 def _leaves(group: BaseExceptionGroup[Solo5Error]) -> Iterator[Solo5Error]:
-    """Yield the errors of nested exception groups."""
     for each in group.exceptions:
         if isinstance(each, BaseExceptionGroup):
             yield from _leaves(each)

@@ -142,7 +142,6 @@ def _descriptor(message: Message, index: int) -> int:
 
 
 def _introspection(interface: Interface) -> str:
-    """Return the XML of org.freedesktop.DBus.Introspectable.Introspect."""
     methods, signals = interface.methods.items(), interface.signals.items()
     found = [_member("method", name, each.names, each.in_signature, each.out_signature) for name, each in methods]
     found += [_member("signal", name, each.names, "", each.signature) for name, each in signals]

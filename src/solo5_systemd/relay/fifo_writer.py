@@ -37,7 +37,6 @@ def open_staging_pipe() -> int:
 
 
 def _fill_level(pipe: int) -> int:
-    """Return the number of bytes in a pipe."""
     (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
     return int(count)
 

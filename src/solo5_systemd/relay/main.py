@@ -67,7 +67,6 @@ async def _serve() -> bool:
 
 
 async def _emit_dropped(forwarder: Forwarder, service: Service) -> None:
-    """Emit the signal Gap for dropped lines, until cancelled."""
     while True:
         dropped = await forwarder.dropped.get()
         await service.emit("Gap", [dropped.task, dropped.lines])
