@@ -33,7 +33,7 @@ from solo5_systemd.network.sysctls import IP_FORWARD, IPV6_FORWARDING
 
 # linux/rtnetlink.h, if_addr.h, netconf.h
 _GROUP_IPV4_ADDRESS, _GROUP_IPV6_ADDRESS, _GROUP_IPV4_NETCONF, _GROUP_IPV6_NETCONF = 5, 9, 24, 25
-_RTM_DELADDR, _RTM_NEWNETCONF = 21, 80
+_RTM_NEWNETCONF = 80
 _FLAGS, _CHANGE = 24, 28  # of struct ifinfomsg, from the message's header on
 _IS_NEW = 1 << 31  # all bits are set for a new link
 _IFA_LABEL = 3
@@ -78,7 +78,7 @@ class LinkWatch(NetlinkSocket):
         forwarding = equals(30, _NETCONFA_FORWARDING, 2)
         self.receive_only(
             [is_type(nl.DELLINK)],
-            [is_type(_RTM_DELADDR)],
+            [is_type(nl.DELADDR)],
             [
                 is_type(nl.NEWLINK),
                 has_bits(_CHANGE, nl.IFF_UP),
@@ -109,11 +109,11 @@ def _link_name(kind: int, body: bytes) -> str:
 
     The label of an IPv4 address may have a suffix (`eth0:1`); one of IPv6 has an index, of the watch's own namespace.
     """
-    if kind == _RTM_DELADDR and body[:1] == bytes([socket.AF_INET6]):
+    if kind == nl.DELADDR and body[:1] == bytes([socket.AF_INET6]):
         with suppress(OSError):
             return socket.if_indextoname(nl.IFADDRMSG.unpack_from(body)[-1])
         return ""
-    if kind == _RTM_DELADDR:
+    if kind == nl.DELADDR:
         return os.fsdecode(attributes(body[nl.IFADDRMSG.size :]).get(_IFA_LABEL, b"").rstrip(b"\0").partition(b":")[0])
     return os.fsdecode(nl.link_attributes(body).get(nl.IFLA_IFNAME, b"").rstrip(b"\0"))
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
-import nftables
+from nftables import Nftables
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.network import nft_elements, nft_rules
@@ -54,7 +54,7 @@ _REPLACE_ATTEMPTS = 3
 """Attempts to replace the tables while other programs commit; after the last, the next change verifies them again."""
 
 
-class _Nft(nftables.Nftables):  # type: ignore[misc]
+class _Nft(Nftables):  # type: ignore[misc]
     """A context of libnftables, of the network namespace in which it is made."""
 
     def __new__(cls) -> Self:

@@ -1,38 +1,43 @@
 """The routes and addresses of a network namespace, and the kernel's choice of routes for guests.
 
-Without pyroute2, which takes a quarter of a millisecond for each: other programs can make very many.
+Other programs can make very many, each of which has to cost little.
 """
 
 import socket
 import struct
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
-from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.errors import host_errors
 from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.model import IpAddress, Lease, Network
 from solo5_systemd.network.netlink import (
     NETLINK_ROUTE,
     NLM_ACK,
+    NLM_CREATE,
     NLM_DUMP,
+    NLM_EXCL,
     NetlinkSocket,
     attribute,
     attributes,
     link_index,
 )
 from solo5_systemd.network.network_ranges import Overtaken
+from solo5_systemd.settings.addresses import IpNetwork
 
 # linux/rtnetlink.h, if_addr.h
-_RTM_GETADDR, _RTM_GETROUTE = 22, 26
-_IFA_ADDRESS, _IFA_LOCAL = 1, 2
-_RTMSG = struct.Struct("=BBBBBBBBI")  # family, bits of the destination, of the source, TOS, table, …, flags
-_RTA_DST, _RTA_OIF, _RTA_TABLE = 1, 4, 15
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_BROADCAST, _IFA_F_NODAD = 1, 2, 4, 2
+# Family, bits of the destination, of the source, TOS, table, protocol, scope, type, flags.
+_RTMSG = struct.Struct("=BBBBBBBBI")
+_RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_TABLE = 1, 4, 5, 15
+_STATIC, _UNICAST, _LOCAL = 4, 1, 2
 _LOOKUP_TABLE, _FIB_MATCH = 0x1000, 0x2000
-MAIN_TABLE, LOCAL_TABLE, _UNIVERSE = 254, 255, 0
-LOOPBACK6 = IPv6Address("::1")
+_MAIN_TABLE, _LOCAL_TABLE, _UNIVERSE = 254, 255, 0
+_LOOPBACK6 = IPv6Network("::1/128")
+_FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +68,45 @@ class Routes:
         """Close the socket."""
         self._netlink.close()
 
+    def add_address(self, link: int, address: IpAddress, inside: IpNetwork) -> None:
+        """Add an address to a link; idempotent. One of IPv6 is usable at once: without duplicate address detection.
+
+        Raises:
+            OSError: the kernel refused.
+        """
+        family, flags = _FAMILIES[address.version], 0 if address.version == 4 else _IFA_F_NODAD
+        values = attribute(_IFA_LOCAL, address.packed) + attribute(_IFA_ADDRESS, address.packed)
+        if address.version == 4:
+            values += attribute(_IFA_BROADCAST, inside.broadcast_address.packed)
+        body = nl.IFADDRMSG.pack(family, inside.prefixlen, flags, _UNIVERSE, link) + values
+        with suppress(FileExistsError):
+            self._netlink.execute([(nl.NEWADDR, NLM_CREATE | NLM_EXCL, body)])
+
+    def add(self, to: IpNetwork, gateway: IpAddress | None, link: int) -> bool:
+        """Add a route unless there is one to the same range; return whether it is added. Raises as `add_address`."""
+        return self._add(_route(to, gateway, link))
+
+    def add_loopback6(self, link: int) -> None:
+        """Add the route by which what comes from a link for ::1 is delivered; idempotent. Raises as `add_address`.
+
+        In IPv6 it stands for `route_localnet`, and applies to packets that were translated to ::1: a packet that
+        arrives with ::1 in its header is dropped before (ip6_rcv_core of net/ipv6/ip6_input.c). The kernel's own route
+        to ::1 is of link lo alone.
+        """
+        self._add(_route(_LOOPBACK6, None, link, _LOCAL_TABLE, _LOCAL))
+
+    def _add(self, route: bytes) -> bool:
+        try:
+            self._netlink.execute([(nl.NEWROUTE, NLM_CREATE | NLM_EXCL, route)])
+        except FileExistsError:
+            return False
+        return True
+
+    def delete(self, to: IpNetwork, gateway: IpAddress | None, link: int) -> None:
+        """Delete a route of `add`; idempotent. Raises as `add_address`."""
+        with suppress(ProcessLookupError):
+            self._netlink.execute([(nl.DELROUTE, 0, _route(to, gateway, link))])
+
     def ranges(self, ours: Collection[str]) -> Iterator[IPv4Network]:
         """Yield the ranges of all IPv4 routes and addresses, without default routes and those of the links `ours`."""
         skip = {link_index(name) for name in ours} - {0}
@@ -83,17 +127,16 @@ class Routes:
     def addresses(self, versions: Iterable[int] = (4,), link: str = "") -> frozenset[IpAddress]:
         """Return all addresses of IPv4, IPv6 or both, or those of one link."""
         number = link_index(link) if link else None
-        families = [(socket.AF_INET, IPv4Address) if each == 4 else (socket.AF_INET6, IPv6Address) for each in versions]
         return frozenset(
-            kind(address.ip)
-            for family, kind in families
-            for address in self._addresses(family)
+            IPv4Address(address.ip) if version == 4 else IPv6Address(address.ip)
+            for version in versions
+            for address in self._addresses(_FAMILIES[version])
             if number in (None, address.link)
         )
 
     def has_loopback6(self, link: str) -> bool:
         """Return whether packets to ::1 that come from a link are delivered, by a route in table local."""
-        wanted = (LOCAL_TABLE, LOOPBACK6.packed, link_index(link))
+        wanted = (_LOCAL_TABLE, _LOOPBACK6.network_address.packed, link_index(link))
         return any((each.table, each.destination, each.link) == wanted for each in self._routes(socket.AF_INET6))
 
     def uplink_mtu(self) -> int | None:
@@ -116,11 +159,11 @@ class Routes:
     def _uplink(self) -> int:
         """Return the index of the link of the default route; 0 without one."""
         every = (route for family in (socket.AF_INET, socket.AF_INET6) for route in self._routes(family))
-        defaults = (each.link for each in every if not each.destination and each.link and each.table == MAIN_TABLE)
+        defaults = (each.link for each in every if not each.destination and each.link and each.table == _MAIN_TABLE)
         return next(defaults, 0)
 
     def _routes(self, family: int) -> Iterator[_Route]:
-        for body in self._list("routes", _RTM_GETROUTE, _RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0)):
+        for body in self._list("routes", nl.GETROUTE, _RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0)):
             parts = attributes(body[_RTMSG.size :])
             yield _Route(
                 destination=parts.get(_RTA_DST, b""),
@@ -130,17 +173,24 @@ class Routes:
             )
 
     def _addresses(self, family: int) -> Iterator[_Address]:
-        for body in self._list("addresses", _RTM_GETADDR, nl.IFADDRMSG.pack(family, 0, 0, 0, 0)):
+        for body in self._list("addresses", nl.GETADDR, nl.IFADDRMSG.pack(family, 0, 0, 0, 0)):
             _, length, _, scope, link = nl.IFADDRMSG.unpack_from(body)
             parts = attributes(body[nl.IFADDRMSG.size :])
             ip = parts.get(_IFA_LOCAL) or parts[_IFA_ADDRESS]  # that of IPv4 is the other end's on a link with two ends
             yield _Address(link=link, ip=ip, length=length, scope=scope)
 
     def _list(self, what: str, request: int, header: bytes) -> Sequence[bytes]:
-        try:
+        with host_errors(f"the kernel refused to list {what}"):
             return [body for _, body in self._netlink.request(request, NLM_DUMP, header)]
-        except OSError as error:
-            raise HostError(f"the kernel refused to list {what}: {error.strerror}.") from error
+
+
+def _route(
+    to: IpNetwork, gateway: IpAddress | None, link: int, table: int = _MAIN_TABLE, kind: int = _UNICAST
+) -> bytes:
+    values = attribute(_RTA_DST, to.network_address.packed) + nl.number(_RTA_OIF, link)
+    if gateway is not None:
+        values += attribute(_RTA_GATEWAY, gateway.packed)
+    return _RTMSG.pack(_FAMILIES[to.version], to.prefixlen, 0, 0, table, _STATIC, _UNIVERSE, kind, 0) + values
 
 
 def overtaken(networks: Iterable[Network], leases: Iterable[Lease]) -> Sequence[Overtaken]:
@@ -164,21 +214,20 @@ def _other_route(
     netlink: NetlinkSocket, address: IpAddress, inside: IPv4Network | IPv6Network, bridge: str
 ) -> str | None:
     """Return a phrase about the route of packets to an address; None if they leave by the bridge."""
-    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    head = _RTMSG.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, _LOOKUP_TABLE | _FIB_MATCH)
+    head = _RTMSG.pack(_FAMILIES[address.version], address.max_prefixlen, 0, 0, 0, 0, 0, 0, _LOOKUP_TABLE | _FIB_MATCH)
     try:
-        [(_, body)] = netlink.request(_RTM_GETROUTE, NLM_ACK, head + attribute(_RTA_DST, address.packed))
+        [(_, body)] = netlink.request(nl.GETROUTE, NLM_ACK, head + attribute(_RTA_DST, address.packed))
     except (OSError, ValueError):  # unreachable, prohibited, a blackhole
         return "a route that drops packets"
     found = attributes(body[_RTMSG.size :])
     link = int.from_bytes(found.get(_RTA_OIF, b""), sys.byteorder)
     if _of_link(link) == f" of link {bridge}":
         return None
-    table = int.from_bytes(found.get(_RTA_TABLE, b""), sys.byteorder) or MAIN_TABLE
+    table = int.from_bytes(found.get(_RTA_TABLE, b""), sys.byteorder) or _MAIN_TABLE
     prefix = ip_network((found.get(_RTA_DST, bytes(len(address.packed))), body[1]), strict=False)
-    if table == MAIN_TABLE and prefix.prefixlen < inside.prefixlen:
+    if table == _MAIN_TABLE and prefix.prefixlen < inside.prefixlen:
         return None  # the bridge has lost its own route, which is repaired
-    return f"route {prefix}{_of_link(link)}{f' in table {table}' if table != MAIN_TABLE else ''}"
+    return f"route {prefix}{_of_link(link)}{f' in table {table}' if table != _MAIN_TABLE else ''}"
 
 
 def _of_link(index: int) -> str:

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
-from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.errors import HostError, host_errors
 
 _ROOT = Path("/proc/sys/net")
 IP_FORWARD = "ipv4/ip_forward"
@@ -88,12 +89,9 @@ def read_sysctl(name: str) -> str:
     Raises:
         HostError: the value cannot be read.
     """
-    try:
+    with host_errors(f"sysctl net/{name} cannot be read"), suppress(FileNotFoundError):
         return (_ROOT / name).read_text().strip()
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        raise HostError(f"sysctl net/{name} cannot be read: {error.strerror}.") from error
+    return ""
 
 
 def write_sysctl(name: str, value: str) -> None:
@@ -102,10 +100,8 @@ def write_sysctl(name: str, value: str) -> None:
     Raises:
         HostError: the value cannot be written.
     """
-    try:
+    with host_errors(f"sysctl net/{name} cannot be set to {value}"):
         (_ROOT / name).write_text(value)
-    except OSError as error:
-        raise HostError(f"sysctl net/{name} cannot be set to {value}: {error.strerror}.") from error
 
 
 def _change(name: str, value: str) -> bool:
@@ -116,13 +112,8 @@ def _change(name: str, value: str) -> bool:
     return True
 
 
-def set_for_link(family: str, link: str, name: str, value: str) -> None:
-    """Set `conf/LINK/NAME`; a no-op where the kernel lacks the family (`ipv6.disable=1`)."""
-    set_if_present(f"{family}/conf/{link}/{name}", value)
-
-
 def set_if_present(name: str, value: str) -> None:
-    """Set a value below net; a no-op where the kernel lacks it."""
+    """Set a value below net; a no-op where the kernel lacks it, such as those of IPv6 with `ipv6.disable=1`."""
     path = _ROOT / name
     if path.exists():
         path.write_text(value)
@@ -260,4 +251,4 @@ def set_up_bridge6(bridge: str) -> None:
     """
     values = {"accept_ra": "0", "autoconf": "0", "accept_dad": "0", "forwarding": "1", "disable_ipv6": "0"}
     for name, value in values.items():
-        set_for_link("ipv6", bridge, name, value)
+        set_if_present(f"ipv6/conf/{bridge}/{name}", value)

@@ -11,7 +11,7 @@ A tender can attach with IFF_VNET_HDR and have the kernel fill in a checksum, at
 have seen. The header before each frame is then so long that no write has it; a tender under solo5-confine cannot set
 its size.
 
-All by rtnetlink messages of this module: pyroute2 takes ten times the processor time. It starts a thread for each tap,
+All by rtnetlink messages: pyroute2 takes ten times the processor time. It starts a thread for each tap,
 and encodes messages field by field.
 """
 
@@ -37,6 +37,7 @@ from solo5_systemd.network.netlink import (
     NLM_ACK,
     NLM_CREATE,
     NLM_DUMP,
+    NLM_EXCL,
     NLM_REPLACE,
     NetlinkSocket,
     Request,
@@ -45,14 +46,13 @@ from solo5_systemd.network.netlink import (
     link_index,
     nested,
 )
-from solo5_systemd.network.sysctls import set_for_link
+from solo5_systemd.network.sysctls import set_if_present
 
 # linux/rtnetlink.h, if_link.h, net_namespace.h
 _GETNSID, _IFLA_NET_NS_FD, _IFLA_LINK_NETNSID, _IFLA_TARGET_NETNSID, _NETNSA_NSID, _NETNSA_FD = 90, 28, 37, 46, 1, 3
 _MODE, _FLAGS, _MACADDR_MODE, _MACADDR, _MACADDR_DATA = 1, 2, 3, 4, 5
 _SOURCE, _NODST, _ADD = 16, 2, 0  # NODST: the namespace's own stack does not get these frames as well
 _SETTINGS = {_MODE: _SOURCE.to_bytes(4, sys.byteorder), _FLAGS: _NODST.to_bytes(2, sys.byteorder)}
-_NLM_EXCL = 0x200
 _SIOCETHTOOL = 0x8946
 _ETHTOOL_SGSO, _ETHTOOL_SGRO = 0x24, 0x2C
 
@@ -138,7 +138,7 @@ class TaskTap:
         source = (nl.number(_MACADDR_MODE, _ADD), _source(self.mac))
         info = nested(nl.IFLA_LINKINFO, nl.MACVLAN, nested(nl.INFO_DATA, *settings, *source))
         link = nl.named(self._first_name) + nl.number(nl.IFLA_LINK, tap) + nl.number(nl.IFLA_MTU, mtu)
-        return (nl.NEWLINK, NLM_CREATE | _NLM_EXCL, nl.ifinfo(0, link, nl.number(_IFLA_NET_NS_FD, namespace), info))
+        return (nl.NEWLINK, NLM_CREATE | NLM_EXCL, nl.ifinfo(0, link, nl.number(_IFLA_NET_NS_FD, namespace), info))
 
     def is_whole(self, host: NetlinkSocket, found: Mapping[int, bytes]) -> bool:
         """Return whether macvlan and tap are as `make` makes them, and the tap is up; True without the namespace.
@@ -229,7 +229,7 @@ _IFLA_AF_SPEC, _VLAN_INFO, _VLAN = 26, 2, struct.Struct("=HH")  # linux/if_bridg
 _PVID, _UNTAGGED, _RANGE_BEGIN, _RANGE_END = 2, 4, 8, 16
 _VLANS = range(1, 4095)
 _SLAVE_KIND, _SLAVE_DATA = 4, 5
-_HAIRPIN, _LEARNING, _UNICAST_FLOOD, _GROUP_FWD_MASK, _ISOLATED = 4, 8, 9, 31, 33
+HAIRPIN, LEARNING, _UNICAST_FLOOD, _GROUP_FWD_MASK, ISOLATED = 4, 8, 9, 31, 33
 _MULTICAST_ROUTER, _MCAST_MAX_GROUPS = 25, 42
 _NDA_VLAN, _NDA_MASTER = 5, 9
 _AF_BRIDGE = 7
@@ -268,8 +268,8 @@ def make(route: NetlinkSocket, tap: TaskTap, *, uid: int, mtu: int, alias: str) 
     """
     with _RTNL:
         tap.make(route, uid=uid, mtu=mtu)
-        set_for_link("ipv6", tap.name, "disable_ipv6", "1")
-        set_for_link("ipv6", tap.name, "addr_gen_mode", "1")  # none: no link-local address
+        set_if_present(f"ipv6/conf/{tap.name}/disable_ipv6", "1")
+        set_if_present(f"ipv6/conf/{tap.name}/addr_gen_mode", "1")  # none: no link-local address
         index = socket.if_nametoindex(tap.name)
         link = nl.number(nl.IFLA_MASTER, socket.if_nametoindex(tap.bridge)) + nl.number(nl.IFLA_MTU, mtu)
         link += attribute(nl.IFLA_IFALIAS, alias.encode()) + attribute(nl.IFLA_ADDRESS, _high_mac(tap.mac))
@@ -402,10 +402,10 @@ def _port_vlan(tap: int, vlan: int) -> Sequence[Request]:
 
 def _settings(tap: TaskTap) -> Mapping[int, bytes]:
     return {
-        _HAIRPIN: bytes([not tap.joined]),
-        _LEARNING: b"\x00",
+        HAIRPIN: bytes([not tap.joined]),
+        LEARNING: b"\x00",
         _UNICAST_FLOOD: b"\x00",
-        _ISOLATED: bytes([tap.isolated]),
+        ISOLATED: bytes([tap.isolated]),
         _GROUP_FWD_MASK: _ALL_GROUPS.to_bytes(2, sys.byteorder),
         _MULTICAST_ROUTER: b"\x00",  # whatever PIM and router advertisements (RFC 4286) it sends
         _MCAST_MAX_GROUPS: _GROUPS_MAX.to_bytes(4, sys.byteorder),
@@ -418,10 +418,14 @@ def _port(index: int, tap: TaskTap) -> Sequence[Request]:
     The MAC is the only entry of the port, and none is learned. Frames for any other MAC do not reach this guest,
     and its own frames for an unknown MAC are not flooded to other ports of this kind.
     """
-    settings = nested(_SLAVE_DATA, *(attribute(key, value) for key, value in _settings(tap).items()))
-    # Of a link that is a port already: so not in the message that makes it one.
-    link = nested(nl.IFLA_LINKINFO, attribute(_SLAVE_KIND, b"bridge\0"), settings)
     # Other ports of a joined bridge learn: without NTF_STICKY, one frame there with this MAC would move the entry.
     flags = _NTF_MASTER | _NTF_STICKY if tap.joined else _NTF_MASTER
     entry = nl.NDMSG.pack(_AF_BRIDGE, index, _NUD_NOARP, flags, 0) + attribute(nl.NDA_LLADDR, octets(tap.mac))
-    return (nl.NEWLINK, 0, nl.ifinfo(index, link)), (nl.NEWNEIGH, NLM_CREATE | NLM_REPLACE, entry)
+    return port_settings(index, _settings(tap)), (nl.NEWNEIGH, NLM_CREATE | NLM_REPLACE, entry)
+
+
+def port_settings(index: int, values: Mapping[int, bytes]) -> Request:
+    """Return the request that sets these of a link that is the port of a bridge: not in the one that makes it one."""
+    settings = nested(_SLAVE_DATA, *(attribute(key, value) for key, value in values.items()))
+    link = nested(nl.IFLA_LINKINFO, attribute(_SLAVE_KIND, b"bridge\0"), settings)
+    return nl.NEWLINK, 0, nl.ifinfo(index, link)

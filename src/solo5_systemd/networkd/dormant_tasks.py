@@ -9,9 +9,9 @@ from pathlib import Path
 from stat import S_ISFIFO
 from typing import TypeVar
 
-from solo5_systemd.base.errors import Solo5Error
+from solo5_systemd.base.errors import Solo5Error, host_errors
 from solo5_systemd.base.names import WAITING, TaskName
-from solo5_systemd.network.links import Links, kernel_errors
+from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import Lease, LeaseRecord, LeaseState, Reservation
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.networkd.bridges import Bridges
@@ -117,7 +117,7 @@ class Waiting:
         """
         record, networks = self._leases.get(task), self._bridges.networks
         leases = [each for each in (record.reservation.leases if record else ()) if each.network in networks]
-        with kernel_errors(f"the neighbours of task {task}"):
+        with host_errors(f"the kernel refused to change the neighbours of task {task}"):
             return [do(self._links.neighbours, networks[each.network].bridge, each) for each in leases]
 
     def links(self, lease: Lease) -> Sequence[str]:

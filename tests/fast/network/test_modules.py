@@ -26,16 +26,6 @@ def test_several_modules_are_loaded_by_one_command() -> None:
     assert remedy("bridge", "macvlan").startswith("`modprobe -a bridge macvlan` loads it")
 
 
-def test_the_error_class_of_pyroute2_has_a_code() -> None:
-    class NetlinkError(Exception):
-        code = errno.EOPNOTSUPP
-
-    with pytest.raises(HostError, match="cannot be made: Operation not supported; "), needing(BRIDGE, "it"):
-        raise NetlinkError(95, "Operation not supported")
-    with pytest.raises(HostError, match="cannot be made: refused; "), needing(BRIDGE, "it"):
-        raise NetlinkError("refused")
-
-
 def test_another_error_is_no_missing_module() -> None:
     with pytest.raises(PermissionError):
         _fail(errno.EPERM)
