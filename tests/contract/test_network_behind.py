@@ -16,9 +16,9 @@ from tests.contract.netservice import Client, Service, host_state, nic, until
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.conntrack import _GET, _NFGENMSG, _NFGENMSG_SIZE, _TUPLE_ORIG, _source
+from solo5_systemd.network.conntrack import _GET, _NFGENMSG, _TUPLE_ORIG, _source
 from solo5_systemd.network.model import Lease, Limits
-from solo5_systemd.network.netlink import NETLINK_NETFILTER, NLM_DUMP, NetlinkSocket
+from solo5_systemd.network.netlink import NETLINK_NETFILTER, NFGENMSG, NLM_DUMP, NetlinkSocket
 from solo5_systemd.settings.addresses import routes
 from solo5_systemd.settings.egress import egress
 
@@ -84,7 +84,7 @@ def flows_from(source: IPv4Address) -> int:
     """Return the number of entries in the connection tracking table whose first packet had this source."""
     with closing(NetlinkSocket(NETLINK_NETFILTER)) as netfilter:
         bodies = list(netfilter.request(_GET, NLM_DUMP, _NFGENMSG[source.version]))
-    return sum(_source(body[_NFGENMSG_SIZE:], _TUPLE_ORIG, source.version) == source.packed for _, body in bodies)
+    return sum(_source(body[NFGENMSG.size :], _TUPLE_ORIG, source.version) == source.packed for _, body in bodies)
 
 
 @pytest.mark.parametrize("namespace_of_others", [False, True], ids=["on the host", "in a group"])

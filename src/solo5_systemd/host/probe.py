@@ -5,8 +5,6 @@ import errno
 import os
 import pwd
 import re
-import socket
-import struct
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -29,15 +27,7 @@ from solo5_systemd.network.model import LeaseState
 from solo5_systemd.network.modules import BRIDGE, MACVLAN
 from solo5_systemd.network.modules import TUN as TUN_MODULE
 from solo5_systemd.network.namespaces import in_new_namespace
-from solo5_systemd.network.netlink import (
-    NETLINK_ROUTE,
-    NLM_CREATE,
-    NetlinkSocket,
-    Request,
-    attribute,
-    check_netfilter,
-    nested,
-)
+from solo5_systemd.network.netlink import NETLINK_ROUTE, NetlinkSocket, check_netfilter, named, new_link
 from solo5_systemd.network.network_ranges import Overtaken
 from solo5_systemd.network.routes import overtaken
 from solo5_systemd.settings.files import ETC, RUN, read_settings
@@ -63,7 +53,6 @@ FILES = (
 """The package's files outside of the Python modules."""
 
 SYSTEMCTL = "/usr/bin/systemctl"
-_NEWLINK, _IFINFOMSG, _IFLA_IFNAME, _IFLA_LINKINFO, _KIND = 16, struct.Struct("=BxHiII"), 3, 18, 1
 _IPTABLES = {"ip": "iptables", "ip6": "ip6tables"}
 _PROGRAMS = "/usr/sbin"
 
@@ -289,16 +278,10 @@ def lacks_log() -> bool:
 def _missing() -> Iterator[str]:
     with closing(NetlinkSocket(NETLINK_ROUTE)) as route:
         for kind in (BRIDGE, MACVLAN):  # a macvlan without a lower link is EINVAL
-            if route.run([_link(kind)]) == [errno.EOPNOTSUPP]:
+            if route.run([new_link(kind, b"", named(kind))]) == [errno.EOPNOTSUPP]:
                 yield kind
     if (error := _open_error(TUN)) is not None and error.errno == errno.ENODEV:  # a missing node is another fact
         yield TUN_MODULE
-
-
-def _link(kind: str) -> Request:
-    info = nested(_IFLA_LINKINFO, attribute(_KIND, kind.encode(), b"\0"))
-    name = attribute(_IFLA_IFNAME, kind.encode(), b"\0")
-    return (_NEWLINK, NLM_CREATE, _IFINFOMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + name + info)
 
 
 def _read_filters(

@@ -9,17 +9,8 @@ from ipaddress import ip_address
 from socket import AF_INET, AF_INET6, IPPROTO_TCP, IPPROTO_UDP
 
 from solo5_systemd.base.frozen import dataclass
+from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.model import IpAddress
-from solo5_systemd.network.netlink import (
-    NETLINK_NETFILTER,
-    NLM_ACK,
-    NLM_DUMP,
-    NetlinkSocket,
-    attribute,
-    attribute_of,
-    attributes,
-    nested,
-)
 from solo5_systemd.settings.addresses import IpNetwork
 
 # linux/netfilter/nfnetlink_conntrack.h: subsystem 1.
@@ -34,8 +25,7 @@ _OPEN = {2, 3, 4, 5}
 _ASSURED = 1 << 2
 """IPS_ASSURED (linux/netfilter/nf_conntrack_common.h); of UDP: packets both ways, and for more than two seconds."""
 _BY_SOURCE, _BY_PROTOCOL, _BY_PORT = 1 << 0, 1 << 3, 1 << 5
-_NFGENMSG = {version: struct.pack("=BBH", family, 0, 0) for version, family in ((4, AF_INET), (6, AF_INET6))}
-_NFGENMSG_SIZE = 4
+_NFGENMSG = {4: nl.NFGENMSG.pack(AF_INET, 0, 0), 6: nl.NFGENMSG.pack(AF_INET6, 0, 0)}
 _FILTERED_MAX = 12
 """Passes over the table, each with the kernel's filter, instead of one without.
 
@@ -66,7 +56,7 @@ def delete_udp_flows(redirected: Collection[RedirectedPort]) -> None:
     Raises:
         OSError: nfnetlink refused a request.
     """
-    with closing(NetlinkSocket(NETLINK_NETFILTER)) as netfilter:
+    with closing(nl.NetlinkSocket(nl.NETLINK_NETFILTER)) as netfilter:
         for version in sorted({each.version for each in redirected}):
             guests: dict[int, set[IpAddress | None]] = {}
             for each in redirected:
@@ -90,7 +80,7 @@ def delete_flows_of(
     Raises:
         OSError: nfnetlink refused a request.
     """
-    with closing(NetlinkSocket(NETLINK_NETFILTER)) as netfilter:
+    with closing(nl.NetlinkSocket(nl.NETLINK_NETFILTER)) as netfilter:
         for version in (4, 6):
             opened = {each.packed: _by_source(_TUPLE_ORIG, each) for each in clients if each.version == version}
             served = {each.packed: _by_source(_TUPLE_REPLY, each) for each in servers if each.version == version}
@@ -105,19 +95,19 @@ def delete_flows_of(
                 _delete(netfilter, [flow for flow in flows if _leads(flow, opened, served, ranges, version)], version)
 
 
-def _flows(netfilter: NetlinkSocket, version: int, matching: bytes) -> Iterator[bytes]:
+def _flows(netfilter: nl.NetlinkSocket, version: int, matching: bytes) -> Iterator[bytes]:
     """Yield the flows of IPv4 or IPv6 that the kernel's filter passes; all with an empty one."""
-    for _, body in netfilter.request(_GET, NLM_DUMP, _NFGENMSG[version] + matching):
-        yield body[_NFGENMSG_SIZE:]
+    for _, body in netfilter.request(_GET, nl.NLM_DUMP, _NFGENMSG[version] + matching):
+        yield body[nl.NFGENMSG.size :]
 
 
-def _delete_matching(netfilter: NetlinkSocket, matching: bytes, version: int) -> bool:
+def _delete_matching(netfilter: nl.NetlinkSocket, matching: bytes, version: int) -> bool:
     """Have the kernel delete the flows of a filter, which is not empty; return whether this kernel does.
 
     Before Linux 6.8, a part of a flow is refused (EINVAL), also with a filter.
     """
     try:
-        list(netfilter.request(_DELETE, NLM_ACK, _NFGENMSG[version] + matching))
+        list(netfilter.request(_DELETE, nl.NLM_ACK, _NFGENMSG[version] + matching))
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
@@ -142,7 +132,7 @@ def _source(flow: bytes, direction: int, version: int) -> bytes:
 def _value(flow: bytes, *path: int) -> bytes:
     """Return the value of an attribute that is nested in others."""
     for kind in path:
-        flow = attribute_of(flow, kind)
+        flow = nl.attribute_of(flow, kind)
     return flow
 
 
@@ -155,7 +145,7 @@ def open_connections(addresses: Collection[IpAddress]) -> int:
     Raises:
         OSError: nfnetlink refused a request.
     """
-    with closing(NetlinkSocket(NETLINK_NETFILTER)) as netfilter:
+    with closing(nl.NetlinkSocket(nl.NETLINK_NETFILTER)) as netfilter:
         return sum(
             _is_open(flow)
             for address in addresses
@@ -166,7 +156,7 @@ def open_connections(addresses: Collection[IpAddress]) -> int:
 def _is_open(flow: bytes) -> bool:
     protocol = _value(flow, _TUPLE_ORIG, _TUPLE_PROTO, _PROTO_NUM)
     if protocol == bytes([IPPROTO_UDP]):
-        return bool(int.from_bytes(attribute_of(flow, _STATUS)) & _ASSURED)
+        return bool(int.from_bytes(nl.attribute_of(flow, _STATUS)) & _ASSURED)
     if protocol != bytes([IPPROTO_TCP]):
         return False
     return _value(flow, _PROTOINFO, _PROTOINFO_TCP, _PROTOINFO_TCP_STATE)[0] in _OPEN
@@ -174,22 +164,22 @@ def _is_open(flow: bytes) -> bool:
 
 def _by_source(direction: int, address: IpAddress) -> bytes:
     """Return the kernel filter of the flows that an address has opened, or with _TUPLE_REPLY answers."""
-    source = nested(direction, nested(_TUPLE_IP, attribute(_IP_SRC[address.version], address.packed)))
+    source = nl.nested(direction, nl.nested(_TUPLE_IP, nl.attribute(_IP_SRC[address.version], address.packed)))
     return source + (_chosen(_BY_SOURCE) if direction == _TUPLE_ORIG else _chosen(0, _BY_SOURCE))
 
 
 def _chosen(original: int, reply: int = 0) -> bytes:
     """Return the part of a kernel filter that selects the values of a flow's two directions to compare."""
     flags = ((_FILTER_ORIG_FLAGS, original), (_FILTER_REPLY_FLAGS, reply))
-    return nested(_FILTER, *(attribute(kind, struct.pack("=I", value)) for kind, value in flags))
+    return nl.nested(_FILTER, *(nl.attribute(kind, struct.pack("=I", value)) for kind, value in flags))
 
 
 def _filter(ports: Collection[int]) -> bytes:
-    flags, protocol = _BY_PROTOCOL, [attribute(_PROTO_NUM, bytes([IPPROTO_UDP]))]
+    flags, protocol = _BY_PROTOCOL, [nl.attribute(_PROTO_NUM, bytes([IPPROTO_UDP]))]
     if len(ports) == 1:  # a kernel filter has one port at most; several are compared in this process
         flags |= _BY_PORT
-        protocol += [attribute(_PROTO_DST_PORT, port.to_bytes(2)) for port in ports]
-    return nested(_TUPLE_ORIG, nested(_TUPLE_PROTO, *protocol)) + _chosen(flags)
+        protocol += [nl.attribute(_PROTO_DST_PORT, port.to_bytes(2)) for port in ports]
+    return nl.nested(_TUPLE_ORIG, nl.nested(_TUPLE_PROTO, *protocol)) + _chosen(flags)
 
 
 def _is_stale(flow: bytes, guests: Mapping[int, set[IpAddress | None]], version: int) -> bool:
@@ -198,10 +188,10 @@ def _is_stale(flow: bytes, guests: Mapping[int, set[IpAddress | None]], version:
     return port in guests and guests[port] != {ip_address(_source(flow, _TUPLE_REPLY, version))}
 
 
-def _delete(netfilter: NetlinkSocket, flows: Iterable[bytes], version: int) -> None:
+def _delete(netfilter: nl.NetlinkSocket, flows: Iterable[bytes], version: int) -> None:
     requests = []
-    for flow in map(attributes, flows):
-        identity = nested(_TUPLE_ORIG, flow[_TUPLE_ORIG]) + attribute(_ID, flow[_ID])
+    for flow in map(nl.attributes, flows):
+        identity = nl.nested(_TUPLE_ORIG, flow[_TUPLE_ORIG]) + nl.attribute(_ID, flow[_ID])
         requests.append((_DELETE, 0, _NFGENMSG[version] + identity))
     for code in netfilter.run(requests):
         if code not in (0, errno.ENOENT):  # the flow has timed out since the dump

@@ -16,17 +16,6 @@ from typing import NamedTuple
 
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.model import IpAddress
-from solo5_systemd.network.netlink import (
-    NETLINK_NETFILTER,
-    NETLINK_ROUTE,
-    NLM_ACK,
-    NetlinkSocket,
-    attribute,
-    attributes,
-    equals,
-    has_bits,
-    is_type,
-)
 from solo5_systemd.network.nft_objects import TABLE
 from solo5_systemd.network.nft_rules import ANNOUNCEMENTS, SNAPLEN
 from solo5_systemd.network.sysctls import IP_FORWARD, IPV6_FORWARDING
@@ -44,7 +33,6 @@ _TABLE_NAME = 1  # NFTA_TABLE_NAME, and the table's name in chains, rules, sets 
 
 # linux/netfilter/nfnetlink_log.h: subsystem 4, its messages and attributes.
 _PACKET, _CONFIG = 4 << 8, 4 << 8 | 1
-_NFGENMSG = struct.Struct("!BBH")
 _COMMAND, _MODE, _QUEUE_THRESHOLD = 1, 2, 5
 _BIND, _COPY_PACKET = 1, 2
 _PHYSICAL_IN, _PHYSICAL_OUT = 6, 7
@@ -64,7 +52,7 @@ _NUMBER6, _SOLICIT, _ADVERT = 58, 135, 136
 _ICMPV6 = f"protocol {_NUMBER6} "
 
 
-class LinkWatch(NetlinkSocket):
+class LinkWatch(nl.NetlinkSocket):
     """A netlink socket, readable when a link is removed, leaves its bridge or is set down, or loses an address.
 
     The kernel removes the IPv6 addresses of all links when a program sets disable_ipv6. Also readable when
@@ -74,21 +62,21 @@ class LinkWatch(NetlinkSocket):
 
     def __init__(self) -> None:
         addresses, forwards = (_GROUP_IPV4_ADDRESS, _GROUP_IPV6_ADDRESS), (_GROUP_IPV4_NETCONF, _GROUP_IPV6_NETCONF)
-        super().__init__(NETLINK_ROUTE, nl.GROUP_LINK, *addresses, *forwards)
-        forwarding = equals(30, _NETCONFA_FORWARDING, 2)
+        super().__init__(nl.NETLINK_ROUTE, nl.GROUP_LINK, *addresses, *forwards)
+        forwarding = nl.equals(30, _NETCONFA_FORWARDING, 2)
         self.receive_only(
-            [is_type(nl.DELLINK)],
-            [is_type(nl.DELADDR)],
+            [nl.is_type(nl.DELLINK)],
+            [nl.is_type(nl.DELADDR)],
             [
-                is_type(nl.NEWLINK),
-                has_bits(_CHANGE, nl.IFF_UP),
-                has_bits(_CHANGE, _IS_NEW, negated=True),
-                has_bits(_FLAGS, nl.IFF_UP, negated=True),
+                nl.is_type(nl.NEWLINK),
+                nl.has_bits(_CHANGE, nl.IFF_UP),
+                nl.has_bits(_CHANGE, _IS_NEW, negated=True),
+                nl.has_bits(_FLAGS, nl.IFF_UP, negated=True),
             ],
             # Behind the header: the family, the attribute of the link, which is none (all), and that of the sysctl. Of
             # IPv6 also that of new links: a write of 1 where there is one changes no other (`sysctls`).
-            [is_type(_RTM_NEWNETCONF), equals(24, _NO_LINK), forwarding],
-            [is_type(_RTM_NEWNETCONF), equals(16, _INET6, 2), equals(24, _NEW_LINKS), forwarding],
+            [nl.is_type(_RTM_NEWNETCONF), nl.equals(24, _NO_LINK), forwarding],
+            [nl.is_type(_RTM_NEWNETCONF), nl.equals(16, _INET6, 2), nl.equals(24, _NEW_LINKS), forwarding],
         )
 
     def changed(self) -> frozenset[str] | None:
@@ -114,19 +102,21 @@ def _link_name(kind: int, body: bytes) -> str:
             return socket.if_indextoname(nl.IFADDRMSG.unpack_from(body)[-1])
         return ""
     if kind == nl.DELADDR:
-        return os.fsdecode(attributes(body[nl.IFADDRMSG.size :]).get(_IFA_LABEL, b"").rstrip(b"\0").partition(b":")[0])
+        return os.fsdecode(
+            nl.attributes(body[nl.IFADDRMSG.size :]).get(_IFA_LABEL, b"").rstrip(b"\0").partition(b":")[0]
+        )
     return os.fsdecode(nl.link_attributes(body).get(nl.IFLA_IFNAME, b"").rstrip(b"\0"))
 
 
-class CarrierWatch(NetlinkSocket):
+class CarrierWatch(nl.NetlinkSocket):
     """A netlink socket, readable when a link has a carrier, as a tap has while a process has it open.
 
     The kernel drops all other messages. Frames pass a moment later: `Neighbours.passes_frames`.
     """
 
     def __init__(self) -> None:
-        super().__init__(NETLINK_ROUTE, nl.GROUP_LINK)
-        self.receive_only([is_type(nl.NEWLINK), has_bits(_FLAGS, nl.IFF_LOWER_UP)])
+        super().__init__(nl.NETLINK_ROUTE, nl.GROUP_LINK)
+        self.receive_only([nl.is_type(nl.NEWLINK), nl.has_bits(_FLAGS, nl.IFF_LOWER_UP)])
 
     def up(self) -> frozenset[str] | None:
         """Return the names of links with a carrier; None after lost messages. To be called when readable."""
@@ -134,15 +124,15 @@ class CarrierWatch(NetlinkSocket):
         return None if found is None else frozenset(_link_name(kind, body) for kind, body in found)
 
 
-class LookupWatch(NetlinkSocket):
+class LookupWatch(nl.NetlinkSocket):
     """A netlink socket in RTNLGRP_NEIGH, readable when the kernel looks for an address on a link of `announce_lookups`.
 
     The kernel drops all other messages of the group.
     """
 
     def __init__(self) -> None:
-        super().__init__(NETLINK_ROUTE, _GROUP_NEIGHBOURS)
-        self.receive_only([is_type(nl.GETNEIGH)])
+        super().__init__(nl.NETLINK_ROUTE, _GROUP_NEIGHBOURS)
+        self.receive_only([nl.is_type(nl.GETNEIGH)])
 
     def looked_up(self) -> Sequence[tuple[int, IpAddress]] | None:
         """Return the links, by their indexes, and addresses; None after lost messages. To be called when readable."""
@@ -151,17 +141,17 @@ class LookupWatch(NetlinkSocket):
             return None
         found: list[tuple[int, IpAddress]] = []
         for _, body in queued:
-            address = attributes(body[nl.NDMSG.size :]).get(nl.NDA_DST, b"")
+            address = nl.attributes(body[nl.NDMSG.size :]).get(nl.NDA_DST, b"")
             if len(address) in (4, 16):
                 found.append((nl.NDMSG.unpack_from(body)[1], ip_address(address)))
         return found
 
 
-class RulesetWatch(NetlinkSocket):
+class RulesetWatch(nl.NetlinkSocket):
     """A netlink socket in NFNLGRP_NFTABLES, readable when any program commits a change of nftables."""
 
     def __init__(self) -> None:
-        super().__init__(NETLINK_NETFILTER, _GROUP_NFTABLES)
+        super().__init__(nl.NETLINK_NETFILTER, _GROUP_NFTABLES)
 
     def changed(self) -> bool:
         """Return whether a commit concerned the tables of this service. To be called when readable."""
@@ -169,7 +159,7 @@ class RulesetWatch(NetlinkSocket):
         if queued is None:  # messages were lost, so the tables may have changed
             return True
         own = TABLE.encode() + b"\0"
-        return any(attributes(body[_NFGENMSG.size :]).get(_TABLE_NAME) == own for _, body in queued)
+        return any(nl.attributes(body[nl.NFGENMSG.size :]).get(_TABLE_NAME) == own for _, body in queued)
 
 
 # -- packets -----------------------------------------------------------------------------------------------------------
@@ -189,7 +179,7 @@ class Packets(NamedTuple):
     answers: frozenset[IpAddress]
 
 
-class AnnouncedPackets(NetlinkSocket):
+class AnnouncedPackets(nl.NetlinkSocket):
     """A netlink socket, readable when a packet from or to a task that sleeps has passed the packet filter."""
 
     def __init__(self) -> None:
@@ -198,14 +188,14 @@ class AnnouncedPackets(NetlinkSocket):
         Raises:
             OSError: the kernel lacks nfnetlink_log, or another program has the group.
         """
-        super().__init__(NETLINK_NETFILTER)
-        head = _NFGENMSG.pack(socket.AF_UNSPEC, 0, ANNOUNCEMENTS)
+        super().__init__(nl.NETLINK_NETFILTER)
+        head = nl.NFGENMSG.pack(socket.AF_UNSPEC, 0, ANNOUNCEMENTS)
         for setting in (
-            attribute(_COMMAND, bytes([_BIND])),
-            attribute(_MODE, struct.pack("!IBx", SNAPLEN, _COPY_PACKET)),
-            attribute(_QUEUE_THRESHOLD, struct.pack("!I", 1)),  # at once
+            nl.attribute(_COMMAND, bytes([_BIND])),
+            nl.attribute(_MODE, struct.pack("!IBx", SNAPLEN, _COPY_PACKET)),
+            nl.attribute(_QUEUE_THRESHOLD, struct.pack("!I", 1)),  # at once
         ):
-            [*_] = self.request(_CONFIG, NLM_ACK, head + setting)
+            [*_] = self.request(_CONFIG, nl.NLM_ACK, head + setting)
         self._socket.setblocking(False)
 
     def packets(self) -> Packets | None:
@@ -219,7 +209,7 @@ class AnnouncedPackets(NetlinkSocket):
         try:
             for _ in range(_READS_MAX):
                 for kind, body in self.receive():
-                    values = attributes(body[_NFGENMSG.size :]) if kind == _PACKET else {}
+                    values = nl.attributes(body[nl.NFGENMSG.size :]) if kind == _PACKET else {}
                     for link in (_PHYSICAL_OUT, _PHYSICAL_IN):
                         with suppress(KeyError, OSError):  # OSError: the link is gone
                             name = self._name(int.from_bytes(values[link]))

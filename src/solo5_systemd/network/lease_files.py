@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.decode import Fields, json_document
-from solo5_systemd.base.errors import HostError, Solo5Error
+from solo5_systemd.base.errors import HostError, Solo5Error, host_errors
 from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network.endpoints import VERSION
@@ -104,11 +104,9 @@ def remove_request(task: TaskName) -> None:
         HostError: the files cannot be removed.
     """
     requests = STATE / _REQUESTS
-    try:
+    with host_errors(f"the request of task {task} cannot be removed from {requests}"):
         for end in (".json", _MARK):
             (requests / f"{task}{end}").unlink(missing_ok=True)
-    except OSError as error:
-        raise HostError(f"the request of task {task} cannot be removed from {requests}: {error.strerror}.") from error
 
 
 class LeaseStore:
@@ -189,12 +187,10 @@ class LeaseStore:
             HostError: the link cannot be made.
         """
         record, request = self._tasks / f"{task}.json", self._requests / f"{task}.json"
-        try:
+        with host_errors(f"{request} cannot be made"):
             self._requests.mkdir(mode=0o700, parents=True, exist_ok=True)
             request.unlink(missing_ok=True)
             request.hardlink_to(record)
-        except OSError as error:
-            raise HostError(f"{request} cannot be made: {error.strerror}.") from error
 
     def request(self, task: TaskName) -> LeaseRecord | None:
         """Load the request of a task; None without one."""

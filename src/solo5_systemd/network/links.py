@@ -3,7 +3,6 @@
 import errno
 import os
 import socket
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 
@@ -17,18 +16,6 @@ from solo5_systemd.network.joined import TAP_MTU_MAX, Link
 from solo5_systemd.network.model import IpAddress, Lease, Network
 from solo5_systemd.network.modules import BRIDGE, VETH, needing
 from solo5_systemd.network.neighbours import Neighbours
-from solo5_systemd.network.netlink import (
-    NETLINK_ROUTE,
-    NLM_ACK,
-    NLM_CREATE,
-    NLM_DUMP,
-    NLM_EXCL,
-    NetlinkSocket,
-    attribute,
-    attributes,
-    link_index,
-    nested,
-)
 from solo5_systemd.network.routes import Routes
 from solo5_systemd.network.sysctls import read_sysctl, set_if_present, set_up_bridge6
 from solo5_systemd.network.tap_counters import tap_alias
@@ -40,7 +27,7 @@ _FORWARD_DELAY, _STP_STATE, _VLAN_FILTERING, _MCAST_SNOOPING, _DEFAULT_PVID, _VE
 _BRIDGE_SETTINGS = (
     nl.number(_STP_STATE, 0)
     + nl.number(_FORWARD_DELAY, 0)  # a new port forwards at once
-    + attribute(_MCAST_SNOOPING, b"\0")  # with it, the bridge sends MLD and IGMP queries
+    + nl.attribute(_MCAST_SNOOPING, b"\0")  # with it, the bridge sends MLD and IGMP queries
 )
 
 
@@ -58,7 +45,7 @@ class Links:
             owner: returns the user id that may attach to the taps of a task.
         """
         self.routes = Routes()
-        self._socket = NetlinkSocket(NETLINK_ROUTE)
+        self._socket = nl.NetlinkSocket(nl.NETLINK_ROUTE)
         self.neighbours = Neighbours()
         self._owner = owner
 
@@ -75,7 +62,7 @@ class Links:
             HostError: the kernel refused.
         """
         try:
-            [(_, message)] = self._socket.request(nl.GETLINK, NLM_ACK, nl.ifinfo(0, nl.named(name)))
+            [(_, message)] = self._socket.request(nl.GETLINK, nl.NLM_ACK, nl.ifinfo(0, nl.named(name)))
         except OSError as error:
             if error.errno == errno.ENODEV:
                 return None
@@ -146,11 +133,11 @@ class Links:
             # No reply: the first bridge has the gateway's address.
             set_if_present(f"ipv4/conf/{segment}/arp_ignore", "8")
             down, up = segment_link(segment)
-            if not (link_index(down) and link_index(up)):
+            if not (nl.link_index(down) and nl.link_index(up)):
                 mtu = nl.number(nl.IFLA_MTU, network.mtu)
-                peer = attribute(_VETH_PEER, nl.ifinfo(0, nl.named(up), mtu))
+                peer = nl.attribute(_VETH_PEER, nl.ifinfo(0, nl.named(up), mtu))
                 with needing(VETH, f"link {down}"):
-                    self._add("veth", peer, nl.named(down), mtu)
+                    self._socket.execute([nl.new_link("veth", peer, nl.named(down), mtu)])
             for end, bridge in ((down, network.bridge), (up, segment)):
                 set_if_present(f"ipv6/conf/{end}/disable_ipv6", "1")
                 master = nl.number(nl.IFLA_MASTER, socket.if_nametoindex(bridge))
@@ -165,8 +152,8 @@ class Links:
     def ports(self, bridge: str) -> frozenset[str]:
         """Return the names of all ports of a bridge; raises as `link`."""
         with _changing(f"bridge {bridge}"):
-            wanted = nl.ifinfo(0, nl.number(nl.IFLA_MASTER, link_index(bridge)))
-            return frozenset(nl.link_name(body) for _, body in self._socket.request(nl.GETLINK, NLM_DUMP, wanted))
+            wanted = nl.ifinfo(0, nl.number(nl.IFLA_MASTER, nl.link_index(bridge)))
+            return frozenset(nl.link_name(body) for _, body in self._socket.request(nl.GETLINK, nl.NLM_DUMP, wanted))
 
     def known_macs(self, bridge: str, macs: Iterable[str], vlans: Collection[int]) -> frozenset[str]:
         """Return those of some MAC addresses that a bridge has in some VLANs, and not as a guest's; raises as `link`.
@@ -175,7 +162,7 @@ class Links:
         forwarding database, and the kernel's time for a list of it grows with the square of its length.
         """
         with _changing(f"bridge {bridge}"):
-            index = link_index(bridge)
+            index = nl.link_index(bridge)
             return frozenset(
                 mac for mac in macs for vlan in vlans if _is_of_others(taps.link_of_mac(self._socket, index, mac, vlan))
             )
@@ -202,7 +189,7 @@ class Links:
         A route of another program for the same range stays. Raises as `make_tap`.
         """
         with _changing(f"bridge {network.bridge}"):
-            bridge = link_index(network.bridge)
+            bridge = nl.link_index(network.bridge)
             added = [self.routes.add(each, _gateway(lease, each), bridge) for each in routes]
         return any(added)
 
@@ -210,7 +197,7 @@ class Links:
         """Delete the routes to the ranges behind a guest; idempotent. Raises as `make_tap`."""
         with _changing(f"bridge {network.bridge}"):
             for each in routes:
-                self.routes.delete(each, _gateway(lease, each), link_index(network.bridge))
+                self.routes.delete(each, _gateway(lease, each), nl.link_index(network.bridge))
 
     def has_tap(self, task: TaskName, lease: Lease, network: Network) -> bool:
         """Return whether tap and macvlan are as `make_tap` makes them; True where the task's namespace does not exist.
@@ -233,15 +220,16 @@ class Links:
 
     def _is_port(self, name: str, bridge: str) -> bool:
         link = self.link(name)
-        return link is not None and link.up and link.master == link_index(bridge)
+        return link is not None and link.up and link.master == nl.link_index(bridge)
 
     def _make_bridge(self, network: Network, segment: str = "") -> None:
         """Create the network's first bridge or a segment, without ports, unless it exists."""
         name = segment or network.bridge
-        if not link_index(name):
-            mac, mtu = octets(bridge_mac(network.name, segment)), nl.number(nl.IFLA_MTU, network.mtu)
+        if not nl.link_index(name):
+            mac = nl.attribute(nl.IFLA_ADDRESS, octets(bridge_mac(network.name, segment)))
+            mtu = nl.number(nl.IFLA_MTU, network.mtu)
             with needing(BRIDGE, f"bridge {name}"):
-                self._add("bridge", _BRIDGE_SETTINGS, nl.named(name), attribute(nl.IFLA_ADDRESS, mac), mtu)
+                self._socket.execute([nl.new_link("bridge", _BRIDGE_SETTINGS, nl.named(name), mac, mtu)])
         elif not self.has_bridge(network, segment):
             raise TakenError(
                 f"link {name} exists and is not a bridge of solo5-networkd: expected a free name.",
@@ -249,10 +237,6 @@ class Links:
             )
         if segment or network.ipv6 is None:
             set_if_present(f"ipv6/conf/{name}/disable_ipv6", "1")
-
-    def _add(self, kind: str, data: bytes, *values: bytes) -> None:
-        info = nested(nl.IFLA_LINKINFO, attribute(nl.INFO_KIND, kind.encode(), b"\0"), nested(nl.INFO_DATA, data))
-        self._socket.execute([(nl.NEWLINK, NLM_CREATE | NLM_EXCL, nl.ifinfo(0, *values, info))])
 
     def _set(self, link: int, *values: bytes, up: bool) -> None:
         self._socket.execute([(nl.SETLINK, 0, nl.ifinfo(link, *values, up=up))])
@@ -264,7 +248,7 @@ def delete_links(names: Iterable[str]) -> None:
     Raises:
         HostError: the kernel refused.
     """
-    indexes = {name: index for name in names if (index := link_index(name))}
+    indexes = {name: index for name in names if (index := nl.link_index(name))}
     if indexes:
         with _changing(f"links {', '.join(indexes)}"):
             taps.delete(indexes.values())
@@ -293,22 +277,18 @@ def _tap(task: TaskName, lease: Lease, network: Network) -> TaskTap:
 
 def _link_of(message: bytes) -> Link:
     found = nl.link_attributes(message)
-    info = attributes(found.get(nl.IFLA_LINKINFO, b""))
+    info = nl.attributes(found.get(nl.IFLA_LINKINFO, b""))
     kind = os.fsdecode(info.get(nl.INFO_KIND, b"").rstrip(b"\0"))
-    data = attributes(info.get(nl.INFO_DATA, b"")) if kind == "bridge" else {}
+    data = nl.attributes(info.get(nl.INFO_DATA, b"")) if kind == "bridge" else {}
     return Link(
         kind=kind,
         up=bool(nl.IFINFOMSG.unpack_from(message)[3] & nl.IFF_UP),
-        mtu=_number(found, nl.IFLA_MTU),
+        mtu=nl.integer(found, nl.IFLA_MTU),
         mac=found.get(nl.IFLA_ADDRESS, b"").hex(":"),
-        master=_number(found, nl.IFLA_MASTER),
-        vlan_filtering=_number(data, _VLAN_FILTERING) != 0,
-        default_pvid=_number(data, _DEFAULT_PVID),
+        master=nl.integer(found, nl.IFLA_MASTER),
+        vlan_filtering=nl.integer(data, _VLAN_FILTERING) != 0,
+        default_pvid=nl.integer(data, _DEFAULT_PVID),
     )
-
-
-def _number(of: Mapping[int, bytes], kind: int) -> int:
-    return int.from_bytes(of.get(kind, b""), sys.byteorder)
 
 
 def _gateway(lease: Lease, route: IpNetwork) -> IpAddress | None:

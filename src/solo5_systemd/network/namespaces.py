@@ -16,11 +16,10 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from solo5_systemd.base.errors import HostError, TakenError
+from solo5_systemd.base.errors import HostError, TakenError, host_errors
 from solo5_systemd.base.mounts import bind_mount, detach
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network import netlink as nl
-from solo5_systemd.network.netlink import NETLINK_ROUTE, NLM_ACK, NetlinkSocket, attribute
 
 if TYPE_CHECKING:
     from solo5_systemd.network.tap_counters import Traffic
@@ -55,11 +54,9 @@ class NetworkNamespace:
             self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise _missing(path, error.strerror or "") from error
-        try:
-            _check(self.descriptor, path)
-        except HostError:
+        if not _is_network_namespace(self.descriptor):
             os.close(self.descriptor)
-            raise
+            raise _missing(path, "it is something else")
 
     @classmethod
     def own(cls) -> Self:
@@ -142,15 +139,11 @@ def read_traffic_elsewhere() -> dict[TaskName, Mapping[DeviceName, "Traffic"]]:
     return dict(found)
 
 
-def _check(fd: int, path: str) -> None:
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        raise _missing(path, "it is not a namespace")
+def _is_network_namespace(fd: int) -> bool:
     try:
-        kind = fcntl.ioctl(fd, _NS_GET_NSTYPE)
-    except OSError as error:  # ENOTTY: of another file system than nsfs, such as the mount point of a deleted namespace
-        raise _missing(path, "it is not a namespace") from error
-    if kind != _CLONE_NEWNET:
-        raise _missing(path, "it is a namespace of another kind")
+        return stat.S_ISREG(os.fstat(fd).st_mode) and fcntl.ioctl(fd, _NS_GET_NSTYPE) == _CLONE_NEWNET
+    except OSError:  # ENOTTY: of another file system than nsfs, such as the mount point of a deleted namespace
+        return False
 
 
 def _missing(path: str, reason: str) -> HostError:
@@ -186,10 +179,8 @@ def make_task_namespace(path: str) -> None:
         )
     with suppress(HostError), closing(NetworkNamespace(path)):
         return
-    try:
+    with host_errors(f"network namespace {path} cannot be made"):
         in_new_namespace(lambda: _make(path))
-    except OSError as error:
-        raise HostError(f"network namespace {path} cannot be made: {error.strerror}.") from error
 
 
 def _make(path: str) -> None:
@@ -199,8 +190,8 @@ def _make(path: str) -> None:
     for name, value in _SYSCTLS:
         with suppress(OSError):  # a kernel without IPv6
             Path(f"/proc/sys/net/{name}").write_text(value, encoding="ascii")
-    with closing(NetlinkSocket(NETLINK_ROUTE)) as route:
-        route.execute([(nl.SETLINK, 0, nl.ifinfo(_LOOPBACK, attribute(nl.IFLA_IFALIAS, _mark(path))))])
+    with closing(nl.NetlinkSocket(nl.NETLINK_ROUTE)) as route:
+        route.execute([(nl.SETLINK, 0, nl.ifinfo(_LOOPBACK, nl.attribute(nl.IFLA_IFALIAS, _mark(path))))])
     bind_mount(_OWN, path)
 
 
@@ -217,9 +208,9 @@ def is_task_namespace(path: str) -> bool:
         with (
             closing(NetworkNamespace(path)) as namespace,
             namespace.entered(),
-            closing(NetlinkSocket(NETLINK_ROUTE)) as route,
+            closing(nl.NetlinkSocket(nl.NETLINK_ROUTE)) as route,
         ):
-            [(_, link)] = route.request(nl.GETLINK, NLM_ACK, nl.ifinfo(_LOOPBACK))
+            [(_, link)] = route.request(nl.GETLINK, nl.NLM_ACK, nl.ifinfo(_LOOPBACK))
             return nl.link_attributes(link).get(nl.IFLA_IFALIAS, b"").rstrip(b"\0") == _mark(path)
     except (HostError, OSError):
         return False
@@ -233,15 +224,12 @@ def remove_task_namespace(path: str) -> None:
     Raises:
         HostError: the kernel or the file system refused.
     """
-    try:
-        with suppress(FileNotFoundError):
-            while is_task_namespace(path):
-                if not is_mounted(path):
-                    Path(path).unlink()
-                    return
-                detach(path)
-    except OSError as error:
-        raise HostError(f"network namespace {path} cannot be removed: {error.strerror}.") from error
+    with host_errors(f"network namespace {path} cannot be removed"), suppress(FileNotFoundError):
+        while is_task_namespace(path):
+            if not is_mounted(path):
+                Path(path).unlink()
+                return
+            detach(path)
 
 
 def is_mounted(path: str) -> bool:

@@ -14,14 +14,6 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.derived_addresses import ASKER, link_local, octets
 from solo5_systemd.network.model import IpAddress, Lease
-from solo5_systemd.network.netlink import (
-    NETLINK_ROUTE,
-    NLM_ACK,
-    NLM_CREATE,
-    NLM_REPLACE,
-    NetlinkSocket,
-    attribute,
-)
 from solo5_systemd.network.sysctls import read_sysctl, set_if_present, write_sysctl
 
 # linux/rtnetlink.h, neighbour.h, if_link.h
@@ -65,7 +57,7 @@ class Neighbours:
     """
 
     def __init__(self) -> None:
-        self._route = NetlinkSocket(NETLINK_ROUTE)
+        self._route = nl.NetlinkSocket(nl.NETLINK_ROUTE)
 
     def close(self) -> None:
         """Close the socket."""
@@ -101,7 +93,7 @@ class Neighbours:
         # An update to this state stops the timer of the entry (__neigh_update of net/core/neighbour.c).
         for entry, state in self._found(bridge, _addresses(lease)):
             if state == _NUD_INCOMPLETE:
-                self._route.execute([(nl.NEWNEIGH, NLM_REPLACE, _in_state(entry, state))])
+                self._route.execute([(nl.NEWNEIGH, nl.NLM_REPLACE, _in_state(entry, state))])
 
     def refuse(self, bridge: str, lease: Lease) -> None:
         """Drop the packets that the kernel holds for a guest: their senders learn that it is unreachable."""
@@ -112,9 +104,9 @@ class Neighbours:
     def deliver(self, bridge: str, lease: Lease) -> None:
         """Set the MAC address of a guest, as if it had answered: packets that wait for it are sent at once."""
         number = socket.if_nametoindex(bridge)
-        mac = attribute(nl.NDA_LLADDR, octets(lease.mac))
+        mac = nl.attribute(nl.NDA_LLADDR, octets(lease.mac))
         entries = (_in_state(_entry(number, address), _NUD_REACHABLE) + mac for address in _addresses(lease))
-        self._route.execute([(nl.NEWNEIGH, NLM_CREATE | NLM_REPLACE, entry) for entry in entries])
+        self._route.execute([(nl.NEWNEIGH, nl.NLM_CREATE | nl.NLM_REPLACE, entry) for entry in entries])
 
     def _found(self, bridge: str, addresses: Iterable[IpAddress]) -> Iterator[tuple[bytes, int]]:
         """Yield the entries that exist, each with its state."""
@@ -122,13 +114,13 @@ class Neighbours:
         for address in addresses:
             entry = _entry(number, address)
             with suppress(FileNotFoundError):
-                [(_, found)] = self._route.request(nl.GETNEIGH, NLM_ACK, entry)
+                [(_, found)] = self._route.request(nl.GETNEIGH, nl.NLM_ACK, entry)
                 yield entry, nl.NDMSG.unpack_from(found)[2]
 
     def passes_frames(self, link: str) -> bool:
         """Return whether a link has a carrier, and the kernel has activated its queue since (linkwatch_do_dev)."""
         try:
-            [(_, found)] = self._route.request(nl.GETLINK, NLM_ACK, nl.ifinfo(0, nl.named(link)))
+            [(_, found)] = self._route.request(nl.GETLINK, nl.NLM_ACK, nl.ifinfo(0, nl.named(link)))
             return nl.link_attributes(found)[_IFLA_OPERSTATE] == bytes([_OPERSTATE_UP])
         except OSError:  # it does not exist
             return False
@@ -200,7 +192,7 @@ def _addresses(lease: Lease) -> Sequence[IpAddress]:
 
 def _entry(link: int, address: IpAddress) -> bytes:
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    return nl.NDMSG.pack(family, link, 0, 0, 0) + attribute(nl.NDA_DST, address.packed)
+    return nl.NDMSG.pack(family, link, 0, 0, 0) + nl.attribute(nl.NDA_DST, address.packed)
 
 
 def _in_state(entry: bytes, state: int) -> bytes:

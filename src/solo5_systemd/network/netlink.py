@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from solo5_systemd.base.errors import DependencyError, HostError
@@ -115,7 +115,8 @@ class NetlinkSocket:
                 if sequence != self._sequence:
                     continue
                 if answer in (NLMSG_ERROR, NLMSG_DONE):
-                    _raise_error(body)
+                    if code := _errno(body):
+                        raise OSError(code, os.strerror(code))
                     return
                 yield answer, body
 
@@ -277,12 +278,6 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
         offset += length + -length % 4
 
 
-def _raise_error(body: bytes) -> None:
-    code = _errno(body)
-    if code:
-        raise OSError(code, os.strerror(code))
-
-
 def _errno(body: bytes) -> int:
     """Return the errno of NLMSG_ERROR or NLMSG_DONE, 0 for success. Both begin with it, negative."""
     if len(body) < _ERRNO.size:
@@ -293,6 +288,9 @@ def _errno(body: bytes) -> int:
 def _malformed() -> OSError:
     return OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
 
+
+NFGENMSG = struct.Struct("!BBH")
+"""Of a message of nfnetlink: family, version, resource."""
 
 # Of rtnetlink: linux/rtnetlink.h, if_link.h, neighbour.h, net/if.h
 NEWLINK, DELLINK, GETLINK, SETLINK, NEWNEIGH, DELNEIGH, GETNEIGH = 16, 17, 18, 19, 28, 29, 30
@@ -326,9 +324,25 @@ def number(kind: int, value: int) -> bytes:
     return attribute(kind, value.to_bytes(4, sys.byteorder))
 
 
+def integer(values: Mapping[int, bytes], kind: int) -> int:
+    """Return the number that an attribute has, in host order; 0 without it."""
+    return int.from_bytes(values.get(kind, b""), sys.byteorder)
+
+
 def named(link: str) -> bytes:
     """Return the attribute of a link's name, which may have any bytes except / and white space."""
     return attribute(IFLA_IFNAME, os.fsencode(link), b"\0")
+
+
+def new_link(kind: str, data: bytes, *values: bytes) -> Request:
+    """Return the request that makes a link of a kind.
+
+    Args:
+        data: attributes of the kind.
+        values: attributes of every link.
+    """
+    info = nested(IFLA_LINKINFO, attribute(INFO_KIND, kind.encode(), b"\0"), nested(INFO_DATA, data))
+    return NEWLINK, NLM_CREATE | NLM_EXCL, ifinfo(0, *values, info)
 
 
 def link_attributes(message: bytes) -> dict[int, bytes]:

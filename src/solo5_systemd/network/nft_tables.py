@@ -4,7 +4,6 @@ import ctypes
 import errno
 import json
 import socket
-import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -13,18 +12,11 @@ from typing import Any, Self
 from nftables import Nftables
 
 from solo5_systemd.base.errors import HostError
+from solo5_systemd.network import netlink as nl
 from solo5_systemd.network import nft_elements, nft_rules
 from solo5_systemd.network.drops import SETS, Dropped
 from solo5_systemd.network.model import IpAddress, LeaseState
 from solo5_systemd.network.modules import NF_TABLES, nft_hint, remedy
-from solo5_systemd.network.netlink import (
-    NETLINK_NETFILTER,
-    NetlinkSocket,
-    attribute,
-    attributes,
-    check_netfilter,
-    nested,
-)
 from solo5_systemd.network.nft_elements import ACTIVE, Ruleset
 from solo5_systemd.network.nft_objects import TABLE, Element, listed_elements, listed_rules, unquoted
 from solo5_systemd.network.nft_rules import (
@@ -43,7 +35,6 @@ _SET_TABLE, _SET_NAME, _SET_ELEMENTS, _ELEMENT, _ELEMENT_KEY, _VALUE = 1, 2, 3, 
 _ELEMENT_EXPRESSION, _EXPRESSION_DATA, _COUNTER_PACKETS = 7, 2, 2
 _OWNED_PROBE = f"table ip {TABLE}-probe {{ flags owner, persist; }}"
 _LOG_PROBE = f"table bridge {TABLE}-probe {{ chain probe {{ log group {ANNOUNCEMENTS}; }}; }}"
-_NFGENMSG = struct.Struct("=BBH")
 
 _MODULES = ("nf_tables", "nft_chain_nat", "nft_ct", "nft_masq", "nft_nat", "nft_limit", "nft_connlimit")
 
@@ -59,7 +50,7 @@ class _Nft(Nftables):  # type: ignore[misc]
 
     def __new__(cls) -> Self:
         """Return a context; its destructor fails in one that was never initialized."""
-        check_netfilter()
+        nl.check_netfilter()
         return super().__new__(cls)  # type: ignore[no-any-return]
 
     def __init__(self) -> None:
@@ -95,7 +86,7 @@ class Tables:
     def __init__(self) -> None:
         """Open sockets of libnftables and netlink."""
         self._nft = _Nft()
-        self._netfilter = NetlinkSocket(NETLINK_NETFILTER)
+        self._netfilter = nl.NetlinkSocket(nl.NETLINK_NETFILTER)
         self.owned = self._accepts(_OWNED_PROBE)
         self.announces = self._accepts(_LOG_PROBE)
         self._generation: int | None = None  # None: unknown until the tables are listed
@@ -212,7 +203,7 @@ class Tables:
             if error.errno != errno.ENOENT:
                 raise HostError(f"nftables cannot be read: {error.strerror}.") from error
             return 0
-        return _packets(body[_NFGENMSG.size :])
+        return _packets(body[nl.NFGENMSG.size :])
 
     def _counted(self, family: str, name: str) -> Mapping[str, int]:
         """Return the packet counters of a set above 0, by key."""
@@ -310,18 +301,18 @@ class Tables:
     def _current_generation(self) -> int:
         # Without NLM_F_DUMP and NLM_F_ACK the reply is a single NEWGEN message.
         try:
-            _, body = next(self._netfilter.request(_GETGEN, 0, _NFGENMSG.pack(0, 0, 0)))
+            _, body = next(self._netfilter.request(_GETGEN, 0, nl.NFGENMSG.pack(0, 0, 0)))
         except OSError as error:
             hint = remedy(NF_TABLES) if error.errno == errno.EINVAL else "`nft list ruleset` shows whether others can."
             raise HostError(f"nftables cannot be read: {error.strerror}.", hint) from error
-        return int.from_bytes(attributes(body[_NFGENMSG.size :])[_GEN_ID])
+        return int.from_bytes(nl.attributes(body[nl.NFGENMSG.size :])[_GEN_ID])
 
 
 def _lookup(name: str, version: int, value: bytes) -> bytes:
     """Return the payload of a look-up of one element of a set; version 0: of table bridge."""
-    of = attribute(_SET_TABLE, TABLE.encode() + b"\0") + attribute(_SET_NAME, name.encode() + b"\0")
-    key = nested(_ELEMENT, nested(_ELEMENT_KEY, attribute(_VALUE, value)))
-    return _NFGENMSG.pack(_FAMILY_OF[version], 0, 0) + of + nested(_SET_ELEMENTS, key)
+    of = nl.attribute(_SET_TABLE, TABLE.encode() + b"\0") + nl.attribute(_SET_NAME, name.encode() + b"\0")
+    key = nl.nested(_ELEMENT, nl.nested(_ELEMENT_KEY, nl.attribute(_VALUE, value)))
+    return nl.NFGENMSG.pack(_FAMILY_OF[version], 0, 0) + of + nl.nested(_SET_ELEMENTS, key)
 
 
 def _link_key(link: str) -> bytes:
@@ -331,5 +322,5 @@ def _link_key(link: str) -> bytes:
 def _packets(body: bytes) -> int:
     """Return the packets of the counter of the one element of a reply."""
     for kind in (_SET_ELEMENTS, _ELEMENT, _ELEMENT_EXPRESSION, _EXPRESSION_DATA):
-        body = attributes(body)[kind]
-    return int.from_bytes(attributes(body)[_COUNTER_PACKETS])
+        body = nl.attributes(body)[kind]
+    return int.from_bytes(nl.attributes(body)[_COUNTER_PACKETS])

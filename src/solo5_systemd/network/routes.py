@@ -5,7 +5,6 @@ Other programs can make very many, each of which has to cost little.
 
 import socket
 import struct
-import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
@@ -14,17 +13,6 @@ from solo5_systemd.base.errors import host_errors
 from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.model import IpAddress, Lease, Network
-from solo5_systemd.network.netlink import (
-    NETLINK_ROUTE,
-    NLM_ACK,
-    NLM_CREATE,
-    NLM_DUMP,
-    NLM_EXCL,
-    NetlinkSocket,
-    attribute,
-    attributes,
-    link_index,
-)
 from solo5_systemd.network.network_ranges import Overtaken
 from solo5_systemd.settings.addresses import IpNetwork
 
@@ -62,7 +50,7 @@ class Routes:
     """The routes and addresses of the network namespace in which it is made. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._netlink = NetlinkSocket(NETLINK_ROUTE)
+        self._netlink = nl.NetlinkSocket(nl.NETLINK_ROUTE)
 
     def close(self) -> None:
         """Close the socket."""
@@ -75,12 +63,12 @@ class Routes:
             OSError: the kernel refused.
         """
         family, flags = _FAMILIES[address.version], 0 if address.version == 4 else _IFA_F_NODAD
-        values = attribute(_IFA_LOCAL, address.packed) + attribute(_IFA_ADDRESS, address.packed)
+        values = nl.attribute(_IFA_LOCAL, address.packed) + nl.attribute(_IFA_ADDRESS, address.packed)
         if address.version == 4:
-            values += attribute(_IFA_BROADCAST, inside.broadcast_address.packed)
+            values += nl.attribute(_IFA_BROADCAST, inside.broadcast_address.packed)
         body = nl.IFADDRMSG.pack(family, inside.prefixlen, flags, _UNIVERSE, link) + values
         with suppress(FileExistsError):
-            self._netlink.execute([(nl.NEWADDR, NLM_CREATE | NLM_EXCL, body)])
+            self._netlink.execute([(nl.NEWADDR, nl.NLM_CREATE | nl.NLM_EXCL, body)])
 
     def add(self, to: IpNetwork, gateway: IpAddress | None, link: int) -> bool:
         """Add a route unless there is one to the same range; return whether it is added. Raises as `add_address`."""
@@ -97,7 +85,7 @@ class Routes:
 
     def _add(self, route: bytes) -> bool:
         try:
-            self._netlink.execute([(nl.NEWROUTE, NLM_CREATE | NLM_EXCL, route)])
+            self._netlink.execute([(nl.NEWROUTE, nl.NLM_CREATE | nl.NLM_EXCL, route)])
         except FileExistsError:
             return False
         return True
@@ -109,7 +97,7 @@ class Routes:
 
     def ranges(self, ours: Collection[str]) -> Iterator[IPv4Network]:
         """Yield the ranges of all IPv4 routes and addresses, without default routes and those of the links `ours`."""
-        skip = {link_index(name) for name in ours} - {0}
+        skip = {nl.link_index(name) for name in ours} - {0}
         for route in self._routes(socket.AF_INET):
             if route.destination and route.link not in skip:
                 yield IPv4Network((route.destination, route.length), strict=False)
@@ -119,14 +107,14 @@ class Routes:
 
     def prefixes(self, ours: Collection[str]) -> Iterator[IPv6Network]:
         """Yield as `ranges` the prefixes of all IPv6 routes, those of addresses included."""
-        skip = {link_index(name) for name in ours} - {0}
+        skip = {nl.link_index(name) for name in ours} - {0}
         for route in self._routes(socket.AF_INET6):
             if route.destination and route.link not in skip:
                 yield IPv6Network((route.destination, route.length), strict=False)
 
     def addresses(self, versions: Iterable[int] = (4,), link: str = "") -> frozenset[IpAddress]:
         """Return all addresses of IPv4, IPv6 or both, or those of one link."""
-        number = link_index(link) if link else None
+        number = nl.link_index(link) if link else None
         return frozenset(
             IPv4Address(address.ip) if version == 4 else IPv6Address(address.ip)
             for version in versions
@@ -136,7 +124,7 @@ class Routes:
 
     def has_loopback6(self, link: str) -> bool:
         """Return whether packets to ::1 that come from a link are delivered, by a route in table local."""
-        wanted = (_LOCAL_TABLE, _LOOPBACK6.network_address.packed, link_index(link))
+        wanted = (_LOCAL_TABLE, _LOOPBACK6.network_address.packed, nl.link_index(link))
         return any((each.table, each.destination, each.link) == wanted for each in self._routes(socket.AF_INET6))
 
     def uplink_mtu(self) -> int | None:
@@ -145,10 +133,10 @@ class Routes:
         if not number:
             return None
         try:
-            [(_, body)] = self._netlink.request(nl.GETLINK, NLM_ACK, nl.ifinfo(number))
+            [(_, body)] = self._netlink.request(nl.GETLINK, nl.NLM_ACK, nl.ifinfo(number))
         except OSError:  # deleted meanwhile
             return None
-        return int.from_bytes(nl.link_attributes(body)[nl.IFLA_MTU], sys.byteorder)
+        return nl.integer(nl.link_attributes(body), nl.IFLA_MTU)
 
     def uplink_has_ipv6(self) -> bool:
         """Return whether that link has an IPv6 address besides link-local ones."""
@@ -164,32 +152,32 @@ class Routes:
 
     def _routes(self, family: int) -> Iterator[_Route]:
         for body in self._list("routes", nl.GETROUTE, _RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0)):
-            parts = attributes(body[_RTMSG.size :])
+            parts = nl.attributes(body[_RTMSG.size :])
             yield _Route(
                 destination=parts.get(_RTA_DST, b""),
                 length=body[1],
                 table=body[4],
-                link=int.from_bytes(parts.get(_RTA_OIF, b""), sys.byteorder),
+                link=nl.integer(parts, _RTA_OIF),
             )
 
     def _addresses(self, family: int) -> Iterator[_Address]:
         for body in self._list("addresses", nl.GETADDR, nl.IFADDRMSG.pack(family, 0, 0, 0, 0)):
             _, length, _, scope, link = nl.IFADDRMSG.unpack_from(body)
-            parts = attributes(body[nl.IFADDRMSG.size :])
+            parts = nl.attributes(body[nl.IFADDRMSG.size :])
             ip = parts.get(_IFA_LOCAL) or parts[_IFA_ADDRESS]  # that of IPv4 is the other end's on a link with two ends
             yield _Address(link=link, ip=ip, length=length, scope=scope)
 
     def _list(self, what: str, request: int, header: bytes) -> Sequence[bytes]:
         with host_errors(f"the kernel refused to list {what}"):
-            return [body for _, body in self._netlink.request(request, NLM_DUMP, header)]
+            return [body for _, body in self._netlink.request(request, nl.NLM_DUMP, header)]
 
 
 def _route(
     to: IpNetwork, gateway: IpAddress | None, link: int, table: int = _MAIN_TABLE, kind: int = _UNICAST
 ) -> bytes:
-    values = attribute(_RTA_DST, to.network_address.packed) + nl.number(_RTA_OIF, link)
+    values = nl.attribute(_RTA_DST, to.network_address.packed) + nl.number(_RTA_OIF, link)
     if gateway is not None:
-        values += attribute(_RTA_GATEWAY, gateway.packed)
+        values += nl.attribute(_RTA_GATEWAY, gateway.packed)
     return _RTMSG.pack(_FAMILIES[to.version], to.prefixlen, 0, 0, table, _STATIC, _UNIVERSE, kind, 0) + values
 
 
@@ -199,7 +187,7 @@ def overtaken(networks: Iterable[Network], leases: Iterable[Lease]) -> Sequence[
     The bridge of a joined network is routed by others: its guests are left out.
     """
     own = {network.name: network for network in networks if network.join is None}
-    with closing(NetlinkSocket(NETLINK_ROUTE)) as netlink:
+    with closing(nl.NetlinkSocket(nl.NETLINK_ROUTE)) as netlink:
         return [
             Overtaken(network=network.name, bridge=network.bridge, inside=inside, guest=address, route=route)
             for lease in leases
@@ -211,19 +199,19 @@ def overtaken(networks: Iterable[Network], leases: Iterable[Lease]) -> Sequence[
 
 
 def _other_route(
-    netlink: NetlinkSocket, address: IpAddress, inside: IPv4Network | IPv6Network, bridge: str
+    netlink: nl.NetlinkSocket, address: IpAddress, inside: IPv4Network | IPv6Network, bridge: str
 ) -> str | None:
     """Return a phrase about the route of packets to an address; None if they leave by the bridge."""
     head = _RTMSG.pack(_FAMILIES[address.version], address.max_prefixlen, 0, 0, 0, 0, 0, 0, _LOOKUP_TABLE | _FIB_MATCH)
     try:
-        [(_, body)] = netlink.request(nl.GETROUTE, NLM_ACK, head + attribute(_RTA_DST, address.packed))
+        [(_, body)] = netlink.request(nl.GETROUTE, nl.NLM_ACK, head + nl.attribute(_RTA_DST, address.packed))
     except (OSError, ValueError):  # unreachable, prohibited, a blackhole
         return "a route that drops packets"
-    found = attributes(body[_RTMSG.size :])
-    link = int.from_bytes(found.get(_RTA_OIF, b""), sys.byteorder)
+    found = nl.attributes(body[_RTMSG.size :])
+    link = nl.integer(found, _RTA_OIF)
     if _of_link(link) == f" of link {bridge}":
         return None
-    table = int.from_bytes(found.get(_RTA_TABLE, b""), sys.byteorder) or _MAIN_TABLE
+    table = nl.integer(found, _RTA_TABLE) or _MAIN_TABLE
     prefix = ip_network((found.get(_RTA_DST, bytes(len(address.packed))), body[1]), strict=False)
     if table == _MAIN_TABLE and prefix.prefixlen < inside.prefixlen:
         return None  # the bridge has lost its own route, which is repaired

@@ -32,20 +32,6 @@ from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.derived_addresses import octets
 from solo5_systemd.network.modules import MACVLAN, TUN, needing
 from solo5_systemd.network.namespaces import NetworkNamespace
-from solo5_systemd.network.netlink import (
-    NETLINK_ROUTE,
-    NLM_ACK,
-    NLM_CREATE,
-    NLM_DUMP,
-    NLM_EXCL,
-    NLM_REPLACE,
-    NetlinkSocket,
-    Request,
-    attribute,
-    attributes,
-    link_index,
-    nested,
-)
 from solo5_systemd.network.sysctls import set_if_present
 
 # linux/rtnetlink.h, if_link.h, net_namespace.h
@@ -86,7 +72,7 @@ class TaskTap:
     joined: bool = False
     vlan: int = 0
 
-    def make(self, host: NetlinkSocket, *, uid: int, mtu: int) -> None:
+    def make(self, host: nl.NetlinkSocket, *, uid: int, mtu: int) -> None:
         """Make or repair them; a new macvlan is down.
 
         A tap that no tender has is made anew, whatever an earlier tender has done to it. One that a tender has is kept:
@@ -101,19 +87,19 @@ class TaskTap:
             OSError: the kernel refused.
             HostError: the task's namespace does not exist, or cannot be entered.
         """
-        found = link_index(self.name)
+        found = nl.link_index(self.name)
         with (
             closing(NetworkNamespace.own()) as own,
             closing(NetworkNamespace(self.namespace)) as there,
             there.entered(),
-            closing(NetlinkSocket(NETLINK_ROUTE)) as inside,
+            closing(nl.NetlinkSocket(nl.NETLINK_ROUTE)) as inside,
         ):
             is_new = _create_tap(self.name, uid)
             tap = socket.if_nametoindex(self.name)
             inside.execute([(nl.SETLINK, 0, nl.ifinfo(tap, nl.number(nl.IFLA_MTU, mtu), up=True))])
             _switch_offload_off(self.name)
             if found and not is_new:
-                [(_, link)] = host.request(nl.GETLINK, NLM_ACK, nl.ifinfo(0, nl.named(self.name)))
+                [(_, link)] = host.request(nl.GETLINK, nl.NLM_ACK, nl.ifinfo(0, nl.named(self.name)))
                 if self.is_whole(host, nl.link_attributes(link)):
                     return
             if found or not is_new:  # a link of another program or of an earlier namespace, or a changed one
@@ -133,14 +119,13 @@ class TaskTap:
         """The name with which the macvlan is made: Linux before 6.15 refuses one that its lower link has."""
         return f"{self.name[:-1]}~"
 
-    def _macvlan(self, tap: int, namespace: int, mtu: int) -> Request:
-        settings = (attribute(key, value) for key, value in _SETTINGS.items())
-        source = (nl.number(_MACADDR_MODE, _ADD), _source(self.mac))
-        info = nested(nl.IFLA_LINKINFO, nl.MACVLAN, nested(nl.INFO_DATA, *settings, *source))
+    def _macvlan(self, tap: int, namespace: int, mtu: int) -> nl.Request:
+        settings = (nl.attribute(key, value) for key, value in _SETTINGS.items())
+        data = b"".join((*settings, nl.number(_MACADDR_MODE, _ADD), _source(self.mac)))
         link = nl.named(self._first_name) + nl.number(nl.IFLA_LINK, tap) + nl.number(nl.IFLA_MTU, mtu)
-        return (nl.NEWLINK, NLM_CREATE | NLM_EXCL, nl.ifinfo(0, link, nl.number(_IFLA_NET_NS_FD, namespace), info))
+        return nl.new_link("macvlan", data, link, nl.number(_IFLA_NET_NS_FD, namespace))
 
-    def is_whole(self, host: NetlinkSocket, found: Mapping[int, bytes]) -> bool:
+    def is_whole(self, host: nl.NetlinkSocket, found: Mapping[int, bytes]) -> bool:
         """Return whether macvlan and tap are as `make` makes them, and the tap is up; True without the namespace.
 
         Args:
@@ -150,9 +135,9 @@ class TaskTap:
         Raises:
             OSError: the kernel refused to show the tap; ENODEV: there is none.
         """
-        info = attributes(found.get(nl.IFLA_LINKINFO, b""))
+        info = nl.attributes(found.get(nl.IFLA_LINKINFO, b""))
         expected = {**_SETTINGS, _MACADDR_DATA: _source(self.mac)}
-        settings = attributes(info.get(nl.INFO_DATA, b""))
+        settings = nl.attributes(info.get(nl.INFO_DATA, b""))
         if info.get(nl.INFO_KIND) != b"macvlan\0" or not expected.items() <= settings.items():
             return False
         try:
@@ -162,29 +147,29 @@ class TaskTap:
             return True
         if found.get(_IFLA_LINK_NETNSID) != its_id:  # the tap is in an earlier namespace
             return False
-        tap = nl.ifinfo(int.from_bytes(found[nl.IFLA_LINK], sys.byteorder), attribute(_IFLA_TARGET_NETNSID, its_id))
-        [(_, lower)] = host.request(nl.GETLINK, NLM_ACK, tap)
+        tap = nl.ifinfo(nl.integer(found, nl.IFLA_LINK), nl.attribute(_IFLA_TARGET_NETNSID, its_id))
+        [(_, lower)] = host.request(nl.GETLINK, nl.NLM_ACK, tap)
         return bool(nl.IFINFOMSG.unpack_from(lower)[3] & nl.IFF_UP)
 
 
-def _deletions_of_uppers(host: NetlinkSocket, namespace: NetworkNamespace, tap: int) -> Sequence[Request]:
+def _deletions_of_uppers(host: nl.NetlinkSocket, namespace: NetworkNamespace, tap: int) -> Sequence[nl.Request]:
     """Return the requests that delete all macvlans of a tap: another program may have renamed one."""
     wanted = {nl.IFLA_LINK: tap.to_bytes(4, sys.byteorder), _IFLA_LINK_NETNSID: _id_of(host, namespace)}
     return [
         (nl.DELLINK, 0, nl.ifinfo(nl.IFINFOMSG.unpack_from(link)[2]))
-        for _, link in host.request(nl.GETLINK, NLM_DUMP, nl.ifinfo(0, nested(nl.IFLA_LINKINFO, nl.MACVLAN)))
+        for _, link in host.request(nl.GETLINK, nl.NLM_DUMP, nl.ifinfo(0, nl.nested(nl.IFLA_LINKINFO, nl.MACVLAN)))
         if wanted.items() <= nl.link_attributes(link).items()
     ]
 
 
-def _id_of(host: NetlinkSocket, namespace: NetworkNamespace) -> bytes:
+def _id_of(host: nl.NetlinkSocket, namespace: NetworkNamespace) -> bytes:
     """Return the ID of a namespace in that of a socket, as links have it."""
-    [(_, answer)] = host.request(_GETNSID, NLM_ACK, bytes(4) + nl.number(_NETNSA_FD, namespace.descriptor))
-    return attributes(answer[4:])[_NETNSA_NSID]
+    [(_, answer)] = host.request(_GETNSID, nl.NLM_ACK, bytes(4) + nl.number(_NETNSA_FD, namespace.descriptor))
+    return nl.attributes(answer[4:])[_NETNSA_NSID]
 
 
 def _source(mac: str) -> bytes:
-    return attribute(_MACADDR, octets(mac))
+    return nl.attribute(_MACADDR, octets(mac))
 
 
 def _create_tap(name: str, uid: int) -> bool:
@@ -197,7 +182,7 @@ def _create_tap(name: str, uid: int) -> bool:
     with needing(TUN, f"tap {name}"):
         first = os.open(_TUN, os.O_RDWR | os.O_CLOEXEC)
     try:
-        found = link_index(name)
+        found = nl.link_index(name)
         fcntl.ioctl(first, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TAP | _IFF_NO_PI))
         if not found:
             fcntl.ioctl(first, _TUNSETOWNER, uid)
@@ -253,7 +238,7 @@ _RTNL = threading.Lock()
 a sysctl of a link does not wait for it: the kernel restarts write(2) until it gets the lock, which costs a core."""
 
 
-def make(route: NetlinkSocket, tap: TaskTap, *, uid: int, mtu: int, alias: str) -> None:
+def make(route: nl.NetlinkSocket, tap: TaskTap, *, uid: int, mtu: int, alias: str) -> None:
     """Make a tap whose macvlan is up and a port of its bridge (`_port`), or set up existing ones; idempotent.
 
     Args:
@@ -272,14 +257,14 @@ def make(route: NetlinkSocket, tap: TaskTap, *, uid: int, mtu: int, alias: str) 
         set_if_present(f"ipv6/conf/{tap.name}/addr_gen_mode", "1")  # none: no link-local address
         index = socket.if_nametoindex(tap.name)
         link = nl.number(nl.IFLA_MASTER, socket.if_nametoindex(tap.bridge)) + nl.number(nl.IFLA_MTU, mtu)
-        link += attribute(nl.IFLA_IFALIAS, alias.encode()) + attribute(nl.IFLA_ADDRESS, _high_mac(tap.mac))
+        link += nl.attribute(nl.IFLA_IFALIAS, alias.encode()) + nl.attribute(nl.IFLA_ADDRESS, _high_mac(tap.mac))
         # On a joined bridge it is set up last: before, a port has the bridge's VLAN, learns and is flooded.
         first = (nl.SETLINK, 0, nl.ifinfo(index, link, up=not tap.joined))
         last = [(nl.SETLINK, 0, nl.ifinfo(index, up=True))] if tap.joined else []
         route.execute([first, *_port_vlan(index, tap.vlan), *_port(index, tap), *last])
 
 
-def has_tap(route: NetlinkSocket, tap: TaskTap) -> bool:
+def has_tap(route: nl.NetlinkSocket, tap: TaskTap) -> bool:
     """Return whether a link is up and a port of a bridge, with the MAC, settings and FDB entry that `make` sets.
 
     And whether it is the macvlan of its tap.
@@ -287,16 +272,16 @@ def has_tap(route: NetlinkSocket, tap: TaskTap) -> bool:
     Raises:
         OSError: the kernel refused to show it.
     """
-    index, master = link_index(tap.name), link_index(tap.bridge)
+    index, master = nl.link_index(tap.name), nl.link_index(tap.bridge)
     if not (index and master):
         return False
     try:
-        [(_, link)] = route.request(nl.GETLINK, NLM_ACK, nl.ifinfo(index))
+        [(_, link)] = route.request(nl.GETLINK, nl.NLM_ACK, nl.ifinfo(index))
         flags, found = nl.IFINFOMSG.unpack_from(link)[3], nl.link_attributes(link)
-        settings = attributes(attributes(found.get(nl.IFLA_LINKINFO, b"")).get(_SLAVE_DATA, b""))
+        settings = nl.attributes(nl.attributes(found.get(nl.IFLA_LINKINFO, b"")).get(_SLAVE_DATA, b""))
         is_port = (
             bool(flags & nl.IFF_UP)
-            and found.get(nl.IFLA_MASTER) == master.to_bytes(4, sys.byteorder)
+            and nl.integer(found, nl.IFLA_MASTER) == master
             and found.get(nl.IFLA_ADDRESS) == _high_mac(tap.mac)
             and all(settings.get(key, value) == value for key, value in _settings(tap).items())
         )
@@ -307,7 +292,7 @@ def has_tap(route: NetlinkSocket, tap: TaskTap) -> bool:
         raise
 
 
-def states(route: NetlinkSocket) -> Mapping[str, object]:
+def states(route: nl.NetlinkSocket) -> Mapping[str, object]:
     """Return for each macvlan with a carrier a value that is the same while nothing changes that `has_tap` reads.
 
     Two dumps, whatever their number. A tap that is down, or is no more, takes the carrier along.
@@ -315,45 +300,45 @@ def states(route: NetlinkSocket) -> Mapping[str, object]:
     Raises:
         OSError: the kernel refused.
     """
-    wanted = nl.ifinfo(0, nested(nl.IFLA_LINKINFO, nl.MACVLAN), nl.number(_IFLA_EXT_MASK, _SKIP_STATS))
+    wanted = nl.ifinfo(0, nl.nested(nl.IFLA_LINKINFO, nl.MACVLAN), nl.number(_IFLA_EXT_MASK, _SKIP_STATS))
     found: dict[int, tuple[bytes, set[tuple[object, ...]]]] = {}
-    for _, link in route.request(nl.GETLINK, NLM_DUMP, wanted):
+    for _, link in route.request(nl.GETLINK, nl.NLM_DUMP, wanted):
         _, _, index, flags, _ = nl.IFINFOMSG.unpack_from(link)
         if flags & nl.IFF_LOWER_UP:
             found[index] = link, set()
-    for _, entry in route.request(nl.GETNEIGH, NLM_DUMP, nl.NDMSG.pack(_AF_BRIDGE, 0, 0, 0, 0)):
+    for _, entry in route.request(nl.GETNEIGH, nl.NLM_DUMP, nl.NDMSG.pack(_AF_BRIDGE, 0, 0, 0, 0)):
         _, index, state, flags, _ = nl.NDMSG.unpack_from(entry)
         if flags & _NTF_MASTER and index in found:
-            values = attributes(entry[nl.NDMSG.size :])  # with the time of the last use, which is left out
+            values = nl.attributes(entry[nl.NDMSG.size :])  # with the time of the last use, which is left out
             found[index][1].add((state, flags, values.get(nl.NDA_LLADDR), values.get(_NDA_VLAN)))
     return {nl.link_name(link): (link, entries) for link, entries in found.values()}
 
 
-def _has_entry(route: NetlinkSocket, index: int, tap: TaskTap) -> bool:
+def _has_entry(route: nl.NetlinkSocket, index: int, tap: TaskTap) -> bool:
     """Return whether the static FDB entry of a port is there; raises OSError, ENOENT for none."""
-    wanted = nl.NDMSG.pack(_AF_BRIDGE, index, 0, _NTF_MASTER, 0) + attribute(nl.NDA_LLADDR, octets(tap.mac))
-    if tap.vlan:
-        wanted += attribute(_NDA_VLAN, tap.vlan.to_bytes(2, sys.byteorder))
-    [(_, entry)] = route.request(nl.GETNEIGH, NLM_ACK, wanted)
+    wanted = nl.NDMSG.pack(_AF_BRIDGE, index, 0, _NTF_MASTER, 0) + _mac_in(tap.mac, tap.vlan)
+    [(_, entry)] = route.request(nl.GETNEIGH, nl.NLM_ACK, wanted)
     _, found, state, flags, _ = nl.NDMSG.unpack_from(entry)
     return found == index and bool(state & _NUD_NOARP) and bool(flags & _NTF_STICKY) == tap.joined
 
 
-def link_of_mac(route: NetlinkSocket, bridge: int, mac: str, vlan: int) -> int:
+def link_of_mac(route: nl.NetlinkSocket, bridge: int, mac: str, vlan: int) -> int:
     """Return the index of the link at which a bridge has a MAC address in a VLAN, 0 where it has it nowhere.
 
     Raises:
         OSError: the kernel refused.
     """
-    wanted = nl.NDMSG.pack(_AF_BRIDGE, 0, 0, 0, 0)
-    wanted += attribute(nl.NDA_LLADDR, octets(mac)) + nl.number(_NDA_MASTER, bridge)
-    if vlan:
-        wanted += attribute(_NDA_VLAN, vlan.to_bytes(2, sys.byteorder))
+    wanted = nl.NDMSG.pack(_AF_BRIDGE, 0, 0, 0, 0) + _mac_in(mac, vlan) + nl.number(_NDA_MASTER, bridge)
     try:
-        [(_, entry)] = route.request(nl.GETNEIGH, NLM_ACK, wanted)
+        [(_, entry)] = route.request(nl.GETNEIGH, nl.NLM_ACK, wanted)
     except FileNotFoundError:
         return 0
     return int(nl.NDMSG.unpack_from(entry)[1])
+
+
+def _mac_in(mac: str, vlan: int = 0) -> bytes:
+    own = nl.attribute(_NDA_VLAN, vlan.to_bytes(2, sys.byteorder)) if vlan else b""
+    return nl.attribute(nl.NDA_LLADDR, octets(mac)) + own
 
 
 def delete(indexes: Collection[int]) -> None:
@@ -368,7 +353,7 @@ def delete(indexes: Collection[int]) -> None:
     group = nl.number(_IFLA_GROUP, _DELETION_GROUP)
     requests = [(nl.SETLINK, 0, nl.ifinfo(index, group)) for index in indexes]
     requests.append((nl.DELLINK, 0, nl.ifinfo(0, group)))
-    with closing(NetlinkSocket(NETLINK_ROUTE)) as route, _RTNL:
+    with closing(nl.NetlinkSocket(nl.NETLINK_ROUTE)) as route, _RTNL:
         codes = route.run(requests)
     for code in codes:
         if code not in (0, errno.ENODEV):  # ENODEV: another program has deleted the link
@@ -385,19 +370,19 @@ def _high_mac(mac: str) -> bytes:
     return bytes([0xEE if first == 0xFE else 0xFE, *others])
 
 
-def _port_vlan(tap: int, vlan: int) -> Sequence[Request]:
+def _port_vlan(tap: int, vlan: int) -> Sequence[nl.Request]:
     """Return the requests that make a VLAN the only one of a port; none for 0."""
     if not vlan:
         return ()
-    ours = attribute(_VLAN_INFO, _VLAN.pack(_PVID | _UNTAGGED, vlan))
+    ours = nl.attribute(_VLAN_INFO, _VLAN.pack(_PVID | _UNTAGGED, vlan))
     others = b"".join(
-        attribute(_VLAN_INFO, _VLAN.pack(_RANGE_BEGIN, span[0]))
-        + attribute(_VLAN_INFO, _VLAN.pack(_RANGE_END, span[-1]))
+        nl.attribute(_VLAN_INFO, _VLAN.pack(_RANGE_BEGIN, span[0]))
+        + nl.attribute(_VLAN_INFO, _VLAN.pack(_RANGE_END, span[-1]))
         for span in (_VLANS[: vlan - 1], _VLANS[vlan:])
         if span
     )
     both = ((nl.SETLINK, ours), (nl.DELLINK, others))
-    return [(kind, 0, nl.ifinfo(tap, nested(_IFLA_AF_SPEC, vlans), family=_AF_BRIDGE)) for kind, vlans in both]
+    return [(kind, 0, nl.ifinfo(tap, nl.nested(_IFLA_AF_SPEC, vlans), family=_AF_BRIDGE)) for kind, vlans in both]
 
 
 def _settings(tap: TaskTap) -> Mapping[int, bytes]:
@@ -412,7 +397,7 @@ def _settings(tap: TaskTap) -> Mapping[int, bytes]:
     }
 
 
-def _port(index: int, tap: TaskTap) -> Sequence[Request]:
+def _port(index: int, tap: TaskTap) -> Sequence[nl.Request]:
     """Return the requests that set hairpin mode (see nft_rules), isolation, forwarded groups and the static FDB entry.
 
     The MAC is the only entry of the port, and none is learned. Frames for any other MAC do not reach this guest,
@@ -420,12 +405,12 @@ def _port(index: int, tap: TaskTap) -> Sequence[Request]:
     """
     # Other ports of a joined bridge learn: without NTF_STICKY, one frame there with this MAC would move the entry.
     flags = _NTF_MASTER | _NTF_STICKY if tap.joined else _NTF_MASTER
-    entry = nl.NDMSG.pack(_AF_BRIDGE, index, _NUD_NOARP, flags, 0) + attribute(nl.NDA_LLADDR, octets(tap.mac))
-    return port_settings(index, _settings(tap)), (nl.NEWNEIGH, NLM_CREATE | NLM_REPLACE, entry)
+    entry = nl.NDMSG.pack(_AF_BRIDGE, index, _NUD_NOARP, flags, 0) + _mac_in(tap.mac)
+    return port_settings(index, _settings(tap)), (nl.NEWNEIGH, nl.NLM_CREATE | nl.NLM_REPLACE, entry)
 
 
-def port_settings(index: int, values: Mapping[int, bytes]) -> Request:
+def port_settings(index: int, values: Mapping[int, bytes]) -> nl.Request:
     """Return the request that sets these of a link that is the port of a bridge: not in the one that makes it one."""
-    settings = nested(_SLAVE_DATA, *(attribute(key, value) for key, value in values.items()))
-    link = nested(nl.IFLA_LINKINFO, attribute(_SLAVE_KIND, b"bridge\0"), settings)
+    settings = nl.nested(_SLAVE_DATA, *(nl.attribute(key, value) for key, value in values.items()))
+    link = nl.nested(nl.IFLA_LINKINFO, nl.attribute(_SLAVE_KIND, b"bridge\0"), settings)
     return nl.NEWLINK, 0, nl.ifinfo(index, link)

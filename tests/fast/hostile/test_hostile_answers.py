@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from solo5_systemd.journal.reader import _count
 from solo5_systemd.network.kernel_events import LinkWatch
-from solo5_systemd.network.netlink import _messages, _raise_error, attribute, attributes
+from solo5_systemd.network.netlink import _errno, _messages, attribute, attributes
 
 HEADER = struct.Struct("=IHHII")
 LENGTHS = st.sampled_from([0, 1, 15, 16, 17, 20, 36, 1 << 16, (1 << 32) - 1])
@@ -38,12 +38,11 @@ def test_any_answer_of_the_kernel_is_a_bounded_number_of_messages(data: bytes) -
 
 @given(st.binary(max_size=8))
 def test_any_end_of_an_answer_is_an_error_or_none(body: bytes) -> None:
-    raised: int | None = 0
     try:
-        _raise_error(body)
+        found: int | None = _errno(body)
     except OSError as error:
-        raised = error.errno
-    assert raised == (-int.from_bytes(body[:4], "little", signed=True) if len(body) >= 4 else errno.EBADMSG)
+        found = error.errno
+    assert found == (-int.from_bytes(body[:4], "little", signed=True) if len(body) >= 4 else errno.EBADMSG)
 
 
 @given(st.binary(max_size=100))
