@@ -202,18 +202,13 @@ def addresses_of(network: NetworkSettings) -> int:
 
 def _guests(network: Network | NetworkSettings, inside: IpNetwork) -> AddressRange:
     """Return the addresses for guests: the pool, or those of the range; an IPv6 prefix has none for broadcasts."""
-    if inside.version == 4:
-        return (network.join and network.join.pool) or AddressRange(inside[1], inside[-2])
-    return (network.join and network.join.pool6) or AddressRange(inside[1], inside[-1])
+    return _pool(network, inside) or AddressRange(inside[1], inside[-2 if inside.version == 4 else -1])
 
 
-def _shown(network: Network, inside: IpNetwork) -> str:
-    """Return the addresses for guests as the settings have them: the pool, or the range."""
-    return str(_guests(network, inside) if _has_pool(network, inside) else inside)
-
-
-def _has_pool(network: Network, inside: IpNetwork) -> bool:
-    return network.join is not None and (network.join.pool if inside.version == 4 else network.join.pool6) is not None
+def _pool(network: Network | NetworkSettings, inside: IpNetwork) -> AddressRange | None:
+    if network.join is None:
+        return None
+    return network.join.pool if inside.version == 4 else network.join.pool6
 
 
 class _Choice:
@@ -310,11 +305,11 @@ class _Choice:
             )
         if address := self._free(nic, network, _guests(network, inside)):
             return address
-        key = f"ipv{inside.version}"
-        if _has_pool(network, inside):
+        pool, key = _pool(network, inside), f"ipv{inside.version}"
+        if pool:
             key = "pool" if inside.version == 4 else "pool6"
         raise TakenError(
-            f"network {network.name} has no free address for NIC {nic}: all of {_shown(network, inside)} are taken.",
+            f"network {network.name} has no free address for NIC {nic}: all of {pool or inside} are taken.",
             f"End a task, or set a larger range as network.{network.name}.{key} below /etc/solo5.",
         )
 
@@ -395,13 +390,13 @@ def _check_distinct(nics: Sequence[NicRequest]) -> None:
 
 
 def _check_usable(address: IpAddress, nic: DeviceName, network: Network) -> None:
-    inside = network.ipv4 if address.version == 4 else network.ipv6
+    inside = network.inside(address.version)
     if inside is None:
         raise _none_leased(address, nic, network)
-    if address not in inside or (_has_pool(network, inside) and address not in _guests(network, inside)):
+    pool = _pool(network, inside)
+    if address not in inside or (pool and address not in pool):
         raise InvalidRequestError(
-            f"address {address} for NIC {nic} is outside network {network.name}: expected one in "
-            f"{_shown(network, inside)}."
+            f"address {address} for NIC {nic} is outside network {network.name}: expected one in {pool or inside}."
         )
     unusable: dict[IpAddress | None, str] = {
         inside.broadcast_address: "its broadcast address" if inside.version == 4 else "",

@@ -13,7 +13,7 @@ from solo5_systemd.network import taps
 from solo5_systemd.network.derived_addresses import bridge_mac, octets
 from solo5_systemd.network.ipam import TAP_PREFIX, segment_link
 from solo5_systemd.network.joined import TAP_MTU_MAX, Link
-from solo5_systemd.network.model import IpAddress, Lease, Network
+from solo5_systemd.network.model import Lease, Network
 from solo5_systemd.network.modules import BRIDGE, VETH, needing
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.routes import Routes
@@ -190,14 +190,14 @@ class Links:
         """
         with _changing(f"bridge {network.bridge}"):
             bridge = nl.link_index(network.bridge)
-            added = [self.routes.add(each, _gateway(lease, each), bridge) for each in routes]
+            added = [self.routes.add(each, lease.address_of(each.version), bridge) for each in routes]
         return any(added)
 
     def delete_routes(self, lease: Lease, network: Network, routes: Iterable[IpNetwork]) -> None:
         """Delete the routes to the ranges behind a guest; idempotent. Raises as `make_tap`."""
         with _changing(f"bridge {network.bridge}"):
             for each in routes:
-                self.routes.delete(each, _gateway(lease, each), nl.link_index(network.bridge))
+                self.routes.delete(each, lease.address_of(each.version), nl.link_index(network.bridge))
 
     def has_tap(self, task: TaskName, lease: Lease, network: Network) -> bool:
         """Return whether tap and macvlan are as `make_tap` makes them; True where the task's namespace does not exist.
@@ -289,10 +289,6 @@ def _link_of(message: bytes) -> Link:
         vlan_filtering=nl.integer(data, _VLAN_FILTERING) != 0,
         default_pvid=nl.integer(data, _DEFAULT_PVID),
     )
-
-
-def _gateway(lease: Lease, route: IpNetwork) -> IpAddress | None:
-    return lease.address if route.version == 4 else lease.address6
 
 
 def _changing(what: str) -> AbstractContextManager[None]:

@@ -14,7 +14,7 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, task_name, task_namespace
 from solo5_systemd.network.drops import Dropped
-from solo5_systemd.settings.addresses import Routes, is_within
+from solo5_systemd.settings.addresses import IpNetwork, Routes, is_within
 from solo5_systemd.settings.egress import Egress, intersection
 from solo5_systemd.settings.network import Join, NetworkSettings
 from solo5_systemd.settings.network_keys import CLOSED, MTUS, NetworkPolicy
@@ -127,6 +127,10 @@ class Network:
     ra: bool = False
     dns6: tuple[IPv6Address, ...] = ()
 
+    def inside(self, version: int) -> IpNetwork | None:
+        """Return its range of IPv4, or its prefix."""
+        return self.ipv4 if version == 4 else self.ipv6
+
     @property
     def routes6(self) -> bool:
         """Whether the host is the router of its IPv6 prefix: not on a joined bridge."""
@@ -192,6 +196,10 @@ class Lease:
     def address6(self) -> IPv6Address | None:
         """Return the leased IPv6 address without its prefix length."""
         return self.ipv6.ip if self.ipv6 else None
+
+    def address_of(self, version: int) -> IpAddress | None:
+        """Return the leased address of IPv4 or IPv6."""
+        return self.address if version == 4 else self.address6
 
     @property
     def addresses(self) -> tuple[IpAddress, ...]:

@@ -73,12 +73,8 @@ def elements(ruleset: Ruleset) -> tuple[Element, ...]:
     return tuple(found) if six else tuple(each for each in found if each.family != "ip6")
 
 
-def network_elements(network: Network, networks: Sequence[Network]) -> tuple[Element, ...]:
-    """Return the elements of a network; `networks` are all that are up, for its `reach`."""
-    return tuple(_network(network, networks))
-
-
-def _network(network: Network, networks: Sequence[Network]) -> Iterator[Element]:
+def network_elements(network: Network, networks: Sequence[Network]) -> Iterator[Element]:
+    """Yield the elements of a network; `networks` are all that are up, for its `reach`."""
     bridge = _quoted(network.bridge)
     if network.join is not None:
         for family in ("ip", "ip6") if has_ipv6(networks) else ("ip",):
@@ -251,18 +247,14 @@ def _behind(lease: Lease, network: Network, limits: Limits) -> Iterator[Element]
     """Yield the elements of a guest's routes, whose addresses are translated as those of its network."""
     yield from _sources(lease, limits)
     for route in limits.routes:
-        own, inside, masquerade = (
-            (lease.address, network.ipv4, network.masquerade)
-            if route.version == 4
-            else (lease.address6, network.ipv6, network.nat66)
-        )
+        own, inside = lease.address_of(route.version), network.inside(route.version)
         family, behind = _family(route), _range(route)
         yield _element(family, "behind", behind)
         for sender in (behind, *((own,) if own else ())):
             yield _element(family, "routers", sender, behind)
         for pair in ((inside, route), (route, inside), (route, route)) if inside else ():
             yield _element(family, "within", *map(_range, pair))
-        if masquerade:
+        if network.masquerade if route.version == 4 else network.nat66:
             yield _element(family, "masqueraded", behind)
 
 

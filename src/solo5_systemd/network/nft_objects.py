@@ -40,7 +40,8 @@ _UNITS = {"bytes": 1, "kbytes": 1 << 10, "mbytes": 1 << 20}
 class Element:
     """One element of a set or, with a value, of a map; of the maps EGRESS and RATES, with the object that it refers to.
 
-    Its value is then that of the object: the entries of an egress list, or rate and burst.
+    Its value is then that of the object: rate and burst, or the entries of an egress list, each for one protocol at
+    most: nftables 1.0.6 does not list the ports of two.
     """
 
     family: str
@@ -52,63 +53,44 @@ class Element:
         value = f" : {' . '.join(self.value)}" if self.value else ""
         return f"element {self.family} {TABLE} {self.name} {{ {' . '.join(self.key)}{value} }}"
 
+    @property
+    def object(self) -> str:
+        """The name of its own chain or limit; empty: it has none. An IPv6 address is 32 digits: names have no colon."""
+        if self.name != EGRESS and self.name not in RATES:
+            return ""
+        own = self.key[0].strip('"')
+        return f"{self.name}-{IPv6Address(own).packed.hex() if ':' in own else own}"
+
     def added(self) -> Sequence[str]:
-        """Return the commands that add it; idempotent."""
-        if self.has_object:
-            return _made(self.family, self.name, self.key[0], self.value)
-        return (f"add {self}",)
+        """Return the commands that add it, with its object; idempotent."""
+        own, of = self.object, f"{self.family} {TABLE}"
+        if not own:
+            return (f"add {self}",)
+        if self.name == EGRESS:
+            # With the entry as its comment, by which a listing has it: each change of a rule loses the comment.
+            rules = (f'{_egress_rule(destination(entry))} comment "{entry}"' for entry in self.value)
+            return (
+                f"add chain {of} {own}",
+                f"flush chain {of} {own}",
+                *(f"add rule {of} {own} {rule}" for rule in (*rules, "goto unlisted")),
+                f"add element {of} {self.name} {{ {self.key[0]} : jump {own} }}",
+            )
+        limit, burst = self.value
+        unit, burst_unit = (" bytes", "bytes") if self.name.endswith("bytes") else ("", "packets")
+        return (
+            f"add limit {of} {own} {{ rate over {limit}{unit}/second burst {burst} {burst_unit} ; }}",
+            f'add element {of} {self.name} {{ {self.key[0]} : "{own}" }}',
+        )
 
     def deleted(self) -> Sequence[str]:
-        """Return the commands that delete it; they fail if it is missing."""
-        if self.has_object:
-            return _removed(self.family, self.name, self.key[0])
-        return (f"delete {self}",)
-
-    @property
-    def has_object(self) -> bool:
-        """Whether it refers to an object of its own."""
-        return self.name == EGRESS or self.name in RATES
-
-
-def _made(family: str, name: str, key: str, value: Sequence[str]) -> Sequence[str]:
-    """Return the commands that make a guest's object and its element in the map `name`; idempotent.
-
-    Args:
-        key: of the element: an address, or a tap's name in quotes.
-        value: the entries of an egress list, each for one protocol at most (nftables 1.0.6 does not list the ports of
-            two); or rate and burst of a limit.
-    """
-    own = _object_name(name, key)
-    if name == EGRESS:
-        # With the entry as its comment, by which a listing has it: each change of a rule loses the comment.
-        rules = (*(f'{_egress_rule(destination(entry))} comment "{entry}"' for entry in value), "goto unlisted")
-        return (
-            f"add chain {family} {TABLE} {own}",
-            f"flush chain {family} {TABLE} {own}",
-            *(f"add rule {family} {TABLE} {own} {rule}" for rule in rules),
-            f"add element {family} {TABLE} {name} {{ {key} : jump {own} }}",
-        )
-    limit, burst = value
-    unit, burst_unit = (" bytes", "bytes") if name.endswith("bytes") else ("", "packets")
-    return (
-        f"add limit {family} {TABLE} {own} {{ rate over {limit}{unit}/second burst {burst} {burst_unit} ; }}",
-        f'add element {family} {TABLE} {name} {{ {key} : "{own}" }}',
-    )
-
-
-def _removed(family: str, name: str, key: str) -> Sequence[str]:
-    """Return the commands that remove them; all of them fail if one is missing."""
-    own = _object_name(name, key)
-    element = f"delete element {family} {TABLE} {name} {{ {key} }}"
-    if name == EGRESS:
-        return element, f"flush chain {family} {TABLE} {own}", f"delete chain {family} {TABLE} {own}"
-    return element, f"delete limit {family} {TABLE} {own}"
-
-
-def _object_name(name: str, key: str) -> str:
-    """Return the name of a guest's chain or limit; an IPv6 address as 32 hexadecimal digits: names have no colon."""
-    own = key.strip('"')
-    return f"{name}-{IPv6Address(own).packed.hex() if ':' in own else own}"
+        """Return the commands that delete it, with its object; they fail if one is missing."""
+        own, of = self.object, f"{self.family} {TABLE}"
+        if not own:
+            return (f"delete {self}",)
+        element = f"delete element {of} {self.name} {{ {self.key[0]} }}"
+        if self.name == EGRESS:
+            return element, f"flush chain {of} {own}", f"delete chain {of} {own}"
+        return element, f"delete limit {of} {own}"
 
 
 def rate_values(rate: Rate) -> Mapping[str, tuple[str, str]]:
@@ -146,14 +128,9 @@ def listed_rules(objects: Sequence[Mapping[str, Any]]) -> list[object]:
 def listed_elements(objects: Sequence[Mapping[str, Any]], dynamic: Container[str]) -> Iterator[Element]:
     """Yield the elements of a table, without those that packets add, of the sets `dynamic`."""
     values = _listed_objects(objects)
-    return (_with_object(element, values) for item in objects for element in _elements(item, dynamic))
-
-
-def _with_object(element: Element, values: Mapping[str, tuple[str, ...]]) -> Element:
-    """Return an element of a map of objects with the value of its object; a value of its own if that is missing."""
-    if not element.has_object:
-        return element
-    return replace(element, value=values.get(_object_name(element.name, element.key[0]), element.value))
+    found = (element for item in objects for element in _elements(item, dynamic))
+    # One of a map of objects has the value of its object; if that is missing, another one than any that was added.
+    return (replace(each, value=values.get(each.object, each.value)) if each.object else each for each in found)
 
 
 def _rule(item: Mapping[str, Mapping[str, object]]) -> object:

@@ -52,8 +52,6 @@ HEARD = "heard"
 LIMITED = "limited"
 """The chain of the connection limits, whose rules depend on the networks that are up."""
 
-_TABLES = (IP + BRIDGE).replace("GROUPS", GROUPS).replace("TRANSPORTS", TRANSPORTS)
-
 
 def _counted(family: str) -> str:
     """Return sets and chains of the rules whose drops are counted by link. A full set drops without a count."""
@@ -66,7 +64,20 @@ def _counted(family: str) -> str:
     return "\n    ".join(parts)
 
 
-_TABLES = _TABLES.replace("COUNTED_ip", _counted("ip")).replace("COUNTED_bridge", _counted("bridge"))
+_WORDS = {
+    "GROUPS": GROUPS,
+    "TRANSPORTS": TRANSPORTS,
+    "COUNTED_ip": _counted("ip"),
+    "COUNTED_bridge": _counted("bridge"),
+    "CLOSED": str(CLOSED_TIMEOUT_S),
+    "NEIGHBOURS_RATE": str(NEIGHBOURS_RATE),
+    "NEIGHBOURS_BURST": str(NEIGHBOURS_BURST),
+    "NEIGHBOUR": str(NEIGHBOUR_TIMEOUT_S),
+    "ASKERS_RATE": str(ASKERS_RATE),
+    "ASKERS_BURST": str(ASKERS_BURST),
+    "ASKER_MAC": ASKER,
+}
+_TABLES = re.sub(rf"\b({'|'.join(_WORDS)})(?=s?\b)", lambda word: _WORDS[word[0]], IP + BRIDGE)
 DYNAMIC = frozenset(re.findall(r"(?:set|map) (\w+) \{[^}]*flags dynamic", _TABLES))
 """The sets whose elements the kernel adds. Listings of nftables 1.0.6 do not have the flag."""
 
@@ -79,13 +90,10 @@ def tables(ruleset: Ruleset, *, owned: bool, announced: bool = True) -> Mapping[
             stay after its exit.
         announced: packets for tasks that sleep are announced (nfnetlink_log).
     """
-    text = _TABLES.replace("OWNED", "flags owner, persist;" if owned else "").replace("CLOSED", str(CLOSED_TIMEOUT_S))
+    text = _TABLES.replace("OWNED", "flags owner, persist;" if owned else "")
     text = text if announced else re.sub("ANNOUNCED (accept|drop)", r"\1", text)
     text = text.replace("ANNOUNCED", f"log group {ANNOUNCEMENTS} snaplen {SNAPLEN}" if announced else "continue")
-    text = text.replace("NEIGHBOURS_RATE", str(NEIGHBOURS_RATE))
-    text = text.replace("NEIGHBOURS_BURST", str(NEIGHBOURS_BURST)).replace("NEIGHBOUR", str(NEIGHBOUR_TIMEOUT_S))
-    text = text.replace("ASKERS_RATE", str(ASKERS_RATE)).replace("ASKERS_BURST", str(ASKERS_BURST))
-    ip, bridge, rest = text.replace("ASKER_MAC", ASKER).partition("table bridge ")
+    ip, bridge, rest = text.partition("table bridge ")
     made = {"ip": ip.replace("METADATA", ", ".join(METADATA)), "ip6": ip6(ip), "bridge": bridge + rest}
     if not has_ipv6(ruleset.networks):
         del made["ip6"]

@@ -24,7 +24,7 @@ from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import NetworkName, TaskName, is_task_name
 from solo5_systemd.base.own_files import read_own
 from solo5_systemd.network.ipam import Remembered
-from solo5_systemd.network.model import IpAddress, MacAddress, NicRequest, Request
+from solo5_systemd.network.model import IpAddress, NicRequest, Request
 from solo5_systemd.settings.records import document, record
 
 ADDRESSES = Path("/var/lib/solo5/declared")
@@ -125,11 +125,13 @@ class RememberedAddresses:
             self._stamp, self._files, self._remembered = (), {}, {}
             return self._remembered
         stamp = status.st_ino, status.st_mtime_ns, status.st_ctime_ns
-        if stamp == self._stamp:
-            return self._remembered
-        self._read()
-        is_settled = abs(now - max(stamp[1:]) / 1e9) >= _TIME_SETTLE_S
-        self._stamp = stamp if is_settled else ()
+        if stamp != self._stamp:
+            self._files = dict(self._changed())
+            nics = [(task, nic) for task, file in self._files.items() for nic in file.nics]
+            values = ((value, task) for task, nic in nics for value in (nic.ipv4, nic.ipv6, nic.mac))
+            self._remembered = {value: task for value, task in values if value is not None}
+            is_settled = abs(now - max(stamp[1:]) / 1e9) >= _TIME_SETTLE_S
+            self._stamp = stamp if is_settled else ()
         return self._remembered
 
     def of_network(self, name: NetworkName) -> Collection[IpAddress]:
@@ -144,15 +146,6 @@ class RememberedAddresses:
         except Solo5Error:
             return None
         return found if found.nics and found.declaration == declaration_digest(task) else None
-
-    def _read(self) -> None:
-        """Read the files that have changed."""
-        self._files = dict(self._changed())
-        found: dict[IpAddress | MacAddress, TaskName] = {}
-        for task, file in self._files.items():
-            for nic in file.nics:
-                found |= {value: task for value in (nic.ipv4, nic.ipv6, nic.mac) if value is not None}
-        self._remembered = found
 
     def _changed(self) -> Iterator[tuple[TaskName, _File]]:
         """Yield each file, read anew if it is not the one of the last time."""

@@ -103,17 +103,14 @@ def check_reserved(ports: Sequence[PortRequest], settings: Settings) -> None:
     """
     by_dhcp = any(network.policy.dhcp for network in settings.networks)
     for port in ports:
+        why = ""
         if settings.reserves(port.host_port):
+            why = "reserved for the host by reserved_ports in /etc/solo5"
+        elif by_dhcp and (port.host_port, port.protocol) == (SERVER_PORT, Protocol.UDP):
+            why = "that of the DHCP server of networks with dhcp = true"
+        if why:
             raise InvalidRequestError(
-                f"port {show_port(port)} cannot be published: it is reserved for the host by reserved_ports in "
-                "/etc/solo5.",
-                "Publish another one.",
-            )
-        if by_dhcp and (port.host_port, port.protocol) == (SERVER_PORT, Protocol.UDP):
-            raise InvalidRequestError(
-                f"port {show_port(port)} cannot be published: it is that of the DHCP server of networks with dhcp = "
-                "true.",
-                "Publish another one.",
+                f"port {show_port(port)} cannot be published: it is {why}.", "Publish another one."
             )
 
 
@@ -131,24 +128,18 @@ def _check_request(
         )
     if any(_overlap(port, other) for other in before):
         raise InvalidRequestError(f"port {show_port(port)} is published twice: expected each port once.")
-    if port.host_ip is None or port.host_ip == EVERY_IPV6:
+    at = port.host_ip
+    if at is None or at == EVERY_IPV6:
         return
-    if port.host_ip.version == 6 and port.host_ip.is_link_local:
-        raise InvalidRequestError(
-            f"port {show_port(port)} cannot be published: {port.host_ip} is a link-local address, which each link has: "
-            "expected a global or unique local one."
-        )
-    if port.host_ip.version == 6 and port.host_ip.is_loopback and not loopback6:
-        raise InvalidRequestError(
-            f"port {show_port(port)} cannot be published: the kernel routes no reply of a guest to ::1: expected "
-            "127.0.0.1 or an address of a link.",
-            "Publish it at 127.0.0.1, for processes of this host.",
-        )
-    if port.host_ip.is_multicast:
-        raise InvalidRequestError(
-            f"port {show_port(port)} cannot be published: {port.host_ip} is the address of a group: expected an "
-            "address of this host, or one that it gets later."
-        )
+    why = ""
+    if at.version == 6 and at.is_link_local:
+        why = f"{at} is a link-local address, which each link has: expected a global or unique local one"
+    elif at.version == 6 and at.is_loopback and not loopback6:
+        why = "the kernel routes no reply of a guest to ::1: expected 127.0.0.1 or an address of a link"
+    elif at.is_multicast:
+        why = f"{at} is the address of a group: expected an address of this host, or one that it gets later"
+    if why:
+        raise InvalidRequestError(f"port {show_port(port)} cannot be published: {why}.")
 
 
 def absent(ports: Iterable[PortRequest], local: Collection[IpAddress]) -> Sequence[PortRequest]:
@@ -261,7 +252,7 @@ def _check_idle(request: Request, nic: NicRequest, network: Network) -> None:
 
 def _check_permitted(nic: NicRequest, network: Network) -> None:
     for route in nic.limits.routes:
-        has = network.ipv4 if route.version == 4 else network.ipv6
+        has = network.inside(route.version)
         if not is_within(route, network.policy.routes) or has is None:
             within = ", ".join(str(each) for each in network.policy.routes if each.version == route.version)
             raise InvalidRequestError(

@@ -193,7 +193,7 @@ def overtaken(networks: Iterable[Network], leases: Iterable[Lease]) -> Sequence[
             for lease in leases
             if (network := own.get(lease.network))
             for address in lease.addresses
-            if (inside := network.ipv4 if address.version == 4 else network.ipv6)
+            if (inside := network.inside(address.version))
             if (route := _other_route(netlink, address, inside, network.bridge))
         ]
 

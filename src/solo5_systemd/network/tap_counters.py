@@ -22,12 +22,6 @@ def tap_alias(task: TaskName, nic: DeviceName) -> str:
     return f"solo5 task {task} NIC {nic}"
 
 
-def tap_owner(alias: str) -> tuple[TaskName, DeviceName] | None:
-    """Return the task and NIC in a link alias; None for an alias of another form."""
-    match = _ALIAS.fullmatch(alias)
-    return (TaskName(match[1]), DeviceName(match[2])) if match else None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
     """The counters of one direction; `drops` are frames that the host's end of the tap has dropped."""
@@ -76,12 +70,13 @@ def read_traffic() -> dict[TaskName, Mapping[DeviceName, Traffic]]:
 
 
 def read_tap_owner(link: Path) -> tuple[TaskName, DeviceName] | None:
-    """Return the task and NIC in a tap's alias; None without one, or where the link no longer exists.
+    """Return the task and NIC in a tap's alias; None for one of another form, or where the link no longer exists.
 
     Args:
         link: its directory in `LINKS`.
     """
     try:
-        return tap_owner((link / "ifalias").read_text(encoding="utf-8", errors="replace").rstrip("\n"))
+        match = _ALIAS.fullmatch((link / "ifalias").read_text(encoding="utf-8", errors="replace").rstrip("\n"))
     except OSError:
         return None
+    return (TaskName(match[1]), DeviceName(match[2])) if match else None

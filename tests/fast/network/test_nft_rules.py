@@ -292,7 +292,7 @@ def test_a_change_touches_what_differs_alone() -> None:
     commands = nft_rules.change(before, after).splitlines()
     assert commands[: len(ELEMENTS)] == [f"delete {element}" for element in ELEMENTS]
     assert commands[len(ELEMENTS)] == "flush chain ip solo5 limited"
-    elements = nft_elements.network_elements(other, [first, other])
+    elements = [*nft_elements.network_elements(other, [first, other])]
     assert commands[-len(elements) :] == [f"add {element}" for element in elements]
     assert nft_rules.change(before, before) == ""
     assert "limited" not in nft_rules.change(after, replace(after, records=[in_state(RESERVATION)]))
@@ -380,7 +380,7 @@ def test_a_network_with_ipv6_alone_has_its_bridge_in_table_ip_and_no_range() -> 
     """So a packet of IPv4 from its bridge is one of a network, and closed."""
     prefix, gateway = IPv6Network("fd00:1::/64"), IPv6Address("fd00:1::1")
     alone = replace(network(), ipv4=None, gateway4=None, ipv6=prefix, gateway6=gateway)
-    made = nft_elements.network_elements(alone, [alone])
+    made = [*nft_elements.network_elements(alone, [alone])]
     assert [str(each) for each in made if each.family == "ip"] == ['element ip solo5 bridges { "solo5-x.y" }']
     assert "element ip6 solo5 within { fd00:1::/64 . fd00:1::/64 }" in map(str, made)
 
