@@ -19,6 +19,7 @@ from solo5_systemd.image.manifest import Memo
 from solo5_systemd.network import lease_files
 from solo5_systemd.network.lease_files import LeaseStore, of_document, read_lease_records, read_networks, to_document
 from solo5_systemd.network.model import LeaseRecord, Network
+from solo5_systemd.network.remembered_addresses import LastRequest
 from solo5_systemd.nomad.handle import decode
 from solo5_systemd.nomad.plugin_config import plugin_config
 from solo5_systemd.nomad.task_options import task_options
@@ -46,6 +47,7 @@ NETWORK = {
         "dhcp": True,
     },
 }  # fmt: skip
+LAST = {"nics": [{"nic": "service", "ipv4": "10.89.0.2", "mac": "02:00:00:00:00:01"}], "idle_s": 5, "declaration": "0"}
 PLACE = {"cursor": "s=1;i=2", "written": 7}
 RECORD = {
     "version": 1, "task": "web", "unit": "solo5-task-web.service", "since": 5, "began": 4, "number": 1, "ended": False,
@@ -108,6 +110,7 @@ READERS: dict[str, tuple[Reader, type[Solo5Error], Callable[[object], object], o
     "handle": (decode, InvalidRequestError, as_json, STATE),
     "holding": (partial(of_document, LeaseRecord), InvalidRequestError, lambda value: value, LEASE_RECORD),
     "network": (partial(of_document, Network), InvalidRequestError, lambda value: value, NETWORK),
+    "last request": (lambda value: record(LastRequest, Fields(value)), InvalidRequestError, lambda value: value, LAST),
     "record": (console_state, InvalidRequestError, lambda value: value, RECORD),
     "options": (task_options, InvalidRequestError, as_msgpack, OPTIONS),
     "config": (plugin_config, SettingsError, as_msgpack, CONFIG),

@@ -1,19 +1,16 @@
-"""The files of DHCP servers, their elements of nftables, and what records keep for them."""
+"""The files of DHCP servers, and their elements of nftables."""
 
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Network
 
-import pytest
 from tests.fast.network.conftest import network
 from tests.fast.network.test_nft_rules import task_elements
 from tests.support.fakes.tasks import LEASE as TASK_LEASE
 
-from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import dhcp
 from solo5_systemd.network.derived_addresses import bridge_mac
-from solo5_systemd.network.lease_files import of_document, to_document
-from solo5_systemd.network.model import UNNAMED, GuestNames, LeaseRecord, LeaseState, Reservation
+from solo5_systemd.network.model import UNNAMED, GuestNames, Reservation
 from solo5_systemd.settings.network import Join
 from solo5_systemd.settings.network_keys import NetworkPolicy
 from solo5_systemd.settings.resolver import resolver
@@ -72,33 +69,3 @@ def test_a_guest_has_elements_for_its_own_messages_only() -> None:
     assert {element.value for element in of_task if element.name == "asking"} == {(bridge_mac(NETWORK.name),)}
     plain = task_elements(Reservation(task=WEB, leases=(LEASE,)), (replace(NETWORK, policy=NetworkPolicy()),))
     assert not {"asking", "answered"} & {element.name for element in plain}
-
-
-def record(names: GuestNames) -> LeaseRecord:
-    held = Reservation(task=WEB, leases=(LEASE,))
-    return LeaseRecord(reservation=held, state=LeaseState.ATTACHED, expires=7, names=names)
-
-
-@pytest.mark.parametrize("names", [NAMES, UNNAMED])
-def test_a_record_keeps_what_a_guest_gets(names: GuestNames) -> None:
-    document = to_document(record(names))
-    assert of_document(LeaseRecord, document) == record(names)
-    assert ("names" in document) is (names != UNNAMED)
-
-
-@pytest.mark.parametrize(
-    "names, words",
-    [
-        ("web", "names"),
-        ({"hostname": 7}, "names.hostname"),
-        ({"resolver": {"servers": [7]}}, "names.resolver.servers"),
-        ({"resolver": {"servers": ["::1"]}}, "name server"),
-        ({"resolver": {"search": ["a b"]}}, "search domain"),
-        ({"hostname": "a\nb"}, "host name"),
-        ({"resolver": {"servers": ["9.9.9.9"] * 9}}, "9 name servers"),
-    ],
-)
-def test_damaged_names_are_refused(names: object, words: str) -> None:
-    document = {**to_document(record(UNNAMED)), "names": names}
-    with pytest.raises(InvalidRequestError, match=words):
-        of_document(LeaseRecord, document)

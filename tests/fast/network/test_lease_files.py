@@ -83,12 +83,6 @@ def test_a_damaged_request_is_none_with_a_line_in_the_log(
     assert "requests/web.json cannot be read" in caplog.text
 
 
-def test_a_request_of_another_task_is_none(store: LeaseStore, tmp_path: Path) -> None:
-    os.link(tmp_path / "requests/web.json", tmp_path / "requests/other.json")
-    assert store.request(TaskName("other")) is None
-    assert store.request(TaskName("never")) is None
-
-
 def test_a_request_that_cannot_be_kept_or_removed_is_an_error(state: Path) -> None:
     store = LeaseStore()
     with pytest.raises(HostError, match=r"requests/web\.json cannot be made: No such file"):

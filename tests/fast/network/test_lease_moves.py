@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fast.network.test_lease_json import RECORD
+from tests.fast.network.test_network_model import RECORD
 
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.lease_files import LeaseStore

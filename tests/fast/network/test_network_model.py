@@ -1,22 +1,27 @@
-"""Conversion of the network's values to and from D-Bus."""
+"""The values of networks as records, in files and on the bus: whole, of another version, damaged."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv6Address, IPv6Network
-from typing import Any, TypeVar
+from ipaddress import IPv4Address, IPv6Address, IPv6Interface, IPv6Network
+from typing import Any
 
 import pytest
-from tests.fast.network.test_nft_rules import RESERVATION
-from tests.support.fakes.tasks import LEASE, NETWORK
+from tests.fast.network.conftest import network as network_of
+from tests.fast.network.test_nft_rules import RESERVATION, with_limits
+from tests.support.fakes.tasks import LEASE
+from tests.support.fakes.tasks import NETWORK as OVERVIEW
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.dbus.messages import Message, decode, encode, from_wire, to_wire
+from solo5_systemd.network.lease_files import of_document, to_document
 from solo5_systemd.network.model import (
-    Lease,
+    GuestNames,
     LeaseRecord,
     LeaseState,
+    Limits,
     MacAddress,
     NetworkOverview,
     NicRequest,
@@ -29,11 +34,10 @@ from solo5_systemd.network.model import (
 from solo5_systemd.networkd.namespaces import configured
 from solo5_systemd.settings.addresses import address_range
 from solo5_systemd.settings.network import Ipv6, Join, NetworkSettings
-from solo5_systemd.settings.network_keys import CLOSED
+from solo5_systemd.settings.network_keys import CLOSED, HostPort, NetworkPolicy
+from solo5_systemd.settings.rate import Rate
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.settings.resolver import resolver
-
-T = TypeVar("T")
 
 NIC = NicRequest(
     nic=DeviceName("service"),
@@ -41,54 +45,70 @@ NIC = NicRequest(
     ipv4=IPv4Address("10.77.0.5"),
     mac=MacAddress("02:00:00:00:00:09"),
 )
+(OWN,) = RESERVATION.leases
+SIX: dict[str, Any] = {"ipv6": IPv6Network("fd00:1::/64"), "gateway6": IPv6Address("fd00:1::1"), "nat66": True}
+POOLED = Join(
+    vlan=20, pool=address_range("192.168.1.200-192.168.1.230"), ipv6=True, pool6=address_range("fd00:1::2-fd00:1::9")
+)
 UNUSED = NetworkOverview(
     name=NetworkName("back"), bridge="solo5-back", mtu=1500, masquerade=True, up=False, leases=0, free=0
 )
+POLICY = NetworkPolicy(
+    routed=True, reach=(NetworkName("back"),), isolated=True, host=(HostPort(port=53, protocol="udp"),), metadata=True,
+    connections=77, fragments=True,
+)  # fmt: skip
+NETWORK = replace(network_of("10.77.0.0/24"), mtu=1400, masquerade=False, policy=POLICY)
+RECORD = LeaseRecord(reservation=RESERVATION, state=LeaseState.ATTACHED, expires=77)
+LIMITS = Limits(egress=(), rate=Rate(sent=5000))
+SENT = [
+    OWN,
+    replace(OWN, ipv4=None, gateway4=None),
+    replace(OWN, ipv6=IPv6Interface("fd00:1::7/64"), gateway6=IPv6Address("fd00:1::1")),
+    Request(nics=(NIC, NicRequest(nic=DeviceName("b"))), ports=RESERVATION.ports, namespace="/run/a"),
+    *(OVERVIEW, UNUSED, replace(OVERVIEW, **SIX, ra=True), replace(OVERVIEW, namespace="/run/a")),
+    *(replace(UNUSED, join=Join()), replace(UNUSED, join=POOLED, resolver=resolver(["9.9.9.9"], ["example.org"]))),
+    *(NETWORK, replace(NETWORK, shared=True), replace(NETWORK, **SIX, ra=True, dns6=(IPv6Address("fd00::53"),))),
+    replace(NETWORK, bridge="br0", ipv4=None, gateway4=None, join=POOLED),
+    *(RECORD, replace(RECORD, namespace="/run/netns/group"), replace(RECORD, moves=7, lender="old")),
+    replace(RECORD, names=GuestNames(resolver=resolver(["9.9.9.9"], ["lan"]), hostname="web.example.org")),
+    replace(RECORD, reservation=with_limits(RESERVATION, LIMITS)),
+    replace(
+        RECORD, reservation=replace(RESERVATION, idle_s=60, idle_stops=True), state=LeaseState.WAITING, asleep=10**15
+    ),
+]  # fmt: skip
 
 
-def crossed(kind: type[T], sent: T, **extra: object) -> T:
+def crossed(sent: Any, **extra: object) -> object:
     """Return a record as the other side of the bus reads it."""
     message = Message(path="/", interface="a.b", member="C", signature="a{sv}", serial=1)
     message.body = [to_wire("a{sv}", {**document(sent), **extra})]
     (body,) = decode(encode(message)).body
-    return record(kind, Fields(from_wire(body)))
+    return record(type(sent), Fields(from_wire(body)))
 
 
-POOLED = Join(
-    vlan=20, pool=address_range("192.168.1.200-192.168.1.230"), ipv6=True, pool6=address_range("fd00:1::2-fd00:1::9")
-)
-SIX = replace(NETWORK, ipv6=IPv6Network("fd00:1::/64"), gateway6=IPv6Address("fd00:1::1"), nat66=True, ra=True)
-NETWORKS = (
-    *(NETWORK, UNUSED, SIX, replace(NETWORK, namespace="/run/a"), replace(UNUSED, join=Join())),
-    replace(UNUSED, join=POOLED, resolver=resolver(["9.9.9.9"], ["example.org"])),
-)
-RECORDS: list[tuple[type[Any], Any]] = [
-    (Lease, RESERVATION.leases[0]),
-    (Lease, replace(RESERVATION.leases[0], ipv4=None, gateway4=None)),
-    (Request, Request(nics=(NIC, NicRequest(nic=DeviceName("b"))), ports=RESERVATION.ports, namespace="/run/a")),
-    *((NetworkOverview, each) for each in NETWORKS),
-]
+def written(sent: object) -> dict[str, Any]:
+    """Return a record as its file has it."""
+    content: dict[str, Any] = json.loads(json.dumps(to_document(sent)))
+    return content
 
 
-@pytest.mark.parametrize(("kind", "sent"), RECORDS)
-def test_what_crosses_the_bus_comes_out_the_same_also_with_keys_of_a_later_version(
-    kind: type[Any], sent: object
-) -> None:
-    assert crossed(kind, sent) == sent
+@pytest.mark.parametrize("sent", SENT, ids=lambda sent: type(sent).__name__)
+def test_what_is_sent_or_written_is_read_also_with_keys_of_a_later_version(sent: Any) -> None:
     later = {"later": "x", "count": 1, "list": ["x"], "table": {"a": 1}, "tables": [{"a": "b"}], "flag": True}
-    assert crossed(kind, sent, **later) == sent
+    assert crossed(sent) == crossed(sent, **later) == sent
+    assert of_document(type(sent), written(sent)) == of_document(type(sent), written(sent) | later) == sent
 
 
 def test_a_key_that_an_earlier_version_lacks_has_its_default() -> None:
     assert "policy" not in document(UNUSED)
-    assert crossed(NetworkOverview, UNUSED).policy == CLOSED
+    assert crossed(UNUSED) == replace(UNUSED, policy=CLOSED)
     earlier = {"name": "back", "bridge": "b", "mtu": 1500, "masquerade": True, "up": False, "leases": 0, "free": 0}
     assert record(NetworkOverview, Fields(earlier)) == replace(UNUSED, bridge="b")
     assert record(Request, Fields({"nics": [{"nic": "service"}]})) == Request(
         nics=(NicRequest(nic=DeviceName("service")),)
     )
-    with pytest.raises(InvalidRequestError, match="lease.nic is missing"):
-        record(Lease, Fields({}, "lease"))
+    assert not {"namespace", "moves", "asleep", "names"} & written(RECORD).keys()
+    assert not {"shared", "join"} & written(NETWORK).keys()
 
 
 @pytest.mark.parametrize("text", ["", "02:00", "01:00:5e:00:00:01", "00:00:00:00:00:00", "02-00-00-00-00-01"])
@@ -97,33 +117,61 @@ def test_a_mac_that_no_guest_can_have(text: str) -> None:
         mac_address(text)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"nic": "ser-vice"}, "nic: device name"),
-        ({"host_ip": "localhost"}, "address 'localhost' is not an IPv4 address"),
-        ({"host_port": 0}, "host_port is 0: expected a whole number from 1 to 65535"),
-        ({"port": 65536}, "port is 65536"),
-        ({"protocol": "sctp"}, 'protocol is .sctp.: expected one of "tcp", "udp"'),
-    ],
-)
-def test_a_port_that_cannot_be_published(change: dict[str, object], words: str) -> None:
-    port = {"nic": "service", "host_port": 80, "port": 80, "protocol": "tcp"}
-    with pytest.raises(InvalidRequestError, match=words):
-        record(PortRequest, Fields(port | change))
+HELD, PORT = document(OWN), document(PortRequest(nic=OWN.nic, host_port=80, port=80, protocol=Protocol.TCP))
+
+
+def leased(**change: object) -> dict[str, object]:
+    return {"reservation": {"task": "a", "leases": [{**HELD, **change}]}}
+
+
+def published(**change: object) -> dict[str, object]:
+    return {"reservation": {"task": "a", "ports": [{**PORT, **change}]}}
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("whole", "change", "words"),
     [
-        ({"ipv4": "10.0.0.0/77"}, "network.ipv4: '"),
-        ({"ipv6": "fd00::1/64"}, "network.ipv6: fd00::1/64 has host bits set"),
-        ({"policy": {"connections": 1}}, "network.policy.connections is 1: expected a whole number from 16"),
+        *((RECORD, change, words) for change, words in (
+            ({"version": 2}, "version is 2"),
+            ({"state": "lost"}, "state"),
+            ({"expires": -1}, "expires is -1"),
+            ({"asleep": -1}, "asleep is -1"),
+            ({"reservation": {}}, "reservation.task is missing"),
+            ({"reservation": {"task": "../x"}}, "reservation.task: task name"),
+            ({"reservation": {"task": "a", "leases": None}}, "leases is None: expected a list"),
+            ({"reservation": {"task": "a", "leases": [{}]}}, "leases.0..nic is missing"),
+            ({"reservation": {"task": "a", "leases": ["service"]}}, "expected a table"),
+            (leased(nic="a/b"), "leases.0..nic: device name"),
+            (leased(ipv4="10.0.0.1/99"), "leases.0..ipv4: "),
+            (leased(ipv6="fd00::1/129"), "leases.0..ipv6: "),
+            (leased(mtu="1500"), "mtu is '1500'"),
+            (leased(limits=[]), "limits"),
+            (leased(limits={"egress": ["example.org"]}), "is a name"),
+            (leased(limits={"rate": ["sent=1"]}), "out of range"),
+            (published(nic="ser-vice"), "nic: device name"),
+            (published(host_ip="localhost"), "address 'localhost' is not an IPv4 address"),
+            (published(host_port="80"), "host_port is '80'"),
+            (published(host_port=0), "host_port is 0: expected a whole number from 1 to 65535"),
+            (published(port=65536), "port is 65536"),
+            (published(protocol="sctp"), 'protocol is .sctp.: expected one of "tcp", "udp"'),
+            ({"names": "web"}, "names"),
+            ({"names": {"hostname": "a\nb"}}, "host name"),
+            ({"names": {"resolver": {"servers": ["::1"]}}}, "name server"),
+        )),
+        *((NETWORK, change, words) for change, words in (
+            ({"ipv4": "10.0.0.0/77"}, "ipv4: '"),
+            ({"ipv6": "fd00::1/64"}, "ipv6: fd00::1/64 has host bits set"),
+            ({"gateway4": "x"}, "gateway4"),
+            ({"mtu": 0}, "mtu is 0"),
+            ({"masquerade": "yes"}, "masquerade is 'yes'"),
+            ({"policy": {"host": ["x"]}}, "policy.host"),
+            ({"policy": {"connections": 1}}, "policy.connections is 1: expected a whole number from 16"),
+        )),
     ],
-)
-def test_a_range_that_is_none(change: dict[str, object], words: str) -> None:
+)  # fmt: skip
+def test_a_damaged_record_is_refused(whole: Any, change: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words):
-        record(NetworkOverview, Fields(document(NETWORK) | change, "network"))
+        of_document(type(whole), written(whole) | change)
 
 
 def test_an_overview_of_a_network_with_ipv6_has_its_prefix() -> None:
@@ -136,20 +184,17 @@ def test_an_overview_of_a_network_with_ipv6_has_its_prefix() -> None:
 def test_a_reservation_serves_its_request_and_one_for_what_it_has() -> None:
     asked = NicRequest(nic=LEASE.nic, network=LEASE.network)
     port = PortRequest(nic=LEASE.nic, host_port=80, port=80, protocol=Protocol.TCP)
-    record = LeaseRecord(
-        reservation=Reservation(task=TaskName("web"), leases=(LEASE,), ports=(port,)),
-        state=LeaseState.ATTACHED, expires=0,
-    )  # fmt: skip
+    held = replace(RECORD, reservation=Reservation(task=TaskName("web"), leases=(LEASE,), ports=(port,)))
 
     def asking(nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Request:
         return Request(nics=tuple(nics), ports=tuple(ports))
 
     by_value = replace(asked, ipv4=LEASE.address, mac=LEASE.mac, ipv6=LEASE.address6)
-    assert record.serves(asking([asked], [port]))
-    assert record.serves(asking([by_value], [port]))
-    assert not record.serves(asking([replace(asked, ipv4=IPv4Address("192.0.2.9"))], [port]))
-    assert not record.serves(asking([replace(asked, network=NetworkName("other"))], [port]))
-    assert not record.serves(asking([asked], []))
-    assert not record.serves(asking([], [port]))
-    assert not record.serves(replace(asking([asked], [port]), idle_s=60))
-    assert not record.serves(asking([asked, replace(asked, nic=DeviceName("second"))], [port]))
+    assert held.serves(asking([asked], [port]))
+    assert held.serves(asking([by_value], [port]))
+    assert not held.serves(asking([replace(asked, ipv4=IPv4Address("192.0.2.9"))], [port]))
+    assert not held.serves(asking([replace(asked, network=NetworkName("other"))], [port]))
+    assert not held.serves(asking([asked], []))
+    assert not held.serves(asking([], [port]))
+    assert not held.serves(replace(asking([asked], [port]), idle_s=60))
+    assert not held.serves(asking([asked, replace(asked, nic=DeviceName("second"))], [port]))

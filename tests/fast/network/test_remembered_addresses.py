@@ -4,18 +4,14 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.fast.network.test_ipam import nic
 
 from solo5_systemd.base.declared_units import SOURCES
-from solo5_systemd.base.decode import Fields
-from solo5_systemd.base.errors import HostError, InvalidRequestError, SettingsError
+from solo5_systemd.base.errors import HostError, SettingsError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import remembered_addresses
 from solo5_systemd.network.model import NicRequest, PortRequest, Protocol
@@ -26,7 +22,7 @@ from solo5_systemd.network.remembered_addresses import (
     read_request,
     write_request,
 )
-from solo5_systemd.settings.records import document, record
+from solo5_systemd.settings.records import document
 
 WEB, MAC = TaskName("web"), "02:00:00:00:00:09"
 NICS = (nic(ip="10.77.0.5", mac=MAC), nic("management"))
@@ -65,19 +61,6 @@ def test_what_is_written_is_read(directory: Path) -> None:
     assert read_request(WEB) == LastRequest(nics=NICS)
     assert RememberedAddresses()() == {IPv4Address("10.77.0.5"): "web", MAC: "web"}
     assert directory.stat().st_mode & 0o777 == 0o700
-
-
-DOCUMENTS = st.recursive(
-    st.none() | st.integers() | st.text(), lambda each: st.lists(each) | st.dictionaries(st.text(), each)
-)
-
-
-@given(DOCUMENTS | st.lists(st.lists(st.text(), min_size=4, max_size=5)))
-def test_any_document_is_parsed_or_refused(document_: object) -> None:
-    found = LastRequest()
-    with suppress(InvalidRequestError):
-        found = record(LastRequest, Fields(document_))
-    assert record(LastRequest, Fields(document(found))) == found
 
 
 def test_a_file_is_read_again_only_if_the_directory_has_changed(
