@@ -72,84 +72,74 @@ class TaskTap:
     joined: bool = False
     vlan: int = 0
 
-    def make(self, host: nl.NetlinkSocket, *, uid: int, mtu: int) -> None:
-        """Make or repair them; a new macvlan is down.
 
-        A tap that no tender has is made anew, whatever an earlier tender has done to it. One that a tender has is kept:
-        its macvlan alone was deleted or changed.
+def _make_links(host: nl.NetlinkSocket, tap: TaskTap, *, uid: int, mtu: int) -> None:
+    """Make or repair tap and macvlan; a new macvlan is down.
 
-        Args:
-            host: an rtnetlink socket of the namespace of the macvlan, in which the calling thread is.
-            uid: the user that may attach to the tap.
-            mtu: in bytes.
+    A tap that no tender has is made anew, whatever an earlier tender has done to it. One that a tender has is kept:
+    its macvlan alone was deleted or changed.
+    """
+    found = nl.link_index(tap.name)
+    with (
+        closing(NetworkNamespace.own()) as own,
+        closing(NetworkNamespace(tap.namespace)) as there,
+        there.entered(),
+        closing(nl.NetlinkSocket(nl.NETLINK_ROUTE)) as inside,
+    ):
+        is_new = _create_tap(tap.name, uid)
+        lower = socket.if_nametoindex(tap.name)
+        inside.execute([(nl.SETLINK, 0, nl.ifinfo(lower, nl.number(nl.IFLA_MTU, mtu), up=True))])
+        _switch_offload_off(tap.name)
+        if found and not is_new:
+            [(_, link)] = host.request(nl.GETLINK, nl.NLM_ACK, nl.ifinfo(0, nl.named(tap.name)))
+            if _is_whole(host, tap, nl.link_attributes(link)):
+                return
+        if found or not is_new:  # a link of another program or of an earlier namespace, or a changed one
+            uppers = () if is_new else _deletions_of_uppers(host, there, lower)
+            host.run([(nl.DELLINK, 0, nl.ifinfo(0, nl.named(tap.name))), *uppers])
+        with needing(MACVLAN, f"link {tap.name}"):
+            inside.execute([_macvlan(tap, lower, own.descriptor, mtu)])
+    made = socket.if_nametoindex(_first_name(tap.name))
+    try:
+        host.execute([(nl.SETLINK, 0, nl.ifinfo(made, nl.named(tap.name)))])
+    except OSError:
+        host.run([(nl.DELLINK, 0, nl.ifinfo(made))])  # nothing else looks for this name
+        raise
 
-        Raises:
-            OSError: the kernel refused.
-            HostError: the task's namespace does not exist, or cannot be entered.
-        """
-        found = nl.link_index(self.name)
-        with (
-            closing(NetworkNamespace.own()) as own,
-            closing(NetworkNamespace(self.namespace)) as there,
-            there.entered(),
-            closing(nl.NetlinkSocket(nl.NETLINK_ROUTE)) as inside,
-        ):
-            is_new = _create_tap(self.name, uid)
-            tap = socket.if_nametoindex(self.name)
-            inside.execute([(nl.SETLINK, 0, nl.ifinfo(tap, nl.number(nl.IFLA_MTU, mtu), up=True))])
-            _switch_offload_off(self.name)
-            if found and not is_new:
-                [(_, link)] = host.request(nl.GETLINK, nl.NLM_ACK, nl.ifinfo(0, nl.named(self.name)))
-                if self.is_whole(host, nl.link_attributes(link)):
-                    return
-            if found or not is_new:  # a link of another program or of an earlier namespace, or a changed one
-                uppers = () if is_new else _deletions_of_uppers(host, there, tap)
-                host.run([(nl.DELLINK, 0, nl.ifinfo(0, nl.named(self.name))), *uppers])
-            with needing(MACVLAN, f"link {self.name}"):
-                inside.execute([self._macvlan(tap, own.descriptor, mtu)])
-        made = socket.if_nametoindex(self._first_name)
-        try:
-            host.execute([(nl.SETLINK, 0, nl.ifinfo(made, nl.named(self.name)))])
-        except OSError:
-            host.run([(nl.DELLINK, 0, nl.ifinfo(made))])  # nothing else looks for this name
-            raise
 
-    @property
-    def _first_name(self) -> str:
-        """The name with which the macvlan is made: Linux before 6.15 refuses one that its lower link has."""
-        return f"{self.name[:-1]}~"
+def _first_name(name: str) -> str:
+    """Return the name with which the macvlan is made: Linux before 6.15 refuses one that its lower link has."""
+    return f"{name[:-1]}~"
 
-    def _macvlan(self, tap: int, namespace: int, mtu: int) -> nl.Request:
-        settings = (nl.attribute(key, value) for key, value in _SETTINGS.items())
-        data = b"".join((*settings, nl.number(_MACADDR_MODE, _ADD), _source(self.mac)))
-        link = nl.named(self._first_name) + nl.number(nl.IFLA_LINK, tap) + nl.number(nl.IFLA_MTU, mtu)
-        return nl.new_link("macvlan", data, link, nl.number(_IFLA_NET_NS_FD, namespace))
 
-    def is_whole(self, host: nl.NetlinkSocket, found: Mapping[int, bytes]) -> bool:
-        """Return whether macvlan and tap are as `make` makes them, and the tap is up; True without the namespace.
+def _macvlan(tap: TaskTap, lower: int, namespace: int, mtu: int) -> nl.Request:
+    settings = (nl.attribute(key, value) for key, value in _SETTINGS.items())
+    data = b"".join((*settings, nl.number(_MACADDR_MODE, _ADD), _source(tap.mac)))
+    link = nl.named(_first_name(tap.name)) + nl.number(nl.IFLA_LINK, lower) + nl.number(nl.IFLA_MTU, mtu)
+    return nl.new_link("macvlan", data, link, nl.number(_IFLA_NET_NS_FD, namespace))
 
-        Args:
-            host: an rtnetlink socket of the namespace of the macvlan.
-            found: the attributes of the macvlan.
 
-        Raises:
-            OSError: the kernel refused to show the tap; ENODEV: there is none.
-        """
-        info = nl.attributes(found.get(nl.IFLA_LINKINFO, b""))
-        expected = {**_SETTINGS, _MACADDR_DATA: _source(self.mac)}
-        settings = nl.attributes(info.get(nl.INFO_DATA, b""))
-        if info.get(nl.INFO_KIND) != b"macvlan\0" or not expected.items() <= settings.items():
-            return False
-        try:
-            with closing(NetworkNamespace(self.namespace)) as there:
-                its_id = _id_of(host, there)
-        except HostError:
-            return True
-        if found.get(_IFLA_LINK_NETNSID) != its_id:  # the tap is in an earlier namespace
-            return False
-        tap = nl.ifinfo(nl.integer(found, nl.IFLA_LINK), nl.attribute(_IFLA_TARGET_NETNSID, its_id))
-        [(_, lower)] = host.request(nl.GETLINK, nl.NLM_ACK, tap)
-        return bool(nl.IFINFOMSG.unpack_from(lower)[3] & nl.IFF_UP)
+def _is_whole(host: nl.NetlinkSocket, tap: TaskTap, found: Mapping[int, bytes]) -> bool:
+    """Return whether macvlan and tap are as `_make_links` makes them, and the tap is up; True without the namespace.
+
+    Raises:
+        OSError: the kernel refused to show the tap; ENODEV: there is none.
+    """
+    info = nl.attributes(found.get(nl.IFLA_LINKINFO, b""))
+    expected = {**_SETTINGS, _MACADDR_DATA: _source(tap.mac)}
+    settings = nl.attributes(info.get(nl.INFO_DATA, b""))
+    if info.get(nl.INFO_KIND) != b"macvlan\0" or not expected.items() <= settings.items():
+        return False
+    try:
+        with closing(NetworkNamespace(tap.namespace)) as there:
+            its_id = _id_of(host, there)
+    except HostError:
+        return True
+    if found.get(_IFLA_LINK_NETNSID) != its_id:  # the tap is in an earlier namespace
+        return False
+    lower = nl.ifinfo(nl.integer(found, nl.IFLA_LINK), nl.attribute(_IFLA_TARGET_NETNSID, its_id))
+    [(_, link)] = host.request(nl.GETLINK, nl.NLM_ACK, lower)
+    return bool(nl.IFINFOMSG.unpack_from(link)[3] & nl.IFF_UP)
 
 
 def _deletions_of_uppers(host: nl.NetlinkSocket, namespace: NetworkNamespace, tap: int) -> Sequence[nl.Request]:
@@ -252,7 +242,7 @@ def make(route: nl.NetlinkSocket, tap: TaskTap, *, uid: int, mtu: int, alias: st
         HostError: the tap's namespace does not exist.
     """
     with _RTNL:
-        tap.make(route, uid=uid, mtu=mtu)
+        _make_links(route, tap, uid=uid, mtu=mtu)
         set_if_present(f"ipv6/conf/{tap.name}/disable_ipv6", "1")
         set_if_present(f"ipv6/conf/{tap.name}/addr_gen_mode", "1")  # none: no link-local address
         index = socket.if_nametoindex(tap.name)
@@ -285,7 +275,7 @@ def has_tap(route: nl.NetlinkSocket, tap: TaskTap) -> bool:
             and found.get(nl.IFLA_ADDRESS) == _high_mac(tap.mac)
             and all(settings.get(key, value) == value for key, value in _settings(tap).items())
         )
-        return is_port and _has_entry(route, index, tap) and tap.is_whole(route, found)
+        return is_port and _has_entry(route, index, tap) and _is_whole(route, tap, found)
     except OSError as error:
         if error.errno in (errno.ENODEV, errno.ENOENT):
             return False

@@ -157,15 +157,6 @@ def test_a_full_range_is_all_used_and_nothing_twice() -> None:
         leases("more", networks=(on,), held=held)
 
 
-@given(st.integers(0, 2**16))
-def test_clashes_are_walked_round(seed: int) -> None:
-    held = fill(4, network())
-    (lease,) = leases(f"x{seed}", held=held)
-    others = [other for reservation in held for other in reservation.leases]
-    assert lease.ipv4 not in {other.ipv4 for other in others}
-    assert lease.mac not in {other.mac for other in others}
-
-
 WEB = TaskName("web")
 
 

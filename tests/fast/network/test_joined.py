@@ -1,15 +1,18 @@
 """The rules for a network that joins an existing bridge."""
 
+import re
 from dataclasses import replace
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 
 import pytest
+from tests.fast.network.test_ipam import nic as any_nic
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.ipam import Allocations, assign_leases, free_addresses
 from solo5_systemd.network.joined import Link, check_macs, check_room, check_unpublished, usable_bridge, with_mtu
-from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest, PortRequest, Protocol, Reservation
+from solo5_systemd.network.model import Lease, Network, NicRequest, PortRequest, Protocol, Reservation
 from solo5_systemd.network.network_ranges import choose_network
 from solo5_systemd.settings.addresses import AddressRange
 from solo5_systemd.settings.network import Join, NetworkSettings
@@ -25,13 +28,7 @@ def network(join: Join, ipv4: IPv4Network | None = RANGE, gateway4: IPv4Address 
     return choose_network(replace(LAN, join=join, ipv4=ipv4, gateway4=gateway4), (), (RANGE,))
 
 
-def nic(name: str = "service", *, ip: str | None = None, mac: str | None = None) -> NicRequest:
-    return NicRequest(
-        nic=DeviceName(name),
-        network=LAN.name,
-        ipv4=IPv4Address(ip) if ip else None,
-        mac=MacAddress(mac) if mac else None,
-    )
+nic = partial(any_nic, of="lan")
 
 
 def lease(on: Network, request: NicRequest | None = None, *held: Reservation, task: str = "a") -> Lease:
@@ -95,16 +92,23 @@ def test_a_lan_with_dhcp_leases_no_address() -> None:
     [
         (None, 0, "bridge br0 of network lan does not exist"),
         (Link(kind="openvswitch"), 0, "is of Open vSwitch, whose ports are not the kernel's: expected a Linux"),
-        (Link(kind="veth"), 0, "is of kind veth"),
-        (Link(kind=""), 0, "is a physical device"),
+        (Link(kind="veth"), 0, "is of kind veth: .*`ip link show type bridge` shows the bridges"),
+        (Link(kind="macvtap"), 0, "`ip link show type bridge` shows the bridges"),
+        (Link(kind="bond"), 0, "Make a bridge with br0 as its port"),
+        (
+            Link(kind=""),
+            0,
+            "is a physical device: .* Make a bridge with br0 as its port and the host's addresses, and ",
+        ),
         (replace(BRIDGE, up=False), 0, "bridge br0 of network lan is down"),
         (BRIDGE, 20, r"does not filter VLANs \(vlan_filtering 0\): expected 1, for VLAN 20"),
         (replace(BRIDGE, vlan_filtering=True, default_pvid=0), 0, r"no VLAN for new ports \(vlan_default_pvid 0\)"),
     ],
 )
 def test_a_link_of_which_taps_cannot_be_ports(facts: Link | None, vlan: int, words: str) -> None:
-    with pytest.raises(HostError, match=words):
+    with pytest.raises(HostError) as error:
         usable_bridge(network(Join(vlan=vlan), None), facts)
+    assert re.search(words, str(error.value))
 
 
 def test_a_usable_bridge_gives_a_guest_its_mtu() -> None:
@@ -147,17 +151,3 @@ def test_ports_are_published_to_nics_of_other_networks_only() -> None:
     words = "port 8080/tcp cannot be published to NIC lan: network lan joins bridge br0, where clients reach the guest"
     with pytest.raises(InvalidRequestError, match=words):
         check_unpublished((own, network(POOL)), nics, (port, replace(port, nic=DeviceName("lan"))))
-
-
-@pytest.mark.parametrize(
-    ("kind", "remedy"),
-    [
-        ("", "Make a bridge with br0 as its port and the host's addresses, and set it as network.lan.join"),
-        ("bond", "Make a bridge with br0 as its port"),
-        ("macvtap", "`ip link show type bridge` shows the bridges"),
-    ],
-)
-def test_the_remedy_for_a_link_that_is_no_bridge(kind: str, remedy: str) -> None:
-    with pytest.raises(HostError) as error:
-        usable_bridge(network(Join()), Link(kind=kind))
-    assert remedy in error.value.hint

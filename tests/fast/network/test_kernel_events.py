@@ -70,44 +70,34 @@ def arp(operation: int) -> bytes:
 SOLICITATION = ipv6(58, bytes([135]) + bytes(7) + ip_address("fd00::2").packed)
 
 
-@pytest.mark.parametrize(
-    ("kind", "packet", "address"),
-    [
-        (0x0806, arp(1), "10.89.0.2"),
-        (0x0806, arp(1) + bytes(18), "10.89.0.2"),
-        (0x86DD, SOLICITATION, "fd00::2"),
-        (0x86DD, SOLICITATION + bytes(8), "fd00::2"),
-        # answers, and what a question is not: of another protocol, message, or length
-        (0x0806, arp(2), None),
-        (0x0806, arp(1)[:27], None),
-        (0x0806, b"", None),
-        (0x86DD, SOLICITATION[:63], None),
-        (0x86DD, SOLICITATION.replace(bytes([135]), bytes([136])), None),
-        (0x86DD, ipv6(17, bytes([135]) + bytes(23)), None),
-        (0x86DD, SOLICITATION[:6], None),
-        (0x0800, ipv4(58) + bytes(20) + SOLICITATION[40:], None),
-        (0x8100, arp(1), None),
-    ],
-)
-def test_a_question_is_for_one_address(kind: int, packet: bytes, address: str | None) -> None:
-    assert asked(announced(kind, packet)) == (address and ip_address(address))
-
-
 ADVERTISEMENT = SOLICITATION.replace(bytes([135]), bytes([136]))
 
 
 @pytest.mark.parametrize(
-    ("kind", "packet", "address"),
+    ("kind", "packet", "question", "answer"),
     [
-        (0x0806, arp(2), "192.0.2.9"),
-        (0x86DD, ADVERTISEMENT + bytes(8), "fd00::2"),
-        (0x0806, arp(1), None),
-        (0x86DD, SOLICITATION, None),
-        (0x86DD, ADVERTISEMENT[:63], None),
+        (0x0806, arp(1), "10.89.0.2", None),
+        (0x0806, arp(1) + bytes(18), "10.89.0.2", None),
+        (0x86DD, SOLICITATION, "fd00::2", None),
+        (0x86DD, SOLICITATION + bytes(8), "fd00::2", None),
+        (0x0806, arp(2), None, "192.0.2.9"),
+        (0x86DD, ADVERTISEMENT + bytes(8), None, "fd00::2"),
+        # of another protocol, message, or length
+        (0x0806, arp(1)[:27], None, None),
+        (0x0806, b"", None, None),
+        (0x86DD, SOLICITATION[:63], None, None),
+        (0x86DD, ADVERTISEMENT[:63], None, None),
+        (0x86DD, ipv6(17, bytes([135]) + bytes(23)), None, None),
+        (0x86DD, SOLICITATION[:6], None, None),
+        (0x0800, ipv4(58) + bytes(20) + SOLICITATION[40:], None, None),
+        (0x8100, arp(1), None, None),
     ],
 )
-def test_an_answer_is_of_the_address_that_was_asked_for(kind: int, packet: bytes, address: str | None) -> None:
-    assert answered(announced(kind, packet)) == (address and ip_address(address))
+def test_a_question_and_its_answer_are_for_one_address(
+    kind: int, packet: bytes, question: str | None, answer: str | None
+) -> None:
+    assert asked(announced(kind, packet)) == (question and ip_address(question))
+    assert answered(announced(kind, packet)) == (answer and ip_address(answer))
 
 
 def test_whatever_bytes_are_announced_are_a_question_or_none() -> None:

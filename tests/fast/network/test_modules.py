@@ -6,7 +6,7 @@ import os
 import pytest
 
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.network.modules import BRIDGE, needing, nft_hint, remedy
+from solo5_systemd.network.modules import BRIDGE, needing, nft_hint
 
 
 def _fail(code: int) -> None:
@@ -20,10 +20,6 @@ def test_the_error_of_a_missing_module_names_it(code: int) -> None:
     with pytest.raises(HostError, match=words) as caught:
         _fail(code)
     assert caught.value.hint.startswith("`modprobe bridge` loads it; if that finds none, install the modules")
-
-
-def test_several_modules_are_loaded_by_one_command() -> None:
-    assert remedy("bridge", "macvlan").startswith("`modprobe -a bridge macvlan` loads it")
 
 
 def test_another_error_is_no_missing_module() -> None:

@@ -33,6 +33,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.networkd.namespaces import configured
 from solo5_systemd.settings.addresses import address_range
+from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.network import Ipv6, Join, NetworkSettings
 from solo5_systemd.settings.network_keys import CLOSED, HostPort, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
@@ -59,7 +60,7 @@ POLICY = NetworkPolicy(
 )  # fmt: skip
 NETWORK = replace(network_of("10.77.0.0/24"), mtu=1400, masquerade=False, policy=POLICY)
 RECORD = LeaseRecord(reservation=RESERVATION, state=LeaseState.ATTACHED, expires=77)
-LIMITS = Limits(egress=(), rate=Rate(sent=5000))
+LIMITS = Limits(egress=egress(["192.0.2.7", "[2001:db8::1]:7/udp"]), rate=Rate(sent=5000))
 SENT = [
     OWN,
     replace(OWN, ipv4=None, gateway4=None),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ipaddress import IPv6Interface, IPv6Network
 
 import pytest
-from tests.fast.network.packets import GUESTS6, Packet, verdict
+from tests.fast.network.packets import GUESTS, GUESTS6, Packet, verdict
 from tests.fast.network.test_nft_rules import CELLS, RESERVATION, at_back, in_state, linked_network, task_elements
 from tests.fast.network.test_nft_rules import plan as plan4
 
@@ -140,10 +140,12 @@ def test_a_changed_limit_is_changed_in_both_tables() -> None:
 @pytest.mark.parametrize(("shared", "expected"), [(True, "accept"), (False, "drop")])
 def test_a_guest_calls_any_port_of_programs_that_share_its_namespace(shared: bool, expected: str) -> None:
     own = replace(plan(), networks=(replace(six(linked_network("front")), shared=shared), six(linked_network("back"))))
-    assert verdict(own, Packet(iif=FRONT, what="tcp 9191", source=GUESTS6[FRONT]), "ip6") == expected
-    assert verdict(own, Packet(iif=BACK, what="tcp 9191", source=GUESTS6[BACK]), "ip6") == "drop"
-    found = [each for each in elements(own) if each.family == "ip6" and each.name in ("gateways", "looped")]
-    assert [each.key for each in found] == ([('"solo5-front"', "fd00:77::1"), ("::1",)] if shared else [])
+    for family, guests in (("ip", GUESTS), ("ip6", GUESTS6)):
+        assert verdict(own, Packet(iif=FRONT, what="tcp 9191", source=guests[FRONT]), family) == expected
+        assert verdict(own, Packet(iif=BACK, what="tcp 9191", source=guests[BACK]), family) == "drop"
+    found = [each.key for each in elements(own) if each.name in ("gateways", "looped")]
+    ours = [('"solo5-front"', "10.77.0.1"), ('"solo5-front"', "fd00:77::1"), ("::1",)]
+    assert found == (ours if shared else [])
 
 
 def test_a_guest_with_ipv6_alone_has_no_element_of_an_ipv4_address() -> None:

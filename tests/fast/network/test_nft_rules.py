@@ -364,15 +364,6 @@ def test_a_network_on_a_bridge_of_others_is_neither_reached_nor_limited() -> Non
     assert nft_rules.limited((front, JOINED)) == nft_rules.limited((front,))
 
 
-@pytest.mark.parametrize(("shared", "expected"), [(True, "accept"), (False, "drop")])
-def test_a_guest_calls_any_port_of_programs_that_share_its_namespace(shared: bool, expected: str) -> None:
-    own = replace(plan(), networks=(replace(linked_network("front"), shared=shared), linked_network("back")))
-    assert verdict(own, Packet(iif=FRONT, what="tcp 9191")) == expected
-    assert verdict(own, Packet(iif=BACK, what="tcp 9191")) == "drop"
-    gateway = ('"solo5-front"', "10.77.0.1")
-    assert [each.key for each in nft_elements.elements(own) if each.name == "gateways"] == ([gateway] if shared else [])
-
-
 def test_a_network_with_ipv6_alone_has_its_bridge_in_table_ip_and_no_range() -> None:
     """So a packet of IPv4 from its bridge is one of a network, and closed."""
     prefix, gateway = IPv6Network("fd00:1::/64"), IPv6Address("fd00:1::1")
