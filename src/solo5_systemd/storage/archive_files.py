@@ -335,9 +335,8 @@ def outdated(task: str) -> Mapping[str, bool]:
 
 def _archives(held: Mapping[str, object]) -> Iterator[tuple[DiskRequest, str]]:
     """Yield how to read the files of each archive of a lock file's record again, and its SHA-256 at the start."""
-    sources = held.get("archives")
     starts = {disk.get("disk"): disk.get("sha256", "") for disk in disks_in(held)}
-    for each in sources if isinstance(sources, list) else ():  # else of an earlier release
+    for each in Fields(held).items("archives", "a list", ()):
         request = record(DiskRequest, Fields(each))
         if start := starts.get(request.disk):
             yield request, start

@@ -267,7 +267,8 @@ def _open(request: DiskRequest, how: int) -> tuple[int, str]:
     try:
         found, path = open_path(str(request), request.path, request.roots)
     except InvalidRequestError as error:
-        if request.name is not None and isinstance(error.__cause__, FileNotFoundError):
+        is_missing = isinstance(error.__cause__, FileNotFoundError) and not os.path.lexists(request.path)
+        if request.name is not None and is_missing:
             raise NotFoundError(
                 f"disk {request.disk}: no disk is named {request.name!r}.",
                 f"Create it: solo5ctl disk create {request.name} SIZE",

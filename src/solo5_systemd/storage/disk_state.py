@@ -147,7 +147,7 @@ def failed_disks(task: str) -> Iterator[FailedDisk]:
         path = disk.get("path", "")
         if (full := _full(disk, identities)) is not None:
             yield full
-        elif disk.get("backing") == Backing.DEVICE and is_lost(path, identities):
+        elif disk.get("backing") == Backing.DEVICE and _is_lost(path, identities):
             yield FailedDisk(disk=disk.get("disk", ""), path=path)
 
 
@@ -212,7 +212,7 @@ def change_of(disk: Mapping[str, str], identities: Collection[tuple[int, int]]) 
     path, size = disk.get("path", ""), disk.get("size", "")
     if disk.get("backing") == Backing.DEVICE:
         with suppress(OSError):
-            return "its device is gone" if is_lost(path, identities) else ""
+            return "its device is gone" if _is_lost(path, identities) else ""
         return ""
     if not size or disk.get("backing") not in (Backing.FILE, Backing.NAMED):
         return ""
@@ -227,7 +227,7 @@ def change_of(disk: Mapping[str, str], identities: Collection[tuple[int, int]]) 
     return "" if str(status.st_size) == size else f"its file has {status.st_size} bytes instead of {size}"
 
 
-def is_lost(path: str, identities: Collection[tuple[int, int]]) -> bool:
+def _is_lost(path: str, identities: Collection[tuple[int, int]]) -> bool:
     """Return whether a disk's device is gone: no node of it at its path, or a device without a size.
 
     Raises:

@@ -126,14 +126,11 @@ def attributes(monkeypatch: pytest.MonkeyPatch) -> Attributes:
     return Attributes(monkeypatch)
 
 
-@pytest.fixture(params=["unified", "hybrid"])
-def scope(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The cgroup of a scope; on a hybrid host it is one level deeper."""
-    top = tmp_path if request.param == "unified" else tmp_path / "unified"
-    (top / SCOPE_GROUP.lstrip("/")).mkdir(parents=True)
-    (top / "cgroup.procs").touch()
-    monkeypatch.setattr(cgroupfs, "MOUNT", tmp_path)
-    return unified() + SCOPE_GROUP
+@pytest.fixture
+def scope(root: Path) -> str:
+    group = Path(unified() + SCOPE_GROUP)
+    group.mkdir()
+    return str(group)
 
 
 def test_what_was_written_is_read(attributes: Attributes, scope: str) -> None:

@@ -45,10 +45,6 @@ async def test_what_is_there_is_found(tmp_path: Path) -> None:
     assert host.tender_paths == (str(tmp_path),)
     assert host.tenders == ()
     assert host.store is not None
-
-
-async def test_a_processor_without_virtualization_is_found(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cpuinfo").write_text("flags\t\t: fpu sse2\n")
     assert (await probe(tmp_path)).virtualization is False
 
@@ -99,29 +95,25 @@ def only(monkeypatch: pytest.MonkeyPatch, kind: Kind, name: str) -> Dependency:
     return each
 
 
-@pytest.mark.parametrize("name", ["json", "xml.dom"])
-def test_module_that_can_be_found_is_there(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    only(monkeypatch, Kind.MODULE, name)
-    assert missing_dependencies() == ()
-
-
-@pytest.mark.parametrize("name", ["no_such_module", "no_such_package.module", "xml.no_such_module"])
-def test_module_that_cannot_be_found_is_missing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    each = only(monkeypatch, Kind.MODULE, name)
-    assert missing_dependencies() == (each,)
+@pytest.mark.parametrize(
+    ("kind", "name", "is_there"),
+    [
+        *((Kind.MODULE, name, True) for name in ("json", "xml.dom")),
+        *((Kind.MODULE, name, False) for name in ("no_such_module", "no_such_package.module", "xml.no_such_module")),
+        *((Kind.LIBRARY, "libc.so.6", True), (Kind.LIBRARY, "libnone.so.0", False)),
+    ],
+)
+def test_a_module_is_found_and_a_library_loaded(
+    monkeypatch: pytest.MonkeyPatch, kind: Kind, name: str, is_there: bool
+) -> None:
+    each = only(monkeypatch, kind, name)
+    assert missing_dependencies() == (() if is_there else (each,))
 
 
 def test_directory_without_a_modules_files_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "was_removed" / "__pycache__").mkdir(parents=True)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     each = only(monkeypatch, Kind.MODULE, "was_removed")
-    assert missing_dependencies() == (each,)
-
-
-def test_library_is_one_that_can_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    only(monkeypatch, Kind.LIBRARY, "libc.so.6")
-    assert missing_dependencies() == ()
-    each = only(monkeypatch, Kind.LIBRARY, "libnone.so.0")
     assert missing_dependencies() == (each,)
 
 

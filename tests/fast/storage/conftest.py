@@ -3,6 +3,7 @@
 import os
 import stat
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,6 +15,7 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.settings.node_limits import Limits
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.storage import bind_mounts, given_disks, new_file, quotas
+from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk
 
 
@@ -70,6 +72,19 @@ def claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "claims"
 
 
+def solo5_is(monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
+    """Have user solo5 this number, and no group of others."""
+    entry = SimpleNamespace(pw_uid=uid, pw_gid=uid)
+    monkeypatch.setattr("pwd.getpwnam", {"solo5": entry}.__getitem__)
+    monkeypatch.setattr("os.getgrouplist", lambda _, group: [group])
+
+
+@pytest.fixture(autouse=True)
+def solo5(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user than the one that runs the tests stands for user solo5."""
+    solo5_is(monkeypatch, 990)
+
+
 def in_bytes(quotas: Mapping[str, int], limits: Limits | None = None) -> Callable[[], Settings]:
     """What returns settings with these quotas, which a settings file has in MiB."""
     return lambda: cast("Settings", SimpleNamespace(disk_quotas=quotas, limits=limits or Limits()))
@@ -104,6 +119,18 @@ class Device:
         """Remove it, as the kernel does."""
         self.path.unlink()
         self.size.unlink()
+
+
+class Running(ExitStack):
+    """Locks the disks of tasks until a test closes it."""
+
+    def __call__(self, task: str, *disks: Disk) -> None:
+        self.callback(os.close, lock(disks, task=task))
+
+
+@pytest.fixture
+def running() -> Running:
+    return Running()
 
 
 @pytest.fixture

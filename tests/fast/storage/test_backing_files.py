@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.fast.storage.conftest import solo5_is
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
 from solo5_systemd.base.names import DeviceName
@@ -20,9 +21,7 @@ DEVICE = os.makedev(254, 7)
 @pytest.fixture(autouse=True)
 def user(monkeypatch: pytest.MonkeyPatch) -> None:
     """The user that runs the tests stands for user solo5."""
-    me = SimpleNamespace(pw_uid=os.getuid(), pw_gid=os.getgid())
-    monkeypatch.setattr("pwd.getpwnam", {"solo5": me, "other": SimpleNamespace(pw_uid=990, pw_gid=990)}.__getitem__)
-    monkeypatch.setattr("os.getgrouplist", lambda _, group: [group])
+    solo5_is(monkeypatch, os.getuid())
 
 
 @pytest.fixture

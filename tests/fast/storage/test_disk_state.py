@@ -4,18 +4,17 @@ import os
 import shutil
 import threading
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.fast.storage.conftest import Device, disk_of
+from tests.fast.storage.conftest import Device, Running, disk_of
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.cli.context import finished
 from solo5_systemd.storage import disk_state, locks
-from solo5_systemd.storage.disk_state import DiskPath, DiskSpace, change_of, failed_disks, inspect_path, is_lost
+from solo5_systemd.storage.disk_state import DiskPath, DiskSpace, change_of, failed_disks, inspect_path
 from solo5_systemd.storage.locks import lock, lock_shared
 from solo5_systemd.storage.model import COPIES, SNAPSHOTS, Backing, Disk, FailedDisk, FullDiskChange
 
@@ -131,18 +130,6 @@ def test_a_disk_with_snapshots_needs_blocks_for_what_is_written_again(
 
 
 # --- running tasks ------------------------------------------------------------------------------------------------
-
-
-class Running(ExitStack):
-    """Locks the disks of tasks until it is closed."""
-
-    def __call__(self, task: str, *disks: Disk) -> None:
-        self.callback(os.close, lock(disks, task=task))
-
-
-@pytest.fixture
-def running() -> Running:
-    return Running()
 
 
 def seen(watch: DiskSpace) -> list[tuple[str, str, bool]]:
@@ -327,39 +314,23 @@ def test_what_is_not_known_is_no_change(file: Path) -> None:
         assert change(file.parent / ("x" * 300), before, backing=backing) == ""
 
 
-def test_a_device_is_the_one_of_the_start_or_gone(device: Device) -> None:
-    disk = {"disk": "data", "backing": "block device", "path": str(device.path)}
-    assert change_of(disk, {(device.number, 0)}) == ""
-    device.pull()
-    assert change_of(disk, {(device.number, 0)}) == "its device is gone"
+def test_a_device_is_the_one_of_the_start_or_gone(device: Device, tmp_path: Path) -> None:
+    def is_gone(path: Path = device.path, number: int = device.number) -> bool:
+        disk = {"disk": "data", "backing": "block device", "path": str(path)}
+        return change_of(disk, {(number, 0)}) == "its device is gone"
 
-
-def lost(device: Device, path: Path | None = None, number: int | None = None) -> bool:
-    identity = (device.number if number is None else number, 0)
-    return is_lost(str(path or device.path), {identity})
-
-
-def test_a_device_is_there_and_lost_at_any_moment_of_its_removal(device: Device) -> None:
-    assert not lost(device)
-    """The kernel sets its size to 0 first, then removes it from sysfs, and its node."""
-    device.size.write_text("0\n")
-    assert lost(device)
-    device.size.unlink()
-    assert lost(device)
-    device.path.unlink()
-    assert lost(device)
-
-
-def test_another_device_or_a_file_at_its_path_is_not_it(device: Device, tmp_path: Path) -> None:
-    assert lost(device, number=device.number + 1)
     (tmp_path / "file").touch()
-    assert lost(device, tmp_path / "file")
-    assert lost(device, tmp_path / "file/below")
-
-
-def test_a_path_that_cannot_be_looked_at_is_not_known(device: Device, tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="File name too long"):
-        lost(device, tmp_path / ("x" * 300))
+    assert not is_gone()
+    assert is_gone(number=device.number + 1)
+    assert is_gone(tmp_path / "file")
+    assert is_gone(tmp_path / "file/below")
+    # The kernel sets its size to 0 first, then removes it from sysfs, and its node.
+    device.size.write_text("0\n")
+    assert is_gone()
+    device.size.unlink()
+    assert is_gone()
+    device.path.unlink()
+    assert is_gone()
 
 
 def test_a_file_by_a_link_with_the_task_that_has_it(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from tests.fast.storage.conftest import solo5_is
 from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
@@ -23,9 +23,7 @@ from solo5_systemd.storage.model import DiskRequest, NewFile
 @pytest.fixture(autouse=True)
 def user(monkeypatch: pytest.MonkeyPatch) -> None:
     """The user that runs the tests stands for user solo5 and for root."""
-    me = SimpleNamespace(pw_uid=os.getuid(), pw_gid=os.getgid())
-    monkeypatch.setattr("pwd.getpwnam", {"solo5": me}.__getitem__)
-    monkeypatch.setattr("os.getgrouplist", lambda _, group: [group])
+    solo5_is(monkeypatch, os.getuid())
     monkeypatch.setattr(owner, "ROOT", os.getuid())
 
 

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from tests.fast.storage.conftest import disk_of
@@ -25,12 +24,6 @@ from solo5_systemd.storage.owner import give
 TENDER = 990
 TASK = 70123
 Given = list[tuple[int, int, int]]
-
-
-@pytest.fixture(autouse=True)
-def user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pwd.getpwnam", lambda _: SimpleNamespace(pw_uid=TENDER, pw_gid=TENDER))
-    monkeypatch.setattr("os.getgrouplist", lambda _, group: [group])
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ import os
 import stat
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from tests.fast.storage.conftest import disk_of
@@ -18,13 +17,6 @@ from solo5_systemd.storage.backing_files import ImageFiles, inspect
 from solo5_systemd.storage.bind_mounts import StartDirectories
 from solo5_systemd.storage.locks import lock, lock_shared, remove_stale
 from solo5_systemd.storage.model import Backing, Disk, DiskRequest, MadeDisk
-
-
-@pytest.fixture(autouse=True)
-def user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another user than the one that runs the tests stands for user solo5."""
-    monkeypatch.setattr("pwd.getpwnam", lambda _: SimpleNamespace(pw_uid=990, pw_gid=990))
-    monkeypatch.setattr("os.getgrouplist", lambda _, group: [group])
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from tests.fast.storage.conftest import in_bytes
@@ -237,8 +236,6 @@ def test_a_disk_is_recorded_before_it_is_there(tmp_path: Path) -> None:
 
 
 async def test_a_start_creates_no_disk_beyond_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    me = SimpleNamespace(pw_uid=os.getuid(), pw_gid=os.getgid())
-    monkeypatch.setattr("pwd.getpwnam", {"solo5": me}.__getitem__)
     monkeypatch.setattr(backing_files, "remember_mount", lambda _: None)
     files = ImageFiles(claims=claims(tmp_path))
 

@@ -6,7 +6,6 @@ import struct
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from tests.support.fakes.kernel import failing
@@ -20,13 +19,6 @@ from solo5_systemd.storage.owner import OFFERED, READ, READ_WRITE, check_title, 
 
 SOLO5, EVE, BOB = 990, 1001, 1002
 JOB = "job default/web"
-
-
-@pytest.fixture(autouse=True)
-def user(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = SimpleNamespace(pw_uid=SOLO5, pw_gid=SOLO5)
-    monkeypatch.setattr("pwd.getpwnam", {"solo5": entry}.__getitem__)
-    monkeypatch.setattr("os.getgrouplist", lambda _, group: [group])
 
 
 @pytest.fixture

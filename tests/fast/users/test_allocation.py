@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncGenerator, Collection, Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,12 +118,15 @@ async def test_range_that_is_used_up_is_one_sentence_and_leaves_nothing(tmp_path
     assert left(tmp_path) == set()
 
 
-def test_user_that_a_record_of_others_has_is_left_out(tmp_path: Path) -> None:
-    of = users(tmp_path, range(61200, 61202))
+def test_users_of_a_record_or_a_lock_of_others_are_left_out(tmp_path: Path) -> None:
+    of = users(tmp_path, range(61200, 61203))
     (tmp_path / "userdb").mkdir()
     (tmp_path / "userdb/61200.user").write_text("{}")
-    with started(of, WEB) as uid:
-        assert uid == 61201
+    (tmp_path / "dynamic-uid").mkdir()
+    with (tmp_path / "dynamic-uid/61201").open("w") as systemds:
+        fcntl.flock(systemds, fcntl.LOCK_EX)
+        with started(of, WEB) as uid:
+            assert uid == 61202
 
 
 async def test_second_start_of_a_name_is_refused_and_touches_nothing(tmp_path: Path) -> None:
@@ -136,15 +139,6 @@ async def test_second_start_of_a_name_is_refused_and_touches_nothing(tmp_path: P
         assert await of.collect(_none, _nothing) == []
         assert await of.tasks() == []
         assert left(tmp_path) == before
-
-
-def test_a_user_that_systemd_has_allocated_is_left_to_it(tmp_path: Path) -> None:
-    of = users(tmp_path, range(61200, 61202))
-    (tmp_path / "dynamic-uid").mkdir()
-    with (tmp_path / "dynamic-uid/61200").open("w") as systemds:
-        fcntl.flock(systemds, fcntl.LOCK_EX)
-        with started(of, WEB) as uid:
-            assert uid == 61201
 
 
 DYING = """
@@ -194,8 +188,7 @@ def test_what_is_killed_at_any_step_leaves_nothing_that_a_collection_misses(tmp_
     for step in range(len(statuses)):
         of = users(tmp_path / str(step))
         with started(of, DB):
-            loaded = _Loaded(DB)
-            _run(of.collect(loaded, _nothing))
+            asyncio.run(of.collect(_db, _nothing))
             assert {name for name in left(tmp_path / str(step)) if "web" in name} == set()
             assert len(left(tmp_path / str(step))) == 3, f"only what db has, killed at step {step}"
             assert not list((tmp_path / str(step) / "notes").glob("*"))
@@ -249,27 +242,21 @@ async def test_a_removal_that_waited_for_a_start_leaves_its_user_alone(tmp_path:
     of = users(tmp_path)
     with started(of, WEB) as uid:
         removing = asyncio.ensure_future(of.removal(WEB).__aenter__())
-        await turns(of)
+        await yields(100)  # until it waits for a lock
     with pytest.raises(TakenError, match="task 'web' was started meanwhile"):
         await removing
     assert Registry().uid(WEB) == uid
     held = of._acquire(DB)
-    removing = asyncio.ensure_future(anext(removed(of, DB)))
-    await turns(of)
+    removing = asyncio.ensure_future(removed(of, DB))
+    await yields(100)  # until it waits for a lock
     await of.release(DB, held.descriptor)
     await removing
     assert left(tmp_path) == {"web", f"{uid}.user", f"solo5-{uid}.user"}
 
 
-async def turns(of: Users) -> None:
-    """Let others run until they wait for a lock."""
-    await yields(100)
-
-
-async def removed(of: Users, task: TaskName) -> AsyncGenerator[None, None]:
+async def removed(of: Users, task: TaskName) -> None:
     async with of.removal(task):
         pass
-    yield
 
 
 async def test_a_removal_that_is_cancelled_while_its_thread_waits_keeps_no_lock(tmp_path: Path) -> None:
@@ -279,8 +266,8 @@ async def test_a_removal_that_is_cancelled_while_its_thread_waits_keeps_no_lock(
         pass
     goes_on = threading.Event()
     busy = asyncio.ensure_future(asyncio.to_thread(goes_on.wait, 60))
-    removing = asyncio.ensure_future(anext(removed(of, WEB)))
-    await turns(of)
+    removing = asyncio.ensure_future(removed(of, WEB))
+    await yields(100)  # until it waits for a lock
     removing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await removing
@@ -355,13 +342,19 @@ async def test_a_removal_keeps_starts_out_and_frees_the_user(tmp_path: Path, mon
 DISK = GivenDisk("/srv/disk.img", 1, 2)
 
 
+def noted(root: Path, *uids: int, more: str = "") -> None:
+    """Have users of an earlier boot, each with the disk."""
+    (root / "notes").mkdir(mode=0o700)
+    for uid in uids:
+        (root / f"notes/{uid}").write_text(f'["/srv/disk.img", 1, 2]\n{more}')
+
+
 async def test_user_of_an_earlier_boot_that_has_a_disk_is_not_allocated_before_that_is_taken_back(
     tmp_path: Path,
 ) -> None:
     taken: list[tuple[int, str]] = []
     of = users(tmp_path, range(61200, 61201), taken)
-    (tmp_path / "notes").mkdir(mode=0o700)
-    (tmp_path / "notes/61200").write_text('["/srv/disk.img", 1, 2]\n["/srv/cut')
+    noted(tmp_path, 61200, more='["/srv/cut')
     with pytest.raises(TakenError, match="all 1 users"):
         of._acquire(WEB)
     assert await of.reclaim() == []
@@ -377,9 +370,7 @@ async def test_user_of_an_earlier_boot_that_has_a_disk_is_not_allocated_before_t
 
 async def test_disks_of_earlier_boots_are_taken_back_before_the_first_start_of_a_boot(tmp_path: Path) -> None:
     taken: list[tuple[int, str]] = []
-    (tmp_path / "notes").mkdir(mode=0o700)
-    for uid in (61203, 61204):
-        (tmp_path / f"notes/{uid}").write_text('["/srv/disk.img", 1, 2]\n')
+    noted(tmp_path, 61203, 61204)
     for task in (WEB, DB):
         os.close((await users(tmp_path, taken=taken).acquire(task)).descriptor)
         assert taken == [(61203, "/srv/disk.img"), (61204, "/srv/disk.img")]
@@ -394,8 +385,7 @@ async def test_first_start_of_a_boot_does_not_wait_for_a_file_system_that_hangs(
         goes_on.wait(60)
 
     is_hanging, goes_on = threading.Event(), threading.Event()
-    (tmp_path / "notes").mkdir(mode=0o700)
-    (tmp_path / "notes/61200").write_text('["/srv/disk.img", 1, 2]\n')
+    noted(tmp_path, 61200)
     monkeypatch.setattr(allocation, "RECLAIM_TIMEOUT_S", 0.01)
     of = users(tmp_path, range(61200, 61202))
     monkeypatch.setattr(owner, "reclaim_disk", hangs)
@@ -497,8 +487,7 @@ async def test_disks_of_a_user_that_systemd_has_allocated_are_taken_back_and_sta
     """A start may be about to use the user: its given-disk file must not be removed."""
     taken: list[tuple[int, str]] = []
     of = users(tmp_path, taken=taken)
-    (tmp_path / "notes").mkdir(mode=0o700)
-    (tmp_path / "notes/61200").write_text('["/srv/disk.img", 1, 2]\n')
+    noted(tmp_path, 61200)
     (tmp_path / "dynamic-uid").mkdir()
     (tmp_path / "dynamic-uid/61200").touch(0o600)
     with (tmp_path / "dynamic-uid/61200").open("w") as systemds:
@@ -515,7 +504,7 @@ async def test_a_note_is_on_stable_storage_before_a_disk_is_given(
 ) -> None:
     """fsync(2) of file and directories: after a power loss, the owner on another disk is still listed."""
     synced: list[str] = []
-    monkeypatch.setattr("os.fsync", lambda fd: synced.append(_place(fd)))
+    monkeypatch.setattr("os.fsync", lambda fd: synced.append(str(Path(f"/proc/self/fd/{fd}").readlink())))
     of = users(tmp_path)
     with started(of, WEB) as uid:
         await of.record_disks(uid, [DISK])
@@ -546,21 +535,7 @@ async def test_user_that_this_host_does_not_find_is_the_missing_library(
 def test_place_that_cannot_be_written_is_the_hosts_fault(tmp_path: Path) -> None:
     (tmp_path / "users").touch()
     with pytest.raises(HostError, match="the users of tasks in .* cannot be managed: File exists"):
-        _run(users(tmp_path).acquire(WEB))
-
-
-def _place(descriptor: int) -> str:
-    return str(Path(f"/proc/self/fd/{descriptor}").readlink())
-
-
-class _Loaded:
-    """A `loaded` callback: the tasks with a unit."""
-
-    def __init__(self, *tasks: TaskName) -> None:
-        self._tasks = tasks
-
-    async def __call__(self) -> Collection[TaskName]:
-        return self._tasks
+        asyncio.run(users(tmp_path).acquire(WEB))
 
 
 async def _nothing(_: TaskName) -> None:
@@ -571,5 +546,5 @@ async def _none() -> Collection[TaskName]:
     return ()
 
 
-def _run(coroutine: object) -> object:
-    return asyncio.run(coroutine)  # type: ignore[arg-type]
+async def _db() -> Collection[TaskName]:
+    return (DB,)
