@@ -27,6 +27,7 @@ from solo5_systemd.nomad.proto.recoverable_error_pb2 import RecoverableError
 from solo5_systemd.nomad.service import detail_of
 from solo5_systemd.nomad.task_options import TASK
 from solo5_systemd.nomad.workload import name_of
+from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit.state import MainCode
 
 UNIT = task_service(name_of(TASK_ID))
@@ -83,6 +84,15 @@ async def test_a_configuration_holds_for_what_is_started_after_it(machine: Machi
         await nomad.driver.set_config(base.SetConfigRequest(msgpack_config=packed(ceilings={"memory_mb": 8})))
         with pytest.raises(InvalidRequestError, match="expected at most 8M, this node's ceiling"):
             await nomad.start(task_config())
+
+
+async def test_what_the_plugin_sets_holds_and_not_what_the_host_has(machine: Machine) -> None:
+    async with agent() as nomad:
+        await nomad.configure(tender_paths=["/opt/tenders"], image_store_mb=9, log_namespace="guests")
+        found = nomad.driver.session.settings()
+        assert (found.tender_paths, found.image_store_mb, found.log_namespace) == (("/opt/tenders",), 9, "guests")
+        await nomad.configure()
+        assert nomad.driver.session.settings() == Settings()
 
 
 async def test_a_task_is_shown_with_all_that_the_agent_reads_unseen(machine: Machine) -> None:

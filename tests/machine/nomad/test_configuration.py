@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, remove_namespace, sh, unit_property
 from tests.machine.images import padded
-from tests.machine.nomad.agent import DATA, DISKS, PLAIN, SCOPES, USUAL, Agent, api
+from tests.machine.nomad.agent import DATA, PLAIN, SCOPES, USUAL, Agent, api
 from tests.machine.nomad.jobs import ADDRESSES, TWO_STARTS, Jobs, allocations, ended, hcl, logs, name_of, refusal, unit
 
 STORE = Path("/var/lib/solo5/images")
@@ -366,21 +366,6 @@ def collected(alloc: str) -> bool:
 
 
 DISK = 'block "storage" {{\n  source = "{}"\n}}\n'
-
-
-def test_images_and_disks_lie_below_the_operators_directories(jobs: Jobs, tmp_path: Path) -> None:
-    """`image_paths` and `block_paths` as usual: a path beside them is refused."""
-    other = tmp_path / "disk.img"
-    other.write_bytes(bytes(4096))
-    disk = f'unikernel = "{GUESTS}/disk.spt"\n'
-    refused = {
-        "image": (hcl("r-image", 'unikernel = "/etc/hostname"', kind="batch"), "/etc/hostname"),
-        "disk": (hcl("r-disk", disk + DISK.format(other), kind="batch"), str(other)),
-    }
-    submitted = {what: jobs.submit(text) for what, (text, _) in refused.items()}
-    read: dict[str, Any] = {what: refusal(ended(job)) for what, job in submitted.items()}
-    assert {what: text for what, text in read.items() if refused[what][1] not in text} == {}
-    assert str(DISKS) in read["disk"]
 
 
 def words(job: str, path: Path) -> str:

@@ -163,18 +163,6 @@ def test_collector_that_was_killed_gets_what_it_missed_from_the_next_agent(agent
     talker.is_whole()
 
 
-def test_relay_and_plugin_are_killed_at_once(agent: Agent, talker: Talker, machine: Machine) -> None:
-    machine.expect("plugin is shut down|plugin process exited|failed to reattach to plugin|closing stream.*EOF")
-    machine.expect("solo5-relay.service: (Main process exited|Failed with result)")
-    before = (*plugins(), *relay())
-    for pid in before:
-        os.kill(pid, signal.SIGKILL)
-    talker.write(2)
-    eventually(lambda: plugins() and relay() and not {*plugins(), *relay()} & {*before}, "both are back")
-    talker.write(2)
-    talker.is_whole()
-
-
 def _journal(*matches: str) -> list[str]:
     return ok("journalctl", "--quiet", "--no-pager", "--output=json", *matches).splitlines()
 

@@ -45,7 +45,6 @@ def labelled(label: str, to: int) -> str:
 
 
 BRIDGE = network("bridge", labelled("web", 80))
-TLS = network("bridge", labelled("tls", 8443))
 
 
 def sidecar(name: str, command: str, *arguments: str, task: str = "") -> str:

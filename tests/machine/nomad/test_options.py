@@ -1,12 +1,10 @@
 """The task options, by their effect."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.machine.conftest import GUESTS, eventually, inspect, ok, unit_property
-from tests.machine.nomad.agent import USUAL, Agent, api
+from tests.machine.nomad.agent import Agent, api
 from tests.machine.nomad.jobs import (
     SCOPE,
     SERVER,
@@ -59,31 +57,6 @@ def test_kill_signal_that_no_tender_takes_still_ends_the_task(jobs: Jobs) -> Non
     happens(alloc, "kill_signal SIGQUIT does not stop a tender")
     eventually(lambda: allocation(alloc)["ClientStatus"] == "complete", "it is over")
     assert "Stopped on request" in " ".join(events(alloc))
-
-
-@pytest.fixture
-def elsewhere(agent: Agent) -> Iterator[Path]:
-    """A directory in the plugin's `tender_paths` only, and the only one with a tender for spt."""
-    usual, place = Path("/usr/local/bin/solo5-spt"), Path("/opt/tenders")
-    agent.stop()
-    place.mkdir()
-    usual.rename(place / usual.name)
-    agent.configure(f'{USUAL}\ntender_paths = ["{place}"]')
-    agent.start()
-    yield place
-    agent.stop()
-    (place / usual.name).rename(usual)
-    place.rmdir()
-    agent.configure(USUAL)
-    agent.start()
-
-
-def test_tender_of_the_plugins_own_path_runs_services_and_scopes(jobs: Jobs, elsewhere: Path) -> None:
-    config = f'unikernel = "{GUESTS}/hello.spt"\nargs = ["exit=7"]'
-    service = jobs.submit(hcl("as-service", config, kind="batch"))
-    scope = jobs.submit(hcl("as-scope", f"{config}\n{SCOPE}", kind="batch"))
-    for job in (service, scope):
-        assert "Exit Code: 7" in " ".join(events(ended(job)))
 
 
 def test_tightened_system_call_filter_ends_a_tender_that_makes_the_call(jobs: Jobs) -> None:

@@ -20,7 +20,7 @@ from tests.machine.nomad.jobs import (
     task,
     unit,
 )
-from tests.machine.nomad.variables import DATA, put, template, word
+from tests.machine.nomad.variables import put, template, word
 
 HANGUP = '  change_mode = "signal"\n  change_signal = "SIGHUP"'
 USER_SIGNAL = '  change_mode = "signal"\n  change_signal = "SIGUSR1"'
@@ -111,22 +111,6 @@ def member(text: str) -> str:
     """Return what the guest prints of the template's file with this word."""
     content = f"{text}\n".encode()
     return f"member local/conf/word type 0 size {len(content)} sha256 {hashlib.sha256(content).hexdigest()}"
-
-
-def test_restart_brings_a_rendered_environment_to_the_guest(jobs: Jobs) -> None:
-    data = f"GREETING={DATA}\n"
-    environment = template("greeter", "greeting.env", '  env = true\n  change_mode = "restart"', data=data)
-    config = f'unikernel = "{GUESTS}/sleeper.spt"\nargs = ["--greeting=${{GREETING}}"]'
-    with word("greeter", "hello"):
-        [alloc] = jobs.run(hcl("greeter", config, task=environment))
-        says(alloc, "sleeping")
-        first = unit_property(unit(alloc), "InvocationID")
-        assert "--greeting=hello" in unit_property(unit(alloc), "ExecStart")
-        put("greeter", "goodbye")
-        happens(alloc, "Template with change_mode restart re-rendered")
-        eventually(lambda: "--greeting=goodbye" in unit_property(unit(alloc), "ExecStart"), "the guest is started anew")
-        assert unit_property(unit(alloc), "InvocationID") != first
-        eventually(lambda: task(alloc)["State"] == "running", "it runs again")
 
 
 def test_what_is_asked_for_as_an_end_is_one(jobs: Jobs) -> None:

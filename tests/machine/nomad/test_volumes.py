@@ -13,7 +13,6 @@ from tests.machine.nomad.jobs import (
     SERVICE,
     Jobs,
     allocation,
-    allocations,
     ended,
     events,
     group_hcl,
@@ -21,7 +20,6 @@ from tests.machine.nomad.jobs import (
     hcl,
     name_of,
     refusal,
-    running,
     says,
     status,
     task_hcl,
@@ -92,20 +90,6 @@ def test_read_only_volume_is_the_source_of_a_copy(jobs: Jobs, static: Path) -> N
     assert (static / "disk.img").owner() == "root"
 
 
-def test_files_of_one_volume_are_two_disks(jobs: Jobs, static: Path) -> None:
-    for name in ("one", "two"):
-        jobs.submit(
-            job(
-                name,
-                disk(f"write={name}", "read", "stay", block=f'create = true\nsize = "64K"\nfile = "{name}.img"'),
-                kind="service",
-            )
-        )
-    for name in ("one", "two"):
-        running(name)
-        says(str(allocations(name)[0]["ID"]), f"sector 0: '{name}'")
-
-
 def test_one_disk_has_one_writer(jobs: Jobs, static: Path) -> None:
     """Of two jobs, and of solo5ctl."""
     jobs.run(job("first", disk("stay", block='create = true\nsize = "64K"'), kind="service"))
@@ -115,30 +99,6 @@ def test_one_disk_has_one_writer(jobs: Jobs, static: Path) -> None:
     by_hand = sh("solo5ctl", "run", "--rm", "--block", f"storage={path}", f"{GUESTS}/disk.spt", "read")
     assert by_hand.returncode == 125
     assert "is in use by another task" in by_hand.stderr
-
-
-WRONG: dict[str, tuple[str, str]] = {
-    "absent": (
-        job("absent", disk("read")),
-        "'/srv/volumes/static/disk.img' cannot be used: expected a file below /srv/volumes/static",
-    ),
-    "sector": (
-        job("sector", disk("read", block='create = true\nsize = "1000"')),
-        "has 1000 bytes: expected one or more whole sectors of 512",
-    ),
-    "reading": (
-        job("reading", disk("read"), volume("reading", options="read_only = true")),
-        "volume_mount data is read-only: expected a writable volume, since tenders open a disk for reading and writing",
-    ),
-}
-
-
-def test_what_cannot_be_honoured_is_one_sentence_and_creates_nothing(jobs: Jobs, static: Path) -> None:
-    for text, _ in WRONG.values():
-        jobs.submit(text)
-    for name, (_, words) in WRONG.items():
-        refused(name, words)
-    assert not list(static.iterdir())
 
 
 def symbolic_link(path: Path, victim: Path) -> None:
@@ -392,41 +352,6 @@ def test_wrong_volume_is_refused_with_the_reason(volumes: Path) -> None:
         assert not list(volumes.glob("*")), "Nomad does not delete what a plugin has refused to create"
 
 
-def test_volume_beyond_the_quota_is_refused_with_figures(volumes: Path) -> None:
-    """Of the directory of volumes."""
-    settings = Path("/etc/solo5/quota.toml")
-    try:
-        settings.write_text(f'disk_quota_mb = {{ "{volumes}" = 2 }}\n')
-        create("data", 'capacity_max = "1MiB"')
-        done = create("large", 'capacity_max = "3MiB"', check=False)
-        assert done.returncode == 1
-        words = f"the quota of {volumes} is {2 << 20} bytes and the files in it have {1 << 20}"
-        assert f"volume large would take {3 << 20} bytes: expected at most {1 << 20}, since {words}" in done.stderr
-        assert not identifier("large")
-        assert [path.name for path in volumes.iterdir()] == [identifier("data")]
-    finally:
-        settings.unlink()
-
-
-def test_a_preallocated_volume_does_not_take_the_file_system(agent: Agent, volumes: Path) -> None:
-    """Half of it is for one namespace, and some stays free in any case; nothing is made of a refused one."""
-    space = os.statvfs(DATA)
-    half, free = space.f_blocks * space.f_frsize // 2, space.f_bavail * space.f_frsize
-    full = 'parameters {\n  preallocate = "true"\n}'
-    done = create("large", f'capacity_max = "{(half >> 20) + 1}MiB"', full, check=False)
-    assert f"expected at most {half}, since the limit of namespace 'default' is {half}, of which 0" in done.stderr
-    settings = Path("/etc/solo5/limits.toml")
-    settings.write_text(f"[limits]\nreserve_mb = {(free >> 20) - 64}\n")
-    try:
-        done = create("large", 'capacity_max = "128MiB"', full, check=False)
-        assert f"volume large can take {128 << 20} bytes of the file system of {volumes}" in done.stderr
-        create("data", 'capacity_max = "16MiB"', full)
-    finally:
-        settings.unlink()
-    assert not identifier("large")
-    assert [path.name for path in volumes.iterdir()] == [identifier("data")]
-
-
 def test_volume_is_there_again_after_a_restart_of_the_agent(agent: Agent, jobs: Jobs, volumes: Path) -> None:
     """Also beyond the quota; and not, as a blank disk, while its file system is not mounted."""
     create("data", 'capacity_max = "1MiB"')
@@ -450,20 +375,6 @@ def test_volume_is_there_again_after_a_restart_of_the_agent(agent: Agent, jobs: 
     agent.start()
     eventually(lambda: "data" in agent.about()["HostVolumes"], "the node has the volume")
     assert (path / "disk.img").read_bytes().startswith(b"kept\0")
-
-
-def test_drain_of_the_node_stops_the_guest_and_keeps_the_volume(agent: Agent, jobs: Jobs, volumes: Path) -> None:
-    create("data", 'capacity_max = "1MiB"')
-    image = volumes / identifier("data") / "disk.img"
-    alloc = jobs.run(job("user", disk("write=kept", "stay"), volume("data"), kind="service"))[0]
-    says(alloc, "storage")
-    try:
-        ok("nomad", "node", "drain", "-enable", "-deadline", "1m", "-yes", agent.node)
-        eventually(lambda: allocation(alloc)["ClientStatus"] == "complete", "the guest is stopped")
-    finally:
-        ok("nomad", "node", "drain", "-disable", "-yes", agent.node)
-    running("user")
-    assert image.read_bytes().startswith(b"kept\0")
 
 
 def test_volume_grows_and_does_not_shrink(jobs: Jobs, volumes: Path) -> None:
