@@ -138,3 +138,12 @@ def host_errors(what: str, hint: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         raise HostError(f"{what}: {error.strerror or error}.", hint) from error
+
+
+@contextmanager
+def located(where: str, kind: type[Solo5Error] = InvalidRequestError) -> Iterator[None]:
+    """Put the place of a value before the sentence of an InvalidRequestError of the block; `kind`: its class then."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise kind(f"{where}: {error.sentence}", error.hint) from error

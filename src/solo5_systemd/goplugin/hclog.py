@@ -80,7 +80,10 @@ class HostLog(logging.Handler):
             message = f"dropped {self._dropped} log lines before this one: the host reads this log too slowly"
             if self._written(log_line(level="warn", message=message, time=time.time())):
                 self._dropped = 0
-        if not self._written(_record_line(record)):
+        level = next(name for least, name in _LEVELS.items() if record.levelno >= least)
+        traceback = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
+        line = log_line(level=level, message=record.getMessage(), time=record.created, traceback=traceback)
+        if not self._written(line):
             self._dropped += 1
 
     def _written(self, line: bytes) -> bool:
@@ -122,12 +125,6 @@ class LoggedOutput(io.TextIOBase):
 def log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
     """Log an unhandled exception in one line; a `sys.excepthook`."""
     logging.getLogger(__name__).critical("unhandled exception: %s", error, exc_info=(kind, error, traceback))
-
-
-def _record_line(record: logging.LogRecord) -> bytes:
-    level = next(name for least, name in _LEVELS.items() if record.levelno >= least)
-    traceback = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
-    return log_line(level=level, message=record.getMessage(), time=record.created, traceback=traceback)
 
 
 def redirect_stdio() -> tuple[int, int]:

@@ -17,7 +17,6 @@ import grpc.aio
 from google.protobuf.empty_pb2 import Empty
 
 from solo5_systemd.base.errors import HostError, Solo5Error, host_errors
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.goplugin.hclog import log_to, redirect_stdio
 from solo5_systemd.goplugin.proto import health_pb2, plugin_pb2
 from solo5_systemd.goplugin.proto.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -26,19 +25,6 @@ from solo5_systemd.goplugin.rpc import Handler, service_handler
 
 CORE_PROTOCOL = 1
 """The version of go-plugin's core protocol."""
-
-
-@dataclass(frozen=True, slots=True)
-class Handshake:
-    """What a host and its plugins agree on.
-
-    Attributes:
-        cookie: an environment variable that a host sets for its plugins, against a start by hand; it is no secret.
-    """
-
-    cookie: str
-    value: str
-    version: int
 
 
 class OwnServices:
@@ -85,15 +71,22 @@ _EXIT_TIMEOUT_S = 1.5
 """Seconds from the shutdown request to a forced exit. The host kills the process, and logs that, after two seconds."""
 
 
-async def serve(handshake: Handshake, handlers: Sequence[Handler], *, closing: Callable[[], Awaitable[None]]) -> int:
+async def serve(
+    handlers: Sequence[Handler], *, cookie: tuple[str, str], version: int, closing: Callable[[], Awaitable[None]]
+) -> int:
     """Serve until the host's shutdown call or SIGTERM, and return the exit status.
 
     It takes over the process: standard streams, logging and signals. At the end, calls in flight are cancelled and
     *closing* is awaited; the process exits after 1.5 s even if something blocks that.
+
+    Args:
+        cookie: an environment variable that a host sets for its plugins, and its value: against a start by hand.
+        version: of the protocol of host and plugin.
     """
-    if os.environ.get(handshake.cookie) != handshake.value:
+    name, value = cookie
+    if os.environ.get(name) != value:
         print(
-            f"this program is a plugin: {handshake.cookie} is not what a host sets it to. "
+            f"this program is a plugin: {name} is not what a host sets it to. "
             "Put it, or a link to it, into the host's plugin directory; there is nothing to run by hand.",
             file=sys.stderr,  # started by hand: stderr is a terminal, not the host's log
         )
@@ -108,7 +101,7 @@ async def serve(handshake: Handshake, handlers: Sequence[Handler], *, closing: C
 
             def announce() -> None:
                 # The last field would be the plugin's certificate.
-                line = f"{CORE_PROTOCOL}|{handshake.version}|unix|{path}|grpc|\n"
+                line = f"{CORE_PROTOCOL}|{version}|unix|{path}|grpc|\n"
                 with host_errors("the host closed the pipe before the handshake"):
                     os.write(announced, line.encode())
 

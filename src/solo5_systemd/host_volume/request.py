@@ -23,8 +23,6 @@ GRAIN = MAX_SECTOR_SIZE
 MAX_SIZE = 1 << 60
 """Bytes; offsets of files have 63 bits."""
 
-PARAMETERS = ("preallocate",)
-
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 
 
@@ -118,7 +116,7 @@ def _preallocate(environment: Mapping[str, str], name: str) -> bool:
     text = environment.get("DHV_PARAMETERS", "") or "null"
     document = json_document(text.encode(errors="replace"), f"volume {name}: parameters")
     fields = Fields({} if document is None else document, f"volume {name}: parameters")
-    fields.allow(*PARAMETERS)
+    fields.allow("preallocate")
     value = fields.text("preallocate", "false")
     if value not in ("true", "false"):
         raise fields.wrong("preallocate", value, '"true" or "false"')

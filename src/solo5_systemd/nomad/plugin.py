@@ -9,20 +9,16 @@ from ctypes import CDLL
 
 from solo5_systemd import __version__
 from solo5_systemd.goplugin.rpc import service_handler
-from solo5_systemd.goplugin.server import Handshake, serve
+from solo5_systemd.goplugin.server import serve
 from solo5_systemd.nomad.proto import base_pb2, driver_pb2
 from solo5_systemd.nomad.service import DriverPlugin, detail_of
 
-HANDSHAKE = Handshake(
-    cookie="NOMAD_PLUGIN_MAGIC_COOKIE",
-    value="e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255",
-    version=2,
-)
-"""As in Nomad's plugins/base/plugin.go."""
+COOKIE = ("NOMAD_PLUGIN_MAGIC_COOKIE", "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255")
+PROTOCOL_VERSION = 2
+"""Both as in Nomad's plugins/base/plugin.go and plugins/drivers/versions.go."""
 
 THREADS = 64
 """Threads for file I/O: many, since a hanging file system blocks a thread for each of its files."""
-
 
 M_ARENA_MAX = -8
 """mallopt(3)."""
@@ -52,12 +48,9 @@ def main() -> None:
 
 async def _main() -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "files"))
-    async with asyncio.TaskGroup() as background:
-        # The exception makes the group cancel its tasks, for which it would wait otherwise.
-        sys.exit(await _serve(DriverPlugin(__version__, background)))
-
-
-async def _serve(plugin: DriverPlugin) -> int:
     services = (base_pb2.DESCRIPTOR.services_by_name["BasePlugin"], driver_pb2.DESCRIPTOR.services_by_name["Driver"])
-    handlers = [service_handler(each, plugin, detail_of) for each in services]
-    return await serve(HANDSHAKE, handlers, closing=plugin.session.close)
+    async with asyncio.TaskGroup() as background:
+        plugin = DriverPlugin(__version__, background)
+        handlers = [service_handler(each, plugin, detail_of) for each in services]
+        status = await serve(handlers, cookie=COOKIE, version=PROTOCOL_VERSION, closing=plugin.session.close)
+        sys.exit(status)  # the exception makes the group cancel its tasks, for which it would wait otherwise

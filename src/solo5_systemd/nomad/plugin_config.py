@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from solo5_systemd.base.decode import Fields
-from solo5_systemd.base.errors import InvalidRequestError, SettingsError
+from solo5_systemd.base.errors import SettingsError, located
 from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import Target, UnitKind
 from solo5_systemd.nomad.option_values import Logging, assignments, duration, schema_of, unpack
@@ -40,10 +40,8 @@ Limits of devices are not among them: a device has many paths, so that a job cou
 def _properties(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
     pairs = assignments(fields, key)
     for name, value in pairs:
-        try:
+        with located(fields.path(key), SettingsError):
             parse_property(name, value)
-        except InvalidRequestError as error:
-            raise SettingsError(f"{fields.path(key)}: {error.sentence}", error.hint) from error
     return pairs
 
 

@@ -1,8 +1,9 @@
 """The ports of a job: those that a task publishes, that of its `ready` rule, and the address that services register."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
-from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError, located
 from solo5_systemd.base.names import DeviceName, primary_nic
 from solo5_systemd.network.model import Endpoint, IpAddress, Lease, PortRequest, Reservation
 from solo5_systemd.network.request_checks import PORTS_MAX, port_range
@@ -51,8 +52,8 @@ def lists_none(options: TaskOptions) -> bool:
     return options.ports is None and not any(nic.ports for nic in options.nic.values())
 
 
-def publish(task: wire.TaskConfig, options: TaskOptions) -> Iterator[Publish]:
-    """Yield the published ports of the task.
+def publish(task: wire.TaskConfig, options: TaskOptions) -> Iterable[Publish]:
+    """Return the published ports of the task.
 
     Raises:
         InvalidRequestError: neither the group nor the task has such a label, or the job lists too many ports.
@@ -74,17 +75,14 @@ def publish(task: wire.TaskConfig, options: TaskOptions) -> Iterator[Publish]:
         for protocol in label.protocols
         for port in _mappings(labels, label.label, inside=inside)
     )
+    published = [*(found if implied else islice(found, LISTED_MAX + 1))]
+    if not implied and len(published) > LISTED_MAX:  # lists of ranges multiply
+        raise InvalidRequestError(
+            f"config.ports lists more than {LISTED_MAX} ports, TCP and UDP counted apart: expected {PORTS_MAX} or "
+            "fewer for one task."
+        )
     # There, labels at several addresses of the host can have the same `to`, which is one port of the namespace.
-    seen: set[Publish] = set()
-    for count, each in enumerate(found):
-        if not implied and count >= LISTED_MAX:  # lists of ranges multiply
-            raise InvalidRequestError(
-                f"config.ports lists more than {LISTED_MAX} ports, TCP and UDP counted apart: expected {PORTS_MAX} or "
-                "fewer for one task."
-            )
-        if not inside or each not in seen:
-            seen.add(each)
-            yield each
+    return dict.fromkeys(published) if inside else published
 
 
 def ready_port(port: GuestPort, task: wire.TaskConfig, options: TaskOptions) -> tuple[DeviceName | None, int]:
@@ -185,10 +183,8 @@ def _mappings(labels: Mapping[str, wire.PortMapping], label: str, *, inside: boo
     """Return the port of a label, or those of a number or range in a namespace, which has no scheduler of ports."""
     if not inside or not _is_number(label) or label in labels:
         return [_mapping(labels, label)]
-    try:
+    with located("config.ports"):
         return [wire.PortMapping(label=label, value=number) for number in port_range(label)]
-    except InvalidRequestError as error:
-        raise InvalidRequestError(f"config.ports: {error.sentence}", error.hint) from error
 
 
 def _is_number(label: str) -> bool:

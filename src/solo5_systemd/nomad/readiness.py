@@ -8,7 +8,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, Solo5Error, StartError
+from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, Solo5Error, StartError, located
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.declared.update_request import ReadyLine
 from solo5_systemd.engine.task import Phase
@@ -51,10 +51,8 @@ async def check_rule(rule: Rule, task: wire.TaskConfig, options: TaskOptions) ->
         return
     from solo5_systemd.engine.readiness import check_pattern
 
-    try:
+    with located("config.ready.console"):
         await check_pattern(rule.condition.pattern)
-    except InvalidRequestError as error:
-        raise InvalidRequestError(f"config.ready.console: {error.sentence}") from error
 
 
 async def wait_until_ready(

@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Annotated, TypeVar
 
 from solo5_systemd.base.decode import Fields
-from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
+from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, located
 from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import (
     DeviceName,
@@ -86,20 +86,14 @@ def _file(fields: Fields, key: str) -> str:
 
 def _labels(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
     pairs = assignments(fields, key)
-    try:
+    with located(fields.path(key)):
         return labels(pairs)
-    except InvalidRequestError as error:
-        raise InvalidRequestError(f"{fields.path(key)}: {error.sentence}", error.hint) from error
 
 
 def _idle_action(fields: Fields, key: str) -> str:
     action = fields.text(key)
-    if action == "stop":
-        raise InvalidRequestError(
-            f"{fields.path(key)} is stop: expected sleep, since a task without a process has ended for Nomad."
-        )
     if action != "sleep":
-        raise fields.wrong(key, action, "sleep")
+        raise fields.wrong(key, action, "sleep, since a task without a process has ended for Nomad")
     return action
 
 
@@ -205,16 +199,14 @@ def _blocks(kind: object, parse: Callable[[Fields], object]) -> Type:
         table = fields.table(key)
         if len(tuple(table)) > MAX_DEVICES:
             raise fields.wrong(key, f"{len(tuple(table))} blocks", f"{MAX_DEVICES} or fewer, as a manifest has devices")
-        return {_device(table, name): parse(table.table(name)) for name in table}
+        found = {}
+        for name in table:
+            with located(f"{table.where} {name!r}"):
+                device = device_name(name)
+            found[device] = parse(table.table(name))
+        return found
 
     return Type(read, dict, kind=kind, is_map=True)
-
-
-def _device(table: Fields, name: str) -> DeviceName:
-    try:
-        return device_name(name)
-    except InvalidRequestError as error:
-        raise InvalidRequestError(f"{table.where} {name!r}: {error.sentence}") from error
 
 
 DEADLINE_MAX_S = 600.0

@@ -7,13 +7,13 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError, located
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, task_name
 from solo5_systemd.base.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.network.model import Limits, NicRequest
 from solo5_systemd.nomad import ports, volumes
 from solo5_systemd.nomad.option_values import Logging
-from solo5_systemd.nomad.plugin_config import PluginConfig
+from solo5_systemd.nomad.plugin_config import TIGHTENING, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task_options import DiskOptions, NicOptions, TaskOptions
 from solo5_systemd.settings.network import DEFAULT_NETWORK
@@ -74,7 +74,7 @@ def workload_of(
         image=host_path("unikernel", options.shared.image, task),
         roots=(task_directory(task), shared_directory(task), *plugin.image_paths),
         arguments=((QUIET,) if quiet else ()) + options.shared.arguments,
-        memory=_memory(task),
+        memory=task.resources.allocated_resources.memory.memory_mb * MIB,
         memory_max=_memory_max(task),
         cpus=_hard_limit(task, options, plugin, cores),
         cpu_weight=cpu_weight(task.resources.linux_resources.cpu_shares),
@@ -181,13 +181,6 @@ def _refuse_unsupported(task: wire.TaskConfig) -> None:
 # --- resources ---------------------------------------------------------------------------------------------------
 
 
-def _memory(task: wire.TaskConfig) -> int:
-    mb = task.resources.allocated_resources.memory.memory_mb
-    if mb <= 0:
-        raise InvalidRequestError(f"resources.memory is {mb}: expected the task's memory in MB.")
-    return mb * MIB
-
-
 def _memory_max(task: wire.TaskConfig) -> int | None:
     """Nomad's `memory_max`: 0 is unset, -1 no limit."""
     mb = task.resources.allocated_resources.memory.memory_max_mb
@@ -214,10 +207,7 @@ USUAL: Mapping[str, str] = {"TasksMax": str(TASKS_MAX), "LimitCORE": "0", "Limit
 All other properties are unlimited by default, so a job can only lower them.
 """
 
-_LIMITS = frozenset(
-    "LimitAS LimitCORE LimitDATA LimitFSIZE LimitMEMLOCK LimitNOFILE LimitNPROC LimitSTACK MemoryHigh RuntimeMaxSec "
-    "TasksMax".split()
-)
+_LIMITS = {*TIGHTENING, "LimitMEMLOCK"} - {"SystemCallFilter"}
 _OF_DEVICES = frozenset("IOReadBandwidthMax IOReadIOPSMax IOWriteBandwidthMax IOWriteIOPSMax".split())
 _ADDING_UP = _OF_DEVICES | {"SystemCallFilter"}
 
@@ -239,7 +229,7 @@ def merged_properties(job: Assignments, operator: Assignments, allowed: Iterable
     Raises:
         InvalidRequestError: the job uses a property that it may not, or a value that is malformed or above the limit.
     """
-    names, base = frozenset(allowed), {**USUAL, **dict(operator)}
+    names, base = {*allowed}, {**USUAL, **dict(operator)}
     for key, text in job:
         if key not in names:
             raise InvalidRequestError(
@@ -372,10 +362,8 @@ def _resolver(task: wire.TaskConfig, arguments: Sequence[str], *, by_dhcp: bool)
                 "args, or a network with dhcp = true.",
                 f'Add an argument that the guest takes, such as "{example}", or remove {key}.',
             )
-    try:
+    with located("network.dns"):
         return resolver(task.dns.servers, task.dns.searches)
-    except InvalidRequestError as error:
-        raise InvalidRequestError(f"network.dns: {error.sentence}", error.hint) from error
 
 
 ARGS_MAX = 4 * COMMAND_LINE_MAX

@@ -12,7 +12,7 @@ from tests.fast.goplugin.greetings import GREETINGS
 
 from solo5_systemd.base.errors import NotFoundError
 from solo5_systemd.goplugin.rpc import service_handler
-from solo5_systemd.goplugin.server import Handshake, serve
+from solo5_systemd.goplugin.server import serve
 
 LOG = logging.getLogger("greeter")
 
@@ -90,8 +90,8 @@ async def closing() -> None:
 
 
 async def main() -> int:
-    handshake = Handshake("GREETER_COOKIE", "crumbs", 7)
-    return await serve(handshake, [service_handler(GREETINGS, Greeter(), detail_of)], closing=closing)
+    handlers = [service_handler(GREETINGS, Greeter(), detail_of)]
+    return await serve(handlers, cookie=("GREETER_COOKIE", "crumbs"), version=7, closing=closing)
 
 
 if __name__ == "__main__":

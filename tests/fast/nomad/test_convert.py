@@ -235,11 +235,6 @@ def test_memory_max_is_the_limit_unless_it_is_not_given(given: int, limit: int |
     assert (made.memory, made.memory_max) == (64 * MIB, limit)
 
 
-@pytest.mark.parametrize("mb", [0, -5])
-def test_a_task_without_memory_is_refused(mb: int) -> None:
-    assert f"resources.memory is {mb}: expected the task's memory in MB." in refusal(task_config(memory_mb=mb))
-
-
 @pytest.mark.parametrize(
     ("shares", "weight"), [(0, 1), (1, 1), (100, 10), (500, 50), (100_000, 10_000), (1 << 40, 10_000)]
 )

@@ -112,7 +112,7 @@ def test_a_number_is_understood_however_it_is_written(number: object) -> None:
         ({"egress": ["example.org"]}, "config.egress: egress 'example.org' is a name, which the guest alone resolves"),
         ({"egress": ["a=10.0.0.0/8"]}, "config.egress 'a=10.0.0.0/8' is for NIC a: expected it in the block of"),
         ({"idle": {"after": "1s"}}, "out of range: expected 5 seconds to 365 days"),
-        ({"idle": {"after": "5min", "action": "stop"}}, "config.idle.action is stop: expected sleep"),
+        ({"idle": {"after": "5min", "action": "stop"}}, "config.idle.action is 'stop': expected sleep, since"),
         ({"idle": {"after": "5min", "action": "nap"}}, "config.idle.action"),
         ({"idle": {"for": "5min"}}, "config.idle"),
         ({"nic": {"a": {"rate": ["sent=0"]}}}, "config.nic.a.rate: rate 'sent=0' is out of range"),
