@@ -163,13 +163,6 @@ def test_a_file_that_not_everybody_may_read_is_marked(tmp_path: Path) -> None:
     assert [each.is_public for each in files.read_sources("web", tmp_path)] == [True, False]
 
 
-def test_drop_ins_that_are_no_directory_are_one_sentence(tmp_path: Path) -> None:
-    write(tmp_path / "web.unikernel")
-    write(tmp_path / "web.unikernel.d")
-    with pytest.raises(SettingsError, match=r"web\.unikernel\.d cannot be read: Not a directory"):
-        read(tmp_path)
-
-
 def test_a_declaration_is_written_atomically_and_replaced_on_request_only(tmp_path: Path) -> None:
     path = files.write_source("web", TEXT, tmp_path / "solo5")
     assert read(tmp_path / "solo5") == [("web.unikernel", TEXT)]

@@ -197,12 +197,6 @@ def test_no_argument_image_or_label_of_a_job_begins_a_line_of_its_own() -> None:
     assert [line for line in text.split("\n") if line.startswith("ExecStartPre=+/bin/evil")] == []
 
 
-def test_without_nics_nothing_of_the_network_is_there() -> None:
-    found = exported_unit(replace(STATIC, reservation=None), TRANSIENT)
-    assert "Network1" not in found
-    assert "solo5-network" not in found.partition("\n\n")[2]
-
-
 def test_a_disk_is_bound_from_its_own_path_and_has_the_user() -> None:
     found = unit_lines(replace(STATIC, disks=(DISK,)))
     assert 'ExecStartPre=+/usr/bin/chown solo5 "/srv/my disk:1.img"' in found
@@ -223,10 +217,6 @@ def test_of_a_declared_task_what_its_start_prepares_is_left_out() -> None:
     assert not [line for line in found if "/run/solo5/declared" in line or "/etc/solo5" in line or "prepare" in line]
     assert {"After=a.target", "Restart=on-failure", "WantedBy=web.target"} <= set(found)
     assert "WantedBy=multi-user.target" not in found
-
-
-def test_what_ends_with_a_task_of_nomad_is_reported() -> None:
-    assert "Nomad" in exported_unit(replace(STATIC, fields={**FIELDS, "NOMAD_JOB_NAME": "web"}), TRANSIENT)
 
 
 @pytest.mark.parametrize(

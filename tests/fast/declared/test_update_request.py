@@ -179,11 +179,6 @@ def test_steps_are_read_while_they_are_written(files: UpdateFiles) -> None:
     assert files.steps() == [], "those of the last update"
 
 
-def test_a_step_after_the_declaration_was_removed_is_not_kept(tmp_path: Path) -> None:
-    UpdateFiles(TaskName("web"), directory=tmp_path / "none").log("one")
-    assert not (tmp_path / "none").exists()
-
-
 def test_no_drop_in_is_written_or_removed_where_others_may_write(files: UpdateFiles) -> None:
     files.set_image("/srv/web.hvt", "/srv/web.hvt", lasting=True)
     text = files.drop_in.read_text()
@@ -284,12 +279,6 @@ def test_whether_the_task_runs_another_image_than_the_recorded_one(files: Update
     assert not files.switched
     (tmp_path / "store").write_bytes(b"new")
     assert files.switched
-
-
-def test_an_image_that_cannot_be_copied_is_an_error(files: UpdateFiles, tmp_path: Path) -> None:
-    (tmp_path / "previous").write_text("no directory")
-    with pytest.raises(HostError, match="cannot be copied to"):
-        files.keep("/srv/web.hvt")
 
 
 def test_the_previous_image_of_a_removed_declaration_is_collected(tmp_path: Path) -> None:

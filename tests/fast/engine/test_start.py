@@ -161,15 +161,6 @@ async def test_a_tender_that_ends_before_its_start_does_was_started(
     assert (task.phase, task.state.main_status) == (Phase.ENDED, ended[1])
 
 
-@pytest.mark.parametrize("step", ["start unit", "failure_messages"])
-async def test_a_bus_that_breaks_in_the_middle_leaves_nothing(machine: Machine, runtime: Runtime, step: str) -> None:
-    machine.units.job_result = "failed"
-    machine.steps.errors[step] = HostError("the bus broke.")
-    with pytest.raises(HostError, match="the bus broke"):
-        await runtime.start(WORKLOAD)
-    assert machine.holds == NOTHING
-
-
 async def test_an_undoing_that_fails_does_not_hide_why_it_was_needed(machine: Machine, runtime: Runtime) -> None:
     machine.units.job_result = "failed"
     machine.console.failures[UNIT] = ["the reason"]
@@ -426,15 +417,6 @@ async def test_the_plan_that_is_printed_is_executed(machine: Machine, runtime: R
     assert machine.units.started == [plan.unit]
     assert plan.unit.value("ExecStart") == [(plan.argv[0], list(plan.argv), False)]
     assert started.reservation == plan.parts.reservation
-
-
-async def test_the_plan_of_a_scope_is_executed(machine: Machine, runtime: Runtime) -> None:
-    workload = Workload(name=WEB, image="/srv/app", kind=UnitKind.SCOPE)
-    plan, spawn = await runtime.starter.preview(workload), Spawn()
-    await scoped(runtime, workload, spawn)
-    assert machine.units.started == [replace(plan, pid=spawn.pid).unit]
-    image = f"/proc/self/fd/{machine.images.opened[-1]}"
-    assert spawn.argv == tuple(word.replace(plan.parts.image.path, image) for word in plan.argv)
 
 
 async def test_a_preview_counts_what_a_start_would_collect(machine: Machine, runtime: Runtime) -> None:
