@@ -25,7 +25,7 @@ from tests.machine.declared import main_pid
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.declared.declaration import Declaration, parse_declaration, write_declaration
 from solo5_systemd.declared.files import read_sources
-from solo5_systemd.declared.syntax import HostNames, Source
+from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.unit_keys import INSTALL, SERVICE_PASSED_ON, SINCE, UNIT
 from solo5_systemd.task.properties import SETTABLE
 
@@ -42,7 +42,7 @@ def unit(machine: Machine) -> Iterator[Path]:
 
 
 def declared(text: str, name: str) -> Declaration:
-    return parse_declaration(name, [Source(path=name, content=text.encode())], host=HostNames())
+    return parse_declaration(name, [Source(path=name, content=text.encode())])
 
 
 LINES = [
@@ -220,7 +220,7 @@ def test_a_task_that_is_declared_is_a_file_of_roots(place: Files) -> None:
     assert "systemctl enable --now t-declared" in done.stderr
     status = path.stat()
     assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o644)
-    found = parse_declaration("t-declared", read_sources("t-declared"), host=HostNames())
+    found = parse_declaration("t-declared", read_sources("t-declared"))
     assert found.workload.arguments == ("a b", "{name}")
     assert write_declaration(found.workload) == path.read_text()
     assert sh("solo5ctl", "run", "--declare", "t-declared", f"{GUESTS}/hello.spt").returncode == 125

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import fields, replace
 from functools import partial
 from itertools import combinations
+from types import MappingProxyType
 from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError, Solo5Error
@@ -17,9 +18,7 @@ from solo5_systemd.base.names import NetworkName, task_name
 from solo5_systemd.base.sanitize import printable, unit_file_syntax
 from solo5_systemd.declared.syntax import (
     Assignment,
-    HostNames,
     Source,
-    Specified,
     expand,
     parse_file,
     specifiers,
@@ -135,11 +134,18 @@ class Declared(Values):
 
     Args:
         assignments: the result of `effective`.
+        in_unit: the specifiers in values that are part of the unit file.
+        at_start: those in values of keys with `at_start`.
     """
 
-    def __init__(self, assignments: Mapping[str, tuple[Assignment, ...]], specified: Specified) -> None:
+    def __init__(
+        self,
+        assignments: Mapping[str, tuple[Assignment, ...]],
+        in_unit: Mapping[str, str],
+        at_start: Mapping[str, str],
+    ) -> None:
         self._assignments = assignments
-        self._specified = specified
+        self._in_unit, self._at_start = in_unit, at_start
 
     def given(self, name: str) -> bool:
         """Return whether a key is set."""
@@ -181,7 +187,7 @@ class Declared(Values):
             SettingsError: one is invalid.
         """
         for line in self._assignments.get(name, ()):
-            values = self._specified.at_start if SETTINGS[name].at_start else self._specified.in_unit
+            values = self._at_start if SETTINGS[name].at_start else self._in_unit
             for text in located(line, partial(_texts, line, values)):
                 yield located(line, partial(parse, text, self.shown(name)))
 
@@ -211,20 +217,22 @@ def parse_declaration(
     name: str,
     sources: Sequence[Source],
     *,
-    host: HostNames,
+    host: Mapping[str, str] = MappingProxyType({}),
     served: Collection[NetworkName] = (),
     systemd: int = NEWEST,
-    specified: Specified | None = None,
+    in_unit: Mapping[str, str] | None = None,
+    at_start: Mapping[str, str] | None = None,
 ) -> Declaration:
     """Return a declaration.
 
     Args:
         name: `web`, or `web@1` of an instance of the template `web@`.
         sources: the file and its drop-ins, in the order in which they override each other.
-        host: facts of the host, for specifiers.
+        host: the specifiers of the host, as of `files.host_names`.
         served: the networks with a DHCP server.
         systemd: release of systemd, such as 257, which ignores settings of later ones.
-        specified: values of specifiers; None: those of the name.
+        in_unit: the specifiers in values that are part of the unit file; None: those of the name.
+        at_start: those in values of keys with `at_start`; None: those of the name.
 
     Raises:
         InvalidRequestError: the name is malformed.
@@ -238,11 +246,9 @@ def parse_declaration(
         if reason := refusal(line.section, line.key, systemd):
             raise line.error(f"{line.key}= {reason}.")
     sections = {section: [line for line in lines if line.section == section] for section in SECTIONS}
-    if specified is None:
-        of_name = specifiers(name, host)
-        specified = Specified(in_unit=of_name, at_start=of_name)
+    in_unit, at_start = in_unit or specifiers(name, host), at_start or specifiers(name, host)
     of_service = effective(sections["Service"])
-    values = Declared(effective(sections[SECTION]), specified)
+    values = Declared(effective(sections[SECTION]), in_unit, at_start)
     passed_on = {
         "Unit": _passed_on(sections["Unit"]),
         "Service": [line for line in _passed_on(sections["Service"]) if line.key in SERVICE_PASSED_ON],
@@ -259,7 +265,7 @@ def parse_declaration(
     found = workload(task, values, lambda: served)
     return Declaration(
         name=name,
-        workload=replace(found, properties=_properties(of_service, values, specified.in_unit)),
+        workload=replace(found, properties=_properties(of_service, values, in_unit)),
         unit=tuple(passed_on["Unit"]),
         service=tuple(passed_on["Service"]),
         install=tuple(passed_on["Install"]),
@@ -395,7 +401,7 @@ def _check_is_read_as(workload: Workload, text: str) -> None:
     source = Source(path=f"{workload.name}.unikernel", content=text.encode())
     served = [nic.network for nic in workload.nics] or [DEFAULT_NETWORK]
     try:
-        found = parse_declaration(workload.name, [source], host=HostNames(), served=served).workload
+        found = parse_declaration(workload.name, [source], served=served).workload
     except SettingsError as error:
         raise InvalidRequestError(f"task {workload.name} cannot be declared: {error.sentence}", error.hint) from error
     lost = [field.name for field in fields(Workload) if getattr(found, field.name) != getattr(workload, field.name)]

@@ -10,7 +10,7 @@ configuration management.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import replace_file
@@ -18,7 +18,7 @@ from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, Settin
 from solo5_systemd.base.names import task_name
 from solo5_systemd.base.own_files import check_own, is_mask, list_own, read_own
 from solo5_systemd.declared.declaration import SUFFIX
-from solo5_systemd.declared.syntax import FILE_MAX_BYTES, HostNames, Source
+from solo5_systemd.declared.syntax import FILE_MAX_BYTES, Source
 from solo5_systemd.host.drop_ins import names_of_drop_ins
 from solo5_systemd.settings.files import ETC
 
@@ -130,16 +130,17 @@ def _exists(path: Path) -> bool:
     return os.path.lexists(path)  # a link that leads nowhere is an error, not an absent file
 
 
-def host_names() -> HostNames:
-    """Return the facts of the host that specifiers name; those that cannot be read are empty."""
+def host_names() -> Mapping[str, str]:
+    """Return the values of the specifiers of the host (`syntax.OF_HOST`); those that cannot be read are empty."""
     host = os.uname()
-    return HostNames(
-        hostname=host.nodename,
-        machine_id=_line("/etc/machine-id"),
-        boot_id=_line("/proc/sys/kernel/random/boot_id").replace("-", ""),
-        kernel=host.release,
-        architecture=host.machine.replace("_", "-").replace("aarch64", "arm64"),
-    )
+    return {
+        "H": host.nodename,
+        "l": host.nodename.partition(".")[0],
+        "m": _line("/etc/machine-id"),
+        "b": _line("/proc/sys/kernel/random/boot_id").replace("-", ""),
+        "v": host.release,
+        "a": host.machine.replace("_", "-").replace("aarch64", "arm64"),
+    }
 
 
 def _line(path: str) -> str:

@@ -11,6 +11,7 @@ of the image of the host have no meaning for a guest, and are refused.
 
 import re
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from solo5_systemd.base.errors import SettingsError, unquoted
 from solo5_systemd.base.frozen import dataclass
@@ -218,44 +219,16 @@ def _unescape(text: str, at: int) -> tuple[bytes, int]:
 
 _SPECIFIER = re.compile("%(.?)", re.DOTALL)
 
-
-@dataclass(frozen=True, kw_only=True)
-class HostNames:
-    """Facts of the host that a specifier can name; empty: not known.
-
-    Attributes:
-        hostname: as of gethostname(2).
-        machine_id: 32 hexadecimal digits, of /etc/machine-id.
-        boot_id: 32 hexadecimal digits.
-        kernel: release of the kernel, as `uname -r`.
-        architecture: in systemd's words, such as `x86-64`.
-    """
-
-    hostname: str = ""
-    machine_id: str = ""
-    boot_id: str = ""
-    kernel: str = ""
-    architecture: str = ""
+OF_HOST = "Hlmbva"
+"""Specifiers of the host: its name, the same without a domain, the IDs of machine and boot, kernel and architecture."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Specified:
-    """The values of specifiers, by letter.
-
-    Attributes:
-        in_unit: in values that are part of the unit file.
-        at_start: in those of keys with `at_start`.
-    """
-
-    in_unit: Mapping[str, str]
-    at_start: Mapping[str, str]
-
-
-def specifiers(name: str, host: HostNames) -> Mapping[str, str]:
-    """Return the value of each specifier, by its letter.
+def specifiers(name: str, host: Mapping[str, str] = MappingProxyType({})) -> Mapping[str, str]:
+    """Return the value of each specifier, by its letter; empty: it has none here.
 
     Args:
         name: of the declaration: `web`, or `web@1` for an instance of a template.
+        host: the values of those in `OF_HOST` that are known.
     """
     prefix, _, instance = name.partition("@")
     last = prefix.rpartition("-")[2]
@@ -270,12 +243,7 @@ def specifiers(name: str, host: HostNames) -> Mapping[str, str]:
         "i": instance,
         "I": _unescaped(instance),
         "f": f"/{_unescaped(instance or prefix)}",
-        "H": host.hostname,
-        "l": host.hostname.partition(".")[0],
-        "m": host.machine_id,
-        "b": host.boot_id,
-        "v": host.kernel,
-        "a": host.architecture,
+        **{letter: host.get(letter, "") for letter in OF_HOST},
         "C": "/var/cache",
         "E": "/etc",
         "L": "/var/log",

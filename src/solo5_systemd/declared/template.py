@@ -7,13 +7,15 @@ file are read for each instance when it is started.
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import NetworkName, is_task_name, task_name
 from solo5_systemd.declared.declaration import NEWEST, SUFFIX, Declaration, parse_declaration
-from solo5_systemd.declared.syntax import HostNames, Source, Specified, parse_file, specifiers
+from solo5_systemd.declared.syntax import Source, parse_file, specifiers
 
 _SAMPLES = ("1", "a")
 """Instances for which a template is read where it has no DefaultInstance=: a number, and a word."""
@@ -55,7 +57,7 @@ def parse_template(
     name: str,
     sources: Sequence[Source],
     *,
-    host: HostNames,
+    host: Mapping[str, str] = MappingProxyType({}),
     served: Collection[NetworkName] = (),
     systemd: int = NEWEST,
 ) -> Template:
@@ -76,14 +78,10 @@ def parse_template(
     escaped, unescaped = _stand_ins(content)
     of_unit = {**specifiers(f"{prefix}@{escaped}", host), "I": unescaped, "f": f"/{unescaped}"}
 
-    def parse(instance: str, specified: Specified | None = None) -> Declaration:
-        return parse_declaration(
-            f"{prefix}@{instance}", sources, host=host, served=served, systemd=systemd, specified=specified
-        )
-
-    sample = _sample(prefix, sources, parse)
+    parse = partial(parse_declaration, sources=sources, host=host, served=served, systemd=systemd)
+    sample = specifiers(f"{prefix}@{_sample(prefix, sources, parse)}", host)
     try:
-        declaration = parse(escaped, Specified(in_unit=of_unit, at_start=specifiers(f"{prefix}@{sample}", host)))
+        declaration = parse(f"{prefix}@{escaped}", in_unit=of_unit, at_start=sample)
     except SettingsError as error:
         sentence = error.sentence.replace(escaped, "%i").replace(unescaped, "%I")
         raise SettingsError(
@@ -103,7 +101,7 @@ def _sample(prefix: str, sources: Sequence[Source], parse: Callable[[str], Decla
     errors: list[SettingsError] = []
     for instance in (each for each in (*default[-1:], *_SAMPLES) if is_task_name(f"{prefix}@{each}")):
         try:
-            parse(instance)
+            parse(f"{prefix}@{instance}")
         except SettingsError as error:
             errors.append(error)
         else:

@@ -23,7 +23,7 @@ from solo5_systemd.base.names import (
     user_of,
 )
 from solo5_systemd.declared.declaration import Declaration
-from solo5_systemd.declared.syntax import HostNames, specifiers
+from solo5_systemd.declared.syntax import specifiers
 from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, StoredImage
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.storage.model import Disk
@@ -184,9 +184,7 @@ def awaited(declaration: Declaration, host: Host) -> str:
 
 def _waited_for(declaration: Declaration) -> Iterator[str]:
     """Yield the dependencies, for another unit than the task's: with the specifiers that differ there filled in."""
-    values = {
-        letter: value for letter, value in specifiers(declaration.name, HostNames()).items() if letter in "nNpPjJ"
-    }
+    values = {letter: value for letter, value in specifiers(declaration.name).items() if letter in "nNpPjJ"}
     if not declaration.instance:  # else it is that of the target too
         values |= {"i": "", "I": "", "f": f"/{values['P']}"}
     for line in declaration.unit:

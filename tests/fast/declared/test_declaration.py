@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.declared.declaration import Declaration, conflicts, parse_declaration
-from solo5_systemd.declared.syntax import HostNames, Source
+from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.unit_keys import SECTIONS
 from solo5_systemd.declared.update_request import ReadyLine, ReadyPort
 from solo5_systemd.network.model import Protocol
@@ -18,7 +18,7 @@ from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import Workload
 
 PATH = "/etc/solo5/web.unikernel"
-HOST = HostNames(hostname="h")
+HOST = {"H": "h"}
 SITE = """\
 [Unit]
 Description=The web site
@@ -381,7 +381,7 @@ def test_any_lines_are_a_declaration_or_one_sentence_with_the_file(lines: list[s
 
 def file_of(name: str, lines: str) -> Declaration:
     source = Source(path=f"/etc/solo5/{name}.unikernel", content=f"[Unikernel]\nImage=/a\n{lines}\n".encode())
-    return parse_declaration(name, [source], host=HostNames())
+    return parse_declaration(name, [source])
 
 
 @pytest.mark.parametrize(

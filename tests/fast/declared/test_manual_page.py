@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.declared.declaration import parse_declaration
-from solo5_systemd.declared.syntax import HostNames, Source, specifiers
+from solo5_systemd.declared.syntax import Source, specifiers
 from solo5_systemd.declared.unit_keys import INSTALL, SERVICE_PASSED_ON
 from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.task.option_table import KEYS, Setting
@@ -32,7 +32,7 @@ def test_a_paragraph_has_the_option_and_whether_the_key_is_a_list(key: Setting) 
 
 
 def test_each_specifier_is_named() -> None:
-    assert [each for each in specifiers("web", HostNames()) if f"%{each}" not in PAGE] == []
+    assert [each for each in specifiers("web") if f"%{each}" not in PAGE] == []
 
 
 def test_each_setting_that_is_passed_on_is_named() -> None:
@@ -42,7 +42,7 @@ def test_each_setting_that_is_passed_on_is_named() -> None:
 def test_the_example_is_a_declaration() -> None:
     text = PAGE.partition("\n.SH EXAMPLE\n.nf\n")[2].partition(".fi")[0]
     source = Source(path="/etc/solo5/web.unikernel", content=text.encode())
-    found = parse_declaration("web", [source], host=HostNames())
+    found = parse_declaration("web", [source])
     assert (found.workload.memory, len(found.unit), len(found.service), len(found.install)) == (64 << 20, 2, 1, 1)
 
 
@@ -65,7 +65,7 @@ def test_a_setting_is_one_of_a_declaration(setting: str) -> None:
     image = "" if setting.startswith("Image=") else "Image=/srv/web.hvt\n"
     text = f"[Unikernel]\n{image}{setting}\n"
     source = Source(path="/etc/solo5/web.unikernel", content=text.encode())
-    declaration = parse_declaration("web", [source], host=HostNames(), served=[DEFAULT_NETWORK])
+    declaration = parse_declaration("web", [source], served=[DEFAULT_NETWORK])
     assert declaration.workload.image.endswith("/web.hvt")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.declared.declaration import parse_declaration
-from solo5_systemd.declared.syntax import HostNames, Source
+from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.template import parse_template
 from solo5_systemd.declared.unit_keys import INSTALL, SERVICE_PASSED_ON, UNIT
 from solo5_systemd.task.option_table import KEYS, SECTION
@@ -29,7 +29,7 @@ VALUES = [
 def refusal(name: str, source: Source) -> str:
     parse = parse_template if name.endswith("@") else parse_declaration
     try:
-        parse(name, [source], host=HostNames())
+        parse(name, [source])
     except (SettingsError, InvalidRequestError) as error:
         return str(error)
     return ""
@@ -56,14 +56,14 @@ def test_no_value_of_a_file_that_is_not_public_is_in_an_error(name: str, values:
 def test_a_line_that_is_no_assignment_is_never_quoted(text: str) -> None:
     """The file may be none of declarations: a key, a table of passwords."""
     with pytest.raises(SettingsError, match=rf"^/f:{len(text.splitlines())}: ") as caught:
-        parse_declaration("web", [Source(path="/f", content=text.encode())], host=HostNames())
+        parse_declaration("web", [Source(path="/f", content=text.encode())])
     assert SECRET not in str(caught.value)
 
 
 def test_what_was_expected_is_shown() -> None:
     content = b"[Unikernel]\nImage=/a\nMemory=much\n"
     with pytest.raises(SettingsError, match=r"^/f:3: Memory= is not valid: expected ") as caught:
-        parse_declaration("web", [Source(path="/f", content=content, is_public=False)], host=HostNames())
+        parse_declaration("web", [Source(path="/f", content=content, is_public=False)])
     assert "not every user may read the file" in caught.value.hint
     with pytest.raises(SettingsError, match="^/f:3: Memory= 'much' "):
-        parse_declaration("web", [Source(path="/f", content=content)], host=HostNames())
+        parse_declaration("web", [Source(path="/f", content=content)])

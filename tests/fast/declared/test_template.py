@@ -10,11 +10,11 @@ from tests.fast.declared.test_unit_file import HOST
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.base.names import is_task_name
 from solo5_systemd.declared.declaration import parse_declaration
-from solo5_systemd.declared.syntax import HostNames, Source, expand, specifiers
+from solo5_systemd.declared.syntax import Source, expand, specifiers
 from solo5_systemd.declared.template import Template, is_template, parse_template
 from solo5_systemd.declared.unit_file import awaited, unit_file
 
-NAMES = HostNames(hostname="host.example")
+NAMES = {"H": "host.example"}
 ALL = """\
 [Unit]
 Description=Site %i of %p on %H

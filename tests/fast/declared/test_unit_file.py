@@ -2,7 +2,7 @@
 
 from solo5_systemd.base.names import MARK, WAITING, DeviceName, Target, TaskName, user_of
 from solo5_systemd.declared.declaration import parse_declaration
-from solo5_systemd.declared.syntax import HostNames, Source, split_words
+from solo5_systemd.declared.syntax import Source, split_words
 from solo5_systemd.declared.unit_file import Host, environment, lines, preparation, refusal, socket, unit_file
 from solo5_systemd.networkd.dormant_tasks import FIFOS
 from solo5_systemd.task.properties import Property, unit_property
@@ -20,7 +20,7 @@ HOST = Host(
 def unit(text: str = "", host: Host = HOST) -> list[str]:
     content = f"[Unikernel]\nImage=/srv/web.hvt\n{text}".encode()
     source = Source(path="/etc/solo5/web.unikernel", content=content)
-    return unit_file(parse_declaration("web", [source], host=HostNames()), host).splitlines()
+    return unit_file(parse_declaration("web", [source]), host).splitlines()
 
 
 def words(key: str, found: list[str]) -> list[str]:
@@ -114,7 +114,7 @@ def test_the_preparation_waits_for_what_the_task_waits_for() -> None:
         content=b"[Unit]\nAfter=network-online.target\nOnFailure=x.service\n[Unikernel]\nImage=/srv/web.hvt\n"
         b"Block=data=/srv/data.img\n",
     )
-    parsed = parse_declaration("web", [source], host=HostNames())
+    parsed = parse_declaration("web", [source])
     text = preparation(parsed, HOST)
     assert "After=network-online.target" in text
     assert {"/srv/data.img", "/usr/bin/solo5-hvt"} <= {*words("RequiresMountsFor", text.splitlines())}
@@ -124,7 +124,7 @@ def test_the_preparation_waits_for_what_the_task_waits_for() -> None:
 def test_specifiers_of_what_a_preparation_waits_for_are_those_of_the_task() -> None:
     lines = b"[Unit]\nAfter=%p.target db-%j@%i.service %H.target\nWants=%N.socket a%%b.service\n[Unikernel]\nImage=/a\n"
     source = Source(path="/etc/solo5/a-web.unikernel", content=lines)
-    text = preparation(parse_declaration("a-web", [source], host=HostNames()), HOST)
+    text = preparation(parse_declaration("a-web", [source]), HOST)
     assert "After=a-web.target db-web@.service %H.target\n" in text
     assert "Wants=a-web.socket a%%b.service\n" in text
 
@@ -169,7 +169,7 @@ def test_a_boot_loads_no_outcome_target_of_a_task_that_waits() -> None:
 def test_the_socket_of_a_task_is_a_fifo_of_root_that_ends_with_a_stop_of_the_task() -> None:
     content = f"[Unikernel]\nImage=/srv/web.hvt\n{WAITS}{INSTALL}".encode()
     source = Source(path="/etc/solo5/50% é.unikernel", content=content)
-    found = socket(parse_declaration("web", [source], host=HostNames())).splitlines()
+    found = socket(parse_declaration("web", [source])).splitlines()
     assert found[0].startswith(f"{MARK} from /etc/solo5/50% é.unikernel,")
     begin_socket, begin_install = found.index("[Socket]"), found.index("[Install]")
     of_unit, of_socket, of_install = found[:begin_socket], found[begin_socket:begin_install], found[begin_install:]

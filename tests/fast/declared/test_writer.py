@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, TaskName, UnitKind
 from solo5_systemd.declared.declaration import parse_declaration, write_declaration
-from solo5_systemd.declared.syntax import HostNames, Source
+from solo5_systemd.declared.syntax import Source
 from solo5_systemd.network.model import NO_LIMITS, Limits, MacAddress, NicRequest, Protocol
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.rate import rate
@@ -66,7 +66,7 @@ EVERYTHING = Workload(
 def read(text: str, name: str = "web") -> Workload:
     source = Source(path="/etc/solo5/web.unikernel", content=text.encode())
     networks = [NetworkName("default"), NetworkName("lab")]
-    return parse_declaration(name, [source], host=HostNames(), served=networks).workload
+    return parse_declaration(name, [source], served=networks).workload
 
 
 WAITS = replace(WEB, idle_s=300, idle_stops=True, limits=NO_LIMITS)

@@ -26,7 +26,7 @@ from tests.machine.nomad.jobs import (
 )
 
 from solo5_systemd.declared.declaration import parse_declaration
-from solo5_systemd.declared.syntax import HostNames, Source
+from solo5_systemd.declared.syntax import Source
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +166,7 @@ def test_a_task_of_nomad_is_exported_with_its_ports_and_labels(jobs: Jobs) -> No
     says(alloc, "serving")
     name = name_of(alloc)
     text = ok("solo5ctl", "export", name)
-    found = parse_declaration(name, [Source(path=name, content=text.encode())], host=HostNames()).workload
+    found = parse_declaration(name, [Source(path=name, content=text.encode())]).workload
     assert "# It is a task of Nomad (exported/" in text
     assert "stop the job before this starts" in text
     assert (found.image, found.memory) == (f"{GUESTS}/net.hvt", 32 << 20)
