@@ -60,17 +60,6 @@ async def test_a_later_listener_takes_over_and_the_earlier_one_hears_no_end() ->
         assert (await anext(second)).message == "b"
 
 
-async def test_what_a_stream_that_broke_was_sent_is_reported_to_the_next_listener() -> None:
-    events = EventStream()
-    for text in "ab":
-        events.publish(TASK, TaskEvent(message=text))
-    broken = events.stream()
-    assert (await anext(broken)).message == "a"
-    await broken.aclose()
-    stream = events.stream()
-    assert [(await anext(stream)).message for _ in "ab"] == ["a", "b"]
-
-
 async def test_what_was_sent_just_before_the_stream_broke_is_reported_again() -> None:
     events = EventStream()
     events.publish(TASK, TaskEvent(message="a"))

@@ -80,20 +80,6 @@ def test_the_parts_in_a_row_are_one_message() -> None:
 
 
 @pytest.mark.parametrize(
-    "cpu, fields",
-    [
-        (Cpu(throttled_periods=1), {_Cpu.THROTTLED_PERIODS}),
-        (Cpu(throttled=1), {_Cpu.THROTTLED_TIME}),
-        (Cpu(total=1), {_Cpu.PERCENT, _Cpu.TOTAL_TICKS}),
-        (Cpu(user=1), {_Cpu.USER_MODE}),
-        (Cpu(system=1), {_Cpu.SYSTEM_MODE}),
-    ],
-)
-def test_each_account_is_measured_by_itself(cpu: Cpu, fields: set[int]) -> None:
-    assert measured(resource_usage(Usage(time=1.0, cpu=cpu), Usage(time=2.0, cpu=cpu), 2000).cpu) == fields
-
-
-@pytest.mark.parametrize(
     "cores, total, mhz",
     [
         ([], 0, 0),

@@ -183,14 +183,6 @@ async def test_each_interval_has_beats_of_its_own(loop: Clock) -> None:
 
 
 @on_clock
-async def test_one_who_goes_leaves_the_others_waiting(loop: Clock) -> None:
-    tasks = await waiting(Ticker(), loop, 100.0, 100.1)
-    tasks[100.0].cancel()
-    assert await woken(loop, tasks, 101.0) == {100.0, 100.1}
-    assert not tasks[100.1].cancelled()
-
-
-@on_clock
 async def test_the_deed_of_one_who_has_gone_is_not_done(loop: Clock) -> None:
     beats, seen = Ticker(), list[str]()
     gone, there = (loop.create_task(beats.next(1.0, partial(seen.append, name))) for name in ("gone", "there"))
