@@ -95,20 +95,6 @@ async def test_operations_on_one_key_are_serialized_and_those_on_another_are_not
     assert list(locks) == []
 
 
-async def test_a_failed_operation_releases_the_lock() -> None:
-    locks = KeyedLocks[str]()
-
-    async def fail() -> None:
-        async with locks["a"]:
-            raise ValueError
-
-    with pytest.raises(ValueError):
-        await fail()
-    async with locks["a"]:
-        assert list(locks) == ["a"]
-    assert list(locks) == []
-
-
 def calls(*results: object) -> tuple[list[float], Callable[[], Awaitable[object]]]:
     """Return the times of calls, and a function that raises or returns the next result; the last one from then on."""
     left: Iterator[object] = iter(results)
@@ -169,23 +155,8 @@ async def test_the_error_of_the_last_attempt_is_raised() -> None:
     assert [str(failure) for failure in failures] == ["first", "second"]
 
 
-@pytest.mark.leaps
-async def test_a_cancellation_ends_the_retries() -> None:
-    times, call = calls(OSError())
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(7):
-            await retry(call, OSError, interval_s=5)
-    assert len(times) == 2
-
-
 async def child(*words: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(*words)
-
-
-async def test_a_child_that_runs_on_is_killed_and_reaped() -> None:
-    async with reaped(await child("sleep", "600")) as process:
-        pass
-    assert process.returncode == -signal.SIGKILL
 
 
 async def test_a_child_that_has_ended_keeps_its_exit_status() -> None:
@@ -223,13 +194,9 @@ def test_the_parts_have_all_items_in_order(count: int, monkeypatch: pytest.Monke
     assert found[0][1] == os.getpid()
 
 
-def test_few_items_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_items_start_no_process_and_a_result_is_larger_than_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
     assert in_processes(_of, range(9), 10) == [(range(9), os.getpid())]
-
-
-def test_a_result_is_larger_than_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
     assert in_processes(lambda part: "x" * 10**6, range(2), 1) == ["x" * 10**6] * 2
 
 

@@ -37,20 +37,14 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_data_is_copied_and_holes_are_kept(source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("hashed", [True, False])
+def test_data_is_copied_and_holes_are_kept(source: Path, tmp_path: Path, hashed: bool) -> None:
     seen: list[int] = []
     with opened(source, tmp_path / "target") as (one, other):
-        assert copies.copy_data(one, other, SIZE, seen.append) == digest(source)
+        assert copies.copy_data(one, other, SIZE, seen.append, hashed=hashed) == (digest(source) if hashed else "")
     assert (tmp_path / "target").read_bytes() == source.read_bytes()
     assert (tmp_path / "target").stat().st_blocks * 512 < 1 << 20
     assert (sorted(seen), seen[-1]) == (seen, SIZE)
-
-
-def test_a_copy_without_a_hash_is_the_same(source: Path, tmp_path: Path) -> None:
-    with opened(source, tmp_path / "target") as (one, other):
-        assert copies.copy_data(one, other, SIZE, hashed=False) == ""
-    assert digest(tmp_path / "target") == digest(source)
-    assert (tmp_path / "target").stat().st_blocks * 512 < 1 << 20
 
 
 def test_what_is_sent_has_its_holes_as_zeros(source: Path, tmp_path: Path) -> None:
@@ -72,18 +66,15 @@ def test_a_file_that_ends_within_a_chunk(tmp_path: Path) -> None:
         assert copies.receive_data(one, other) == (1000, digest(tmp_path / "source"))
 
 
-def test_a_file_without_holes_of_a_file_system_that_knows_none(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_file_system_that_knows_no_holes_has_none_and_its_other_errors_are_raised(
+    source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "lseek", failing(errno.EINVAL))
     with source.open("rb") as file:
+        monkeypatch.setattr(os, "lseek", failing(errno.EINVAL))
         assert list(copies.data_of(file.fileno(), SIZE)) == [(0, SIZE)]
-
-
-def test_other_errors_of_a_file_system_are_raised(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "lseek", failing(errno.EIO))
-    with source.open("rb") as file, pytest.raises(OSError, match="Input/output error"):
-        list(copies.data_of(file.fileno(), SIZE))
+        monkeypatch.setattr(os, "lseek", failing(errno.EIO))
+        with pytest.raises(OSError, match="Input/output error"):
+            list(copies.data_of(file.fileno(), SIZE))
 
 
 def test_a_file_that_becomes_shorter_is_an_error(tmp_path: Path) -> None:

@@ -6,17 +6,6 @@ from solo5_systemd.base.errors import BY_DBUS_NAME, MAX_HINT, MAX_SENTENCE, Solo
 ALL = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, Solo5Error)]
 
 
-@pytest.mark.parametrize(
-    "error, text",
-    [
-        (Solo5Error("it broke."), "it broke."),
-        (Solo5Error("it broke.", "Mend it."), "it broke. Mend it."),
-    ],
-)
-def test_an_error_reads_as_its_sentence_and_its_hint(error: Solo5Error, text: str) -> None:
-    assert str(error) == text
-
-
 def test_every_class_crosses_the_bus_under_a_name_of_its_own() -> None:
     assert {BY_DBUS_NAME[cls.dbus_name] for cls in ALL} == set(ALL)
     assert len(BY_DBUS_NAME) == len(ALL)

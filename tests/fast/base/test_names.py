@@ -11,7 +11,6 @@ from solo5_systemd.base.names import (
     declared_outcome_target,
     declared_task_of_unit,
     device_name,
-    dhcp_service,
     host_name,
     is_instance,
     is_task_name,
@@ -20,7 +19,6 @@ from solo5_systemd.base.names import (
     outcome_target,
     own_task_name,
     task_name,
-    task_namespace,
     task_of_unit,
     task_scope,
     task_service,
@@ -29,10 +27,6 @@ from solo5_systemd.base.names import (
 
 UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}")  # systemd.unit(5)
 TASKS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", fullmatch=True).map(TaskName)
-
-
-def test_a_dhcp_server_is_an_instance_of_its_network() -> None:
-    assert dhcp_service(network_name("lab")) == "solo5-dhcp@lab.service"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +128,3 @@ def test_a_task_is_found_again_from_its_unit(task: TaskName) -> None:
 )
 def test_a_unit_that_is_no_tasks_has_no_task(unit: str) -> None:
     assert task_of_unit(unit) is None
-
-
-def test_a_tasks_own_namespace_is_one_of_ip_netns() -> None:
-    assert task_namespace(TaskName("web")) == "/run/netns/solo5-web"

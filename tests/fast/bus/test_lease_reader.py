@@ -21,6 +21,7 @@ from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation
 
 SIX = replace(LEASE, tap="s5-2", ipv6=IPv6Interface("fd00:77::5/64"), gateway6=IPv6Address("fd00:77::1"))
 WEB = Reservation(task=TaskName("web.1"), leases=(LEASE, SIX), ports=PORTS)
+SINCE = 1_700_000_000_000_000
 BARE = Reservation(task=TaskName("bare"), leases=(LEASE,))
 
 
@@ -43,29 +44,26 @@ def test_the_endpoints_are_those_of_the_reservations(tasks: Path) -> None:
     assert read_endpoints() == {each.task: endpoints(each) for each in (WEB, BARE)}
 
 
-def test_the_namespace_is_that_of_the_networks(tasks: Path) -> None:
-    record = LeaseRecord(reservation=BARE, state=LeaseState.ATTACHED, expires=0, namespace="/run/netns/a")
-    (tasks / "bare.json").write_text(json.dumps(to_document(record)))
-    assert read_endpoints() == {"bare": endpoints(BARE)._replace(namespace="/run/netns/a")}
-    (tasks / "bare.json").write_text(json.dumps(to_document(record) | {"namespace": 1}))
+@pytest.mark.parametrize(
+    ("right", "wrong", "found"),
+    [
+        ({"namespace": "/run/netns/a"}, {"namespace": 1}, {"namespace": "/run/netns/a"}),
+        ({"asleep": SINCE}, {"asleep": True}, {"asleep": SINCE}),
+        (
+            {"asleep": SINCE, "state": "waiting"},
+            {"asleep": True, "state": ["waiting"]},
+            {"asleep": SINCE, "waits": True},
+        ),
+    ],
+    ids=["namespace", "sleeps", "waits"],
+)
+def test_what_a_record_has_of_the_right_type_is_shown(
+    tasks: Path, right: dict[str, object], wrong: dict[str, object], found: dict[str, object]
+) -> None:
+    (tasks / "bare.json").write_text(json.dumps(document(BARE) | right))
+    assert read_endpoints() == {"bare": Endpoints(**{**endpoints(BARE)._asdict(), **found})}
+    (tasks / "bare.json").write_text(json.dumps(document(BARE) | wrong))
     assert read_endpoints() == {"bare": endpoints(BARE)}
-
-
-def test_a_task_sleeps_since_the_time_of_its_record(tasks: Path) -> None:
-    record = document(BARE) | {"asleep": 1_700_000_000_000_000}
-    (tasks / "bare.json").write_text(json.dumps(record))
-    assert read_endpoints() == {"bare": endpoints(BARE)._replace(asleep=1_700_000_000_000_000)}
-    (tasks / "bare.json").write_text(json.dumps(record | {"asleep": True}))
-    assert read_endpoints() == {"bare": endpoints(BARE)}
-
-
-def test_a_task_waits_by_the_state_of_its_record(tasks: Path) -> None:
-    since = 1_700_000_000_000_000
-    record = document(BARE) | {"asleep": since, "state": "waiting"}
-    (tasks / "bare.json").write_text(json.dumps(record))
-    assert read_endpoints() == {"bare": endpoints(BARE)._replace(asleep=since, waits=True)}
-    (tasks / "bare.json").write_text(json.dumps(record | {"state": ["waiting"]}))
-    assert read_endpoints() == {"bare": endpoints(BARE)._replace(asleep=since)}
 
 
 def test_the_records_are_those_of_the_network_service() -> None:
