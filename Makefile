@@ -213,11 +213,11 @@ else
 IN_BENCH := --with nomad --packages xfsprogs
 endif
 .PHONY: bench
-bench: build/floor $(if $(PEERS),build/answer) ## figures beside their floor, and plots, in build/; TASKS="1 2000", ROUNDS=10, PEERS=DIR, ONLY=peers, SHORT=1
+bench: build/floor $(if $(PEERS),build/answer) ## figures beside their floor, and plots, in build/; TASKS="1 2000", ROUNDS=10, PEERS=DIR, ONLY="disks peers", SHORT=1
 	$(BOOT) --backend container $(IN_BENCH) --copy build/floor:/usr/local/bin/floor \
 	    --copy-out /tmp/bench.json:build/bench.json -- env PYTHONPATH=/srv BENCH_SHORT=$(SHORT) \
 	    python3 -m tests.bench.bench --rounds $(ROUNDS) --tasks $(TASKS) --json /tmp/bench.json \
-	    $(if $(PEERS),--peers /srv/peers $(if $(filter peers,$(ONLY)),--only-peers))
+	    $(if $(PEERS),--peers /srv/peers) $(if $(ONLY),--only $(ONLY))
 	$(MAKE) plots
 
 PLOTS ?= build/plots

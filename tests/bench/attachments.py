@@ -1,4 +1,4 @@
-"""What one task's network costs solo5-networkd beside many: `python3 -m tests.bench.attachments` in a machine, as root.
+"""What one task's network costs solo5-networkd beside many.
 
 That is Reserve, Attach and Release, without a unit. The floor is a tap in a namespace that is made, bridged and deleted
 by the same messages to the kernel, without leases, rules or D-Bus.
@@ -37,13 +37,9 @@ ipv4 = "10.155.0.0/18"
 _FILE = Path("/etc/solo5/bench-networks.toml")
 
 
-def configure() -> None:
-    """Have the networks of this file."""
-    _FILE.write_text(SETTINGS)
-
-
-async def attached(report: Report) -> None:
+async def _attached(report: Report) -> None:
     """Attach and release the network of one task with a published port, beside each crowd, in turns with the floor."""
+    _FILE.write_text(SETTINGS)
     others: list[TaskName] = []
     medians: list[float] = []
     async with system_bus() as connection:
@@ -107,11 +103,6 @@ def _bridge() -> Iterator[None]:
         run("ip", "link", "delete", BRIDGE)
 
 
-def main() -> None:
-    """Print the figures of networks without units."""
-    configure()
-    asyncio.run(attached(Report()))
-
-
-if __name__ == "__main__":
-    main()
+def measure(report: Report, _: object) -> None:
+    """Add the figures of networks without units."""
+    asyncio.run(_attached(report))

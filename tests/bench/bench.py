@@ -9,13 +9,14 @@ import argparse
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tests.bench import (
     activation,
     attachments,
+    console,
     declared,
     disks,
     flood,
@@ -26,12 +27,10 @@ from tests.bench import (
     sampling,
     scale,
 )
-from tests.bench.console import consoles
 from tests.bench.driver import SETTINGS, Driver, driver
 from tests.bench.extent import SHORT, extent
 from tests.bench.figures import Figure, Report, times
 from tests.bench.floor import Floor, floor
-from tests.bench.peers.compare import CROWDS as PEER_CROWDS
 from tests.bench.peers.compare import compare, table
 
 AT_ONCE = 16
@@ -186,11 +185,9 @@ class Bench:
         pid = await self._pid()
         before = processes.used(pid)
         looks = (await self.driver.do("fingerprint", count=self.rounds)).milliseconds
-        spent = processes.used(pid)
+        cost = (processes.used(pid) - before) / len(looks)
         self.report.add(times("Fingerprint, one look", looks))
-        cost = (spent.cpu - before.cpu) / len(looks)
         self.report.add(Figure(name="CPU of the plugin for one look", unit="ms", ours=cost))
-        assert spent.children == before.children, "a look at the machine has started a process"
 
     async def recover(self, at_once: int) -> None:
         await self.driver.do("replace")
@@ -204,9 +201,40 @@ class Bench:
         return (await self.driver.do("drop")).pid
 
 
-async def measure(rounds: int, crowds: Sequence[int], report: Report) -> None:
-    async with floor(SETTINGS) as least, driver() as subject:
-        await Bench(driver=subject, floor=least, report=report, rounds=rounds, crowds=crowds).everything()
+def tasks(report: Report, options: argparse.Namespace) -> None:
+    """Add the figures of tasks under the driver."""
+
+    async def measured() -> None:
+        async with floor(SETTINGS) as least, driver() as subject:
+            bench = Bench(driver=subject, floor=least, report=report, rounds=options.rounds, crowds=options.tasks)
+            await bench.everything()
+
+    asyncio.run(measured())
+
+
+def peers(report: Report, options: argparse.Namespace) -> None:
+    """Compare with other ways to run tasks, where their plugins are."""
+    if options.peers:
+        found = asyncio.run(compare(options.peers, max(1, options.rounds // 10)))
+        print(table(found), flush=True)
+        report.more["peers"] = asdict(found)
+        report.write()
+
+
+MEASUREMENTS: Mapping[str, Callable[[Report, argparse.Namespace], None]] = {
+    "peers": peers,
+    "kernel_paths": kernel_paths.measure,
+    "paths": paths.measure,
+    "attachments": attachments.measure,
+    "tasks": tasks,
+    "disks": disks.measure,
+    "declared": declared.measure,
+    "activation": activation.measure,
+    "flood": flood.measure,
+    "console": console.measure,
+    "groups": groups.measure,
+}
+"""What is measured, in this order."""
 
 
 def main() -> int:
@@ -217,30 +245,13 @@ def main() -> int:
     )
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     parser.add_argument("--peers", type=Path, help="compare with other ways to run tasks, whose plugins are there")
-    parser.add_argument(
-        "--peer-tasks", type=int, nargs=2, default=PEER_CROWDS, help="numbers of tasks beside, there (1 100)"
-    )
-    parser.add_argument("--only-peers", action="store_true", help="leave out everything else")
-    arguments = parser.parse_args()
-    report = Report(arguments.json)
-    rounds = arguments.rounds if SHORT else max(10, arguments.rounds)
-    if arguments.peers:
-        found = asyncio.run(compare(arguments.peers, max(1, rounds // 10), arguments.peer_tasks))
-        print(table(found), flush=True)
-        report.more["peers"] = asdict(found)
-        report.write()
-    if not arguments.only_peers:
-        attachments.configure()
-        for figure in (*kernel_paths.figures(), *paths.figures()):
-            report.add(figure)
-        asyncio.run(attachments.attached(report))
-        asyncio.run(measure(rounds, arguments.tasks, report))
-        asyncio.run(disks.measure(report, rounds * 2))
-        declared.measure(report)
-        activation.measure(report)
-        flood.measure(report)
-        consoles(report, rounds)
-        groups.measure(report)
+    parser.add_argument("--only", choices=MEASUREMENTS, nargs="+", help="leave out everything else")
+    options = parser.parse_args()
+    options.rounds = options.rounds if SHORT else max(10, options.rounds)
+    report = Report(options.json)
+    for name in MEASUREMENTS:
+        if name in (options.only or MEASUREMENTS):
+            MEASUREMENTS[name](report, options)
     return 0
 
 

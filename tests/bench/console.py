@@ -1,18 +1,16 @@
 """How long a guest's line takes to Nomad's log, and what the relay spends on lines.
 
 The floor of a line is one that is written by hand into the FIFO that Nomad's collector reads. The collector writes its
-file ten times a second, and `nomad alloc logs -f` looks there four times a second: most of those two figures is Nomad's
-own. So a line is timed to a FIFO that is read here, as well.
+file ten times a second: most of the figure is Nomad's own. So a line is timed to a FIFO that is read here, as well.
 """
 
 import contextlib
 import os
 import random
 import socket
-import subprocess
 import tempfile
-import threading
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -38,48 +36,15 @@ FLOOD = extent(100_000, 2_000)
 LOOK = 0.0005
 """Seconds between two looks at what has come."""
 
-Came = Callable[[], bytes]
 
-
-class Follower:
-    """`nomad alloc logs -f`, and what it has printed."""
-
-    def __init__(self, alloc: str) -> None:
-        self._process = subprocess.Popen(["nomad", "alloc", "logs", "-f", alloc, "guest"], stdout=subprocess.PIPE)
-        self._printed = bytearray()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def printed(self) -> bytes:
-        return bytes(self._printed)
-
-    def close(self) -> None:
-        self._process.terminate()
-        self._process.wait()
-        self._reader.join()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        while data := os.read(self._process.stdout.fileno(), 1 << 16):
-            self._printed += data
-
-
-class Line:
-    """One kind of line: how it is caused, and its milliseconds to each place that it comes to."""
-
-    def __init__(self, cause: Callable[[int], bytes]) -> None:
-        self._cause = cause
-        self.took: dict[str, list[float]] = {}
-
-    def time(self, number: int, places: dict[str, Came]) -> None:
-        """Cause a line, and wait until it has come everywhere; the place that it comes to last is the last one."""
-        time.sleep(random.random() * 0.3)
-        before = time.monotonic()
-        text = self._cause(number)
-        for name, came in places.items():
-            while text not in came():
-                time.sleep(LOOK)
-            self.took.setdefault(name, []).append((time.monotonic() - before) * 1000)
+def timed(cause: Callable[[int], bytes], number: int, came: Callable[[], bytes]) -> float:
+    """Cause a line, and return the milliseconds until it has come."""
+    time.sleep(random.random() * 0.3)
+    before = time.monotonic()
+    text = cause(number)
+    while text not in came():
+        time.sleep(LOOK)
+    return (time.monotonic() - before) * 1000
 
 
 def to_nomad(report: Report, rounds: int) -> None:
@@ -98,15 +63,10 @@ def to_nomad(report: Report, rounds: int) -> None:
             os.write(fifo, text)
             return text
 
-        with contextlib.closing(Follower(alloc)) as follower:
-            places = {"log file": (logs / "guest.stdout.0").read_bytes, "`nomad alloc logs -f`": follower.printed}
-            ours, floor = Line(said), Line(written)
-            for number in range(1, rounds + 1):
-                floor.time(number, places)
-                ours.time(number, places)
+        came = (logs / "guest.stdout.0").read_bytes
+        took = [(timed(written, number, came), timed(said, number, came)) for number in range(1, rounds + 1)]
         os.close(fifo)
-    for place in places:
-        report.add(times(f"line to {place}", ours.took[place], floor.took[place]))
+    report.add(times("line to log file", [ours for _, ours in took], [floor for floor, _ in took]))
 
 
 @contextlib.contextmanager
@@ -135,13 +95,13 @@ def to_fifo(report: Report, rounds: int) -> None:
         Path(directory).chmod(0o755)
         shell_task("bench", f"exec cat {go}", *UNLIMITED)
         cat = os.open(go, os.O_WRONLY)
-        ours, floor = Line(partial(_write, cat)), Line(partial(_write, fifo))
+        ours, floor = [], []
         for number in range(1, rounds + 1):
-            floor.time(number, {"": lambda: by_hand.got})
-            ours.time(number, {"": lambda: stdout.got})
+            floor.append(timed(partial(_write, fifo), number, lambda: by_hand.got))
+            ours.append(timed(partial(_write, cat), number, lambda: stdout.got))
         os.close(cat)
         os.close(fifo)
-    report.add(times("line to a FIFO", ours.took[""], floor.took[""]))
+    report.add(times("line to a FIFO", ours, floor))
 
 
 def _write(fd: int, number: int) -> bytes:
@@ -154,16 +114,17 @@ def flood(report: Report) -> None:
     """What the relay spends on many lines, and how fast it is with them."""
     with tempfile.TemporaryDirectory() as directory, contextlib.closing(Consoles(Path(directory))) as consoles:
         stdout, _ = consoles.forward("bench")
-        before, began = processes.used(relay_pid()).cpu, time.monotonic()
+        before, began = processes.used(relay_pid()), time.monotonic()
         shell_task("bench", f"exec seq -f 'line %09.0f {'.' * 65}' {FLOOD}", *UNLIMITED)
         eventually(lambda: len(stdout.got) >= FLOOD * 80, "all lines have come")
-        took, spent = time.monotonic() - began, (processes.used(relay_pid()).cpu - before) / 1000
+        took, spent = time.monotonic() - began, (processes.used(relay_pid()) - before) / 1000
     report.add(Figure(name="lines through journal and relay", unit="/s", ours=FLOOD / took))
     report.add(Figure(name="lines per second of the relay's core", unit="/s", ours=FLOOD / spent))
     report.add(Figure(name=f"CPU of the relay for {FLOOD} lines", unit="s", ours=spent))
 
 
-def consoles(report: Report, rounds: int) -> None:
-    to_fifo(report, rounds * 3)
+def measure(report: Report, options: Namespace) -> None:
+    """Add all figures."""
+    to_fifo(report, options.rounds * 3)
     flood(report)
-    to_nomad(report, rounds * 2)
+    to_nomad(report, options.rounds * 2)

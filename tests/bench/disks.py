@@ -1,4 +1,4 @@
-"""What a disk costs a start, of each kind beside a start without: `python3 -m tests.bench.disks` in a machine, as root.
+"""What a disk costs a start, of each kind beside a start without.
 
 The engine starts an spt guest without devices, and the same kind of guest with one disk, in turns.
 """
@@ -6,6 +6,7 @@ The engine starts an spt guest without devices, and the same kind of guest with 
 import asyncio
 import os
 import time
+from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,7 +22,6 @@ from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, named_disk
 from solo5_systemd.task.workload import MIB, Workload
 
-ROUNDS = 40
 GUESTS = Path("/srv/guests")
 STORAGE = DeviceName("storage")
 DISKS, COPIES = Path("/var/lib/solo5/disks"), Path("/var/lib/solo5/copies")
@@ -43,7 +43,7 @@ def requests() -> Mapping[str, DiskRequest]:
     }
 
 
-async def measure(report: Report, rounds: int = ROUNDS) -> None:
+def measure(report: Report, options: Namespace) -> None:
     """Add the figures: with blocks of the private copy shared, where the machine has XFS, and with them copied."""
     FILE.write_bytes(os.urandom(64 << 10))
     try:
@@ -52,7 +52,7 @@ async def measure(report: Report, rounds: int = ROUNDS) -> None:
                 if where == "blocks shared":
                     _on_xfs(stack)
                 _make(stack)
-                await _compare(report, rounds, where)
+                asyncio.run(_compare(report, options.rounds * 2, where))
     finally:
         FILE.unlink()
 
@@ -100,12 +100,3 @@ async def _start(engine: Runtime, disk: DiskRequest | None) -> float:
         return (time.perf_counter() - begun) * 1000
     finally:
         await engine.discard(TASK)
-
-
-def main() -> None:
-    """Print the figures."""
-    asyncio.run(measure(Report()))
-
-
-if __name__ == "__main__":
-    main()

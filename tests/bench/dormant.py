@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address
 
-from tests.bench.declared import ETC, IMAGE
+from tests.bench import declared
+from tests.bench.declared import ETC
 from tests.contract.netns import run
 
 from solo5_systemd.base.names import TaskName
@@ -19,34 +20,32 @@ from solo5_systemd.network.model import LeaseState
 from solo5_systemd.network.remembered_addresses import LastRequest, declaration_digest, read_request, write_request
 
 NETWORK = "bench-activation"
-SETTINGS = ETC / f"{NETWORK}.toml"
 NAME = "bench{:04}"
 """Without a dash, as names of tasks mostly are: PID 1 looks for drop-ins of each prefix that ends with one."""
 
 FIRST = NAME.format(0)
 PORT = 21000
 NO_LIMIT = "[Unit]\nStartLimitIntervalSec=0\n"
+WAITS = "IdleSec=1h\nIdleAction=stop\n"
 TIMEOUT_S = 120.0
 
 
 def declare_network() -> None:
     """Declare the network of these tasks."""
     ETC.mkdir(exist_ok=True)
-    SETTINGS.write_text(f'[network.{NETWORK}]\nipv4 = "10.156.0.0/18"\n')
+    (ETC / f"{NETWORK}.toml").write_text(f'[network.{NETWORK}]\nipv4 = "10.156.0.0/18"\n')
 
 
-def declare(names: Sequence[str]) -> None:
+def declare(name: str, keys: str, *, before: str = NO_LIMIT) -> None:
+    """Declare a task of the network."""
+    own = f"Memory=16M\nNetwork=service={NETWORK}\n{keys}"
+    declared.declare(name, own, before=before, after="[Install]\nWantedBy=multi-user.target\n")
+
+
+def declare_waiting(names: Sequence[str]) -> None:
     """Declare tasks that wait, each with a port."""
     for name in names:
-        port = PORT + int(name.removeprefix("bench"))
-        write_declaration(name, f"Publish={port}:80\nIdleSec=1h\nIdleAction=stop\n")
-
-
-def write_declaration(name: str, lines: str) -> None:
-    """Declare a task."""
-    own = f"Image={IMAGE}\nMemory=16M\nNetwork=service={NETWORK}\nArgument={{mirage}}\n{lines}"
-    text = f"{NO_LIMIT}[Unikernel]\n{own}[Install]\nWantedBy=multi-user.target\n"
-    (ETC / f"{name}.unikernel").write_text(text)
+        declare(name, f"Publish={PORT + int(name.removeprefix('bench'))}:80\n{WAITS}")
 
 
 def keep(names: Sequence[str]) -> None:
@@ -70,21 +69,22 @@ def state(name: str) -> LeaseState | None:
     return record.state if record else None
 
 
-def _until(holds: Callable[[], bool]) -> None:
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for other processes."""
     end = time.monotonic() + TIMEOUT_S
     while not holds():
         assert time.monotonic() < end
-        time.sleep(0.1)
+        time.sleep(0.02)
 
 
 def main() -> None:
     """Have as many tasks as the argument has, enabled."""
     names = [NAME.format(number) for number in range(int(sys.argv[1]))]
     declare_network()
-    declare(names)
+    declare_waiting(names)
     run("systemctl", "daemon-reload")
     run("systemctl", "start", f"{FIRST}.socket")
-    _until(lambda: state(FIRST) is LeaseState.ATTACHED)
+    until(lambda: state(FIRST) is LeaseState.ATTACHED)
     keep(names[1:])
     run("systemctl", "enable", *names)
 

@@ -5,7 +5,7 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -59,17 +59,23 @@ class Figure:
 
 
 def times(
-    name: str, ours: Sequence[float], floor: Sequence[float] = (), *, unit: str = "ms", plot: str = "", tasks: int = 0
+    name: str,
+    ours: Sequence[float],
+    floor: Sequence[float] = (),
+    *,
+    unit: str = "ms",
+    plot: str = "",
+    tasks: int = 0,
+    middle: Callable[[Sequence[float]], float] = statistics.median,
 ) -> Figure:
-    """The figure of many values."""
-    our_spread, floor_spread = spread(ours), spread(floor) if floor else None
+    """The figure of many values: their median, or another one of them."""
     return Figure(
         name=name,
         unit=unit,
-        ours=our_spread.median,
-        floor=floor_spread.median if floor_spread else None,
-        spread=our_spread,
-        floor_spread=floor_spread,
+        ours=middle(ours),
+        floor=middle(floor) if floor else None,
+        spread=spread(ours),
+        floor_spread=spread(floor) if floor else None,
         plot=plot,
         tasks=tasks,
     )

@@ -2,21 +2,20 @@
 
 The guest is the network stack at the far end of a veth pair that is named as a tap, and one thread has the sockets of
 both ends. So a packet goes there and back on one processor, and differences of a hundredth are seen that a round trip
-by a tender hides in its spread. `bare` and `tracked` are those of `tests/bench/paths.py`.
+by a tender hides in its spread.
 """
 
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from itertools import permutations
 from pathlib import Path
 
 from tests.bench.extent import extent
-from tests.bench.figures import Figure, spread
-from tests.bench.paths import BARE, ORDERS, OURS, TRACKED, nft
+from tests.bench.figures import Report, times
+from tests.bench.paths import nft, udp_socket
 from tests.contract.netns import Outside, private_namespace, run
 
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
@@ -37,6 +36,11 @@ from solo5_systemd.network.nft_elements import Ruleset
 TURNS, WINDOWS, ROUND_TRIPS = extent((30, 8, 250), (2, 1, 50))
 """Turns of each mode, and windows of each turn: the fastest of all counts, which other programs disturb least."""
 
+OURS, TRACKED, BARE = "ours", "tracked", "bare"
+ORDERS = list(permutations((OURS, TRACKED, BARE)))
+"""`bare`: no table of nftables exists, so nothing tracks connections. `tracked`: the tables are there without their
+hooks, so that the kernel tracks connections and no rule is traversed."""
+
 PORT, PUBLISHED = 7, 7007
 NETWORK = Network(
     name=NetworkName("default"),
@@ -56,11 +60,9 @@ LEASE = Lease(
     mac=MacAddress("02:00:00:00:00:07"),
     mtu=1500,
 )
-PORTS = tuple(
-    PortRequest(nic=LEASE.nic, host_port=PUBLISHED, port=PORT, protocol=each) for each in (Protocol.UDP, Protocol.TCP)
-)
+PUBLISH = PortRequest(nic=LEASE.nic, host_port=PUBLISHED, port=PORT, protocol=Protocol.UDP)
 RECORD = LeaseRecord(
-    reservation=Reservation(task=TaskName("a"), leases=(LEASE,), ports=PORTS),
+    reservation=Reservation(task=TaskName("a"), leases=(LEASE,), ports=(PUBLISH,)),
     state=LeaseState.ATTACHED,
     expires=0,
 )
@@ -69,16 +71,8 @@ DORMANT = "".join(f"\nadd table {family} {nft_objects.TABLE} {{ flags dormant; }
 MODES = {OURS: "", TRACKED: DORMANT}
 
 
-@dataclass(frozen=True)
-class Way:
-    """A client's namespace, and where it finds the guest."""
-
-    client: Outside | None
-    address: tuple[str, int]
-
-
-def figures() -> Iterator[Figure]:
-    """Yield the figures of both paths, by UDP and TCP."""
+def measure(report: Report, _: object) -> None:
+    """Add the figures of both paths."""
     processors = os.sched_getaffinity(0)
     with ExitStack() as stack:
         stack.enter_context(private_namespace())
@@ -89,12 +83,19 @@ def figures() -> Iterator[Figure]:
         os.sched_setaffinity(0, {min(processors)})
         stack.callback(os.sched_setaffinity, 0, processors)
         own = (str(LEASE.address), PORT)
-        for name, ours, floor in (
-            ("host to guest", Way(None, own), Way(None, own)),
-            ("outside to published port", Way(outside, (outside.host, PUBLISHED)), Way(outside, own)),
+        for name, client, published in (
+            ("host to guest", None, own),
+            ("outside to published port", outside, (outside.host, PUBLISHED)),
         ):
-            for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
-                yield from _compared(name, kind, guest, {OURS: ours, TRACKED: floor, BARE: floor})
+            found: dict[str, list[float]] = {OURS: [], TRACKED: [], BARE: []}
+            for turn in range(TURNS):
+                for mode in ORDERS[turn % len(ORDERS)]:
+                    _set(mode)
+                    found[mode].append(_round_trip(guest, client, published if mode == OURS else own))
+            _set(BARE)
+            for against, words in ((BARE, ""), (TRACKED, ", rules alone")):
+                what = f"{name} in the kernel, round trip by UDP{words}"
+                report.add(times(what, found[OURS], found[against], unit="µs", middle=min))
 
 
 def _guest(stack: ExitStack) -> Outside:
@@ -123,77 +124,30 @@ def _guest(stack: ExitStack) -> Outside:
         f"route add default via {NETWORK.gateway4}",
     ):
         guest.ip(*line.split())
-    run(
-        "ping", "-c1", "-w10", str(LEASE.address)
-    )  # with retries: its port forwards when the kernel has seen the carrier
+    # With retries: its port forwards when the kernel has seen the carrier.
+    run("ping", "-c1", "-w10", str(LEASE.address))
     return guest
 
 
-class RoundTrips:
-    """Connected sockets of a client and of the guest."""
-
-    def __init__(self, kind: int, guest: Outside, way: Way) -> None:
-        with guest.entered():
-            serving = socket.socket(socket.AF_INET, kind)
-        serving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _round_trip(guest: Outside, client: Outside | None, address: tuple[str, int]) -> float:
+    """Return the microseconds of a datagram there and back, in the fastest window."""
+    with ExitStack() as stack:
+        serving, asking = udp_socket(stack, guest), udp_socket(stack, client)
         serving.bind(("0.0.0.0", PORT))
-        with ExitStack() as inside:
-            if way.client:
-                inside.enter_context(way.client.entered())
-            self._client = socket.socket(socket.AF_INET, kind)
-        self._client.settimeout(10)
-        serving.settimeout(10)
-        if kind == socket.SOCK_STREAM:
-            serving.listen()
-            self._client.connect(way.address)
-            self._guest = serving.accept()[0]
-            serving.close()
-            for each in (self._client, self._guest):
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        else:
-            self._client.connect(way.address)
-            self._client.send(b"x")
-            serving.connect(serving.recvfrom(1)[1])
-            self._guest = serving
-
-    def seconds(self) -> float:
-        """Return the seconds of one round trip, in the fastest window."""
-        return min(self._window() for _ in range(WINDOWS)) / ROUND_TRIPS
-
-    def _window(self) -> float:
-        begun = time.perf_counter()
-        for _ in range(ROUND_TRIPS):
-            self._client.send(b"x")
-            self._guest.recv(1)
-            self._guest.send(b"x")
-            self._client.recv(1)
-        return time.perf_counter() - begun
-
-    def close(self) -> None:
-        for each in (self._client, self._guest):
-            each.close()
+        asking.connect(address)
+        asking.send(b"x")
+        serving.connect(serving.recvfrom(1)[1])
+        return min(_window(asking, serving) for _ in range(WINDOWS)) / ROUND_TRIPS * 1e6
 
 
-def _compared(name: str, kind: int, guest: Outside, ways: Mapping[str, Way]) -> Iterator[Figure]:
-    found: dict[str, list[float]] = {mode: [] for mode in ways}
-    for turn in range(TURNS):
-        for mode in ORDERS[turn % len(ORDERS)]:
-            _set(mode)
-            trips = RoundTrips(kind, guest, ways[mode])
-            found[mode].append(trips.seconds() * 1e6)
-            trips.close()
-    _set(BARE)
-    protocol = "TCP" if kind == socket.SOCK_STREAM else "UDP"
-    for against, words in ((BARE, ""), (TRACKED, ", rules alone")):
-        ours, floor = (found[mode] for mode in (OURS, against))
-        yield Figure(
-            name=f"{name} in the kernel, round trip by {protocol}{words}",
-            unit="µs",
-            ours=min(ours),
-            floor=min(floor),
-            spread=spread(ours),
-            floor_spread=spread(floor),
-        )
+def _window(asking: socket.socket, serving: socket.socket) -> float:
+    begun = time.perf_counter()
+    for _ in range(ROUND_TRIPS):
+        asking.send(b"x")
+        serving.recv(1)
+        serving.send(b"x")
+        asking.recv(1)
+    return time.perf_counter() - begun
 
 
 def _set(mode: str) -> None:

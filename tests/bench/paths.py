@@ -1,8 +1,7 @@
 """Round trips and datagrams a second through a network of ours, beside the same guest on its tap without our rules.
 
 One guest runs throughout, in its sandbox, with its tap on its bridge: what differs between the turns is the packet
-filter alone. `bare` is the tap as bridged by hand: no table of nftables exists, and so nothing tracks connections.
-`tracked` has the tables without their hooks, so that the kernel tracks connections and no rule is traversed.
+filter alone. The floor is the tap as bridged by hand: no table of nftables exists, and so nothing tracks connections.
 """
 
 import json
@@ -10,14 +9,13 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import permutations
 from pathlib import Path
 
 from tests.bench.extent import extent
-from tests.bench.figures import Figure, spread
+from tests.bench.figures import Report, times
 from tests.contract.netns import Outside, run
 
 GUEST = Path("/srv/guests/net.spt")
@@ -28,8 +26,6 @@ WINDOW, SIZE, SECONDS = 32, 1400, 0.1
 
 PORT, PUBLISHED = 7, 7007
 SERVICE = "solo5-networkd.service"
-OURS, TRACKED, BARE = "ours", "tracked", "bare"
-ORDERS = list(permutations((OURS, TRACKED, BARE)))
 
 
 @dataclass(frozen=True)
@@ -85,92 +81,61 @@ class Tables:
 
     def __init__(self) -> None:
         names = [line.split()[1:] for line in run("nft", "list", "tables").splitlines()]
-        self._names = [(family, table) for family, table in names if table == "solo5"]
-        assert len(self._names) == len(names), "other tables would be part of every turn"
+        assert all(table == "solo5" for _, table in names), "other tables would be part of every turn"
+        self._removal = "\n".join(f"delete table {family} {table}" for family, table in names)
         listing = run("nft", "--stateless", "list", "ruleset")
         # Without the tables' own flags, at the first level: a table with an owner is not to be changed.
         self._listing = "\n".join(line for line in listing.splitlines() if not line.startswith("\tflags "))
-        self._delete()
-        self._mode = BARE
+        self._are_there = True
 
-    def set(self, mode: str) -> None:
-        if mode == self._mode:
-            return
-        if mode == BARE:
-            self._delete()
-        else:
-            if self._mode == BARE:
-                nft(self._listing)
-            flags = "{ flags dormant; }" if mode == TRACKED else ""
-            nft("\n".join(f"add table {family} {table} {flags}" for family, table in self._names))
-        self._mode = mode
-
-    def _delete(self) -> None:
-        nft("\n".join(f"delete table {family} {table}" for family, table in self._names))
+    def set(self, *, there: bool) -> None:
+        if there is not self._are_there:
+            nft(self._listing if there else self._removal)
+            self._are_there = there
 
 
 def nft(commands: str) -> None:
     subprocess.run(["nft", "-f", "-"], input=commands, text=True, check=True)
 
 
-def figures() -> Iterator[Figure]:
-    """Yield the figures of all paths, with and without the rules."""
+def measure(report: Report, _: object) -> None:
+    """Add the figures of all paths, in turns with and without the rules."""
     with ExitStack() as stack:
         outside = Outside()
         stack.callback(outside.close)
         outside.ip("route", "add", "default", "via", outside.host)
-        ours, tender = stack.enter_context(_task("path", "default"))
+        ours, tender = stack.enter_context(_task())
         stack.enter_context(_on_one_processor(tender))
         stack.enter_context(_without_service())
         tables = Tables()
-        stack.callback(tables.set, OURS)
+        tables.set(there=False)
+        stack.callback(tables.set, there=True)
         for name, entered, published in (
             ("host to guest", None, (ours, PORT)),
             ("outside to published port", outside, (outside.host, PUBLISHED)),
         ):
-            channels = {
-                OURS: Channel(_socket(stack, entered), published, tender),
-                TRACKED: _channel(stack, ours, tender, entered),
-                BARE: _channel(stack, ours, tender, entered),
-            }
-            yield from _rules(name, tables, channels)
+            with_rules = Channel(udp_socket(stack, entered), published, tender)
+            bare = Channel(udp_socket(stack, entered), (ours, PORT), tender)
+            for what, unit, measured in (
+                ("round trip", "µs", Channel.round_trip),
+                ("processor time of a datagram", "µs", Channel.cost),
+                ("1400 bytes", "1/s", Channel.rate),
+            ):
+                found: dict[bool, list[float]] = {True: [], False: []}
+                for turn in range(TURNS):
+                    for there in (bool(turn % 2), not turn % 2):
+                        tables.set(there=there)
+                        channel = with_rules if there else bare
+                        measured(channel)  # not counted: the kernel frees former tables for a while, and a flow begins
+                        found[there].append(measured(channel))
+                report.add(times(f"{name}, {what}", found[True], found[False], unit=unit))
 
 
-def _rules(name: str, tables: Tables, channels: Mapping[str, Channel]) -> Iterator[Figure]:
-    """Yield the figures of one guest with and without the packet filter, in turns."""
-    for what, unit, measure in (
-        ("round trip", "µs", Channel.round_trip),
-        ("processor time of a datagram", "µs", Channel.cost),
-        ("1400 bytes", "1/s", Channel.rate),
-    ):
-        found: dict[str, list[float]] = {mode: [] for mode in channels}
-        for turn in range(TURNS):
-            for mode in ORDERS[turn % len(ORDERS)]:
-                tables.set(mode)
-                measure(channels[mode])  # not counted: the kernel frees former tables for a while, and a flow begins
-                found[mode].append(measure(channels[mode]))
-        tables.set(OURS)
-        yield _figure(f"{name}, {what}", unit, list(zip(found[OURS], found[BARE], strict=True)))
-        if measure is not Channel.rate:
-            yield _figure(f"{name}, {what}, rules alone", unit, list(zip(found[OURS], found[TRACKED], strict=True)))
-
-
-def _figure(name: str, unit: str, pairs: list[tuple[float, float]]) -> Figure:
-    ours, floor = (spread([pair[side] for pair in pairs]) for side in (0, 1))
-    return Figure(name=name, unit=unit, ours=ours.median, floor=floor.median, spread=ours, floor_spread=floor)
-
-
-def _channel(stack: ExitStack, address: str, tender: int, outside: Outside | None = None) -> Channel:
-    return Channel(_socket(stack, outside), (address, PORT), tender)
-
-
-def _socket(stack: ExitStack, outside: Outside | None) -> socket.socket:
-    with ExitStack() as inside:
-        if outside:
-            inside.enter_context(outside.entered())
-        client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    stack.enter_context(client)
-    client.settimeout(5)
+def udp_socket(stack: ExitStack, where: Outside | None) -> socket.socket:
+    """Return a socket of a namespace; None: this one."""
+    with where.entered() if where else nullcontext():
+        client = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    client.settimeout(10)
     return client
 
 
@@ -201,16 +166,13 @@ def _without_service() -> Iterator[None]:
 
 
 @contextmanager
-def _task(name: str, network: str) -> Iterator[tuple[str, int]]:
-    """Start a task in a network, and yield its address and the process ID of its tender."""
-    net = ("--net", f"service={network}")
+def _task() -> Iterator[tuple[str, int]]:
+    """Start a task, and yield its address and the process ID of its tender."""
     words = ("--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}")
-    port = ("-p", f"{PUBLISHED}:{PORT}/udp") if network == "default" else ()
-    run("solo5ctl", "run", "--detach", f"--name={name}", *port, *net, str(GUEST), *words)
+    run("solo5ctl", "run", "--detach", "--name=path", "-p", f"{PUBLISHED}:{PORT}/udp", str(GUEST), *words)
     try:
-        text = run("solo5ctl", "inspect", "--json", name)
-        [nic] = json.loads(text)[0]["nics"]
-        unit = f"solo5-task-{name}.service"
-        yield nic["ipv4"].partition("/")[0], int(run("systemctl", "show", "--property=MainPID", "--value", unit))
+        [nic] = json.loads(run("solo5ctl", "inspect", "--json", "path"))[0]["nics"]
+        pid = run("systemctl", "show", "--property=MainPID", "--value", "solo5-task-path.service")
+        yield nic["ipv4"].partition("/")[0], int(pid)
     finally:
-        run("solo5ctl", "rm", "--force", name)
+        run("solo5ctl", "rm", "--force", "path")

@@ -19,77 +19,41 @@ STYLE = {"svg.hashsalt": "solo5", "svg.fonttype": "none", "font.size": 9, "font.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
-    """A median and its spread, beside so many tasks; both ends are the median where there was one value only."""
-
-    tasks: int
-    median: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Line:
     """One thing that was measured.
 
     Attributes:
+        points: for each number of tasks beside, the median, and the spread below and above it.
         is_peer: measured in the comparison, not in the run with the floor.
     """
 
     label: str
-    points: Sequence[Point]
+    points: Sequence[tuple[int, float, float, float]]
     is_peer: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Chart:
-    """One file."""
-
-    name: str
-    title: str
-    unit: str
-    lines: Sequence[Line]
-
-
-def charts(report: Mapping[str, Any]) -> list[Chart]:
-    """Return what a report has of each chart; a chart without lines is left out."""
+def charts(report: Mapping[str, Any]) -> Iterator[tuple[str, str, str, list[Line]]]:
+    """Yield name, title, unit and lines of each chart that a report has something of."""
     figures, rows = report["figures"], report.get("peers", {}).get("rows", [])
     called = [row for row in rows if row["caller"] == "Nomad"]
     typed = [row for row in rows if row["caller"] != "Nomad"]
-    memory = [
-        line
-        for name in dict.fromkeys(each["plot"] for each in figures)
-        if name.startswith("memory: ")
-        for line in _figures(figures, name, name.removeprefix("memory: "))
-    ]
-    found = [
-        Chart(
-            name="start",
-            title="Start of a task, called by Nomad's code",
-            unit="ms",
-            lines=[*_figures(figures, "start", OURS), *_peers(called, "start")],
+    plots = dict.fromkeys(each["plot"] for each in figures if each["plot"].startswith("memory: "))
+    memory = [line for plot in plots for line in _figures(figures, plot, plot.removeprefix("memory: "))]
+    for name, title, unit, lines in (
+        (
+            "start", "Start of a task, called by Nomad's code", "ms",
+            [*_figures(figures, "start", OURS), *_peers(called, "start")],
         ),
-        Chart(
-            name="pairs",
-            title="Starts and stops of tasks, 16 at a time",
-            unit="pairs per second",
-            lines=[*_figures(figures, "pairs", OURS), *_peers(called, "pairs")],
+        (
+            "pairs", "Starts and stops of tasks, 16 at a time", "pairs per second",
+            [*_figures(figures, "pairs", OURS), *_peers(called, "pairs")],
         ),
-        Chart(name="memory", title="Memory of our processes", unit="MB", lines=memory),
-        Chart(
-            name="shell",
-            title="Start of a task from a shell",
-            unit="ms",
-            lines=[*_peers(typed, "start")],
-        ),
-        Chart(
-            name="peers-memory",
-            title="Memory of all processes, with tenders",
-            unit="MB",
-            lines=[*_peers(rows, "memory")],
-        ),
-    ]
-    return [chart for chart in found if chart.lines]
+        ("memory", "Memory of our processes", "MB", memory),
+        ("shell", "Start of a task from a shell", "ms", [*_peers(typed, "start")]),
+        ("peers-memory", "Memory of all processes, with tenders", "MB", [*_peers(rows, "memory")]),
+    ):  # fmt: skip
+        if lines:
+            yield name, title, unit, lines
 
 
 def _figures(figures: Sequence[Mapping[str, Any]], plot: str, label: str) -> Iterator[Line]:
@@ -104,33 +68,28 @@ def _peers(rows: Sequence[Mapping[str, Any]], measure: str) -> Iterator[Line]:
     for name in dict.fromkeys(row["peer"] for row in rows):
         mine = [row for row in rows if row["peer"] == name]
         points = [_point(row["tasks"], row[measure]["median"], row[measure]) for row in mine]
-        label = f"{name} (in the comparison)" if name == OURS else name
-        yield Line(label=label, points=points, is_peer=True)
+        yield Line(label=f"{name} (in the comparison)" if name == OURS else name, points=points, is_peer=True)
 
 
-def _point(tasks: int, median: float, spread: Mapping[str, float] | None) -> Point:
-    ends = spread or {"low": median, "high": median}
-    return Point(tasks=tasks, median=median, low=ends["low"], high=ends["high"])
+def _point(tasks: int, median: float, spread: Mapping[str, float] | None) -> tuple[int, float, float, float]:
+    return (tasks, median, median - spread["low"], spread["high"] - median) if spread else (tasks, median, 0, 0)
 
 
-def draw(chart: Chart, path: Path) -> None:
+def draw(title: str, unit: str, lines: Sequence[Line], path: Path) -> None:
     """Write a chart as SVG."""
-    import matplotlib as mpl  # here, since charts() is tested without it
+    import matplotlib as mpl  # here, since only the machine of the plots has it
 
     mpl.use("svg")
     from matplotlib import pyplot as plt
 
     with mpl.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
-        for line in chart.lines:
-            tasks = [point.tasks for point in line.points]
-            medians = [point.median for point in line.points]
-            below = [point.median - point.low for point in line.points]
-            above = [point.high - point.median for point in line.points]
+        for line in lines:
+            tasks, medians, below, above = zip(*line.points, strict=True)
             style = "--" if line.is_peer else "-"
             axes.errorbar(tasks, medians, yerr=[below, above], fmt=f"{style}o", ms=3, lw=1, capsize=3, label=line.label)
         axes.set_ylim(bottom=0)
-        axes.set(title=chart.title, xlabel="tasks that run beside", ylabel=chart.unit)
+        axes.set(title=title, xlabel="tasks that run beside", ylabel=unit)
         axes.grid(alpha=0.3)
         figure.legend(loc="outside right upper", frameon=False)
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
@@ -143,8 +102,8 @@ def main() -> int:
     parser.add_argument("directory", type=Path, help="where to write the files")
     arguments = parser.parse_args()
     arguments.directory.mkdir(parents=True, exist_ok=True)
-    for chart in charts(json.loads(arguments.report.read_text())):
-        draw(chart, arguments.directory / f"{chart.name}.svg")
+    for name, title, unit, lines in charts(json.loads(arguments.report.read_text())):
+        draw(title, unit, lines, arguments.directory / f"{name}.svg")
     return 0
 
 

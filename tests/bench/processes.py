@@ -6,7 +6,6 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 UNITS = ("solo5-networkd.service", "solo5-relay.service")
@@ -26,23 +25,16 @@ CGROUPS = {
 NETWORK_UNITS, REST = "network units", "everything else"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Used:
-    """Of one process: milliseconds of processor time, and page faults of the children that it has had."""
-
-    cpu: float
-    children: int
-
-
 def ours(plugin: int) -> dict[str, int]:
     """Which of our processes run, by name."""
     found = {"plugin": plugin} | {unit.removesuffix(".service"): _main_pid(unit) for unit in UNITS}
     return {name: pid for name, pid in found.items() if pid}
 
 
-def used(pid: int) -> Used:
+def used(pid: int) -> float:
+    """Return the milliseconds of processor time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # from the third field on: proc(5)
-    return Used(cpu=(int(fields[11]) + int(fields[12])) * TICK, children=int(fields[8]))
+    return (int(fields[11]) + int(fields[12])) * TICK
 
 
 def ran(pid: int) -> float:
@@ -74,7 +66,7 @@ def spent(pids: Mapping[str, int]) -> dict[str, int]:
     """
     found = {name: _of_cgroup(cgroup) for name, cgroup in CGROUPS.items()}
     found[NETWORK_UNITS] = _of_cgroup("solo5.slice") - found["sandbox and tender"]
-    found |= {name: round(used(pid).cpu * 1000) for name, pid in pids.items()}
+    found |= {name: round(used(pid) * 1000) for name, pid in pids.items()}
     found[REST] = _of_cgroup("") - sum(found.values())
     return found
 
@@ -121,23 +113,15 @@ def memory(pid: int) -> float:
     raise ValueError(f"/proc/{pid}/smaps_rollup has no Pss")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Total:
-    """Of all processes: their proportional set size in MB, and how many there are."""
-
-    memory: float
-    processes: int
-
-
-def total(without: set[int]) -> Total:
-    """Count the processes of the machine, without its kernel's, this one, and `without`."""
+def total(without: set[int]) -> tuple[float, int]:
+    """Return memory in MB and number of the machine's processes, without its kernel's, this one, and `without`."""
     found = []
     for path in Path("/proc").iterdir():
         if path.name.isdigit() and int(path.name) not in {os.getpid(), *without}:
             # A thread of the kernel has no memory; another process may have ended meanwhile.
             with contextlib.suppress(ValueError, OSError):
                 found.append(memory(int(path.name)))
-    return Total(memory=sum(found), processes=len(found))
+    return sum(found), len(found)
 
 
 def of_machine() -> int:

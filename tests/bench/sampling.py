@@ -5,8 +5,7 @@ prints the milliseconds of processor time that one sample takes a server of its 
 
 * `idle`: the driver's, of guests that wait: such a one's files stay as they are, to the byte;
 * `busy`: the driver's, of guests whose processor time goes on;
-* `beat`: the same bytes again and again, all at the same moment: the least that gRPC takes;
-* `own`: those, each stream at a moment of its own.
+* `beat`: the same bytes again and again, all at the same moment: the least that gRPC takes.
 """
 
 import asyncio
@@ -86,13 +85,13 @@ class Streams(DriverPlugin):
             end=cast("Any", never),
         )
         samples = self._statistics.samples(known, 1.0, 2500.0)
-        return samples if self._what in ("idle", "busy") else self._again(samples)
+        return self._again(samples) if self._what == "beat" else samples
 
     async def _again(self, samples: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         first = await anext(samples)
         while True:
             yield first
-            await (self._beats.next(1.0, lambda: None) if self._what == "beat" else asyncio.sleep(1.0))
+            await self._beats.next(1.0, lambda: None)
 
 
 def cost(what: str) -> float:
@@ -154,18 +153,15 @@ async def _work(root: Path) -> None:
             file.write_text(FILES["cpu.stat"].replace("123456789", str(spent)))
 
 
-async def _watch(socket: str) -> None:
-    """As an agent does; it is ended from outside."""
+async def _watch(socket: str, working: Path | None = None) -> None:
+    """Have the streams open as an agent does, beside guests that work or wait; it is ended from outside."""
     async with grpc.aio.insecure_channel(socket) as channel:
         call: Any = channel.unary_stream(METHOD, request_serializer=wire.TaskStatsRequest.SerializeToString)
         requests = (
             wire.TaskStatsRequest(task_id=str(task), collection_interval=Duration(seconds=1)) for task in range(TASKS)
         )
-        await asyncio.gather(*(_discard(call(request)) for request in requests))
-
-
-async def _watch_and_work(socket: str, root: Path) -> None:
-    await asyncio.gather(_watch(socket), _work(root))
+        work = [_work(working)] if working else []
+        await asyncio.gather(*(_discard(call(request)) for request in requests), *work)
 
 
 async def _discard(stream: Any) -> None:
@@ -178,6 +174,6 @@ if __name__ == "__main__":
         case ["watch", socket, _]:
             asyncio.run(_watch(socket))
         case ["work", socket, root]:
-            asyncio.run(_watch_and_work(socket, Path(root)))
+            asyncio.run(_watch(socket, Path(root)))
         case _:
             asyncio.run(_serve(sys.argv[1]))

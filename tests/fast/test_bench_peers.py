@@ -113,7 +113,7 @@ def peer(name: str, subject: Subject | None = None, *, missing: str = "") -> Pee
             raise RuntimeError("start: rpc error:\n  cpu.max: no such file")
         yield subject
 
-    return Peer(name=name, caller="Nomad", runs="tender", prepare=prepare, opened=opened)
+    return Peer(name=name, caller="Nomad", prepare=prepare, opened=opened)
 
 
 @pytest.fixture

@@ -35,7 +35,6 @@ class Row:
 
     peer: str
     caller: str
-    runs: str
     tasks: int
     start: Spread
     answer: Spread
@@ -88,7 +87,6 @@ class Comparing:
             Row(
                 peer=peer.name,
                 caller=peer.caller,
-                runs=peer.runs,
                 tasks=crowd,
                 **{name: spread(values) for name, values in self.samples[peer.name, crowd].items()},
             )
@@ -113,11 +111,10 @@ class Comparing:
             self.missing[peer.name] = _sentence(errors)
         print(table(Comparison(rows=self._rows([peer]), missing={})), flush=True)
 
-    async def _beside(self, subject: Subject, before: processes.Total, found: Samples) -> None:
+    async def _beside(self, subject: Subject, before: tuple[float, int], found: Samples) -> None:
         await asyncio.sleep(SETTLE_S)
-        now = processes.total(subject.harness())
-        found["memory"].append(now.memory - before.memory)
-        found["processes"].append(now.processes - before.processes)
+        for name, now, then in zip(("memory", "processes"), processes.total(subject.harness()), before, strict=True):
+            found[name].append(now - then)
         for _ in range(ROUNDS):
             found["start"].append(await subject.start())
             found["stop"].append(await subject.stop())
@@ -136,16 +133,15 @@ def _sentence(errors: BaseExceptionGroup[Exception]) -> str:
     return " ".join(str(first).split())[:300]
 
 
-async def compare(directory: Path, turns: int, crowds: Sequence[int]) -> Comparison:
+async def compare(directory: Path, turns: int) -> Comparison:
     """Compare us with every peer that is there.
 
     Args:
         directory: of peers that were built elsewhere.
         turns: how often each peer has its turn.
-        crowds: two numbers of tasks beside, ascending.
     """
     await shell.executed(("ip", "address", "add", f"{ADDRESS}/32", "dev", "lo"))
-    return await Comparing(turns=turns, crowds=crowds).everything([*shell.peers(), *nomad.peers(directory)])
+    return await Comparing(turns=turns, crowds=CROWDS).everything([*shell.peers(), *nomad.peers(directory)])
 
 
 def table(comparison: Comparison) -> str:

@@ -79,19 +79,16 @@ def peers(directory: Path) -> list[Peer]:
         directory: of the plugins that were built elsewhere.
     """
 
-    def row(name: str, runs: str, prepare: Callable[[], None], opened: Opener) -> Peer:
-        return Peer(name=name, caller="Nomad", runs=runs, prepare=prepare, opened=opened)
+    def row(name: str, prepare: Callable[[], None], opened: Callable[[], AbstractAsyncContextManager[Subject]]) -> Peer:
+        return Peer(name=name, caller="Nomad", prepare=prepare, opened=opened)
 
     exec2, podman = directory / "nomad-driver-exec2", directory / "nomad-driver-podman"
     return [
-        row("solo5", "tender", lambda: None, _solo5),
-        row("raw_exec", "tender", set_up_by_hand, _raw_exec),
-        row("exec2", "program", lambda: _need(exec2), lambda: _exec2(exec2)),
-        row("podman", "program", lambda: _prepare_podman(podman), lambda: _podman(podman)),
+        row("solo5", lambda: None, _solo5),
+        row("raw_exec", set_up_by_hand, _raw_exec),
+        row("exec2", lambda: _need(exec2), lambda: _exec2(exec2)),
+        row("podman", lambda: _prepare_podman(podman), lambda: _podman(podman)),
     ]
-
-
-Opener = Callable[[], AbstractAsyncContextManager[Subject]]
 
 
 @asynccontextmanager

@@ -137,9 +137,9 @@ def _one_answers(sent: Sequence[socket.socket], until: float) -> bool:
 
 def peers() -> list[Peer]:
     return [
-        Peer(name="solo5ctl run", caller="shell", runs="tender", prepare=lambda: None, opened=_solo5ctl),
-        Peer(name="a tender by hand", caller="shell", runs="tender", prepare=set_up_by_hand, opened=_by_hand),
-        Peer(name="systemd-run", caller="shell", runs="tender", prepare=set_up_by_hand, opened=_systemd_run),
+        Peer(name="solo5ctl run", caller="shell", prepare=lambda: None, opened=_solo5ctl),
+        Peer(name="a tender by hand", caller="shell", prepare=set_up_by_hand, opened=_by_hand),
+        Peer(name="systemd-run", caller="shell", prepare=set_up_by_hand, opened=_systemd_run),
     ]
 
 

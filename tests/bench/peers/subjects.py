@@ -43,13 +43,11 @@ class Peer:
 
     Attributes:
         caller: what gives the orders: a shell, or Nomad's code.
-        runs: what a task is: a tender with a guest, or a program.
         prepare: done once; raises MissingError.
         opened: gives the peer without tasks.
     """
 
     name: str
     caller: str
-    runs: str
     prepare: Callable[[], None]
     opened: Callable[[], AbstractAsyncContextManager[Subject]]
