@@ -70,34 +70,14 @@ def test_the_guest_reads_the_files_and_its_writes_change_none(run: Runner, files
     again = run("tar.hvt", "stay", options=options(files))
     says(again, f"member {prefix}/sub/key type 0")
     assert inspect(again)["disks"][0]["sha256"] == disk["sha256"], "the same files make the same bytes"
+    process = Path(f"/proc/{inspect(name)['pid']}")
+    status = (process / f"root/run/solo5-disks/{PRIVATE}/storage").stat()
+    assert (status.st_mode & 0o777, status.st_nlink) == (0o600, 0)
+    assert status.st_uid == process.stat().st_uid != 0
     [mount] = [line for line in Path("/proc/mounts").read_text().splitlines() if " ramfs " in line and "solo5" in line]
     assert mount.split()[1] == str(MEMORY), "all starts have one file system"
     assert {"nosuid", "nodev", "noexec", "mode=700"} <= set(mount.split()[3].split(","))
     assert not list(MEMORY.iterdir()), "which has no name of a running task"
-
-
-def test_names_without_the_path_are_those_of_the_directory(run: Runner, files: Path) -> None:
-    name = run("tar.spt", "stay", options=options(files, ",strip"))
-    says(name, "end at")
-    size, digest = (files / "sub/key").stat().st_size, sha256(files / "sub/key")
-    assert f"member sub/key type 0 size {size} sha256 {digest}" in console(name)
-    assert f"member app.toml type 0 size {(files / 'app.toml').stat().st_size}" in console(name)
-    assert str(files) in ok("solo5ctl", "inspect", name)
-
-
-def test_tar_of_this_host_reads_the_archive(run: Runner, files: Path, tmp_path: Path) -> None:
-    name = run("tar.spt", "stay", options=options(files))
-    says(name, "end at")
-    disk = Path(f"/proc/{inspect(name)['pid']}/root/run/solo5-disks/{PRIVATE}/storage")
-    (tmp_path / "copy.tar").write_bytes(disk.read_bytes())
-    assert hashlib.sha256(disk.read_bytes()).hexdigest() == inspect(name)["disks"][0]["sha256"]
-    ok("tar", "-C", str(tmp_path), "-xf", str(tmp_path / "copy.tar"))
-    out = tmp_path / str(files).lstrip("/")
-    assert (out / "sub" / "key").read_bytes() == (files / "sub" / "key").read_bytes()
-    assert {path.stat().st_mtime for path in out.rglob("*") if path.is_file()} == {0.0}
-    status = disk.stat()
-    assert (status.st_mode & 0o777, status.st_nlink) == (0o600, 0)
-    assert status.st_uid == Path(f"/proc/{inspect(name)['pid']}").stat().st_uid != 0
 
 
 def test_one_file_is_the_disk_itself(run: Runner, files: Path) -> None:

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.host import resolvers
 from solo5_systemd.host.resolvers import HostResolvers, host_resolver
 from solo5_systemd.settings.network import NetworkSettings
 from solo5_systemd.settings.network_keys import NetworkPolicy
 from solo5_systemd.settings.resolver import UNSET, Resolver
-from solo5_systemd.settings.solo5_toml import Settings, parse_settings
+from solo5_systemd.settings.solo5_toml import parse_settings
 
 DEFAULT, LAB, OPEN = NetworkName("default"), NetworkName("lab"), NetworkName("open")
 SETTINGS = parse_settings(
@@ -123,14 +122,6 @@ def test_of_a_huge_file_the_beginning_is_read_and_no_half_line(files: tuple[Path
     assert host_resolver() == UNSET  # cut after 10.11.12.1
     files[0].write_text(line + "#" * (1 << 20))
     assert host_resolver() == servers("10.11.12.13")
-
-
-async def test_wrong_settings_are_an_error(files: tuple[Path, Path]) -> None:
-    def settings() -> Settings:
-        raise SettingsError("broken.")
-
-    with pytest.raises(SettingsError):
-        await HostResolvers(settings).of([DEFAULT])
 
 
 def test_a_network_with_dhcp_is_found(files: tuple[Path, Path]) -> None:

@@ -1,4 +1,3 @@
-import asyncio
 import os
 import re
 import resource
@@ -206,19 +205,6 @@ async def test_a_tender_that_hangs_is_ended_and_named(
         await path.find(Target.HVT, 2)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
-
-
-async def test_who_gives_up_waiting_leaves_no_process(make: Make, path: TenderPath, tmp_path: Path) -> None:
-    make("bin/solo5-hvt", f"echo $$ >{tmp_path}/pid\nexec sleep 60")
-    finding = asyncio.ensure_future(path.find(Target.HVT, 2))
-    pid = tmp_path / "pid"
-    while not (pid.exists() and pid.read_text().endswith("\n")):  # noqa: ASYNC110  (a file sets no event)
-        await asyncio.sleep(0.01)
-    finding.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await finding
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(pid.read_text()), 0)
 
 
 async def test_a_file_that_is_no_program_is_named(path: TenderPath, tmp_path: Path) -> None:

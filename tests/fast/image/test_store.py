@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from io import BufferedRandom, FileIO
 from pathlib import Path
 
 import pytest
@@ -335,40 +336,31 @@ async def test_many_images_at_once_keep_to_the_quota(small: ImageStore, tmp_path
     assert sum(isinstance(result, StoreFullError) for result in results) == 7
 
 
-class Held:
-    """Block copies of images above a size until an event is set."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, least: int) -> None:
-        self.begun = threading.Event()
-        self.goes_on = threading.Event()
-        copy = module._copy
-
-        def held(source: object, target: object, size: int) -> None:
-            if size >= least:
-                self.begun.set()
-                assert self.goes_on.wait(120)
-            copy(source, target, size)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(module, "_copy", held)
-
-
 async def test_large_images_on_their_way_hold_up_neither_another_image_nor_a_collection(
     store: ImageStore, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One more large image than asyncio's thread pool has threads."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(3, "asyncio"))
     monkeypatch.setattr(module, "LARGE", len(CONTENT), raising=False)
-    held = Held(monkeypatch, len(CONTENT) + 1)
+    begun, goes_on, copy = threading.Event(), threading.Event(), module._copy
+
+    def held(source: FileIO, target: BufferedRandom, size: int) -> None:
+        if size > len(CONTENT):
+            begun.set()
+            assert goes_on.wait(120)
+        copy(source, target, size)
+
+    monkeypatch.setattr(module, "_copy", held)
     limited = ImageStore(tmp_path / "store", quota=lambda: 1 << 20)
     large = [written(tmp_path / f"large-{n}", CONTENT + bytes(n + 1)) for n in range(4)]
     taking = [asyncio.ensure_future(limited.take(str(each))) for each in large]
     try:
-        await asyncio.to_thread(held.begun.wait, 60)
+        await asyncio.to_thread(begun.wait, 60)
         other = await asyncio.wait_for(limited.take(str(image)), 60)
         await asyncio.wait_for(limited.collect(set()), 60)
         assert (other.sha256, [each.done() for each in taking]) == (SHA256, [False] * 4)
     finally:
-        held.goes_on.set()
+        goes_on.set()
         stored = await asyncio.gather(*taking)
     assert [each.size for each in stored] == [len(CONTENT) + n + 1 for n in range(4)]
 
@@ -388,9 +380,9 @@ async def test_an_image_that_changes_while_it_is_copied_is_refused(
 ) -> None:
     copy = module._copy
 
-    def change_behind(source: object, target: object, size: int) -> None:
+    def change_behind(source: FileIO, target: BufferedRandom, size: int) -> None:
         image.write_bytes(CONTENT + b"more")
-        copy(source, target, size)  # type: ignore[arg-type]
+        copy(source, target, size)
 
     monkeypatch.setattr(module, "_copy", change_behind)
     with pytest.raises(ImageError, match="changed while it was copied"):

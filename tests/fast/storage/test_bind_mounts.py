@@ -17,7 +17,6 @@ from solo5_systemd.base.paths import is_exposed
 from solo5_systemd.storage import bind_mounts
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.bind_mounts import StartDirectories, bind, check_bound, remove
-from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import BoundDisks, Disk
 
 
@@ -125,24 +124,6 @@ def test_a_start_that_ends_while_others_are_looked_at_is_none_that_was_killed(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "glob", late)
         assert binds.sweep() == ()
-
-
-def test_a_killed_start_keeps_what_its_unit_is_to_mount_as_long_as_a_disk_is_locked(
-    tmp_path: Path, binds: StartDirectories
-) -> None:
-    """PID 1 has the locks from the message on that starts the unit, and mounts the disks later."""
-    one = disk(tmp_path / "1.img")
-    killed = bind([one], binds)
-    held = lock([one], task="one")
-    assert killed.directory is not None
-    os.close(killed.directory.descriptor)
-    assert binds.sweep() == ()
-    next_start = bind([disk(tmp_path / "2.img")], binds)
-    assert Path(killed.disks[0].path).samefile(one.path)
-    os.close(held)
-    assert binds.sweep() == (str(killed.directory.path),)
-    assert next_start.directory is not None
-    os.close(next_start.directory.descriptor)
 
 
 def test_one_file_is_bound_for_one_disk(tmp_path: Path, binds: StartDirectories) -> None:

@@ -72,21 +72,6 @@ def test_a_disk_that_a_task_has_stays_as_it_is(disks: NamedDisks, tmp_path: Path
     Snapshots(disks).remove_disk(DATA)
 
 
-def test_a_disk_that_a_loop_device_may_write_is_not_read(
-    disks: NamedDisks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disks.create(DATA, 1024)
-
-    def attached(disk: Disk) -> None:
-        raise TakenError(f"{disk.path} is attached to loop0")
-
-    monkeypatch.setattr(named_disks, "check_unused", attached)
-    for shared in (False, True):
-        opened = disks.opened(DATA, os.O_RDONLY, shared=shared)
-        with pytest.raises(TakenError, match="data is attached to loop0"), opened:
-            pytest.fail("it was opened")
-
-
 @pytest.mark.parametrize("is_removed", [False, True])
 def test_a_disk_that_is_replaced_before_it_is_locked_is_refused(
     disks: NamedDisks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_removed: bool

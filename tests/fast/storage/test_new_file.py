@@ -18,6 +18,7 @@ from solo5_systemd.storage import backing_files, new_file, owner
 from solo5_systemd.storage.backing_files import ImageFiles, inspect, make, unmake
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import DiskRequest, NewFile
+from solo5_systemd.storage.new_file import check_mounted, remember_mount
 
 
 @pytest.fixture(autouse=True)
@@ -195,3 +196,58 @@ async def test_the_backend_makes_and_removes(tmp_path: Path) -> None:
     assert made.created
     await disks.unmake(wanted, made.disk)
     assert not (tmp_path / "disk").exists()
+
+
+# --- nothing in the place of a file system that is not mounted ---------------------------------------------------
+
+
+class Mounts:
+    """Which directories have a file system mounted."""
+
+    def __init__(self) -> None:
+        self.found: set[str] = set()
+
+    def above(self, path: str) -> str:
+        """As `paths.mount_point_of`."""
+        return next((str(each) for each in (Path(path), *Path(path).parents) if str(each) in self.found), "")
+
+
+@pytest.fixture
+def mounted(monkeypatch: pytest.MonkeyPatch) -> Mounts:
+    found = Mounts()
+    monkeypatch.setattr(new_file, "mount_point_of", found.above)
+    return found
+
+
+def test_the_file_system_of_the_root_directory_has_no_record(tmp_path: Path, mounted: Mounts, mounts: Path) -> None:
+    assert make(request(tmp_path / "disk")).created
+    assert not mounts.exists()
+
+
+def test_a_mount_point_is_recorded_once_and_a_removed_directory_no_longer(
+    tmp_path: Path, mounted: Mounts, mounts: Path
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        mounted.found.add(str(tmp_path / name))
+    for _ in range(2):
+        remember_mount(str(tmp_path / "one/disk"))
+    (mounts / ".interrupted").touch()
+    [record] = mounts.glob("[!.]*")
+    assert (record.read_text(), record.stat().st_mode & 0o777) == (str(tmp_path / "one"), 0o600)
+    (tmp_path / "one").rmdir()
+    remember_mount(str(tmp_path / "two/disk"))
+    assert [each.read_text() for each in mounts.glob("[!.]*")] == [str(tmp_path / "two")]
+
+
+def test_records_that_cannot_be_read_are_one_sentence(
+    tmp_path: Path, mounted: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_path: str) -> str:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), "/records")
+
+    mounted.found.add(str(tmp_path))
+    remember_mount(str(tmp_path / "disk"))
+    monkeypatch.setattr(new_file, "mount_point_of", fail)
+    with pytest.raises(HostError, match="disk storage: .*/mounts cannot be read: Input/output error"):
+        check_mounted(str(tmp_path / "disk"), "disk storage")

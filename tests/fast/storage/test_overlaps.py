@@ -1,9 +1,7 @@
 """Disks that are parts of each other, in a tree like that of sysfs, and what the kernel itself uses."""
 
-import errno
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.fast.storage.conftest import Sysfs, disk_of
@@ -13,7 +11,6 @@ from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage import block_devices
 from solo5_systemd.storage.block_devices import check_distinct, check_unused, overlapping
-from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Backing, Disk
 
 
@@ -133,23 +130,6 @@ def test_one_file_has_no_two_loop_devices_that_write(sysfs: Sysfs, image: Path) 
             check_unused(disk)
 
 
-@pytest.mark.parametrize(
-    "first, second", [("whole", "part"), ("part", "whole"), ("file", "loop"), ("file", "part of loop")]
-)
-def test_what_overlaps_with_a_locked_disk_is_taken(
-    sysfs: Sysfs, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str
-) -> None:
-    disks: dict[str, Disk] = {
-        "whole": device(254, 0), "part": device(254, 2), "other": device(254, 3),
-        "file": disk_of(image), "loop": device(7, 0), "part of loop": device(259, 1),
-    }  # fmt: skip
-    held = lock([disks[first]], task="web")
-    with pytest.raises(TakenError, match="is in use by another task"):
-        lock([disks[second]], task="db")
-    os.close(held)
-    os.close(lock([disks[second]], task="db"))
-
-
 def test_a_file_of_a_loop_device_is_in_use_unless_that_is_read_only(sysfs: Sysfs, image: Path) -> None:
     with pytest.raises(TakenError, match="is attached to loop0: expected a disk that nothing else uses") as error:
         check_unused(disk_of(image))
@@ -160,36 +140,6 @@ def test_a_file_of_a_loop_device_is_in_use_unless_that_is_read_only(sysfs: Sysfs
     check_unused(disk_of(image, backing=Backing.COPY))
     (sysfs.root / "devices/loop0/ro").write_text("1\n")
     check_unused(disk_of(image))
-
-
-def opens_with(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """Have an exclusive open(2) of the device fail with an error, or succeed with 0; any other file is opened."""
-    real = os.open
-
-    def opened(path: Any, flags: int, *more: Any, **others: Any) -> int:
-        if path != "/dev/x":
-            return real(path, flags, *more, **others)
-        assert flags & os.O_EXCL
-        if code:
-            raise OSError(code, os.strerror(code))
-        return real("/dev/null", os.O_RDONLY)
-
-    monkeypatch.setattr(os, "open", opened)
-
-
-def test_a_device_that_the_kernel_has_claimed_is_in_use(sysfs: Sysfs, monkeypatch: pytest.MonkeyPatch) -> None:
-    opens_with(monkeypatch, errno.EBUSY)
-    with pytest.raises(TakenError, match="'/dev/x' is mounted, or a part of another device: expected a disk"):
-        check_unused(device(254, 0))
-
-
-@pytest.mark.parametrize("code", [errno.EIO, 0])
-def test_a_device_that_can_be_opened_or_cannot_be_read_is_not_claimed(
-    sysfs: Sysfs, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    opens_with(monkeypatch, code)
-    assert block_devices._is_claimed("/dev/x") is False
-    check_unused(device(254, 0))
 
 
 def test_one_file_cannot_be_two_disks_of_a_task() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.fast.storage.conftest import disk_of
 from tests.support.fakes.kernel import failing
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.paths import identity
 from solo5_systemd.storage import owner as module
@@ -53,11 +53,6 @@ def request(path: Path, root: Path) -> DiskRequest:
     return DiskRequest(disk=DeviceName("storage"), path=str(path), roots=(*allocation, offered), allocation=allocation)
 
 
-def owned_by_root(monkeypatch: pytest.MonkeyPatch, *, root: bool) -> None:
-    """Make the user that runs the tests stand for root, or not."""
-    monkeypatch.setattr(module, "ROOT", os.getuid() if root else TENDER + 1)
-
-
 @pytest.mark.parametrize("mode", [0o444, 0o4755, 0o000])
 def test_its_new_owner_may_write_it_and_it_is_no_program_of_theirs(file: Path, tmp_path: Path, mode: int) -> None:
     disk = inspect(request(file, tmp_path))
@@ -74,22 +69,6 @@ async def test_a_file_that_may_be_written_stays_as_it_is(file: Path, tmp_path: P
     assert stat.S_IMODE(file.stat().st_mode) == 0o666
 
 
-@pytest.mark.parametrize("place", ["task/local", "alloc"])
-async def test_of_what_no_task_had_only_roots_is_given(
-    file: Path, tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    """Nomad makes a task's directory writable for every user, like the shared one."""
-    disk = made(tmp_path / place / "other.img")
-    owned_by_root(monkeypatch, root=False)
-    words = f"belongs to user {os.getuid()}, in a directory that every user may write"
-    with pytest.raises(InvalidRequestError, match=words):
-        inspect(request(disk, tmp_path))
-    assert given == []
-    owned_by_root(monkeypatch, root=True)
-    await ImageFiles().change_owner(inspect(request(disk, tmp_path)), TASK)
-    assert given == [(disk.stat().st_ino, TASK, -1)]
-
-
 async def test_the_former_owner_is_known_and_that_of_a_task_has_lost_the_disk_for_good(
     file: Path, tmp_path: Path, syscalls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,15 +83,6 @@ async def test_the_former_owner_is_known_and_that_of_a_task_has_lost_the_disk_fo
     monkeypatch.setattr(module, "_has_processes", lambda _: False)
     assert await ImageFiles().change_owner(disk, TASK) == me
     assert syscalls[1:] == [f"chown disk.img {TASK} -1", "fsync disk.img"]
-
-
-async def test_a_disk_that_was_replaced_is_not_given(file: Path, tmp_path: Path, given: Given) -> None:
-    disk = inspect(request(file, tmp_path))
-    file.unlink()
-    file.symlink_to(made(tmp_path / "elsewhere" / "victim.img"))
-    with pytest.raises(HostError, match="was replaced during the start"):
-        await ImageFiles().change_owner(disk, TASK)
-    assert given == []
 
 
 async def test_a_file_system_that_keeps_owners_is_the_hosts_refusal(

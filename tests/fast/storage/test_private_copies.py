@@ -16,7 +16,7 @@ from solo5_systemd.storage import private_disks
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
 from solo5_systemd.storage.bind_mounts import StartDirectories
 from solo5_systemd.storage.locks import lock, lock_shared, remove_stale
-from solo5_systemd.storage.model import Backing, Disk, DiskRequest, MadeDisk
+from solo5_systemd.storage.model import Backing, DiskRequest, MadeDisk
 
 
 @pytest.fixture
@@ -72,18 +72,6 @@ async def test_many_copy_at_a_time_and_none_while_a_task_may_write(golden: Path,
     os.close(writer)
     os.close(lock_shared(original))
     assert not list((tmp_path / "copies").iterdir()) if (tmp_path / "copies").exists() else True
-
-
-async def test_a_file_that_a_loop_device_may_write_is_not_copied(
-    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def attached(disk: Disk) -> None:
-        raise TakenError(f"{disk.path} is attached to loop0")
-
-    monkeypatch.setattr(private_disks, "check_unused", attached)
-    with pytest.raises(TakenError, match="golden.* is attached to loop0"):
-        await made_from(files(tmp_path), golden)
-    assert not (tmp_path / "copies").exists()
 
 
 async def test_what_was_admitted_is_what_is_copied(golden: Path, tmp_path: Path) -> None:

@@ -368,15 +368,6 @@ async def test_user_of_an_earlier_boot_that_has_a_disk_is_not_allocated_before_t
     assert len(taken) == 1, "a task has it"
 
 
-async def test_disks_of_earlier_boots_are_taken_back_before_the_first_start_of_a_boot(tmp_path: Path) -> None:
-    taken: list[tuple[int, str]] = []
-    noted(tmp_path, 61203, 61204)
-    for task in (WEB, DB):
-        os.close((await users(tmp_path, taken=taken).acquire(task)).descriptor)
-        assert taken == [(61203, "/srv/disk.img"), (61204, "/srv/disk.img")]
-    assert list((tmp_path / "notes").iterdir()) == []
-
-
 async def test_first_start_of_a_boot_does_not_wait_for_a_file_system_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
