@@ -236,11 +236,8 @@ def user_of(task: TaskName) -> str:
 
     Of an instance, systemd makes it of `%i`.
     """
-    from hashlib import sha256  # imported here for startup time: few of those who import names need it
-
     prefix, at, instance = task.partition("@")
-    digest = sha256(prefix.encode()).hexdigest()
-    return f"solo5-{digest[:12]}-{instance}" if at else f"solo5-{digest[:16]}"
+    return f"solo5-{hash_of(prefix, 12)}-{instance}" if at else f"solo5-{hash_of(task, 16)}"
 
 
 def thaw_service(unit: str) -> str:
@@ -296,3 +293,10 @@ def unit_path(unit: str) -> str:
     plain = (char.isascii() and char.isalnum() and not (i == 0 and char.isdigit()) for i, char in enumerate(unit))
     escaped = (char if each else f"_{ord(char):02x}" for char, each in zip(unit, plain, strict=True))
     return f"/org/freedesktop/systemd1/unit/{''.join(escaped)}"
+
+
+def hash_of(name: str, digits: int) -> str:
+    """Return the first hexadecimal digits of a name's SHA-256, for a shorter or safer name."""
+    import hashlib  # imported here for startup time: few of those who import names need it
+
+    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:digits]

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from solo5_systemd.base.errors import HostError, NoSuchTaskError, Solo5Error
+from solo5_systemd.base.event_loop import import_asyncio
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.cli.screen import Screen
 
@@ -54,7 +55,8 @@ class CommandContext:
         """
         if needs_root:
             self.require_root()
-        import asyncio  # imported here for startup time: a third of that of a short verb
+        import_asyncio()  # here for startup time: a third of that of a short verb
+        import asyncio
 
         try:
             return asyncio.run(self._run_connected(command))

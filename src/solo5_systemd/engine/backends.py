@@ -5,9 +5,9 @@ only errors of `solo5_systemd.base.errors`. tests/support/fakes has the implemen
 """
 
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -172,27 +172,33 @@ class Backends(KernelReads):
 
 def _node(settings: "Settings") -> "Node":
     """Return what this host has for tasks."""
+    from solo5_systemd.settings.node_limits import Node
+
+    return Node(
+        limits=settings.limits.copying(settings.disk_copy_mb << 20),
+        capacity=cache(lambda: _capacity(settings)),
+        copies=lambda: _unpromised(but_copies=True),
+    )
+
+
+def _capacity(settings: "Settings") -> Mapping[str, int]:
     from pathlib import Path
 
     from solo5_systemd.network.ipam import addresses_of
     from solo5_systemd.network.request_checks import HELD_MAX
-    from solo5_systemd.settings.node_limits import SOCKETS_PER_PORT, Node, Resource
+    from solo5_systemd.settings.node_limits import SOCKETS_PER_PORT, Resource
     from solo5_systemd.storage.model import COPIES
     from solo5_systemd.storage.quotas import space_of
 
     networks = {each.name: addresses_of(each) for each in settings.networks}
-    return Node(
-        limits=settings.limits.copying(settings.disk_copy_mb << 20),
-        capacity={
-            Resource.TASKS: len(settings.task_uids),
-            Resource.PORTS: HELD_MAX // SOCKETS_PER_PORT,
-            Resource.COPIES: space_of(Path(COPIES)).size,
-            Resource.ARCHIVES: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-            Resource.IMAGES: settings.image_store_mb << 20,
-            **{f"{Resource.ADDRESSES}/{name}": count for name, count in networks.items() if count},
-        },
-        copies=lambda: _unpromised(but_copies=True),
-    )
+    return {
+        Resource.TASKS: len(settings.task_uids),
+        Resource.PORTS: HELD_MAX // SOCKETS_PER_PORT,
+        Resource.COPIES: space_of(Path(COPIES)).size,
+        Resource.ARCHIVES: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        Resource.IMAGES: settings.image_store_mb << 20,
+        **{f"{Resource.ADDRESSES}/{name}": count for name, count in networks.items() if count},
+    }
 
 
 def _unpromised(*, but_copies: bool = False) -> "Space":

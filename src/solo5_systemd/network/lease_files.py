@@ -11,7 +11,6 @@
 The network service writes them. Engines make the marks, and remove a request with its task.
 """
 
-import hashlib
 import json
 import logging
 import os
@@ -26,7 +25,7 @@ from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import HostError, Solo5Error, host_errors
 from solo5_systemd.base.frozen import dataclass
-from solo5_systemd.base.names import NetworkName, TaskName
+from solo5_systemd.base.names import NetworkName, TaskName, hash_of
 from solo5_systemd.network.endpoints import VERSION
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, Repair
 from solo5_systemd.settings.records import document, record
@@ -240,7 +239,7 @@ def _remove_tree(directory: Path) -> None:
 
 def _key(namespace: str) -> str:
     """Return a file name for a path, such as `web-0f3a6c1d2b4e5f60`."""
-    return f"{Path(namespace).name}-{hashlib.sha256(namespace.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
+    return f"{Path(namespace).name}-{hash_of(namespace, 16)}"
 
 
 def _files(directory: Path) -> Sequence[Path]:

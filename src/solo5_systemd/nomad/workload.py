@@ -1,6 +1,5 @@
 """Convert Nomad's TaskConfig and a job's task options to the engine's Workload, or refuse them with one sentence."""
 
-import hashlib
 import posixpath
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -8,7 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from solo5_systemd.base.errors import InvalidRequestError, located
-from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, task_name
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, hash_of, task_name
 from solo5_systemd.base.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.network.model import Limits, NicRequest
 from solo5_systemd.nomad import ports, volumes
@@ -400,8 +399,7 @@ def name_of(task_id: str) -> TaskName:
     """
     allocation, _, rest = task_id.partition("/")
     task = rest.rpartition("/")[0] or allocation
-    digest = hashlib.sha256(task_id.encode("utf-8", "surrogateescape")).hexdigest()[:12]
-    return task_name("-".join((_slug(task) or "task", _slug(allocation)[:8] or "none", digest)))
+    return task_name("-".join((_slug(task) or "task", _slug(allocation)[:8] or "none", hash_of(task_id, 12))))
 
 
 def stem(name: TaskName) -> str:

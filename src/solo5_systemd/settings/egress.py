@@ -35,15 +35,15 @@ NONE = "none"
 PROTOCOLS = ("tcp", "udp", "icmp")
 _WITH_PORTS = ("tcp", "udp")
 
-_ENTRY = re.compile(
+# These are compiled at their first use, for startup time.
+_ENTRY = (
     r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:/[0-9]{1,3})?)\]"
     r"|(?P<bare>[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:/[0-9]{1,3})?)"
     r"|(?P<four>[0-9.]+(?:/[0-9]{1,3})?))"
     r"(?::(?P<first>[0-9]{1,5})(?:-(?P<last>[0-9]{1,5}))?)?"
-    r"(?:/(?P<protocol>[a-z]+))?",
-    re.ASCII,
+    r"(?:/(?P<protocol>[a-z]+))?"
 )
-_LOOKS_LIKE_A_NAME = re.compile(r"[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*\.?(:[0-9-]+)?(/[a-z]+)?", re.ASCII)
+_LOOKS_LIKE_A_NAME = r"[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*\.?(:[0-9-]+)?(/[a-z]+)?"
 
 _UNREACHABLE: Mapping[IPv6Network, str] = {
     IPv6Network("::/127"): "of no other machine",
@@ -98,7 +98,7 @@ def destination(text: str) -> Destination:
     Raises:
         InvalidRequestError: it is a name, or malformed.
     """
-    match = _ENTRY.fullmatch(text)
+    match = re.fullmatch(_ENTRY, text, re.ASCII)
     if match is None:
         _refuse(text)
     protocol = match["protocol"]
@@ -208,7 +208,7 @@ def _check_is_reachable(text: str, network: Network) -> None:
 
 
 def _refuse(text: str) -> NoReturn:
-    if text and _LOOKS_LIKE_A_NAME.fullmatch(text) and re.search("[A-Za-z]", text.partition("/")[0]):
+    if text and re.fullmatch(_LOOKS_LIKE_A_NAME, text, re.ASCII) and re.search("[A-Za-z]", text.partition("/")[0]):
         raise InvalidRequestError(
             f"egress {text!r} is a name, which the guest alone resolves: expected its addresses, and its name server."
         )

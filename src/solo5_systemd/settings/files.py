@@ -121,7 +121,9 @@ def write_networks(file: Path, networks: Mapping[str, Mapping[str, object]]) -> 
 
 
 def _document(file: Path, content: bytes) -> dict[str, object]:
-    import tomllib  # imported here for startup time: most hosts have no file
+    if all(not line or line.startswith(b"#") for line in content.splitlines()):
+        return {}  # as the package installs it
+    import tomllib  # imported here for startup time
 
     try:
         return tomllib.loads(content.decode())

@@ -1,13 +1,12 @@
 """A network of `[network.NAME]`: one that this package makes, or one on an existing bridge."""
 
-import hashlib
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.base.frozen import dataclass
-from solo5_systemd.base.names import NetworkName, network_name
+from solo5_systemd.base.names import NetworkName, hash_of, network_name
 from solo5_systemd.settings.addresses import AddressRange, check_within, overlapping
 from solo5_systemd.settings.network_keys import (
     CLOSED,
@@ -330,7 +329,7 @@ def default_bridge(name: NetworkName) -> str:
     bridge = f"solo5-{name}"
     if len(bridge) <= _LINK_MAX:
         return bridge
-    return f"solo5-{name[:4]}{hashlib.sha256(name.encode()).hexdigest()[:5]}"
+    return f"solo5-{name[:4]}{hash_of(name, 5)}"
 
 
 def _is_host(address: IPv4Address | IPv6Address, network: IPv4Network) -> bool:

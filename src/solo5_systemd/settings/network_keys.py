@@ -35,12 +35,12 @@ INHERITED = "inherited"
 MTUS = integer(68, 65521)
 """68 is the smallest MTU of IPv4 (RFC 791), 65521 the largest of a tap."""
 
-_LINK_NAME = re.compile(r"[A-Za-z0-9_.-]{1,15}", re.ASCII)
+_LINK_NAME = r"[A-Za-z0-9_.-]{1,15}"
 
 
 def _link_name(fields: Fields, key: str) -> str:
     name = fields.text(key)
-    if not _LINK_NAME.fullmatch(name) or name in (".", ".."):
+    if not re.fullmatch(_LINK_NAME, name, re.ASCII) or name in (".", ".."):
         raise fields.wrong(key, name, "a link name of at most 15 letters, digits, '_', '.' or '-'")
     return name
 
@@ -55,7 +55,7 @@ def _or_boolean(parse: Callable[[str], object]) -> Type:
 LINK = Type(_link_name, str)
 EVERYWHERE = (HOST, LAN, NAMESPACE)
 
-_HOST_PORT = re.compile(r"([0-9]{1,5})/(tcp|udp)", re.ASCII)
+_HOST_PORT = r"([0-9]{1,5})/(tcp|udp)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class HostPort:
 
 
 def _host_port(given: str) -> HostPort:
-    match = _HOST_PORT.fullmatch(given)
+    match = re.fullmatch(_HOST_PORT, given, re.ASCII)
     if match is None or not 1 <= int(match[1]) <= 65535:
         raise SettingsError(f'{given!r} is not a port of the host: expected one such as "53/udp" or "8080/tcp".')
     return HostPort(port=int(match[1]), protocol=match[2])

@@ -9,7 +9,6 @@ node = { ports = 4000 }   # of all tasks, also of those that root starts
 A task's claim is what it takes. It is recorded before anything is made, so that starts at the same time see each other.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
@@ -18,6 +17,7 @@ from enum import StrEnum
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.base.frozen import dataclass
+from solo5_systemd.base.names import hash_of
 
 PERCENT = 10
 NAMESPACE_PERCENT = 50
@@ -94,7 +94,7 @@ def tenant(namespace: str, job: str) -> Tenant:
 def _short(name: str) -> str:
     if len(name.encode("utf-8", "surrogateescape")) <= _NAME_MAX:
         return name
-    return "sha256:" + hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[: _NAME_MAX - 7]
+    return f"sha256:{hash_of(name, _NAME_MAX - 7)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,14 +135,14 @@ class Share:
     percent: int | None = None
     amounts: Mapping[Resource, int] = field(default_factory=dict)
 
-    def most(self, resource: str, capacity: int | None) -> int | None:
-        """Return the limit of a resource of which the node has `capacity`; None: no limit."""
+    def most(self, resource: str, capacity: Callable[[], Mapping[str, int]]) -> int | None:
+        """Return the limit of a resource, with `capacity` as for `Node`; None: no limit."""
         name = Resource(resource.partition("/")[0])
         if name in self.amounts:
             return self.amounts[name]
-        if self.percent is None or capacity is None:
+        if self.percent is None or (whole := capacity().get(resource)) is None:
             return None
-        return max(LEAST.get(name, 1), capacity * self.percent // 100)
+        return max(LEAST.get(name, 1), whole * self.percent // 100)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,12 +266,12 @@ class Node:
     """What a node has.
 
     Attributes:
-        capacity: by resource, or `RESOURCE/NAME`.
+        capacity: returns it by resource, or `RESOURCE/NAME`; called where a limit is a part of the node.
         copies: returns the file system of private copies, its free space without what disks have not written yet.
     """
 
     limits: Limits = field(default_factory=Limits)
-    capacity: Mapping[str, int] = field(default_factory=dict)
+    capacity: Callable[[], Mapping[str, int]] = dict
     copies: Callable[[], Space] | None = None
 
     def is_alone(self, claim: Claim) -> bool:
@@ -304,7 +304,7 @@ class Node:
             sums = others.of(claim.tenant, scope)
             for resource, amount in claim.amounts.items():
                 name = Resource.IMAGES if resource.startswith(_IMAGE) else resource
-                most, has = share.most(name, self.capacity.get(name)), sums.get(name, 0)
+                most, has = share.most(name, self.capacity), sums.get(name, 0)
                 is_there = name != resource and sums.get(resource, 0) > 0
                 if most is not None and amount and not is_there and has + amount > most:
                     raise _refusal(claim, scope, name, what, (amount, has, most))

@@ -14,7 +14,7 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.settings.records import TYPES, texts
 
 KEYS = ("sent", "received", "sent-packets", "received-packets")
-_ENTRY = re.compile(r"([a-z-]+)=([0-9]{1,15})([KMG]?)", re.ASCII)
+_ENTRY = r"([a-z-]+)=([0-9]{1,15})([KMG]?)"
 FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 """Suffixes of rates: powers of 1000, as in systemd.resource-control(5)."""
 
@@ -56,7 +56,7 @@ def rate(texts: Sequence[str]) -> Rate:
     """
     found: dict[str, int] = {}
     for text in texts:
-        match = _ENTRY.fullmatch(text)
+        match = re.fullmatch(_ENTRY, text, re.ASCII)
         if match is None or match[1] not in KEYS or match[1] in found:
             raise InvalidRequestError(
                 f"rate {text!r} is not a limit: expected each of {', '.join(KEYS)} at most once, with a number and "

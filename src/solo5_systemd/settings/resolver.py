@@ -32,7 +32,7 @@ GATEWAY = "host-gateway"
 _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _DOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII)
 _BROADCAST = IPv4Address("255.255.255.255")
-_STUB = re.compile(r"127\.0\.0\.5[34]", re.ASCII)
+_STUB = r"127\.0\.0\.5[34]"
 
 
 def _each(texts: Iterable[str], parse: Callable[[str], T], most: int, what: str) -> tuple[T, ...]:
@@ -164,7 +164,7 @@ def parse_resolv_conf(text: str) -> tuple[Resolver, bool]:
         keyword, *words = line.split() or [""]
         if keyword == "nameserver" and words:
             address = other_machine(words[0])
-            stub = stub or _STUB.fullmatch(words[0]) is not None
+            stub = stub or re.fullmatch(_STUB, words[0], re.ASCII) is not None
             servers += [address] if address is not None else []
         elif keyword in ("search", "domain"):  # the last one counts
             search = [plain for word in words if _is_domain(plain := word.removesuffix("."))]

@@ -29,7 +29,7 @@ from solo5_systemd.settings.records import Type, entries, integer, record, setti
 TASK_UIDS = range(61184, 65520)
 """The range of `DynamicUser=`: journald creates a journal file for each user above it (`users.userdb_records`)."""
 
-_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", re.ASCII)
+_RANGE = r"([0-9]{1,5})(?:-([0-9]{1,5}))?"
 
 
 def _tender_paths(fields: Fields, key: str) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ def _reserved(fields: Fields, key: str) -> tuple[tuple[int, int], ...]:
     expected = 'ports from 1 to 65535 and ranges of them, such as [22, "4646-4648"]'
     ranges = []
     for value in fields.items(key, expected, None):
-        match = None if isinstance(value, bool) else _RANGE.fullmatch(str(value))
+        match = None if isinstance(value, bool) else re.fullmatch(_RANGE, str(value), re.ASCII)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
         if not 1 <= first <= last <= 65535:
             raise fields.wrong(key, value, expected)

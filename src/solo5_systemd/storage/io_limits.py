@@ -15,7 +15,7 @@ from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.settings.rate import FACTORS, LIMIT_MAX, short
 from solo5_systemd.settings.records import Type, text
 
-_VALUE = re.compile(r"([0-9]{1,15})([KMGT]?)", re.ASCII)
+_VALUE = r"([0-9]{1,15})([KMGT]?)"
 BPS_MIN, IOPS_MIN = 100_000, 10
 """The lowest limits. A thread that waits for a limited request cannot be killed; a request has a megabyte or so."""
 
@@ -26,7 +26,7 @@ def io_limit(key: str, text: str) -> int:
     Raises:
         InvalidRequestError: malformed, or out of range; the sentence begins with the key.
     """
-    match = _VALUE.fullmatch(text)
+    match = re.fullmatch(_VALUE, text, re.ASCII)
     value = int(match[1]) * FACTORS[match[2]] if match else -1
     is_bytes = key.endswith("bps")
     low = BPS_MIN if is_bytes else IOPS_MIN

@@ -9,7 +9,6 @@ in it would look like lost data, and hide the disk when the file system is mount
 """
 
 import errno
-import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from solo5_systemd.base.atomic_file import replace_file, sync_directory
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, host_errors
 from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.locks import closing, try_lock
+from solo5_systemd.base.names import hash_of
 from solo5_systemd.base.paths import is_below, mount_point_of, open_path, path_of
 from solo5_systemd.storage.model import DiskRequest
 
@@ -174,7 +174,7 @@ def remember_mount(path: str) -> None:
     for record, each in _recorded():
         if not os.path.lexists(each):
             record.unlink(missing_ok=True)
-    name = hashlib.sha256(os.fsencode(mount)).hexdigest()[:16]
+    name = hash_of(mount, 16)
     replace_file(MOUNTS / name, os.fsencode(mount), several_writers=True, durable=True)
     sync_directory(MOUNTS.parent)
 

@@ -14,7 +14,6 @@ the process is killed. What a sparse file has not allocated yet is promised: not
 system.
 """
 
-import hashlib
 import json
 import os
 import stat
@@ -25,6 +24,7 @@ from typing import NamedTuple
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.locks import closing, lock_directory
+from solo5_systemd.base.names import hash_of
 from solo5_systemd.base.paths import existing, identity, is_below, mount_point_of
 from solo5_systemd.settings.node_limits import OPERATOR, Claim, Node, Resource, Space, Tenant, Totals, check_space
 from solo5_systemd.settings.solo5_toml import Settings
@@ -132,7 +132,8 @@ class DiskClaims:
     def _check(self, path: str, more: int, tenant: Tenant, what: str, others: Sequence[_Disk]) -> None:
         key, space, limits = _key(path), space_of(Path(path)), self._settings().limits
         claim = Claim(tenant=tenant, amounts={key: more})
-        Node(limits=limits, capacity={key: space.size}).check(claim, Totals(each.claim for each in others), what)
+        node = Node(limits=limits, capacity=lambda: {key: space.size})
+        node.check(claim, Totals(each.claim for each in others), what)
         promised = sum(each.unwritten for each in others if key in each.claim.amounts)
         if _device(Path(path).parent) == _device(STATE):
             promised += self._copies()
@@ -157,7 +158,7 @@ class DiskClaims:
         new.replace(self._link(path))
 
     def _link(self, path: str) -> Path:
-        return CLAIMS / hashlib.sha256(os.fsencode(path)).hexdigest()[:32]
+        return CLAIMS / hash_of(path, 32)
 
 
 def _read(link: Path, only: str) -> _Disk | None:

@@ -44,14 +44,14 @@ class PropertyType:
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
-_SIZE = re.compile(r"([0-9]{1,20})([KMGT]?)(?:i?B)?", re.ASCII)
+_SIZE = r"([0-9]{1,20})([KMGT]?)(?:i?B)?"
 
 
 def _parse_limit(text: str) -> int:
     """Return a size in bytes, with the suffixes K, M, G and T to the base of 1024 (systemd.syntax(7))."""
     if text == "infinity":
         return INFINITY
-    match = _SIZE.fullmatch(text.strip())
+    match = re.fullmatch(_SIZE, text.strip(), re.ASCII)
     if not match:
         raise ValueError("a size in bytes, or with a suffix such as 64M or 1G")
     return _fitting(int(match[1]) * SIZES[match[2]])
@@ -334,12 +334,12 @@ def _parse_bandwidth(text: str) -> list[tuple[str, int]]:
     return [(path, _parse_rate(size))]
 
 
-_RATE = re.compile(r"([0-9]{1,20})([KMGT]?)", re.ASCII)
+_RATE = r"([0-9]{1,20})([KMGT]?)"
 
 
 def _parse_rate(text: str) -> int:
     """Return bytes or operations per second; suffixes are powers of 1000, unlike those of a size."""
-    match = _RATE.fullmatch(text)
+    match = re.fullmatch(_RATE, text, re.ASCII)
     if not match or not int(match[1]):
         raise ValueError("a rate above zero, per second, such as 500 or 10M (powers of 1000)")
     return _fitting(int(match[1]) * FACTORS[match[2]])

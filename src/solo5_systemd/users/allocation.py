@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 import pwd
-import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
@@ -125,7 +124,7 @@ class Users:
     def _candidates(self) -> Iterator[int]:
         """Yield every uid of the range, starting after the last one: a uid is reused as late as possible."""
         uids, last = self._uids(), self._registry.last()
-        begin = random.randrange(len(uids))  # noqa: S311 - a start position, not a secret
+        begin = int.from_bytes(os.urandom(4)) % len(uids)
         if last is not None and last in uids:
             begin = uids.index(last) + 1
         yield from (uids[(begin + i) % len(uids)] for i in range(len(uids)))

@@ -27,7 +27,7 @@ NO_HEAVY_HELP = {"image", "doctor"}
 
 STATE = {"dataclasses", "pathlib", "solo5_systemd.engine.task", "solo5_systemd.unit.state"}
 USAGE = STATE | {"solo5_systemd.cgroup.usage"}
-NETWORK = {"dataclasses", "hashlib", "solo5_systemd.network.model", "solo5_systemd.settings.network"}
+NETWORK = {"dataclasses", "solo5_systemd.network.model", "solo5_systemd.settings.network"}
 LEASES = NETWORK | {"logging"}
 
 RUNNING = ["solo5-task-web.service", "text", "loaded", "active", "running", "", "/web", 0, "", "/"]
@@ -110,7 +110,7 @@ START = (
 """The modules that import all others of a start of a task without disks."""
 
 NOT_AT_START = {
-    "shutil", "tarfile", "tomllib", "solo5_systemd.image.elf", "solo5_systemd.journal.lines",
+    "shutil", "ssl", "tarfile", "tomllib", "solo5_systemd.image.elf", "solo5_systemd.journal.lines",
     "solo5_systemd.network.tap_counters", "solo5_systemd.storage.backing_files", "solo5_systemd.unit.outcome",
 }  # fmt: skip
 

@@ -18,7 +18,7 @@ LATER = {"nftables"} | {
 }
 """Modules that a plugin needs for a fingerprint or a task: Nomad launches several for their names and schemas only."""
 
-OF_OTHER_PATHS = {"argparse"} | {
+OF_OTHER_PATHS = {"argparse", "ssl"} | {
     f"solo5_systemd.{name}" for name in ("engine.gc", "engine.runtime", "host.tenders", "pid1.generator")
 }
 """What a preparation of a declared task does not need, or only for some tasks: a boot has one for each task."""

@@ -451,7 +451,7 @@ async def test_name_servers_and_names_by_dhcp_are_those_of_the_networks(machine:
 
 
 async def test_a_start_beyond_a_limit_makes_nothing(machine: Machine, runtime: Runtime) -> None:
-    machine.users.node = Node(capacity={Resource.PORTS: 10, f"{Resource.ADDRESSES}/default": 100})
+    machine.users.node = Node(capacity=lambda: {Resource.PORTS: 10, f"{Resource.ADDRESSES}/default": 100})
     of_job = replace(WORKLOAD, tenant=tenant("shop", "web"))
     await runtime.start(of_job)
     [claim] = machine.users.claims.values()

@@ -25,7 +25,7 @@ from solo5_systemd.settings.node_limits import (
 from solo5_systemd.settings.solo5_toml import parse_settings
 
 WEB, API, OTHER = tenant("shop", "web"), tenant("shop", "api"), tenant("bank", "web")
-NODE = Node(capacity={Resource.TASKS: 100, Resource.PORTS: 8000, f"{Resource.ADDRESSES}/default": 250})
+NODE = Node(capacity=lambda: {Resource.TASKS: 100, Resource.PORTS: 8000, f"{Resource.ADDRESSES}/default": 250})
 
 
 def check(node: Node, new: Claim, others: Iterable[Claim]) -> None:
@@ -84,7 +84,7 @@ def test_limits_of_the_operator() -> None:
         }
     )
     limits = settings.limits.copying(settings.disk_copy_mb << 20)
-    node = Node(limits=limits, capacity={Resource.TASKS: 100})
+    node = Node(limits=limits, capacity=lambda: {Resource.TASKS: 100})
     check(node, claim(tasks=1, ports=2), [claim(OPERATOR, tasks=3, ports=9)])
     for of in (WEB, OPERATOR):
         with pytest.raises(TakenError, match="limit of all tasks of this node is 4"):
@@ -157,8 +157,7 @@ def test_no_other_text_is_a_claim() -> None:
 
 
 def test_a_share_is_of_something() -> None:
-    assert Share(percent=10).most(Resource.TASKS, 5) == 1
-    assert Share(percent=10).most(Resource.TASKS, None) is None
-    small = Share(percent=10).most("addresses/lan", 14), Share(percent=10).most(Resource.IMAGES, 1 << 20)
-    assert small == (4, 64 << 20), "parts of a small network or store would be of no use"
+    capacity = {Resource.TASKS: 5, "addresses/lan": 14, Resource.IMAGES: 1 << 20}
+    parts = [Share(percent=10).most(each, lambda: capacity) for each in (*capacity, Resource.PORTS)]
+    assert parts == [1, 4, 64 << 20, None], "parts of a small network or store would be of no use"
     assert Limits().copying(7).shares[Scope.TASK].amounts == {Resource.COPIED: 7}

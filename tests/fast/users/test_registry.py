@@ -20,7 +20,7 @@ from solo5_systemd.users.registry import Registry
 
 WEB = tenant("shop", "web")
 ONE = Claim(tenant=WEB, amounts={Resource.TASKS: 1, Resource.COPIES: 7})
-NODE = Node(capacity={Resource.TASKS: 50})
+NODE = Node(capacity=lambda: {Resource.TASKS: 50})
 """A job has five tasks."""
 
 
