@@ -22,20 +22,17 @@ FILE_MAX_BYTES = 1 << 20
 
 _BLANKS = " \t"
 _SHOWN = 80
-_NUMBER = {"x": (16, 2), "u": (16, 4), "U": (16, 8)}
-_ESCAPES = {
-    "a": "\a",
-    "b": "\b",
-    "f": "\f",
-    "n": "\n",
-    "r": "\r",
-    "t": "\t",
-    "v": "\v",
-    "s": " ",
-    "\\": "\\",
-    '"': '"',
-    "'": "'",
-}
+_PIECE = re.compile(
+    rb"""(?P<blank>[ \t]+) | '(?P<single>(?:[^'\\]|\\.)*)' | "(?P<double>(?:[^"\\]|\\.)*)" """
+    rb"""| (?P<plain>(?:[^\ \t'"\\]|\\.)+) | (?P<open>.)""",
+    re.DOTALL | re.VERBOSE,
+)
+_ESCAPE = re.compile(
+    rb"\\(?:x(?P<byte>[0-9a-fA-F]{2})|(?P<octal>[0-7]{3})|u(?P<code>[0-9a-fA-F]{4})|U(?P<long>[0-9a-fA-F]{8})|(?P<char>.?))",
+    re.DOTALL,
+)
+_CHARS = b"abfnrtvs\\\"'", b"\a\b\f\n\r\t\v \\\"'"
+_ESCAPES = {bytes((char,)): bytes((value,)) for char, value in zip(*_CHARS, strict=True)}
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -166,55 +163,34 @@ def split_words(text: str) -> tuple[str, ...]:
     Raises:
         ValueError: a quote without its end, or an unknown escape; the message is the end of a sentence.
     """
+    words: list[bytes] = []
+    word: bytes | None = None
+    for piece in _PIECE.finditer(text.encode() + b" "):
+        if piece["blank"]:
+            words += [] if word is None else [word]
+            word = None
+        elif piece["open"]:
+            raise ValueError(f"has the quote {piece[0].decode()} without its end: expected another one")
+        else:
+            found = piece["plain"] or piece["single"] or piece["double"] or b""
+            word = (word or b"") + _ESCAPE.sub(_unescape, found)
     try:
-        return tuple(word.decode() for word in _words(text))
+        return tuple(each.decode() for each in words)
     except UnicodeDecodeError as error:
         raise ValueError("has an escape that is not UTF-8: expected text") from error
 
 
-def _words(text: str) -> Iterator[bytearray]:
-    word: bytearray | None = None
-    quote = ""
-    at = 0
-    while at < len(text):
-        char = text[at]
-        at += 1
-        if not quote and char in _BLANKS:
-            if word is not None:
-                yield word
-            word = None
-            continue
-        word = bytearray() if word is None else word
-        if char == "\\":
-            unescaped, at = _unescape(text, at)
-            word += unescaped
-        elif quote == char:
-            quote = ""
-        elif not quote and char in "\"'":
-            quote = char
-        else:
-            word += char.encode()
-    if quote:
-        raise ValueError(f"has the quote {quote} without its end: expected another one")
-    if word is not None:
-        yield word
-
-
-def _unescape(text: str, at: int) -> tuple[bytes, int]:
-    """Return the bytes of the escape whose backslash is before `at`, and where it ends."""
-    kind = text[at : at + 1]
-    if kind in _ESCAPES and kind:
-        return _ESCAPES[kind].encode(), at + 1
-    base, count = _NUMBER.get(kind, (8, 3))
-    start = at + (kind in _NUMBER)
-    digits = text[start : start + count]
-    pattern = "[0-9a-fA-F]" if base == 16 else "[0-7]"
-    number = int(digits, base) if re.fullmatch(f"{pattern}{{{count}}}", digits, re.ASCII) else 0
-    is_byte = kind not in ("u", "U")
-    if not 0 < number <= (0xFF if is_byte else 0x10FFFF) or 0xD800 <= number <= 0xDFFF:
-        escape = text[at - 1 : start + count]
-        raise ValueError(f"has the unknown escape {escape}: expected one such as \\n, \\s or \\x41, or \\\\")
-    return bytes((number,)) if is_byte else chr(number).encode(), start + count
+def _unescape(escape: re.Match[bytes]) -> bytes:
+    if escape["char"] in _ESCAPES:
+        return _ESCAPES[escape["char"]]
+    byte = int(escape["byte"] or b"0", 16) or int(escape["octal"] or b"0", 8)
+    if 0 < byte <= 0xFF:
+        return bytes((byte,))
+    code = int(escape["code"] or escape["long"] or b"0", 16)
+    if 0 < code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF:
+        return chr(code).encode()
+    shown = escape[0].decode(errors="replace").rstrip(_BLANKS)
+    raise ValueError(f"has the unknown escape {shown}: expected one such as \\n, \\s or \\x41, or \\\\")
 
 
 _SPECIFIER = re.compile("%(.?)", re.DOTALL)

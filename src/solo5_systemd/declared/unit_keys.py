@@ -20,8 +20,6 @@ Check = Callable[[str], object]
 
 _STATUS = re.compile(r"[0-9]{1,3}|SIG[A-Z0-9+-]{2,12}|[A-Z][A-Z_]{2,30}", re.ASCII)
 _UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@%-]{1,255}\.[a-z]{3,9}", re.ASCII)
-_INSTANCE = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
-_INTEGER = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
 def _one_of(*known: str) -> Check:
@@ -37,9 +35,12 @@ def _time(value: str) -> None:
         parse_time_span(value)
 
 
-def _number(value: str) -> None:
-    if not _INTEGER.fullmatch(value):
-        raise ValueError("a whole number")
+def _form(pattern: str, expected: str) -> Check:
+    def check(value: str) -> None:
+        if not re.fullmatch(pattern, value, re.ASCII):
+            raise ValueError(expected)
+
+    return check
 
 
 def _statuses(value: str) -> None:
@@ -58,10 +59,8 @@ def _unquoted(word: str) -> str:
     return word[1:-1] if len(word) > 2 and word[0] == word[-1] and word[0] in "'\"" else word
 
 
-def _instance(value: str) -> None:
-    if not _INSTANCE.fullmatch(value):
-        raise ValueError("the name of an instance, of letters, digits, '_', '.' and '-'")
-
+_number = _form("[0-9]{1,9}", "a whole number")
+_instance = _form("[A-Za-z0-9_.-]{1,128}", "the name of an instance, of letters, digits, '_', '.' and '-'")
 
 _CONDITIONS = """
     Architecture Virtualization Host KernelCommandLine KernelVersion Credential Environment Security

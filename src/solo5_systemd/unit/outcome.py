@@ -183,16 +183,13 @@ def with_failed_disks(found: Outcome, disks: "Sequence[FailedDisk]") -> Outcome:
 
     Facts beside it, which may be its cause: of either, a tender has “No space left on device”.
     """
-    full, lost = ([_named(disk) for disk in disks if (disk.free is None) is gone] for gone in (False, True))
+    named = {disk: f"disk {disk.disk} ({bounded(disk.path, MAX_QUOTE)})" for disk in disks}
+    full, lost = ([named[disk] for disk in disks if (disk.free is None) is gone] for gone in (False, True))
     parts = [f"no space is left in the file system of {' and of '.join(full)}"] if full else []
     if lost:
         device, be = ("devices", "are") if len(lost) > 1 else ("device", "is")
         parts.append(f"the {device} of {' and '.join(lost)} {be} gone")
     return replace(found, sentence="; ".join((found.sentence, *parts)), failed_disks=tuple(disks)) if parts else found
-
-
-def _named(disk: "FailedDisk") -> str:
-    return f"disk {disk.disk} ({bounded(disk.path, MAX_QUOTE)})"
 
 
 def _outcome(state: UnitState, messages: ExitMessages) -> Outcome:
@@ -278,8 +275,7 @@ def _exited_1(state: UnitState, messages: ExitMessages) -> Outcome:
     # A tender that fails writes its reason to stderr.
     if not messages.tender:
         return _guest_exited(1)
-    text = tender_message(messages.tender)
-    return _failed(text, exit_code=1) if messages.guest_entered else _refused(text, exit_code=1)
+    return _tender_error(messages, exit_code=1)
 
 
 def _stop_caught(state: UnitState) -> bool:
@@ -315,20 +311,15 @@ def _aborted(messages: ExitMessages) -> Outcome:
     return Outcome(ending=Ending.ABORTED, exit_code=255, sentence=f"the guest aborted{after}{text}")
 
 
-def _refused(text: str, exit_code: int | None = None, signal: int | None = None) -> Outcome:
-    return Outcome(
-        ending=Ending.TENDER_REFUSED,
-        exit_code=exit_code,
-        signal=signal,
-        sentence=f"the tender refused: {text}",
-        futile="image, arguments, devices or host have to change",
-    )
-
-
-def _failed(text: str, exit_code: int | None = None, signal: int | None = None) -> Outcome:
-    return Outcome(
-        ending=Ending.TENDER_FAILED, exit_code=exit_code, signal=signal, sentence=f"the tender failed: {text}"
-    )
+def _tender_error(messages: ExitMessages, exit_code: int | None = None, signal: int | None = None) -> Outcome:
+    """Return the outcome of a tender that has ended with an error, before or after it entered the guest."""
+    text = tender_message(messages.tender)
+    if messages.guest_entered:
+        ending, sentence, futile = Ending.TENDER_FAILED, f"the tender failed: {text}", ""
+    else:
+        ending, sentence = Ending.TENDER_REFUSED, f"the tender refused: {text}"
+        futile = "image, arguments, devices or host have to change"
+    return Outcome(ending=ending, exit_code=exit_code, signal=signal, sentence=sentence, futile=futile)
 
 
 # --- signals -----------------------------------------------------------------------------------------
@@ -358,8 +349,7 @@ def _killed(state: UnitState, messages: ExitMessages) -> Outcome:
             ending=Ending.STALLED, signal=number, sentence="killed: the tender hung, its main thread a zombie"
         )
     if number == signals.SIGABRT and messages.assertion_failed:
-        text = tender_message(messages.tender)
-        return _failed(text, signal=number) if messages.guest_entered else _refused(text, signal=number)
+        return _tender_error(messages, signal=number)
     if number == signals.SIGSYS or number in _GUEST_FAULTS:
         return _faulted(state, number)
     return _killed_by(number, messages)
@@ -420,7 +410,7 @@ def _faulted(state: UnitState, number: int) -> Outcome:
             futile="it would make the same call again",
         )
     if state.tender == "hvt":
-        return _failed(f"it crashed ({name})", signal=number)
+        return Outcome(ending=Ending.TENDER_FAILED, signal=number, sentence=f"the tender failed: it crashed ({name})")
     return Outcome(ending=Ending.TRAPPED, signal=number, sentence=f"the guest trapped ({name})")
 
 
