@@ -175,10 +175,3 @@ def test_the_last_lines_have_every_field(agent: Agent, jobs: Jobs) -> None:
         alloc = ended(f"short-{number}")
         says(alloc, "solo5_exit")
         assert len([line for line in _journal(f"NOMAD_ALLOC_ID={alloc}") if "solo5_exit" in line]) == 1
-
-
-def test_nothing_of_a_console_is_left(agent: Agent, jobs: Jobs) -> None:
-    jobs.run(hcl("left", f'unikernel = "{GUESTS}/sleeper.spt"'))
-    jobs.purge()
-    assert not list(Path("/run/solo5/relay").iterdir())
-    eventually(lambda: unit_property("solo5-relay.service", "NFileDescriptorStore") == "0", "systemd keeps nothing")

@@ -67,7 +67,6 @@ OF_CNI: dict[str, list[dict[str, object]]] = {
         {"type": "ptp", "ipMasq": True, "ipam": local("10.202.0.0/24", "fd00:202::/64")},
         PORTMAP,
     ],
-    "test": [{"type": "of-a-test"}],
 }
 """Networks by their name, each with its plugins. The agent reads them when it is started."""
 
@@ -287,28 +286,6 @@ def test_a_guest_has_the_ports_of_a_group_with_ipv6(group: Jobs, outside: Outsid
         answer = Outside(namespace=alloc).udp(address, 7, "hello")
         assert answer == "hello", address
     assert "--ipv6-gateway=" in ok("ip", "netns", "exec", alloc, "curl", "--silent", "http://127.0.0.1:80/")
-
-
-PLUGIN = Path("/usr/lib/cni/of-a-test")
-BROKEN = {
-    "missing": ("", 'failed to find plugin "of-a-test"'),
-    "failing": ('echo "{\\"code\\": 11, \\"msg\\": \\"of a test\\"}"; exit 1', "of a test"),
-    "addressless": ('echo "{\\"cniVersion\\": \\"0.4.0\\", \\"interfaces\\": [], \\"ips\\": []}"', "no interface"),
-}
-
-
-def test_a_network_of_cni_that_is_not_made_leaves_nothing(group: Jobs) -> None:
-    """Nomad fails the allocation, and calls no driver: there is no unit, lease or namespace."""
-    for kind, (script, words) in BROKEN.items():
-        if script:
-            PLUGIN.write_text(f'#!/bin/sh\ncat >/dev/null\n[ "$CNI_COMMAND" = ADD ] || exit 0\n{script}\n')
-            PLUGIN.chmod(0o755)
-        try:
-            alloc = ended(group.submit(group_hcl(kind, task_hcl("guest", SERVER), group=network("cni/test"))))
-        finally:
-            PLUGIN.unlink(missing_ok=True)
-        assert words in refusal(alloc)
-        assert tasks() == []
 
 
 def tasks() -> list[str]:

@@ -1,16 +1,10 @@
 """What a guest must know, by placeholders in a job's `args`."""
 
-import os
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, unit_property
+from tests.machine.conftest import GUESTS, eventually, inspect, ok, unit_property
 from tests.machine.nomad.agent import NODE_ADDRESS
 from tests.machine.nomad.jobs import (
     ADDRESSES,
     NEVER_AGAIN,
-    TWO_STARTS,
     Jobs,
     ended,
     group_hcl,
@@ -23,7 +17,6 @@ from tests.machine.nomad.jobs import (
     unit,
 )
 
-RESOLV_CONF = Path("/etc/resolv.conf")
 HELLO = f'unikernel = "{GUESTS}/hello.spt"\n'
 SLEEPER = f'unikernel = "{GUESTS}/sleeper.spt"\n'
 PORTS = 'port "web" {\n  to = 80\n}\nport "dns" {\n  to = 53\n}\n'
@@ -35,18 +28,6 @@ def network(lines: str) -> str:
 
 def dns(servers: str) -> str:
     return f'dns {{\n  servers = [{servers}]\n  searches = ["lan"]\n}}\n'
-
-
-@pytest.fixture
-def resolv_conf(machine: Machine) -> Iterator[Path]:
-    kept = RESOLV_CONF.with_name("resolv.conf.kept")
-    if os.path.lexists(RESOLV_CONF):
-        RESOLV_CONF.rename(kept)
-    RESOLV_CONF.write_text("nameserver 192.0.2.1\nsearch host.example\n")
-    yield RESOLV_CONF
-    RESOLV_CONF.unlink()
-    if os.path.lexists(kept):
-        kept.rename(RESOLV_CONF)
 
 
 def test_name_servers_of_the_group_are_interpolated_by_nomad(jobs: Jobs) -> None:
@@ -66,21 +47,6 @@ def test_hosts_of_the_job_are_among_the_arguments(jobs: Jobs) -> None:
     named = ["db=192.0.2.7", "db=2001:db8::7", f"node={NODE_ADDRESS}", f"up={gateway}"]
     assert about["hosts"] == named
     assert f"--hosts={','.join(named)}" in unit_property(unit(alloc), "ExecStart")
-
-
-def test_without_a_dns_block_they_are_the_hosts(jobs: Jobs, resolv_conf: Path) -> None:
-    config = HELLO + 'args = ["{dns}", "{search}"]'
-    alloc = ended(jobs.submit(hcl("of-the-host", config, kind="batch")))
-    eventually(lambda: "arguments: '192.0.2.1 host.example'" in logs(alloc), status(alloc))
-
-
-def test_host_without_a_usable_one_is_a_refusal_with_what_to_set(jobs: Jobs, resolv_conf: Path) -> None:
-    resolv_conf.write_text("nameserver 127.0.0.53\n")
-    alloc = ended(jobs.submit(hcl("none", HELLO + 'args = ["{dns}"]', kind="batch", group=TWO_STARTS)))
-    read = " ".join(status(alloc).split())
-    assert "there is no name server: expected name servers that guests can use" in read
-    assert 'network { dns { servers = ["9.9.9.9"] } } in the job' in read
-    assert "unrecoverable" in read
 
 
 def test_ports_of_the_group_by_label_and_of_the_guest_by_number(jobs: Jobs) -> None:

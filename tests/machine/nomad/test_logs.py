@@ -3,13 +3,10 @@
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, eventually, ok
+from tests.machine.conftest import eventually, ok
 from tests.machine.nomad.agent import USUAL
-from tests.machine.nomad.jobs import EVERY_LINE, SLEEPER, Jobs, ended, file, hcl, says
+from tests.machine.nomad.jobs import SLEEPER, Jobs, ended, file, hcl
 from tests.machine.nomad.test_consoles import collectors
-
-MIB = 1 << 20
-LINES = 40_000
 
 
 def in_journal(alloc: str, text: str) -> None:
@@ -21,20 +18,6 @@ def log_files(alloc: str) -> list[Path]:
     """Return the log files of stdout, the oldest first."""
     found = file(alloc, "alloc/logs").glob("guest.stdout.*")
     return sorted(found, key=lambda path: int(path.suffix[1:]))
-
-
-def test_rotation_keeps_the_last_files_within_their_size(jobs: Jobs) -> None:
-    config = f'unikernel = "{GUESTS}/flood.spt"\nargs = ["lines={LINES}", "bytes=120"]' + EVERY_LINE
-    logs = "max_files = 2\nmax_file_size = 1"
-    alloc = ended(jobs.submit(hcl("rotating", config, kind="batch", logs=logs)))
-    says(alloc, f"line {LINES} ")
-    eventually(lambda: len(log_files(alloc)) == 2, "the older ones are removed")
-    files = log_files(alloc)
-    assert all(path.stat().st_size <= MIB for path in files)
-    assert int(files[-1].suffix[1:]) >= LINES * 120 // MIB
-    lines = b"".join(path.read_bytes() for path in files).splitlines()
-    numbers = [int(line.split()[1]) for line in lines[1:] if line.startswith(b"line ")]
-    assert numbers == list(range(numbers[0], LINES + 1))
 
 
 def test_job_without_logs_has_its_console_in_the_journal_alone(jobs: Jobs) -> None:

@@ -26,16 +26,7 @@ REFUSED = {
         job('unikernel = "/etc/hostname"'),
         r"/etc/hostname.*expected a file below",
     ),
-    "another tender": (job(f'{SLEEPER}\ntender = "spt"'), r"hvt.*spt|spt.*hvt"),
     "an unknown NIC": (job(f'{SERVER}\nnic "other" {{\n}}'), r"other.*service"),
-    "an unknown network": (
-        job(f'{SERVER}\nnic "service" {{\n  network = "elsewhere"\n}}'),
-        r"elsewhere.*default",
-    ),
-    "a name in its egress": (
-        job(f'{SERVER}\negress = ["example.org:443/tcp"]'),
-        r"config\.egress: egress 'example\.org:443/tcp' is a name",
-    ),
     "a property of its own": (
         job(f'{SLEEPER}\nproperties {{\n  User = "root"\n}}'),
         r"config\.properties\.User may not be set by a job",
@@ -51,10 +42,6 @@ REFUSED = {
         r"network with dhcp = true\. "
         r'Add an argument that the guest takes, such as "--dns-servers={dns\.udp}", or remove servers',
     ),
-    "resolver options": (
-        job(SLEEPER, group=TWO_STARTS + dns('options = ["ndots:2"]')),
-        r"network\.dns\.options \(ndots:2\): a unikernel has no resolv\.conf",
-    ),
     "a name server that is a command": (
         job(f'{SLEEPER}\nargs = ["{{dns}}"]', group=TWO_STARTS + dns('servers = ["; rm"]')),
         r"network\.dns: name server '; rm' is not usable",
@@ -63,11 +50,6 @@ REFUSED = {
         job(f'{SLEEPER}\nargs = ["{{search}}"]', group=TWO_STARTS + dns(r'searches = ["a\u001b[2J"]')),
         r"search domain 'a\\x1b\[2J' is not a domain name",
     ),
-    "hosts that the guest would ignore": (
-        job(f'{SLEEPER}\nextra_hosts = ["a:192.0.2.1"]'),
-        r"config.extra_hosts has no effect: expected \{hosts\} in an argument",
-    ),
-    "hardly any memory": (job(SLEEPER, memory=10), r"memory"),
 }
 
 

@@ -8,25 +8,19 @@ from tests.machine.nomad.agent import NODE_ADDRESS, Agent
 from tests.machine.nomad.jobs import (
     ADDRESSES,
     NEVER_AGAIN,
-    SERVER,
     Jobs,
     allocation,
     allocations,
-    ended,
     events,
     file,
-    happens,
     hcl,
     name_of,
     port,
-    refusal,
     registered,
     running,
     says,
-    task,
-    unit,
 )
-from tests.machine.nomad.test_ready import cut_off, ready
+from tests.machine.nomad.test_ready import ready
 
 PORTS = (
     NEVER_AGAIN
@@ -96,25 +90,6 @@ def test_service_is_there_from_readiness_to_the_stop(jobs: Jobs, outside: Outsid
         eventually(lambda name=name: registered(name) == [], f"{name} is not registered any more")  # type: ignore[misc]
 
 
-def test_service_stays_or_goes_with_readiness_as_on_loss_says(jobs: Jobs) -> None:
-    for on_loss in ("event", "restart"):
-        rule = ready('tcp = "web"', 'interval = "200ms"', f'on_loss = "{on_loss}"')
-        jobs.submit(hcl(on_loss, SERVER + rule, group=PORTS, task=service(on_loss, "host", more=CHECK)))
-    for on_loss in ("event", "restart"):
-        running(on_loss)
-        [alloc] = [each["ID"] for each in allocations(on_loss)]
-        eventually(lambda name=on_loss: len(registered(name)) == 1, "it is registered")  # type: ignore[misc]
-        passes(alloc)
-        with cut_off(unit(alloc)):
-            happens(alloc, "No longer ready: tcp 10.")
-            if on_loss == "event":
-                assert len(registered(on_loss)) == 1
-                assert task(alloc)["State"] == "running"
-            else:
-                assert ended(on_loss) == alloc
-                eventually(lambda: registered("restart") == [], "it is not registered any more")
-
-
 @pytest.mark.parametrize("lead_to", ["management", "both"])
 def test_driver_address_is_that_of_the_nic_that_the_ports_lead_to(
     jobs: Jobs, agent: Agent, outside: Outside, lead_to: str
@@ -143,12 +118,3 @@ nic "management" {{
         assert any("NICs service, management have published ports" in event for event in events(alloc))
         eventually(lambda: "no driver network exists" in agent.log(since), "Nomad refuses to register it")
         assert registered("admin") == []
-
-
-def test_service_of_the_group_is_registered_before_its_task_is_ready(jobs: Jobs) -> None:
-    rule = ready('console = "never"', 'deadline = "10s"')
-    jobs.submit(hcl("early", SERVER + rule, group=PORTS + service("early", "auto")))
-    eventually(lambda: len(registered("early")) == 1, "it is registered")
-    alloc = ended("early")
-    assert "was not ready within 10 s" in refusal(alloc)
-    eventually(lambda: registered("early") == [], "it is not registered any more")

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, eventually, ok, registered, sh, unit_property
-from tests.machine.nomad.agent import Agent, api
+from tests.machine.conftest import GUESTS, eventually, ok, registered, unit_property
 from tests.machine.nomad.jobs import NEVER_AGAIN, SERVER, SLEEPER, Jobs, allocations, ended, hcl, refusal, unit
 
 MIB = 1 << 20
@@ -124,11 +123,3 @@ def test_the_reserve_of_the_file_system_is_left(jobs: Jobs, limits: Path, large:
     words = refusal(ended("copy"))
     assert f"can take {30 * MIB} bytes of the file system of /var/lib/solo5/copies: expected at most 0" in words
     assert "limits.reserve_mb in solo5.toml(5)" in words
-
-
-def test_wrong_limits_are_told(machine: Machine, agent: Agent, limits: Path) -> None:
-    machine.expect(r"limits\.job\.tasks is -1")  # of whatever reads the settings meanwhile
-    limits.write_text("[limits]\njob = { tasks = -1 }\n")
-    failed = sh("solo5ctl", "run", "--rm", f"{GUESTS}/hello.hvt")
-    assert "limits.job.tasks is -1: expected a whole number" in failed.stderr
-    assert api("/v1/nodes"), "the agent goes on"

@@ -193,34 +193,6 @@ def test_a_volume_is_found_by_its_destination_which_need_not_be_its_name(jobs: J
     assert "Nomad passes the destination for certain: give it the volume's name." in shown
 
 
-def test_full_volume(jobs: Jobs, static: Path) -> None:
-    """A sparse disk that is larger than its file system: spt's guest gets an error, and hvt ends with one."""
-    ok("mount", "-t", "tmpfs", "-o", "size=64k", "full", str(STATIC))
-    try:
-        (static / "fill").write_bytes(bytes(60 << 10))
-        jobs.submit(
-            job(
-                "full",
-                disk(
-                    "sector=1000",
-                    "write=x",
-                    "sector=100",
-                    "write=x",
-                    "sector=200",
-                    "write=x",
-                    block='create = true\nsize = "1M"',
-                ),
-            )
-        )
-        alloc = ended("full")
-        assert allocation(alloc)["ClientStatus"] == "failed", status(alloc)
-        print(status(alloc))
-        where = f"no space is left in the file system of disk storage ({static}/disk.img)"
-        assert f"Fatal error when writing: No space left on device; {where}" in refusal(alloc)
-    finally:
-        ok("umount", "--lazy", str(STATIC))
-
-
 def test_a_guest_that_goes_on_after_an_error_of_its_full_disk(machine: Machine, jobs: Jobs, static: Path) -> None:
     """An event names the disk, and so do metrics and `inspect`, until there is space again, which is an event, too."""
     machine.expect("No space is left in the file system of disk storage")
