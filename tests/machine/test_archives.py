@@ -258,32 +258,6 @@ def test_what_is_no_plain_file_is_refused_before_anything_is_made(run: Runner, f
         assert "Traceback" not in failed.stderr
 
 
-@pytest.fixture
-def large(tmp_path: Path) -> Iterator[list[Path]]:
-    """Two files which are an archive each, and too large together."""
-    paths = [tmp_path / "one", tmp_path / "two"]
-    for path in paths:
-        with path.open("wb") as file:
-            file.truncate((8 << 20) + 1)
-    yield paths
-    for path in paths:
-        path.unlink()
-
-
-def test_the_archives_of_a_task_are_limited_in_all(run: Runner, large: list[Path]) -> None:
-    options = ("--block", f"first=files:{large[0]}", "--block", f"second=files:{large[1]}")
-    failed = run.fail(*options, f"{GUESTS}/sequence.spt")
-    words = "archives of disks (first, second) have 16781312 bytes, which would be in memory: expected at most 16777216"
-    assert (failed.returncode, words in failed.stderr) == (125, True), failed.stderr
-
-
-def test_a_missing_file_is_named(run: Runner) -> None:
-    failed = run.fail("--block", "storage=files:/nowhere/x", f"{GUESTS}/tar.spt")
-    assert "does not exist" in failed.stderr
-    scope = run.fail("--scope", "--block", "storage=files:/etc/hostname", f"{GUESTS}/tar.spt")
-    assert "of a scope is an archive of files: expected a service" in scope.stderr
-
-
 KILLED = """
 import os, signal
 from pathlib import Path

@@ -23,32 +23,6 @@ def refused(status: int, *words: str, of: tuple[str, ...]) -> str:
     return done.stderr
 
 
-def test_things_that_are_no_image(machine: Machine, tmp_path: Path) -> None:
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    refused(126, "directory", of=("/tmp",))
-    refused(126, "fifo", of=(str(fifo),))
-    refused(126, "device", of=("/dev/zero",))
-    refused(126, "elf", of=("/bin/sh.no" if not Path("/bin/sh").exists() else "/etc/hostname",))
-    refused(127, "/no/such/image", of=("/no/such/image",))
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("disk.hvt",), ("disk storage is not offered",)),
-        (("--net", "service=nowhere", "net.hvt"), ("nowhere", "default")),
-        (("--net", "service=default,ip=192.0.2.77", "net.hvt"), ("192.0.2.77",)),
-        (("--memory", "5G", "hello.hvt"), ("4096",)),
-        (("--property", "TasksMax=many", "hello.hvt"), ("many",)),
-        (("--block", "storage=/etc", "disk.hvt"), ("/etc",)),
-    ],
-)
-def test_request_that_cannot_work(machine: Machine, options: tuple[str, ...], words: tuple[str, ...]) -> None:
-    *rest, guest = options
-    refused(125, *words, of=(*rest, f"{GUESTS}/{guest}"))
-
-
 @pytest.fixture
 def elsewhere(place: Files) -> Path:
     """/etc/solo5 with a tender path of the test's own."""
@@ -63,13 +37,6 @@ def test_a_tender_that_is_missing_or_of_another_abi(elsewhere: Path) -> None:
     tender.write_text("#!/bin/sh\nprintf 'solo5-hvt tender, version v0.7.0\\nABI version 1\\n' >&2\n")
     tender.chmod(0o755)
     refused(126, "ABI version 2", "ABI 1", of=(f"{GUESTS}/hello.hvt",))
-
-
-def test_tender_that_systemd_cannot_execute(elsewhere: Path, machine: Machine) -> None:
-    tender = elsewhere / "solo5-hvt"
-    tender.write_text("#!/no/such/interpreter\n# ABI version 2\n")
-    tender.chmod(0o755)
-    assert sh("solo5ctl", "run", f"{GUESTS}/hello.hvt").returncode in (125, 126, 127)
 
 
 def test_not_root(machine: Machine) -> None:
@@ -137,14 +104,6 @@ def test_network_service_not_installed(machine: Machine) -> None:
     finally:
         shutil.move(aside, activation)
         ok("systemctl", "reload", "dbus.service")
-
-
-def test_dbus_down(machine: Machine) -> None:
-    ok("systemctl", "stop", "dbus.socket", "dbus.service")
-    try:
-        refused(125, "bus", of=(f"{GUESTS}/hello.spt",))
-    finally:
-        ok("systemctl", "start", "dbus.socket", "dbus.service")
 
 
 def test_daemon_reload_in_the_middle(run: Runner) -> None:

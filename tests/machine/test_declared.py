@@ -81,16 +81,6 @@ def test_what_systemctl_edit_mask_and_disable_do(declare: Declarations) -> None:
     started(unit)
 
 
-def test_a_timer_starts_it(declare: Declarations, place: Files) -> None:
-    unit = declare("web", "Argument=exit=0", image="hello.spt")
-    place("/etc/systemd/system/web.timer", "[Timer]\nOnActiveSec=100ms\nOnUnitInactiveSec=100ms\nAccuracySec=1ms\n")
-    systemctl("daemon-reload")
-    ok("systemctl", "start", "web.timer")
-    eventually(lambda: journal(unit).count("solo5_exit(0) called") >= 2, "it is started again after its end")
-    assert "web.timer" in status(unit)
-    ok("systemctl", "stop", "web.timer")
-
-
 def test_the_sandbox_is_that_of_every_task(declare: Declarations, run: Runner) -> None:
     unit = declare("web", "Memory=64M\nBlock=storage=disk:sandbox,size=1M,create\nCPUs=0.5", image="netdisk.hvt")
     pid = started(unit)
@@ -519,16 +509,6 @@ def test_a_stopped_task_has_not_failed(declare: Declarations) -> None:
         assert (unit_property(unit, "ActiveState"), unit_property(unit, "Result")) == ("inactive", "success")
         assert "Failed with result" not in ok("journalctl", "--quiet", since, "--unit", unit, "--output=cat")
         assert inspect(unit.removesuffix(".service"))["outcome"]["ending"] == "stopped"
-
-
-def test_an_outcome_tells_the_tenders_words_from_the_guests(declare: Declarations, run: Runner) -> None:
-    unit = declare("web", "Argument=stay", image="aborter.hvt")
-    sh("systemctl", "start", unit)
-    eventually(lambda: unit_property(unit, "ActiveState") == "failed", "it has ended")
-    run_of = run("aborter.hvt", "stay", name="same")
-    ok("systemctl", "is-active", "--quiet", "solo5-outcome@same.target")
-    eventually(lambda: inspect(run_of)["phase"] == "ended", "the other has ended")
-    assert inspect("web")["outcome"] == inspect(run_of)["outcome"]
 
 
 # --- the end of a file, and of our processes -------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from tests.machine.conftest import (
     sh,
     unit_property,
 )
-from tests.machine.declared import ETC, Declarations, journal, status
+from tests.machine.declared import Declarations, journal, status
 
 
 def test_two_files_with_one_static_address_name_the_other_task(declare: Declarations) -> None:
@@ -31,26 +31,6 @@ def test_two_files_with_one_static_address_name_the_other_task(declare: Declarat
     assert other != nic["ipv4"]
     journal = ok("journalctl", "--boot", "--quiet", "--output=cat", "--unit", one)
     assert f"the task has another address than before, {other.partition('/')[0]}: address {address} for NIC" in journal
-
-
-def test_doctor_names_both_files_before_the_second_start(declare: Declarations) -> None:
-    declare("one", "Publish=8701:80\nArgument={mirage}")
-    declare("two", "Publish=8701:80\nArgument={mirage}")
-    found = ok("solo5ctl", "doctor")
-    assert (
-        f"Published port 0.0.0.0:8701/tcp is in {ETC}/one.unikernel and in {ETC}/two.unikernel: only one of both tasks "
-        "can run at a time."
-    ).lower() in found.lower()
-
-
-def test_a_cycle_is_refused_by_systemd(declare: Declarations) -> None:
-    declare("two", "", image="sleeper.spt", rest="[Unit]\nAfter=one.service\n")
-    one = declare("one", "", image="sleeper.spt", rest="[Unit]\nRequires=two.service\nAfter=two.service\n")
-    refused = sh("systemctl", "start", one)
-    assert refused.returncode == 1
-    assert "Transaction order is cyclic" in refused.stderr
-    assert [unit_property(f"{name}.service", "ActiveState") for name in ("one", "two")] == ["inactive", "inactive"]
-    assert "Found ordering cycle" in ok("journalctl", "--boot", "--quiet", "--no-pager", "--identifier=systemd")
 
 
 GUESTS = 5

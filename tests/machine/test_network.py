@@ -29,7 +29,6 @@ from tests.machine.conftest import (
     udp,
     unit_property,
 )
-from tests.machine.declared import Declarations
 
 IPV4 = "--ipv4={net.service.ipv4_cidr}"
 GATEWAY = "--ipv4-gateway={net.service.gateway4}"
@@ -288,20 +287,6 @@ def test_it_runs_without_an_address_and_nothing_passes(run: Runner) -> None:
         ok("ip", "address", "delete", "10.153.77.1/24", "dev", "solo5-none")
 
 
-def test_it_survives_solo5_networkd_and_another_nic_has_its_own(run: Runner) -> None:
-    name = run("net2.spt", "{mirage.management}", options=(*NOWHERE, "--net", "management=default"))
-    says(name, "serving")
-    nics = inspect(name)["nics"]
-    ok("systemctl", "restart", "solo5-networkd")
-    assert inspect(name)["nics"] == nics
-    assert not list(Path("/run/solo5/network/networks").glob("*.damaged"))
-
-
-def test_a_declaration_has_it(declare: Declarations) -> None:
-    ok("systemctl", "start", declare("web", "Network=service=none"))
-    assert inspect("web")["nics"][0]["network"] == "none"
-
-
 def details(network: str = "default") -> dict[str, object]:
     (found,) = json.loads(ok("solo5ctl", "network", network, "--json"))
     return dict(found)
@@ -366,19 +351,3 @@ def test_a_guest_receives_no_more_than_its_rate(run: Runner) -> None:
     sh("ping", "-f", "-c", "500", "-w", "2", address(task))
     assert drops(task)["received_rate"] > 50
     assert "Rate: service sent=1M received-packets=10\n" in ok("solo5ctl", "inspect", task)
-
-
-def test_repairs_are_shown_with_their_time(machine: Machine, run: Runner) -> None:
-    machine.expect("was missing")
-    task = web(run)
-    ok("ip", "link", "delete", str(lease(task)["bridge"]))
-    eventually(
-        lambda: f"tap {lease(task)['tap']} was missing" in ok("solo5ctl", "network", "repairs"),
-        "the repair is recorded",
-    )
-    ok("systemctl", "restart", "solo5-networkd")
-    newest = json.loads(ok("solo5ctl", "network", "repairs", "--json"))[0]
-    assert newest["tasks"] == [task]
-    assert "was missing" in newest["repair"]
-    assert newest["time"][:2] == "20"
-    assert details()["repairs"][0] == newest  # type: ignore[index]

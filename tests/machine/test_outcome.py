@@ -361,22 +361,3 @@ def test_of_a_unit_that_was_taken_away_nothing_is_invented(run: Runner) -> None:
     assert waiting.returncode == 125
     assert "removed before its outcome could be read" in said or "no task is named" in said
     assert name in ok("solo5ctl", "gc"), "its user is left"
-
-
-def test_a_guests_words_are_not_taken_for_the_tenders(run: Runner) -> None:
-    name = run("hello.hvt", "Exiting on signal 15", "exit=1")
-    assert waited(name)[name]["ending"] == "exited"
-
-
-def test_ps_inspect_wait_and_run_say_the_same(run: Runner) -> None:
-    name = run("hello.spt", "exit=64")
-    told = waited(name)[name]
-    assert told["retry_reason"] == "its arguments have to change"
-    shown = ok("solo5ctl", "inspect", name)
-    assert f"Outcome: {told['sentence']}\n" in shown
-    assert "Retry: cannot help: its arguments have to change\n" in shown
-    rows = {task["name"]: task for task in json.loads(ok("solo5ctl", "ps", "--all", "--json"))}
-    assert rows[name]["outcome"] == inspect(name)["outcome"] == told
-    attended = sh("solo5ctl", "run", "--rm", "/srv/guests/hello.spt", "exit=64")
-    assert attended.returncode == 64
-    assert f"{told['sentence']}; a retry cannot help: its arguments have to change" in attended.stderr

@@ -32,22 +32,6 @@ def test_units_are_what_systemd_expects(machine: Machine) -> None:
         assert (done.returncode, done.stdout + done.stderr) == (0, ""), name
 
 
-def test_what_it_installs(machine: Machine) -> None:
-    files = ok("dpkg", "-L", PACKAGE).splitlines()
-    for wanted in (
-        "/usr/bin/solo5ctl",
-        "/usr/share/dbus-1/system.d/org.solo5.Network1.conf",
-        "/usr/share/dbus-1/system-services/org.solo5.Network1.service",
-        "/usr/share/bash-completion/completions/solo5ctl",
-        "/usr/share/zsh/vendor-completions/_solo5ctl",
-        "/etc/solo5/solo5.toml",
-        *(f"/usr/lib/systemd/system/{unit}" for unit in UNITS),
-    ):
-        assert wanted in files
-    assert len([file for file in files if re.search(r"/man/man\d/", file)]) >= 4
-    assert ok("getent", "passwd", "solo5").split(":")[6].strip() == "/usr/sbin/nologin"
-
-
 def test_every_file_of_the_package_that_messages_and_manuals_name_is_installed(
     machine: Machine, tmp_path: Path
 ) -> None:

@@ -70,19 +70,6 @@ def test_scope_has_disks_by_descriptor(machine: Machine, tmp_path: Path) -> None
     assert "sector 0: 'found'" in done.stdout, done.stderr
 
 
-def test_scope_with_a_network_gives_it_back(machine: Machine) -> None:
-    with subprocess.Popen(
-        ["solo5ctl", "run", "--scope", "--name", "netscope", f"{GUESTS}/net.spt", "--ipv4={net.service.ipv4_cidr}"],
-        stdout=-1, stderr=-1,
-    ) as tender:  # fmt: skip
-        eventually(lambda: sh("solo5ctl", "inspect", "netscope").returncode == 0, "the scope")
-        leases = inspect("netscope")["nics"]
-        address = leases[0]["ipv4"].partition("/")[0]
-        eventually(lambda: sh("ping", "-c1", "-W1", address).returncode == 0, "it answers")
-        tender.kill()
-        tender.communicate()
-
-
 def test_scope_runs_until_its_allocation_is_removed(machine: Machine, tmp_path: Path) -> None:
     directory = tmp_path / "alloc/3fa85f64"
     directory.mkdir(parents=True)

@@ -15,12 +15,11 @@ import pytest
 from tests.machine.conftest import DISKS, GUESTS, Files, Machine, Runner, console, eventually, inspect, ok, says, sh
 from tests.machine.test_block import Watched
 
-from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.names import DeviceName, DiskName, TaskName
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.engine.backends import Backends, host_backends
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.settings import files
-from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
+from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.unit.tender import PRIVATE
 
@@ -116,19 +115,6 @@ def start(name: str, request: DiskRequest, before: Callable[[], None], after: Ca
             await Runtime(cast(Backends, watched)).start(workload)
 
     asyncio.run(story())
-
-
-def test_a_start_that_fails_leaves_no_disk(machine: Machine) -> None:
-    request = named_disk(DeviceName("storage"), DiskName("fresh"), create=NewFile(size=1 << 20))
-
-    def fail() -> None:
-        assert (DISKS / "fresh").stat().st_size == 1 << 20
-        raise HostError("the bus broke.")
-
-    with pytest.raises(HostError, match="the bus broke"):
-        start("failed", request, fail)
-    assert not list(DISKS.iterdir())
-    assert sh("solo5ctl", "inspect", "failed").returncode != 0
 
 
 KILLED = """
@@ -258,16 +244,6 @@ def test_import_and_export_keep_holes_and_content(tmp_path: Path) -> None:
     assert "exists: expected the path of a new file" in refused("export", "data", str(tmp_path / "out"))
 
 
-def test_a_disk_that_is_no_regular_file_is_refused(run: Runner) -> None:
-    os.mkfifo(DISKS / "fifo")
-    (DISKS / "link").symlink_to("/etc/shadow")
-    assert disk("ls", "-q") == ""
-    for name in ("fifo", "link"):
-        failed = run.fail("--rm", "--block", f"storage=disk:{name}", f"{GUESTS}/disk.spt", "read")
-        assert failed.returncode == 125
-        assert "Traceback" not in failed.stderr
-
-
 @pytest.mark.parametrize("full", [True, False], ids=["full", "read-only"])
 def test_a_file_system_without_room_or_permission_is_one_sentence(run: Runner, full: bool) -> None:
     ok("mount", "-t", "tmpfs", "-o", "size=1M,mode=0700", "tmpfs", str(DISKS))
@@ -313,15 +289,6 @@ def test_disks_beyond_the_quota_of_their_directory_are_refused(run: Runner, plac
     settings.write_text("disk_quota_mb = 8\n")
     assert disk("ls", "-q") == "data\nother\n", "settings are read where a disk is made"
     assert "disk_quota_mb is 8: expected a table" in refused("create", "third", "1M")
-
-
-def test_a_scope_has_a_private_copy_too(run: Runner) -> None:
-    golden()
-    image = f"{GUESTS}/disk.spt"
-    done = sh("solo5ctl", "run", "--scope", "--name=scoped", "--block=storage=disk:data,ephemeral", image, "read")
-    assert "sector 0: 'golden'" in done.stdout, done.stderr
-    sh("solo5ctl", "rm", "--force", "scoped")
-    ok("solo5ctl", "gc")
 
 
 def test_the_directory_of_all_disks_may_be_a_link_to_a_larger_disk(run: Runner, tmp_path: Path) -> None:

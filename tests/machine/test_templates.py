@@ -188,19 +188,6 @@ def test_an_instance_that_is_removed_during_its_update_leaves_nothing(web: Decla
     assert is_up(2)
 
 
-def test_an_instance_that_cannot_be_updated_is_refused_in_one_sentence(web: Declarations, newer: str) -> None:
-    assert "task web@1 does not run: expected one that does" in updated(1, newer).stderr
-    assert not (DIRECTORY / "web@1").exists()
-    ok("systemctl", "start", "web@1")
-    assert "task web@1 has no earlier image" in updated(1, verb="rollback").stderr
-    ok("systemctl", "stop", "web@1")
-    assert "task web@1 does not run: expected one that does" in updated(1, newer).stderr
-    assert "missing the instance name" in sh("systemctl", "start", "web@").stderr
-    assert "web@ is a template" in sh("solo5ctl", "update", "web@", newer).stderr
-    declared = sh("solo5ctl", "update", "other@1", newer).stderr
-    assert "there is no declared task 'other@1'" in declared
-
-
 def test_an_instance_of_a_template_of_others_is_no_task(place: Files) -> None:
     place(SYSTEM / "other@.service", "[Service]\nExecStart=/bin/sleep 1000\n")
     systemctl("daemon-reload")
@@ -306,15 +293,6 @@ def test_a_removed_template_stops_nothing_and_leaves_nothing(web: Declarations) 
     assert not list(DIRECTORY.glob("web@*"))
     assert not [path for path in SYSTEM.iterdir() if "web@" in path.name]
     assert unit_property("web@1.service", "LoadState") == "not-found"
-
-
-def test_a_refused_template_shows_why(declare: Declarations) -> None:
-    declare("web@", "Memory=%iM")
-    sentence = f"{ETC}/web@.unikernel:3: Memory= "
-    assert sh("systemctl", "start", "web@1").returncode == 1
-    assert sentence in status("web@1")
-    assert sentence in sh("systemd-analyze", "verify", "web@1.service").stderr
-    assert sentence in ok("solo5ctl", "doctor")
 
 
 def test_a_value_that_only_one_instance_cannot_have_is_refused_at_its_start(web: Declarations) -> None:
