@@ -3,12 +3,10 @@
 import asyncio
 import json
 import os
-import re
 import signal
 import struct
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -88,29 +86,6 @@ def test_sector_size(run: Runner, disk: Path) -> None:
     assert disk.read_bytes()[4096:].startswith(b"far\0")
 
 
-def test_a_disk_in_memory_cannot_be_limited(machine: Machine, run: Runner) -> None:
-    disk = given(Path("/dev/shm/limited.img"))
-    owner = disk.owner()
-    try:
-        refused = run.fail("--block", f"storage={disk},read_bps=1M", f"{GUESTS}/disk.spt", "stay")
-        assert disk.owner() == owner, "refused before anything is changed"
-    finally:
-        disk.unlink()
-    assert refused.returncode == 125
-    assert "has I/O limits (read_bps=1M), and no block device: expected a device" in refused.stderr
-
-
-def test_limits_of_a_disk_and_of_properties_exclude_each_other(machine: Machine, run: Runner) -> None:
-    """An operator's property stays in force, whatever limits a disk is given."""
-    with tempfile.NamedTemporaryFile(dir="/var/tmp", suffix=".img") as file:
-        disk = given(Path(file.name))
-        options = ("--block", f"storage={disk},read_bps=1M", "--property", "IOReadBandwidthMax=/dev/vda 10M")
-        refused = run.fail(*options, f"{GUESTS}/disk.spt", "stay")
-        expected = "unit property IOReadBandwidthMax is set, and an I/O limit of a disk: expected one of both"
-        assert expected in refused.stderr or (not os.major(disk.stat().st_dev) and "no block device" in refused.stderr)
-    assert refused.returncode == 125
-
-
 def test_one_disk_has_one_task(run: Runner, disk: Path) -> None:
     first = run("netdisk.hvt", options=("--block", f"storage={disk}"))
     refused = run.fail("--block", f"storage={disk}", f"{GUESTS}/disk.spt", "read")
@@ -170,17 +145,6 @@ def _has_its_locks(run: Runner, name: str, disk: Path) -> None:
     ok("systemctl", "stop", f"solo5-task-{name}.service")
     done = run.fail("--rm", "--block", f"storage={disk}", f"{GUESTS}/disk.spt", "read")
     assert done.returncode == 0, f"free when it is stopped: {done.stderr}"
-
-
-def test_63_disks(machine: Machine, run: Runner, tmp_path: Path) -> None:
-    options: list[str] = []
-    for i in range(63):
-        path = given(tmp_path / f"{i}.img")
-        path.write_bytes(f"disk {i}".encode().ljust(4096, b"\0"))
-        options += ["--block", f"storage{i}={path}"]
-    name = run("disks63.spt", options=tuple(options))
-    ok("solo5ctl", "wait", name)
-    assert len(re.findall(r"storage(\d+): 'disk \1'", console(name))) == 63
 
 
 def test_loop_device_as_a_disk(run: Runner, disk: Path) -> None:
@@ -302,16 +266,6 @@ def test_no_disk_is_created_while_its_file_system_is_not_mounted(run: Runner, tm
     ok("solo5ctl", "wait", name)
     ok("solo5ctl", "rm", name)
     ok("solo5ctl", "disk", "rm", "kept")
-
-
-def test_other_files_of_the_directory_are_out_of_reach(run: Runner, disk: Path) -> None:
-    given(disk.with_name("neighbour.img"))
-    name = run("netdisk.spt", options=("--block", f"storage={disk}"))
-    says(name, "sector 0")
-    root = Path(f"/proc/{inspect(name)['pid']}/root")
-    assert [p.name for p in (root / "run/solo5-disks").iterdir()] == ["storage"]
-    assert not (root / str(disk.parent).lstrip("/")).exists()
-    assert not (root / "tmp").exists()
 
 
 class Acting:

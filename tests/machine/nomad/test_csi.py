@@ -113,24 +113,6 @@ def test_file_system_outlives_its_jobs(files: Jobs) -> None:
     assert not list(Path("/var/lib/solo5/users").iterdir())
 
 
-def test_guest_outlives_the_plugin(files: Jobs, plugin: str) -> None:
-    """Killed and restarted by Nomad while the guest runs; the volume is detached afterwards, and attached again."""
-    [alloc] = files.run(
-        job("user", disk("write=kept", "read", "stay", block='create = true\nsize = "64K"'), kind="service")
-    )
-    says(alloc, "sector 0: 'kept'")
-    pid = inspect(name_of(alloc))["pid"]
-    ok("nomad", "alloc", "signal", "-s", "SIGKILL", plugin, "plugin")
-    eventually(
-        lambda: not is_healthy() or allocation(plugin)["TaskStates"]["plugin"]["Restarts"] > 0, "it is restarted"
-    )
-    eventually(is_healthy, "the plugin is healthy again", 120)
-    assert inspect(name_of(alloc))["pid"] == pid
-    let_go()
-    files.submit(job("second", disk("read")))
-    completed("second", "sector 0: 'kept'")
-
-
 def test_guest_keeps_its_disk_when_the_volume_is_detached_under_it(files: Jobs, machine: Machine) -> None:
     """Its user is kept until the next allocation has the volume, and gets the disk."""
     machine.expect("cannot be reclaimed from user .*: its file system is not mounted")

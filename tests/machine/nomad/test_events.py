@@ -6,26 +6,18 @@ import signal
 from ipaddress import IPv4Interface
 
 from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, unit_property
-from tests.machine.nomad.agent import Agent, api, plugins
+from tests.machine.nomad.agent import Agent, plugins
 from tests.machine.nomad.jobs import (
-    SCOPE,
     SERVER,
-    SLEEPER,
     Jobs,
-    allocations,
     ended,
     events,
     happens,
     hcl,
     name_of,
-    running,
     says,
     unit,
 )
-
-NETWORKD = "solo5-networkd.service"
-BURST = 4
-"""Events of a task that may follow each other at once."""
 
 
 def ours(alloc: str) -> list[str]:
@@ -41,18 +33,6 @@ def test_start_is_told_step_by_step(jobs: Jobs) -> None:
     assert preflight.endswith("NIC service")
     assert re.fullmatch(r"NIC service has [0-9.]+ in network default", address)
     assert started == f"Started {unit(alloc)}, invocation {unit_property(unit(alloc), 'InvocationID')}"
-
-
-def test_scopes_start_that_is_slow_says_which_step_it_is_at(jobs: Jobs) -> None:
-    ok("systemctl", "start", NETWORKD)
-    ok("systemctl", "kill", "--signal=STOP", NETWORKD)
-    try:
-        jobs.submit(hcl("slow", SCOPE + SERVER))
-        eventually(lambda: any(each["TaskStates"] for each in allocations("slow")), "its start is under way")
-        happens(allocations("slow")[0]["ID"], "Slow start: after 5 s still reserving addresses")
-    finally:
-        ok("systemctl", "kill", "--signal=CONT", NETWORKD)
-    running("slow")
 
 
 def test_start_is_told_only_once(jobs: Jobs, agent: Agent, machine: Machine) -> None:
@@ -77,16 +57,6 @@ def test_end_is_told_with_the_consoles_last_lines(jobs: Jobs) -> None:
     alloc = ended(jobs.submit(hcl("three", config, kind="batch")))
     happens(alloc, "The guest exited with 3. Last console lines: ")
     happens(alloc, "argument 1: 'exit=3'")
-
-
-def test_what_recurs_is_summed_up(jobs: Jobs) -> None:
-    [alloc] = jobs.run(hcl("restless", SLEEPER))
-    says(alloc, "sleeping")
-    for _ in range(10):
-        for name in ("SIGSTOP", "SIGCONT"):
-            api(f"/v1/client/allocation/{alloc}/signal", "PUT", {"Signal": name, "Task": "guest"})
-    ok("nomad", "job", "stop", "-detach", "restless")
-    happens(alloc, f"Thawed by SIGCONT … and {20 - BURST - 1} earlier events")
 
 
 def test_route_of_another_program_that_takes_the_guests_packets_is_told_with_the_remedy(

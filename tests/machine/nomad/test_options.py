@@ -1,10 +1,9 @@
 """The task options, by their effect."""
 
 from pathlib import Path
-from typing import Any
 
 from tests.machine.conftest import GUESTS, eventually, inspect, ok, unit_property
-from tests.machine.nomad.agent import Agent, api
+from tests.machine.nomad.agent import Agent
 from tests.machine.nomad.jobs import (
     SCOPE,
     SERVER,
@@ -18,7 +17,6 @@ from tests.machine.nomad.jobs import (
     name_of,
     refusal,
     says,
-    unit,
 )
 
 from solo5_systemd.host.tenders import IGNORED_SIGNALS
@@ -90,21 +88,3 @@ def test_label_that_would_forge_an_entry_is_refused(jobs: Jobs) -> None:
     }
     for name, job in submitted.items():
         assert f"config.labels: label '{name}' is not a free journal field" in refusal(ended(job))
-
-
-def test_what_the_kernel_does_not_count_is_absent_from_samples(jobs: Jobs) -> None:
-    """Values that the kernel does not provide are absent from `Measured`, in the container as in a virtual machine."""
-    [alloc] = jobs.run(hcl("measured", SLEEPER))
-    group = Path("/sys/fs/cgroup" + unit_property(unit(alloc), "ControlGroup"))
-    found: dict[str, Any] = {}
-
-    def sampled() -> bool:
-        task = api(f"/v1/client/allocation/{alloc}/stats")["Tasks"].get("guest")
-        found.update(task["ResourceUsage"] if task else {})
-        return "Percent" in (found.get("CpuStats", {}).get("Measured") or ())
-
-    eventually(sampled, "a second sample has a share of the processor")
-    counted = {"Usage": "memory.current", "Max Usage": "memory.peak", "Swap": "memory.swap.current"}
-    there = {name for name, file in counted.items() if (group / file).exists()}
-    assert set(found["MemoryStats"]["Measured"] or ()) & set(counted) == there
-    assert "CPU Stats" in ok("nomad", "alloc", "status", "-stats", alloc)

@@ -8,10 +8,9 @@ from tests.machine.conftest import Machine, Outside, eventually, ok
 from tests.machine.nomad.agent import NODE_ADDRESS, Agent, plugins
 from tests.machine.nomad.jobs import (
     NEVER_AGAIN,
-    SCOPE,
     SERVER,
     Jobs,
-    allocations,
+    ended,
     happens,
     hcl,
     name_of,
@@ -62,13 +61,6 @@ def test_a_signal_wakes_it_only_to_end_it(jobs: Jobs, outside: Outside) -> None:
     assert time.monotonic() - begun < 9, "before SIGKILL"
 
 
-def test_what_has_no_meaning_under_nomad_is_refused(jobs: Jobs) -> None:
-    for job, config, text in (
-        ("stopping", SERVER + '\nidle {\n  after = "5min"\n  action = "stop"\n}\n', "has ended for Nomad"),
-        ("scope", SCOPE + SERVER + IDLE, "is a scope, and to sleep: expected a service"),
-        ("short", SERVER + IDLE.replace("5s", "1s"), "expected 5 seconds to 365 days"),
-    ):
-        jobs.submit(hcl(job, config))
-        eventually(lambda job=job: allocations(job), f"{job} is placed")  # type: ignore[misc]
-        [alloc] = [each["ID"] for each in allocations(job)]
-        eventually(lambda alloc=alloc, text=text: text in refusal(alloc), f"{job} is refused: {text}")  # type: ignore[misc]
+def test_an_end_where_there_is_no_packet_is_refused(jobs: Jobs) -> None:
+    stop = SERVER + '\nidle {\n  after = "5min"\n  action = "stop"\n}\n'
+    assert "has ended for Nomad" in refusal(ended(jobs.submit(hcl("stopping", stop))))
