@@ -24,7 +24,7 @@ from tests.cluster.machines import Peer
 from tests.cluster.traffic import Requests
 from tests.machine.conftest import GUESTS, eventually
 from tests.machine.nomad.agent import api
-from tests.machine.nomad.jobs import ADDRESSES, allocation, allocations, hcl, running, says
+from tests.machine.nomad.jobs import allocation
 from tests.machine.test_survival import later_package
 
 
@@ -41,17 +41,6 @@ def test_guests_are_spread_and_every_machine_reaches_each(guests: None) -> None:
     for peer in CLIENTS:
         text = peer.ok("curl", "--silent", "--show-error", "--fail", "--max-time", "10", *urls)
         assert [guest.alloc for guest in found if f"allocation={guest.alloc}" not in text] == [], peer.name
-
-
-def test_guests_of_different_machines_reach_each_other_by_published_ports(guests: None) -> None:
-    called = next(guest for guest in serve("web", COUNT) if guest.node != CLIENTS[0].name)
-    host, number = called.target
-    here = f'constraint {{\n  attribute = "${{node.unique.name}}"\n  value     = "{CLIENTS[0].name}"\n}}\n'
-    submit(hcl("caller", f'unikernel = "net.spt"\nargs = [{ADDRESSES}, "--send={host}:{number}"]', job=here))
-    running("caller")
-    [caller] = allocations("caller")
-    says(caller["ID"], f"reply from {host}:{number}: 'datagram")
-    purge("caller")
 
 
 def test_an_upgrade_node_by_node_fails_no_request(cluster: Agents, guests: None, tmp_path: Path) -> None:

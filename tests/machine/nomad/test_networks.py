@@ -2,13 +2,11 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.machine.conftest import GUESTS, eventually, inspect, ok, sh, unit_property
-from tests.machine.nomad.agent import USUAL, Agent
-from tests.machine.nomad.jobs import NEVER_AGAIN, Jobs, ended, happens, hcl, name_of, refusal, registered, unit
+from tests.machine.conftest import GUESTS, eventually, inspect, ok, unit_property
+from tests.machine.nomad.jobs import NEVER_AGAIN, Jobs, ended, happens, hcl, name_of, refusal, registered
 from tests.machine.nomad.test_ready import PORTS
 from tests.machine.nomad.test_services import service
 
@@ -70,13 +68,6 @@ def test_a_job_without_a_leased_address_registers_none(lan: Jobs) -> None:
     assert "NIC service has no leased address in network unleased: expected a guest with an address" in message
 
 
-def test_a_job_publishes_no_port_on_the_lan(lan: Jobs) -> None:
-    published = hcl("published", server("joined"), group=PORTS)
-    words = "cannot be published to NIC service: network joined joins bridge br7"
-    assert words in refusal(ended(lan.submit(published)))
-    lan.run(hcl("unpublished", server("joined") + "ports = []\n", group=PORTS))
-
-
 SERVED = f'unikernel = "{GUESTS}/netdhcp.spt"\nnic "service" {{\n  network = "served"\n}}\n'
 DNS = 'network {\n  dns {\n    servers = ["192.0.2.53"]\n  }\n}\n'
 
@@ -131,35 +122,3 @@ def test_a_jobs_guest_has_the_limits_of_its_task_or_of_its_nic(jobs: Jobs) -> No
 def _is_counted(address: str) -> bool:
     listed = ok("nft", "list", "set", "ip", "solo5", "unlisted")
     return address in listed and f"{address} counter packets 0 " not in listed
-
-
-APART = f"""
-unikernel = "{GUESTS}/net.spt"
-args = ["--ipv4={{net.service.ipv4_cidr}}", "--ipv4-gateway={{net.service.gateway4}}"]
-ready {{
-  tcp = "80"
-}}
-"""
-
-
-@pytest.fixture
-def apart(jobs: Jobs) -> Iterator[Jobs]:
-    yield jobs
-    jobs.purge()
-    eventually(lambda: not [*Path("/run/netns").glob("solo5-*")], "no namespace is left")
-
-
-def answers(alloc: str) -> bool:
-    return sh("ping", "-c1", "-W1", nic(alloc)["ipv4"].partition("/")[0]).returncode == 0
-
-
-def test_a_job_is_ready_and_survives_its_agent(apart: Jobs, agent: Agent) -> None:
-    [alloc] = apart.run(hcl("apart", APART, group=NEVER_AGAIN + PORTS))
-    pid = unit_property(unit(alloc), "MainPID")
-    assert Path(f"/proc/{pid}/ns/net").readlink() != Path("/proc/1/ns/net").readlink()
-    agent.restart(USUAL)
-    assert unit_property(unit(alloc), "MainPID") == pid
-    assert answers(alloc)
-    ok("nomad", "alloc", "restart", alloc)
-    eventually(lambda: unit_property(unit(alloc), "MainPID") not in (pid, "0"), "it has restarted")
-    eventually(lambda: answers(alloc), "it answers again")
