@@ -136,12 +136,11 @@ class FakeImages(ImageStore):
 
 
 class FakeTenders(TenderPath):
-    """Tenders; `modules`: the enabled security modules; `launcher`: path of solo5-confine."""
+    """Tenders; `modules`: the enabled security modules."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.modules: Sequence[str] = ()
-        self.launcher = ""
 
     async def security_modules(self) -> Sequence[str]:
         async with self._steps.step("security modules"):
@@ -149,8 +148,7 @@ class FakeTenders(TenderPath):
 
     async def find(self, target: Target, abi_version: int) -> Tender:
         async with self._steps.step("find tender"):
-            path, launcher = f"/usr/bin/solo5-{target}", self.launcher
-            return Tender(path=path, target=target, version="0.12.1", abi_version=abi_version, launcher=launcher)
+            return Tender(path=f"/usr/bin/solo5-{target}", target=target, version="0.12.1", abi_version=abi_version)
 
     async def groups(self, target: Target, *, nics: bool) -> Sequence[str]:
         async with self._steps.step("find groups"):
@@ -170,12 +168,10 @@ class FakeDisks(ImageFiles):
         private: the disks that have a name for the time of a start.
         device: major and minor number of each disk; None: it is a file.
         devices: the block devices under each disk.
-        archive_size: bytes of an archive in preflight, and once it is made.
     """
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self.archive_size = 0, 0
         self.device: tuple[int, int] | None = None
         self.devices: tuple[BlockDevice, ...] = ()
         self.files: set[str] = set()
@@ -195,7 +191,7 @@ class FakeDisks(ImageFiles):
             )
             found = disk(request.disk, path=request.path)
             found = replace(found, planned=planned, io=request.io, device=self.device, devices=self.devices)
-            return found if request.archive is None else self._archive(found, self.archive_size[0])
+            return found if request.archive is None else replace(found, backing=Backing.ARCHIVE, size=0)
 
     async def make(self, request: DiskRequest, planned: Disk) -> MadeDisk:
         private = request.private or request.archive is not None
@@ -203,7 +199,7 @@ class FakeDisks(ImageFiles):
         (self.private if private else self.files).add(request.path)
         made = replace(disk(request.disk, path=request.path), backing=backing_of(request, is_device=False))
         if request.archive is not None:
-            made = self._archive(made, self.archive_size[1])
+            made = replace(made, backing=Backing.ARCHIVE, size=0)
         directory = start_directory() if private else None
         try:
             async with self._steps.step("make disk"):
@@ -213,9 +209,6 @@ class FakeDisks(ImageFiles):
             if directory is not None:
                 os.close(directory.descriptor)
             raise
-
-    def _archive(self, found: Disk, size: int) -> Disk:
-        return replace(found, backing=Backing.ARCHIVE, size=size)
 
     async def unmake(self, request: DiskRequest, disk: Disk) -> None:
         async with self._steps.step("unmake disk"):
@@ -280,7 +273,6 @@ class Spawn:
         self.argv: Sequence[str] = ()
         self.descriptors: Sequence[int] = ()
         self.log_namespace = ""
-        self.killed = False
 
     @asynccontextmanager
     async def __call__(
@@ -292,7 +284,7 @@ class Spawn:
             yield self.pid
         except BaseException:
             async with self._steps.step("kill"):
-                self.killed = True
+                pass
             raise
 
 
@@ -411,7 +403,6 @@ class FakeNetworks(Networkd):
         forgotten: tasks without a request.
         marked: tasks whose start is marked at present.
         repaired: repairs to yield.
-        slept: changes of sleep to yield.
         counted: traffic by task.
         recorded: the last repairs.
         late: result of `expired`.
@@ -430,7 +421,6 @@ class FakeNetworks(Networkd):
         self.forgotten: list[TaskName] = []
         self.marked: set[TaskName] = set()
         self.repaired: asyncio.Queue[Repair] = asyncio.Queue()
-        self.slept: asyncio.Queue[SleepChange] = asyncio.Queue()
         self.late: Sequence[LeaseRecord] = ()
         self.stray: Sequence[str] = ()
         self.overview: Sequence[NetworkOverview] = ()
@@ -562,8 +552,8 @@ class FakeNetworks(Networkd):
             yield await self.repaired.get()
 
     async def sleep_changes(self) -> AsyncGenerator[SleepChange, None]:
-        while True:
-            yield await self.slept.get()
+        await asyncio.Event().wait()
+        yield  # type: ignore[misc]
 
 
 class FakeConsole(Journal):

@@ -51,7 +51,6 @@ class FakeUnits(Manager):
         ended_at_once: code and status of a tender that ends before its start job, which fails then.
         heeds: signals on which a tender ends, besides SIGKILL.
         busy: stop jobs are queued and not run.
-        stopping: the host is shutting down.
         refused: the last start of each unit failed an assertion.
         reload_left: seconds until PID 1 ends the reload of each unit.
         canceled: a stop of the operator's takes the place of each restart.
@@ -73,13 +72,11 @@ class FakeUnits(Manager):
         self.ended_at_once: tuple[int, int] = (MainCode.NONE, 0)
         self.heeds: tuple[int, ...] = (2, 15)
         self.busy = False
-        self.stopping = False
         self.refused = False
         self.reload_left: float | None = None
         self.canceled = False
         self.stopped_before = False
         self.conflicts = 0
-        self.restarted_with: Sequence[str] = ()
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -134,7 +131,7 @@ class FakeUnits(Manager):
 
     async def dependents(self, unit: str) -> Sequence[str]:
         async with self._steps.step(f"dependents {unit}"):
-            return self.restarted_with
+            return ()
 
     async def was_refused(self, unit: str) -> bool:
         async with self._steps.step("was_refused"):
@@ -188,7 +185,7 @@ class FakeUnits(Manager):
 
     async def is_shutting_down(self) -> bool:
         async with self._steps.step("is_shutting_down"):
-            return self.stopping
+            return False
 
     async def is_taken(self, task: TaskName) -> bool:
         async with self._steps.step("is_taken"):
