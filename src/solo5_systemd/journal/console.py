@@ -33,15 +33,6 @@ CONNECT_TIMEOUT_S = 5.0
 HUNG_MESSAGE_ID = "364a830e83d0497ea6d69f2978b23047"
 """MESSAGE_ID= of the entry that a tender hangs and is killed."""
 
-GENERIC_MESSAGE_IDS = frozenset(
-    {
-        "7d4958e842da4a758f6c1cdc7b36dcc5",  # SD_MESSAGE_UNIT_STARTING
-        "be02cf6855d2428ba40df7e9d022f03d",  # SD_MESSAGE_UNIT_FAILED
-        "d9b373ed55a64feb8242e02dbe79a49c",  # SD_MESSAGE_UNIT_FAILURE_RESULT
-    }
-)
-"""Messages of PID 1 about every failed start, which have no reason (`journalctl --catalog`)."""
-
 MAX_LINES = 20
 """Console lines to read of a run that has ended, and messages of PID 1; one run has fewer of these."""
 
@@ -260,6 +251,8 @@ def read_failure_messages(unit: str, namespace: str) -> list[str]:
     Raises:
         HostError: the journal cannot be read.
     """
+    from solo5_systemd.unit.exit_messages import GENERIC_MESSAGE_IDS
+
     found = _last_of_boot(FAILURE_LINES, f"UNIT={unit}", "_PID=1")
     found = [each for each in found if each[1] not in GENERIC_MESSAGE_IDS]
     found += _last_of_boot(FAILURE_LINES, f"_SYSTEMD_UNIT={unit}", "_TRANSPORT=stdout", namespace=namespace)

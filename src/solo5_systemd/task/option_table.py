@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 SECTION = "Unikernel"
 
+IDLE_MIN_S, IDLE_MAX_S = 5, 365 * 86400
+"""The limits of IdleSec=: below a few seconds a task would sleep between the requests of one visit."""
+
 
 class Setting(NamedTuple):
     """A setting of a task.

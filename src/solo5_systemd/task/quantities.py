@@ -9,6 +9,7 @@ from functools import wraps
 from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.task.option_table import IDLE_MAX_S, IDLE_MIN_S
 
 T = TypeVar("T")
 
@@ -17,8 +18,6 @@ LARGEST_SIZE = (1 << 63) - 1
 
 SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"([0-9]{1,19})([KMGT]?)(?:I?B)?", re.ASCII | re.IGNORECASE)
-IDLE_MIN_S, IDLE_MAX_S = 5, 365 * 86400
-"""The idle times that a task may have: below a few seconds it would sleep between the requests of one visit."""
 
 DECIMAL = r"[0-9]{1,6}(\.[0-9]{1,6})?"
 """A positive decimal number, for `re.ASCII`."""

@@ -37,6 +37,15 @@ _STOP_JOB = frozenset({"de5b426a63be47a7b6ac3eaac82e2f6f", "9d1aaa27d60140bd9636
 _OOM_KILL = frozenset({"fe6faa94e7774663a0da52717891d8ef", "d989611b15e44c9dbf31e3c81256e4ed"})
 """MESSAGE_ID= of SD_MESSAGE_UNIT_STOPPING, _STOPPED; of _OUT_OF_MEMORY, _OOMD_KILL (systemd/sd-messages.h)."""
 
+GENERIC_MESSAGE_IDS = frozenset(
+    {
+        "7d4958e842da4a758f6c1cdc7b36dcc5",  # SD_MESSAGE_UNIT_STARTING
+        "be02cf6855d2428ba40df7e9d022f03d",  # SD_MESSAGE_UNIT_FAILED
+        "d9b373ed55a64feb8242e02dbe79a49c",  # SD_MESSAGE_UNIT_FAILURE_RESULT
+    }
+)
+"""PID 1's messages about every failed start, which have no reason (`journalctl --catalog`): no error quotes them."""
+
 
 class UnitMessage(NamedTuple):
     """A journal entry of PID 1 about the unit.

@@ -16,6 +16,7 @@ from solo5_systemd.journal.console import Journal
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.task.log_fields import STDERR_PRIORITY
+from solo5_systemd.unit.exit_messages import GENERIC_MESSAGE_IDS
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 JOURNAL = Journal(lambda: "of-new-tasks")
@@ -94,7 +95,7 @@ class Reader(JournalReader):
         return self.files.lines[: -count - 1 : -1]
 
     def last_with_ids(self, count: int) -> list[tuple[Line, str]]:
-        generic = min(console.GENERIC_MESSAGE_IDS)
+        generic = min(GENERIC_MESSAGE_IDS)
         return [(line, generic if line.data.startswith(b"Starting") else "") for line in self.last(count)]
 
     def close(self) -> None:
