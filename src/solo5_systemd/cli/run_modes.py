@@ -39,8 +39,9 @@ async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *,
     """
     from solo5_systemd.journal.console import storage_problem
 
-    with _cancelled_by_sigterm():
-        started = await engine.start(workload)
+    starting = asyncio.ensure_future(engine.start(workload))
+    asyncio.get_running_loop().add_signal_handler(signals.SIGTERM, starting.cancel)  # as asyncio.run() on SIGINT
+    started = await starting
     with _signal_queue() as received:
         task = await engine.task(started.name)
         async with asyncio.TaskGroup() as group:
@@ -89,20 +90,6 @@ def _signal_queue() -> Iterator["asyncio.Queue[signals.Signals]"]:
     finally:
         for signal in FORWARDED_SIGNALS:
             loop.remove_signal_handler(signal)
-
-
-@contextmanager
-def _cancelled_by_sigterm() -> Iterator[None]:
-    """Cancel the current asyncio task on SIGTERM; asyncio.run() does the same on SIGINT."""
-    loop = asyncio.get_running_loop()
-    this = asyncio.current_task()
-    if this is None:
-        raise Solo5Error("no asyncio task is running: expected to be called in one.")
-    loop.add_signal_handler(signals.SIGTERM, this.cancel)
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signals.SIGTERM)
 
 
 def print_plan(workload: Workload, context: CommandContext, *, json: bool) -> int:

@@ -202,16 +202,6 @@ def uses_search(arguments: Iterable[str]) -> bool:
     return SEARCH in used(arguments)
 
 
-def uses_hostname(arguments: Iterable[str]) -> bool:
-    """Return whether an argument has the host name."""
-    return HOSTNAME in used(arguments)
-
-
-def uses_hosts(arguments: Iterable[str]) -> bool:
-    """Return whether an argument has the names of machines with their addresses."""
-    return HOSTS in used(arguments)
-
-
 def is_group(argument: str) -> bool:
     """Return whether an argument stands for several: `{mirage}`, or that of a NIC."""
     return re.fullmatch(r"\{mirage(\.[A-Za-z0-9]+)?\}", argument, re.ASCII) is not None

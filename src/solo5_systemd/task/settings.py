@@ -20,7 +20,7 @@ from solo5_systemd.task.disks import disk, disk_text, on_paths
 from solo5_systemd.task.log_fields import FIELD_NAME, MAX_LABELS, label, labels
 from solo5_systemd.task.networks import host_endpoint, namespace_path, nic, nic_text, publish, publish_text
 from solo5_systemd.task.option_table import SETTINGS
-from solo5_systemd.task.placeholders import uses_hostname, uses_hosts, uses_search, uses_servers, verbatim
+from solo5_systemd.task.placeholders import HOSTNAME, HOSTS, used, uses_search, uses_servers, verbatim
 from solo5_systemd.task.properties import parse_property
 from solo5_systemd.task.property_types import INFINITY, SIZE
 from solo5_systemd.task.quantities import cpu_weight, cpus, idle_time, named, size
@@ -287,8 +287,8 @@ class _ForGuest(NamedTuple):
 _FOR_GUEST = (
     _ForGuest("DNS", uses_servers, "--dns-servers={dns.udp}"),
     _ForGuest("DNSSearch", uses_search, "--search={search}"),
-    _ForGuest("HostName", uses_hostname, "--name={hostname}"),
-    _ForGuest("AddHost", uses_hosts, "--hosts={hosts}", by_dhcp=False),
+    _ForGuest("HostName", lambda arguments: HOSTNAME in used(arguments), "--name={hostname}"),
+    _ForGuest("AddHost", lambda arguments: HOSTS in used(arguments), "--hosts={hosts}", by_dhcp=False),
 )
 
 

@@ -42,8 +42,7 @@ from solo5_systemd.task.placeholders import (
     expand,
     mirage,
     placeholders,
-    uses_hostname,
-    uses_hosts,
+    used,
     uses_search,
     uses_servers,
 )
@@ -127,7 +126,7 @@ def _values(parts: Parts) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]
         resolver=parts.resolver,
         hostname=parts.workload.hostname,
         # Their gateway is known with the leases, as all that arguments have.
-        hosts=parts.workload.hosts if uses_hosts(parts.workload.arguments) else (),
+        hosts=parts.workload.hosts if "hosts" in used(parts.workload.arguments) else (),
     )
     return values, mirage(parts.reservation.leases)
 
@@ -281,9 +280,9 @@ def _name_service(parts: Parts) -> Iterator[tuple[str, str]]:
         yield DNS, ",".join(map(str, parts.resolver.servers))
     if uses_search(arguments):
         yield DNS_SEARCH, ",".join(parts.resolver.search)
-    if uses_hostname(arguments):
+    if "hostname" in used(arguments):
         yield HOSTNAME, parts.workload.hostname or host_name(parts.workload.name)
-    if uses_hosts(arguments):
+    if "hosts" in used(arguments):
         yield HOSTS, _values(parts)[0].get("hosts", "")
 
 

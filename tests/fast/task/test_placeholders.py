@@ -19,8 +19,6 @@ from solo5_systemd.task.placeholders import (
     mirage,
     placeholders,
     used,
-    uses_hostname,
-    uses_hosts,
     uses_search,
     uses_servers,
 )
@@ -144,7 +142,7 @@ def test_a_host_at_a_gateway_that_is_not_there_is_refused(leases: tuple[Lease, .
 def test_hosts_that_nothing_sets_are_refused_with_what_to_set() -> None:
     with pytest.raises(InvalidRequestError, match="there is no host: expected one or more in the job.*--add-host"):
         named()
-    assert (uses_hosts(["a={hosts}"]), uses_hosts(["{{hosts}}", "hosts"])) == (True, False)
+    assert [used([each]) for each in ("a={hosts}", "{{hosts}}", "hosts")] == [{"hosts"}, set(), set()]
 
 
 def test_host_name_is_the_tasks_name_unless_it_is_set() -> None:
@@ -217,7 +215,6 @@ def test_used_placeholders_are_those_in_single_braces() -> None:
         False,
     )
     assert (uses_search(["{search}"]), uses_search(["search"])) == (True, False)
-    assert (uses_hostname(["{hostname}"]), uses_hostname(["{name}"])) == (True, False)
 
 
 @pytest.mark.parametrize("key", ["ipv4", "ipv4_cidr", "prefix4", "netmask4", "gateway4"])

@@ -3,7 +3,7 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.errors import host_errors
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 
@@ -21,22 +21,14 @@ def write_textfile(path: "Path", text: str) -> None:
     Raises:
         HostError: the file cannot be written; the temporary file is removed.
     """
-    import os
-
     from solo5_systemd.base.atomic_file import replace_file
+    from solo5_systemd.base.locks import closing
     from solo5_systemd.base.paths import open_directory, within
 
-    directory = open_directory(path.parent)
-    try:
+    hint = f"Check the directory: ls -ld {path.parent}"
+    with closing(open_directory(path.parent)) as directory, host_errors(f"{path} cannot be written", hint):
         # The temporary name does not match *.prom, the pattern of the textfile collector.
         replace_file(within(directory, path.name), text, mode=0o644, several_writers=True)
-    except OSError as error:
-        raise HostError(
-            f"{path} cannot be written: {error.strerror}.",
-            f"Check the directory: ls -ld {path.parent}",
-        ) from error
-    finally:
-        os.close(directory)
 
 
 def _path(text: str) -> "Path":
