@@ -49,22 +49,18 @@ def _group_for(node: str) -> str | None:
     if status.st_mode & 0o006 == 0o006:
         return None
     if status.st_mode & 0o060 == 0o060 and status.st_gid != 0:
-        return _group_name(node, status.st_gid)
+        try:
+            return grp.getgrgid(status.st_gid).gr_name
+        except KeyError as error:
+            raise HostError(
+                f"{node} belongs to group {status.st_gid}, which has no name: expected a group in the group database.",
+                f"groupadd --system --gid {status.st_gid} {node.rpartition('/')[2]}",
+            ) from error
     raise HostError(
         f"{node} has mode {stat.S_IMODE(status.st_mode):04o} and group {status.st_gid}: "
         f"expected a group through which user {USER} can read and write it.",
         f"chgrp kvm {node} && chmod 0660 {node}" if node == KVM else f"chmod 0666 {node}",
     )
-
-
-def _group_name(node: str, group: int) -> str:
-    try:
-        return grp.getgrgid(group).gr_name
-    except KeyError as error:
-        raise HostError(
-            f"{node} belongs to group {group}, which has no name: expected a group in the group database.",
-            f"groupadd --system --gid {group} {node.rpartition('/')[2]}",
-        ) from error
 
 
 FSTAB = Path("/etc/fstab")

@@ -26,7 +26,6 @@ from solo5_systemd.storage.model import (
     DiskRequest,
     MadeDisk,
     NewFile,
-    backing_of,
     check_size,
     sector_size,
 )
@@ -184,7 +183,7 @@ def inspect(request: DiskRequest, *, how: int = READ_WRITE) -> Disk:
         filesystem=filesystem,
         mount=mount,
         exposed=is_exposed(path) or not is_plain_path(path),
-        backing=backing_of(request, is_device=block),
+        backing=Backing.DEVICE if block else Backing.FILE if request.name is None else Backing.NAMED,
         owner=owner,
         holder=holder,
     )
@@ -205,7 +204,7 @@ def _planned(request: DiskRequest, new: NewFile, sector: int) -> Disk | None:
             size=new.size,
             filesystem=os.fstatvfs(place.directory).f_fsid,
             planned=True,
-            backing=backing_of(request, is_device=False),
+            backing=Backing.FILE if request.name is None else Backing.NAMED,
         )
 
 

@@ -279,7 +279,11 @@ def inspect_path(text: str) -> DiskPath:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) and not stat.S_ISBLK(status.st_mode):
             raise InvalidRequestError(f"{text!r} is no disk: expected a regular file or a block device.")
-        size, sector = _geometry(status)
+        size, sector = status.st_size, None
+        if stat.S_ISBLK(status.st_mode):  # by sysfs: an open may act on a device
+            directory = directory_of(status.st_rdev).resolve(strict=True)
+            size = int((directory / "size").read_text()) * 512  # whatever the device's own sectors are
+            sector = int((whole(directory) / "queue/logical_block_size").read_text())
     number = (os.major(status.st_rdev), os.minor(status.st_rdev)) if stat.S_ISBLK(status.st_mode) else None
     disk = Disk(disk=DeviceName("disk"), path=path, device=number, identity=identity(status))
     held = holders()
@@ -292,12 +296,3 @@ def inspect_path(text: str) -> DiskPath:
         task=next((held[each] for each in (disk.identity, *overlapping(disk)) if each in held), None),
         use="" if use is None else use[0],
     )
-
-
-def _geometry(status: os.stat_result) -> tuple[int, int | None]:
-    """Return the size, and the logical block of a device as sysfs has it: no open, which may act on a device."""
-    if stat.S_ISREG(status.st_mode):
-        return status.st_size, None
-    directory = directory_of(status.st_rdev).resolve(strict=True)
-    sectors = int((directory / "size").read_text())  # of 512 bytes, whatever the device's own are
-    return sectors * 512, int((whole(directory) / "queue/logical_block_size").read_text())

@@ -267,15 +267,6 @@ def named_disk(
     )
 
 
-def backing_of(request: DiskRequest, *, is_device: bool) -> Backing:
-    """Return what is behind a disk."""
-    if request.private:
-        return Backing.COPY
-    if request.name is not None:
-        return Backing.NAMED
-    return Backing.DEVICE if is_device else Backing.FILE
-
-
 def sector_size(request: DiskRequest) -> int:
     """Return the requested sector size in bytes, or the default.
 

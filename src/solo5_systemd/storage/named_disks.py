@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from solo5_systemd.base.copies import Progress, copy_data, no_progress, receive_data, send_data, share
-from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError, host_errors
+from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, TakenError, host_errors
 from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName, DiskName, disk_name
@@ -209,13 +209,10 @@ class NamedDisks:
             HostError: it cannot be opened, or an OSError of the block.
         """
         path = self.directory / name
-        try:
-            descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except FileNotFoundError as error:
-            raise _missing(name) from error
-        except OSError as error:
-            raise not_opened(f"disk {name!r}", error) from error
-        with closing(descriptor), host_errors(f"disk {name!r} cannot be used"):
+        if not os.path.lexists(path):
+            raise _missing(name)
+        opened = open_file(path, flags, f"disk {name!r}")
+        with closing(opened) as descriptor, host_errors(f"disk {name!r} cannot be used"):
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise InvalidRequestError(f"disk {name!r}: {str(path)!r} is no disk: expected a regular file.")
@@ -295,14 +292,21 @@ def _check_size(name: DiskName, size: int) -> None:
         )
 
 
-def not_opened(what: str, error: OSError) -> Solo5Error:
-    """Return the error of a file that open(2) with O_NONBLOCK has refused."""
-    if isinstance(error, BlockingIOError):
-        return TakenError(
-            f"{what} has a file lease (F_SETLEASE) of another process, such as its tender: expected none.",
-            "The kernel ends it within a minute: repeat the command. solo5-confine prevents leases of tenders.",
-        )
-    return HostError(f"{what} cannot be opened: {error.strerror}.")
+def open_file(path: Path, flags: int, what: str) -> int:
+    """Open a file of root's, without waiting for a file lease.
+
+    Raises:
+        TakenError: another process has a lease of it.
+        HostError: it cannot be opened.
+    """
+    with host_errors(f"{what} cannot be opened"):
+        try:
+            return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except BlockingIOError as error:
+            raise TakenError(
+                f"{what} has a file lease (F_SETLEASE) of another process, such as its tender: expected none.",
+                "The kernel ends it within a minute: repeat the command. solo5-confine prevents leases of tenders.",
+            ) from error
 
 
 def _missing(name: DiskName) -> NotFoundError:

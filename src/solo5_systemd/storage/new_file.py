@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 
-from solo5_systemd.base.atomic_file import replace_file, sync_directory
+from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed, replace_file, sync_directory
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, host_errors
 from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.locks import closing, try_lock
 from solo5_systemd.base.names import hash_of
-from solo5_systemd.base.paths import is_below, mount_point_of, open_path, path_of
+from solo5_systemd.base.paths import is_below, mount_point_of, open_path, path_of, within
 from solo5_systemd.storage.model import DiskRequest
 
 MOUNTS = Path("/var/lib/solo5/mounts")
@@ -96,7 +96,7 @@ def create_file(directory: int, name: str, write: Callable[[int], None]) -> bool
     """
     temporary = ""
     try:
-        descriptor = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=directory)
+        descriptor = open_unnamed(within(directory, "."), 0o600)
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
@@ -110,8 +110,7 @@ def create_file(directory: int, name: str, write: Callable[[int], None]) -> bool
         if temporary:
             os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
         else:
-            # With dst_dir_fd, os.link calls linkat(2) with AT_SYMLINK_FOLLOW, which resolves the link in /proc/self/fd.
-            os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=directory, follow_symlinks=True)
+            link_unnamed(descriptor, within(directory, name))
     except FileExistsError:
         return False
     finally:

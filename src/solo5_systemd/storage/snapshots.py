@@ -21,7 +21,7 @@ from solo5_systemd.base.names import DiskName, SnapshotName, disk_name, snapshot
 from solo5_systemd.base.paths import identity
 from solo5_systemd.storage.locks import disks_of, holders
 from solo5_systemd.storage.model import PRIVATE, SNAPSHOTS, Backing
-from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks, names_in, not_opened, regular_file, write_content
+from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks, names_in, open_file, regular_file, write_content
 from solo5_systemd.storage.new_file import create_file
 
 _NEW = ".{}.solo5-restore"
@@ -369,11 +369,7 @@ class Instant:
 
 
 def _opened(path: Path) -> AbstractContextManager[int]:
-    """Open a regular file of root's for reading, until the end of the block."""
-    try:
-        return closing(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC))
-    except OSError as error:
-        raise not_opened(repr(str(path)), error) from error
+    return closing(open_file(path, os.O_RDONLY, repr(str(path))))
 
 
 def _cannot_share(disk: DiskName, directory: Path, *, held: bool = False) -> Solo5Error:

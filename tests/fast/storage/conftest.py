@@ -111,7 +111,10 @@ class Device:
         (self.size.parent / "queue").mkdir()
         (self.size.parent / "queue/logical_block_size").write_text("4096\n")
         lstat, fstat = os.lstat, os.fstat
-        node, inode = SimpleNamespace(st_mode=stat.S_IFBLK | 0o600, st_rdev=self.number), self.path.stat().st_ino
+        node, inode = (
+            SimpleNamespace(st_mode=stat.S_IFBLK | 0o600, st_rdev=self.number, st_size=0),
+            self.path.stat().st_ino,
+        )
         patch.setattr(os, "fstat", lambda file: node if fstat(file).st_ino == inode else fstat(file))
         patch.setattr(os, "lstat", lambda path: node if str(path) == str(self.path) and lstat(path) else lstat(path))
 

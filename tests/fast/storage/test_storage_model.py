@@ -1,11 +1,9 @@
-from dataclasses import replace
-
 import pytest
 from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.names import DeviceName, DiskName
-from solo5_systemd.storage.model import Backing, DiskRequest, backing_of, check_size, named_disk, sector_size
+from solo5_systemd.base.names import DeviceName
+from solo5_systemd.storage.model import DiskRequest, check_size, sector_size
 
 
 def request(path: str = "/srv/disk", sector_size: int | None = None) -> DiskRequest:
@@ -34,11 +32,3 @@ def test_a_size_is_one_of_whole_sectors(size: int, sector: int | None, *, is_who
     found = refusal(check_size, request(sector_size=sector), size)
     assert (found == "") is is_whole
     assert is_whole or f"has {size} bytes: expected one or more whole sectors" in found
-
-
-def test_what_is_behind_a_disk_is_the_requests_or_the_files() -> None:
-    file, named = DiskRequest(disk=DeviceName("a"), path="/srv/a"), named_disk(DeviceName("a"), DiskName("data"))
-    assert backing_of(file, is_device=False) is Backing.FILE
-    assert backing_of(file, is_device=True) is Backing.DEVICE
-    assert backing_of(named, is_device=False) is Backing.NAMED
-    assert backing_of(replace(named, private=True), is_device=False) is Backing.COPY

@@ -56,7 +56,6 @@ from solo5_systemd.storage.model import (
     FullDiskChange,
     MadeDisk,
     StartDirectory,
-    backing_of,
 )
 from solo5_systemd.task.log_fields import STDOUT_PRIORITY
 from solo5_systemd.unit.exit_messages import ExitMessages
@@ -197,7 +196,7 @@ class FakeDisks(ImageFiles):
         private = request.private or request.archive is not None
         created = not private and request.path not in self.files
         (self.private if private else self.files).add(request.path)
-        made = replace(disk(request.disk, path=request.path), backing=backing_of(request, is_device=False))
+        made = replace(disk(request.disk, path=request.path), backing=Backing.COPY if request.private else Backing.FILE)
         if request.archive is not None:
             made = replace(made, backing=Backing.ARCHIVE, size=0)
         directory = start_directory() if private else None
