@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.decode import Fields, json_document
-from solo5_systemd.base.errors import HostError, Solo5Error, host_errors
+from solo5_systemd.base.errors import Solo5Error, host_errors
 from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import NetworkName, TaskName, hash_of
 from solo5_systemd.network.endpoints import VERSION
@@ -277,13 +277,9 @@ def to_document(value: object) -> dict[str, object]:
 
 def _write(path: Path, value: object) -> None:
     text = json.dumps(to_document(value))
-    try:
+    with host_errors(f"{path} cannot be written", f"`df {path.parent}` shows the free space."):
         try:
             replace_file(path, text)
         except FileNotFoundError:
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, text)
-    except OSError as error:
-        raise HostError(
-            f"{path} cannot be written: {error.strerror}.", f"`df {path.parent}` shows the free space."
-        ) from error

@@ -4,7 +4,6 @@ The tables themselves, whose rules look them up, are in `nft_rules`; `drops` has
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from ipaddress import IPv6Address
 
 from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import NetworkName
@@ -75,51 +74,37 @@ def elements(ruleset: Ruleset) -> tuple[Element, ...]:
 
 def network_elements(network: Network, networks: Sequence[Network]) -> Iterator[Element]:
     """Yield the elements of a network; `networks` are all that are up, for its `reach`."""
-    bridge = _quoted(network.bridge)
+    bridge, policy = _quoted(network.bridge), network.policy
     if network.join is not None:
-        for family in ("ip", "ip6") if has_ipv6(networks) else ("ip",):
+        for family in ("ip", "ip6"):
             yield _element(family, "bridged", bridge, bridge)
         return
-    reached = [other.bridge for other in networks if other.name in network.policy.reach and other.join is None]
-    if network.ipv4 is not None:
-        yield from _of_family("ip", network.ipv4, network, reached, masquerade=network.masquerade)
-    else:  # of a network with IPv6 only: what its guests send by IPv4 is of no network
+    reached = [other.bridge for other in networks if other.name in policy.reach and other.join is None]
+    if network.ipv4 is None:  # what its guests send by IPv4 is of no network
         yield _element("ip", "bridges", bridge)
-    if network.policy.dhcp:
+    if policy.dhcp:
         yield _element("ip", "dhcp", bridge)
-    if network.ipv6 is not None:
-        yield from _of_family("ip6", network.ipv6, network, reached, masquerade=network.nat66)
-    # The gateway is the loopback of the programs beside the guests.
-    for family, gateway in (("ip", network.gateway4), ("ip6", network.gateway6)) if network.shared else ():
-        if family == "ip" or network.ipv6 is not None:
-            yield _element(family, "shared", bridge)
+    for family, inside, gateway, masquerade in (
+        ("ip", network.ipv4, network.gateway4, network.masquerade),
+        ("ip6", network.ipv6, network.gateway6, network.nat66),
+    ):
+        if inside is None:
+            continue
+        yield _element(family, "bridges", bridge)
+        yield _element(family, "within", inside, inside)
+        if masquerade:
+            yield _element(family, "masqueraded", inside)
+        for other in (*(() if policy.isolated else (network.bridge,)), *reached):
+            yield _element(family, "paths", bridge, _quoted(other))
+        for name, is_set in (("routed", policy.routed), ("metadata", policy.metadata), ("shared", network.shared)):
+            if is_set:
+                yield _element(family, name, bridge)
+        for port in dict.fromkeys(policy.host):
+            yield _element(family, "services", bridge, port.protocol, port.port)
+        if network.shared:  # the gateway is the loopback of the programs beside the guests
             yield _element(family, "gateways", bridge, gateway)
     if network.shared and network.ipv6 is not None:
         yield _element("ip6", "looped", "::1")
-
-
-def _of_family(
-    family: str, inside: IpNetwork, network: Network, reached: Sequence[str], *, masquerade: bool
-) -> Iterator[Element]:
-    """Yield the elements of a network in table ip or ip6.
-
-    Args:
-        inside: the range of the network.
-        reached: the bridges of the networks in its `reach`.
-        masquerade: packets that leave the host get its address as their source.
-    """
-    bridge, policy = _quoted(network.bridge), network.policy
-    yield _element(family, "bridges", bridge)
-    yield _element(family, "within", inside, inside)
-    if masquerade:
-        yield _element(family, "masqueraded", inside)
-    for other in (*(() if policy.isolated else (network.bridge,)), *reached):
-        yield _element(family, "paths", bridge, _quoted(other))
-    for name, is_set in (("routed", policy.routed), ("metadata", policy.metadata)):
-        if is_set:
-            yield _element(family, name, bridge)
-    for port in dict.fromkeys(policy.host):
-        yield _element(family, "services", bridge, port.protocol, port.port)
 
 
 def _segment(segment: str, network: NetworkName, *, six: bool) -> Iterator[Element]:
@@ -176,34 +161,34 @@ def _guest(reservation: Reservation, lease: Lease, network: Network | None) -> I
     """Yield the elements of one NIC, of which those of a joined network have table bridge alone; None: it is not up."""
     tap, policy = _quoted(lease.tap), network.policy if network is not None else CLOSED
     counted, limits, whole = reservation.idle_s > 0, lease.limits.under(policy), not policy.fragments
-    if network is not None and network.join is not None:
-        yield from _joined(lease, network.join)
-        yield from _sources(lease, limits)
-        if whole:
-            yield _bridged("whole", tap)
+    join = network.join if network is not None else None
+    if lease.address is not None:
+        yield _bridged("guests", tap, lease.mac, lease.address)
+    if join is not None:
+        yield from _joined(lease, join)
     else:
         yield from _leased(lease, whole=whole)
-        if network is not None and limits.routes:
-            yield from _behind(lease, network, limits)
-            if whole:
-                yield _bridged("whole", tap)
         if not counted and limits.egress is None and not rate_values(limits.rate):
             for address in lease.addresses:  # frames of a guest without limits pass table bridge after one look-up
                 yield _bridged(_numbered("plain", address), tap, lease.mac, address)
         if policy.dhcp:
             yield from _asking(lease)
         yield from _egress(lease, limits)
+    for route in limits.routes:
+        yield _bridged(_numbered("behind", route), tap, lease.mac, _range(route))
+        if network is not None and join is None:
+            yield from _behind(lease, network, route)
+    if whole and (join is not None or limits.routes):
+        yield _bridged("whole", tap)
     yield from _rates(lease, limits, counted=counted)
 
 
 def _leased(lease: Lease, *, whole: bool) -> Iterator[Element]:
     """Yield the elements of a NIC's addresses, of which IPv6 has a link-local one as well."""
     tap = _quoted(lease.tap)
-    if lease.address is not None:
-        yield _bridged("guests", tap, lease.mac, lease.address)
     yield _bridged("reflected", tap, tap)
     if lease.address6 is not None:
-        yield from _addressed6(lease, lease.address6)
+        yield from _with_ipv6(lease)
         yield _bridged("near6", lease.mac, link_local(lease.mac))
     for address in lease.addresses:
         family, own = _family(address), str(address)
@@ -216,46 +201,35 @@ def _leased(lease: Lease, *, whole: bool) -> Iterator[Element]:
 def _joined(lease: Lease, join: Join) -> Iterator[Element]:
     tap = _quoted(lease.tap)
     yield _bridged("joined", tap)
-    if lease.address is not None:
-        yield _bridged("guests", tap, lease.mac, lease.address)
-    else:
+    if lease.address is None:
         yield _bridged("unleased", tap, lease.mac)
-    if join.ipv6 and lease.address6 is not None:
-        yield from _addressed6(lease, lease.address6)
-    elif join.ipv6:
-        yield _bridged("ipv6", tap, lease.mac)
-        yield _bridged("linked", tap, _number(lease.mac))
-        yield _bridged("unleased6", tap, lease.mac)
+    if join.ipv6:
+        yield from _with_ipv6(lease)
+        if lease.address6 is None:
+            yield _bridged("unleased6", tap, lease.mac)
 
 
-def _addressed6(lease: Lease, leased: IPv6Address) -> Iterator[Element]:
-    """Yield the elements by which a guest has, and advertises, its leased and its link-local address only."""
+def _with_ipv6(lease: Lease) -> Iterator[Element]:
+    """Yield the elements of a guest with IPv6: with a leased address, it has and advertises that and its link-local one."""
     tap = _quoted(lease.tap)
-    for address in (leased, link_local(lease.mac)):
+    yield _bridged("ipv6", tap, lease.mac)
+    yield _bridged("linked", tap, _number(lease.mac))
+    for address in (lease.address6, link_local(lease.mac)) if lease.address6 is not None else ():
         yield _bridged("guests6", tap, lease.mac, address)
         yield _bridged("advertised", tap, *_halves(address))
-    yield _bridged("linked", tap, _number(lease.mac))
-    yield _bridged("ipv6", tap, lease.mac)
 
 
-def _sources(lease: Lease, limits: Limits) -> Iterator[Element]:
-    for route in limits.routes:
-        yield _bridged(_numbered("behind", route), _quoted(lease.tap), lease.mac, _range(route))
-
-
-def _behind(lease: Lease, network: Network, limits: Limits) -> Iterator[Element]:
-    """Yield the elements of a guest's routes, whose addresses are translated as those of its network."""
-    yield from _sources(lease, limits)
-    for route in limits.routes:
-        own, inside = lease.address_of(route.version), network.inside(route.version)
-        family, behind = _family(route), _range(route)
-        yield _element(family, "behind", behind)
-        for sender in (behind, *((own,) if own else ())):
-            yield _element(family, "routers", sender, behind)
-        for pair in ((inside, route), (route, inside), (route, route)) if inside else ():
-            yield _element(family, "within", *map(_range, pair))
-        if network.masquerade if route.version == 4 else network.nat66:
-            yield _element(family, "masqueraded", behind)
+def _behind(lease: Lease, network: Network, route: IpNetwork) -> Iterator[Element]:
+    """Yield the elements of a route of a guest, whose addresses are translated as those of its network."""
+    own, inside = lease.address_of(route.version), network.inside(route.version)
+    family, behind = _family(route), _range(route)
+    yield _element(family, "behind", behind)
+    for sender in (behind, *((own,) if own else ())):
+        yield _element(family, "routers", sender, behind)
+    for pair in ((inside, route), (route, inside), (route, route)) if inside else ():
+        yield _element(family, "within", *map(_range, pair))
+    if network.masquerade if route.version == 4 else network.nat66:
+        yield _element(family, "masqueraded", behind)
 
 
 def _egress(lease: Lease, limits: Limits) -> Iterator[Element]:

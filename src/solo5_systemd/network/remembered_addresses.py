@@ -19,7 +19,7 @@ from pathlib import Path
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.declared_units import SOURCES, declaration_directory
 from solo5_systemd.base.decode import Fields, json_document
-from solo5_systemd.base.errors import HostError, Solo5Error
+from solo5_systemd.base.errors import Solo5Error, host_errors
 from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import NetworkName, TaskName, is_task_name
 from solo5_systemd.base.own_files import read_own
@@ -83,13 +83,9 @@ def write_request(task: TaskName, request: LastRequest) -> None:
         HostError: it cannot be written.
     """
     path = ADDRESSES / f"{task}{_SUFFIX}"
-    try:
+    with host_errors(f"{path} cannot be written", f"`df {ADDRESSES}` shows the free space."):
         ADDRESSES.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(path, json.dumps(document(request)), durable=True)
-    except OSError as error:
-        raise HostError(
-            f"{path} cannot be written: {error.strerror}.", f"`df {ADDRESSES}` shows the free space."
-        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,10 +312,10 @@ LEASED6 = replace(LEASED, leases=(replace(UNLEASED.leases[0], ipv6=IPv6Interface
 @pytest.mark.parametrize(
     ("changed", "held", "names"),
     [
-        (JOINED, LEASED, "joined guests whole"),
+        (JOINED, LEASED, "guests joined whole"),
         (JOINED, UNLEASED, "joined unleased whole"),
         (JOINED6, UNLEASED, "joined unleased ipv6 linked unleased6"),
-        (JOINED6, LEASED6, "joined unleased guests6 advertised guests6 advertised linked ipv6"),
+        (JOINED6, LEASED6, "joined unleased ipv6 linked guests6 advertised guests6 advertised"),
     ],
 )
 def test_a_guest_on_a_bridge_of_others_has_elements_of_table_bridge_alone(
