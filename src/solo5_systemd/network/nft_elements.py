@@ -210,7 +210,7 @@ def _joined(lease: Lease, join: Join) -> Iterator[Element]:
 
 
 def _with_ipv6(lease: Lease) -> Iterator[Element]:
-    """Yield the elements of a guest with IPv6: with a leased address, it has and advertises that and its link-local one."""
+    """Yield the elements of a guest with IPv6: of a leased address, it advertises that and its link-local one only."""
     tap = _quoted(lease.tap)
     yield _bridged("ipv6", tap, lease.mac)
     yield _bridged("linked", tap, _number(lease.mac))

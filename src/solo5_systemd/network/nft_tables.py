@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from nftables import Nftables
 
-from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.errors import HostError, host_errors
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network import nft_elements, nft_rules
 from solo5_systemd.network.drops import SETS, Dropped
@@ -197,13 +197,13 @@ class Tables:
         Raises:
             HostError: the kernel failed to look it up.
         """
-        try:
-            _, body = next(self._netfilter.request(_GETELEMENT, 0, _lookup(ACTIVE, _BRIDGE, _link_key(tap))))
-        except OSError as error:
-            if error.errno != errno.ENOENT:
-                raise HostError(f"nftables cannot be read: {error.strerror}.") from error
+        with host_errors("nftables cannot be read"):
+            found = self._found(ACTIVE, _link_key(tap), _BRIDGE)
+        if found is None:
             return 0
-        return _packets(body[nl.NFGENMSG.size :])
+        for kind in (_SET_ELEMENTS, _ELEMENT, _ELEMENT_EXPRESSION, _EXPRESSION_DATA):
+            found = nl.attributes(found)[kind]
+        return int.from_bytes(nl.attributes(found)[_COUNTER_PACKETS])
 
     def _counted(self, family: str, name: str) -> Mapping[str, int]:
         """Return the packet counters of a set above 0, by key."""
@@ -252,10 +252,20 @@ class Tables:
     def _has(self, name: str, value: bytes, version: int) -> bool:
         """Return whether a set has an element; True if the kernel fails to look it up."""
         try:
-            [code] = self._netfilter.run([(_GETELEMENT, 0, _lookup(name, version, value))])
+            return self._found(name, value, version) is not None
         except OSError:
             return True
-        return code != errno.ENOENT
+
+    def _found(self, name: str, value: bytes, version: int) -> bytes | None:
+        """Return the attributes of a set with one of its elements; None: it has none. Version 0: of table bridge."""
+        of = nl.attribute(_SET_TABLE, TABLE.encode() + b"\0") + nl.attribute(_SET_NAME, name.encode() + b"\0")
+        key = nl.nested(_ELEMENT, nl.nested(_ELEMENT_KEY, nl.attribute(_VALUE, value)))
+        wanted = nl.NFGENMSG.pack(_FAMILY_OF[version], 0, 0) + of + nl.nested(_SET_ELEMENTS, key)
+        try:
+            _, body = next(self._netfilter.request(_GETELEMENT, 0, wanted))
+        except FileNotFoundError:
+            return None
+        return body[nl.NFGENMSG.size :]
 
     def close(self) -> None:
         """Close the netlink socket."""
@@ -308,19 +318,5 @@ class Tables:
         return int.from_bytes(nl.attributes(body[nl.NFGENMSG.size :])[_GEN_ID])
 
 
-def _lookup(name: str, version: int, value: bytes) -> bytes:
-    """Return the payload of a look-up of one element of a set; version 0: of table bridge."""
-    of = nl.attribute(_SET_TABLE, TABLE.encode() + b"\0") + nl.attribute(_SET_NAME, name.encode() + b"\0")
-    key = nl.nested(_ELEMENT, nl.nested(_ELEMENT_KEY, nl.attribute(_VALUE, value)))
-    return nl.NFGENMSG.pack(_FAMILY_OF[version], 0, 0) + of + nl.nested(_SET_ELEMENTS, key)
-
-
 def _link_key(link: str) -> bytes:
     return link.encode().ljust(_IFNAMSIZ, b"\0")
-
-
-def _packets(body: bytes) -> int:
-    """Return the packets of the counter of the one element of a reply."""
-    for kind in (_SET_ELEMENTS, _ELEMENT, _ELEMENT_EXPRESSION, _EXPRESSION_DATA):
-        body = nl.attributes(body)[kind]
-    return int.from_bytes(nl.attributes(body)[_COUNTER_PACKETS])

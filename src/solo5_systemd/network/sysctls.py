@@ -56,12 +56,8 @@ def enable_forwarding() -> bool:
     """
     if is_router():
         return False
-    changed = False
-    for name in chain(_links(), (_FOR_NEW_LINKS,), _links()):  # and those that were made meanwhile
-        if read_sysctl(name) == "0":
-            write_sysctl(name, "1")
-            changed = True
-    return changed
+    names = chain(_links(), (_FOR_NEW_LINKS,), _links())  # and those that were made meanwhile
+    return bool([name for name in names if _change(name, "1")])
 
 
 def restore(before: Mapping[str, str]) -> None:

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -69,10 +69,10 @@ def test_a_listing_has_the_rules_and_the_elements_of_a_table() -> None:
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_failed_lookup_is_a_flow_that_may_exist(code: int, may: bool, lost: bool) -> None:
     class Netfilter:
-        def run(self, requests: Sequence[object]) -> Sequence[int]:
-            if lost:
-                raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
-            return [code] * len(requests)
+        def request(self, *_: object) -> Iterator[tuple[int, bytes]]:
+            if lost or code:
+                raise OSError(errno.ENOBUFS if lost else code, os.strerror(code))
+            yield 0, bytes(4)
 
     tables = object.__new__(Tables)
     tables._netfilter = Netfilter()  # type: ignore[assignment]
