@@ -227,13 +227,12 @@ class _Choice:
         self._remembered = remembered
         self._taps: set[str] = set()
         self._ports: Counter[str] = Counter()
-        self._addresses: dict[IpAddress, str] = dict.fromkeys(local, "this host")
-        self._macs: dict[MacAddress, str] = {ASKER: "solo5-networkd"}
+        self._owners: dict[IpAddress | MacAddress, str] = {**dict.fromkeys(local, "this host"), ASKER: "solo5-networkd"}
         for network in networks:
             for gateway in (network.gateway4, network.gateway6):
                 if gateway is not None:
-                    self._addresses[gateway] = f"network {network.name}, as its gateway's"
-            self._macs[bridge_mac(network.name)] = f"network {network.name}, as its bridge's"
+                    self._owners[gateway] = f"network {network.name}, as its gateway's"
+            self._owners[bridge_mac(network.name)] = f"network {network.name}, as its bridge's"
 
     def claim(self, nic: NicRequest, network: Network) -> None:
         """Take the explicit address and MAC of a request: before any derived one, which could be the same."""
@@ -246,22 +245,24 @@ class _Choice:
         for address in (each for each in (nic.ipv4, nic.ipv6) if each is not None):
             _check_usable(address, nic.nic, network)
             _check_unreserved(address, nic.nic, network)
-            self._claim(address, "address", self._addresses, self._allocations.addresses, nic.nic)
+            self._claim(address, nic.nic)
         if nic.mac is not None:
-            self._claim(nic.mac, "MAC address", self._macs, self._allocations.macs, nic.nic)
+            self._claim(nic.mac, nic.nic)
 
-    def _claim(self, value: T, kind: str, mine: dict[T, str], used: Mapping[T, TaskName], nic: DeviceName) -> None:
-        owner = self._owner(value, mine, used)
-        if owner:
+    def _claim(self, value: IpAddress | MacAddress, nic: DeviceName) -> None:
+        if owner := self._owner(value):
             raise TakenError(
-                f"{kind} {value} for NIC {nic} is taken by {owner}: expected a free one.",
+                f"{'MAC address' if isinstance(value, str) else 'address'} {value} for NIC {nic} is taken by {owner}: "
+                "expected a free one.",
                 "Leave it out to have one chosen.",
             )
-        mine[value] = f"task {self._task}"
+        self._owners[value] = f"task {self._task}"
 
-    def _owner(self, value: T, mine: Mapping[T, str], used: Mapping[T, TaskName]) -> str:
+    def _owner(self, value: IpAddress | MacAddress) -> str:
         """Return the owner of a value for an error message; empty for a free value."""
-        return mine.get(value) or (f"task {used[value]}" if value in used else "")
+        used = self._allocations
+        task = used.macs.get(value) if isinstance(value, str) else used.addresses.get(value)
+        return self._owners.get(value) or (f"task {task}" if task else "")
 
     def _is_remembered(self, value: IpAddress | MacAddress) -> bool:
         """Return whether another task had a value last, and gets it again if that is free then."""
@@ -287,7 +288,7 @@ class _Choice:
         """Return the address that the guest gives itself: with another one it would have two, one of them dropped."""
         address = slaac_address(prefix, mac)
         if nic.ipv6 is None:
-            self._claim(address, "address", self._addresses, self._allocations.addresses, nic.nic)
+            self._claim(address, nic.nic)
         elif nic.ipv6 != address:
             raise InvalidRequestError(
                 f"address {nic.ipv6} for NIC {nic.nic} is not that of its MAC address {mac} in network {network.name}, "
@@ -322,15 +323,14 @@ class _Choice:
         first = number_of(f"ipv{lowest.version}", self._task, nic)
         found: IpAddress | None = None
         for address in (lowest + (first + offset) % hosts for offset in range(hosts)):
-            taken = self._owner(address, self._addresses, self._allocations.addresses)
-            if taken or is_reserved(address, network.policy.reserved_addresses):
+            if self._owner(address) or is_reserved(address, network.policy.reserved_addresses):
                 continue
             if not self._is_remembered(address):
                 found = address
                 break
             found = found or address
         if found is not None:
-            self._addresses[found] = f"task {self._task}"
+            self._owners[found] = f"task {self._task}"
         return found
 
     def bridge(self, network: Network) -> str:
@@ -352,18 +352,17 @@ class _Choice:
         There are more than can be remembered, so that none of another task is the last choice.
         """
         mac = next(mac for mac in guest_macs(self._task, nic) if self._is_free(mac, network))
-        self._macs[mac] = f"task {self._task}"
+        self._owners[mac] = f"task {self._task}"
         return mac
 
     def _is_free(self, mac: MacAddress, network: Network) -> bool:
-        used = self._allocations
-        address = slaac_address(network.ipv6, mac) if network.ra and network.ipv6 is not None else None
-        return not (
-            self._owner(mac, self._macs, used.macs)
-            or self._is_remembered(mac)
-            or (address and (self._owner(address, self._addresses, used.addresses) or self._is_remembered(address)))
-            or (address and is_reserved(address, network.policy.reserved_addresses))
-        )
+        if self._owner(mac) or self._is_remembered(mac):
+            return False
+        if not network.ra or network.ipv6 is None:
+            return True
+        address = slaac_address(network.ipv6, mac)
+        reserved = is_reserved(address, network.policy.reserved_addresses)
+        return not (reserved or self._owner(address) or self._is_remembered(address))
 
     def tap(self, nic: DeviceName, exists: Callable[[str], bool]) -> str:
         """Return the first tap name that no task and no link of the host has."""

@@ -1,14 +1,13 @@
 """The rules for a network that joins an existing bridge: which bridge it may be, and what may be requested on it."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.ipam import BRIDGE_PORTS
-from solo5_systemd.network.model import Network, NicRequest, PortRequest
-from solo5_systemd.network.request_checks import show_port
+from solo5_systemd.network.model import Network, NicRequest
 from solo5_systemd.settings.network import IPV6_MTU
 
 TAP_MTU_MAX = 65521
@@ -125,24 +124,6 @@ def check_macs(network: Network, macs: Collection[str], nics: Iterable[NicReques
             raise TakenError(
                 f"MAC address {nic.mac} for NIC {nic.nic} is in use on bridge {network.bridge}: expected a free one.",
                 "Leave it out to have one chosen.",
-            )
-
-
-def check_unpublished(networks: Sequence[Network], nics: Iterable[NicRequest], ports: Iterable[PortRequest]) -> None:
-    """Check that no port is published to a NIC on a joined network.
-
-    Raises:
-        InvalidRequestError: a port is.
-    """
-    joined = {network.name: network for network in networks if network.join}
-    names = {nic.nic: nic.network for nic in nics}
-    for port in ports:
-        network = joined.get(names[port.nic])
-        if network is not None:
-            raise InvalidRequestError(
-                f"port {show_port(port)} cannot be published to NIC {port.nic}: network {network.name} joins bridge "
-                f"{network.bridge}, where clients reach the guest itself at port {port.port}.",
-                "Leave it out: no --publish of solo5ctl, `ports = []` in a Nomad job.",
             )
 
 

@@ -204,7 +204,7 @@ COMMON_MAX = 256
 
 
 def check_limits(request: Request, networks: Iterable[Network]) -> None:
-    """Check that the limits of a request can be enforced, and are within the operator's.
+    """Check that the limits and ports of a request are possible in its networks, and within the operator's.
 
     Raises:
         InvalidRequestError: they are not.
@@ -212,6 +212,7 @@ def check_limits(request: Request, networks: Iterable[Network]) -> None:
     named = {network.name: network for network in networks}
     for nic in request.nics:
         network = named[nic.network]
+        _check_unpublished(request.ports, nic, network)
         if network.join is not None and nic.limits.egress is not None:
             raise InvalidRequestError(
                 f"egress of NIC {nic.nic} cannot be enforced in network {network.name}, which joins bridge "
@@ -228,6 +229,16 @@ def check_limits(request: Request, networks: Iterable[Network]) -> None:
             )
         check_cap(nic.limits.rate, network.policy.rate, f"network {network.name} for NIC {nic.nic}")
         _check_idle(request, nic, network)
+
+
+def _check_unpublished(ports: Iterable[PortRequest], nic: NicRequest, network: Network) -> None:
+    for port in ports if network.join is not None else ():
+        if port.nic == nic.nic:
+            raise InvalidRequestError(
+                f"port {show_port(port)} cannot be published to NIC {port.nic}: network {network.name} joins bridge "
+                f"{network.bridge}, where clients reach the guest itself at port {port.port}.",
+                "Leave it out: no --publish of solo5ctl, `ports = []` in a Nomad job.",
+            )
 
 
 def _check_idle(request: Request, nic: NicRequest, network: Network) -> None:

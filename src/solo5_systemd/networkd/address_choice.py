@@ -11,7 +11,7 @@ from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network import sysctls
 from solo5_systemd.network.derived_addresses import unique_local_prefix
 from solo5_systemd.network.ipam import Remembered, assign_leases
-from solo5_systemd.network.joined import check_macs, check_room, check_unpublished, with_mtu
+from solo5_systemd.network.joined import check_macs, check_room, with_mtu
 from solo5_systemd.network.model import IpAddress, Network, NicRequest, Request, Reservation
 from solo5_systemd.network.netlink import link_index
 from solo5_systemd.network.network_ranges import advertised_servers, choose_network, with_ipv6
@@ -54,7 +54,6 @@ class Choice:
         self.remembered = self._parts.remembered() if self._parts.remembered else {}
         new = self._new_networks(nics)
         networks = [self._checked(network, nics) for network in (*self._bridges.networks.values(), *new)]
-        check_unpublished(networks, nics, ports)
         check_limits(request, networks)
         if any(nic.limits.routes for nic in nics):
             held = [record.reservation for record in self._leases.records if record.reservation.task != task]

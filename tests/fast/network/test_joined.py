@@ -11,9 +11,10 @@ from tests.fast.network.test_ipam import nic as any_nic
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.ipam import Allocations, assign_leases, free_addresses
-from solo5_systemd.network.joined import Link, check_macs, check_room, check_unpublished, usable_bridge, with_mtu
-from solo5_systemd.network.model import Lease, Network, NicRequest, PortRequest, Protocol, Reservation
+from solo5_systemd.network.joined import Link, check_macs, check_room, usable_bridge, with_mtu
+from solo5_systemd.network.model import Lease, Network, NicRequest, PortRequest, Protocol, Request, Reservation
 from solo5_systemd.network.network_ranges import choose_network
+from solo5_systemd.network.request_checks import check_limits
 from solo5_systemd.settings.addresses import AddressRange
 from solo5_systemd.settings.network import Join, NetworkSettings
 
@@ -147,7 +148,7 @@ def test_ports_are_published_to_nics_of_other_networks_only() -> None:
     own = replace(network(POOL), name=NetworkName("default"), join=None)
     nics = (replace(nic(), network=own.name), nic("lan"))
     port = PortRequest(nic=SERVICE, host_port=8080, port=80, protocol=Protocol.TCP)
-    check_unpublished((own, network(POOL)), nics, (port,))
+    check_limits(Request(nics=nics, ports=(port,)), (own, network(POOL)))
     words = "port 8080/tcp cannot be published to NIC lan: network lan joins bridge br0, where clients reach the guest"
     with pytest.raises(InvalidRequestError, match=words):
-        check_unpublished((own, network(POOL)), nics, (port, replace(port, nic=DeviceName("lan"))))
+        check_limits(Request(nics=nics, ports=(port, replace(port, nic=DeviceName("lan")))), (own, network(POOL)))
