@@ -183,7 +183,7 @@ def _drop_families(endpoints: Mapping[TaskName, Endpoints], networks: Sequence[N
 
 _NETWORK_METRICS: Sequence[tuple[str, str, Callable[[NetworkOverview], int | None]]] = (
     ("solo5_network_leases", "Leases.", lambda network: network.leases),
-    ("solo5_network_free_addresses", "Free addresses.", lambda network: network.free if network.has_pool else None),
+    ("solo5_network_free_addresses", "Free addresses.", lambda network: network.free),
     ("solo5_network_up", "1 if the network's bridge exists, else 0.", lambda network: int(network.up)),
 )
 

@@ -180,12 +180,12 @@ def assign_leases(
     return tuple(leases)
 
 
-def free_addresses(network: Network | NetworkSettings, taken: int) -> int:
-    """Return the number of addresses that a network has left for guests; 0 if it chooses none."""
+def free_addresses(network: Network | NetworkSettings, taken: int) -> int | None:
+    """Return the number of addresses that a network has left for guests; None if it chooses none, or has no range."""
     if is_without_ipv4(network):
         return _ROOM - taken
     if network.ipv4 is None or (network.join is not None and network.join.pool is None):
-        return 0
+        return None
     guests = _guests(network, network.ipv4)
     addresses = guests.size - number_within(guests, network.policy.reserved_addresses)
     if network.join:  # a pool does not include the gateway
@@ -193,8 +193,8 @@ def free_addresses(network: Network | NetworkSettings, taken: int) -> int:
     return min(_ROOM, addresses - 1) - taken
 
 
-def addresses_of(network: NetworkSettings) -> int:
-    """Return the number of addresses for guests of a network; 0: not known. A range that is chosen is a /24."""
+def addresses_of(network: NetworkSettings) -> int | None:
+    """Return the number of addresses for guests of a network; None: not known. A range that is chosen is a /24."""
     if network.ipv4 is None and network.join is None and not network.without_ipv4:
         network = replace(network, ipv4=CANDIDATES[0])
     return free_addresses(network, 0)

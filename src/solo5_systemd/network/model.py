@@ -456,7 +456,7 @@ class NetworkOverview(Network):
     Attributes:
         up: the bridge exists.
         leases: the number of leases.
-        free: the number of free addresses; of a joined network without a pool, 0.
+        free: the number of free addresses; None: it has no range yet, or joins a bridge without a pool.
         dropped: the counts of dropped packets of its guests.
         resolver: name servers and search domains of its guests; empty: the host's.
         without_ipv4: guests have IPv6 only.
@@ -468,18 +468,11 @@ class NetworkOverview(Network):
     mtu: int
     up: bool
     leases: int
-    free: int
+    free: int | None = None
     dropped: Dropped = field(default_factory=Dropped)
     resolver: Resolver = UNSET
     without_ipv4: bool = False
     namespace: str = ""
-
-    @property
-    def has_pool(self) -> bool:
-        """Whether the number of free addresses is known."""
-        if self.join is not None:
-            return self.join.pool is not None
-        return self.ipv4 is not None or self.without_ipv4
 
 
 def dropped_by_namespace(networks: Iterable[NetworkOverview]) -> Mapping[str, Mapping[NetworkName, Dropped]]:

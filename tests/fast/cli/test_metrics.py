@@ -103,7 +103,7 @@ def test_a_network_without_a_range_has_no_series(found: dict[str, Metric]) -> No
 
 
 def test_a_joined_network_has_free_addresses_where_it_has_a_pool() -> None:
-    lan = replace(NETWORK, name=NetworkName("lan"), ipv4=None, gateway4=None, join=Join())
+    lan = replace(NETWORK, name=NetworkName("lan"), ipv4=None, gateway4=None, free=None, join=Join())
     by_name = {family.name: family for family in families([], {}, {}, [lan])}
     labels = {"network": "lan"}
     assert [*by_name["solo5_network_leases"].values] == [(labels, 1)]

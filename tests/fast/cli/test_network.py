@@ -15,13 +15,11 @@ from solo5_systemd.network.model import NetworkOverview, Reservation
 from solo5_systemd.settings.addresses import AddressRange, address_range
 from solo5_systemd.settings.network import Join
 
-UNUSED = NetworkOverview(
-    name=NetworkName("lab"), bridge="solo5-lab", mtu=9000, masquerade=False, up=False, leases=0, free=0
-)
+UNUSED = NetworkOverview(name=NetworkName("lab"), bridge="solo5-lab", mtu=9000, masquerade=False, up=False, leases=0)
 
 
 LAN = NetworkOverview(
-    name=NetworkName("lan"), bridge="br0", mtu=1500, masquerade=False, up=True, leases=1, free=0, join=Join(vlan=20)
+    name=NetworkName("lan"), bridge="br0", mtu=1500, masquerade=False, up=True, leases=1, join=Join(vlan=20)
 )
 POOL = Join(pool=address_range("192.168.1.200-192.168.1.230"), ipv6=True)
 POOLED = replace(
@@ -93,7 +91,7 @@ def test_a_joined_network_is_shown_with_its_bridge_and_the_source_of_addresses(
     assert "Addresses: by DHCP of the LAN, or none\n" in text
     assert "Addresses: leased from 192.168.1.200-192.168.1.230\n" in text
     assert "Masquerade" not in text
-    requested = replace(POOLED, join=Join())
+    requested = replace(POOLED, free=None, join=Join())
     engine.machine.networks.overview = (requested,)
     text = solo5ctl("network", "inspect", "lan").out
     assert "Addresses: requested by each NIC\n" in text

@@ -351,4 +351,4 @@ def test_a_network_has_a_number_of_addresses_before_its_range_is_chosen() -> Non
         }
     )
     found = {each.name: addresses_of(each) for each in parsed.networks}
-    assert found == {"default": 253, "small": 13, "six": 10_000, "lan": 10, "unknown": 0}
+    assert found == {"default": 253, "small": 13, "six": 10_000, "lan": 10, "unknown": None}

@@ -51,9 +51,7 @@ SIX: dict[str, Any] = {"ipv6": IPv6Network("fd00:1::/64"), "gateway6": IPv6Addre
 POOLED = Join(
     vlan=20, pool=address_range("192.168.1.200-192.168.1.230"), ipv6=True, pool6=address_range("fd00:1::2-fd00:1::9")
 )
-UNUSED = NetworkOverview(
-    name=NetworkName("back"), bridge="solo5-back", mtu=1500, masquerade=True, up=False, leases=0, free=0
-)
+UNUSED = NetworkOverview(name=NetworkName("back"), bridge="solo5-back", mtu=1500, masquerade=True, up=False, leases=0)
 POLICY = NetworkPolicy(
     routed=True, reach=(NetworkName("back"),), isolated=True, host=(HostPort(port=53, protocol="udp"),), metadata=True,
     connections=77, fragments=True,
@@ -103,7 +101,7 @@ def test_what_is_sent_or_written_is_read_also_with_keys_of_a_later_version(sent:
 def test_a_key_that_an_earlier_version_lacks_has_its_default() -> None:
     assert "policy" not in document(UNUSED)
     assert crossed(UNUSED) == replace(UNUSED, policy=CLOSED)
-    earlier = {"name": "back", "bridge": "b", "mtu": 1500, "masquerade": True, "up": False, "leases": 0, "free": 0}
+    earlier = {"name": "back", "bridge": "b", "mtu": 1500, "masquerade": True, "up": False, "leases": 0}
     assert record(NetworkOverview, Fields(earlier)) == replace(UNUSED, bridge="b")
     assert record(Request, Fields({"nics": [{"nic": "service"}]})) == Request(
         nics=(NicRequest(nic=DeviceName("service")),)

@@ -440,7 +440,7 @@ def test_without_nfnetlink_log_nothing_is_announced() -> None:
 
 
 def test_a_task_that_waits_has_its_elements_of_packets_and_none_of_a_tap() -> None:
-    """tests/contract/test_network_activation.py has questions for it announced, and packets of each kind pass or not."""
+    """Its packets, and questions for it: tests/contract/test_network_activation.py."""
     record = in_state(HELD, LeaseState.WAITING)
     found = nft_elements.elements(Ruleset(networks=(DUAL,), records=(record,)))
     assert {*found} > {each for each in task_elements(HELD, [DUAL]) if each.family != "bridge"}

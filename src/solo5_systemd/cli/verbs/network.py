@@ -111,7 +111,7 @@ def _row(network: "NetworkOverview") -> tuple[str, ...]:
         str(network.ipv4 or (network.without_ipv4 and network.ipv6) or ""),
         str(network.gateway4 or (network.without_ipv4 and network.gateway6) or ""),
         str(network.leases),
-        str(network.free) if network.has_pool else "",
+        "" if network.free is None else str(network.free),
     )
 
 
@@ -255,7 +255,7 @@ def _json(network: "NetworkOverview") -> dict[str, object]:
         document |= {"join": True, "ipv6": False, **plain(network.join)}
     elif network.ipv6 is not None:
         document |= {"nat66": network.nat66, "ra": network.ra}
-    document |= {"free": network.free} if network.has_pool else {}
+    document |= {"free": network.free} if network.free is not None else {}
     addresses = {key: getattr(network, key) for key in ("ipv4", "gateway4", "ipv6", "gateway6")}
     return document | {key: str(address) for key, address in addresses.items() if address is not None}
 
