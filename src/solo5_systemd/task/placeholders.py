@@ -123,32 +123,28 @@ def check_leased(arguments: Iterable[str], leases: Iterable[Lease]) -> None:
         for match in _TOKEN.finditer(argument):
             if match[1] in without:
                 lease, key = without[match[1]]
-                if key in _OF_IPV6:
-                    missing = "IPv6 gateway" if lease.ipv6 else "leased IPv6 address"
-                    raise InvalidRequestError(
-                        f"argument {argument!r} needs a value for {match[0]}, but NIC {lease.nic} has no {missing} in "
-                        f"network {lease.network}: expected no such placeholder.",
-                        "A guest has IPv6 where the interface of its network namespace has."
-                        if lease.network == NAMESPACE_NETWORK
-                        else f"Set network.{lease.network}.ipv6 = true in /etc/solo5.",
-                    )
-                missing = (
-                    "no gateway" if lease.ipv4 else "no leased IPv4 address" if lease.ipv6 else "no leased address"
-                )
+                missing, hint = _missing6(lease) if key in _OF_IPV6 else _missing4(lease)
                 raise InvalidRequestError(
-                    f"argument {argument!r} needs a value for {match[0]}, but NIC {lease.nic} has {missing} in network "
-                    f"{lease.network}: expected no such placeholder.",
-                    _ipv4_hint(lease),
+                    f"argument {argument!r} needs a value for {match[0]}, but NIC {lease.nic} has no {missing} in "
+                    f"network {lease.network}: expected no such placeholder.",
+                    hint,
                 )
 
 
-def _ipv4_hint(lease: Lease) -> str:
+def _missing4(lease: Lease) -> tuple[str, str]:
     if lease.ipv4 is None and lease.ipv6 is not None:
-        return f"Use those of IPv6, such as {{net.{lease.nic}.ipv6_cidr}}."
+        return "leased IPv4 address", f"Use those of IPv6, such as {{net.{lease.nic}.ipv6_cidr}}."
+    missing, key = ("gateway", "gateway4") if lease.ipv4 else ("leased address", "ipv4")
     if lease.network == NO_NETWORK:
-        return "Connect the NIC to another network."
-    key = "gateway4" if lease.ipv4 else "ipv4"
-    return f"Set network.{lease.network}.{key} in /etc/solo5, or have the guest use DHCP."
+        return missing, "Connect the NIC to another network."
+    return missing, f"Set network.{lease.network}.{key} in /etc/solo5, or have the guest use DHCP."
+
+
+def _missing6(lease: Lease) -> tuple[str, str]:
+    missing = "IPv6 gateway" if lease.ipv6 else "leased IPv6 address"
+    if lease.network == NAMESPACE_NETWORK:
+        return missing, "A guest has IPv6 where the interface of its network namespace has."
+    return missing, f"Set network.{lease.network}.ipv6 = true in /etc/solo5."
 
 
 def _of_resolver(resolver: Resolver) -> Iterator[tuple[str, str]]:
