@@ -36,6 +36,7 @@ from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.network_client import Networkd
 from solo5_systemd.network.lease_files import read_lease_record
 from solo5_systemd.network.model import LeaseState, NicRequest, Request
+from solo5_systemd.networkd.releases import UNIT_CHECK_INTERVAL_S
 
 COUNT = extent(1000, 3)
 """Tasks without a process beside the one that is measured, and tasks that idle."""
@@ -46,6 +47,7 @@ WARM = extent(1, 0)
 """Rounds before these, which are not measured: imports, and modules of the kernel."""
 
 WATCHED_S = extent(60.0, 1.0)
+REST_S = extent(UNIT_CHECK_INTERVAL_S + 2.0, 0.0)
 
 PLAIN, PROXY = "bench-plain", "xbench-proxy"
 PLAIN_PORT, PROXY_PORT = 20999, 20998
@@ -162,6 +164,8 @@ class Bench:
         until(lambda: listed("Network", "Leases") >= COUNT)
         took = time.perf_counter() - begun
         self._add(f"solo5-networkd, from SIGKILL until it lists {COUNT} dormant tasks", "s", took)
+        each = (_memory() - ours) * 1024 / COUNT
+        self._add(f"memory of solo5-networkd for each of {COUNT} dormant tasks, after its restart", "KB", each)
         for number, name in enumerate(names, 1):
             _write_proxy(f"x{name}", PROXY_PORT + 10000 + number, "192.0.2.1")
         reload_ms()
@@ -221,6 +225,8 @@ def _is_over(unit: str) -> bool:
 
 
 def _memory() -> float:
+    """Return the memory at rest in MB: what is not in use has been returned to the kernel."""
+    time.sleep(REST_S)
     return processes.memory(int(_property("solo5-networkd.service", "MainPID")))
 
 

@@ -11,7 +11,7 @@ from solo5_systemd.base.locks import closing
 
 
 def replace_file(
-    path: Path, content: str | bytes, *, mode: int = 0o600, several_writers: bool = False, durable: bool = False
+    path: Path | str, content: str | bytes, *, mode: int = 0o600, several_writers: bool = False, durable: bool = False
 ) -> None:
     """Create or replace a file atomically, by a temporary file beside it whose name starts with a dot.
 
@@ -26,7 +26,9 @@ def replace_file(
     Raises:
         OSError: the file cannot be written; the temporary file is removed.
     """
-    new = path.with_name(f".{path.name}{f'.{os.urandom(8).hex()}' if several_writers else ''}.new")
+    # Text, no Path: each part of one is interned, in a table that grows with all that there ever were.
+    directory, name = os.path.split(path)
+    new = f"{directory}/.{name}{f'.{os.urandom(8).hex()}' if several_writers else ''}.new"
     # O_EXCL: in a directory of another user, the name could be a symbolic link of theirs.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
@@ -34,7 +36,7 @@ def replace_file(
     except FileExistsError:
         if several_writers:
             raise
-        new.unlink(missing_ok=True)
+        os.unlink(new)  # noqa: PTH108 - a text
         descriptor = os.open(new, flags, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -43,16 +45,16 @@ def replace_file(
             os.fchmod(descriptor, mode)
             if durable:
                 os.fsync(descriptor)
-        new.replace(path)
+        os.replace(new, path)  # noqa: PTH105
     except BaseException:
         with suppress(OSError):
-            new.unlink()
+            os.unlink(new)  # noqa: PTH108
         raise
     if durable:
-        sync_directory(path.parent)
+        sync_directory(directory)
 
 
-def sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path | str) -> None:
     """Write a directory's entries to stable storage (fsync(2))."""
     with closing(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         os.fsync(descriptor)

@@ -40,7 +40,7 @@ class OwnFile:
     is_public: bool
 
 
-def read_own(path: Path, most: int) -> OwnFile:
+def read_own(path: Path | str, most: int) -> OwnFile:
     """Return a file that nobody but root can change, and that did not change while it was read.
 
     Args:
@@ -100,7 +100,7 @@ def is_mask(path: Path) -> bool:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[int, bool]]:
+def _opened(path: Path | str) -> Iterator[tuple[int, bool]]:
     """Open a path with O_PATH, and yield the descriptor and whether every user may read the file.
 
     Raises:
@@ -121,7 +121,7 @@ def _opened(path: Path) -> Iterator[tuple[int, bool]]:
         with closing(walk(str(path), visit)[0]) as opened:
             yield opened, is_public
     except OSError as error:
-        reason = "the link leads nowhere" if error.errno == errno.ENOENT and path.is_symlink() else error.strerror
+        reason = "the link leads nowhere" if error.errno == errno.ENOENT and Path(path).is_symlink() else error.strerror
         raise SettingsError(f"{path} cannot be read: {reason}.") from error
 
 
@@ -133,7 +133,7 @@ def _mounter(device: int) -> int:
     return next(users, ROOT)
 
 
-def _check(path: Path, entry: str, status: os.stat_result, mounter: int) -> None:
+def _check(path: Path | str, entry: str, status: os.stat_result, mounter: int) -> None:
     is_link = stat.S_ISLNK(status.st_mode)
     if status.st_uid != ROOT or mounter != ROOT:
         who = f"user {mounter if status.st_uid == ROOT else status.st_uid}"

@@ -50,7 +50,7 @@ def read_lease_records() -> tuple[LeaseRecord, ...]:
 
 def read_lease_record(task: TaskName) -> LeaseRecord | None:
     """Return the lease record of a task; None where it is missing or unreadable."""
-    return next(_read((STATE / "tasks" / f"{task}.json",), LeaseRecord), None)
+    return next(_read((_file(STATE / "tasks", task),), LeaseRecord), None)
 
 
 def read_networks() -> tuple[Network, ...]:
@@ -68,7 +68,7 @@ def read_repairs() -> tuple[Repair, ...]:
 
 def has_lease(task: TaskName) -> bool:
     """Return whether the task has a lease record, intact or damaged."""
-    return (STATE / "tasks" / f"{task}.json").exists()
+    return os.path.lexists(_file(STATE / "tasks", task))
 
 
 @contextmanager
@@ -135,7 +135,7 @@ class LeaseStore:
         """
         files = _files(self._tasks)
         yield from filter(self._is_own, _read(files, LeaseRecord, removes_damaged=True))
-        for task in (TaskName(path.stem) for path in files if not path.exists()):
+        for task in (TaskName(Path(path).stem) for path in files if not os.path.lexists(path)):
             if (kept := self.request(task)) is not None:
                 _log.warning("the lease record of task %s is restored from its request", task)
                 restored = replace(kept, state=LeaseState.ATTACHED)
@@ -177,7 +177,7 @@ class LeaseStore:
         Raises:
             HostError: the file cannot be written, such as on a full file system.
         """
-        _write(self._tasks / f"{record.reservation.task}.json", record)
+        _write(_file(self._tasks, record.reservation.task), record)
 
     def keep_request(self, task: TaskName) -> None:
         """Keep the lease record of a task, as it is now, as its request: a second name (link(2)) of the same file.
@@ -185,36 +185,36 @@ class LeaseStore:
         Raises:
             HostError: the link cannot be made.
         """
-        record, request = self._tasks / f"{task}.json", self._requests / f"{task}.json"
+        record, request = _file(self._tasks, task), _file(self._requests, task)
         with host_errors(f"{request} cannot be made"):
             self._requests.mkdir(mode=0o700, parents=True, exist_ok=True)
-            request.unlink(missing_ok=True)
-            request.hardlink_to(record)
+            _remove(request)
+            os.link(record, request)
 
     def request(self, task: TaskName) -> LeaseRecord | None:
         """Load the request of a task; None without one."""
-        kept = next(_read((self._requests / f"{task}.json",), LeaseRecord, removes_damaged=True), None)
+        kept = next(_read((_file(self._requests, task),), LeaseRecord, removes_damaged=True), None)
         return kept if kept and kept.reservation.task == task else None
 
     def save_network(self, network: Network) -> None:
         """Write the file of a network in use; raises HostError as `save_lease_record` does."""
-        _write(self._networks / f"{network.name}.json", network)
+        _write(_file(self._networks, network.name), network)
 
     def save_sysctls(self, before: Mapping[str, str]) -> None:
         """Write the sysctl values to restore later; raises HostError as `save_lease_record` does."""
-        _write(self._sysctls / "before.json", _Sysctls(before=before))
+        _write(_file(self._sysctls, "before"), _Sysctls(before=before))
 
     def remove_lease_record(self, task: TaskName) -> None:
         """Remove the lease record of a task; idempotent."""
-        (self._tasks / f"{task}.json").unlink(missing_ok=True)
+        _remove(_file(self._tasks, task))
 
     def remove_network(self, name: NetworkName) -> None:
         """Remove the file of a network; idempotent."""
-        (self._networks / f"{name}.json").unlink(missing_ok=True)
+        _remove(_file(self._networks, name))
 
     def remove_sysctls(self) -> None:
         """Remove the saved sysctl values; idempotent."""
-        (self._sysctls / "before.json").unlink(missing_ok=True)
+        _remove(_file(self._sysctls, "before"))
 
     def record_repair(self, repair: Repair) -> None:
         """Add a repair to the file of the last ones; one that cannot be written is in the journal only."""
@@ -242,20 +242,38 @@ def _key(namespace: str) -> str:
     return f"{Path(namespace).name}-{hash_of(namespace, 16)}"
 
 
-def _files(directory: Path) -> Sequence[Path]:
-    return sorted(directory.glob("*.json"))
+# Files are named by text, not by Path: that interns each name, in a table of CPython's that grows with all names that
+# there ever were, by a kilobyte for each of a thousand tasks.
 
 
-def _read(paths: Iterable[Path], kind: Callable[..., T], *, removes_damaged: bool = False) -> Iterator[T]:
+def _file(directory: Path, name: str) -> str:
+    return f"{directory}/{name}.json"
+
+
+def _files(directory: Path) -> Sequence[str]:
+    try:
+        names = os.listdir(directory)  # noqa: PTH208 - for strings
+    except FileNotFoundError:
+        return ()
+    return [f"{directory}/{name}" for name in sorted(names) if name.endswith(".json") and not name.startswith(".")]
+
+
+def _remove(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)  # noqa: PTH108 - a text
+
+
+def _read(paths: Iterable[str], kind: Callable[..., T], *, removes_damaged: bool = False) -> Iterator[T]:
     """Yield the records of some files. Only the network service, their writer, removes those that it cannot read."""
     for path in paths:
         try:
-            yield of_document(kind, json_document(path.read_bytes(), "the file"))
+            with open(path, "rb") as file:  # noqa: PTH123
+                yield of_document(kind, json_document(file.read(), "the file"))
         except FileNotFoundError:  # released since the directory was listed
             continue
         except (OSError, Solo5Error) as error:
             if removes_damaged:
-                path.unlink()
+                _remove(path)
                 _log.warning("%s cannot be read (%s) and is removed", path, error)
 
 
@@ -275,11 +293,11 @@ def to_document(value: object) -> dict[str, object]:
     return {"version": VERSION, **document(value)}
 
 
-def _write(path: Path, value: object) -> None:
+def _write(path: str, value: object) -> None:
     text = json.dumps(to_document(value))
-    with host_errors(f"{path} cannot be written", f"`df {path.parent}` shows the free space."):
+    with host_errors(f"{path} cannot be written", f"`df {Path(path).parent}` shows the free space."):
         try:
             replace_file(path, text)
         except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, text)

@@ -1,6 +1,5 @@
 """The kernel's tables `ip`, `ip6` and `bridge solo5`, written and verified through libnftables and nfnetlink."""
 
-import ctypes
 import errno
 import json
 import socket
@@ -97,14 +96,9 @@ class Tables:
         """Replace all tables in one transaction; retry if another program commits before they are verified."""
         commands = nft_rules.replace(ruleset, owned=self.owned, announced=self.announces)
         self._flows_are_lost = any(record.state is LeaseState.ATTACHED for record in ruleset.records)
-        try:
-            for _ in range(_REPLACE_ATTEMPTS):
-                if self._build(commands, self._current_generation()):
-                    return
-        finally:
-            with suppress(AttributeError):  # not of glibc
-                # Returned to the kernel: libnftables takes 11 KB for each task in a large transaction.
-                ctypes.CDLL(None).malloc_trim(0)
+        for _ in range(_REPLACE_ATTEMPTS):
+            if self._build(commands, self._current_generation()):
+                return
 
     def change(self, before: Ruleset, after: Ruleset) -> None:
         """Change the tables from `before` to `after`; replace them where they are not as `before`.

@@ -9,6 +9,7 @@ chooses: one stat(2) as long as no file has changed. A task with IdleAction=stop
 import json
 import logging
 import os
+import sys
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -21,7 +22,7 @@ from solo5_systemd.base.declared_units import SOURCES, declaration_directory
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import Solo5Error, host_errors
 from solo5_systemd.base.frozen import dataclass
-from solo5_systemd.base.names import NetworkName, TaskName, is_task_name
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, is_task_name
 from solo5_systemd.base.own_files import read_own
 from solo5_systemd.network.ipam import Remembered
 from solo5_systemd.network.model import IpAddress, NicRequest, Request
@@ -58,7 +59,8 @@ class LastRequest(Request):
 def declaration_digest(task: TaskName) -> str:
     """Return a digest of the files of a task's declaration as they are in effect; empty: there are none."""
     try:
-        return sha256(Path(declaration_directory(task), SOURCES).read_bytes()).hexdigest()
+        with open(f"{declaration_directory(task)}/{SOURCES}", "rb") as sources:  # noqa: PTH123 - no Path, as in lease_files
+            return sha256(sources.read()).hexdigest()
     except OSError:
         return ""
 
@@ -70,7 +72,7 @@ def read_request(task: TaskName) -> LastRequest:
         InvalidRequestError: the file is malformed.
         SettingsError: it cannot be read, or is not only root's (`read_own`).
     """
-    path = ADDRESSES / f"{task}{_SUFFIX}"
+    path = f"{ADDRESSES}/{task}{_SUFFIX}"
     if not os.path.lexists(path):
         return LastRequest()
     return record(LastRequest, Fields(json_document(read_own(path, _FILE_MAX_BYTES).content, "the file")))
@@ -93,11 +95,12 @@ class _File:
     """A file that was read.
 
     Attributes:
-        stamp: inode, size, mtime and ctime. A file is replaced and never written again: the next one has another inode.
+        version: a hash of inode, size, mtime and ctime. A file is replaced and never written again: the next one has
+            another inode.
         nics: empty for a damaged one.
     """
 
-    stamp: tuple[int, ...]
+    version: int
     nics: tuple[NicRequest, ...]
 
 
@@ -157,13 +160,24 @@ class RememberedAddresses:
                     yield TaskName(name), self._file(TaskName(name), entry.stat(follow_symlinks=False))
 
     def _file(self, task: TaskName, status: os.stat_result) -> _File:
-        stamp = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        version = hash((status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
         known = self._files.get(task)
-        return known if known and known.stamp == stamp else _File(stamp, self._nics(task))
+        return known if known and known.version == version else _File(version, self._nics(task))
 
     def _nics(self, task: TaskName) -> tuple[NicRequest, ...]:
         try:
-            return read_request(task).nics
+            return tuple(map(_slim, read_request(task).nics))
         except Solo5Error as error:
             _log.warning("the addresses that declared task %s had last are not known: %s", task, error)
             return ()
+
+
+def _slim(nic: NicRequest) -> NicRequest:
+    """Return an equal request of which only the addresses take memory of its own."""
+    return NicRequest(
+        nic=DeviceName(sys.intern(nic.nic)),
+        network=NetworkName(sys.intern(nic.network)),
+        ipv4=nic.ipv4,
+        mac=nic.mac,
+        ipv6=nic.ipv6,
+    )

@@ -97,6 +97,7 @@ class Activation:
         self._awaited: dict[str, asyncio.Event] = {}
         self._asked: dict[IpAddress, asyncio.Event] = {}
         self._releasing: set[TaskName] = set()
+        self._returning: asyncio.Queue[TaskName] = asyncio.Queue()
         self._lost = asyncio.Event()
         self._stopping = False
 
@@ -106,7 +107,8 @@ class Activation:
         loop, lookups = asyncio.get_running_loop(), LookupWatch()
         loop.add_reader(lookups.fileno(), self._on_lookups, lookups)
         self._lost.set()  # the kernel may hold packets already
-        begun = self._core.tasks.create_task(self._hold_lost()), self._core.tasks.create_task(self._deliver_held())
+        steps = self._hold_lost(), self._deliver_held(), self._have_wait()
+        begun = [*map(self._core.tasks.create_task, steps)]
         try:
             yield
         finally:
@@ -118,19 +120,29 @@ class Activation:
             for task in [*self._started]:
                 self._end_step(task)
 
-    async def wait_again(self, task: TaskName) -> None:
+    def wait_again(self, task: TaskName) -> None:
         """Have a task wait that has no lease, as after a boot; one of which nothing is known is started, once."""
-        async with self._core.locks[task]:
-            if self._host.leases.get(task) is not None:  # it is being started
-                return
-            try:
-                if await self._core.writer.run(self._host.wait_again, task):
-                    await self.hold(task)  # a packet may have come while its bridge was made
-                    return
-                reason = "it has not run before"
-            except Solo5Error as error:
-                reason = f"{error}"
-        for _ in range(ATTEMPTS):  # PID 1 opens a FIFO after it has made it
+        self._returning.put_nowait(task)
+
+    async def _have_wait(self) -> None:
+        """Have tasks wait again, one after the other: pages of what hundreds need at a time would stay in use."""
+        while True:
+            task = await self._returning.get()
+            async with self._core.locks[task]:
+                if self._host.leases.get(task) is not None:  # it is being started
+                    continue
+                try:
+                    if await self._core.writer.run(self._host.wait_again, task):
+                        await self.hold(task)  # a packet may have come while its bridge was made
+                        continue
+                    reason = "it has not run before"
+                except Solo5Error as error:
+                    reason = f"{error}"
+            begin(self._core.tasks, self._start_once_read(task, reason))
+
+    async def _start_once_read(self, task: TaskName, reason: str) -> None:
+        """Start a task whose FIFO was just made, which PID 1 opens a moment later."""
+        for _ in range(ATTEMPTS):
             if self.start(task, reason):
                 return
             await asyncio.sleep(CHECK_INTERVAL_S / ATTEMPTS)

@@ -49,7 +49,7 @@ class Waiting:
     def has_fifo(self, task: TaskName) -> bool:
         """Return whether the socket unit of a task is active; safe in any thread."""
         try:
-            return S_ISFIFO((FIFOS / task).lstat().st_mode)
+            return S_ISFIFO(os.lstat(_fifo(task)).st_mode)
         except OSError:
             return False
 
@@ -77,7 +77,7 @@ class Waiting:
         if not self.has_fifo(task):
             return False
         try:
-            descriptor = os.open(FIFOS / task, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(_fifo(task), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 os.write(descriptor, content)
             finally:
@@ -91,7 +91,7 @@ class Waiting:
     def remove_fifo(self, task: TaskName) -> None:
         """Remove a FIFO that PID 1 has closed, as the end of its socket unit would."""
         with suppress(OSError):
-            (FIFOS / task).unlink()
+            os.unlink(_fifo(task))  # noqa: PTH108 - a text
 
     def begin(self, record: LeaseRecord) -> None:
         """Record that an attached task waits. Packets are held from here on; raises as `enter`."""
@@ -145,3 +145,7 @@ class Waiting:
             task = TaskName(name)
             if self.has_fifo(task):
                 yield task
+
+
+def _fifo(task: TaskName) -> str:
+    return f"{FIFOS}/{task}"  # no Path, as in lease_files

@@ -4,6 +4,7 @@ systemd's file descriptor store keeps them over a restart of the service.
 """
 
 import logging
+import os
 import socket
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -67,10 +68,10 @@ class HeldPorts:
 
     def __init__(self, restored: Mapping[str, Sequence[int]]) -> None:
         """Take ownership of the file descriptors of an earlier process, by name."""
-        self._sockets: dict[str, socket.socket] = {}
+        self._sockets: dict[str, int] = {}  # their descriptors: objects would take four times the memory
         self._others: dict[str, str] = {}  # by which name those are stored that are not stored by their own
         for stored, fds in restored.items():
-            for held in (socket.socket(fileno=fd) for fd in fds):
+            for held in fds:
                 name = _name_of(held)
                 self._sockets[name] = held
                 if name != stored:
@@ -132,19 +133,19 @@ class HeldPorts:
         return failed
 
     def _bind(self, port: PortRequest) -> None:
-        self._sockets[_name(port)] = socket.socket(fileno=fdstore.out_of_select(bind(port).detach()))
+        self._sockets[_name(port)] = fdstore.out_of_select(bind(port).detach())
 
     def _store(self, names: Sequence[str]) -> None:
         """Store the sockets of these ports together."""
         for first in range(0, len(names), fdstore.TOGETHER_MAX):
             together = names[first : first + fdstore.TOGETHER_MAX]
-            fdstore.store(together[0], [self._sockets[name].fileno() for name in together])
+            fdstore.store(together[0], [self._sockets[name] for name in together])
             self._others.pop(together[0], None)
             self._others |= dict.fromkeys(together[1:], together[0])
 
     def _close(self, names: Collection[str]) -> None:
         for name in names:
-            self._sockets.pop(name).close()
+            os.close(self._sockets.pop(name))
         removed = {self._others.pop(name, name) for name in names}
         for stored in removed:
             fdstore.remove(stored)
@@ -200,10 +201,11 @@ def _name(port: PortRequest) -> str:
     return _port_name(port.protocol, port.host_ip, port.host_port)
 
 
-def _name_of(held: socket.socket) -> str:
-    address, number, *_ = held.getsockname()
+def _name_of(held: int) -> str:
+    with socket.socket(fileno=os.dup(held)) as copy:
+        address, number, *_ = copy.getsockname()
+        protocol = next(each for each, kind in _KINDS.items() if kind == copy.type)
     host_ip = ip_address(address)
-    protocol = next(each for each, kind in _KINDS.items() if kind == held.type)
     return _port_name(protocol, None if host_ip == IPv4Address(0) else host_ip, number)
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
-from ipaddress import IPv4Interface, IPv6Interface
+from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import Any, TypeVar
 
 from solo5_systemd.base.errors import NotFoundError, TakenError
@@ -27,7 +27,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.request_checks import host_ports
-from solo5_systemd.settings.addresses import Routes
+from solo5_systemd.settings.addresses import IpNetwork, Routes
 
 T = TypeVar("T")
 
@@ -194,7 +194,7 @@ def _shared(value: Any) -> Any:
     if kind is tuple:
         return _one(tuple(map(_shared, value)))
     if kind in _INTERFACES:
-        value.network = _one(value.network)
+        value.__dict__ = _attributes(value.network)
         return value
     return _one(value)
 
@@ -203,6 +203,12 @@ def _shared(value: Any) -> Any:
 def _one(value: T) -> T:
     """Return the first of the equal values of late: those of many tasks are looked up often, and stay."""
     return value
+
+
+@lru_cache(maxsize=256)
+def _attributes(network: IpNetwork) -> dict[str, Any]:
+    """Return the attributes that are equal for all addresses of a network: all but the address, which is in a slot."""
+    return vars(ip_interface((network.network_address, network.prefixlen)))
 
 
 def attached(record: LeaseRecord) -> LeaseRecord:

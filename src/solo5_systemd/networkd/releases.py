@@ -243,7 +243,7 @@ class Releases:
         for task in tasks:
             record, has_fifo = host.leases.get(task), host.waiting.has_fifo(task)
             if record is None and has_fifo:
-                begin(self._core.tasks, self._activation.wait_again(task))
+                self._activation.wait_again(task)
             elif record is not None and record.reservation.idle_stops and (changed or not has_fifo):
                 begin(self._core.tasks, self._end_waiting(task))
 

@@ -52,7 +52,7 @@ def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(
     assert other.read_text() == "kept"
 
 
-@pytest.mark.parametrize("call", ["os.fchmod", "os.fsync", "pathlib.Path.replace"])
+@pytest.mark.parametrize("call", ["os.fchmod", "os.fsync", "os.replace"])
 def test_a_failed_write_leaves_the_old_content_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -88,14 +88,14 @@ def test_what_a_killed_writer_leaves_is_removed_by_the_next_write(tmp_path: Path
 
 def test_content_is_on_stable_storage_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    rename = Path.replace
+    rename = os.replace
 
-    def replace(path: Path, target: Path) -> Path:
+    def replace(path: str, target: Path) -> None:
         calls.append("rename")
-        return rename(path, target)
+        rename(path, target)
 
     monkeypatch.setattr("os.fsync", lambda fd: calls.append(str(Path(f"/proc/self/fd/{fd}").readlink())))
-    monkeypatch.setattr(Path, "replace", replace)
+    monkeypatch.setattr("os.replace", replace)
     replace_file(tmp_path / "file", "new", durable=True)
     assert calls == [str(tmp_path / ".file.new"), "rename", str(tmp_path)]
 
