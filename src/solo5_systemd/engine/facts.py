@@ -4,7 +4,6 @@
 refusal does not need.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.declared_units import is_declared
@@ -72,7 +71,7 @@ async def gather(backends: "Backends", workload: Workload, *, preview: bool = Fa
     """
     total_memory = await backends.usages.total_memory()
     check_workload(workload, total_memory)
-    image = await (preview_image if preview else store_image)(backends, workload)
+    image = await store_image(backends, workload, preview=preview)
     nics = connections(workload, image).nics
     manifest = image.facts.manifest
     by_dhcp = backends.resolvers.by_dhcp([nic.network for nic in nics])
@@ -94,37 +93,20 @@ async def gather(backends: "Backends", workload: Workload, *, preview: bool = Fa
     )
 
 
-async def store_image(backends: "Backends", workload: Workload) -> StoredImage:
-    """Store the image; if the store is full, retry once after unused images are removed."""
+async def store_image(backends: "Backends", workload: Workload, *, preview: bool = False) -> StoredImage:
+    """Store the image; if the store is full, retry once after unused images are removed. A preview stores nothing."""
 
     def admit(size: int) -> None:
         amounts = {f"{Resource.IMAGES}/new": size}
         backends.users.check_claim(workload.name, Claim(tenant=workload.tenant, amounts=amounts))
 
-    request = workload.image, workload.roots, _largest(workload), admit
+    largest = None if workload.policy is None else workload.policy.ceilings.image_mb * MIB
+    request = workload.image, workload.roots, largest
     try:
-        return await backends.images.take(*request)
+        return await (backends.images.preview(*request) if preview else backends.images.take(*request, admit))
     except StoreFullError:
-        await _make_room(backends, dry_run=False)
-        return await backends.images.take(*request)
-
-
-async def preview_image(backends: "Backends", workload: Workload) -> StoredImage:
-    """Return what `store_image` would return."""
-    request = workload.image, workload.roots, _largest(workload)
-    try:
-        return await backends.images.preview(*request)
-    except StoreFullError:
-        removable = await _make_room(backends, dry_run=True)
-        return await backends.images.preview(*request, removable=removable)
-
-
-async def _make_room(backends: "Backends", *, dry_run: bool) -> Sequence[str]:
-    """Remove images that no task runs; return their SHA-256."""
-    used = await images_in_use(backends.units)
-    return await backends.images.collect(used, dry_run=dry_run, min_age=ROOM_MIN_AGE_S)
-
-
-def _largest(workload: Workload) -> int | None:
-    """Return the most bytes that the image may have; None: no limit."""
-    return None if workload.policy is None else workload.policy.ceilings.image_mb * MIB
+        used = await images_in_use(backends.units)
+        removed = await backends.images.collect(used, dry_run=preview, min_age=ROOM_MIN_AGE_S)
+        if preview:
+            return await backends.images.preview(*request, removable=removed)
+        return await backends.images.take(*request, admit)

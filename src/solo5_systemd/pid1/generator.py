@@ -157,7 +157,11 @@ class Generator:
             known = os.listdir(self._directory)  # noqa: PTH208 - for strings
             for name in sorted(set(known) - found):
                 self._remove(name, is_declared=template_of(TaskName(name)) in found)
-            self._write_slice()
+            path = self._system / f"{SLICE}.d" / "declared.conf"
+            if self._surviving:
+                _replace(path, surviving_slice())
+            else:  # a slice that a soft reboot stops takes all its units along
+                shutil.rmtree(path.parent, ignore_errors=True)
         if self._budget.left_s <= 0:
             yield "Images and tenders took too long: units of declared tasks may lack what they would have shown."
 
@@ -189,8 +193,12 @@ class Generator:
         try:
             check_name(name)
             check_free(name, self._generated, self._units)
-        except Solo5Error as error:  # there is no unit that could show it
-            self._withdraw(name, f"{path}: {error}")
+        except Solo5Error as error:  # there is no unit that could show it; ours would hide the other one of its name
+            if is_ours(self._system / f"{name}.service"):
+                if is_active(f"{name}.service", prepare_service(TaskName(name))):
+                    self._refuse(name, f"{path}: {error}")
+                else:
+                    remove_files(name, self._system, self._directory)
             return f"{path}: {error}"
         try:
             files = self._files(name, read_sources(name, self._etc))
@@ -205,39 +213,19 @@ class Generator:
             (self._directory / name / mark).unlink(missing_ok=True)
         return ""
 
-    def _withdraw(self, name: str, sentence: str) -> None:
-        """Remove the unit file of a declaration, which would hide the other unit of its name; not of a running task."""
-        if not is_ours(self._system / f"{name}.service"):
-            return
-        if is_active(f"{name}.service", prepare_service(TaskName(name))):
-            self._refuse(name, sentence)
-        else:
-            remove_files(name, self._system, self._directory)
-
     def _refuse(self, name: str, sentence: str, others: Mapping[Path, str] = MappingProxyType({})) -> None:
         """Write the unit file of a refused declaration; that of a running task keeps what keeps its preparation."""
-        own, path = self._unit_of(name), f"{self._etc}/{name}.unikernel"
-        text, files = refusal(path, sentence), dict(others)
+        service, files = self._system / f"{name}.service", dict(others)
+        text = refusal(f"{self._etc}/{name}.unikernel", sentence)
+        own = service  # in use: an instance may have been started from the unit file of its template
+        if "@" in name and not os.path.lexists(service):
+            own = self._system / f"{template_of(TaskName(name))}.service"
         if is_active(f"{name}.service", prepare_service(TaskName(name))) and is_ours(own):
             now = own.read_text(encoding="utf-8")
             self._surviving |= SURVIVING[0] in now.splitlines()
             text = text if is_refusal(now) else refused_while_running(now, sentence)
             files[self._directory / name / REFUSED] = sentence
-        self._write(name, {**files, self._system / f"{name}.service": text})
-
-    def _unit_of(self, name: str) -> Path:
-        """Return the unit file that is in use: an instance may have been started from that of its template."""
-        own = self._system / f"{name}.service"
-        template = self._system / f"{template_of(TaskName(name))}.service"
-        return template if "@" in name and not os.path.lexists(own) else own
-
-    def _write_slice(self) -> None:
-        """Write the drop-in of the slice, or remove it: a slice that a soft reboot stops takes all its units along."""
-        path = self._system / f"{SLICE}.d" / "declared.conf"
-        if self._surviving:
-            _replace(path, surviving_slice())
-        else:
-            shutil.rmtree(path.parent, ignore_errors=True)
+        self._write(name, {**files, service: text})
 
     def _files(self, name: str, sources: Sequence[Source]) -> Mapping[Path, str]:
         served = self._settings.served
@@ -259,7 +247,15 @@ class Generator:
         task = declaration.workload.name
         read = self._manifests(images)
         manifest = read or _assumed(declaration)
-        host = self._host(manifest)
+        nics = manifest.names(DeviceKind.NET_BASIC)
+        host = Host(
+            directory=str(self._directory),
+            tender=self._tenders(manifest.target, manifest.abi_version),
+            groups=_groups(manifest.target, nics=bool(nics)),
+            systemd=self._systemd,
+            nics=nics,
+            log_namespace=self._settings.log_namespace,
+        )
         found = replace(Basis.of(host.tender, manifest, declaration.workload.arguments), nics_assumed=read is None)
         kept = [{**asdict(each), "content": each.content.decode("latin-1")} for each in sources]
         files = {
@@ -273,17 +269,6 @@ class Generator:
         if declaration.workload.idle_stops:
             files[self._system / f"{name}.socket"] = socket(declaration)
         return {**files, self._system / f"{name}.service": text(unit_file(declaration, host))}
-
-    def _host(self, manifest: Manifest) -> Host:
-        nics = manifest.names(DeviceKind.NET_BASIC)
-        return Host(
-            directory=str(self._directory),
-            tender=self._tenders(manifest.target, manifest.abi_version),
-            groups=_groups(manifest.target, nics=bool(nics)),
-            systemd=self._systemd,
-            nics=nics,
-            log_namespace=self._settings.log_namespace,
-        )
 
     def _find_tender(self, target: Target, abi_version: int) -> Tender:
         """Return the tender, or where it is expected: its file system may be one that is mounted later."""

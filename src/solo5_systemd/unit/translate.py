@@ -195,7 +195,6 @@ def scope(parts: Parts, pid: int) -> TransientUnit:
     properties = (
         unit_property("Description", _description(parts)),
         unit_property("PIDs", [pid]),
-        *_network_dependency(parts),
         unit_property("TimeoutStopUSec", int(STOP_TIMEOUT_S * SECOND)),
         *_resources(parts),
         *io_properties(parts.disks, dict(parts.workload.properties)),
@@ -216,7 +215,7 @@ def _description(parts: Parts) -> str:
 
 def _network_dependency(parts: Parts) -> Iterator[Property]:
     """Yield the dependency on the network unit. A scope has none: systemd cannot start it again."""
-    if parts.reservation.leases and parts.workload.kind is UnitKind.SERVICE:
+    if parts.reservation.leases:
         units = [network_service(parts.workload.name)]
         yield unit_property("Requires", units)
         yield unit_property("After", units)
