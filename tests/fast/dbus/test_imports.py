@@ -13,7 +13,7 @@ UNUSED = {
 }  # fmt: skip
 """Modules of libraries that nothing of this package uses."""
 
-LATER = {"nftables"} | {
+LATER = {"nftables", "ssl"} | {
     f"solo5_systemd.{name}" for name in ("bus.manager", "dbus.messages", "engine.start", "host.probe", "image.elf")
 }
 """Modules that a plugin needs for a fingerprint or a task: Nomad launches several for their names and schemas only."""
