@@ -100,7 +100,7 @@ class TenderPath:
             SettingsError: as of `all`.
         """
         seen: list[Tender] = []
-        async for tender in self.all(target, abi_version):
+        async for tender in self.all(target):
             if tender.abi_version == abi_version:
                 _make_root(Path(ROOT))
                 return tender
@@ -134,20 +134,18 @@ class TenderPath:
         """Return the supplementary groups for the device nodes of a task; see `groups_for`."""
         return groups_for(target, nics=nics)
 
-    async def all(self, target: Target, abi_version: int | None = None) -> AsyncGenerator[Tender, None]:
-        """Yield all tenders of this target in the search path, `solo5-TARGET.ABI` before `solo5-TARGET`.
+    async def all(self, target: Target) -> AsyncGenerator[Tender, None]:
+        """Yield all tenders of this target in the search path, one of each directory.
 
         Raises:
             SettingsError: users other than root may change one, or which file it is: root executes it.
         """
-        names = [f"solo5-{target}"] if abi_version is None else [f"solo5-{target}.{abi_version}", f"solo5-{target}"]
         for directory in self._directories:
-            for name in names:
-                path = Path(directory, name)
-                if path.is_file() and os.access(path, os.X_OK):
-                    check_own(path)
-                    if tender := await self._query(path, target):
-                        yield tender
+            path = Path(directory, f"solo5-{target}")
+            if path.is_file() and os.access(path, os.X_OK):
+                check_own(path)
+                if tender := await self._query(path, target):
+                    yield tender
 
     async def _query(self, path: Path, target: Target) -> Tender | None:
         memo = VERSION_CACHE / paths.version_of(path.stat())

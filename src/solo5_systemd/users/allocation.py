@@ -180,19 +180,17 @@ class Users:
         await asyncio.to_thread(self._release, task, held)  # in a thread: a given disk may be on a remote file system
 
     def _release(self, task: TaskName, held: int | None) -> None:
+        """Remove all that a task's user has, then its line in the registry; close the descriptor with its lock."""
         with self._host_errors():
             descriptor = self._registry.lock_task(task) if held is None else held
-            if descriptor is not None:
-                self._free(task, descriptor)
-
-    def _free(self, task: TaskName, descriptor: int) -> None:
-        """Remove all that a task's user has, then its line in the registry; close the descriptor with its lock."""
-        with closing(descriptor):
-            uid = self._registry.uid(task)
-            if uid is not None and userdb_records.is_of(uid, task):
-                for fault in self._reclaim_disks(uid):
-                    _log.warning("%s", fault)
-            self._registry.remove(task)
+            if descriptor is None:
+                return
+            with closing(descriptor):
+                uid = self._registry.uid(task)
+                if uid is not None and userdb_records.is_of(uid, task):
+                    for fault in self._reclaim_disks(uid):
+                        _log.warning("%s", fault)
+                self._registry.remove(task)
 
     @asynccontextmanager
     async def removal(self, task: TaskName) -> AsyncGenerator[None, None]:
@@ -261,7 +259,7 @@ class Users:
                     except Solo5Error as error:  # the next collection repeats it, and the others are freed now
                         _log.warning("the user of task %s is kept: %s", task, error)
                         continue
-                    await asyncio.shield(asyncio.to_thread(self._free, task, locked.pop(task)))
+                    await asyncio.shield(asyncio.to_thread(self._release, task, locked.pop(task)))
                     freed.append(task)
         finally:
             for descriptor in locked.values():

@@ -102,14 +102,10 @@ async def test_the_first_tender_of_the_path_is_found_with_its_version(make: Make
     assert (tender.path, tender.target, tender.version, tender.abi_version) == (str(first), Target.HVT, "v0.12.1", 2)
 
 
-async def test_a_tender_named_after_the_abi_comes_first_and_one_of_another_is_passed_over(
-    make: Make, path: TenderPath
-) -> None:
+async def test_a_tender_of_another_abi_is_passed_over(make: Make, path: TenderPath) -> None:
     make("bin/solo5-spt", abi=3)
     later = make("opt/solo5-spt")
     assert (await path.find(Target.SPT, 2)).path == str(later)
-    named = make("bin/solo5-spt.2")
-    assert (await path.find(Target.SPT, 2)).path == str(named)
 
 
 async def test_where_all_are_of_another_abi_each_is_named(make: Make, path: TenderPath) -> None:
