@@ -20,6 +20,7 @@ from tests.machine.nomad.jobs import (
     hcl,
     name_of,
     refusal,
+    running,
     says,
     status,
     task_hcl,
@@ -347,6 +348,20 @@ def test_volume_is_there_again_after_a_restart_of_the_agent(agent: Agent, jobs: 
     agent.start()
     eventually(lambda: "data" in agent.about()["HostVolumes"], "the node has the volume")
     assert (path / "disk.img").read_bytes().startswith(b"kept\0")
+
+
+def test_drain_of_the_node_stops_the_guest_and_keeps_the_volume(agent: Agent, jobs: Jobs, volumes: Path) -> None:
+    create("data", 'capacity_max = "1MiB"')
+    image = volumes / identifier("data") / "disk.img"
+    alloc = jobs.run(job("user", disk("write=kept", "stay"), volume("data"), kind="service"))[0]
+    says(alloc, "storage")
+    try:
+        ok("nomad", "node", "drain", "-enable", "-deadline", "1m", "-yes", agent.node)
+        eventually(lambda: allocation(alloc)["ClientStatus"] == "complete", "the guest is stopped")
+    finally:
+        ok("nomad", "node", "drain", "-disable", "-yes", agent.node)
+    running("user")
+    assert image.read_bytes().startswith(b"kept\0")
 
 
 def test_volume_grows_and_does_not_shrink(jobs: Jobs, volumes: Path) -> None:
