@@ -48,7 +48,7 @@ def _method_handler(
 ) -> "grpc.RpcMethodHandler[Any, Any]":
     method = getattr(implementation, re.sub(r"(?<!^)(?=[A-Z])", "_", descriptor.name).lower())
     call, make = {
-        (False, False): (_unary(method), grpc.unary_unary_rpc_method_handler),
+        (False, False): (lambda request, _: method(request), grpc.unary_unary_rpc_method_handler),
         (False, True): (_stream(method), grpc.unary_stream_rpc_method_handler),
         (True, True): (_stream(method), grpc.stream_stream_rpc_method_handler),
     }[descriptor.client_streaming, descriptor.server_streaming]
@@ -58,13 +58,6 @@ def _method_handler(
         request_deserializer=cast("Any", descriptor.input_type)._concrete_class.FromString,  # noqa: SLF001
         response_serializer=lambda response: response if isinstance(response, bytes) else response.SerializeToString(),
     )
-
-
-def _unary(method: Callable[[Any], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
-    async def call(request: Any, _: Context) -> Any:
-        return await method(request)
-
-    return call
 
 
 def _stream(method: Callable[[Any], AsyncIterator[Any]]) -> Callable[[Any, Context], Awaitable[None]]:
@@ -87,8 +80,9 @@ def _with_error_status(
         try:
             return await call(request, context)
         except asyncio.CancelledError as error:
-            if _is_cancelled():
-                raise
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # the call itself is cancelled, and not only a future that it awaits
             return await _abort_internal(context, name, error)
         except Exception as error:  # noqa: BLE001 - each becomes the status of the call
             detail = detail_of(error)
@@ -100,12 +94,6 @@ def _with_error_status(
             return await context.abort(code, message, (("grpc-status-details-bin", status.SerializeToString()),))
 
     return call_or_abort
-
-
-def _is_cancelled() -> bool:
-    """Return whether the call itself is cancelled, and not only a future that it awaits."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def _abort_internal(context: Context, name: str, error: BaseException) -> NoReturn:

@@ -9,7 +9,7 @@ from solo5_systemd.host.checks import Fact, Host, Verdict, cgroups, facts, filte
 from solo5_systemd.image.manifest import SUPPORTED_ABI
 from solo5_systemd.nomad.plugin_config import WHERE, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.proto.attribute_pb2 import Attribute
+from solo5_systemd.nomad.proto.structs_pb2 import Attribute
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit.confinement import KVM
 

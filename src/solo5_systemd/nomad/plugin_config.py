@@ -166,18 +166,14 @@ def plugin_config(data: bytes) -> PluginConfig:
     """Decode the plugin configuration.
 
     Raises:
-        SettingsError: a key is unknown, or its value is wrong; the sentence has the key's path.
+        SettingsError: a key is unknown, its value is wrong, or it is a default that no task may have; the sentence has
+            the key's path.
     """
     fields = unpack(data, WHERE, SettingsError)
     config = record(PluginConfig, fields)
-    _check_defaults(config, fields.table("defaults"))
-    return config
-
-
-def _check_defaults(config: PluginConfig, fields: Fields) -> None:
-    """Refuse a default that no task may have."""
-    unit, tender = config.defaults.unit, config.defaults.tender
+    defaults, unit, tender = fields.table("defaults"), config.defaults.unit, config.defaults.tender
     if unit not in config.allowed_units:
-        raise fields.wrong("unit", str(unit), f"one of allowed_units ({', '.join(config.allowed_units)})")
+        raise defaults.wrong("unit", str(unit), f"one of allowed_units ({', '.join(config.allowed_units)})")
     if tender is not None and config.allowed_tenders and tender not in config.allowed_tenders:
-        raise fields.wrong("tender", str(tender), f"one of allowed_tenders ({', '.join(config.allowed_tenders)})")
+        raise defaults.wrong("tender", str(tender), f"one of allowed_tenders ({', '.join(config.allowed_tenders)})")
+    return config

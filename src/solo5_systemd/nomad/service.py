@@ -40,7 +40,7 @@ from solo5_systemd.nomad.housekeeping import Housekeeping
 from solo5_systemd.nomad.plugin_config import PLUGIN, REMOVE_NOTHING, plugin_config
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.proto.recoverable_error_pb2 import RecoverableError
+from solo5_systemd.nomad.proto.structs_pb2 import RecoverableError
 from solo5_systemd.nomad.stats import StatsStreams
 from solo5_systemd.nomad.stats_messages import mhz_per_core
 from solo5_systemd.nomad.task_options import TASK

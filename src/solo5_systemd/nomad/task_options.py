@@ -25,7 +25,6 @@ from solo5_systemd.base.names import (
 from solo5_systemd.declared.update_request import PATTERN_MAX, ReadyLine
 from solo5_systemd.image.manifest import MAX_DEVICES, DeviceKind, Manifest
 from solo5_systemd.network.model import Endpoint, MacAddress, Protocol, port_number
-from solo5_systemd.network.request_checks import PORTS_MAX
 from solo5_systemd.nomad.option_values import (
     Logging,
     Options,
@@ -61,10 +60,7 @@ class PortLabel:
 
 
 def _ports(fields: Fields, key: str) -> tuple[PortLabel, ...]:
-    texts = fields.texts(key)
-    if len(texts) > PORTS_MAX:  # before any work that grows with them
-        raise fields.wrong(key, f"{len(texts)} labels", f"{PORTS_MAX} or fewer")
-    return tuple(_port(fields, key, text) for text in texts)
+    return tuple(_port(fields, key, text) for text in fields.texts(key))
 
 
 def _port(fields: Fields, key: str, text: str) -> PortLabel:

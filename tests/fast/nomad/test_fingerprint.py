@@ -20,7 +20,7 @@ from solo5_systemd.nomad.fingerprint import (
     response,
 )
 from solo5_systemd.nomad.plugin_config import PluginConfig
-from solo5_systemd.nomad.proto.attribute_pb2 import Attribute
+from solo5_systemd.nomad.proto.structs_pb2 import Attribute
 from solo5_systemd.settings.solo5_toml import Settings, parse_settings
 
 SETTINGS = parse_settings({"network": {"lab": {}, "dmz": {}}})

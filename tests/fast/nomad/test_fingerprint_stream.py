@@ -14,7 +14,7 @@ from solo5_systemd.base.errors import HostError, SettingsError
 from solo5_systemd.nomad import engine, fingerprint
 from solo5_systemd.nomad.fingerprint import HEALTHY, UNDETECTED, UNHEALTHY, Fingerprint
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.proto.attribute_pb2 import Attribute
+from solo5_systemd.nomad.proto.structs_pb2 import Attribute
 
 GOOD = Fingerprint(attributes={"driver.solo5.hvt.path": "/a"}, health=HEALTHY, description="Healthy")
 SICK = Fingerprint(attributes={}, health=UNHEALTHY, description="no bus")

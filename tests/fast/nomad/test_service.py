@@ -23,7 +23,7 @@ from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad.plugin_config import PLUGIN
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.proto.recoverable_error_pb2 import RecoverableError
+from solo5_systemd.nomad.proto.structs_pb2 import RecoverableError
 from solo5_systemd.nomad.service import detail_of
 from solo5_systemd.nomad.task_options import TASK
 from solo5_systemd.nomad.workload import name_of
