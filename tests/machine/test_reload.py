@@ -21,8 +21,7 @@ from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import DeviceName, TaskName, UnitKind, task_service, unit_path
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.bus.peers import PROPERTIES, UNIT
-from solo5_systemd.bus.unit_states import INTERFACES
+from solo5_systemd.bus.peers import INTERFACES, PROPERTIES, UNIT
 from solo5_systemd.engine.runtime import Runtime, connect
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.storage.model import DiskRequest

@@ -28,13 +28,12 @@ from solo5_systemd.bus.peers import (
     PEER_LOST,
     RETRY_INTERVAL_S,
     SYSTEMD,
-    UNIT,
     Call,
     ListedUnit,
     RemoteError,
 )
 from solo5_systemd.bus.unit_reader import READ_RETRIES, UnitReader
-from solo5_systemd.bus.unit_states import INTERFACES, wanted
+from solo5_systemd.bus.unit_states import wanted
 from solo5_systemd.bus.unit_watch import WatchedUnit
 from solo5_systemd.cgroup.cgroupfs import control_group
 from solo5_systemd.dbus.messages import Variant
@@ -166,7 +165,7 @@ class Manager(UnitReader):
 
     async def dependents(self, unit: str) -> Sequence[str]:
         """Return the active units of others that PID 1 stops and starts with a unit, such as by Requires=, in order."""
-        found = await self._properties(unit_path(unit), [(UNIT, name) for name in _RESTARTED_WITH])
+        found = await self._read_unit(unit, _RESTARTED_WITH)
         named = sorted({str(name) for names in found.values() if isinstance(names, list) for name in names})
         rows = [ListedUnit(*row) for row in await self._list_all("ListUnitsByNames", named)] if named else []
         return [row.unit for row in rows if row.active not in ("inactive", "failed") and not row.unit.startswith(_OWN)]
@@ -245,18 +244,14 @@ class Manager(UnitReader):
 
     async def active_state(self, unit: str) -> ActiveState:
         """Return ActiveState= of a unit, with one D-Bus call."""
-        return ActiveState(str((await self._properties(unit_path(unit), [(UNIT, "ActiveState")])).get("ActiveState")))
+        return ActiveState(str((await self._read_unit(unit, ["ActiveState"])).get("ActiveState")))
 
     async def ended_run(self, task: TaskName) -> EndedRun | None:
         """Return the last run of a declared task's service; None if it has not run, or runs."""
         unit = declared_service(task)
         of_service = (*TYPE_END_PROPERTIES[UnitKind.SERVICE], "LogExtraFields", "Restart")
-        names = [(INTERFACES[UnitKind.SERVICE], name) for name in of_service]
-        names += [
-            (UNIT, name)
-            for name in ("ActiveState", "SubState", *UNIT_END_PROPERTIES, "InvocationID", "Job", "OnFailure")
-        ]
-        found = await self._properties(unit_path(unit), names)
+        of_unit = ("ActiveState", "SubState", *UNIT_END_PROPERTIES, "InvocationID", "Job", "OnFailure")
+        found = await self._read_unit(unit, of_unit, of_service)
         state = unit_state(unit, found, task)
         # Since systemd 254 it is not over between an end and the start that follows.
         restarts = str(found.get("SubState")).startswith("auto-restart")
@@ -270,10 +265,8 @@ class Manager(UnitReader):
 
     async def reload_time_left(self, unit: str) -> float | None:
         """Return in how many seconds PID 1 ends the reload of a service; None: never, or it is not being reloaded."""
-        names = [(UNIT, "ActiveState"), (UNIT, "StateChangeTimestampMonotonic")]
-        names += [(INTERFACES[UnitKind.SERVICE], "TimeoutStartUSec")]
-        found = await self._properties(unit_path(unit), names)
-        begun, limit = (found.get(name) for _, name in names[1:])
+        found = await self._read_unit(unit, ["ActiveState", "StateChangeTimestampMonotonic"], ["TimeoutStartUSec"])
+        begun, limit = found.get("StateChangeTimestampMonotonic"), found.get("TimeoutStartUSec")
         if found.get("ActiveState") != "reloading" or not isinstance(begun, int) or not isinstance(limit, int):
             return None
         return None if limit == INFINITY else (begun + limit) / 10**6 - time.monotonic()
@@ -283,9 +276,8 @@ class Manager(UnitReader):
         of_type = TYPE_END_PROPERTIES[run.kind]
         if not run.log_fields and run.kind is UnitKind.SERVICE:
             of_type += ("LogExtraFields",)
-        names = [(INTERFACES[run.kind], name) for name in of_type]
-        names += [(UNIT, name) for name in ("ActiveState", *UNIT_END_PROPERTIES, "InvocationID")]
-        return after_run(run, await self._properties(unit_path(run.unit), names))
+        of_unit = ("ActiveState", *UNIT_END_PROPERTIES, "InvocationID")
+        return after_run(run, await self._read_unit(run.unit, of_unit, of_type, run.kind))
 
     async def _new_run(self, unit: TransientUnit) -> UnitState:
         """Read what a new run has, beside what it was started with, from files as far as these have it."""

@@ -13,6 +13,7 @@ SYSTEMD = "org.freedesktop.systemd1"
 MANAGER_PATH = "/org/freedesktop/systemd1"
 MANAGER = f"{SYSTEMD}.Manager"
 UNIT = f"{SYSTEMD}.Unit"
+INTERFACES = {UnitKind.SERVICE: f"{SYSTEMD}.Service", UnitKind.SCOPE: f"{SYSTEMD}.Scope"}
 PROPERTIES = "org.freedesktop.DBus.Properties"
 
 TASK_PATTERNS = (f"{TASK_PREFIX}*.service", f"{TASK_PREFIX}*.scope")

@@ -12,6 +12,7 @@ from solo5_systemd.base.event_loop import off_the_loop
 from solo5_systemd.base.names import TaskName, UnitKind, unit_path
 from solo5_systemd.bus.peers import (
     ABSENT,
+    INTERFACES,
     MANAGER,
     MANAGER_PATH,
     PEER_LOST,
@@ -71,14 +72,11 @@ class UnitReader(ABC):
 
         Its outcome is of the run before then.
         """
-        from solo5_systemd.bus.unit_states import INTERFACES
         from solo5_systemd.unit.state import ActiveState
 
         names = ["AssertResult", "AssertTimestampMonotonic", "ActiveState", "InactiveExitTimestampMonotonic"]
         end = "ExecMainExitTimestampMonotonic"
-        found = await self._properties(
-            unit_path(unit), [*((UNIT, name) for name in names), (INTERFACES[UnitKind.SERVICE], end)]
-        )
+        found = await self._read_unit(unit, names, [end])
         refuted = bool(found.get("AssertTimestampMonotonic")) and not found.get("AssertResult")
         # Where a run ends, its main process does after the start has left `inactive`.
         begun, ended = found.get("InactiveExitTimestampMonotonic"), found.get(end)
@@ -99,7 +97,7 @@ class UnitReader(ABC):
         rows = [row for row in await self._listing() if ended or not row.over]
         if not rows:
             return ()
-        from solo5_systemd.bus.unit_states import INTERFACES, STARTED
+        from solo5_systemd.bus.unit_states import STARTED
 
         exported = await off_the_loop(lambda: self._states.exported(rows))
         services = [row for row in rows if row.unit in exported and row.kind is not UnitKind.SCOPE]  # a scope has none
@@ -162,6 +160,13 @@ class UnitReader(ABC):
             properties = {name: value for name, value in found.items() if value is not None}
             states.append(self._states.read(row, properties))
         return [state for state in states if state is not None]
+
+    async def _read_unit(
+        self, unit: str, of_unit: Sequence[str], of_type: Sequence[str] = (), kind: UnitKind = UnitKind.SERVICE
+    ) -> dict[str, object]:
+        """Return the properties of a unit that exist, by name. PID 1 reads those of its type first, and in order."""
+        names = [(INTERFACES[kind], name) for name in of_type] + [(UNIT, name) for name in of_unit]
+        return await self._properties(unit_path(unit), names)
 
     async def _properties(self, path: str, names: Sequence[tuple[str, str]]) -> dict[str, object]:
         """Return the properties (interface, name) that exist, by name."""

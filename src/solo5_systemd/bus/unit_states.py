@@ -17,7 +17,7 @@ from functools import cache
 
 from solo5_systemd.base.declared_units import declared_task, prepared_fields
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, UnitKind
-from solo5_systemd.bus.peers import UNIT, ListedUnit
+from solo5_systemd.bus.peers import INTERFACES, UNIT, ListedUnit
 from solo5_systemd.cgroup.cgroupfs import read, read_fields, unified, units, write_fields
 from solo5_systemd.unit.state import (
     TYPE_END_PROPERTIES,
@@ -74,12 +74,6 @@ def _log_fields(data: bytes | None) -> dict[str, object]:
         fields.append(data[position : position + length])
         position += length
     return {"LogExtraFields": fields} if position == len(data) else {}
-
-
-INTERFACES = {
-    UnitKind.SERVICE: "org.freedesktop.systemd1.Service",
-    UnitKind.SCOPE: "org.freedesktop.systemd1.Scope",
-}
 
 
 @cache

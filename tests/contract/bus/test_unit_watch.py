@@ -72,6 +72,10 @@ async def settled(manager: Manager, links: Links) -> None:
     await removed.wait()
 
 
+def is_over(unit: watch_module.WatchedUnit) -> bool:
+    return unit.state is not None and unit.state.over
+
+
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no interval pass, so that only inotify can report an end."""
@@ -124,8 +128,7 @@ async def test_a_run_that_ended_before_its_watch_is_read_at_once(
 ) -> None:
     systemd.units[UNIT] = stopped()
     async with asyncio.timeout(PROMPT), manager.watched(a_run()) as unit:
-        assert unit.state is not None
-        assert unit.state.over
+        assert is_over(unit)
 
 
 @pytest.mark.usefixtures("slow")
@@ -158,8 +161,7 @@ async def test_a_link_that_is_made_again_for_the_same_run_is_no_end(
         systemd.units[UNIT] = stopped()
         links.end(UNIT)
         await waiting
-        assert unit.state is not None
-        assert unit.state.over
+        assert is_over(unit)
 
 
 async def test_a_unit_that_runs_without_its_link_is_read_at_an_interval(
@@ -174,8 +176,7 @@ async def test_a_unit_that_runs_without_its_link_is_read_at_an_interval(
         assert systemd.read.count("InvocationID") == 2, "it is not read in a loop without a pause"
         systemd.units[UNIT] = stopped()
         await unit.changed()
-        assert unit.state is not None
-        assert unit.state.over
+        assert is_over(unit)
 
 
 async def test_where_inotify_has_reached_a_limit_the_link_is_looked_at(
@@ -193,8 +194,7 @@ async def test_where_inotify_has_reached_a_limit_the_link_is_looked_at(
         systemd.units[UNIT] = stopped()
         links.end(UNIT)
         await unit.changed()
-        assert unit.state is not None
-        assert unit.state.over
+        assert is_over(unit)
 
 
 @asynccontextmanager
@@ -263,8 +263,7 @@ async def test_a_property_without_a_reply_is_no_end(
         assert unit.state == a_run()
         del systemd.errors["Get"]
         await unit.changed()
-        assert unit.state is not None
-        assert unit.state.over
+        assert is_over(unit)
 
 
 # --- a run now ------------------------------------------------------------------------------------------------------

@@ -182,6 +182,7 @@ async def test_descriptors_belong_to_their_message_and_of_signals_are_closed(
     call = messages[-1]
     assert (call.member, len(call.unix_fds)) == ("C", 1)
     assert FDS.joinpath(str(call.unix_fds[0])).resolve() == files[2]
+    assert not os.get_inheritable(call.unix_fds[0])
     os.close(call.unix_fds[0])
     assert open_descriptors(*files) == []
 
@@ -235,19 +236,6 @@ async def test_lost_descriptors_end_the_connection(
     await yields()
     assert "were lost" in str(connection.lost.exception())
     assert open_descriptors(tmp_path / "file") == []
-
-
-async def test_received_descriptors_are_not_inherited(pair: tuple[MessageBus, FakeBus], tmp_path: Path) -> None:
-    connection, bus = pair
-    messages = heard(connection)
-    with (tmp_path / "file").open("w") as opened:
-        message = method_call("a.b", "C")
-        carry(message, opened.fileno())
-        bus.send(message, [opened.fileno()])
-    await yields()
-    [descriptor] = messages[0].unix_fds
-    assert not os.get_inheritable(descriptor)
-    os.close(descriptor)
 
 
 async def test_a_full_socket_is_waited_for(pair: tuple[MessageBus, FakeBus], tmp_path: Path) -> None:

@@ -340,22 +340,6 @@ async def test_a_new_reader_is_detected_without_a_call(tmp_path: Path) -> None:
         await until(out.read, "2, not read yet\n3\n4\n")
 
 
-async def test_drain_of_an_unknown_task_is_done(tmp_path: Path) -> None:
-    async with running(Journal(), tmp_path) as relay:
-        assert await relay.forwarder.drain(WEB)
-
-
-async def test_the_relay_is_needed_while_a_fifo_is_open(tmp_path: Path) -> None:
-    async with running(Journal(), tmp_path) as relay:
-        before = bool(relay.forwarder.tasks)
-        relay.forward()
-        assert [before, bool(relay.forwarder.tasks)] == [False, True]
-    async with running(Journal(), tmp_path) as relay:
-        relay.forwarder.restore({})
-        assert not relay.forwarder.tasks
-        assert (tmp_path / "web.json").exists()
-
-
 async def test_dropped_lines_have_a_notice_in_their_place_and_one_signal(tmp_path: Path) -> None:
     journal = Journal()
     async with running(journal, tmp_path) as relay:
@@ -445,12 +429,3 @@ async def test_a_console_whose_state_cannot_be_saved_is_removed(
 
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
-
-
-async def test_drain_of_a_task_without_fifos_removes_it(tmp_path: Path) -> None:
-    async with running(Journal(), tmp_path) as relay:
-        relay.forward()
-    async with running(Journal(), tmp_path) as relay:
-        relay.forwarder.restore({})
-        assert await relay.forwarder.drain(WEB)
-    assert list(tmp_path.iterdir()) == []
