@@ -53,56 +53,56 @@ def declared_service(task: TaskName) -> str:
     return f"{task}.service"
 
 
-def is_declared(task: TaskName, directory: str = DIRECTORY) -> bool:
+def is_declared(task: TaskName) -> bool:
     """Return whether a task is declared; also of a file that was removed, until its unit is over and its unit file."""
-    return os.path.isdir(f"{directory}/{task}")  # noqa: PTH112 - for speed
+    return os.path.isdir(f"{DIRECTORY}/{task}")  # noqa: PTH112 - for speed
 
 
-def has_declaration(task: TaskName, directory: str = DIRECTORY) -> bool:
+def has_declaration(task: TaskName) -> bool:
     """Return whether a task is declared, or would be: an instance that was not started yet, of a declared template.
 
     The unit of another name may be one of another program: `getty@tty1`.
     """
-    by_template = is_instance(task) and os.path.isdir(f"{directory}/{template_of(task)}")  # noqa: PTH112 - for speed
-    return by_template or is_declared(task, directory)
+    by_template = is_instance(task) and os.path.isdir(f"{DIRECTORY}/{template_of(task)}")  # noqa: PTH112 - for speed
+    return by_template or is_declared(task)
 
 
-def service_of(task: TaskName, directory: str = DIRECTORY) -> str:
+def service_of(task: TaskName) -> str:
     """Return the unit of a task that is not a scope."""
-    return declared_service(task) if has_declaration(task, directory) else task_service(task)
+    return declared_service(task) if has_declaration(task) else task_service(task)
 
 
-def units_of(task: TaskName, directory: str = DIRECTORY) -> tuple[str, ...]:
+def units_of(task: TaskName) -> tuple[str, ...]:
     """Return the names that the unit of a task may have."""
     if is_instance(task):  # only declared ones run; systemd has no instances of scopes
-        return (service_of(task, directory),)
-    own = (declared_service(task),) if is_declared(task, directory) else ()
+        return (service_of(task),)
+    own = (declared_service(task),) if is_declared(task) else ()
     return (*own, task_service(task), task_scope(task))
 
 
-def outcome_targets_of(task: TaskName, directory: str = DIRECTORY) -> tuple[str, ...]:
+def outcome_targets_of(task: TaskName) -> tuple[str, ...]:
     """Return the names that the outcome target of a task may have; that of an instance outlives its template."""
     if is_instance(task):
         return (declared_outcome_target(task),)
-    own = (declared_outcome_target(task),) if is_declared(task, directory) else ()
+    own = (declared_outcome_target(task),) if is_declared(task) else ()
     return (*own, outcome_target(task))
 
 
-def declared_task(unit: str, directory: str = DIRECTORY) -> TaskName | None:
+def declared_task(unit: str) -> TaskName | None:
     """Return the declared task of a unit; None if it is no declared task's."""
     task = declared_task_of_unit(unit)
-    return task if task is not None and is_declared(task, directory) else None
+    return task if task is not None and is_declared(task) else None
 
 
-def task_of(unit: str, directory: str = DIRECTORY) -> TaskName | None:
+def task_of(unit: str) -> TaskName | None:
     """Return the task of a unit; None if it is not a task's."""
-    return task_of_unit(unit) or declared_task(unit, directory)
+    return task_of_unit(unit) or declared_task(unit)
 
 
-def declared_tasks(directory: str = DIRECTORY) -> Iterator[TaskName]:
+def declared_tasks() -> Iterator[TaskName]:
     """Yield the declared tasks."""
     try:
-        names = os.listdir(directory)  # noqa: PTH208 - for strings
+        names = os.listdir(DIRECTORY)  # noqa: PTH208 - for strings
     except OSError:
         return
     yield from (TaskName(name) for name in names if is_task_name(name))
@@ -115,25 +115,25 @@ def declaration_directory(task: TaskName, directory: str = DIRECTORY) -> str:
     return own if is_own else f"{directory}/{template_of(task)}"
 
 
-def forget_instance(task: TaskName, directory: str = DIRECTORY) -> None:
+def forget_instance(task: TaskName) -> None:
     """Remove what the starts of an instance have made, if a template declares it: it is not to be listed any more.
 
     Not during an update: its files have what an interrupted one has left. Its end calls this again.
     """
-    own = f"{directory}/{task}"
-    by_template = is_instance(task) and declaration_directory(task, directory) != own
+    own = f"{DIRECTORY}/{task}"
+    by_template = is_instance(task) and declaration_directory(task, DIRECTORY) != own
     if by_template and not os.path.lexists(f"{own}/{UPDATE}"):
         import shutil  # imported here for startup time: it imports compressors
 
         shutil.rmtree(own, ignore_errors=True)
 
 
-def prepared_fields(task: TaskName, directory: str = DIRECTORY) -> Mapping[str, str]:
+def prepared_fields(task: TaskName) -> Mapping[str, str]:
     """Return the log fields that the last start of a declared task has determined, such as its image's SHA-256."""
     from solo5_systemd.base.decode import Fields, json_document  # imported here for startup time: completion takes none
 
     try:
-        with open(f"{directory}/{task}/{FIELDS}", "rb") as file:  # noqa: PTH123 - for startup time
+        with open(f"{DIRECTORY}/{task}/{FIELDS}", "rb") as file:  # noqa: PTH123 - for startup time
             fields = Fields(json_document(file.read(), FIELDS))
         return {key: fields.text(key) for key in fields}
     except (OSError, InvalidRequestError):
