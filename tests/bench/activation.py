@@ -27,7 +27,7 @@ from tests.bench.dormant import (
 )
 from tests.bench.extent import extent
 from tests.bench.figures import Figure, Report, times
-from tests.bench.scale import listed
+from tests.bench.scale import killed
 from tests.contract.netns import Outside, run
 
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, DeviceName, NetworkName, TaskName, prepare_service
@@ -159,11 +159,7 @@ class Bench:
         of_ours = (processes.memory(1) - manager) * 1024 / COUNT
         self._add(f"daemon-reload, {COUNT} dormant tasks (floor: declared only)", "ms", reload_ms(), declared)
         self._add(f"CPU of solo5-networkd, {COUNT} dormant tasks", "ms/min", _spent())
-        begun = time.perf_counter()
-        run("systemctl", "kill", "--signal=KILL", "solo5-networkd.service")
-        until(lambda: listed("Network", "Leases") >= COUNT)
-        took = time.perf_counter() - begun
-        self._add(f"solo5-networkd, from SIGKILL until it lists {COUNT} dormant tasks", "s", took)
+        killed(self._report, "networkd", "Leases", COUNT, "dormant tasks")
         each = (_memory() - ours) * 1024 / COUNT
         self._add(f"memory of solo5-networkd for each of {COUNT} dormant tasks, after its restart", "KB", each)
         for number, name in enumerate(names, 1):

@@ -27,15 +27,20 @@ async def started(driver: Driver, report: Report, tasks: int) -> None:
 def services_killed(report: Report, tasks: int) -> None:
     """Kill each service with SIGKILL, and wait until its successor lists all tasks again."""
     taps = _taps()
-    for service, method in (("networkd", "Leases"), ("relay", "List")):
-        begun = time.monotonic()
-        subprocess.run(["systemctl", "kill", "--signal=KILL", f"solo5-{service}.service"], check=True)
-        while listed(service.removesuffix("d").capitalize(), method) < tasks:
-            assert time.monotonic() - begun < TIMEOUT_S, f"solo5-{service} does not list {tasks} tasks"
-            time.sleep(INTERVAL_S)
-        name = f"solo5-{service}, from SIGKILL until it lists {tasks} tasks"
-        report.add(Figure(name=name, unit="s", ours=time.monotonic() - begun))
+    killed(report, "networkd", "Leases", tasks)
+    killed(report, "relay", "List", tasks)
     assert _taps() == taps, "a tap was lost"
+
+
+def killed(report: Report, service: str, method: str, tasks: int, what: str = "tasks") -> None:
+    """Kill a service with SIGKILL, and wait until its successor lists so many tasks."""
+    begun = time.monotonic()
+    subprocess.run(["systemctl", "kill", "--signal=KILL", f"solo5-{service}.service"], check=True)
+    while _listed(f"org.solo5.{service.removesuffix('d').capitalize()}1", method) < tasks:
+        assert time.monotonic() - begun < TIMEOUT_S, f"solo5-{service} does not list {tasks} tasks"
+        time.sleep(INTERVAL_S)
+    name = f"solo5-{service}, from SIGKILL until it lists {tasks} {what}"
+    report.add(Figure(name=name, unit="s", ours=time.monotonic() - begun))
 
 
 async def removed(driver: Driver, report: Report) -> None:
@@ -51,9 +56,8 @@ def _taps() -> int:
     return sum(path.name.startswith("s5-") for path in Path("/sys/class/net").iterdir())
 
 
-def listed(service: str, method: str) -> int:
+def _listed(name: str, method: str) -> int:
     """Return how many tasks a service lists; 0 where it does not reply."""
-    name = f"org.solo5.{service}1"
-    words = ("busctl", "--json=short", "call", name, f"/org/solo5/{service}1", name, method)
+    words = ("busctl", "--json=short", "call", name, f"/{name.replace('.', '/')}", name, method)
     done = subprocess.run(words, capture_output=True, check=False)
     return 0 if done.returncode else len(json.loads(done.stdout)["data"][0])

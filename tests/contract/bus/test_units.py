@@ -44,13 +44,6 @@ async def test_how_it_ended_is_read_of_a_unit_that_is_over(systemd: FakeSystemd,
     assert (state.main_code, state.main_status, state.result) == (2, 9, "signal")
 
 
-async def test_a_scope_is_a_task_too(systemd: FakeSystemd, manager: Manager) -> None:
-    systemd.units[SCOPE] = Unit(SCOPE, properties={"ControlGroup": Variant("s", "/x")})
-    state = await manager.state(WEB)
-    assert state is not None
-    assert (state.unit, state.control_group, state.log_fields) == (SCOPE, "/x", {})
-
-
 async def test_what_a_scope_says_of_its_task_is_in_its_cgroup(
     systemd: FakeSystemd, manager: Manager, tmp_path: Path
 ) -> None:
