@@ -253,7 +253,7 @@ def _file(directory: Path, name: str) -> str:
 def _files(directory: Path) -> Sequence[str]:
     try:
         names = os.listdir(directory)  # noqa: PTH208 - for strings
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ()
     return [f"{directory}/{name}" for name in sorted(names) if name.endswith(".json") and not name.startswith(".")]
 
