@@ -154,25 +154,6 @@ def test_a_file_system_that_becomes_full_is_seen_once(
     running.close()
 
 
-def test_records_are_read_only_while_a_file_system_is_full(
-    tmp_path: Path, space: dict[str, SimpleNamespace], running: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = [sparse(tmp_path / str(i)) for i in range(50)]
-    for path in paths:
-        space[str(path)] = FREE
-        running(f"web{path.name}", disk("data", path))
-    watch = DiskSpace()
-    assert seen(watch) == []
-    calls: list[str] = []
-    statvfs = os.statvfs
-    monkeypatch.setattr(os, "statvfs", lambda path: calls.append(str(path)) or statvfs(path))  # type: ignore[func-returns-value]
-    monkeypatch.setattr(disk_state, "read_record", lambda name: pytest.fail("a record was read again"))
-    monkeypatch.setattr(disk_state, "records_of_tasks", lambda: pytest.fail("all records were read"))
-    assert seen(watch) == []
-    assert len(calls) == 1, "all of them are on one file system"
-    running.close()
-
-
 def test_a_path_that_is_gone_is_replaced_by_that_of_another_disk(
     tmp_path: Path, space: dict[str, SimpleNamespace], running: Running
 ) -> None:

@@ -53,28 +53,6 @@ async def test_a_claim_counts_until_the_user_of_its_task_is_freed(tmp_path: Path
     assert Registry().tasks() == []
 
 
-async def test_each_claim_of_others_is_parsed_once_and_only_where_it_matters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parsed: list[str] = []
-    real = Claim.from_text
-
-    def counted(text: str) -> Claim:
-        parsed.append(text)
-        return real(text)
-
-    monkeypatch.setattr(Claim, "from_text", counted)
-    of = users(tmp_path)
-    for number in range(5):
-        os.close((await of.acquire(TaskName(f"web-{number}"))).descriptor)
-        await of.claim(TaskName(f"web-{number}"), ONE)
-    assert len(parsed) == 4
-    of.check_claim(TaskName("root"), Claim(amounts={Resource.TASKS: 1}))
-    assert len(parsed) == 4, "no limit that the claims of others count for"
-    of.check_claim(TaskName("root"), Claim(amounts={Resource.COPIES: 1}))
-    assert len(parsed) == 5
-
-
 async def test_an_ended_task_that_keeps_its_user_has_no_claim(tmp_path: Path) -> None:
     of = users(tmp_path)
     os.close((await of.acquire(TaskName("web"))).descriptor)
