@@ -262,23 +262,21 @@ def exported_unit(task: RunningTask, text: str) -> str:
 
 
 def _check(task: RunningTask) -> None:
-    made = [each["disk"] for each in task.disks if each.get("backing") in (Backing.COPY, Backing.ARCHIVE)]
-    if made:
-        raise InvalidRequestError(
-            f"disk {made[0]} of task {task.name} is made at each start: expected a file or a block device.",
-            "Without --unit, the declaration has it.",
-        )
-    if task.fields.get(NETWORK_NAMESPACE):
-        raise InvalidRequestError(
-            f"the network of task {task.name} is in a namespace of other programs, which may end with them: expected "
-            "a NIC in the host's.",
-            "Without --unit, the declaration has it.",
-        )
-    if "@" in task.name:
-        raise InvalidRequestError(
+    made = next((each["disk"] for each in task.disks if each.get("backing") in (Backing.COPY, Backing.ARCHIVE)), "")
+    for refused, sentence in (
+        (made, f"disk {made} of task {task.name} is made at each start: expected a file or a block device."),
+        (
+            task.fields.get(NETWORK_NAMESPACE),
+            f"the network of task {task.name} is in a namespace of other programs, which may end with them: expected a "
+            "NIC in the host's.",
+        ),
+        (
+            "@" in task.name,
             f"task {task.name} is an instance of a template, whose file has specifiers: expected a task of its own.",
-            "Without --unit, the declaration has it.",
-        )
+        ),
+    ):
+        if refused:
+            raise InvalidRequestError(sentence, "Without --unit, the declaration has it.")
 
 
 def _kept(line: str) -> str:

@@ -302,17 +302,12 @@ class Runtime(Queries):
     async def while_frozen(
         self, name: TaskName, act: Callable[[], None], before: Callable[[], None] = lambda: None
     ) -> float:
-        """Freeze a running task, call `act`, and thaw the task, also if this process is killed meanwhile.
-
-        `before` is called first, while the task runs.
-
-        Returns:
-            Seconds for which it was frozen; 0.0: it was before, and stays so.
+        """Call `act` while a running task is frozen, as `engine.snapshot_pause.while_frozen`.
 
         Raises:
             InvalidRequestError: it has ended.
             NoSuchTaskError: there is none of this name.
-            Solo5Error: as `engine.snapshot_pause.while_frozen`.
+            Solo5Error: as there.
         """
         from solo5_systemd.engine.snapshot_pause import while_frozen
 

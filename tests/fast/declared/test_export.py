@@ -219,6 +219,10 @@ def test_of_a_declared_task_what_its_start_prepares_is_left_out() -> None:
     assert "WantedBy=multi-user.target" not in found
 
 
+def test_what_ends_with_a_task_of_nomad_is_reported() -> None:
+    assert "Nomad" in exported_unit(replace(STATIC, fields={**FIELDS, "NOMAD_JOB_NAME": "web"}), TRANSIENT)
+
+
 @pytest.mark.parametrize(
     ("task", "words"),
     [
