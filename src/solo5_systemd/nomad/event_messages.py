@@ -1,9 +1,8 @@
 """Texts of task events, one line each, as `nomad alloc status` shows them."""
 
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from itertools import chain
 from signal import Signals
 from typing import TYPE_CHECKING
 
@@ -63,23 +62,14 @@ def preflight_passed(parts: "Parts") -> TaskEvent:
 
 def leases_attached(leases: Sequence[Lease]) -> TaskEvent:
     """Return one event for the leases of all NICs, since Nomad keeps only ten events of a task."""
-    sentences = (f"NIC {lease.nic} has {_addresses(lease)} in network {lease.network}" for lease in leases)
-    return TaskEvent(message="; ".join(sentences), annotations=dict(chain.from_iterable(map(_lease, leases))))
-
-
-def _addresses(lease: Lease) -> str:
-    return " and ".join(map(str, lease.addresses)) or "no leased address"
-
-
-def _lease(lease: Lease) -> Iterable[tuple[str, str]]:
-    facts = {
-        "address": str(lease.ipv4 or ""),
-        "address6": str(lease.ipv6 or ""),
-        "mac": lease.mac,
-        "tap": lease.tap,
-        "network": lease.network,
-    }
-    return ((f"nic.{lease.nic}.{key}", value) for key, value in facts.items() if value)
+    sentences, annotations = list[str](), dict[str, str]()
+    for lease in leases:
+        addresses = " and ".join(map(str, lease.addresses)) or "no leased address"
+        sentences.append(f"NIC {lease.nic} has {addresses} in network {lease.network}")
+        facts = {"address": lease.ipv4, "address6": lease.ipv6, "mac": lease.mac, "tap": lease.tap}
+        facts["network"] = lease.network
+        annotations |= {f"nic.{lease.nic}.{key}": str(value) for key, value in facts.items() if value}
+    return TaskEvent(message="; ".join(sentences), annotations=annotations)
 
 
 def started(unit: str, invocation: str) -> TaskEvent:

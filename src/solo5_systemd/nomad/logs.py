@@ -194,15 +194,12 @@ class LogReattacher:
                 _log.exception("log FIFOs of task %s not reattached: internal error", state.task)
 
     async def _is_lost(self, task: TaskName, *, running: bool) -> bool:
-        # The relay may have delivered all of an ended task, and then no longer holds its FIFOs rightly.
         relay = self._session.engine.backends.relay
-        return (running or await relay.has_record(task)) and task not in await self._holds()
-
-    async def _holds(self) -> frozenset[TaskName]:
+        if not running and not await relay.has_record(task):
+            return False  # the relay has delivered all of an ended task, and rightly does not hold its FIFOs any more
         # A cached answer is safe: the relay closes the FIFOs of ended tasks only, when this driver drains them.
         async with self._querying:
             now = asyncio.get_running_loop().time()
             if now >= self._expires:
-                self._held = await self._session.engine.backends.relay.open_tasks()
-                self._expires = now + CACHE_TIMEOUT_S
-            return self._held
+                self._held, self._expires = await relay.open_tasks(), now + CACHE_TIMEOUT_S
+            return task not in self._held

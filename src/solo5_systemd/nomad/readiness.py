@@ -139,17 +139,13 @@ class ReadinessWatch:
             self._publish(event_messages.ready_again(f"{self._probe} answers", now - self._lost_at))
 
     async def _handle_loss(self, failure: str) -> None:
-        if await self._is_frozen():
-            self._failed = 0  # a frozen guest cannot answer, and that is no loss
-            return
+        with suppress(NoSuchTaskError):
+            if (await self._session.engine.task(self._name)).phase is Phase.FROZEN:
+                self._failed = 0  # a frozen guest cannot answer, and that is no loss
+                return
         restart = self._probe.on_loss is OnLoss.RESTART
         self._publish(event_messages.not_ready(str(self._probe), failure, restart=restart))
         if restart:
             self.stop_reason = f"{self._probe}: {failure}"
             with suppress(NoSuchTaskError):
                 await self._session.engine.stop_only(self._name, signal=StopSignal.TERM, timeout_s=STOP_TIMEOUT_S)
-
-    async def _is_frozen(self) -> bool:
-        with suppress(NoSuchTaskError):
-            return (await self._session.engine.task(self._name)).phase is Phase.FROZEN
-        return False

@@ -35,7 +35,7 @@ from solo5_systemd.nomad.readiness import ReadinessWatch
 from solo5_systemd.nomad.scope_tenders import ScopeChildren
 from solo5_systemd.nomad.start import StartedTask, TaskStarter, agent_id, sibling_conflict
 from solo5_systemd.nomad.wait import TaskEnd, wait_for_end
-from solo5_systemd.nomad.workload import name_of, stem
+from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.task.quantities import signal_number
 from solo5_systemd.task.workload import StopSignal
 from solo5_systemd.unit.outcome import Ending
@@ -348,7 +348,7 @@ async def _remove_earlier(
         claimed: names of the driver's tasks, which are kept, too.
     """
     engine = session.engine
-    prefix = stem(newest)
+    prefix = newest.rpartition("-")[0] + "-"  # the name without its hash: of all starts of the task
     for name in await engine.names():
         if not name.startswith(prefix) or name == newest or name in claimed:
             continue

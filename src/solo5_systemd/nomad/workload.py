@@ -402,10 +402,5 @@ def name_of(task_id: str) -> TaskName:
     return task_name("-".join((_slug(task) or "task", _slug(allocation)[:8] or "none", hash_of(task_id, 12))))
 
 
-def stem(name: TaskName) -> str:
-    """Return the common prefix of the names of all starts of one task of an allocation: the name without its hash."""
-    return name.rpartition("-")[0] + "-"
-
-
 def _slug(text: str) -> str:
     return _UNFIT.sub("_", text)[:_SLUG_MAX].lstrip("_.")
