@@ -9,7 +9,6 @@ Paint = Callable[[str, str], str]
 """Takes a column's header and a padded cell, returns the cell as it is written."""
 
 UNKNOWN = "-"
-MIB = 1 << 20
 
 _UNITS = ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
 _SPANS = (

@@ -4,7 +4,7 @@ import asyncio
 import os
 import shlex
 import signal as signals
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
@@ -24,10 +24,7 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.plan import Plan
     from solo5_systemd.engine.runtime import Runtime
 
-FORWARDED_SIGNALS: Mapping[signals.Signals, StopSignal] = {
-    signals.SIGINT: StopSignal.INT,
-    signals.SIGTERM: StopSignal.TERM,
-}
+FORWARDED_SIGNALS = (signals.SIGINT, signals.SIGTERM)
 
 
 async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *, remove: bool) -> int:
@@ -71,7 +68,7 @@ async def _forward_signals(
         with suppress(NoSuchTaskError):
             await engine.stop(task.name, signal=signal)
 
-    stopping = group.create_task(stop(FORWARDED_SIGNALS[await received.get()]))
+    stopping = group.create_task(stop(StopSignal((await received.get()).name)))
     await received.get()
     with suppress(InvalidRequestError, NoSuchTaskError):  # the first signal has ended it
         await engine.kill(task.name, signals.SIGKILL)

@@ -15,11 +15,12 @@ that a name has now is not the one that it has later.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv6Network, ip_network
 from typing import NoReturn
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.frozen import dataclass
+from solo5_systemd.settings.addresses import IpNetwork
 from solo5_systemd.settings.records import TYPES, texts
 
 ENTRIES_MAX = 64
@@ -53,8 +54,6 @@ _UNREACHABLE: Mapping[IPv6Network, str] = {
 }
 """IPv6 addresses that a guest with a list never reaches: an entry inside of them would have no effect."""
 
-Network = IPv4Network | IPv6Network
-
 
 @dataclass(frozen=True, kw_only=True)
 class Destination:
@@ -65,7 +64,7 @@ class Destination:
         ports: the first and last port; None: every port.
     """
 
-    network: Network
+    network: IpNetwork
     protocol: str | None = None
     ports: tuple[int, int] | None = None
 
@@ -156,7 +155,7 @@ def _common(one: Destination, other: Destination) -> Sequence[Destination]:
     return [Destination(network=network, protocol=each, ports=ports) for each in fitting]
 
 
-def _narrower(one: Network, other: Network) -> Network | None:
+def _narrower(one: IpNetwork, other: IpNetwork) -> IpNetwork | None:
     """Return the inner one of two ranges; None if they are disjoint. Ranges with a prefix never overlap in part."""
     if one.version != other.version or not one.overlaps(other):
         return None
@@ -181,7 +180,7 @@ def _ports(text: str, first: str | None, last: str | None) -> tuple[int, int] | 
     return int(first), int(last)
 
 
-def _network(text: str, where: str) -> Network:
+def _network(text: str, where: str) -> IpNetwork:
     try:
         found = ip_network(where)
     except ValueError:
@@ -200,7 +199,7 @@ def _network(text: str, where: str) -> Network:
     )
 
 
-def _check_is_reachable(text: str, network: Network) -> None:
+def _check_is_reachable(text: str, network: IpNetwork) -> None:
     for block, words in _UNREACHABLE.items():
         if isinstance(network, IPv6Network) and network.subnet_of(block):
             reason = words if ":" in words else f"{words}: expected a global or unique local address"

@@ -45,8 +45,7 @@ def disk(text: str, option: str) -> DiskRequest:
         known = ", ".join(_NAMED_OPTIONS)
         unknown = path.rpartition(",")[2]
         raise InvalidRequestError(f"{option} {text!r} has the unknown option {unknown!r}: expected some of {known}.")
-    sector = options.get("sector-size")
-    sector_size = None if sector is None else integer(sector, "sector-size", 512, 32768)
+    sector_size = _sector_size(options)
     private = "ephemeral" in options or "ro" in options
     if not is_named:
         return DiskRequest(
@@ -95,6 +94,10 @@ def _io_limits(options: Mapping[str, str]) -> IoLimits:
     return IoLimits(**{key: io_limit(key, options[key]) for key in KEYS if key in options})
 
 
+def _sector_size(options: Mapping[str, str]) -> int | None:
+    return integer(options["sector-size"], "sector-size", 512, 32768) if "sector-size" in options else None
+
+
 def _archive(name: str, rest: str, where: str) -> DiskRequest:
     """Parse files:PATH[,PATH...] and credential:CREDENTIAL, with options behind it."""
     text, options = _disk_options(rest, _ARCHIVE_OPTIONS, where)
@@ -103,7 +106,6 @@ def _archive(name: str, rest: str, where: str) -> DiskRequest:
     written = options.get("format", default)
     if written not in tuple(ArchiveFormat):
         raise InvalidRequestError(f"{where}: format {written!r} is unknown: expected tar or raw.")
-    sector = options.get("sector-size")
     paths = [path for path in value.split(",") if path] if default is ArchiveFormat.TAR else []
     return archive_disk(
         device_name(name),
@@ -112,7 +114,7 @@ def _archive(name: str, rest: str, where: str) -> DiskRequest:
             format=ArchiveFormat(written),
             credential=credential_name(value) if default is ArchiveFormat.RAW else "",
         ),
-        sector_size=None if sector is None else integer(sector, "sector-size", 512, 32768),
+        sector_size=_sector_size(options),
     )
 
 
