@@ -16,7 +16,7 @@ from solo5_systemd.networkd.leases import Leases
 TASKS = 300
 
 MOST_BYTES = 2000
-"""What Python takes for one of these records, with its entries in all tables: some 1,600 (2,200 or more if nothing is shared)."""
+"""What Python takes for one of these records, with its entries in tables: 1,600, or 2,200 if nothing is shared."""
 
 
 def record(number: int) -> LeaseRecord:
