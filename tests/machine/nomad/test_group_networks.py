@@ -20,13 +20,11 @@ from tests.machine.nomad.jobs import (
     name_of,
     port,
     refusal,
-    registered,
     says,
     task,
     task_hcl,
     unit,
 )
-from tests.machine.nomad.test_services import CHECK, passes, service
 from tests.machine.test_ipv6 import HERE, THERE
 
 EXAMPLES = Path("/srv/examples/nomad")
@@ -130,16 +128,6 @@ def test_a_group_of_another_driver_reaches_the_outside_on_a_host_that_did_not_fo
     allocs = {name: group.run(hcl[name])[0] for name in order}
     ping = ("ip", "netns", "exec", allocs["bridged"], "ping", "-c1", "-W1", outside.there)
     eventually(lambda: sh(*ping).returncode == 0, "it reaches the outside")
-
-
-def test_a_service_has_the_address_of_its_allocation(group: Jobs) -> None:
-    checks = CHECK + CHECK.replace('"http"', '"tcp"').replace('path     = "/"', "")
-    [alloc] = group.run(group_hcl("own", task_hcl("guest", WEB), group=BRIDGE + service("own", "alloc", more=checks)))
-    eventually(lambda: len(registered("own")) == 1, "it is registered")
-    [(address, number)] = registered("own")
-    assert (address.partition(".")[0], number) == ("172", 80)
-    passes(alloc, checks=2)
-    assert f"inet {address}/" in ok("ip", "netns", "exec", alloc, "ip", "-4", "address")
 
 
 def curl(outside: Outside, url: str) -> str:

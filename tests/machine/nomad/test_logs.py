@@ -1,4 +1,4 @@
-"""Nomad's log files as a job and the operator configure them: their size, or none at all."""
+"""A job or an operator without log files of Nomad."""
 
 from pathlib import Path
 
