@@ -165,11 +165,6 @@ def test_there_is_one_request_at_a_time(files: UpdateFiles, tmp_path: Path) -> N
         files.request()
 
 
-def test_a_request_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(HostError, match="cannot be written: No such file"):
-        UpdateFiles(TaskName("web"), directory=tmp_path / "none").write_request(UpdateRequest())
-
-
 def test_steps_are_read_while_they_are_written(files: UpdateFiles) -> None:
     assert files.steps() == []
     files.log("one")

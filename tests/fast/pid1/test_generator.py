@@ -427,18 +427,6 @@ def test_a_task_that_survives_soft_reboots_has_all_units_of_it_survive(make: Mak
     assert not (tmp_path / "system/solo5.slice.d").exists()
 
 
-def test_what_has_been_cleared_up_is_removed_while_its_preparation_ends(make: Make, web: Path, tmp_path: Path) -> None:
-    make()
-    (tmp_path / "units/invocation:solo5-prepare@web.service").symlink_to("0123")
-    mark = tmp_path / "run/web/uncleared"
-    mark.touch()
-    assert is_cleared(TaskName("web"), directory=tmp_path / "run")
-    assert not mark.exists()
-    web.unlink()
-    make()
-    assert list((tmp_path / "run").iterdir()) == []
-
-
 def test_a_template_is_removed_while_the_preparation_of_its_last_instance_ends(
     make: Make, template: Path, tmp_path: Path
 ) -> None:

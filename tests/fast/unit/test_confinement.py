@@ -130,19 +130,6 @@ def test_the_filter_is_a_list_of_calls_that_holds_none_that_leads_out() -> None:
     assert not {"ptrace", "mount", "bpf", "unshare", "setns", "connect", "listen", "accept", "fork"} & set(SYSTEM_CALLS)
 
 
-@pytest.mark.parametrize(
-    "call, variants",
-    [
-        ("access", {"faccessat", "faccessat2"}),
-        ("open", {"openat"}),
-        ("readlink", {"readlinkat"}),
-        ("stat", {"newfstatat", "statx"}),
-    ],
-)
-def test_a_call_with_a_path_is_allowed_in_every_form_that_c_libraries_use(call: str, variants: set[str]) -> None:
-    assert {call, *variants} <= set(SYSTEM_CALLS)
-
-
 def test_what_all_users_of_the_host_share_is_out_of_reach() -> None:
     found = settings()
     assert found["InaccessiblePaths"] == [
