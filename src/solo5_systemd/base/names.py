@@ -52,10 +52,7 @@ NETWORK_NAMESPACES = "/run/netns"
 
 _TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
 _NAME_MAX = 128
-# These are compiled at their first use, for startup time.
-_INSTANCE = r"[A-Za-z0-9_.-]+"
-_DEVICE = r"[A-Za-z0-9]{1,67}"
-_LOG_NAMESPACE = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
+_INSTANCE = r"[A-Za-z0-9_.-]+"  # compiled at its first use, for startup time
 
 
 def task_name(text: str) -> TaskName:
@@ -66,7 +63,7 @@ def task_name(text: str) -> TaskName:
     """
     prefix, at, instance = text.partition("@")
     if not at or not is_task_name(prefix):
-        return TaskName(_checked(text, "task", _NAME_MAX))
+        return TaskName(_checked(text, "task name", _NAME_MAX))
     if not instance:
         raise InvalidRequestError(f"{text} is a template: expected the name of an instance, such as {prefix}@1.")
     if not is_task_name(text):
@@ -77,12 +74,12 @@ def task_name(text: str) -> TaskName:
     return TaskName(text)
 
 
-def _checked(text: str, what: str, most: int) -> str:
-    if not re.fullmatch(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{most - 1}}}", text, re.ASCII):
-        raise InvalidRequestError(
-            f"{what} name {text!r} is not usable: expected 1 to {most} letters, digits, '_', '.' or '-', the first a "
-            "letter or digit."
-        )
+def _checked(text: str, what: str, most: int, marks: str = "_.-") -> str:
+    """Return a name of letters, digits and these marks, the first no mark, or refuse it."""
+    if not re.fullmatch(rf"[A-Za-z0-9][A-Za-z0-9{marks}]{{0,{most - 1}}}", text, re.ASCII):
+        *others, last = ("letters", "digits", *map(repr, marks))
+        words = f"or {last}, the first a letter or digit" if marks else f"and {last}"
+        raise InvalidRequestError(f"{what} {text!r} is not usable: expected 1 to {most} {', '.join(others)} {words}.")
     return text
 
 
@@ -134,19 +131,17 @@ def device_name(text: str) -> DeviceName:
     Raises:
         InvalidRequestError: the tender's option parser would not accept it.
     """
-    if not re.fullmatch(_DEVICE, text, re.ASCII):
-        raise InvalidRequestError(f"device name {text!r} is not usable: expected 1 to 67 letters and digits.")
-    return DeviceName(text)
+    return DeviceName(_checked(text, "device name", 67, marks=""))
 
 
 def disk_name(text: str) -> DiskName:
     """Parse the name of a named disk."""
-    return DiskName(_checked(text, "disk", 64))
+    return DiskName(_checked(text, "disk name", 64))
 
 
 def snapshot_name(text: str) -> SnapshotName:
     """Parse the name of a snapshot."""
-    return SnapshotName(_checked(text, "snapshot", 64))
+    return SnapshotName(_checked(text, "snapshot name", 64))
 
 
 def disk_or_snapshot(text: str) -> tuple[DiskName, SnapshotName | None]:
@@ -170,17 +165,12 @@ def primary_nic(names: Sequence[DeviceName]) -> DeviceName | None:
 
 def network_name(text: str) -> NetworkName:
     """Parse the name of a network."""
-    return NetworkName(_checked(text, "network", 32))
+    return NetworkName(_checked(text, "network name", 32))
 
 
 def log_namespace(text: str) -> str:
     """Parse the name of a journal namespace, which is part of unit and file names of systemd."""
-    if not re.fullmatch(_LOG_NAMESPACE, text, re.ASCII):
-        raise InvalidRequestError(
-            f"journal namespace {text!r} is not usable: expected 1 to 64 letters, digits, '_' or '-', "
-            "the first a letter or digit."
-        )
-    return text
+    return _checked(text, "journal namespace", 64, marks="_-")
 
 
 def task_namespace(task: TaskName) -> str:

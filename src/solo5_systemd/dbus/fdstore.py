@@ -59,16 +59,12 @@ def barrier(timeout_s: float) -> bool:
     if not os.environ.get("NOTIFY_SOCKET"):
         return True
     ours, theirs = os.pipe2(os.O_CLOEXEC)
-    try:
-        try:
+    with os.fdopen(ours):
+        with os.fdopen(theirs, "w"):
             notify("BARRIER=1", theirs)
-        finally:
-            os.close(theirs)
         hung_up = select.poll()
         hung_up.register(ours, 0)
         return bool(hung_up.poll(timeout_s * 1000))
-    finally:
-        os.close(ours)
 
 
 def restored() -> Mapping[str, Sequence[int]]:
