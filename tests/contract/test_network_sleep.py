@@ -88,11 +88,11 @@ async def test_a_task_without_packets_falls_asleep_and_again(client: Client, man
     async with sleeper(client, manager, idle_s=5) as guest:
         await get(str(guest.ip))
         begun = time.monotonic()
-        await until(lambda: STOP in manager.signals, 10)
+        await until(lambda: STOP in manager.signals)
         assert time.monotonic() - begun > 4.5
         assert await get(str(guest.ip)) == b"HELLO"
         assert manager.signals == [STOP, CONT]
-        await until(lambda: manager.signals.count(STOP) == 2, 10)
+        await until(lambda: manager.signals.count(STOP) == 2)
 
 
 async def test_packets_and_processor_time_keep_a_task_awake(client: Client, manager: Pid1) -> None:
@@ -105,7 +105,7 @@ async def test_packets_and_processor_time_keep_a_task_awake(client: Client, mana
             manager.processor_time += 10**8
             await asyncio.sleep(1)
         assert manager.signals == []
-        await until(lambda: STOP in manager.signals, 15)
+        await until(lambda: STOP in manager.signals)
 
 
 async def test_a_neighbour_wakes(client: Client, manager: Pid1) -> None:

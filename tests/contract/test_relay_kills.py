@@ -114,7 +114,7 @@ class World:
         relay = os.fork()
         if relay == 0:
             self._be_the_relay(fatal, speaks, ends=ends)
-        while (ended := os.waitpid(relay, os.WNOHANG)) == (0, 0):
+        while (ended := os.waitpid(relay, os.WNOHANG if reads else 0)) == (0, 0):
             self.read(reads)
         self.write(speaks)
         self.systemd.take_in()

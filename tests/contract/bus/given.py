@@ -18,7 +18,7 @@ SCOPE = "solo5-task-web.scope"
 TRANSIENT = TransientUnit(name=UNIT, properties=(Property("MemoryMax", "t", 1 << 20),))
 NO_FILES = UnitFiles()
 Call = Callable[[Manager], Coroutine[object, object, object]]
-PROMPT = 4.0
+PROMPT = 15.0
 """Seconds within which a broken bus must be told; all our own timeouts are longer."""
 
 
