@@ -97,23 +97,6 @@ def test_a_disk_lies_below_its_roots_links_followed(file: Path, tmp_path: Path) 
         inspect(replace(request(root / "link"), roots=(str(root),)))
 
 
-def test_a_disk_that_is_changed_for_a_link_while_it_is_looked_at_is_not_opened(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    victim = tmp_path / "victim"
-    victim.write_bytes(bytes(4096))
-    real = os.fstat
-
-    def swapping(descriptor: int) -> os.stat_result:
-        file.unlink(missing_ok=True)
-        file.symlink_to(victim)
-        return real(descriptor)
-
-    monkeypatch.setattr("os.fstat", swapping)
-    with pytest.raises(HostError, match="was replaced just now"):
-        inspect(request(file))
-
-
 def test_what_was_looked_at_is_opened_again_and_nothing_in_its_place(file: Path, tmp_path: Path) -> None:
     looked_at = inspect(request(file))
     descriptor = reopen(looked_at)

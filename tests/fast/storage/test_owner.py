@@ -190,18 +190,6 @@ def test_a_device_whose_path_is_gone_has_a_node_in_dev(tmp_path: Path) -> None:
     assert module._with_node(of).path == "/dev/block/7:9999"
 
 
-def test_a_disk_whose_volume_is_not_mounted_is_no_disk_that_was_removed(
-    old_disk: Path, tmp_path: Path, syscalls: list[str]
-) -> None:
-    """A bind mount has the device number of the directory below it."""
-    of = disk(old_disk)
-    old_disk.unlink()
-    reclaim_disk(of._replace(mount="/proc"))
-    with pytest.raises(HostError, match="its file system is not mounted"):
-        reclaim_disk(of._replace(mount=str(old_disk.parent)))
-    assert syscalls == []
-
-
 async def test_a_disk_that_is_locked_is_taken_back_once_it_is_not(
     old_disk: Path, tmp_path: Path, syscalls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
