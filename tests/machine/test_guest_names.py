@@ -45,7 +45,7 @@ def address(name: str, server: str = "10.89.0.1") -> str:
     labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))
     query = struct.pack("!HHHHHH", 7, 0x100, 1, 0, 0, 0) + labels + b"\0" + struct.pack("!HH", 1, 1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-        client.settimeout(1)
+        client.settimeout(5)
         try:
             client.sendto(query, (server, 53))
             reply = client.recv(512)

@@ -178,7 +178,7 @@ def test_relay_runs_only_while_it_is_needed(impatient: float, consoles: Consoles
     assert relay_pid() == pid > 0, "it is idle, and holds FIFOs"
     assert "needed" in ok(*LIST)
     consoles.drain("needed")
-    eventually(lambda: relay_pid() == 0, "the relay leaves", 20)
+    eventually(lambda: relay_pid() == 0, "the relay leaves")
     assert unit_property("solo5-relay.service", "Result") == "success"
     consoles.drain("nobody")
     assert relay_pid() == 0

@@ -150,14 +150,14 @@ def test_the_client_would_tell_of_a_broken_link_and_of_another_guest(run: Runner
     with traffic(outside, outside.here, 7008, patience=1) as client:
         client.flows()
         ok("ip", "link", "set", "cable", "down")
-        eventually(lambda: client.tally().lost, "datagrams are missing", 20)
+        eventually(lambda: client.tally().lost, "datagrams are missing")
         ok("ip", "link", "set", "cable", "up")
         echoed = client.tally().echoed
-        eventually(lambda: client.tally().echoed > echoed, "a connection outlasts it", 20)
+        eventually(lambda: client.tally().echoed > echoed, "a connection outlasts it")
         assert client.tally().broken == ""
         ok("solo5ctl", "rm", "--force", name)
         run("net.spt", *SERVING, name=name, options=("-p", "7008:7", "-p", "7008:7/udp"))
-        eventually(lambda: client.tally().broken, "another guest of that name is not taken for the first", 20)
+        eventually(lambda: client.tally().broken, "another guest of that name is not taken for the first")
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ class Guest:
 
 
 def heard(address: str, *before: str) -> str:
-    """The sender of the next datagram that arrives at an address; empty where none comes within a second."""
+    """The sender of the next datagram that arrives at an address; empty where none comes within two seconds."""
     return ok(*before, "python3", "-I", "-c", _HEAR, address, _PORT)
 
 
@@ -96,7 +96,7 @@ _HEAR = """
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.bind((sys.argv[1], int(sys.argv[2])))
-s.settimeout(1)
+s.settimeout(2)
 try:
     print(s.recvfrom(100)[1][0], end="")
 except TimeoutError:
