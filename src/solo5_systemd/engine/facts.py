@@ -21,10 +21,12 @@ from solo5_systemd.engine.queries import images_in_use
 from solo5_systemd.host.drop_ins import check_drop_ins
 from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.image.store import ROOM_MIN_AGE_S
+from solo5_systemd.network.model import Reservation
 from solo5_systemd.settings.node_limits import Claim, Resource
 from solo5_systemd.settings.resolver import UNSET
 from solo5_systemd.task.properties import security_modules
 from solo5_systemd.task.workload import MIB, Workload
+from solo5_systemd.unit.tender import Parts
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends
@@ -76,17 +78,22 @@ async def gather(backends: "Backends", workload: Workload, *, preview: bool = Fa
     manifest = image.facts.manifest
     by_dhcp = backends.resolvers.by_dhcp([nic.network for nic in nics])
     named, networks = needs_resolver(workload, by_dhcp=by_dhcp), resolver_networks(nics)
-    return Facts(
-        total_memory=total_memory,
+    parts = Parts(
+        workload=workload,
         image=image,
         tender=await backends.tenders.find(manifest.target, manifest.abi_version),
+        reservation=Reservation(task=workload.name),
         groups=await backends.tenders.groups(manifest.target, nics=bool(nics)),
-        security_modules=await backends.tenders.security_modules() if security_modules(workload.properties) else (),
         disks=[await backends.disks.inspect(request) for request in workload.disks],
-        controllers=await backends.usages.controllers() if needs_controllers(workload) else (),
-        next_uid=backends.users.next_uid(),
+        user=backends.users.next_uid(),
         systemd=await backends.units.release(),
         log_namespace=backends.console.namespace(),
+    )
+    return Facts(
+        parts=parts,
+        total_memory=total_memory,
+        security_modules=await backends.tenders.security_modules() if security_modules(workload.properties) else (),
+        controllers=await backends.usages.controllers() if needs_controllers(workload) else (),
         by_dhcp=by_dhcp,
         resolver=await backends.resolvers.of(networks) if named else UNSET,
         ip_versions=backends.resolvers.versions(networks) if named and networks else frozenset(),

@@ -34,26 +34,19 @@ from solo5_systemd.unit.translate import argv, scope, service
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a start depends on besides its workload.
+    """What a start depends on.
 
     Attributes:
+        parts: the workload with its image, tender and disks; the user is the next one, and nothing is reserved.
         total_memory: of the host, in bytes.
-        groups: supplementary groups that the tender needs for its device nodes.
-        log_namespace: journal namespace for the console; empty: the host's journal.
         security_modules: the enabled ones, if `security_modules` needs any.
         controllers: of cgroup v2, if `needs_controllers`.
         by_dhcp: a network of the NICs has a DHCP server.
         resolver: of the networks and the host, as `ip_versions` only if `needs_resolver`.
     """
 
+    parts: Parts
     total_memory: int
-    image: StoredImage
-    tender: Tender
-    groups: Sequence[str] = ()
-    disks: Sequence[Disk] = ()
-    systemd: int
-    next_uid: int
-    log_namespace: str = ""
     security_modules: Collection[str] = ()
     controllers: Collection[str] = ()
     by_dhcp: bool = False
@@ -143,28 +136,18 @@ class Plan:
         )
 
 
-def plan(workload: Workload, facts: Facts) -> Plan:
+def plan(facts: Facts) -> Plan:
     """Return what a start makes.
 
     Raises:
         Solo5Error: the task cannot start. Arguments are checked with the reservation.
     """
+    workload = facts.parts.workload
     check_workload(workload, facts.total_memory)
-    request = connections(workload, facts.image)
+    request = connections(workload, facts.parts.image)
     _check_security_modules(workload, facts)
     _check_disks(workload, facts)
-    parts = Parts(
-        workload=workload,
-        image=facts.image,
-        tender=facts.tender,
-        reservation=Reservation(task=workload.name),
-        user=facts.next_uid,
-        systemd=facts.systemd,
-        groups=facts.groups,
-        disks=facts.disks,
-        log_namespace=facts.log_namespace,
-        resolver=_resolver(workload, facts, request.nics),
-    )
+    parts = replace(facts.parts, resolver=_resolver(workload, facts, request.nics))
     names = GuestNames(resolver=parts.resolver, hostname=workload.hostname) if facts.by_dhcp else UNNAMED
     found = Plan(parts=parts, request=replace(request, names=names))
     # Memory and properties do not depend on the reservation: refuse them before it is made. Arguments do.
@@ -307,9 +290,9 @@ def _check_security_modules(workload: Workload, facts: Facts) -> None:
 
 
 def _check_disks(workload: Workload, facts: Facts) -> None:
-    check_total(facts.disks)
-    for disk in facts.disks:
-        _check_loop_device(disk, facts.tender)
+    check_total(facts.parts.disks)
+    for disk in facts.parts.disks:
+        _check_loop_device(disk, facts.parts.tender)
     if needs_controllers(workload) and "io" not in facts.controllers:
         limited = next(disk for disk in workload.disks if disk.io != NO_IO_LIMITS)
         raise InvalidRequestError(
@@ -317,7 +300,7 @@ def _check_disks(workload: Workload, facts: Facts) -> None:
             "the io controller of cgroup v2.",
             "See solo5ctl doctor; plugin.solo5.config.allow_missing_controllers permits limits without effect.",
         )
-    _check_text(("disk path", disk.path) for disk in facts.disks)  # resolved: a symbolic link can have any text
+    _check_text(("disk path", disk.path) for disk in facts.parts.disks)  # resolved: a symbolic link can have any text
 
 
 def _check_loop_device(disk: Disk, tender: Tender) -> None:

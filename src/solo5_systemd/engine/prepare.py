@@ -71,7 +71,7 @@ async def prepare_start(backends: "Backends", workload: Workload, report: Callab
     """
     await check_free(backends, workload.name)
     check_drop_ins(declared_service(workload.name), declared=True)
-    planned = plan(workload, await gather(backends, workload))
+    planned = plan(await gather(backends, workload))
     async with Undo() as undoing:
         steps = _Preparation(backends, planned, undoing, report)
         await steps.hold_image()

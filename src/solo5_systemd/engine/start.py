@@ -114,7 +114,7 @@ class Starter:
             Solo5Error: the task cannot start.
         """
         await check_name(self._backends, workload)
-        return plan(workload, await gather(self._backends, workload))
+        return plan(await gather(self._backends, workload))
 
     async def preview(self, workload: Workload) -> Plan:
         """Return what a start would make. Nothing is stored, reserved or started.
@@ -141,7 +141,7 @@ class Starter:
             await self._backends.networks.preview(workload.name, found.request)
 
     async def _previewed(self, workload: Workload) -> Plan:
-        found = plan(workload, await gather(self._backends, workload, preview=True))
+        found = plan(await gather(self._backends, workload, preview=True))
         self._backends.users.check_claim(workload.name, found.claim)
         return found
 

@@ -10,7 +10,8 @@ from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, TaskName, UnitKind
-from solo5_systemd.engine.plan import Facts, Plan, plan, resolver_networks
+from solo5_systemd.engine import plan as engine
+from solo5_systemd.engine.plan import Facts, Plan, resolver_networks
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol, Reservation
 from solo5_systemd.settings.node_limits import Resource
 from solo5_systemd.settings.resolver import UNSET, Resolver
@@ -20,14 +21,13 @@ from solo5_systemd.storage.model import ArchiveRequest, Backing, DiskRequest, Ne
 from solo5_systemd.task.policy import Ceilings, Policy
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import MIB, Publish, Workload
-from solo5_systemd.unit.tender import Tender
+from solo5_systemd.unit.tender import Parts, Tender
 
 STORAGE = DeviceName("storage")
 DISK = DiskRequest(disk=STORAGE, path="/srv/disk.img")
 WORKLOAD = Workload(name=TaskName("web"), image="/srv/app", publish=(Publish(host_port=8080, port=80),))
 WITH_DISK = replace(WORKLOAD, disks=(DISK,))
 HVT = Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2)
-CONFINE = replace(HVT, launcher="/usr/libexec/solo5-confine")
 VDA, LOOP = BlockDevice(number="254:0", name="vda"), BlockDevice(number="7:0", name="loop0")
 DEFAULT, LAB, NAMESPACE = NetworkName("default"), NetworkName("lab"), NetworkName("namespace")
 GROUP = "/run/netns/group"
@@ -37,16 +37,21 @@ LIMITED = replace(DISK, io=IoLimits(read_bps=10**6))
 
 
 def facts(nics: str = "service", disks: str = "", target: Target = Target.HVT, **changes: Any) -> Facts:
-    found = Facts(
-        total_memory=1 << 30,
+    parts = Parts(
+        workload=WORKLOAD,
         image=stored(target, nics=nics, disks=disks),
         tender=HVT,
+        reservation=Reservation(task=WORKLOAD.name),
+        user=61200,
         systemd=257,
-        next_uid=61200,
         disks=[disk(name) for name in disks.split()],
-        controllers=("cpu", "io", "memory"),
     )
+    found = Facts(parts=parts, total_memory=1 << 30, controllers=("cpu", "io", "memory"))
     return replace(found, **changes)
+
+
+def plan(workload: Workload, found: Facts) -> Plan:
+    return engine.plan(replace(found, parts=replace(found.parts, workload=workload)))
 
 
 STORING = facts(disks="storage")
@@ -58,7 +63,12 @@ def nic(name: str, network: NetworkName = DEFAULT) -> NicRequest:
 
 def on(backing: Backing = Backing.FILE, **changes: Any) -> Facts:
     """Facts with one disk."""
-    return replace(STORING, disks=[replace(disk(), backing=backing, **changes)])
+    disks = [replace(disk(), backing=backing, **changes)]
+    return replace(STORING, parts=replace(STORING.parts, disks=disks))
+
+
+def with_launcher(found: Facts) -> Facts:
+    return replace(found, parts=replace(found.parts, tender=replace(HVT, launcher="/usr/libexec/solo5-confine")))
 
 
 GROUPED = {"namespace": GROUP}
@@ -312,7 +322,7 @@ def test_a_profile_that_may_be_ignored_needs_no_security_module(properties: tupl
         (on(device=(254, 0), devices=(VDA, LOOP)), True),  # a mapped device passes the requests of its tender on
         (on(devices=(LOOP,)), False),  # a file on a file system there
         (on(device=(254, 0), devices=(VDA,)), False),
-        (replace(on(device=(7, 0), devices=(LOOP,)), tender=CONFINE), False),
+        (with_launcher(on(device=(7, 0), devices=(LOOP,))), False),
     ],
 )
 def test_a_loop_device_is_a_disk_with_the_launcher_only(found: Facts, *, refused: bool) -> None:
@@ -320,7 +330,7 @@ def test_a_loop_device_is_a_disk_with_the_launcher_only(found: Facts, *, refused
         with pytest.raises(HostError, match="is a loop device, which a tender could have another file behind"):
             plan(WITH_DISK, found)
     else:
-        assert plan(WITH_DISK, found).parts.disks == found.disks
+        assert plan(WITH_DISK, found).parts.disks == found.parts.disks
 
 
 def test_limits_of_a_disk_are_properties_of_its_unit() -> None:
