@@ -125,7 +125,7 @@ class CarrierWatch(nl.NetlinkSocket):
 
 
 class LookupWatch(nl.NetlinkSocket):
-    """A netlink socket in RTNLGRP_NEIGH, readable when the kernel looks for an address on a link of `announce_lookups`.
+    """A netlink socket in RTNLGRP_NEIGH, readable when the kernel looks for an address on a link of `Neighbours.hold`.
 
     The kernel drops all other messages of the group.
     """

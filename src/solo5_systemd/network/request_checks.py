@@ -299,15 +299,13 @@ def check_routes(
     Raises:
         TakenError: a range overlaps one of these, or one of another NIC of the task.
     """
-    taken = [
-        (f"of task {held.task}", route) for held in others for lease in held.leases for route in lease.limits.routes
+    ranges = [(each.name, (each.ipv4, each.ipv6)) for each in networks]
+    ranges += [(each.name, (each.ipv4, each.ipv6.prefix if each.ipv6 else None)) for each in configured]
+    taken: list[tuple[str, IpNetwork]] = [
+        *((f"of task {held.task}", route) for held in others for lease in held.leases for route in lease.limits.routes),
+        *((f"of network {name}", each) for name, both in ranges for each in both if each),
+        *(("of this host's routes or addresses", each) for each in host),
     ]
-    ranges: list[tuple[str, IpNetwork | None, IpNetwork | None]] = [
-        *((each.name, each.ipv4, each.ipv6) for each in networks),
-        *((each.name, each.ipv4, each.ipv6.prefix if each.ipv6 else None) for each in configured),
-    ]
-    taken += [(f"of network {name}", each) for name, *both in ranges for each in both if each]
-    taken += [("of this host's routes or addresses", each) for each in host]
     for nic in nics:
         for route in nic.limits.routes:
             for whose, each in taken:
