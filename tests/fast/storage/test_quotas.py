@@ -57,6 +57,7 @@ def test_every_file_counts_once_with_its_size_or_its_blocks(volumes: Path, tmp_p
     assert used(str(tmp_path / "none")) == 0
 
 
+@pytest.mark.timeout(300)  # a thousand directories are made and removed, and other processes may have the disk for long
 def test_deeply_nested_directories_are_counted(tmp_path: Path) -> None:
     top = tmp_path
     for _ in range(sys.getrecursionlimit() + 50):
