@@ -121,13 +121,12 @@ def receive_data(source: int, target: int, progress: Progress = no_progress) -> 
         Size in bytes, and SHA-256 in hexadecimal digits.
     """
     digest, at = hashlib.sha256(), 0
-    with open(source, "rb", closefd=False) as file:
-        while data := file.read(CHUNK):
-            digest.update(data)
-            if data != _ZEROS[: len(data)]:
-                write_all(target, data, at)
-            at += len(data)
-            progress(at)
+    while data := _filled(source, CHUNK):
+        digest.update(data)
+        if data != _ZEROS[: len(data)]:
+            write_all(target, data, at)
+        at += len(data)
+        progress(at)
     os.ftruncate(target, at)
     return at, digest.hexdigest()
 
@@ -139,6 +138,18 @@ def write_all(descriptor: int, data: bytes, at: int | None) -> None:
         written = os.write(descriptor, view) if at is None else os.pwrite(descriptor, view, at)
         view = view[written:]
         at = None if at is None else at + written
+
+
+def _filled(descriptor: int, count: int) -> bytes:
+    """Read `count` bytes of a pipe, or fewer at its end.
+
+    A file object would take a pipe that does not block, and is empty, for one that has ended.
+    """
+    parts: list[bytes] = []
+    while count and (data := os.read(descriptor, count)):
+        parts.append(data)
+        count -= len(data)
+    return b"".join(parts)
 
 
 def _read(descriptor: int, at: int, count: int) -> bytes:
