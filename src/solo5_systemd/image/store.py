@@ -19,6 +19,7 @@ import grp
 import hashlib
 import os
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
@@ -81,14 +82,14 @@ class ImageStore:
         self,
         directory: Path = STORE,
         *,
-        quota: Callable[[], int] | None = None,
-        room: Callable[[], int] | None = None,
+        quota: Callable[[], int] = lambda: sys.maxsize,
+        room: Callable[[], int] = lambda: sys.maxsize,
     ) -> None:
         """Take a directory and what limits it.
 
         Args:
-            quota: returns the bytes that all images may have; None: no limit.
-            room: returns the bytes that new images may take of the file system now; None: all that is free.
+            quota: returns the bytes that all images may have.
+            room: returns the bytes that new images may take of the file system now.
         """
         self._directory = directory
         self._memos = directory / "memos"
@@ -281,8 +282,6 @@ class ImageStore:
                 self._pending_bytes -= size
 
     def _check_room(self, path: str, size: int, pending: int = 0, removable: Collection[str] = ()) -> None:
-        if self._quota is None:
-            return
         quota = self._quota()
         used = pending + sum(_disk_usage(file.stat()) for file in self._images() if file.name not in removable)
         if used + size > quota:
@@ -294,7 +293,7 @@ class ImageStore:
 
     def _check_free(self, path: str, size: int, pending: int = 0) -> None:
         """Check that an image, which is not copied yet, leaves the file system what others may take of it."""
-        if self._room is not None and pending + size > (room := self._room()):
+        if pending + size > (room := self._room()):
             raise StoreFullError(
                 f"image {path!r} needs {size} bytes of the file system of {self._directory}: expected at most "
                 f"{max(0, room - pending)}, since others have what is promised to them, and a reserve stays free.",

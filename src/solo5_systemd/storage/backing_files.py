@@ -69,6 +69,8 @@ class ImageFiles:
 
         def checked() -> Disk:
             disk = inspect(request)
+            if request.archive is not None:
+                return disk
             if request.create is not None and disk.planned and not disk.is_private:
                 self._claims.check(disk.path, disk.size, f"disk {request.disk}", request.create.tenant)
             if request.private:
@@ -85,11 +87,12 @@ class ImageFiles:
                 return make_archive(request, request.archive, self._archives)
             if request.private:
                 original = inspect(replace(request, private=False, create=None), how=READ)
-                return make_copy(request, original, self._copies, planned)
-            return make(request, self._claims)
+                made = make_copy(request, original, self._copies, planned)
+            else:
+                made = make(request, self._claims)
+            return replace(made, disk=with_devices(made.disk, request))
 
-        made = await asyncio.to_thread(make_any)
-        return replace(made, disk=await asyncio.to_thread(with_devices, made.disk, request))
+        return await asyncio.to_thread(make_any)
 
     async def release(self, made: MadeDisk | BoundDisks) -> None:
         """Remove the names that private disks, or bind mounts, need during a start; systemd's own mounts stay."""
@@ -246,8 +249,6 @@ def unmake(request: DiskRequest, disk: Disk) -> None:
 
 def with_devices(disk: Disk, request: DiskRequest) -> Disk:
     """Return a disk with the I/O limits of its request and the devices under it; none where they are not known."""
-    if disk.backing is Backing.ARCHIVE:
-        return disk
     try:
         flags = os.O_PATH | os.O_CLOEXEC
         with closing(os.open(existing(Path(disk.path)), flags) if disk.planned else reopen(disk)) as descriptor:
