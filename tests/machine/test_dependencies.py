@@ -64,7 +64,7 @@ LACKING = [
 """The first and the last command that need it."""
 
 OF_THE_DRIVER = (
-    *("grpc", "google.protobuf", "msgpack", "nftables", "libnftables.so.1"),
+    *("grpc", "google.protobuf", "msgpack", "pyroute2", "libnftables.so.1"),
     *("/usr/bin/busctl", "/run/dbus/system_bus_socket"),
 )
 """The modules of the plugin itself, and one dependency of each kind."""
@@ -129,7 +129,7 @@ def _service(service: str, each: Dependency) -> Done:
     return run_without(paths(each), "/usr/bin/python3", "-I", "-m", SERVICES[service], timeout=120)
 
 
-WITHOUT = {"networkd": "nftables", "relay": "dbus_next"}
+WITHOUT = {"networkd": "pyroute2", "relay": "dbus_next"}
 """The module that each service is started without, while the cases are there."""
 
 
@@ -285,7 +285,7 @@ def test_network_service_without_a_module_is_explained_and_left_alone(machine: M
     with emptied(WITHOUT["networkd"], tmp_path) as each:
         refused = sh("/usr/bin/solo5ctl", "network", "ls")
         [why] = written("solo5-networkd", since)
-        assert why.startswith("Python module nftables cannot be used: cannot import name ")  # its directory is there
+        assert why.startswith("Python module pyroute2 cannot be used: cannot import name ")  # its directory is there
         assert why.endswith(each.advice)
         sentence = f"solo5-networkd cannot start: {why}\n`journalctl -u solo5-networkd` shows it.\n"
         assert (refused.returncode, refused.stderr) == (125, f"solo5ctl: {sentence}")
@@ -295,7 +295,7 @@ def test_network_service_without_a_module_is_explained_and_left_alone(machine: M
         refused = sh("/usr/bin/solo5ctl", "run", "--rm", str(GUESTS / "net.spt"))
         assert (refused.returncode, refused.stderr) == (125, f"solo5ctl: {sentence}")
         facts = json.loads(sh("/usr/bin/solo5ctl", "doctor", "--json").stdout)
-        assert [fact["advice"] for fact in facts if fact["name"] == "Python module nftables"] == [each.advice]
+        assert [fact["advice"] for fact in facts if fact["name"] == "Python module pyroute2"] == [each.advice]
         ok("/usr/bin/solo5ctl", "run", "--rm", str(GUESTS / "hello.spt"))
     # The bus still waits for the start that failed, and has every call wait with it, for 25 seconds.
     ok("systemctl", "start", "solo5-networkd.service")

@@ -98,6 +98,7 @@ DEPENDENCIES = (
     Dependency(Kind.MODULE, "grpc", "python3-grpcio", (DRIVER,), "grpcio"),
     Dependency(Kind.MODULE, "msgpack", "python3-msgpack", (DRIVER,), "msgpack"),
     Dependency(Kind.MODULE, "nftables", "python3-nftables", (NETWORKD, DRIVER), "pip-nftables"),
+    Dependency(Kind.MODULE, "pyroute2", "python3-pyroute2", (NETWORKD, DRIVER), "pyroute2"),
     Dependency(Kind.MODULE, "pystemd", "python3-pystemd", READS, "pystemd"),
     Dependency(Kind.LIBRARY, "libnftables.so.1", "libnftables1", (NETWORKD, DRIVER)),
     # With it, systemd resolves the users of tasks.

@@ -7,15 +7,6 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def import_asyncio() -> None:
-    """Import asyncio without ssl, which nothing here needs: 7 ms of a start, and 1.5 MB of each process."""
-    if not {"asyncio", "ssl"} & sys.modules.keys():
-        sys.modules["ssl"] = None  # type: ignore[assignment]  # `import ssl` is an ImportError, which asyncio expects
-        import asyncio  # noqa: F401
-
-        del sys.modules["ssl"]
-
-
 def is_event_loop() -> bool:
     """Return whether an event loop runs in this thread."""
     asyncio = sys.modules.get("asyncio")

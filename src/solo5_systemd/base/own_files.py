@@ -11,10 +11,10 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from solo5_systemd.base.errors import SettingsError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.paths import MOUNTS, OTHERS_MAY_WRITE, Step, version_of, walk
 

@@ -11,12 +11,12 @@ import re
 import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, host_errors
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.locks import closing, closing_on_error
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

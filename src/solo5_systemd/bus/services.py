@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.dependencies import EXIT_CONFIG
 from solo5_systemd.base.errors import DependencyError, HostError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import unit_path
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.peers import (

@@ -5,8 +5,7 @@ memory under spt: the resident set is the sum of both, and the page cache is `fi
 """
 
 from collections.abc import Callable, Mapping
-
-from solo5_systemd.base.frozen import dataclass
+from dataclasses import dataclass
 
 Files = Mapping[str, bytes]
 """The contents of a cgroup's files, by file name, without missing files."""

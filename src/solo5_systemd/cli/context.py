@@ -6,7 +6,6 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from solo5_systemd.base.errors import HostError, NoSuchTaskError, Solo5Error
-from solo5_systemd.base.event_loop import import_asyncio
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.cli.screen import Screen
 
@@ -55,8 +54,7 @@ class CommandContext:
         """
         if needs_root:
             self.require_root()
-        import_asyncio()  # here for startup time: a third of that of a short verb
-        import asyncio
+        import asyncio  # imported here for startup time: a third of that of a short verb
 
         try:
             return asyncio.run(self._run_connected(command))

@@ -1,10 +1,9 @@
 """Text and JSON output of a task, and its columns in lists. The JSON keys are stable and documented in solo5ctl(1)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.cli.render import moment, size, span
 from solo5_systemd.engine.task import Phase, Task
 

@@ -4,9 +4,7 @@ A plain value is a boolean, an integer, a text, a list, or a table: `a{sv}` with
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
-
-from solo5_systemd.base.frozen import dataclass
+from dataclasses import dataclass, field
 
 RECORD, RECORDS = "a{sv}", "aa{sv}"
 """A record by the names of its fields, `settings.records.document`, and a list of them."""

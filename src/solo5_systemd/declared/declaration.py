@@ -6,14 +6,13 @@ A key of [Unikernel] has the value of the last file that sets it; its parser is 
 import posixpath
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import combinations
 from types import MappingProxyType
 from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError, Solo5Error
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import NetworkName, task_name
 from solo5_systemd.base.sanitize import printable, unit_file_syntax
 from solo5_systemd.declared.syntax import (

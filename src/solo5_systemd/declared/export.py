@@ -9,10 +9,9 @@ image and disks. Only the network is a service's, which opens the way to a tap, 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import (
     NETWORK_NAMESPACES,
     DeviceName,

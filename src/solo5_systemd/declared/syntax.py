@@ -11,10 +11,10 @@ of the image of the host have no meaning for a guest, and are refused.
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from solo5_systemd.base.errors import SettingsError, unquoted
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.sanitize import bounded
 
 FILE_MAX_BYTES = 1 << 20

@@ -8,11 +8,11 @@ file are read for each instance when it is started.
 import hashlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import NetworkName, is_task_name, task_name
 from solo5_systemd.declared.declaration import NEWEST, SUFFIX, Declaration, parse_declaration
 from solo5_systemd.declared.syntax import Source, parse_file, specifiers

@@ -10,9 +10,9 @@ systemd reads the environment and resolves the links when it executes the tender
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import (
     MARK,
     WAITING,

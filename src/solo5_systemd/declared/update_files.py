@@ -15,6 +15,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -30,7 +31,6 @@ from solo5_systemd.base.errors import (
     TakenError,
     host_errors,
 )
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import TaskName, template_of
 from solo5_systemd.base.own_files import check_own, read_own
 from solo5_systemd.declared.declaration import SUFFIX

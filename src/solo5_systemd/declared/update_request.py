@@ -1,11 +1,11 @@
 """An update of a declared task: what is requested, what makes a guest ready, and which tasks need a pause for it."""
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import TaskName, is_task_name
 from solo5_systemd.network.model import PortRequest, Protocol, port_number
 from solo5_systemd.settings.records import Type, text

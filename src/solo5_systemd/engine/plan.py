@@ -6,11 +6,10 @@ before that fact is read.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import DeviceName, NetworkName, UnitKind, primary_nic
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.engine.task import Phase, Task

@@ -5,13 +5,12 @@ here, since the process ends before the task does: they are returned, and stored
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, TakenError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import task_service
 from solo5_systemd.declared.update_request import next_task
 from solo5_systemd.engine.facts import check_free, gather

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.task.log_fields import DNS, DNS_SEARCH, HOSTNAME, HOSTS, NETWORK_NAMESPACE
 from solo5_systemd.unit.state import ActiveState, UnitState

@@ -13,11 +13,10 @@ so in some milliseconds. Until step 4 nothing of the task is changed: a failure 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol as Interface
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, StartError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import TaskName, host_name
 from solo5_systemd.declared.update_request import (
     READY_TIMEOUT_S,

@@ -4,11 +4,10 @@
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import Target, journald_of
 from solo5_systemd.host.other_firewalls import DroppingChain
 from solo5_systemd.image.manifest import SUPPORTED_ABI

@@ -10,11 +10,11 @@ import json
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import Any
 
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.settings.network import NetworkSettings
 
 LEGACY = "filter (iptables-legacy)"

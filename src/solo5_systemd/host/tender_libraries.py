@@ -8,6 +8,7 @@ upgrade of a library takes effect at the next start.
 import os
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
@@ -23,7 +24,6 @@ from solo5_systemd.base.elf_headers import (
     Segment,
     parse_segments,
 )
-from solo5_systemd.base.frozen import dataclass
 
 MAX_FILES = 64
 """The most files to bind one by one. The tenders of Solo5 0.12.1 need three."""

@@ -7,10 +7,10 @@ volume specification, which a user of Nomad has written; the directories are the
 import posixpath
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.settings.node_limits import Tenant, tenant
 from solo5_systemd.storage.model import MAX_SECTOR_SIZE
 

@@ -8,12 +8,12 @@ import json
 import struct
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import ImageError, InvalidRequestError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import DeviceName, Target, device_name
 from solo5_systemd.settings.records import document, integer, record, text
 

@@ -1,8 +1,8 @@
 """Lines of a task's console, with the bytes that the guest wrote."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import TaskName
 
 _LINE_BREAKS = {b"": b"\n", b"nul": b"\0"}

@@ -5,10 +5,10 @@ import os
 import struct
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from ipaddress import ip_address
 from socket import AF_INET, AF_INET6, IPPROTO_TCP, IPPROTO_UDP
 
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.model import IpAddress
 from solo5_systemd.settings.addresses import IpNetwork

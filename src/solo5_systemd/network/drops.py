@@ -5,11 +5,10 @@ They begin with the tables: a repair that replaces these, and a restart of the s
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Annotated
 
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import DeviceName, NetworkName
 from solo5_systemd.settings.records import text
 

@@ -1,10 +1,9 @@
 """The rules for a network that joins an existing bridge: which bridge it may be, and what may be requested on it."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from solo5_systemd.base.errors import HostError, TakenError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.ipam import BRIDGE_PORTS
 from solo5_systemd.network.model import Network, NicRequest

@@ -17,14 +17,13 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import Solo5Error, host_errors
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import NetworkName, TaskName, hash_of
 from solo5_systemd.network.endpoints import VERSION
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, Repair

@@ -1,34 +1,33 @@
-"""Bridges and links of this network namespace, by rtnetlink messages; taps through `taps`."""
+"""Links, addresses and routes of this network namespace, through pyroute2; taps through `taps`."""
 
+import contextlib
 import errno
-import os
 import socket
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
 
-from solo5_systemd.base.errors import HostError, TakenError, host_errors
+from solo5_systemd.base.dependencies import without_init
+from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import TaskName, task_namespace
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network import taps
-from solo5_systemd.network.derived_addresses import bridge_mac, octets
+from solo5_systemd.network.derived_addresses import bridge_mac
 from solo5_systemd.network.ipam import TAP_PREFIX, segment_link
 from solo5_systemd.network.joined import TAP_MTU_MAX, Link
 from solo5_systemd.network.model import Lease, Network
 from solo5_systemd.network.modules import BRIDGE, VETH, needing
 from solo5_systemd.network.neighbours import Neighbours
-from solo5_systemd.network.routes import Routes
+from solo5_systemd.network.routes import LOCAL_TABLE, LOOPBACK6, MAIN_TABLE, Routes
 from solo5_systemd.network.sysctls import read_sysctl, set_if_present, set_up_bridge6
 from solo5_systemd.network.tap_counters import tap_alias
 from solo5_systemd.network.taps import TaskTap
 from solo5_systemd.settings.addresses import IpNetwork
 
-# linux/if_link.h, veth.h
-_FORWARD_DELAY, _STP_STATE, _VLAN_FILTERING, _MCAST_SNOOPING, _DEFAULT_PVID, _VETH_PEER = 1, 5, 7, 23, 39, 1
-_BRIDGE_SETTINGS = (
-    nl.number(_STP_STATE, 0)
-    + nl.number(_FORWARD_DELAY, 0)  # a new port forwards at once
-    + nl.attribute(_MCAST_SNOOPING, b"\0")  # with it, the bridge sends MLD and IGMP queries
-)
+with without_init("pyroute2"):  # a database and a command line: 7 MB of memory, and 0.3 s at each start
+    from pyroute2 import iproute
+    from pyroute2.netlink.exceptions import NetlinkError
+
+_IFA_F_NODAD = 2  # linux/if_addr.h
 
 
 class Links:
@@ -44,6 +43,7 @@ class Links:
         Args:
             owner: returns the user id that may attach to the taps of a task.
         """
+        self._route = iproute.IPRoute()
         self.routes = Routes()
         self._socket = nl.NetlinkSocket(nl.NETLINK_ROUTE)
         self.neighbours = Neighbours()
@@ -52,6 +52,7 @@ class Links:
     def close(self) -> None:
         """Close the netlink sockets."""
         self.routes.close()
+        self._route.close()
         self._socket.close()
         self.neighbours.close()
 
@@ -61,13 +62,13 @@ class Links:
         Raises:
             HostError: the kernel refused.
         """
+        index = nl.link_index(name)
         try:
-            [(_, message)] = self._socket.request(nl.GETLINK, nl.NLM_ACK, nl.ifinfo(0, nl.named(name)))
-        except OSError as error:
-            if error.errno == errno.ENODEV:
+            return _link_of(self._route.get_links(index)[0]) if index else None
+        except (NetlinkError, OSError) as error:
+            if isinstance(error, NetlinkError) and error.code == errno.ENODEV:  # deleted after if_nametoindex(3)
                 return None
-            raise HostError(f"the kernel refused to show link {name}: {error.strerror}.") from error
-        return _link_of(message)
+            raise HostError(f"the kernel refused to show link {name}: {_reason(error)}.") from error
 
     def has_bridge(self, network: Network, segment: str = "") -> bool:
         """Return whether the network's first bridge or a segment of it exists, with the MAC of `bridge_mac`."""
@@ -102,21 +103,41 @@ class Links:
             TakenError: another program's link has the bridge's name.
             HostError: the kernel refused.
         """
-        with _changing(f"bridge {network.bridge}"):
+        with kernel_errors(f"bridge {network.bridge}"):
             self._make_bridge(network)
             # Guests must not learn the host's other addresses; those of a network with IPv6 only, none (8).
             set_if_present(f"ipv4/conf/{network.bridge}/arp_ignore", "1" if network.ipv4 else "8")
+            bridge = nl.link_index(network.bridge)
             if network.ipv4 is not None:
                 set_if_present(f"ipv4/conf/{network.bridge}/route_localnet", "1")  # for ports published at 127.0.0.1
+                with _ignoring(errno.EEXIST):
+                    self._route.addr(
+                        "add",
+                        index=bridge,
+                        address=str(network.gateway4),
+                        prefixlen=network.ipv4.prefixlen,
+                        broadcast=str(network.ipv4.broadcast_address),
+                    )
             if network.ipv6 is not None:
-                set_up_bridge6(network.bridge)
-            bridge = socket.if_nametoindex(network.bridge)
-            for gateway, inside in ((network.gateway4, network.ipv4), (network.gateway6, network.ipv6)):
-                if gateway is not None and inside is not None:
-                    self.routes.add_address(bridge, gateway, inside)
-            self._set(bridge, up=True)
+                self._add_gateway6(network, bridge)
+            self._route.link("set", index=bridge, state="up")
             if network.shared and network.ipv6 is not None:
-                self.routes.add_loopback6(bridge)  # a link that is down has no route
+                with _ignoring(errno.EEXIST):
+                    self._route.route("add", **_loopback_route(bridge))  # a link that is down has no route
+
+    def _add_gateway6(self, network: Network, bridge: int) -> None:
+        """Add the IPv6 address of a network's bridge, usable at once: without duplicate address detection."""
+        assert network.ipv6 is not None, "the network has IPv6"  # noqa: S101 - for mypy
+        set_up_bridge6(network.bridge)
+        with _ignoring(errno.EEXIST):
+            self._route.addr(
+                "add",
+                family=socket.AF_INET6,
+                index=bridge,
+                address=str(network.gateway6),
+                prefixlen=network.ipv6.prefixlen,
+                flags=_IFA_F_NODAD,
+            )
 
     def make_segment(self, network: Network, segment: str) -> None:
         """Create a segment and the veth pair that joins it to the network's first bridge, or repair them; idempotent.
@@ -128,30 +149,28 @@ class Links:
             TakenError: another program's link has the segment's name.
             HostError: the kernel refused.
         """
-        with _changing(f"bridge {segment}"):
+        with kernel_errors(f"bridge {segment}"):
             self._make_bridge(network, segment)
-            # No reply: the first bridge has the gateway's address.
-            set_if_present(f"ipv4/conf/{segment}/arp_ignore", "8")
+            set_if_present(
+                f"ipv4/conf/{segment}/arp_ignore", "8"
+            )  # no reply: the first bridge has the gateway's address
             down, up = segment_link(segment)
             if not (nl.link_index(down) and nl.link_index(up)):
-                mtu = nl.number(nl.IFLA_MTU, network.mtu)
-                peer = nl.attribute(_VETH_PEER, nl.ifinfo(0, nl.named(up), mtu))
                 with needing(VETH, f"link {down}"):
-                    self._socket.execute([nl.new_link("veth", peer, nl.named(down), mtu)])
+                    self._route.link("add", ifname=down, kind="veth", mtu=network.mtu, peer={"ifname": up})
+                self._route.link("set", index=nl.link_index(up), mtu=network.mtu)
             for end, bridge in ((down, network.bridge), (up, segment)):
                 set_if_present(f"ipv6/conf/{end}/disable_ipv6", "1")
-                master = nl.number(nl.IFLA_MASTER, socket.if_nametoindex(bridge))
-                self._set(socket.if_nametoindex(end), master, up=True)
+                self._route.link("set", index=nl.link_index(end), master=nl.link_index(bridge), state="up")
             # Hairpin mode as for taps. The segment learns no MAC from its link: its taps have theirs, and whatever else
             # has another MAC is behind that link.
-            hairpin = {taps.HAIRPIN: b"\1", taps.ISOLATED: bytes([network.policy.isolated])}
-            ports = ((down, hairpin), (up, {taps.LEARNING: b"\0"}))
-            self._socket.execute([taps.port_settings(socket.if_nametoindex(end), each) for end, each in ports])
-            self._set(socket.if_nametoindex(segment), up=True)
+            self._route.brport("set", index=nl.link_index(down), mode=1, isolated=int(network.policy.isolated))
+            self._route.brport("set", index=nl.link_index(up), learning=0)
+            self._route.link("set", index=nl.link_index(segment), state="up")
 
     def ports(self, bridge: str) -> frozenset[str]:
-        """Return the names of all ports of a bridge; raises as `link`."""
-        with _changing(f"bridge {bridge}"):
+        """Return the names of all ports of a bridge; raises as `link`. pyroute2 would decode each of a thousand."""
+        with kernel_errors(f"bridge {bridge}"):
             wanted = nl.ifinfo(0, nl.number(nl.IFLA_MASTER, nl.link_index(bridge)))
             return frozenset(nl.link_name(body) for _, body in self._socket.request(nl.GETLINK, nl.NLM_DUMP, wanted))
 
@@ -161,7 +180,7 @@ class Links:
         These are its own, and those of machines behind its ports. Each is looked up: machines of the LAN can fill the
         forwarding database, and the kernel's time for a list of it grows with the square of its length.
         """
-        with _changing(f"bridge {bridge}"):
+        with kernel_errors(f"bridge {bridge}"):
             index = nl.link_index(bridge)
             return frozenset(
                 mac for mac in macs for vlan in vlans if _is_of_others(taps.link_of_mac(self._socket, index, mac, vlan))
@@ -173,7 +192,7 @@ class Links:
         Raises:
             HostError: the kernel refused, or the task's namespace does not exist.
         """
-        with _changing(f"tap {lease.tap}"):
+        with kernel_errors(f"tap {lease.tap}"):
             # Another MTU than its own could change that of a joined bridge: it is the lowest of the ports.
             bridge = self.link(lease.bridge) if network.join else None
             mtu = min(TAP_MTU_MAX, bridge.mtu) if bridge else lease.mtu
@@ -188,16 +207,20 @@ class Links:
 
         A route of another program for the same range stays. Raises as `make_tap`.
         """
-        with _changing(f"bridge {network.bridge}"):
-            bridge = nl.link_index(network.bridge)
-            added = [self.routes.add(each, lease.address_of(each.version), bridge) for each in routes]
-        return any(added)
+        added = False
+        with kernel_errors(f"bridge {network.bridge}"):
+            for route in routes:
+                with _ignoring(errno.EEXIST):
+                    self._route.route("add", **_behind(lease, network, route))
+                    added = True
+        return added
 
     def delete_routes(self, lease: Lease, network: Network, routes: Iterable[IpNetwork]) -> None:
         """Delete the routes to the ranges behind a guest; idempotent. Raises as `make_tap`."""
-        with _changing(f"bridge {network.bridge}"):
-            for each in routes:
-                self.routes.delete(each, lease.address_of(each.version), nl.link_index(network.bridge))
+        with kernel_errors(f"bridge {network.bridge}"):
+            for route in routes:
+                with _ignoring(errno.ESRCH):
+                    self._route.route("del", **_behind(lease, network, route))
 
     def has_tap(self, task: TaskName, lease: Lease, network: Network) -> bool:
         """Return whether tap and macvlan are as `make_tap` makes them; True where the task's namespace does not exist.
@@ -205,12 +228,12 @@ class Links:
         Raises:
             HostError: the kernel refused to show them.
         """
-        with _changing(f"tap {lease.tap}"):
+        with kernel_errors(f"tap {lease.tap}"):
             return taps.has_tap(self._socket, _tap(task, lease, network))
 
     def tap_states(self) -> Mapping[str, object]:
         """Return as `taps.states`; raises as `has_tap`."""
-        with _changing("taps"):
+        with kernel_errors("taps"):
             return taps.states(self._socket)
 
     def taps(self) -> frozenset[str]:
@@ -226,10 +249,17 @@ class Links:
         """Create the network's first bridge or a segment, without ports, unless it exists."""
         name = segment or network.bridge
         if not nl.link_index(name):
-            mac = nl.attribute(nl.IFLA_ADDRESS, octets(bridge_mac(network.name, segment)))
-            mtu = nl.number(nl.IFLA_MTU, network.mtu)
             with needing(BRIDGE, f"bridge {name}"):
-                self._socket.execute([nl.new_link("bridge", _BRIDGE_SETTINGS, nl.named(name), mac, mtu)])
+                self._route.link(
+                    "add",
+                    ifname=name,
+                    kind="bridge",
+                    address=bridge_mac(network.name, segment),
+                    mtu=network.mtu,
+                    br_stp_state=0,
+                    br_forward_delay=0,  # a new port forwards at once
+                    br_mcast_snooping=0,  # with it, the bridge sends MLD and IGMP queries
+                )
         elif not self.has_bridge(network, segment):
             raise TakenError(
                 f"link {name} exists and is not a bridge of solo5-networkd: expected a free name.",
@@ -237,9 +267,6 @@ class Links:
             )
         if segment or network.ipv6 is None:
             set_if_present(f"ipv6/conf/{name}/disable_ipv6", "1")
-
-    def _set(self, link: int, *values: bytes, up: bool) -> None:
-        self._socket.execute([(nl.SETLINK, 0, nl.ifinfo(link, *values, up=up))])
 
 
 def delete_links(names: Iterable[str]) -> None:
@@ -250,7 +277,7 @@ def delete_links(names: Iterable[str]) -> None:
     """
     indexes = {name: index for name in names if (index := nl.link_index(name))}
     if indexes:
-        with _changing(f"links {', '.join(indexes)}"):
+        with kernel_errors(f"links {', '.join(indexes)}"):
             taps.delete(indexes.values())
 
 
@@ -275,21 +302,56 @@ def _tap(task: TaskName, lease: Lease, network: Network) -> TaskTap:
     )
 
 
-def _link_of(message: bytes) -> Link:
-    found = nl.link_attributes(message)
-    info = nl.attributes(found.get(nl.IFLA_LINKINFO, b""))
-    kind = os.fsdecode(info.get(nl.INFO_KIND, b"").rstrip(b"\0"))
-    data = nl.attributes(info.get(nl.INFO_DATA, b"")) if kind == "bridge" else {}
+def _link_of(message: Any) -> Link:
+    info = message.get_attr("IFLA_LINKINFO")
+    kind = info.get_attr("IFLA_INFO_KIND") if info else ""
+    data = info.get_attr("IFLA_INFO_DATA") if kind == "bridge" else None
     return Link(
         kind=kind,
-        up=bool(nl.IFINFOMSG.unpack_from(message)[3] & nl.IFF_UP),
-        mtu=nl.integer(found, nl.IFLA_MTU),
-        mac=found.get(nl.IFLA_ADDRESS, b"").hex(":"),
-        master=nl.integer(found, nl.IFLA_MASTER),
-        vlan_filtering=nl.integer(data, _VLAN_FILTERING) != 0,
-        default_pvid=nl.integer(data, _DEFAULT_PVID),
+        up=bool(message["flags"] & nl.IFF_UP),
+        mtu=message.get_attr("IFLA_MTU"),
+        mac=message.get_attr("IFLA_ADDRESS") or "",
+        master=message.get_attr("IFLA_MASTER") or 0,
+        vlan_filtering=bool(data and data.get_attr("IFLA_BR_VLAN_FILTERING")),
+        default_pvid=(data and data.get_attr("IFLA_BR_VLAN_DEFAULT_PVID")) or 0,
     )
 
 
-def _changing(what: str) -> AbstractContextManager[None]:
-    return host_errors(f"the kernel refused to change {what}")
+def _behind(lease: Lease, network: Network, route: IpNetwork) -> dict[str, Any]:
+    """Return a route, for pyroute2, to a range behind a guest."""
+    family = socket.AF_INET if route.version == 4 else socket.AF_INET6
+    gateway, oif = str(lease.address_of(route.version)), nl.link_index(network.bridge)
+    return {"family": family, "dst": str(route), "gateway": gateway, "oif": oif, "table": MAIN_TABLE}
+
+
+def _loopback_route(bridge: int) -> dict[str, Any]:
+    """Return a route, for pyroute2: what comes from the bridge for ::1 is delivered.
+
+    In IPv6 it stands for `route_localnet`, and applies to packets that were translated to ::1: a packet that arrives
+    with ::1 in its header is dropped before (ip6_rcv_core of net/ipv6/ip6_input.c). The kernel's own route to ::1 is of
+    link lo alone.
+    """
+    route = {"dst": f"{LOOPBACK6}", "oif": bridge, "type": "local", "table": LOCAL_TABLE}
+    return {"family": socket.AF_INET6, **route}
+
+
+@contextlib.contextmanager
+def _ignoring(code: int) -> Iterator[None]:
+    try:
+        yield
+    except NetlinkError as error:
+        if error.code != code:
+            raise
+
+
+@contextlib.contextmanager
+def kernel_errors(link: str) -> Iterator[None]:
+    """Turn errors of netlink and sysctls into a HostError that names the link."""
+    try:
+        yield
+    except (NetlinkError, OSError) as error:
+        raise HostError(f"the kernel refused to change {link}: {_reason(error)}.") from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error.args[1] if len(error.args) > 1 else error)

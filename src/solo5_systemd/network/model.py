@@ -5,13 +5,12 @@ All but `SleepChange` are records (`settings.records`): D-Bus and the files in /
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from typing import Annotated, NewType
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, task_name, task_namespace
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.settings.addresses import IpNetwork, Routes, is_within

@@ -34,11 +34,12 @@ def needing(module: str, what: str) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
-        if error.errno not in _ABSENT:
+    except Exception as error:
+        if getattr(error, "code", getattr(error, "errno", None)) not in _ABSENT:  # pyroute2 has its own class
             raise
+        reason = error.args[1] if len(error.args) > 1 else error
         raise HostError(
-            f"{what} cannot be made: {error.strerror}; expected a kernel with module {module}.", remedy(module)
+            f"{what} cannot be made: {reason}; expected a kernel with module {module}.", remedy(module)
         ) from error
 
 

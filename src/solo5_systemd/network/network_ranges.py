@@ -8,11 +8,10 @@ table with precedence, takes what the host sends to the guests, and what it forw
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.derived_addresses import number_of
 from solo5_systemd.network.model import IpAddress, Network

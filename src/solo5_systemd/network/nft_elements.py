@@ -4,8 +4,8 @@ The tables themselves, whose rules look them up, are in `nft_rules`; `drops` has
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.derived_addresses import bridge_mac, link_local, octets
 from solo5_systemd.network.ipam import segment_link

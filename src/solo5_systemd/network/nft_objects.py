@@ -8,11 +8,10 @@ the number of guests (docs/decisions/egress.md).
 """
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from ipaddress import IPv6Address
 from typing import Any
 
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.settings.egress import Destination, destination
 from solo5_systemd.settings.rate import Rate
 

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.declared_units import SOURCES, declaration_directory
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import Solo5Error, host_errors
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, is_task_name
 from solo5_systemd.base.own_files import read_own
 from solo5_systemd.network.ipam import Remembered

@@ -6,25 +6,23 @@ Other programs can make very many, each of which has to cost little.
 import socket
 import struct
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
 from solo5_systemd.base.errors import host_errors
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.model import IpAddress, Lease, Network
 from solo5_systemd.network.network_ranges import Overtaken
-from solo5_systemd.settings.addresses import IpNetwork
 
 # linux/rtnetlink.h, if_addr.h
-_IFA_ADDRESS, _IFA_LOCAL, _IFA_BROADCAST, _IFA_F_NODAD = 1, 2, 4, 2
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
 # Family, bits of the destination, of the source, TOS, table, protocol, scope, type, flags.
 _RTMSG = struct.Struct("=BBBBBBBBI")
-_RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_TABLE = 1, 4, 5, 15
-_STATIC, _UNICAST, _LOCAL = 4, 1, 2
+_RTA_DST, _RTA_OIF, _RTA_TABLE = 1, 4, 15
 _LOOKUP_TABLE, _FIB_MATCH = 0x1000, 0x2000
-_MAIN_TABLE, _LOCAL_TABLE, _UNIVERSE = 254, 255, 0
-_LOOPBACK6 = IPv6Network("::1/128")
+MAIN_TABLE, LOCAL_TABLE, _UNIVERSE = 254, 255, 0
+LOOPBACK6 = IPv6Network("::1/128")
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 
@@ -56,45 +54,6 @@ class Routes:
         """Close the socket."""
         self._netlink.close()
 
-    def add_address(self, link: int, address: IpAddress, inside: IpNetwork) -> None:
-        """Add an address to a link; idempotent. One of IPv6 is usable at once: without duplicate address detection.
-
-        Raises:
-            OSError: the kernel refused.
-        """
-        family, flags = _FAMILIES[address.version], 0 if address.version == 4 else _IFA_F_NODAD
-        values = nl.attribute(_IFA_LOCAL, address.packed) + nl.attribute(_IFA_ADDRESS, address.packed)
-        if address.version == 4:
-            values += nl.attribute(_IFA_BROADCAST, inside.broadcast_address.packed)
-        body = nl.IFADDRMSG.pack(family, inside.prefixlen, flags, _UNIVERSE, link) + values
-        with suppress(FileExistsError):
-            self._netlink.execute([(nl.NEWADDR, nl.NLM_CREATE | nl.NLM_EXCL, body)])
-
-    def add(self, to: IpNetwork, gateway: IpAddress | None, link: int) -> bool:
-        """Add a route unless there is one to the same range; return whether it is added. Raises as `add_address`."""
-        return self._add(_route(to, gateway, link))
-
-    def add_loopback6(self, link: int) -> None:
-        """Add the route by which what comes from a link for ::1 is delivered; idempotent. Raises as `add_address`.
-
-        In IPv6 it stands for `route_localnet`, and applies to packets that were translated to ::1: a packet that
-        arrives with ::1 in its header is dropped before (ip6_rcv_core of net/ipv6/ip6_input.c). The kernel's own route
-        to ::1 is of link lo alone.
-        """
-        self._add(_route(_LOOPBACK6, None, link, _LOCAL_TABLE, _LOCAL))
-
-    def _add(self, route: bytes) -> bool:
-        try:
-            self._netlink.execute([(nl.NEWROUTE, nl.NLM_CREATE | nl.NLM_EXCL, route)])
-        except FileExistsError:
-            return False
-        return True
-
-    def delete(self, to: IpNetwork, gateway: IpAddress | None, link: int) -> None:
-        """Delete a route of `add`; idempotent. Raises as `add_address`."""
-        with suppress(ProcessLookupError):
-            self._netlink.execute([(nl.DELROUTE, 0, _route(to, gateway, link))])
-
     def ranges(self, ours: Collection[str]) -> Iterator[IPv4Network]:
         """Yield the ranges of all IPv4 routes and addresses, without default routes and those of the links `ours`."""
         skip = {nl.link_index(name) for name in ours} - {0}
@@ -124,7 +83,7 @@ class Routes:
 
     def has_loopback6(self, link: str) -> bool:
         """Return whether packets to ::1 that come from a link are delivered, by a route in table local."""
-        wanted = (_LOCAL_TABLE, _LOOPBACK6.network_address.packed, nl.link_index(link))
+        wanted = (LOCAL_TABLE, LOOPBACK6.network_address.packed, nl.link_index(link))
         return any((each.table, each.destination, each.link) == wanted for each in self._routes(socket.AF_INET6))
 
     def uplink_mtu(self) -> int | None:
@@ -147,7 +106,7 @@ class Routes:
     def _uplink(self) -> int:
         """Return the index of the link of the default route; 0 without one."""
         every = (route for family in (socket.AF_INET, socket.AF_INET6) for route in self._routes(family))
-        defaults = (each.link for each in every if not each.destination and each.link and each.table == _MAIN_TABLE)
+        defaults = (each.link for each in every if not each.destination and each.link and each.table == MAIN_TABLE)
         return next(defaults, 0)
 
     def _routes(self, family: int) -> Iterator[_Route]:
@@ -170,15 +129,6 @@ class Routes:
     def _list(self, what: str, request: int, header: bytes) -> Sequence[bytes]:
         with host_errors(f"the kernel refused to list {what}"):
             return [body for _, body in self._netlink.request(request, nl.NLM_DUMP, header)]
-
-
-def _route(
-    to: IpNetwork, gateway: IpAddress | None, link: int, table: int = _MAIN_TABLE, kind: int = _UNICAST
-) -> bytes:
-    values = nl.attribute(_RTA_DST, to.network_address.packed) + nl.number(_RTA_OIF, link)
-    if gateway is not None:
-        values += nl.attribute(_RTA_GATEWAY, gateway.packed)
-    return _RTMSG.pack(_FAMILIES[to.version], to.prefixlen, 0, 0, table, _STATIC, _UNIVERSE, kind, 0) + values
 
 
 def overtaken(networks: Iterable[Network], leases: Iterable[Lease]) -> Sequence[Overtaken]:
@@ -211,11 +161,11 @@ def _other_route(
     link = nl.integer(found, _RTA_OIF)
     if _of_link(link) == f" of link {bridge}":
         return None
-    table = nl.integer(found, _RTA_TABLE) or _MAIN_TABLE
+    table = nl.integer(found, _RTA_TABLE) or MAIN_TABLE
     prefix = ip_network((found.get(_RTA_DST, bytes(len(address.packed))), body[1]), strict=False)
-    if table == _MAIN_TABLE and prefix.prefixlen < inside.prefixlen:
+    if table == MAIN_TABLE and prefix.prefixlen < inside.prefixlen:
         return None  # the bridge has lost its own route, which is repaired
-    return f"route {prefix}{_of_link(link)}{f' in table {table}' if table != _MAIN_TABLE else ''}"
+    return f"route {prefix}{_of_link(link)}{f' in table {table}' if table != MAIN_TABLE else ''}"
 
 
 def _of_link(index: int) -> str:

@@ -6,9 +6,9 @@ Directions are the guest's: what the host receives from a tap, the guest has sen
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network.ipam import TAP_PREFIX
 

@@ -25,9 +25,9 @@ import sys
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.derived_addresses import octets
 from solo5_systemd.network.modules import MACVLAN, TUN, needing

@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import Any, TypeVar
 
 from solo5_systemd.base.errors import NotFoundError, TakenError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.ipam import Allocations

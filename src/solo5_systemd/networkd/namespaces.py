@@ -4,12 +4,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from solo5_systemd.base.concurrency import KeyedLocks, SerialThread
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.drops import Dropped

@@ -3,15 +3,12 @@
 import os
 import sys
 
-from solo5_systemd.base.event_loop import import_asyncio
-
 
 def main() -> None:
     """Run the plugin until Nomad shuts it down.
 
     Without gRPC or protobuf there is no handshake: the error goes to stderr, which is the agent's log.
     """
-    import_asyncio()
     try:
         from solo5_systemd.nomad.plugin import main as serve
     except ImportError as error:

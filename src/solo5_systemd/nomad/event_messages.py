@@ -2,11 +2,10 @@
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from signal import Signals
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.sanitize import bounded
 from solo5_systemd.network.model import UNREPAIRED, Lease, Reservation, SleepChange
 from solo5_systemd.nomad.ports import published_nics

@@ -1,9 +1,8 @@
 """The fingerprint of the driver and its node: name, versions, capabilities, attributes and health."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import Target
 from solo5_systemd.host.checks import Fact, Host, Verdict, cgroups, facts, filter_problem, filter_remedy, modules
 from solo5_systemd.image.manifest import SUPPORTED_ABI

@@ -5,11 +5,11 @@ environment, which may hold secrets.
 """
 
 import json
+from dataclasses import dataclass
 from typing import Annotated
 
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.task_options import ReadinessProbe

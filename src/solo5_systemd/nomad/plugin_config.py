@@ -4,11 +4,11 @@
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import SettingsError, located
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import Target, UnitKind
 from solo5_systemd.nomad.option_values import Logging, assignments, duration, schema_of, unpack
 from solo5_systemd.settings.network_keys import NetworkKeys, network_keys

@@ -10,12 +10,11 @@ import subprocess
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import HostError, host_errors
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import TaskName, task_scope
 from solo5_systemd.engine.task import StartCallbacks, Task

@@ -5,12 +5,11 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import UnitKind, task_scope, task_service
 from solo5_systemd.base.paths import boot_id, exists, mount_points
 from solo5_systemd.engine.task import Task

@@ -4,7 +4,7 @@ docs/nomad-job.md documents them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
@@ -12,7 +12,6 @@ from typing import Annotated, TypeVar
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, located
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import (
     DeviceName,
     DiskName,

@@ -9,13 +9,12 @@ import logging
 import posixpath
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from signal import Signals
 
 from solo5_systemd.base.concurrency import KeyedLocks, retry
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.base.paths import boot_id
 from solo5_systemd.base.sanitize import name_for_unit

@@ -2,11 +2,11 @@
 
 import logging
 import time
+from dataclasses import dataclass
 from functools import partial
 
 from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.errors import NoSuchTaskError, Solo5Error
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.bus.peers import WATCH_INTERVAL_S
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState

@@ -9,13 +9,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from solo5_systemd.base.event_loop import import_asyncio
-
 
 def main(program: str, words: Sequence[str]) -> int:
     """Run a program; return its exit status."""
     gc.disable()
-    import_asyncio()
     if program == "generator":
         from solo5_systemd.pid1 import generator
 

@@ -8,13 +8,12 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from solo5_systemd.base.declared_units import DIRECTORY, REFUSED, SOURCES, declaration_directory, is_ours
 from solo5_systemd.base.errors import HostError, InvalidRequestError, host_errors, unquoted
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.locks import RUN, TIMEOUT_S, closing, lock_file
 from solo5_systemd.base.names import (
     INVOCATION_LINK,

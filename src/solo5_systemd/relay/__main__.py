@@ -2,10 +2,7 @@
 
 import sys
 
-from solo5_systemd.base.event_loop import import_asyncio
+from solo5_systemd.dbus.process import run_module
 
 if __name__ == "__main__":
-    import_asyncio()
-    from solo5_systemd.dbus.process import run_module
-
     sys.exit(run_module("solo5_systemd.relay.main"))

@@ -8,8 +8,8 @@ import select
 import struct
 import termios
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.dbus import fdstore
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.relay.line_queue import LineQueue, StreamPosition

@@ -2,9 +2,8 @@
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 
 MEMORY_LIMIT = 1 << 18

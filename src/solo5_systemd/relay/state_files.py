@@ -8,13 +8,13 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, host_errors
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import TaskName, log_namespace
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.relay.line_queue import StreamPosition

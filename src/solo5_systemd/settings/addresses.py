@@ -5,11 +5,11 @@ routes packets for them to the guest. The operator names in a network's settings
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
-from solo5_systemd.base.frozen import dataclass
 
 IpNetwork = IPv4Network | IPv6Network
 Routes = tuple[IpNetwork, ...]

@@ -14,12 +14,11 @@ that a name has now is not the one that it has later.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from ipaddress import IPv6Network, ip_network
 from typing import NoReturn
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.settings.addresses import IpNetwork
 from solo5_systemd.settings.records import TYPES, texts
 

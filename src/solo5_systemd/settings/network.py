@@ -1,11 +1,11 @@
 """A network of `[network.NAME]`: one that this package makes, or one on an existing bridge."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import NetworkName, hash_of, network_name
 from solo5_systemd.settings.addresses import AddressRange, check_within, overlapping
 from solo5_systemd.settings.network_keys import (

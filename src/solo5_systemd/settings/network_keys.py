@@ -6,13 +6,13 @@ From this table follow the reader of /etc/solo5/*.toml, the `network` block of t
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Annotated
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import SettingsError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.settings.addresses import AddressRange, Reserved, Routes, range4, range6
 from solo5_systemd.settings.egress import Egress

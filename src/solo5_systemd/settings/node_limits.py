@@ -11,12 +11,11 @@ A task's claim is what it takes. It is recorded before anything is made, so that
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, TakenError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import hash_of
 
 PERCENT = 10

@@ -9,7 +9,7 @@ What an operator sets is a record as well, whose fields are made by `setting`: e
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache, reduce
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
@@ -18,7 +18,6 @@ from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from solo5_systemd.base.decode import Fields
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import (
     DeviceName,
     DiskName,

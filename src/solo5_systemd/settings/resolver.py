@@ -5,11 +5,11 @@ A job or operator sets them, and resolv.conf(5) has those of the host.
 
 import re
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Annotated, TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.settings.records import texts
 
 T = TypeVar("T")

@@ -3,13 +3,12 @@
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import SettingsError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import NetworkName, log_namespace
 from solo5_systemd.settings.network import (
     DEFAULT_NETWORK,

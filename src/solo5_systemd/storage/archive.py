@@ -4,11 +4,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from posixpath import normpath
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.sanitize import MAX_NAME, bounded
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, Disk, DiskRequest, Member

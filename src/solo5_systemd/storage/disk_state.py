@@ -16,12 +16,12 @@ import stat
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, host_errors
 from solo5_systemd.base.event_loop import off_the_loop
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.paths import identity, open_path

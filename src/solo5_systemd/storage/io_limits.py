@@ -6,12 +6,11 @@ of the disk.
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Annotated
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.settings.rate import FACTORS, LIMIT_MAX, short
 from solo5_systemd.settings.records import Type, text
 

@@ -1,11 +1,11 @@
 """Disk requests and checked disks: what is behind a disk, with the rules of tenders for it."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import DeviceName, DiskName
 from solo5_systemd.settings.node_limits import OPERATOR, Tenant
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, BlockDevice, IoLimits

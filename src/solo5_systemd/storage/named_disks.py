@@ -8,11 +8,11 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from solo5_systemd.base.copies import Progress, copy_data, no_progress, receive_data, send_data, share
 from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, TakenError, host_errors
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName, DiskName, disk_name
 from solo5_systemd.base.paths import identity

@@ -13,11 +13,11 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed, replace_file, sync_directory
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, host_errors
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.locks import closing, try_lock
 from solo5_systemd.base.names import hash_of
 from solo5_systemd.base.paths import is_below, mount_point_of, open_path, path_of, within

@@ -9,13 +9,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed, sync_directory
 from solo5_systemd.base.copies import Progress, can_share, copy_data, no_progress, share
 from solo5_systemd.base.errors import HostError, NotFoundError, Solo5Error, TakenError, host_errors
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.locks import closing, is_locked, lock_directory
 from solo5_systemd.base.names import DiskName, SnapshotName, disk_name, snapshot_name
 from solo5_systemd.base.paths import identity

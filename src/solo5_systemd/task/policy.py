@@ -5,10 +5,10 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated
 
 from solo5_systemd.base.decode import Fields
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import NetworkName, Target, UnitKind
 from solo5_systemd.settings.records import Type, integer, setting, type_of
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits

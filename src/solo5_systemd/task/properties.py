@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.task import property_types as types
 from solo5_systemd.task.property_types import PropertyType
 from solo5_systemd.task.workload import DEFAULT_MEMORY, Workload

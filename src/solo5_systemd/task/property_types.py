@@ -7,12 +7,11 @@ systemd.resource-control(5). Where a type has `parse`, it is the inverse of `for
 import posixpath
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from signal import Signals
 from typing import Any
 
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import SLICE
 from solo5_systemd.settings.rate import FACTORS
 from solo5_systemd.task.quantities import SIZES, parse_time_span

@@ -1,8 +1,8 @@
 """Workloads: the input of a start, from any front end."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import DeviceName, Target, TaskName, UnitKind
 from solo5_systemd.network.model import NO_LIMITS, IpAddress, Limits, NicRequest, PortRequest, Protocol
 from solo5_systemd.settings.node_limits import OPERATOR, Tenant

@@ -7,9 +7,9 @@ the tender's or systemd's. The texts are those of Solo5 (tenders/hvt, bindings),
 import re
 import signal as signals
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
 
 _ON_SIGNAL = re.compile(r"Exiting on signal ([0-9]+)\b")

@@ -7,11 +7,10 @@ distinguish them. docs/outcomes.md has a row for each ending.
 
 import signal as signals
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import UnitKind, prepare_service
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
 from solo5_systemd.unit.exit_messages import (

@@ -5,11 +5,10 @@ Property names are those of org.freedesktop.systemd1(5). An ActiveState= that th
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import TaskName, UnitKind, task_of_unit, task_scope, task_service
 from solo5_systemd.task.log_fields import LOG_NAMESPACE, log_fields
 

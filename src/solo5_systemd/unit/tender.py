@@ -1,8 +1,8 @@
 """A tender and its command line, with the paths of disks in the sandbox; the inputs of a unit that executes it."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import Target
 from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.network.model import Lease, Reservation

@@ -11,10 +11,10 @@ import pwd
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import TypeVar
 
 from solo5_systemd.base.errors import HostError, Solo5Error, TakenError, host_errors
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.locks import LockedError, closing, closing_on_error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.settings.node_limits import Claim, Node

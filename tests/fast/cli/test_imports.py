@@ -12,7 +12,7 @@ from solo5_systemd.cli import parser
 
 HEAVY = {
     "asyncio", "ctypes", "dataclasses", "dbus_fast", "dbus_next", "google.protobuf", "grpc", "hashlib",
-    "logging", "msgpack", "nftables", "pathlib", "pystemd", "socket", "subprocess", "tomllib",
+    "logging", "msgpack", "nftables", "pathlib", "pyroute2", "pystemd", "socket", "subprocess", "tomllib",
     "solo5_systemd.storage.model", "solo5_systemd.bus.connection", "solo5_systemd.cgroup.usage",
     "solo5_systemd.engine.runtime", "solo5_systemd.engine.task", "solo5_systemd.image.manifest",
     "solo5_systemd.journal.reader", "solo5_systemd.network.model", "solo5_systemd.settings.solo5_toml",
@@ -110,7 +110,7 @@ START = (
 """The modules that import all others of a start of a task without disks."""
 
 NOT_AT_START = {
-    "shutil", "ssl", "tarfile", "tomllib", "solo5_systemd.image.elf", "solo5_systemd.journal.lines",
+    "shutil", "tarfile", "tomllib", "solo5_systemd.image.elf", "solo5_systemd.journal.lines",
     "solo5_systemd.network.tap_counters", "solo5_systemd.storage.backing_files", "solo5_systemd.unit.outcome",
 }  # fmt: skip
 

@@ -13,12 +13,12 @@ UNUSED = {
 }  # fmt: skip
 """Modules of libraries that nothing of this package uses."""
 
-LATER = {"nftables", "ssl"} | {
+LATER = {"nftables", "pyroute2"} | {
     f"solo5_systemd.{name}" for name in ("bus.manager", "dbus.messages", "engine.start", "host.probe", "image.elf")
 }
 """Modules that a plugin needs for a fingerprint or a task: Nomad launches several for their names and schemas only."""
 
-OF_OTHER_PATHS = {"argparse", "ssl"} | {
+OF_OTHER_PATHS = {"argparse"} | {
     f"solo5_systemd.{name}" for name in ("engine.gc", "engine.runtime", "host.tenders", "pid1.generator")
 }
 """What a preparation of a declared task does not need, or only for some tasks: a boot has one for each task."""

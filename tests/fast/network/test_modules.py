@@ -22,6 +22,16 @@ def test_the_error_of_a_missing_module_names_it(code: int) -> None:
     assert caught.value.hint.startswith("`modprobe bridge` loads it; if that finds none, install the modules")
 
 
+def test_the_error_class_of_pyroute2_has_a_code() -> None:
+    class NetlinkError(Exception):
+        code = errno.EOPNOTSUPP
+
+    with pytest.raises(HostError, match="cannot be made: Operation not supported; "), needing(BRIDGE, "it"):
+        raise NetlinkError(95, "Operation not supported")
+    with pytest.raises(HostError, match="cannot be made: refused; "), needing(BRIDGE, "it"):
+        raise NetlinkError("refused")
+
+
 def test_another_error_is_no_missing_module() -> None:
     with pytest.raises(PermissionError):
         _fail(errno.EPERM)

@@ -2,9 +2,9 @@
 
 import asyncio
 from argparse import Namespace
+from dataclasses import dataclass
 
 from solo5_systemd.base.errors import ImageError, Solo5Error
-from solo5_systemd.base.frozen import dataclass
 from solo5_systemd.base.names import Target
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
