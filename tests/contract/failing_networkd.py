@@ -83,7 +83,7 @@ def patch(faults: Faults) -> None:
     _patch(fcntl, "ioctl", lambda ioctl: lambda fd, request, *rest: _ioctl(faults, ioctl, fd, request, *rest))
     _patch(Path, "write_text", lambda write: lambda self, *rest, **more: _write(faults, write, self, *rest, **more))
     _patch(NetworkNamespace, "enter", lambda enter: lambda self: _enter(faults, enter, self))
-    _patch(Path, "replace", lambda replace: lambda self, target: _replace(faults, replace, self, target))
+    _patch(os, "replace", lambda replace: lambda source, target: _replace(faults, replace, source, target))
 
 
 def remove(module: str, set_attribute: Callable[[Any, str, Any], None] = setattr) -> None:
@@ -194,10 +194,10 @@ def _enter(faults: Faults, enter: Any, self: NetworkNamespace) -> None:
     enter(self)
 
 
-def _replace(faults: Faults, replace: Any, self: Path, target: Path) -> Any:
-    if self.name.startswith("."):  # of `replace_file`
+def _replace(faults: Faults, replace: Any, source: str, target: str | Path) -> Any:
+    if os.path.basename(source).startswith("."):  # noqa: PTH119 - of `replace_file`
         faults.check("file")
-    return replace(self, target)
+    return replace(source, target)
 
 
 if __name__ == "__main__":

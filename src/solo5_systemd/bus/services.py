@@ -72,7 +72,7 @@ class Service:
 
         async def started() -> list[Any]:
             return await retry(
-                lambda: self._attempt(member, body, fds),
+                lambda: self._reply(member, body, fds),
                 RemoteError,
                 interval_s=RETRY_INTERVAL_S,
                 timeout_s=START_TIMEOUT_S,
@@ -90,15 +90,6 @@ class Service:
         except RemoteError as error:
             raise await self._explained(error) from error
 
-    async def _attempt(self, member: str, body: Sequence[object], fds: Sequence[int]) -> list[Any]:
-        try:
-            return await self._reply(member, body, fds)
-        except RemoteError as error:
-            if error.name == _LIMIT:
-                start = [f"{self.unit}.service", "replace"]
-                await self.connection.call(SYSTEMD, MANAGER_PATH, MANAGER, "StartUnit", "ss", start)
-            raise
-
     async def _reply(self, member: str, body: Sequence[object], fds: Sequence[int]) -> list[Any]:
         name, signature = self.interface.name, self.interface.methods[member].in_signature
         kinds = SignatureTree(signature).types
@@ -112,6 +103,11 @@ class Service:
                 if missing is not None:
                     raise missing
             return [*map(from_wire, await calling)]
+        except RemoteError as error:
+            if error.name == _LIMIT:
+                start = [f"{self.unit}.service", "replace"]
+                await self.connection.call(SYSTEMD, MANAGER_PATH, MANAGER, "StartUnit", "ss", start)
+            raise
         finally:
             calling.cancel()
 

@@ -48,8 +48,10 @@ def _texts(value: object, what: str) -> Iterator[tuple[str, str]]:
     match value:
         case str():
             yield what, value
+        case Variant(signature="aay", value=assignments):
+            yield from _texts([bytes(each).decode("utf-8", "surrogateescape") for each in assignments], what)
         case Variant():
-            yield from _texts(_decoded(value.value) if value.signature == "aay" else value.value, what)
+            yield from _texts(value.value, what)
         case [str() as name, Variant() as variant]:
             yield what, name
             yield from _texts(variant, name)
@@ -58,7 +60,3 @@ def _texts(value: object, what: str) -> Iterator[tuple[str, str]]:
                 yield from _texts(item, what)
         case _:
             pass  # numbers, bit masks, addresses
-
-
-def _decoded(assignments: Sequence[bytes]) -> list[str]:
-    return [bytes(each).decode("utf-8", "surrogateescape") for each in assignments]

@@ -194,7 +194,12 @@ class TaskConsole:
             if writer.has_reader and self._catchup(stream).step():
                 writer.pump()
                 busy = True
-        self._append_removed_notices()
+        stderr = self.writers[Stream.STDERR]  # the notices of both streams: stdout has the guest's bytes only
+        for stream, writer in self.writers.items():
+            if writer.queue.removed:
+                stderr.queue.append_notice(removed_notice(writer.queue.removed, stream))
+                writer.queue.removed = 0
+                stderr.pump()
         if not self.is_catching_up:
             self._close_catchups()
         return busy
@@ -209,14 +214,6 @@ class TaskConsole:
     def _close_catchups(self) -> None:
         while self._catchups:
             self._catchups.popitem()[1].close()
-
-    def _append_removed_notices(self) -> None:
-        stderr = self.writers[Stream.STDERR]  # the notices of both streams: stdout has the guest's bytes only
-        for stream, writer in self.writers.items():
-            if writer.queue.removed:
-                stderr.queue.append_notice(removed_notice(writer.queue.removed, stream))
-                writer.queue.removed = 0
-                stderr.pump()
 
     def close(self) -> None:
         """Close the FIFOs, the staging pipes and the journal."""

@@ -417,7 +417,7 @@ async def test_a_console_whose_state_cannot_be_saved_is_removed(
     async with running(journal, tmp_path) as relay:
         before = descriptors()
         with monkeypatch.context() as full:
-            full.setattr(Path, "replace", failing(errno.ENOSPC))
+            full.setattr(os, "replace", failing(errno.ENOSPC))
             with pytest.raises(HostError, match="No space left"):
                 relay.forwarder.forward(WEB, "solo5-task-web.service", 0, {})
         assert descriptors() == before
