@@ -7,10 +7,9 @@ systemd.resource-control(5). Where a type has `parse`, it is the inverse of `for
 import posixpath
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from signal import Signals
-from typing import Any
+from typing import Any, NamedTuple
 
 from solo5_systemd.base.names import SLICE
 from solo5_systemd.settings.rate import FACTORS
@@ -27,8 +26,7 @@ def _refuse(_text: str) -> object:
     raise ValueError("no value: this type is not set by operators")
 
 
-@dataclass(frozen=True, kw_only=True)
-class PropertyType:
+class PropertyType(NamedTuple):
     """A type of properties.
 
     Attributes:
@@ -161,7 +159,7 @@ def _parse_only_yes(text: str) -> bool:
 
 
 BOOLEAN = PropertyType(signature="b", format=lambda value: "yes" if value else "no", parse=_parse_boolean)
-ONLY_YES = replace(BOOLEAN, parse=_parse_only_yes)
+ONLY_YES = BOOLEAN._replace(parse=_parse_only_yes)
 
 
 # --- processors, signals, slices -------------------------------------------------------------------------------------
@@ -296,7 +294,7 @@ def _format_filter(value: Any) -> str:
 FILTER = PropertyType(signature="(bas)", format=_format_filter)
 """An allow list, or a deny list after `~`."""
 
-SYSTEM_CALLS = replace(FILTER, parse=_parse_deny_list)
+SYSTEM_CALLS = FILTER._replace(parse=_parse_deny_list)
 """Operators set deny lists only."""
 
 
