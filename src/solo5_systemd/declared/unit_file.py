@@ -16,7 +16,6 @@ from typing import Any
 from solo5_systemd.base.names import (
     MARK,
     WAITING,
-    DeviceName,
     awaited_target,
     declared_outcome_target,
     prepare_service,
@@ -24,7 +23,7 @@ from solo5_systemd.base.names import (
 )
 from solo5_systemd.declared.declaration import Declaration
 from solo5_systemd.declared.syntax import specifiers
-from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, StoredImage
+from solo5_systemd.image.manifest import ImageFacts, Manifest, StoredImage
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.task.placeholders import is_group
@@ -78,15 +77,15 @@ class Host:
         tender: to execute.
         groups: supplementary groups for its device nodes.
         systemd: release of systemd, such as 257.
-        nics: of the image, in the order of its manifest.
+        manifest: of the image.
         log_namespace: journal namespace of consoles; empty: the host's journal.
     """
 
     directory: str
     tender: Tender
+    manifest: Manifest
     groups: Sequence[str]
     systemd: int
-    nics: Sequence[DeviceName] = ()
     log_namespace: str = ""
 
 
@@ -301,32 +300,20 @@ def socket(declaration: Declaration) -> str:
 def _parts(declaration: Declaration, host: Host) -> Parts:
     workload = declaration.workload
     own = f"{host.directory}/{declaration.name}"
-    devices = (
-        *(Device(name=name, kind=DeviceKind.NET_BASIC) for name in host.nics),
-        *(Device(name=disk.disk, kind=DeviceKind.BLOCK_BASIC) for disk in workload.disks),
-    )
-    manifest = Manifest(target=host.tender.target, abi_version=host.tender.abi_version, devices=devices)
     return Parts(
         workload=workload,
         image=StoredImage(
             path=SANDBOX_IMAGE,
             sha256="",
             size=0,
-            facts=ImageFacts(manifest=manifest, entry=0, load_end=0, memory_end=0),
+            facts=ImageFacts(manifest=host.manifest, entry=0, load_end=0, memory_end=0),
         ),
         tender=host.tender,
         reservation=Reservation(task=workload.name),
         user=0,
         systemd=host.systemd,
         groups=host.groups,
-        disks=[
-            Disk(
-                disk=disk.disk,
-                path=f"{own}/disks/{disk.disk}",
-                identity=(0, 0),
-            )
-            for disk in workload.disks
-        ],
+        disks=[Disk(disk=each.disk, path=f"{own}/disks/{each.disk}", identity=(0, 0)) for each in workload.disks],
         log_namespace=host.log_namespace,
     )
 

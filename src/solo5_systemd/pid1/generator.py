@@ -247,13 +247,12 @@ class Generator:
         task = declaration.workload.name
         read = self._manifests(images)
         manifest = read or _assumed(declaration)
-        nics = manifest.names(DeviceKind.NET_BASIC)
         host = Host(
             directory=str(self._directory),
             tender=self._tenders(manifest.target, manifest.abi_version),
-            groups=_groups(manifest.target, nics=bool(nics)),
+            manifest=manifest,
+            groups=_groups(manifest),
             systemd=self._systemd,
-            nics=nics,
             log_namespace=self._settings.log_namespace,
         )
         found = replace(Basis.of(host.tender, manifest, declaration.workload.arguments), nics_assumed=read is None)
@@ -344,11 +343,11 @@ def _assumed(declaration: Declaration) -> Manifest:
     return Manifest(target=workload.tender or Target.HVT, abi_version=_USUAL_ABI_VERSION, devices=nics)
 
 
-def _groups(target: Target, *, nics: bool) -> Sequence[str]:
+def _groups(manifest: Manifest) -> Sequence[str]:
     try:
-        return groups_for(target, nics=nics)
+        return groups_for(manifest.target, nics=bool(manifest.names(DeviceKind.NET_BASIC)))
     except Solo5Error:
-        return (_KVM_GROUP,) if target is Target.HVT else ()
+        return (_KVM_GROUP,) if manifest.target is Target.HVT else ()
 
 
 def _replace(path: Path, text: str, *, mode: int = 0o644) -> None:

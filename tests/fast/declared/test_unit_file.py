@@ -1,9 +1,12 @@
 """The unit file of a declaration: text of systemd.syntax(7), with the sandbox of every task."""
 
+from dataclasses import replace
+
 from solo5_systemd.base.names import MARK, WAITING, DeviceName, Target, TaskName, user_of
 from solo5_systemd.declared.declaration import parse_declaration
 from solo5_systemd.declared.syntax import Source, split_words
 from solo5_systemd.declared.unit_file import Host, environment, lines, preparation, refusal, socket, unit_file
+from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
 from solo5_systemd.networkd.dormant_tasks import FIFOS
 from solo5_systemd.task.properties import Property, unit_property
 from solo5_systemd.unit.tender import Tender
@@ -13,7 +16,9 @@ HOST = Host(
     tender=Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2, loads=("/lib/x.so",)),
     groups=("kvm",),
     systemd=257,
-    nics=(DeviceName("service"),),
+    manifest=Manifest(
+        target=Target.HVT, abi_version=2, devices=(Device(name=DeviceName("service"), kind=DeviceKind.NET_BASIC),)
+    ),
 )
 
 
@@ -75,17 +80,14 @@ def test_a_start_and_a_reload_have_the_timeouts_of_pid_1_unless_they_need_more()
 
 
 def test_without_nics_there_is_no_address_family() -> None:
-    found = unit(host=Host(directory="/run/x", tender=HOST.tender, groups=(), systemd=252))
+    found = unit(host=replace(HOST, manifest=replace(HOST.manifest, devices=()), groups=(), systemd=252))
     assert "RestrictAddressFamilies=none" in found
     assert "PrivateNetwork=yes" in found
     assert "SupplementaryGroups=" in found
 
 
 def test_a_namespace_of_its_own_and_one_of_the_journal() -> None:
-    host = Host(
-        directory="/run/x", tender=HOST.tender, groups=(), systemd=257, nics=HOST.nics, log_namespace="solo5"
-    )  # fmt: skip
-    found = unit(host=host)
+    found = unit(host=replace(HOST, log_namespace="solo5"))
     assert "NetworkNamespacePath=/run/netns/solo5-web" in found
     assert "LogNamespace=solo5" in found
 
