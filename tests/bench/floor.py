@@ -177,7 +177,7 @@ def _words(unit: TransientUnit, reservation: Reservation, user: int) -> Iterator
     yield len(properties)
     for each in properties:
         value = network if each.name in ("Requires", "After") else each.value
-        yield from _property(each._replace(value=value))
+        yield from _property(replace(each, value=value))
 
 
 def _property(each: Property) -> Iterator[object]:

@@ -14,8 +14,9 @@ that a name has now is not the one that it has later.
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from ipaddress import IPv6Network, ip_network
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.settings.addresses import IpNetwork
@@ -53,7 +54,8 @@ _UNREACHABLE: Mapping[IPv6Network, str] = {
 """IPv6 addresses that a guest with a list never reaches: an entry inside of them would have no effect."""
 
 
-class Destination(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Destination:
     """An entry of an egress list.
 
     Attributes:
@@ -76,7 +78,7 @@ class Destination(NamedTuple):
 
     def by_protocol(self) -> Sequence["Destination"]:
         """Return the entry, or, with ports for TCP and UDP, one entry for each: a rule is for one protocol."""
-        return [self._replace(protocol=protocol) for protocol in self.protocols]
+        return [replace(self, protocol=protocol) for protocol in self.protocols]
 
     @property
     def protocols(self) -> Sequence[str | None]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import SettingsError
@@ -58,7 +58,8 @@ EVERYWHERE = (HOST, LAN, NAMESPACE)
 _HOST_PORT = r"([0-9]{1,5})/(tcp|udp)"
 
 
-class HostPort(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class HostPort:
     """A port of the host that guests may connect to."""
 
     port: int

@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import NamedTuple
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, TakenError
@@ -67,7 +66,8 @@ class Scope(StrEnum):
     NODE = "node"
 
 
-class Tenant(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Tenant:
     """The job of Nomad that a task or disk is of; empty: root's own, which only the limits of the node hold.
 
     A volume has a namespace alone.
@@ -197,7 +197,8 @@ def _share(fields: Fields, default: Share) -> Share:
     )
 
 
-class Space(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Space:
     """A file system, in bytes; `free`: for others than root."""
 
     size: int

@@ -9,13 +9,13 @@ What an operator sets is a record as well, whose fields are made by `setting`: e
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache, reduce
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from operator import or_
 from types import NoneType
-from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.names import (
@@ -42,7 +42,8 @@ T = TypeVar("T")
 INTEGER_MAX = (1 << 63) - 1
 
 
-class Type(NamedTuple):
+@dataclass(frozen=True)
+class Type:
     """A type of values.
 
     Attributes:
@@ -60,7 +61,8 @@ class Type(NamedTuple):
     is_map: bool = False
 
 
-class Entry(NamedTuple):
+@dataclass(frozen=True)
+class Entry:
     """A field of a record.
 
     Attributes:

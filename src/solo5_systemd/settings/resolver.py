@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.settings.records import texts
@@ -181,7 +181,8 @@ def without(found: Resolver, networks: Iterable[IPv4Network | IPv6Network]) -> R
     return Resolver(servers=servers, search=found.search)
 
 
-class Host(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Host:
     """A name, and its address; None: the gateway of the guest's primary NIC."""
 
     name: str

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.task import property_types as types
@@ -11,7 +11,8 @@ from solo5_systemd.task.property_types import PropertyType
 from solo5_systemd.task.workload import DEFAULT_MEMORY, Workload
 
 
-class PropertyInfo(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class PropertyInfo:
     """A property.
 
     Attributes:
@@ -68,7 +69,7 @@ def _rows() -> Iterator[PropertyInfo]:
     yield from _of("DevicePolicy", types.TEXT)
     yield from _of("IPAddressAllow IPAddressDeny", types.ADDRESSES)
 
-    yield from (row._replace(is_executed=True) for row in _executed_rows())
+    yield from (replace(row, is_executed=True) for row in _executed_rows())
 
 
 def _executed_rows() -> Iterator[PropertyInfo]:
@@ -129,7 +130,8 @@ DISK_LIMITS: Mapping[str, str] = {
 """The property of each I/O limit of a disk (`storage.io_limits.KEYS`)."""
 
 
-class UnitFiles(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class UnitFiles:
     """File descriptors for a unit's stdin and stderr; the caller closes its own copies after the start."""
 
     stdin: int | None = None
@@ -157,7 +159,8 @@ class JobFailedError(Exception):
         self.result = result
 
 
-class Property(NamedTuple):
+@dataclass(frozen=True)
+class Property:
     """One property: D-Bus name, D-Bus signature, and the value in plain Python types."""
 
     name: str

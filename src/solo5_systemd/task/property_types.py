@@ -7,9 +7,10 @@ systemd.resource-control(5). Where a type has `parse`, it is the inverse of `for
 import posixpath
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from signal import Signals
-from typing import Any, NamedTuple
+from typing import Any
 
 from solo5_systemd.base.names import SLICE
 from solo5_systemd.settings.rate import FACTORS
@@ -26,7 +27,8 @@ def _refuse(_text: str) -> object:
     raise ValueError("no value: this type is not set by operators")
 
 
-class PropertyType(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class PropertyType:
     """A type of properties.
 
     Attributes:
@@ -159,7 +161,7 @@ def _parse_only_yes(text: str) -> bool:
 
 
 BOOLEAN = PropertyType(signature="b", format=lambda value: "yes" if value else "no", parse=_parse_boolean)
-ONLY_YES = BOOLEAN._replace(parse=_parse_only_yes)
+ONLY_YES = replace(BOOLEAN, parse=_parse_only_yes)
 
 
 # --- processors, signals, slices -------------------------------------------------------------------------------------
@@ -294,7 +296,7 @@ def _format_filter(value: Any) -> str:
 FILTER = PropertyType(signature="(bas)", format=_format_filter)
 """An allow list, or a deny list after `~`."""
 
-SYSTEM_CALLS = FILTER._replace(parse=_parse_deny_list)
+SYSTEM_CALLS = replace(FILTER, parse=_parse_deny_list)
 """Operators set deny lists only."""
 
 
