@@ -8,12 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 from tests.fast.storage.conftest import solo5_is
+from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage.backing_files import inspect
 from solo5_systemd.storage.bind_mounts import reopen
-from solo5_systemd.storage.model import Disk, DiskRequest
+from solo5_systemd.storage.model import Disk, DiskRequest, check_size, sector_size
 
 DEVICE = os.makedev(254, 7)
 
@@ -130,3 +131,27 @@ def test_a_read_only_file_system_is_the_hosts_refusal(file: Path, monkeypatch: p
     monkeypatch.setattr("os.open", refuse)
     with pytest.raises(HostError, match=r"cannot be opened for reading and writing: Read-only file system\."):
         inspect(request(file))
+
+
+@pytest.mark.parametrize("asked, used", [(None, 512), (512, 512), (4096, 4096), (32768, 32768)])
+def test_a_sector_size_that_tenders_take_is_used(asked: int | None, used: int) -> None:
+    assert sector_size(request(Path("/srv/disk"), sector_size=asked)) == used
+
+
+@pytest.mark.parametrize("size", [-512, 0, 1, 256, 513, 1000, 65536, 66048])
+def test_a_sector_size_that_tenders_refuse_or_misread_is_refused(size: int) -> None:
+    with pytest.raises(InvalidRequestError, match=f"sector size {size} is not supported: expected a power of two"):
+        sector_size(request(Path("/srv/disk"), sector_size=size))
+
+
+@pytest.mark.parametrize(
+    "size, sector, is_whole",
+    [
+        *((512, None, True), (1 << 40, None, True), (8192, 4096, True), (0, None, False)),
+        *((511, None, False), (513, None, False), (512, 4096, False), (4608, 4096, False)),
+    ],
+)
+def test_a_size_is_one_of_whole_sectors(size: int, sector: int | None, *, is_whole: bool) -> None:
+    found = refusal(check_size, request(Path("/srv/disk"), sector_size=sector), size)
+    assert (found == "") is is_whole
+    assert is_whole or f"has {size} bytes: expected one or more whole sectors" in found
