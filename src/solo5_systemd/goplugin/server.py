@@ -1,4 +1,7 @@
-"""The plugin process, from the handshake to its exit: the socket, go-plugin's own services, signals."""
+"""The plugin process, from the handshake to its exit: the socket, go-plugin's own services, signals.
+
+The socket is in a private directory. A later plugin removes the directories of plugins that were killed.
+"""
 
 import asyncio
 import logging
@@ -8,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import quote
@@ -17,6 +21,8 @@ import grpc.aio
 from google.protobuf.empty_pb2 import Empty
 
 from solo5_systemd.base.errors import HostError, Solo5Error, host_errors
+from solo5_systemd.base.locks import closing as closing_descriptor
+from solo5_systemd.base.locks import lock_directory
 from solo5_systemd.goplugin.hclog import log_to, redirect_stdio
 from solo5_systemd.goplugin.proto import health_pb2, plugin_pb2
 from solo5_systemd.goplugin.proto.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -60,6 +66,8 @@ class OwnServices:
 
 _LOG = logging.getLogger(__name__)
 
+_PREFIX, _SOCKET = "plugin-", "socket"
+
 _UNLIMITED = 2**31 - 1
 """Bytes of a message: as many as hosts allow, instead of gRPC's 4 MiB."""
 
@@ -95,9 +103,10 @@ async def serve(
     log_to(log)
     try:
         with host_errors("no directory for the socket can be made"):
-            directory = TemporaryDirectory(prefix="plugin-", ignore_cleanup_errors=True)
-        with directory:
-            path = Path(directory.name, "socket")
+            directory = TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
+        with directory, closing_descriptor(lock_directory(Path(directory.name))):
+            path = Path(directory.name, _SOCKET)
+            _remove_killed(path.parent.parent)
 
             def announce() -> None:
                 # The last field would be the plugin's certificate.
@@ -128,6 +137,17 @@ async def _serve_at(path: Path, handlers: Sequence[Handler], announce: Callable[
     _force_exit_after_timeout(path)
     await server.stop(_STOP_GRACE_S)
     await asyncio.sleep(_STOP_GRACE_S)  # for the cleanup of cancelled calls
+
+
+def _remove_killed(parent: Path) -> None:
+    """Remove the directories of plugins that were killed: those with a socket that no process has locked (flock(2)).
+
+    Until its socket is there, a plugin that starts may not have locked its own.
+    """
+    for socket in parent.glob(f"{_PREFIX}*/{_SOCKET}"):
+        # An error: of another user, with whom the directory for temporary files is shared, or of a plugin that runs.
+        with suppress(OSError, Solo5Error), closing_descriptor(lock_directory(socket.parent, timeout_s=0)):
+            shutil.rmtree(socket.parent)
 
 
 def _listen(server: grpc.aio.Server, path: Path) -> None:

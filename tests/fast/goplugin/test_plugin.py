@@ -176,6 +176,19 @@ def test_an_interrupt_at_the_terminal_is_not_for_the_plugin(lasting: Plugin, cal
     assert caller.greet("you") == "hello you"
 
 
+def test_the_next_plugin_removes_what_a_killed_one_left(plugin: Plugin, host: Host, temporary: Path) -> None:
+    with launched(temporary) as killed:
+        killed.process.kill()
+        killed.process.wait()
+        assert killed.socket
+        assert killed.socket.exists()
+        with launched(temporary):
+            assert not killed.socket.parent.exists()
+    assert plugin.socket
+    assert plugin.socket.exists()
+    assert host.greet("you") == "hello you"
+
+
 # --- the host's pipes -----------------------------------------------------------------------------------------------
 
 
