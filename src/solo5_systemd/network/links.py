@@ -151,9 +151,8 @@ class Links:
         """
         with kernel_errors(f"bridge {segment}"):
             self._make_bridge(network, segment)
-            set_if_present(
-                f"ipv4/conf/{segment}/arp_ignore", "8"
-            )  # no reply: the first bridge has the gateway's address
+            # No reply: the first bridge has the gateway's address.
+            set_if_present(f"ipv4/conf/{segment}/arp_ignore", "8")
             down, up = segment_link(segment)
             if not (nl.link_index(down) and nl.link_index(up)):
                 with needing(VETH, f"link {down}"):
@@ -331,7 +330,7 @@ def _loopback_route(bridge: int) -> dict[str, Any]:
     with ::1 in its header is dropped before (ip6_rcv_core of net/ipv6/ip6_input.c). The kernel's own route to ::1 is of
     link lo alone.
     """
-    route = {"dst": f"{LOOPBACK6}", "oif": bridge, "type": "local", "table": LOCAL_TABLE}
+    route = {"dst": str(LOOPBACK6), "oif": bridge, "type": "local", "table": LOCAL_TABLE}
     return {"family": socket.AF_INET6, **route}
 
 

@@ -1,7 +1,4 @@
-"""A minimal netlink(7) socket, and messages of rtnetlink(7).
-
-A library for it has ten times the processor time of an attach and 8 MB of memory (docs/decisions/network-service.md).
-"""
+"""A minimal netlink(7) socket, and messages of rtnetlink(7): for what pyroute2 does not support, or is slow with."""
 
 import ctypes
 import errno
@@ -294,7 +291,7 @@ NFGENMSG = struct.Struct("!BBH")
 
 # Of rtnetlink: linux/rtnetlink.h, if_link.h, neighbour.h, net/if.h
 NEWLINK, DELLINK, GETLINK, SETLINK, NEWNEIGH, DELNEIGH, GETNEIGH = 16, 17, 18, 19, 28, 29, 30
-NEWADDR, DELADDR, GETADDR, NEWROUTE, DELROUTE, GETROUTE = 20, 21, 22, 24, 25, 26
+DELADDR, GETADDR, GETROUTE = 21, 22, 26
 GROUP_LINK, IFF_UP, IFF_LOWER_UP = 1, 1, 1 << 16
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER, IFLA_LINKINFO, IFLA_IFALIAS = 1, 3, 4, 5, 10, 18, 20
 INFO_KIND, INFO_DATA, NDA_DST, NDA_LLADDR = 1, 2, 1, 2

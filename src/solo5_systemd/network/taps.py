@@ -204,7 +204,7 @@ _IFLA_AF_SPEC, _VLAN_INFO, _VLAN = 26, 2, struct.Struct("=HH")  # linux/if_bridg
 _PVID, _UNTAGGED, _RANGE_BEGIN, _RANGE_END = 2, 4, 8, 16
 _VLANS = range(1, 4095)
 _SLAVE_KIND, _SLAVE_DATA = 4, 5
-HAIRPIN, LEARNING, _UNICAST_FLOOD, _GROUP_FWD_MASK, ISOLATED = 4, 8, 9, 31, 33
+_HAIRPIN, _LEARNING, _UNICAST_FLOOD, _GROUP_FWD_MASK, _ISOLATED = 4, 8, 9, 31, 33
 _MULTICAST_ROUTER, _MCAST_MAX_GROUPS = 25, 42
 _NDA_VLAN, _NDA_MASTER = 5, 9
 _AF_BRIDGE = 7
@@ -377,10 +377,10 @@ def _port_vlan(tap: int, vlan: int) -> Sequence[nl.Request]:
 
 def _settings(tap: TaskTap) -> Mapping[int, bytes]:
     return {
-        HAIRPIN: bytes([not tap.joined]),
-        LEARNING: b"\x00",
+        _HAIRPIN: bytes([not tap.joined]),
+        _LEARNING: b"\x00",
         _UNICAST_FLOOD: b"\x00",
-        ISOLATED: bytes([tap.isolated]),
+        _ISOLATED: bytes([tap.isolated]),
         _GROUP_FWD_MASK: _ALL_GROUPS.to_bytes(2, sys.byteorder),
         _MULTICAST_ROUTER: b"\x00",  # whatever PIM and router advertisements (RFC 4286) it sends
         _MCAST_MAX_GROUPS: _GROUPS_MAX.to_bytes(4, sys.byteorder),
@@ -393,14 +393,10 @@ def _port(index: int, tap: TaskTap) -> Sequence[nl.Request]:
     The MAC is the only entry of the port, and none is learned. Frames for any other MAC do not reach this guest,
     and its own frames for an unknown MAC are not flooded to other ports of this kind.
     """
+    settings = nl.nested(_SLAVE_DATA, *(nl.attribute(key, value) for key, value in _settings(tap).items()))
+    # Of a link that is a port already: so not in the message that makes it one.
+    link = nl.nested(nl.IFLA_LINKINFO, nl.attribute(_SLAVE_KIND, b"bridge\0"), settings)
     # Other ports of a joined bridge learn: without NTF_STICKY, one frame there with this MAC would move the entry.
     flags = _NTF_MASTER | _NTF_STICKY if tap.joined else _NTF_MASTER
     entry = nl.NDMSG.pack(_AF_BRIDGE, index, _NUD_NOARP, flags, 0) + _mac_in(tap.mac)
-    return port_settings(index, _settings(tap)), (nl.NEWNEIGH, nl.NLM_CREATE | nl.NLM_REPLACE, entry)
-
-
-def port_settings(index: int, values: Mapping[int, bytes]) -> nl.Request:
-    """Return the request that sets these of a link that is the port of a bridge: not in the one that makes it one."""
-    settings = nl.nested(_SLAVE_DATA, *(nl.attribute(key, value) for key, value in values.items()))
-    link = nl.nested(nl.IFLA_LINKINFO, nl.attribute(_SLAVE_KIND, b"bridge\0"), settings)
-    return nl.NEWLINK, 0, nl.ifinfo(index, link)
+    return (nl.NEWLINK, 0, nl.ifinfo(index, link)), (nl.NEWNEIGH, nl.NLM_CREATE | nl.NLM_REPLACE, entry)
