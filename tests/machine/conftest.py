@@ -266,6 +266,11 @@ class Outside:
         """An HTTP answer, from the outside."""
         return self.sh("curl", "--silent", "--max-time", "10", f"http://{host}:{port}/").stdout
 
+    def is_refused(self, host: str, port: int) -> bool:
+        """Whether a connection ends with an error, and not because its client has waited for too long."""
+        done = self.sh("curl", "--silent", "--max-time", "30", f"http://{host}:{port}/")
+        return done.returncode not in (0, 28)
+
     def udp(self, host: str, port: int, text: str) -> str:
         """The answer to a datagram, from the outside; empty where none comes."""
         return self.sh("python3", "-I", "-c", _UDP, host, str(port), text).stdout

@@ -121,7 +121,9 @@ def test_tasks_of_other_programs_cost_no_message(
         async with engine() as runtime:
             started = await runtime.start(workload("web"))
             waiting = asyncio.ensure_future(runtime.wait_for_run(started.state))
-            await asyncio.sleep(1)
+            jobs_of_pid_1 = runtime.backends.units._jobs
+            await asyncio.to_thread(eventually, lambda: not jobs_of_pid_1._is_matched, "LINGER_S is over")
+            await runtime.backends.units.version()  # after its reply, the bus passes on nothing more
             messages.reset()
             for number in range(3):
                 await asyncio.to_thread(ok, "systemd-run", "--wait", "--quiet", f"--unit=other-{number}", "true")

@@ -5,6 +5,7 @@ moments in between are lost, as on any network.
 """
 
 import json
+import re
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +18,9 @@ from tests.machine.traffic import Traffic, traffic
 
 BRIDGE = "solo5-default"
 REPAIR = "network repaired: "
+SOON = 5
+"""Seconds of a repair, on a machine that is busy."""
+
 SYSCTLS = Path("/proc/sys/net/ipv4")
 
 
@@ -84,7 +88,7 @@ def carries(flow: Traffic) -> None:
 
 
 def test_a_connection_survives_a_fault_of_the_network(machine: Machine, outside: Outside, run: Runner) -> None:
-    """With its repair in the journal within a second; where there is nothing to repair, none is."""
+    """With its repair in the journal at once; where there is nothing to repair, none is."""
     task = run("net.hvt", IPV4, GATEWAY, options=("-p", "7007:7", "-p", "7007:7/udp"))
     [nic] = inspect(task)["nics"]
     for lost in filter(None, FAULTS.values()):
@@ -93,13 +97,14 @@ def test_a_connection_survives_a_fault_of_the_network(machine: Machine, outside:
     with traffic(outside, outside.here, 7007, patience=1) as flow:
         for fault, lost in FAULTS.items():
             carries(flow)
-            since, begun = f"@{time.time():.6f}", time.monotonic()
+            begun = time.time()
+            since = f"@{begun:.6f}"
             fault(str(nic["tap"]))
             if lost:
-                eventually(partial(is_repaired, lost.partition(" .*")[0], since), "it is repaired", 5)
-                seconds = time.monotonic() - begun
-                print(f"{fault.__name__}: repaired after {seconds:.2f} s, with journalctl's own time")
-                assert seconds < 1.5, fault
+                eventually(partial(is_repaired, lost, since), "it is repaired")
+                seconds = is_repaired(lost, since) - begun
+                print(f"{fault.__name__}: repaired after {seconds:.2f} s")
+                assert seconds < SOON, fault
             carries(flow)
             assert lost or REPAIR not in repairs(since), fault
     ok("ip", "link", "delete", "vpn")
@@ -107,12 +112,14 @@ def test_a_connection_survives_a_fault_of_the_network(machine: Machine, outside:
         path.write_text(text)
 
 
-def is_repaired(sentence: str, since: str) -> bool:
-    return sentence in repairs(since)
+def is_repaired(sentence: str, since: str) -> float:
+    """Return when it was, in seconds since the epoch, or 0."""
+    found = re.search(rf"^(\S+) .*{sentence}", repairs(since), re.MULTILINE)
+    return float(found[1]) if found else 0
 
 
 def repairs(since: str) -> str:
-    return ok("journalctl", "--quiet", "--output=cat", f"--since={since}", "--unit=solo5-networkd")
+    return ok("journalctl", "--quiet", "--output=short-unix", f"--since={since}", "--unit=solo5-networkd")
 
 
 def test_masquerading_follows_the_address_and_the_name_of_the_uplink(

@@ -24,19 +24,6 @@ def test_foreground_copies_the_console_and_exits_as_the_guest(machine: Machine, 
     assert done.stderr == ""
 
 
-def test_messages_of_the_tender_are_on_stderr(machine: Machine, run: Runner) -> None:
-    attended = subprocess.Popen(
-        ["solo5ctl", "run", "--rm", "--name", "stderr", f"{GUESTS}/sleeper.hvt"], stdout=-1, stderr=-1, text=True
-    )
-    run.names.append("stderr")
-    eventually(lambda: sh("solo5ctl", "logs", "stderr").stdout.count("sleeping"), "the guest runs")
-    ok("solo5ctl", "stop", "--signal", "INT", "stderr")
-    out, err = attended.communicate(timeout=60)
-    assert "sleeping" in out
-    assert "Exiting on signal" in err
-    assert "Exiting on signal" not in out
-
-
 def test_detached_task_is_shown_as_by_systemd(run: Runner) -> None:
     name = run("sleeper.hvt", name="seen", options=("--memory", "64M"))
     says(name, "sleeping")
@@ -137,13 +124,6 @@ def test_logs_follow_until_the_end_with_every_line_once(run: Runner) -> None:
     assert len(ok("solo5ctl", "logs", "-n", "5", name).splitlines()) == 5
 
 
-def test_foreground_has_every_line_of_a_flood_in_order(machine: Machine) -> None:
-    done = sh("solo5ctl", "run", "--rm", f"{GUESTS}/flood.hvt", "lines=2000", "bytes=60")
-    numbers = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("line ")]
-    assert numbers == list(range(1, 2001))
-    assert done.returncode == 0
-
-
 def test_freeze_and_thaw(run: Runner) -> None:
     name = run("spinner.spt")
     says(name, "spinning")
@@ -168,8 +148,8 @@ def test_zombie_leader_is_detected_and_killed(run: Runner) -> None:
     end_main_thread(pid)
     eventually(lambda: inspect(name)["phase"] == "hung", "seen as hung")
     begun = time.monotonic()
-    ok("solo5ctl", "stop", name)
-    assert time.monotonic() - begun < 9, "without waiting for an answer to TERM that cannot come"
+    ok("solo5ctl", "stop", "--time", "50", name)
+    assert time.monotonic() - begun < 40, "without waiting for an answer to TERM that cannot come"
     assert inspect(name)["phase"] == "ended"
 
 

@@ -28,6 +28,9 @@ from tests.machine.declared import Declarations
 from tests.machine.test_limits import MIB, count
 from tests.machine.test_network import GATEWAY, IPV4, web
 
+REQUESTED_AGAIN = ("nstat", "-asz", "TcpExtTCPSynRetrans")
+"""How often a client has sent a request for a connection again."""
+
 
 def process_state(name: str) -> str:
     """Return the state of a task's tender: `T` is stopped (proc_pid_stat(5))."""
@@ -45,9 +48,9 @@ def test_a_guest_sleeps_and_the_first_request_wakes_it(run: Runner, outside: Out
     assert process_state(task) == "T"
     assert " Asleep " in row(task)
     assert inspect(task)["phase"] == "running"
-    begun = time.monotonic()
+    before = outside.ok(*REQUESTED_AGAIN)
     assert outside.tcp(outside.here, 8080)
-    assert time.monotonic() - begun < 0.9, "without a retransmission"
+    assert outside.ok(*REQUESTED_AGAIN) == before, "the first packet has come"
     assert process_state(task) != "T"
     eventually(lambda: not asleep(task), "its record follows")
     assert " Up " in row(task)
@@ -78,12 +81,10 @@ def test_a_task_that_sleeps_is_stopped_at_once(run: Runner) -> None:
     tasks = {end: web(run) for end in ENDS}
     ok("solo5ctl", "sleep", *tasks.values())
     for end, task in tasks.items():
-        begun = time.monotonic()
         ok(*end, task)
         ok("solo5ctl", "wait", task)
-        assert time.monotonic() - begun < 9, "before SIGKILL"
         outcome = inspect(task)["outcome"]
-        assert (outcome["ending"], outcome["signal"]) == ENDS[end], end
+        assert (outcome["ending"], outcome["signal"]) == ENDS[end], f"{end}: not by the SIGKILL after its time"
 
 
 def test_a_declared_task_sleeps_through_a_daemon_reload(declare: Declarations) -> None:
@@ -144,24 +145,6 @@ def test_a_declared_sleeper_is_updated_and_rolled_back(declare: Declarations) ->
     assert asleep("resting") == (process_state("resting") == "T")
     assert udp("127.0.0.1", 7007, "still there") == "still there"
     ok("systemctl", "stop", unit)
-
-
-def test_what_cannot_sleep_is_refused(run: Runner) -> None:
-    refused = run.fail("--idle=1min", str(GUESTS / "hello.spt"))
-    assert "is to sleep, and the image has no NIC" in refused.stderr
-    assert (
-        "'4s' is out of range: expected 5 seconds to 365 days" in run.fail("--idle=4s", str(GUESTS / "net.spt")).stderr
-    )
-    task = run("sleeper.spt")
-    assert "has no NIC on a network of this host" in sh("solo5ctl", "sleep", task).stderr
-
-
-def test_idle_time_is_shown_and_exported(run: Runner) -> None:
-    task = web(run, options=("--idle", "20s"))
-    assert "IdleSec=20" in ok("solo5ctl", "export", task)
-    assert inspect(task)["idle_s"] == 20
-    assert "after 20 s without a packet" in ok("solo5ctl", "inspect", task)
-    eventually(lambda: "; its last packet was seen" in ok("solo5ctl", "inspect", task), "it is looked at")
 
 
 # --- in the virtual machine: its clock can be set, and it has swap ------------------------------------------------

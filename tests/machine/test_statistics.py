@@ -51,7 +51,7 @@ def test_processor_time_is_pid_1s(run: Runner) -> None:
     after = used(name)
     assert before < row["cpu"]["total"] < after
     assert row["cpu"]["total"] == pytest.approx(row["cpu"]["user"] + row["cpu"]["system"], abs=2)
-    assert 5 < row["cpu_percent"] < 110, "one processor, or as much of it as this machine gives"
+    assert 0 < row["cpu_percent"] < 150, "one processor, or as much of it as this machine gives"
 
 
 def test_every_frame_of_a_nic_is_counted_and_none_of_another(run: Runner) -> None:
