@@ -173,7 +173,7 @@ func (s *session) watch(request) (timings, error) {
 	err = errors.Join(err, also)
 	for _, handle := range s.crowd {
 		results, waiting := s.WaitTask(ctx, handle.Config.ID)
-		samples, sampling := s.TaskStats(ctx, handle.Config.ID, s.options.interval)
+		samples, sampling := s.TaskStats(ctx, handle.Config.ID, time.Second)
 		go discard(results)
 		go discard(samples)
 		err = errors.Join(err, waiting, sampling)

@@ -119,5 +119,13 @@ func (t *trial) ends(id string, limit time.Duration) (*drivers.ExitResult, error
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	defer time.AfterFunc(limit, cancel).Stop()
-	return ended(ctx, t.driverPlugin, id)
+	results, err := t.WaitTask(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	result := <-results
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return result, nil
 }

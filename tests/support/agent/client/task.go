@@ -13,19 +13,15 @@ import (
 
 // description is a task as a file says it; what it leaves out is as in a job that says nothing.
 type description struct {
-	Name      string            `json:"name"`
-	Job       string            `json:"job"`
-	AllocDir  string            `json:"alloc_dir"`
-	Config    json.RawMessage   `json:"config"`
-	Env       map[string]string `json:"env"`
-	User      string            `json:"user"`
-	CPU       int64             `json:"cpu"`        // MHz
-	Memory    int64             `json:"memory"`     // MiB
-	MemoryMax int64             `json:"memory_max"` // MiB, 0 where there is none
-	Cores     string            `json:"cores"`      // such as "0,2"
-	Ports     []portDescription `json:"ports"`
-	Stdout    string            `json:"stdout"`
-	Stderr    string            `json:"stderr"`
+	Name     string            `json:"name"`
+	Job      string            `json:"job"`
+	AllocDir string            `json:"alloc_dir"`
+	Config   json.RawMessage   `json:"config"`
+	Env      map[string]string `json:"env"`
+	User     string            `json:"user"`
+	CPU      int64             `json:"cpu"`    // MHz
+	Memory   int64             `json:"memory"` // MiB
+	Ports    []portDescription `json:"ports"`
 }
 
 type portDescription struct {
@@ -40,7 +36,7 @@ func described(path string) (*description, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &description{Name: "task", Job: "job", CPU: 100, Memory: 32, Stdout: os.DevNull, Stderr: os.DevNull}
+	d := &description{Name: "task", Job: "job", CPU: 100, Memory: 32}
 	if err := json.Unmarshal(text, d); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -76,8 +72,8 @@ func (d *description) unconfigured() *drivers.TaskConfig {
 		NodeID:        "00000000-0000-0000-0000-000000000000",
 		Env:           d.Env,
 		User:          d.User,
-		StdoutPath:    d.Stdout,
-		StderrPath:    d.Stderr,
+		StdoutPath:    os.DevNull,
+		StderrPath:    os.DevNull,
 		Resources:     d.resources(),
 	}
 }
@@ -90,12 +86,11 @@ func (d *description) resources() *drivers.Resources {
 	return &drivers.Resources{
 		NomadResources: &structs.AllocatedTaskResources{
 			Cpu:    structs.AllocatedCpuResources{CpuShares: d.CPU},
-			Memory: structs.AllocatedMemoryResources{MemoryMB: d.Memory, MemoryMaxMB: d.MemoryMax},
+			Memory: structs.AllocatedMemoryResources{MemoryMB: d.Memory},
 		},
 		LinuxResources: &drivers.LinuxResources{
 			CPUShares:        d.CPU,
-			MemoryLimitBytes: max(d.Memory, d.MemoryMax) << 20,
-			CpusetCpus:       d.Cores,
+			MemoryLimitBytes: d.Memory << 20,
 		},
 		Ports: &ports,
 	}
