@@ -25,6 +25,11 @@ def run(*words: str) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
 
+def sent_again() -> int:
+    """Return how many requests for a connection have been sent again in this thread's network namespace."""
+    return int(run("nstat", "-asz", "TcpExtTCPSynRetrans").split()[-2])
+
+
 @contextmanager
 def private_namespace() -> Iterator[None]:
     """Run this thread and its children in a new network namespace with `lo` only."""

@@ -358,7 +358,7 @@ def leaving_nothing(directory: Path, bus: PrivateBus) -> Iterator[Service]:
     assert "Traceback" not in service.log.read_text()
 
 
-async def until(holds: Callable[[], bool], seconds: float = 5) -> None:
+async def until(holds: Callable[[], bool], seconds: float = 20) -> None:
     async with asyncio.timeout(seconds):
         while not holds():  # noqa: ASYNC110 - what another process does is looked at, not told
             await asyncio.sleep(0.02)

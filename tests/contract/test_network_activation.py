@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.contract.guest import IPV4, SYN, TCP, WHOLE, Guest, _sum, _tcp, opened_tap
 from tests.contract.guest6 import Guest6
-from tests.contract.netns import Outside, link, run
+from tests.contract.netns import Outside, link, run, sent_again
 from tests.contract.netservice import Client, Pid1, Service, nic, tcp, udp, until
 from tests.contract.syn_flood import flood
 from tests.contract.test_network_exhaustion import round_trips
@@ -101,19 +101,19 @@ async def answers(client: Client, manager: Pid1, fifo: Socket, lease: Lease) -> 
         answer = tasks.create_task(get(str(lease.address)))
         await started(client, manager, fifo)
         async with Guest(lease):
-            assert await asyncio.wait_for(answer, 5) == b"HELLO"
+            assert await asyncio.wait_for(answer, 20) == b"HELLO"
 
 
 async def test_the_first_packet_starts_the_task_and_is_answered(client: Client, manager: Pid1, fifo: Socket) -> None:
     reservation = await waiting(client, manager, fifo)
     lease = reservation.leases[0]
-    begun = time.monotonic()
+    before = sent_again()
     async with asyncio.TaskGroup() as tasks:
         answer = tasks.create_task(get(str(lease.address)))
         await started(client, manager, fifo)
         async with Guest(lease):
-            assert await asyncio.wait_for(answer, 5) == b"HELLO"
-            assert time.monotonic() - begun < 0.9, "without a retransmission"
+            assert await asyncio.wait_for(answer, 20) == b"HELLO"
+            assert sent_again() == before, "the first packet has come"
             assert fifo.taken() == b"", "once"
             assert await get(str(lease.address)) == b"HELLO"
     assert (await client.reservations()) == (reservation,)
@@ -144,7 +144,7 @@ async def test_packets_are_held_through_a_long_start(client: Client, manager: Pi
         await client.have("web", tcp(8080), **WAITS)
         manager.begin(UNIT)
         async with Guest(reservation.leases[0]):
-            assert await asyncio.wait_for(answer, 5) == b"HELLO"
+            assert await asyncio.wait_for(answer, 20) == b"HELLO"
     assert fifo.taken() == b"", "once"
     fifo.close()
 
@@ -168,7 +168,7 @@ async def test_a_bridge_that_loses_its_last_carrier_drops_nothing(
             assert all("INCOMPLETE" in run(*show) for show in held)
             await started(client, manager, fifo)
             async with Sleeper6(lease):
-                assert [await asyncio.wait_for(answer, 5) for answer in answers] == [b"HELLO", b"HELLO"]
+                assert [await asyncio.wait_for(answer, 20) for answer in answers] == [b"HELLO", b"HELLO"]
         fifo.close()
 
 
@@ -191,15 +191,15 @@ async def test_a_packet_for_a_task_that_has_not_its_tap_yet_waits_for_it(
     address = str(reservation.leases[0].address)
     await client.have("web", tcp(8080), **WAITS)
     manager.begin(UNIT)
-    begun = time.monotonic()
+    before = sent_again()
     async with asyncio.TaskGroup() as tasks:
         answer = tasks.create_task(get(address))
         await until(lambda: "INCOMPLETE" in run("ip", "neigh", "show", address))
         await client.reservations()  # it has been announced by then
         assert "INCOMPLETE" in run("ip", "neigh", "show", address)
         async with Guest(reservation.leases[0]):
-            assert await asyncio.wait_for(answer, 5) == b"HELLO"
-            assert time.monotonic() - begun < 0.9, "without a retransmission"
+            assert await asyncio.wait_for(answer, 20) == b"HELLO"
+            assert sent_again() == before, "the first packet has come"
     fifo.close()
 
 
@@ -218,11 +218,11 @@ async def test_a_nic_whose_tap_is_not_open_keeps_no_packet_of_another(
         await until(lambda: all("INCOMPLETE" in run(*show) for show in held))
         await started(client, manager, fifo, nics)
         async with Guest(reservation.leases[0]):
-            assert await asyncio.wait_for(answers[0], 5) == b"HELLO"
+            assert await asyncio.wait_for(answers[0], 20) == b"HELLO"
             assert "INCOMPLETE" in run(*held[1])
             if opened:
                 async with Guest(reservation.leases[1]):
-                    assert await asyncio.wait_for(answers[1], 5) == b"HELLO"
+                    assert await asyncio.wait_for(answers[1], 20) == b"HELLO"
             else:
                 await client.drop("web")
                 with pytest.raises(OSError, match="Errno 113"):
@@ -423,7 +423,7 @@ async def test_a_service_that_was_killed_starts_it_for_what_is_held(
             await service.restart()
             await started(client, manager, fifo)
             async with Guest(reservation.leases[0]):
-                assert await asyncio.wait_for(answer, 5) == b"HELLO"
+                assert await asyncio.wait_for(answer, 20) == b"HELLO"
         fifo.close()
 
 

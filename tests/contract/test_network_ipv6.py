@@ -3,7 +3,6 @@
 import asyncio
 import json
 import socket
-import time
 from contextlib import closing
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from pathlib import Path
@@ -306,10 +305,8 @@ async def test_forwarding_that_another_program_switches_off_is_restored(service:
     async with service.running(default()) as client:
         async with Guest6(await client.lease("a", udp(5353))):
             assert await ask_udp(HOST6, 5353, sock=far_socket(wan)) == b"HELLO"
-            begun = time.monotonic()
             (CONF / "all/forwarding").write_text("0")
             await until(lambda: (CONF / "all/forwarding").read_text() == "1\n")
-            assert time.monotonic() - begun < 1
             assert await ask_udp(HOST6, 5353, sock=far_socket(wan)) == b"HELLO"
         await client.drop("a")
         assert (CONF / "all/forwarding").read_text() == "0\n"

@@ -437,9 +437,7 @@ async def test_taps_are_put_back_on_a_bridge_that_its_owner_makes_again(service:
             assert not link("br0"), "it is not made by the service"
             lan.make()
             before = state()
-            begun = time.monotonic()
             await until(lambda: link(lease.tap).get("master") == "br0")
-            assert time.monotonic() - begun < 1.5
             guest.frames.clear()
             await calls(lan, guest)
             assert changes(before) == {}
