@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.machine.nomad.agent import DATA, api
 from tests.machine.nomad.jobs import NEVER_AGAIN, group_hcl, task_hcl
 
-PLUGIN = Path("/srv/tests/support/csi/plugin.py")
+PLUGIN = Path("/srv/tests/machine/nomad/csi_plugin.py")
 DIRECTORY = Path("/srv/csi")
 PUBLISHED = DATA / "client/csi/monolith/test"
 """Where Nomad has volumes of the plugin published; raw_exec has no mounts that would lead elsewhere."""

@@ -1,16 +1,13 @@
 """CSI volumes as disks, of a plugin that the agent runs: as a file system, and (in the virtual machine) as a device."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import PATIENCE, Machine, eventually, inspect, ok, sh, unit_property
+from tests.machine.conftest import Machine, eventually, inspect, ok, sh, unit_property
 from tests.machine.nomad.agent import USUAL, Agent, api
-from tests.machine.nomad.csi import DIRECTORY, PLUGIN, PUBLISHED, SPECIFICATION, is_healthy, plugin_job, volume
+from tests.machine.nomad.csi import DIRECTORY, PUBLISHED, SPECIFICATION, is_healthy, plugin_job, volume
 from tests.machine.nomad.jobs import (
     Jobs,
     allocation,
@@ -82,26 +79,6 @@ def files(plugin: str, jobs: Jobs) -> Iterator[Jobs]:
 def block_device(plugin: str, jobs: Jobs) -> Iterator[Jobs]:
     with created("block-device"):
         yield jobs
-
-
-def sanity(tmp_path: Path) -> "subprocess.CompletedProcess[str]":
-    """Run csi-sanity against the plugin."""
-    socket = f"unix://{tmp_path}/csi.sock"
-    words = (sys.executable, str(PLUGIN), "--volumes", str(tmp_path / "volumes"))
-    with subprocess.Popen(words, env={**os.environ, "CSI_ENDPOINT": socket}, stderr=subprocess.DEVNULL) as served:
-        try:
-            eventually((tmp_path / "csi.sock").exists, "the plugin listens")
-            where = (f"--csi.mountdir={tmp_path}/target", f"--csi.stagingdir={tmp_path}/staging")
-            endpoint = f"--csi.endpoint={socket}"
-            return sh("csi-sanity", endpoint, "--ginkgo.no-color", *where, timeout=3 * PATIENCE)
-        finally:
-            served.terminate()
-
-
-def test_plugin_of_these_tests_is_one(tmp_path: Path) -> None:
-    done = sanity(tmp_path)
-    assert done.returncode == 0, done.stdout[-8000:]
-    assert "SUCCESS!" in done.stdout
 
 
 def test_file_system_outlives_its_jobs(files: Jobs) -> None:

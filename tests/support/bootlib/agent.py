@@ -1,7 +1,6 @@
 """The Nomad agent that the driver is tested under, and a client of the driver's wire; both are one Go module.
 
-A second module has csi-sanity, which tests plugins of the Container Storage Interface, and that interface's messages.
-All are built in a Debian tree of their own, whose Go fetches the toolchain that go.mod names. Where modules come from
+They are built in a Debian tree of their own, whose Go fetches the toolchain that go.mod names. Where modules come from
 and how they are checked is this machine's configuration: its environment, and `go env` where it has a Go.
 """
 
@@ -17,7 +16,6 @@ from .report import lasting
 from .session import Copy
 
 SOURCE = Path(__file__).resolve().parents[3] / "tests/support/agent"
-CSI = SOURCE.with_name("csi")
 _RELEASE = "trixie"  # the oldest Debian whose Go fetches toolchains; static programs run on any
 _ASKED = ("GOPROXY", "GONOPROXY", "GOSUMDB", "GONOSUMDB", "GOPRIVATE", "GOINSECURE", "GOAUTH")
 _AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -52,17 +50,12 @@ _CLIENT = (*_GO_BUILD, "-o=/media/driver-client", "./client")
 _CLIENT_SECONDS = 10
 _RAW_EXEC = (*_GO_BUILD, "-o=/media/raw_exec", "./raw_exec")
 _RAW_EXEC_SECONDS = 20
-_SANITY = (*_GO_BUILD, "-o=/media/csi-sanity", "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity")
-_MESSAGES = "go run ./descriptor >/media/csi.descriptors"
-_CSI = ("sh", "-euc", f'"$@"; {_MESSAGES}', "sh", *_SANITY)
-_CSI_SECONDS = 40
 
 
 def copies(*, raw_exec: bool = False) -> list[Copy]:
     """Return what goes into the machine, built if it is not cached.
 
-    It is ``nomad``, ``driver-client``, ``csi-sanity``, and the messages of CSI as protobuf descriptors. With NOMAD=FILE
-    in the environment, that program is the agent.
+    It is ``nomad`` and ``driver-client``. With NOMAD=FILE in the environment, that program is the agent.
 
     Args:
         raw_exec: Nomad's raw_exec driver as a plugin as well.
@@ -70,13 +63,11 @@ def copies(*, raw_exec: bool = False) -> list[Copy]:
     Raises:
         MachineError: NOMAD names no program.
     """
-    csi = _csi()
-    programs = [_client() / "driver-client", csi / "csi-sanity"]
+    programs = [_client() / "driver-client"]
     if raw_exec:
         programs.append(_raw_exec() / "raw_exec")
     found = [Copy(host=program, guest=Path("/usr/local/bin", program.name)) for program in programs]
-    found.append(Copy(host=_agent(), guest=Path("/usr/local/bin/nomad")))
-    return [*found, Copy(host=csi / "csi.descriptors", guest=Path("/usr/local/share/csi.descriptors"))]
+    return [*found, Copy(host=_agent(), guest=Path("/usr/local/bin/nomad"))]
 
 
 def _agent() -> Path:
@@ -88,10 +79,10 @@ def _agent() -> Path:
 
 
 def _nomad() -> Path:
-    key = cache.digest(_BUILD, *_NOMAD, *_module(SOURCE))
+    key = cache.digest(_BUILD, *_NOMAD, *_module())
 
     def make(target: Path) -> None:
-        _build(SOURCE, target, _NOMAD, "the Nomad agent", _NOMAD_SECONDS)
+        _build(target, _NOMAD, "the Nomad agent", _NOMAD_SECONDS)
 
     return cache.entry("agent", key, make)
 
@@ -104,31 +95,25 @@ def _raw_exec() -> Path:
     return _own("raw_exec", _RAW_EXEC, "the raw_exec plugin", _RAW_EXEC_SECONDS)
 
 
-def _csi() -> Path:
-    sources = sorted(CSI.rglob("*.go"))
-    key = cache.digest(_BUILD, *_CSI, *_module(CSI), *map(cache.file_digest, sources))
-    return cache.entry("csi", key, lambda target: _build(CSI, target, _CSI, "csi-sanity", _CSI_SECONDS))
-
-
 def _own(name: str, words: tuple[str, ...], what: str, seconds: int) -> Path:
     """Return a program of this module, whose sources are in the folder of its name."""
     sources = sorted((SOURCE / name).rglob("*.go"))
     named = (part for path in sources for part in (str(path.relative_to(SOURCE)), cache.file_digest(path)))
-    key = cache.digest(_BUILD, *words, *_module(SOURCE), *named)
-    return cache.entry(name, key, lambda target: _build(SOURCE, target, words, what, seconds))
+    key = cache.digest(_BUILD, *words, *_module(), *named)
+    return cache.entry(name, key, lambda target: _build(target, words, what, seconds))
 
 
-def _module(source: Path) -> tuple[bytes, ...]:
-    files = (source / "go.mod", source / "go.sum", *sorted((source / "clouds").rglob("*.*")))
+def _module() -> tuple[bytes, ...]:
+    files = (SOURCE / "go.mod", SOURCE / "go.sum", *sorted((SOURCE / "clouds").rglob("*.*")))
     return tuple(cache.file_digest(file) for file in files)
 
 
-def _build(source: Path, target: Path, words: tuple[str, ...], what: str, seconds: int) -> None:
+def _build(target: Path, words: tuple[str, ...], what: str, seconds: int) -> None:
     tree = trees.tree(trees.GO, _RELEASE)
-    kept = cache.entry("modules", cache.digest(tree.name, *_module(source)), lambda _: None)
+    kept = cache.entry("modules", cache.digest(tree.name, *_module()), lambda _: None)
     with cache.in_use(tree, kept), lasting(f"building {what}", seconds):
         enclosure.run(
-            _BUILD, tree, source, kept, target, _authorities(), *_settings(), *words,
+            _BUILD, tree, SOURCE, kept, target, _authorities(), *_settings(), *words,
             doing=f"building {words[-1]}",
         )  # fmt: skip
 

@@ -3,10 +3,9 @@
 
     CSI_ENDPOINT=unix:///run/csi.sock plugin.py --volumes DIRECTORY --name NAME
 
-Nomad runs it by raw_exec, and sets CSI_ENDPOINT. Its messages come from descriptors that the build of csi-sanity has
-written, so that no generated code has to fit the installed protobuf. It has no state but its directory:
+Nomad runs it by raw_exec, and sets CSI_ENDPOINT. It has what Nomad calls, and the fields that it uses of the messages
+of csi.proto, so that no generated code has to fit the installed protobuf. It has no state but its directory:
 
-    DIRECTORY/ID/size     bytes
     DIRECTORY/ID/data/    what is mounted as a file system
     DIRECTORY/ID/image    what is behind the loop device
 """
@@ -27,16 +26,50 @@ from typing import Any
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-DESCRIPTORS = Path("/usr/local/share/csi.descriptors")
 SIZE = 1 << 20
 """Bytes of a volume without a requested capacity."""
 
-NOT_FOUND, INVALID = grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT
-EXISTS = grpc.StatusCode.ALREADY_EXISTS
+SERVICES = {
+    "Identity": ("GetPluginInfo", "GetPluginCapabilities", "Probe"),
+    "Controller": ("ControllerGetCapabilities", "CreateVolume", "DeleteVolume", "ValidateVolumeCapabilities"),
+    "Node": ("NodeGetCapabilities", "NodeGetInfo", "NodePublishVolume", "NodeUnpublishVolume"),
+}
 
+MESSAGES = {
+    "GetPluginInfoResponse": ("name 1 string", "vendor_version 2 string"),
+    "GetPluginCapabilitiesResponse": ("capabilities 1 PluginCapability*",),
+    "PluginCapability": ("service 1 Kind",),
+    "Kind": ("type 1 int32",),
+    "ControllerGetCapabilitiesResponse": ("capabilities 1 ControllerServiceCapability*",),
+    "ControllerServiceCapability": ("rpc 1 Kind",),
+    "CreateVolumeRequest": (
+        "name 1 string",
+        "capacity_range 2 CapacityRange",
+        "volume_capabilities 3 VolumeCapability*",
+    ),
+    "CapacityRange": ("required_bytes 1 int64", "limit_bytes 2 int64"),
+    "VolumeCapability": ("block 1 Nothing", "mount 2 Mount", "access_mode 3 Kind"),
+    "Mount": ("fs_type 1 string", "mount_flags 2 string*"),
+    "Nothing": (),
+    "CreateVolumeResponse": ("volume 1 Volume",),
+    "Volume": ("capacity_bytes 1 int64", "volume_id 2 string"),
+    "DeleteVolumeRequest": ("volume_id 1 string",),
+    "ValidateVolumeCapabilitiesRequest": ("volume_id 1 string", "volume_capabilities 3 VolumeCapability*"),
+    "ValidateVolumeCapabilitiesResponse": ("confirmed 1 Confirmed",),
+    "Confirmed": ("volume_capabilities 2 VolumeCapability*",),
+    "NodeGetInfoResponse": ("node_id 1 string",),
+    "NodePublishVolumeRequest": (
+        "volume_id 1 string",
+        "target_path 4 string",
+        "volume_capability 5 VolumeCapability",
+        "readonly 6 bool",
+    ),
+    "NodeUnpublishVolumeRequest": ("volume_id 1 string", "target_path 2 string"),
+}
+"""Field, number and type; `*`: repeated. Enumerations are their numbers. The other messages are empty."""
 
-class RefusalError(Exception):
-    """An error of the interface: a status, and its text."""
+CONTROLLER_SERVICE = CREATE_DELETE_VOLUME = 1
+"""Of PluginCapability.Service and of ControllerServiceCapability.RPC."""
 
 
 class Plugin:
@@ -53,7 +86,7 @@ class Plugin:
         return self._new("GetPluginInfoResponse", name=self._name, vendor_version="1")
 
     def get_plugin_capabilities(self, _: Any) -> Any:
-        return self._new("GetPluginCapabilitiesResponse", capabilities=[{"service": {"type": "CONTROLLER_SERVICE"}}])
+        return self._new("GetPluginCapabilitiesResponse", capabilities=[{"service": {"type": CONTROLLER_SERVICE}}])
 
     def probe(self, _: Any) -> Any:
         return self._new("ProbeResponse")
@@ -61,34 +94,23 @@ class Plugin:
     # --- Controller
 
     def controller_get_capabilities(self, _: Any) -> Any:
-        return self._new("ControllerGetCapabilitiesResponse", capabilities=[{"rpc": {"type": "CREATE_DELETE_VOLUME"}}])
+        return self._new("ControllerGetCapabilitiesResponse", capabilities=[{"rpc": {"type": CREATE_DELETE_VOLUME}}])
 
     def create_volume(self, request: Any) -> Any:
-        needs(request.name, "a name")
-        needs(request.volume_capabilities, "capabilities")
         size = request.capacity_range.required_bytes or request.capacity_range.limit_bytes or SIZE
         identifier = hashlib.sha256(request.name.encode()).hexdigest()[:32]
         volume = self._volumes / identifier
-        if volume.exists():
-            if int((volume / "size").read_text()) != size:
-                raise RefusalError(EXISTS, f"volume {request.name} has another size")
-        else:
+        if not volume.exists():
             (volume / "data").mkdir(parents=True)
             with (volume / "image").open("wb") as image:
                 image.truncate(size)
-            (volume / "size").write_text(str(size))
         return self._new("CreateVolumeResponse", volume={"volume_id": identifier, "capacity_bytes": size})
 
     def delete_volume(self, request: Any) -> Any:
-        needs(request.volume_id, "a volume")
-        if self._is_volume(request.volume_id):
-            shutil.rmtree(self._volumes / request.volume_id)
+        shutil.rmtree(self._volumes / request.volume_id, ignore_errors=True)
         return self._new("DeleteVolumeResponse")
 
     def validate_volume_capabilities(self, request: Any) -> Any:
-        needs(request.volume_id, "a volume")
-        needs(request.volume_capabilities, "capabilities")
-        self._volume(request.volume_id)
         return self._new(
             "ValidateVolumeCapabilitiesResponse", confirmed={"volume_capabilities": request.volume_capabilities}
         )
@@ -102,10 +124,7 @@ class Plugin:
         return self._new("NodeGetInfoResponse", node_id=socket.gethostname())
 
     def node_publish_volume(self, request: Any) -> Any:
-        needs(request.volume_id, "a volume")
-        needs(request.target_path, "a target")
-        needs(request.HasField("volume_capability"), "a capability")
-        volume, target = self._volume(request.volume_id), Path(request.target_path)
+        volume, target = self._volumes / request.volume_id, Path(request.target_path)
         if not is_mounted(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             if request.volume_capability.HasField("block"):
@@ -119,9 +138,7 @@ class Plugin:
         return self._new("NodePublishVolumeResponse")
 
     def node_unpublish_volume(self, request: Any) -> Any:
-        needs(request.volume_id, "a volume")
-        needs(request.target_path, "a target")
-        volume, target = self._volume(request.volume_id), Path(request.target_path)
+        volume, target = self._volumes / request.volume_id, Path(request.target_path)
         if is_mounted(target):
             run("umount", str(target))
         if target.is_dir():
@@ -130,20 +147,12 @@ class Plugin:
         for device in self._devices(volume):
             try:
                 run("losetup", "--detach", device)  # at once, or when its last user closes it
-            except RefusalError:
+            except subprocess.CalledProcessError:
                 if device in self._devices(volume):
                     raise  # and not only closed by its last user since an earlier call
         return self._new("NodeUnpublishVolumeResponse")
 
     # --- volumes
-
-    def _is_volume(self, identifier: str) -> bool:
-        return "/" not in identifier and (self._volumes / identifier / "size").exists()
-
-    def _volume(self, identifier: str) -> Path:
-        if not self._is_volume(identifier):
-            raise RefusalError(NOT_FOUND, f"volume {identifier} does not exist")
-        return self._volumes / identifier
 
     def _devices(self, volume: Path) -> list[str]:
         return run("losetup", "--noheadings", "--output=NAME", "--associated", str(volume / "image")).split()
@@ -153,56 +162,51 @@ class Plugin:
         return found[0] if found else run("losetup", "--find", "--show", str(volume / "image")).strip()
 
 
-def needs(value: object, what: str) -> None:
-    if not value:
-        raise RefusalError(INVALID, f"the request has not {what}")
-
-
 def is_mounted(path: Path) -> bool:
     """Return whether a path is a mount point; Path.is_mount() does not find bind mounts in one file system."""
     return any(line.split()[4] == str(path) for line in Path("/proc/self/mountinfo").read_text().splitlines())
 
 
 def run(*words: str) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RefusalError(grpc.StatusCode.INTERNAL, f"{' '.join(words)}: {done.stderr.strip()}")
-    return done.stdout
+    return subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
-def messages() -> tuple[descriptor_pool.DescriptorPool, Callable[[Any], Any]]:
-    """Return the pool of messages, and a function that returns the class of a descriptor."""
+def classes() -> Callable[[str], Any]:
+    """Return a function that returns the class of a message."""
+    called = [each for methods in SERVICES.values() for each in methods]
+    file = descriptor_pb2.FileDescriptorProto(name="csi.proto", package="csi.v1", syntax="proto3")
+    for name in {*MESSAGES, *(f"{each}{way}" for each in called for way in ("Request", "Response"))}:
+        message = file.message_type.add(name=name)
+        for field, number, kind in map(str.split, MESSAGES.get(name, ())):
+            made = message.field.add(name=field, number=int(number))
+            made.label = made.LABEL_REPEATED if kind.endswith("*") else made.LABEL_OPTIONAL
+            if (one := kind.removesuffix("*")) in MESSAGES:
+                made.type, made.type_name = made.TYPE_MESSAGE, f".csi.v1.{one}"
+            else:
+                made.type = getattr(made, f"TYPE_{one.upper()}")
     pool = descriptor_pool.DescriptorPool()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTORS.read_bytes()).file:
-        pool.Add(file)
-    factory: Any = message_factory
-    if hasattr(factory, "GetMessageClass"):  # since protobuf 4.22
-        return pool, factory.GetMessageClass
-    return pool, factory.MessageFactory(pool).GetPrototype
+    pool.Add(file)
+    factory: Any = message_factory  # which has the first since protobuf 4.22
+    made_of = getattr(factory, "GetMessageClass", None) or factory.MessageFactory(pool).GetPrototype
+    return lambda name: made_of(pool.FindMessageTypeByName(f"csi.v1.{name}"))
 
 
-def handler(plugin: Plugin, service: Any, of: Callable[[Any], Any]) -> grpc.GenericRpcHandler:
-    """Return the handlers of those methods of a service that the plugin has."""
+def handler(plugin: Plugin, service: str, of: Callable[[str], Any]) -> grpc.GenericRpcHandler:
     handlers = {}
-    for method in service.methods:
-        name = "".join(f"_{c.lower()}" if c.isupper() else c for c in method.name).lstrip("_")
-        act = getattr(plugin, name, None)
-        if act is not None:
-            handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-                answering(act),
-                request_deserializer=of(method.input_type).FromString,
-                response_serializer=of(method.output_type).SerializeToString,
-            )
-    return grpc.method_handlers_generic_handler(service.full_name, handlers)
+    for method in SERVICES[service]:
+        name = "".join(f"_{c.lower()}" if c.isupper() else c for c in method).lstrip("_")
+        handlers[method] = grpc.unary_unary_rpc_method_handler(
+            answering(getattr(plugin, name)),
+            request_deserializer=of(f"{method}Request").FromString,
+            response_serializer=of(f"{method}Response").SerializeToString,
+        )
+    return grpc.method_handlers_generic_handler(f"csi.v1.{service}", handlers)
 
 
 def answering(act: Callable[[Any], Any]) -> Callable[[Any, grpc.ServicerContext], Any]:
-    def answer(request: Any, context: grpc.ServicerContext) -> Any:
+    def answer(request: Any, _: grpc.ServicerContext) -> Any:
         print(act.__name__, str(request).replace("\n", " "), file=sys.stderr, flush=True)
-        try:
-            return act(request)
-        except RefusalError as refusal:
-            context.abort(*refusal.args)
+        return act(request)  # what it raises is an error of the call
 
     return answer
 
@@ -213,17 +217,16 @@ def main() -> None:
     parser.add_argument("--name", default="solo5-test")
     options = parser.parse_args()
     options.volumes.mkdir(parents=True, exist_ok=True)
-    pool, of = messages()
+    of = classes()
 
     def new(name: str, /, **fields: object) -> Any:
-        return of(pool.FindMessageTypeByName(f"csi.v1.{name}"))(**fields)
+        return of(name)(**fields)
 
     plugin = Plugin(options.name, options.volumes, new)
     endpoint = os.environ["CSI_ENDPOINT"]
     Path(endpoint.removeprefix("unix://")).unlink(missing_ok=True)
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=1))  # one request at a time
-    for name in ("Identity", "Controller", "Node"):
-        service = pool.FindServiceByName(f"csi.v1.{name}")
+    for service in SERVICES:
         server.add_generic_rpc_handlers((handler(plugin, service, of),))
     server.add_insecure_port(endpoint)
     server.start()
