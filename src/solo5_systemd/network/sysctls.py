@@ -104,8 +104,10 @@ def _change(name: str, value: str) -> bool:
     """Write a value, unless it is that already, or its link no longer exists; return whether it is written."""
     if read_sysctl(name) in ("", value):
         return False
-    write_sysctl(name, value)
-    return True
+    with host_errors(f"sysctl net/{name} cannot be set to {value}"), suppress(FileNotFoundError):
+        (_ROOT / name).write_text(value)
+        return True
+    return False
 
 
 def set_if_present(name: str, value: str) -> None:
@@ -189,7 +191,7 @@ def enable_forwarding6() -> bool:
     for link in _links6():
         name = f"ipv6/conf/{link}/{_ACCEPT_RA}"
         if read_sysctl(name) == _AS_HOST:
-            write_sysctl(name, _AS_ROUTER)
+            _change(name, _AS_ROUTER)
     write_sysctl(IPV6_FORWARDING, "1")
     try:
         write_sysctl(_FOR_NEW_LINKS6, "0")
@@ -218,7 +220,7 @@ def restore6(before: Mapping[str, str]) -> None:
         _change(forwarding, before.get(forwarding, "0"))
         earlier = before.get(accept_ra, _AS_HOST if was_host else "")
         if earlier == _AS_HOST and read_sysctl(accept_ra) == _AS_ROUTER:
-            write_sysctl(accept_ra, _AS_HOST)
+            _change(accept_ra, _AS_HOST)
 
 
 def receive_untranslated() -> bool:

@@ -1,5 +1,6 @@
 """Which links forward."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,23 @@ def test_what_a_host_needs_that_has_become_a_router_stays(host: Path) -> None:
     sysctls.restore(before)
     assert now(host)["eth0"] == "1"
     assert sysctls.values_to_restore() == {"ipv4/ip_forward": "1"}
+
+
+def test_a_link_that_vanishes_between_a_look_and_a_change_is_no_error(
+    host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, read = sysctls.values_to_restore(), sysctls.read_sysctl
+    sysctls.enable_forwarding()
+
+    def vanishing(name: str) -> str:
+        value = read(name)
+        if "eth0" in name:
+            shutil.rmtree((host / name).parent)
+        return value
+
+    monkeypatch.setattr(sysctls, "read_sysctl", vanishing)
+    sysctls.restore(before)
+    assert now(host) == {"all": "0", "default": "0", "lo": "0", "ve": "1"}
 
 
 def test_a_link_whose_name_is_a_pattern_of_nftables_is_not_accepted() -> None:
