@@ -390,7 +390,8 @@ def slow_start(place: Files) -> Path:
     held = place("/run/slow-start")
     held.unlink()
     waits = f"/bin/sh -c 'while [ -e {held} ]; do sleep 0.1; done'"
-    place("/run/systemd/system/slow-start.service", f"[Service]\nType=oneshot\nExecStart={waits}\n")
+    no_limit = "[Unit]\nStartLimitIntervalSec=0\n"  # else a fast machine starts it too often, and nothing is held
+    place("/run/systemd/system/slow-start.service", f"{no_limit}[Service]\nType=oneshot\nExecStart={waits}\n")
     place(SYSTEM_DROP_IN, "[Unit]\nWants=slow-start.service\nAfter=slow-start.service\n")
     return held
 
