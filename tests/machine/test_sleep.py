@@ -344,4 +344,4 @@ def test_the_memory_of_a_task_that_sleeps_is_swapped_out(
     figures = f"{max(left) / before:.1%} of {before / MIB:.1f} MiB; first byte {median:.0f}, at most {max(late):.0f} ms"
     record_property("swapped", f"{figures}; awake {usual:.0f} ms")
     print(f"{figures}; awake {usual:.0f}, at most {max(early):.0f} ms")
-    assert median < 30 * usual
+    assert median < 100 * usual, "without a packet that is sent again, which takes a second"
