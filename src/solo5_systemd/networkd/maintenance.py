@@ -1,7 +1,6 @@
 """Maintenance: repairs of what other programs change, expiry of reservations, and the check of units."""
 
 import asyncio
-import ctypes
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -9,6 +8,7 @@ from contextlib import suppress
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.model import Repair
+from solo5_systemd.network.nft_tables import return_memory
 from solo5_systemd.networkd.leases import now
 from solo5_systemd.networkd.namespaces import Core
 from solo5_systemd.networkd.releases import END_CHECK_INTERVAL_S, UNIT_CHECK_INTERVAL_S, Deletions, Releases
@@ -126,6 +126,4 @@ class Maintenance:
         except (Solo5Error, OSError) as error:  # such as another program's link of the bridge's name
             _log.error("network repair failed: %s", error)
         self._releases.release_without_run(self._core.state.due())
-        with suppress(AttributeError):  # not of glibc
-            # Memory is returned to the kernel: libnftables takes 11 KB for each task in a large transaction.
-            ctypes.CDLL(None).malloc_trim(0)
+        return_memory()
