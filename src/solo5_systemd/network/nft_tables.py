@@ -1,7 +1,7 @@
 """The kernel's tables `ip`, `ip6` and `bridge solo5`, written and verified through libnftables and nfnetlink."""
 
-import errno
 import ctypes
+import errno
 import json
 import socket
 from collections import Counter
