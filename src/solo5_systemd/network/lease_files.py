@@ -104,7 +104,7 @@ def remove_request(task: TaskName) -> None:
     requests = STATE / _REQUESTS
     with host_errors(f"the request of task {task} cannot be removed from {requests}"):
         for end in (".json", _MARK):
-            (requests / f"{task}{end}").unlink(missing_ok=True)
+            _remove(f"{requests}/{task}{end}")
 
 
 class LeaseStore:

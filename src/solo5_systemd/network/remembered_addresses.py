@@ -23,6 +23,7 @@ from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import Solo5Error, host_errors
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, is_task_name
 from solo5_systemd.base.own_files import read_own
+from solo5_systemd.base.paths import version_of
 from solo5_systemd.network.ipam import Remembered
 from solo5_systemd.network.model import IpAddress, NicRequest, Request
 from solo5_systemd.settings.records import document, record
@@ -94,8 +95,7 @@ class _File:
     """A file that was read.
 
     Attributes:
-        version: a hash of inode, size, mtime and ctime. A file is replaced and never written again: the next one has
-            another inode.
+        version: a hash of `version_of`. A file is replaced and never written again: the next one has another inode.
         nics: empty for a damaged one.
     """
 
@@ -159,7 +159,7 @@ class RememberedAddresses:
                     yield TaskName(name), self._file(TaskName(name), entry.stat(follow_symlinks=False))
 
     def _file(self, task: TaskName, status: os.stat_result) -> _File:
-        version = hash((status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+        version = hash(version_of(status))  # a number, which takes a third of the text's memory
         known = self._files.get(task)
         return known if known and known.version == version else _File(version, self._nics(task))
 
@@ -172,7 +172,7 @@ class RememberedAddresses:
 
 
 def _slim(nic: NicRequest) -> NicRequest:
-    """Return an equal request of which only the addresses take memory of its own."""
+    """Return the network and the addresses of a request, of which only these take memory of their own."""
     return NicRequest(
         nic=DeviceName(sys.intern(nic.nic)),
         network=NetworkName(sys.intern(nic.network)),
