@@ -21,8 +21,7 @@ _solo5ctl_options() {
         stats) echo "--help --no-stream --interval= --sort= --wide --json --no-color -h -i= -s= -w" ;;
         metrics) echo "--help --textfile= --no-color -h" ;;
         update | rollback) echo "--ready= --timeout= --drain= --watch= --pause --no-block --help --no-color -h" ;;
-        export) echo "--unit --help --no-color -h" ;;
-        restart | sleep | wake | freeze | thaw) echo "--help --no-color -h" ;;
+        export | restart | sleep | wake | freeze | thaw) echo "--help --no-color -h" ;;
         disk) echo "--help -h" ;;
         "disk ls") echo "--help --quiet --snapshots --json --no-color -h -q" ;;
         "disk create") echo "--help --preallocate --json --no-color -h" ;;

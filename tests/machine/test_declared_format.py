@@ -3,7 +3,7 @@
 import json
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +14,11 @@ from tests.machine.conftest import (
     Runner,
     eventually,
     given,
-    inspect,
     ok,
     sh,
     systemctl,
     unit_property,
 )
-from tests.machine.declared import main_pid
 
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.declared.declaration import Declaration, parse_declaration, write_declaration
@@ -133,83 +131,6 @@ def test_export_has_networks_ports_and_limits(run: Runner) -> None:
     [nic] = found.nics
     assert (nic.nic, nic.network, nic.ipv4) == ("service", "default", None)
     assert (nic.limits.egress, nic.limits.rate.sent) == ((), 10_000_000)
-
-
-@pytest.fixture
-def static(machine: Machine) -> Iterator[Callable[[str], str]]:
-    """Installs the static unit of a task that runs, in the task's place; returns its text."""
-    made: list[Path] = []
-
-    def install(name: str) -> str:
-        text = ok("solo5ctl", "export", "--unit", name)
-        ok("solo5ctl", "rm", "--force", name)
-        made.append(Path(f"/etc/systemd/system/solo5-task-{name}.service"))
-        made[-1].write_text(text)
-        systemctl("daemon-reload")
-        assert "solo5-task" not in sh("systemd-analyze", "verify", str(made[-1])).stderr
-        return text
-
-    yield install
-    for path in made:
-        sh("systemctl", "disable", "--now", path.name)
-        path.unlink()
-    systemctl("daemon-reload")
-    for path in made:
-        sh("systemctl", "reset-failed", path.name)
-
-
-def test_a_static_unit_has_no_disk_whose_path_another_user_can_change(run: Runner, tmp_path: Path) -> None:
-    """Root's chown, and PID 1's bind, would follow a link that such a user puts there."""
-    directory = tmp_path / "theirs"
-    directory.mkdir()
-    disk = directory / "disk.img"
-    disk.write_bytes(bytes(512))
-    ok("chown", "--recursive", "nobody", str(directory))
-    name = run("disk.spt", "read", "stay", options=("--block", f"storage={disk}"))
-    refused = sh("solo5ctl", "export", "--unit", name)
-    assert refused.returncode == 125
-    assert f"disk storage of task {name} is '{disk}', where a user other than root can put another" in refused.stderr
-    assert f"Block=storage={disk}" in ok("solo5ctl", "export", name)
-
-
-def test_a_static_unit_has_the_addresses_and_the_sandbox(run: Runner, static: Callable[[str], str]) -> None:
-    """It starts where no other program of the package than the network's can be executed, and stops without a rest."""
-
-    def serves() -> bool:
-        return sh("curl", "--silent", "--max-time", "2", "http://127.0.0.1:8080/").returncode == 0
-
-    name = run("net.spt", "{mirage}", "--note=50% $x", options=("-p", "8080:80", "--egress", "none", "-m", "32M"))
-    unit = f"solo5-task-{name}.service"
-    eventually(serves, "it answers")
-    nics, word = inspect(name)["nics"], "--note=50% $x"
-    sandbox = ("MemoryMax", "SystemCallFilter", "RootDirectory", "PrivateUsers", "DeviceAllow", "IPAddressDeny")
-    # In order: a set of addresses (IPAddressDeny=) is shown in the order in which PID 1 keeps it.
-    had = {each: sorted(unit_property(unit, each).split()) for each in sandbox}
-    static(name)
-    ok("systemctl", "enable", "--now", unit)
-    for again in ("restart", "start"):
-        eventually(serves, "it answers")
-        assert inspect(name)["nics"] == nics
-        assert {each: sorted(unit_property(unit, each).split()) for each in sandbox} == had
-        assert word in Path(f"/proc/{main_pid(unit)}/cmdline").read_text().split("\0")
-        assert name in ok("solo5ctl", "ps")
-        ok("systemctl", again, unit)
-    ok("systemctl", "kill", "--signal=KILL", unit)
-    eventually(lambda: unit_property(unit, "ActiveState") == "failed", "it has ended")
-    ok("systemctl", "start", unit)
-    eventually(serves, "it answers")
-    other = sh("solo5ctl", "run", "--detach", "--name", "t-other", "-p", "8080:80", f"{GUESTS}/net.spt")
-    assert f"is taken by {name}" in other.stderr or name in other.stderr, other.stderr
-
-
-def test_a_static_unit_has_its_disk(place: Files, run: Runner, static: Callable[[str], str]) -> None:
-    disk = given(place("/srv/a \\ disk:50%.img"), bytes(64 << 10))
-    name = run("disk.spt", "write=kept", "stay", options=("--block", f"storage={disk}"))
-    eventually(lambda: disk.read_bytes().startswith(b"kept"), "it is written")
-    static(name)
-    disk.write_bytes(bytes(64 << 10))
-    ok("systemctl", "start", f"solo5-task-{name}")
-    eventually(lambda: disk.read_bytes().startswith(b"kept"), "it is written again")
 
 
 def test_a_task_that_is_declared_is_a_file_of_roots(place: Files) -> None:

@@ -3,7 +3,7 @@
 A plain value is a boolean, an integer, a text, a list, or a table: `a{sv}` with the type of each value.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 RECORD, RECORDS = "a{sv}", "aa{sv}"
@@ -22,24 +22,6 @@ def type_of(value: object) -> str:
         return "a{st}" if value and {int}.issuperset(map(type, value.values())) else RECORD
     assert isinstance(value, list)  # noqa: S101 - a plain value
     return RECORDS if value and isinstance(value[0], dict) else "as"
-
-
-def busctl_words(value: object, kind: str) -> Iterator[str]:
-    """Yield a plain value for busctl(1): a list and a table are preceded by their length, a variant by its type."""
-    match value:
-        case dict():
-            yield str(len(value))
-            for key, each in value.items():
-                yield key
-                if kind == RECORD:
-                    yield type_of(each)
-                yield from busctl_words(each, type_of(each))
-        case list():
-            yield str(len(value))
-            for each in value:
-                yield from busctl_words(each, kind[1:])
-        case _:
-            yield str(value)
 
 
 @dataclass(frozen=True)

@@ -370,7 +370,7 @@ Line = tuple[str, str]
 INSTALL = [("WantedBy", "multi-user.target")]
 """[Install] of what is written, so that `systemctl enable` has an effect."""
 
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@+=:,./{}~-")
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@+=:,./{}~-%")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 
 
@@ -423,7 +423,7 @@ def _lines(workload: Workload) -> Iterator[Line]:
 
 def _words(name: str, values: Iterable[str]) -> Iterable[str]:
     """Return the values of lines that may have several: fields of the journal one a line, others on one line."""
-    words = [*map(quoted_word, values)]
+    words = [*map(_quoted, values)]
     return words if name in ("Label", "LogField") else [" ".join(words)]
 
 
@@ -432,14 +432,10 @@ def _whole(text: str) -> str:
     return text.replace("%", "%%")
 
 
-def quoted_word(text: str, plain: str = "%") -> str:
-    """Return one word of a value (systemd.syntax(7)), quoted if it has to be; specifiers are not expanded.
-
-    Args:
-        plain: characters that need no quotes, besides those that never do.
-    """
+def _quoted(text: str) -> str:
+    """Return one word of a value (systemd.syntax(7)), quoted if it has to be; specifiers are not expanded."""
     text = _whole(text)
-    if text and all(char in _PLAIN or char in plain for char in text):
+    if text and all(char in _PLAIN for char in text):
         return text
     return '"' + "".join(map(_escaped, text)) + '"'
 

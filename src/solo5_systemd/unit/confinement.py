@@ -24,8 +24,7 @@ from solo5_systemd.task.properties import Property, unit_property
 from solo5_systemd.unit.tender import LIBRARIES, Parts, Tender, sandbox_path
 
 USER = "solo5"
-"""The system user (sysusers.d) whose write permission decides which disks tasks may have, and that of static units: it
-may attach to the taps of a task without a user of its own."""
+"""The system user (sysusers.d) whose write permission decides which disks tasks may have."""
 
 MS_REC = 0x4000
 

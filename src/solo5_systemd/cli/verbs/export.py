@@ -1,4 +1,4 @@
-"""`solo5ctl export`: prints the declaration of a task, or a static unit."""
+"""`solo5ctl export`: prints the declaration of a task."""
 
 from argparse import Namespace
 from typing import TYPE_CHECKING
@@ -19,24 +19,14 @@ What the running task does not show is a comment. To declare it:
   solo5ctl export web > web.unikernel
   solo5ctl rm --force web
   install -m 0644 web.unikernel /etc/solo5/ && systemctl daemon-reload && systemctl enable --now web
-
-With --unit, a unit file for /etc/systemd/system/solo5-task-web.service, with the addresses that the task has.
 """
 
 _PROC = "/proc"
-
-_PLACES = ("/run/systemd/transient", "/run/systemd/system")
-"""Where PID 1 and the generator write unit files."""
 
 
 def configure(parser: Parser) -> None:
     parser.epilog = EPILOG
     parser.add_argument("name", metavar="NAME", type=task_name, help="name of a task that runs or is dormant")
-    parser.add_argument(
-        "--unit",
-        action="store_true",
-        help="print a static unit, which needs no other program of this package than the network's",
-    )
     parser.add_output_options(json=False)
 
 
@@ -47,18 +37,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         from solo5_systemd.declared.export import exported
 
         task = await engine.task(arguments.name)
-        if task.dormant and not arguments.unit:
-            context.screen.write(_declaration(task))
-            return 0
-        running = running_task(task)
-        if arguments.unit:
-            from solo5_systemd.declared.export import exported_unit
-
-            text = exported_unit(running, _unit_text(task.state.unit))
-            _check_paths(running)
-            context.screen.write(text)
-        else:
-            context.screen.write(exported(running))
+        context.screen.write(_declaration(task) if task.dormant else exported(running_task(task)))
         return 0
 
     return context.query(command)
@@ -76,31 +55,6 @@ def _declaration(task: "Task") -> str:
     return "\n".join(f"# {path}\n{text}" for path, text in texts)
 
 
-def _check_paths(task: "RunningTask") -> None:
-    """Refuse a disk whose path resolves to what a user other than root puts there: root gives it to the unit's user."""
-    from solo5_systemd.base.paths import is_exposed
-
-    for each in task.disks:
-        if is_exposed(each["path"]):
-            raise InvalidRequestError(
-                f"disk {each['disk']} of task {task.name} is {each['path']!r}, where a user other than root can put "
-                "another file: expected a path that only root can change.",
-                "Move the disk. Without --unit, the declaration has it, and its starts check it.",
-            )
-
-
-def _unit_text(unit: str) -> str:
-    """Return the text of a unit file that PID 1 or the generator has written."""
-    from pathlib import Path
-
-    for place in _PLACES:
-        try:
-            return Path(place, unit).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            continue
-    raise InvalidRequestError(f"{unit} has no file in {' or '.join(_PLACES)}: expected a task that is not static yet.")
-
-
 def running_task(task: "Task") -> "RunningTask":
     """Return what is known of a task.
 
@@ -116,10 +70,6 @@ def running_task(task: "Task") -> "RunningTask":
 
     if task.state.kind is UnitKind.SCOPE:
         raise InvalidRequestError(f"task {task.name} is a scope, which ends with its caller: expected a service.")
-    if task.dormant:
-        raise InvalidRequestError(
-            f"task {task.name} is dormant: expected one that runs.", f"Start it: solo5ctl wake {task.name}"
-        )
     if not task.state.main_pid:
         raise InvalidRequestError(f"task {task.name} does not run: expected one that does.", "See: solo5ctl ps")
     with host_errors(f"the command line of task {task.name} cannot be read"):
