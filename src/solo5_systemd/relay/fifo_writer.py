@@ -131,8 +131,15 @@ class FifoWriter:
         assert self._fd is not None  # noqa: S101 - has_reader
         self._retry = None
         try:
-            while self._staged_bytes or self._stage():
-                self._splice(self._fd)
+            while self._staged_bytes or (chunk := self.queue.next_chunk()):
+                if not self._staged_bytes:  # the staging pipe is empty, and takes the next chunk
+                    self._staged_bytes = os.write(self.staging, chunk)
+                    self.queue.advance(self._staged_bytes)
+                    self._save()
+                self._staged_bytes -= os.splice(self.staging, self._fd, self._staged_bytes)
+                if not self._staged_bytes:
+                    self._confirmed = self.queue.position
+                    self._save()
         except BlockingIOError:
             self._watch()
         except BrokenPipeError:
@@ -141,21 +148,6 @@ class FifoWriter:
             self._retry = self._loop.call_later(READER_RETRY_INTERVAL_S, self._write)
         else:
             self._unwatch()
-
-    def _stage(self) -> bool:
-        """Write the next chunk into the empty staging pipe and save its position; return whether there was one."""
-        chunk = self.queue.next_chunk()
-        if chunk:
-            self._staged_bytes = os.write(self.staging, chunk)
-            self.queue.advance(self._staged_bytes)
-            self._save()
-        return bool(chunk)
-
-    def _splice(self, fd: int) -> None:
-        self._staged_bytes -= os.splice(self.staging, fd, self._staged_bytes)
-        if not self._staged_bytes:
-            self._confirmed = self.queue.position
-            self._save()
 
     def _close_fifo(self) -> None:
         self._unwatch()

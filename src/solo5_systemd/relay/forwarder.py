@@ -11,7 +11,7 @@ from itertools import count
 
 from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.journal.lines import DroppedLines, JournalPosition, Line, Stream
+from solo5_systemd.journal.lines import DroppedLines, JournalPosition, Stream
 from solo5_systemd.journal.reader import JournalReader, PollTimer
 from solo5_systemd.relay.fifo_writer import ConsoleDescriptors, FifoWriter, remove_stored, stored_consoles
 from solo5_systemd.relay.state_files import VERSION, ConsoleState, Delivery, StateFiles
@@ -116,7 +116,11 @@ class Forwarder:
         console = self._consoles.get(task)
         if console is None:
             return True
-        await self._read_to_end(self._follower(console.namespace))
+        follower, now = self._follower(console.namespace), time.monotonic_ns() // 1000
+        more = True
+        while more:
+            more = self._forward_batch(follower) and not (follower.position and follower.position.monotonic > now)
+            await asyncio.sleep(0)
         if self._consoles.get(task) is console:
             self._set_ended(console, ended=True)
             if not console.is_open:
@@ -140,7 +144,10 @@ class Forwarder:
             self._close_finished()
             if loop.time() >= checked + UNREACHABLE_CHECK_INTERVAL_S:
                 checked = loop.time()
-                self._remove_unreachable()
+                # The client that would have called Drain is not there any more.
+                for console in [each for each in self._consoles.values() if each.is_unreachable]:
+                    _log.info("stopped forwarding the console of task %s, its FIFOs were removed", console.task)
+                    self._remove(console)
             if busy:
                 await asyncio.sleep(0)
             else:
@@ -163,36 +170,24 @@ class Forwarder:
             self._followers[namespace] = _Follower(namespace=namespace, journal=journal, fd=fd, position=position)
         return self._followers[namespace]
 
-    async def _read_to_end(self, follower: _Follower) -> None:
-        now = time.monotonic_ns() // 1000
-        more = True
-        while more:
-            more = (
-                self._forward_batch(follower) and follower.position is not None and follower.position.monotonic <= now
-            )
-            await asyncio.sleep(0)
-
     def _forward_batch(self, follower: _Follower) -> bool:
         """Read a batch of lines and forward them; return whether there may be more."""
         lines = follower.journal.read_batch(BATCH_SIZE)
         if lines:
             follower.position = lines[-1].position
             self._timer.restart()
-        writers = {writer for line in lines if (writer := self._offer(line, follower.namespace)) is not None}
+        writers: set[FifoWriter] = set()
+        for line in lines:
+            console = self._by_unit.get((follower.namespace, line.unit))
+            if console is not None and line.position.monotonic >= console.since_monotonic:
+                writer = console.writers[line.stream]
+                writer.offer(line)
+                writers.add(writer)
+                if writer.queue.catch_up_to is not None:
+                    self._catching_up.add(console)
         for writer in writers:
             writer.pump()
         return len(lines) >= BATCH_SIZE
-
-    def _offer(self, line: Line, namespace: str) -> FifoWriter | None:
-        """Offer a line to its writer; return the writer, or None for a line of another unit."""
-        console = self._by_unit.get((namespace, line.unit))
-        if console is None or line.position.monotonic < console.since_monotonic:
-            return None
-        writer = console.writers[line.stream]
-        writer.offer(line)
-        if writer.queue.catch_up_to is not None:
-            self._catching_up.add(console)
-        return writer
 
     def _catch_up(self) -> bool:
         """Let all consoles with skipped lines read a batch; return whether something was read."""
@@ -252,12 +247,6 @@ class Forwarder:
         for console in [each for each in self._ended if each.is_finished]:
             if not console.is_delivered:
                 _log.warning("last lines of task %s not delivered, its FIFO was removed", console.task)
-            self._remove(console)
-
-    def _remove_unreachable(self) -> None:
-        """Remove consoles whose FIFOs were unlinked: the client that would have called Drain is not there any more."""
-        for console in [each for each in self._consoles.values() if each.is_unreachable]:
-            _log.info("stopped forwarding the console of task %s, its FIFOs were removed", console.task)
             self._remove(console)
 
     def _remove(self, console: TaskConsole) -> None:

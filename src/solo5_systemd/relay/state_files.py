@@ -75,11 +75,15 @@ class StateFiles:
         """Yield the state of all consoles; files that cannot be parsed are removed, with a warning."""
         for path in sorted(self._directory.glob("*.json")):
             try:
-                yield _parsed(path.read_bytes())
+                state = record(ConsoleState, Fields(json_document(path.read_bytes(), "the file")))
+                if {*state.progress} != {*Stream}:
+                    raise InvalidRequestError(f"progress has {len(state.progress)} of {len(Stream)} streams.")
             except (OSError, Solo5Error) as error:
                 _log.warning("removing unreadable state file %s (%s), console is not forwarded any more", path, error)
                 with suppress(OSError):
                     path.unlink()
+            else:
+                yield state
 
     def save(self, state: ConsoleState) -> None:
         """Create or overwrite the file of a console.
@@ -88,7 +92,12 @@ class StateFiles:
             HostError: the file cannot be written.
             InvalidRequestError: the state is longer than a page.
         """
-        page, path = _page(state), self._path(state.task)
+        written, path = json.dumps(document(state)).encode(), self._path(state.task)
+        if len(written) >= PAGE_SIZE:
+            raise InvalidRequestError(
+                f"the relay's state of task {state.task} has {len(written)} bytes: expected less than {PAGE_SIZE}."
+            )
+        page = written.ljust(PAGE_SIZE - 1) + b"\n"
         with host_errors(f"{path} cannot be written", f"See: df {path.parent}"):
             if state.task not in self._open:
                 replace_file(path, page, mode=0o644)
@@ -109,19 +118,3 @@ class StateFiles:
 
     def _path(self, task: TaskName) -> Path:
         return self._directory / f"{task}.json"
-
-
-def _parsed(page: bytes) -> ConsoleState:
-    state = record(ConsoleState, Fields(json_document(page, "the file")))
-    if {*state.progress} != {*Stream}:
-        raise InvalidRequestError(f"progress has {len(state.progress)} streams: expected {' and '.join(Stream)}.")
-    return state
-
-
-def _page(state: ConsoleState) -> bytes:
-    written = json.dumps(document(state)).encode()
-    if len(written) >= PAGE_SIZE:
-        raise InvalidRequestError(
-            f"the relay's state of task {state.task} has {len(written)} bytes: expected less than {PAGE_SIZE}."
-        )
-    return written.ljust(PAGE_SIZE - 1) + b"\n"

@@ -83,7 +83,11 @@ class JournalCatchup:
             if not self._queue.can_catch_up:
                 return False
             after, self._journal = self._queue.last_cursor, self._open_journal()
-            self._lines = self._journal.lines_after(after) if after else self._from_start(self._journal)
+            if after:
+                self._lines = self._journal.lines_after(after)
+            else:
+                lines = self._journal.lines_from(earliest_realtime(self._since, self._since_monotonic))
+                self._lines = (line for line in lines if line.position.monotonic >= self._since_monotonic)
         if not self._queue.catch_up(self._lines, BATCH_SIZE, fresh=fresh):
             self.close()
         self._cursor = self._queue.last_cursor
@@ -94,10 +98,6 @@ class JournalCatchup:
         if self._journal is not None:
             self._journal.close()
         self._journal = None
-
-    def _from_start(self, journal: JournalReader) -> Iterator[Line]:
-        lines = journal.lines_from(earliest_realtime(self._since, self._since_monotonic))
-        return (line for line in lines if line.position.monotonic >= self._since_monotonic)
 
 
 class TaskConsole:
@@ -191,7 +191,13 @@ class TaskConsole:
         """Read skipped lines of streams whose FIFO has a reader; return whether something was read."""
         busy = False
         for stream, writer in self.writers.items():
-            if writer.has_reader and self._catchup(stream).step():
+            if not writer.has_reader:
+                continue
+            if stream not in self._catchups:
+                since = (self._initial.since, self.since_monotonic)
+                opened = partial(self._open_journal, matches(self.unit, stream), self.namespace)
+                self._catchups[stream] = JournalCatchup(writer.queue, since, opened)
+            if self._catchups[stream].step():
                 writer.pump()
                 busy = True
         stderr = self.writers[Stream.STDERR]  # the notices of both streams: stdout has the guest's bytes only
@@ -203,13 +209,6 @@ class TaskConsole:
         if not self.is_catching_up:
             self._close_catchups()
         return busy
-
-    def _catchup(self, stream: Stream) -> JournalCatchup:
-        if stream not in self._catchups:
-            since = (self._initial.since, self.since_monotonic)
-            opened = partial(self._open_journal, matches(self.unit, stream), self.namespace)
-            self._catchups[stream] = JournalCatchup(self.writers[stream].queue, since, opened)
-        return self._catchups[stream]
 
     def _close_catchups(self) -> None:
         while self._catchups:
