@@ -238,32 +238,23 @@ class JournalReader:
 
     def _line(self) -> Line:
         unit = self._text(b"_SYSTEMD_UNIT")
-        if unit == self._journald:
-            return self._dropped_lines()
+        is_notice = unit == self._journald  # its message about lines that it dropped
+        is_stderr = is_notice or self._field(b"PRIORITY") == b"%d" % STDERR_PRIORITY
+        cursor = self._cursor()
+        self._call("get_monotonic_usec", self._time, self._boot)
+        position = JournalPosition(cursor=cursor, monotonic=self._time.value)
+        self._call("get_realtime_usec", self._time)
         return Line(
-            unit=unit,
-            stream=Stream.STDERR if self._field(b"PRIORITY") == b"%d" % STDERR_PRIORITY else Stream.STDOUT,
-            data=original_bytes(self._field(b"MESSAGE"), self._field(b"_LINE_BREAK")),
-            position=self._position(),
-            realtime=self._realtime(),
-        )
-
-    def _dropped_lines(self) -> Line:
-        """Return what journald's message about dropped lines stands for."""
-        return Line(
-            unit=self._text(b"OBJECT_SYSTEMD_UNIT"),
-            stream=Stream.STDERR,
-            data=b"",
-            position=self._position(),
-            realtime=self._realtime(),
-            dropped=_count(self._field(b"N_DROPPED")),
+            unit=self._text(b"OBJECT_SYSTEMD_UNIT") if is_notice else unit,
+            stream=Stream.STDERR if is_stderr else Stream.STDOUT,
+            data=b"" if is_notice else original_bytes(self._field(b"MESSAGE"), self._field(b"_LINE_BREAK")),
+            position=position,
+            realtime=self._time.value,
+            dropped=_count(self._field(b"N_DROPPED")) if is_notice else 0,
         )
 
     def _text(self, name: bytes) -> str:
         return self._field(name).decode("utf-8", "replace")
-
-    def _position(self) -> JournalPosition:
-        return JournalPosition(cursor=self._cursor(), monotonic=self._monotonic())
 
     def _field(self, name: bytes) -> bytes:
         """Return the value of a field; empty if the line does not have it."""
@@ -280,14 +271,6 @@ class JournalReader:
             return ctypes.string_at(self._data.value or 0).decode("ascii")
         finally:
             self._library.free(self._data)
-
-    def _monotonic(self) -> int:
-        self._call("get_monotonic_usec", self._time, self._boot)
-        return self._time.value
-
-    def _realtime(self) -> int:
-        self._call("get_realtime_usec", self._time)
-        return self._time.value
 
     def _call(self, function: str, *arguments: object) -> int:
         return _check(function, getattr(self._library, f"sd_journal_{function}")(self._journal, *arguments))
