@@ -47,16 +47,14 @@ def log_line(*, level: str, message: str, time: float, traceback: str = "") -> b
     }
     if traceback:
         entry["traceback"] = traceback
-    while len(encoded := _encoded(entry)) > LINE_MAX_BYTES:
+    while True:
+        text = json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
+        encoded = text.encode(errors="replace") + b"\n"  # a file name may have bytes that are not Unicode
+        if len(encoded) <= LINE_MAX_BYTES:
+            return encoded
         longest = max(entry, key=lambda key: len(entry[key]))
         quarter = len(entry[longest]) // 4
         entry[longest] = f"{entry[longest][:quarter]} … {entry[longest][-quarter:]}"
-    return encoded
-
-
-def _encoded(entry: dict[str, str]) -> bytes:
-    text = json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
-    return text.encode(errors="replace") + b"\n"  # a file name may have bytes that are not Unicode
 
 
 class HostLog(logging.Handler):
@@ -127,20 +125,19 @@ def log_uncaught(kind: type[BaseException], error: BaseException, traceback: Tra
     logging.getLogger(__name__).critical("unhandled exception: %s", error, exc_info=(kind, error, traceback))
 
 
-def redirect_stdio() -> tuple[int, int]:
-    """Replace stdin, stdout and stderr by /dev/null; return the pipes for the handshake line and for the log."""
+def take_over_stdio() -> int:
+    """Replace stdin, stdout and stderr by /dev/null, and log to the pipe of stderr; return that of stdout.
+
+    Logged are log records, warnings, printed lines, unhandled exceptions and crashes.
+    """
     handshake, log = (fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3) for descriptor in (1, 2))
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     os.close(null)
-    return handshake, log
-
-
-def log_to(descriptor: int) -> None:
-    """Log to a file descriptor: log records, warnings, printed lines, unhandled exceptions and crashes."""
-    logging.basicConfig(level=logging.INFO, handlers=[HostLog(descriptor)], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[HostLog(log)], force=True)
     logging.captureWarnings(capture=True)
     sys.stdout = sys.stderr = LoggedOutput()
     sys.excepthook = log_uncaught
-    faulthandler.enable(descriptor)
+    faulthandler.enable(log)
+    return handshake

@@ -23,7 +23,7 @@ from google.protobuf.empty_pb2 import Empty
 from solo5_systemd.base.errors import HostError, Solo5Error, host_errors
 from solo5_systemd.base.locks import closing as closing_descriptor
 from solo5_systemd.base.locks import lock_directory
-from solo5_systemd.goplugin.hclog import log_to, redirect_stdio
+from solo5_systemd.goplugin.hclog import take_over_stdio
 from solo5_systemd.goplugin.proto import health_pb2, plugin_pb2
 from solo5_systemd.goplugin.proto.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from solo5_systemd.goplugin.proto.plugin_pb2 import StdioData
@@ -99,22 +99,16 @@ async def serve(
             file=sys.stderr,  # started by hand: stderr is a terminal, not the host's log
         )
         return 1
-    announced, log = redirect_stdio()
-    log_to(log)
+    announced = take_over_stdio()
     try:
         with host_errors("no directory for the socket can be made"):
             directory = TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
         with directory, closing_descriptor(lock_directory(Path(directory.name))):
             path = Path(directory.name, _SOCKET)
             _remove_killed(path.parent.parent)
-
-            def announce() -> None:
-                # The last field would be the plugin's certificate.
-                line = f"{CORE_PROTOCOL}|{version}|unix|{path}|grpc|\n"
-                with host_errors("the host closed the pipe before the handshake"):
-                    os.write(announced, line.encode())
-
-            await _serve_at(path, handlers, announce)
+            # The last field would be the plugin's certificate.
+            handshake = f"{CORE_PROTOCOL}|{version}|unix|{path}|grpc|\n"
+            await _serve_at(path, handlers, announced, handshake)
             await closing()
     except Solo5Error as error:
         _LOG.error("%s", error)
@@ -122,7 +116,7 @@ async def serve(
     return 0
 
 
-async def _serve_at(path: Path, handlers: Sequence[Handler], announce: Callable[[], None]) -> None:
+async def _serve_at(path: Path, handlers: Sequence[Handler], announced: int, handshake: str) -> None:
     shutdown = asyncio.Event()
     options = [(f"grpc.max_{way}_message_length", _UNLIMITED) for way in ("send", "receive")]
     server = grpc.aio.server(handlers=[*handlers, *OwnServices(shutdown).handlers()], options=options)
@@ -132,7 +126,8 @@ async def _serve_at(path: Path, handlers: Sequence[Handler], announce: Callable[
     loop.add_signal_handler(signal.SIGTERM, shutdown.set)
     loop.add_signal_handler(signal.SIGINT, lambda: None)  # not SIG_IGN, which children would inherit
     await server.start()
-    announce()
+    with host_errors("the host closed the pipe before the handshake"):
+        os.write(announced, handshake.encode())
     await shutdown.wait()
     _force_exit_after_timeout(path)
     await server.stop(_STOP_GRACE_S)
