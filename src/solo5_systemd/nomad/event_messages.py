@@ -179,11 +179,6 @@ def lines_dropped(lines: int) -> TaskEvent:
     )
 
 
-def summary(last: TaskEvent, held: int) -> TaskEvent:
-    """Return the last of `held` throttled events, with the number of the earlier ones."""
-    return TaskEvent(message=f"{last.message} … and {held - 1} earlier events", annotations=last.annotations)
-
-
 def last_lines(lines: Sequence[str]) -> str:
     """Return a phrase that quotes the last `LAST_LINES` console lines; empty without lines."""
     quoted = ", ".join(f"“{printable(line)}”" for line in lines[-LAST_LINES:])

@@ -13,7 +13,9 @@ from collections.abc import Iterable, Iterator
 
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.engine.orphans import alloc_dir
+from solo5_systemd.nomad import logs
 from solo5_systemd.nomad.engine import EngineSession
+from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.tasks import Claims, TaskRegistry
 from solo5_systemd.unit.state import UnitState
 
@@ -23,14 +25,11 @@ _log = logging.getLogger(__name__)
 def forgotten_tasks(units: Iterable[UnitState], claims: Claims) -> Iterator[tuple[UnitState, TaskName | None]]:
     """Yield the units of this agent that the driver does not claim, each with the task that runs in its place."""
     for unit in units:
-        if unit.task not in claims.names and _is_this_agents(unit, claims):
-            fields = unit.log_fields
+        fields = unit.log_fields
+        directory = posixpath.dirname(alloc_dir(unit)) or "."  # which no agent has, of a unit that is not Nomad's
+        is_own = directory in claims.directories or fields.get("SOLO5_AGENT", "") == claims.agent != ""
+        if is_own and unit.task not in claims.names:
             yield unit, claims.current.get((fields.get("NOMAD_ALLOC_ID", ""), fields.get("NOMAD_TASK_NAME", "")))
-
-
-def _is_this_agents(unit: UnitState, claims: Claims) -> bool:
-    directory = posixpath.dirname(alloc_dir(unit)) or "."  # which no agent has, of a unit that is not Nomad's
-    return directory in claims.directories or unit.log_fields.get("SOLO5_AGENT", "") == claims.agent != ""
 
 
 class ForgottenTasks:
@@ -76,4 +75,5 @@ class ForgottenTasks:
             reason = f"Nomad runs task {successor} instead" if successor else "Nomad's agent has no such task"
             _log.warning("forgotten task %s %s: %s", unit.task, action, reason)
         if not dry_run:
-            await self._tasks.remove_forgotten(unit.task)
+            await self._session.engine.discard(unit.task)
+            await logs.drain(self._session, unit.task, Logging.NOMAD)

@@ -5,7 +5,7 @@ from itertools import islice
 
 from solo5_systemd.base.errors import InvalidRequestError, located
 from solo5_systemd.base.names import DeviceName, primary_nic
-from solo5_systemd.network.model import Endpoint, IpAddress, Lease, PortRequest, Reservation
+from solo5_systemd.network.model import Endpoint, Lease, PortRequest, Reservation
 from solo5_systemd.network.request_checks import PORTS_MAX, port_range
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task_options import GuestPort, PortLabel, TaskOptions, no_address_error
@@ -16,6 +16,8 @@ from solo5_systemd.task.workload import Publish
 OF_PROXIES = ("connect-proxy-", "connect-ingress-", "connect-terminating-", "connect-mesh-")
 """The prefixes of the labels that Nomad adds to a group for the listeners of its proxies (nomad/structs/connect.go)."""
 
+
+_ANY_ADDRESS = ("", "0.0.0.0")  # noqa: S104 - nothing is bound here
 
 LISTED_MAX = 4 * PORTS_MAX
 """Ports that the lists of a job may have, repetitions included; solo5-networkd refuses more than PORTS_MAX of them."""
@@ -65,7 +67,8 @@ def publish(task: wire.TaskConfig, options: TaskOptions) -> Iterable[Publish]:
         Publish(
             nic=nic,
             # In a namespace of the group, CNI's portmap has translated the host's port to the guest's already.
-            host_ip=None if inside else _host_ip(port),
+            # The node's address that the scheduler chose; None: all addresses.
+            host_ip=None if inside or port.host_ip in _ANY_ADDRESS else host_address(port.host_ip),
             host_port=guest_port(port) if inside else port.value,
             port=guest_port(port),
             protocol=protocol,
@@ -202,13 +205,6 @@ def _mapping(labels: Mapping[str, wire.PortMapping], label: str, key: str = "con
         if _is_number(label) and "-" in label
         else f'Add it to the group: network {{ port "{label}" {{ to = 80 }} }}',
     )
-
-
-def _host_ip(port: wire.PortMapping) -> IpAddress | None:
-    """Return the node's address that the scheduler chose; None: all addresses."""
-    if port.host_ip in ("", "0.0.0.0"):  # noqa: S104 - nothing is bound here
-        return None
-    return host_address(port.host_ip)
 
 
 def _primary(reservation: Reservation) -> Lease:

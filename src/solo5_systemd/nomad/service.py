@@ -148,24 +148,21 @@ class DriverPlugin:
         if not self.session.config.enabled:
             return disabled("disabled: plugin.solo5.config.enabled is false")
         try:
-            return await self._probe_host()
+            from solo5_systemd.host.probe import probe
+            from solo5_systemd.journal.console import storage_problem
+
+            settings = self.session.settings()
+            engine = self.session.engine
+            host = await probe(settings=settings, systemd=release_of(await engine.backends.units.version()))
+            if not host.namespace_problem:
+                host = replace(host, console_problem=await storage_problem(host.log_namespace))
+            self._housekeeping.reclaim_disks()
+            return fingerprint_of(host, settings, self.session.config, self._version)
         except Solo5Error as error:
             return failed(str(error), self._version)
         except Exception:  # noqa: BLE001 - if the stream ended, Nomad would drop the driver from the node
             _log.exception("fingerprint failed")
             return failed("solo5: internal error; the agent's log has the details", self._version)
-
-    async def _probe_host(self) -> Fingerprint:
-        from solo5_systemd.host.probe import probe
-        from solo5_systemd.journal.console import storage_problem
-
-        settings = self.session.settings()
-        engine = self.session.engine
-        host = await probe(settings=settings, systemd=release_of(await engine.backends.units.version()))
-        if not host.namespace_problem:
-            host = replace(host, console_problem=await storage_problem(host.log_namespace))
-        self._housekeeping.reclaim_disks()
-        return fingerprint_of(host, settings, self.session.config, self._version)
 
     # --- the life of a task ----------------------------------------------------------------------------------------
 
@@ -180,10 +177,7 @@ class DriverPlugin:
         handle = wire.TaskHandle(
             version=HANDLE_VERSION, config=request.task, state=wire.RUNNING, driver_state=encode(entry.state)
         )
-        response = wire.StartTaskResponse(handle=handle)
-        if entry.network is not None:
-            response.network_override.CopyFrom(entry.network)
-        return response
+        return wire.StartTaskResponse(handle=handle, network_override=entry.network)
 
     async def recover_task(self, request: wire.RecoverTaskRequest) -> wire.RecoverTaskResponse:
         """Recover a task by its handle."""
@@ -201,8 +195,7 @@ class DriverPlugin:
 
     async def stop_task(self, request: wire.StopTaskRequest) -> wire.StopTaskResponse:
         """Stop a task within the request's timeout."""
-        timeout_s = request.timeout.ToNanoseconds() / 1e9
-        await self.tasks.stop(request.task_id, request.signal, timeout_s)
+        await self.tasks.stop(request.task_id, request.signal, request.timeout.ToNanoseconds() / 1e9)
         return wire.StopTaskResponse()
 
     async def destroy_task(self, request: wire.DestroyTaskRequest) -> wire.DestroyTaskResponse:
@@ -229,10 +222,7 @@ class DriverPlugin:
             completed_at=_timestamp(ended.time if ended else 0),
             result=exit_result(ended.outcome) if ended else wire.ExitResult(),
         )
-        response = wire.InspectTaskResponse(task=status)
-        if entry.network is not None:
-            response.network_override.CopyFrom(entry.network)
-        return response
+        return wire.InspectTaskResponse(task=status, network_override=entry.network)
 
     def task_stats(self, request: wire.TaskStatsRequest) -> AsyncIterator[bytes]:
         """Stream a task's resource usage, at the requested interval or `stats_interval`, whichever is longer.

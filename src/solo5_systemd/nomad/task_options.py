@@ -22,7 +22,7 @@ from solo5_systemd.base.names import (
     disk_name,
 )
 from solo5_systemd.declared.update_request import PATTERN_MAX, ReadyLine
-from solo5_systemd.image.manifest import MAX_DEVICES, DeviceKind, Manifest
+from solo5_systemd.image.manifest import MAX_DEVICES
 from solo5_systemd.network.model import Endpoint, MacAddress, Protocol, port_number
 from solo5_systemd.nomad.option_values import (
     Logging,
@@ -288,16 +288,6 @@ def parse_rule(fields: Fields) -> Rule:
     if rule.on_loss is OnLoss.RESTART and rule.console is not None:
         raise fields.wrong("on_loss", rule.on_loss.value, "none beside console: a printed line cannot be lost again")
     return rule
-
-
-def check_manifest(rule: Rule | None, manifest: Manifest) -> None:
-    """Check a rule against the image's manifest, before anything is reserved.
-
-    Raises:
-        InvalidRequestError: the rule names a port, and the image has no NIC.
-    """
-    if rule is not None and isinstance(rule.condition, GuestPort) and not manifest.names(DeviceKind.NET_BASIC):
-        raise no_address_error(rule.condition)
 
 
 def no_address_error(port: GuestPort, lack: str = "the image has no NIC") -> InvalidRequestError:

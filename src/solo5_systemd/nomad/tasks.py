@@ -93,7 +93,6 @@ class TaskRegistry:
         self._log_reattacher = LogReattacher(session)
         self._scopes = ScopeChildren()
         self._starter = TaskStarter(session, self._scopes, events, background)
-        self._agent = agent_id()
         self._starting: dict[str, wire.TaskConfig] = {}
         self._entries: dict[str, TaskEntry] = {}
         self._locks = KeyedLocks[str]()  # by task ID: start, recovery and destruction of one task are serialized
@@ -124,16 +123,12 @@ class TaskRegistry:
                 started = await self._starter.start(config)
             except TakenError as error:
                 # Nomad retries this error, and a port of a sibling would never become free.
-                raise await sibling_conflict(self._session, config, self._siblings(config)) or error from None
+                others = [each for each in self._living() if each.name != config.name]
+                siblings = [each for each in others if each.alloc_id == config.alloc_id]
+                raise await sibling_conflict(self._session, config, siblings) or error from None
             finally:
                 del self._starting[config.id]
             return self._add(config, started)
-
-    def _siblings(self, config: wire.TaskConfig) -> tuple[wire.TaskConfig, ...]:
-        """Return the other tasks of the allocation that run or are being started."""
-        running = (entry.config for entry in self._entries.values() if not entry.end.done())
-        others = (*running, *self._starting.values())
-        return tuple(each for each in others if each.alloc_id == config.alloc_id and each.name != config.name)
 
     async def recover(self, handle: wire.TaskHandle) -> TaskEntry:
         """Recover a task that an earlier driver started, running or ended. Idempotent.
@@ -155,7 +150,13 @@ class TaskRegistry:
             reattaching = self._log_reattacher.reattach(config, stored, running=not run.over)
             reattached = self._background.create_task(reattaching)
             network = ports.guest_address(reservation)
-            ended = self._background.create_task(self._end_of_recovered(stored, run, reattached))
+
+            async def until_end() -> TaskEnd:
+                end = await wait_for_end(self._session, self._scopes, stored, run)
+                await reattached  # the drain after this needs the FIFOs
+                return end
+
+            ended = self._background.create_task(until_end())
             return self._add(config, StartedTask(state=stored, run=run, network=network, ended=ended))
 
     async def _find(self, stored: DriverState) -> tuple[UnitState | None, Reservation | None]:
@@ -169,11 +170,6 @@ class TaskRegistry:
         if self._failing_since is None:
             self._failing_since = now
         return now < self._failing_since + RECOVER_TIMEOUT_S
-
-    async def _end_of_recovered(self, stored: DriverState, run: UnitState, reattached: "asyncio.Task[None]") -> TaskEnd:
-        end = await wait_for_end(self._session, self._scopes, stored, run)
-        await reattached  # the drain after this needs the FIFOs
-        return end
 
     def _add(self, config: wire.TaskConfig, started: StartedTask) -> TaskEntry:
         # What its events and claims need of the configuration, most of which is its environment.
@@ -207,7 +203,7 @@ class TaskRegistry:
             names=frozenset(map(name_of, (*self._entries, *self._locks))),
             current={(config.alloc_id, name_for_unit(config.name)): name_of(config.id) for config in configs},
             directories=frozenset(posixpath.dirname(config.alloc_dir) for config in configs),
-            agent=self._agent,
+            agent=agent_id(),
         )
 
     # --- wait ------------------------------------------------------------------------------------------------------
@@ -260,7 +256,14 @@ class TaskRegistry:
                 with suppress(NoSuchTaskError):
                     if (await self._session.engine.task(name)).phase is not Phase.ENDED:
                         raise TakenError(f"task {task_id} is running: expected one that has ended.", "Stop it first.")
-            await self._remove(name, over=over, keep=keep, unit=entry.state.unit if entry else "")
+            unit = entry.state.unit if entry else ""
+            await retry(  # Nomad calls DestroyTask once, and ignores an error
+                lambda: self._session.engine.discard(name, over=over, keep=keep, unit=unit),
+                (HostError, TakenError),
+                interval_s=RETRY_INTERVAL_S,
+                timeout_s=REMOVE_TIMEOUT_S,
+                on_failure=lambda error: _log.info("removal of task %s failed, retrying: %s", name, error),
+            )
             if keep and entry is not None:
                 try:  # DestroyTask is called once: the rest must be done even if this fails
                     await _remove_earlier(self._session, entry.config, name, self.claims().names)
@@ -274,29 +277,10 @@ class TaskRegistry:
                 # Its destination is unknown. Without a record of the relay this does nothing.
                 await logs.drain(self._session, name, Logging.NOMAD)
 
-    async def _remove(self, name: TaskName, *, over: bool, keep: bool, unit: str) -> None:
-        """Remove a task's unit and resources. Retried: Nomad calls DestroyTask once, and ignores an error."""
-
-        async def discard() -> None:
-            await self._session.engine.discard(name, over=over, keep=keep, unit=unit)
-
-        await retry(
-            discard,
-            (HostError, TakenError),
-            interval_s=RETRY_INTERVAL_S,
-            timeout_s=REMOVE_TIMEOUT_S,
-            on_failure=lambda error: _log.info("removal of task %s failed, retrying: %s", name, error),
-        )
-
     def _is_over(self, task_id: str) -> bool:
         """Return whether a task's outcome has been read. After an unknown outcome, its unit may exist all the same."""
         entry = self._entries.get(task_id)
         return entry is not None and entry.end.done() and entry.end.result().outcome.ending is not Ending.UNKNOWN
-
-    async def remove_forgotten(self, name: TaskName) -> None:
-        """Stop and remove a forgotten task."""
-        await self._session.engine.discard(name)
-        await logs.drain(self._session, name, Logging.NOMAD)
 
     async def signal(self, task_id: str, signal: str) -> None:
         """Send a signal, or freeze or thaw the task; any other signal is only an event.
@@ -330,10 +314,13 @@ class TaskRegistry:
 
     def publish(self, name: TaskName, event: TaskEvent) -> None:
         """Publish a throttled event of a task that is starting or runs, unless it is not this driver's."""
-        running = (entry.config for entry in self._entries.values() if not entry.end.done())
-        for config in (*self._starting.values(), *running):
+        for config in self._living():
             if name_of(config.id) == name:
                 self._events.publish_throttled(config, event)
+
+    def _living(self) -> list[wire.TaskConfig]:
+        """Return the configurations of the tasks that are starting or run."""
+        return [*self._starting.values(), *(each.config for each in self._entries.values() if not each.end.done())]
 
 
 async def _remove_earlier(

@@ -112,7 +112,8 @@ def _mount(task: wire.TaskConfig, disk: DeviceName, block: DiskOptions) -> wire.
     volume_hook.go), which may be the name of another request.
     """
     name = block.volume or ""
-    found = [mount for mount in task.mounts if _is_destination(mount, name) or mount.request_name == name]
+    wanted = name.strip("/") or None  # without slashes at both ends: jobs write "data", "/data" and "/data/"
+    found = [each for each in task.mounts if each.task_path.strip("/") == wanted or each.request_name == name]
     if not found:
         have = ", ".join(_quoted(mount.task_path) for mount in task.mounts) or "none"
         raise InvalidRequestError(
@@ -127,11 +128,6 @@ def _mount(task: wire.TaskConfig, disk: DeviceName, block: DiskOptions) -> wire.
             "Give each volume_mount the name of its volume as its destination.",
         )
     return next((mount for mount in found if mount.readonly), found[0])
-
-
-def _is_destination(mount: wire.Mount, name: str) -> bool:
-    """Compare without slashes at both ends: jobs write "data", "/data" and "/data/"."""
-    return mount.task_path.strip("/") == name.strip("/") != ""
 
 
 def _check_mount(task: wire.TaskConfig, mount: wire.Mount, disk: DeviceName, block: DiskOptions) -> None:

@@ -3,7 +3,6 @@
 import logging
 import time
 from dataclasses import dataclass
-from functools import partial
 
 from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.errors import NoSuchTaskError, Solo5Error
@@ -37,24 +36,21 @@ async def wait_for_end(session: EngineSession, scopes: ScopeChildren, state: Dri
         elif not session.is_closing:
             _log.warning("wait for task %s failed, retrying in %.0f s: %s", state.task, WATCH_INTERVAL_S, error)
 
+    async def wait() -> TaskEnd:
+        try:
+            # systemd has no exit status of a scope: only the parent process gets it.
+            status = await scopes.wait(state.task)
+            if status is None:
+                task = await session.engine.wait_for_run(run)
+                return TaskEnd(outcome=task.outcome or UNIT_REMOVED, time=task.state.ended or _now())
+            requested = state.task in scopes.stop_requested
+            outcome = await session.engine.child_outcome(state.task, state.started, status, stop_requested=requested)
+            return TaskEnd(outcome=outcome, time=_now())
+        except NoSuchTaskError:
+            return TaskEnd(outcome=UNIT_REMOVED, time=_now())
+
     # Every error: an exception in the group's task would end the plugin.
-    wait = partial(_wait_once, session, scopes, state, run)
     return await retry(wait, Exception, interval_s=WATCH_INTERVAL_S, on_failure=log_failure)
-
-
-async def _wait_once(session: EngineSession, scopes: ScopeChildren, state: DriverState, run: UnitState) -> TaskEnd:
-    """Wait once; raises a Solo5Error if PID 1 or the bus fails meanwhile."""
-    try:
-        # systemd has no exit status of a scope: only the parent process gets it.
-        status = await scopes.wait(state.task)
-        if status is None:
-            task = await session.engine.wait_for_run(run)
-            return TaskEnd(outcome=task.outcome or UNIT_REMOVED, time=task.state.ended or _now())
-        requested = state.task in scopes.stop_requested
-        outcome = await session.engine.child_outcome(state.task, state.started, status, stop_requested=requested)
-        return TaskEnd(outcome=outcome, time=_now())
-    except NoSuchTaskError:
-        return TaskEnd(outcome=UNIT_REMOVED, time=_now())
 
 
 def _now() -> int:

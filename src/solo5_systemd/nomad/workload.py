@@ -14,7 +14,7 @@ from solo5_systemd.nomad import ports, volumes
 from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.plugin_config import TIGHTENING, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.task_options import DiskOptions, NicOptions, TaskOptions
+from solo5_systemd.nomad.task_options import DiskOptions, TaskOptions
 from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.settings.node_limits import tenant
 from solo5_systemd.settings.resolver import Resolver, resolver
@@ -59,7 +59,6 @@ def workload_of(
     Raises:
         InvalidRequestError: the job uses a feature that a unikernel or this driver does not support.
     """
-    _check_name(task.name)
     _refuse_unsupported(task)
     _refuse_placeholders_of_others(task, options)
     volumes.check(task, options)
@@ -77,7 +76,17 @@ def workload_of(
         memory_max=_memory_max(task),
         cpus=_hard_limit(task, options, plugin, cores),
         cpu_weight=cpu_weight(task.resources.linux_resources.cpu_shares),
-        nics=tuple(_nic(name, nic) for name, nic in options.nic.items()),
+        nics=tuple(
+            NicRequest(
+                nic=name,
+                network=nic.network or DEFAULT_NETWORK,
+                ipv4=nic.ip,
+                mac=nic.mac,
+                ipv6=nic.ip6,
+                limits=Limits(egress=nic.egress, rate=nic.rate, routes=nic.routes),
+            )
+            for name, nic in options.nic.items()
+        ),
         namespace=ports.namespace(task),
         publish=tuple(ports.publish(task, options)),
         resolver=_resolver(task, options.args, by_dhcp=any(network in served for network in networks)),
@@ -142,16 +151,12 @@ def log_fields(task: wire.TaskConfig) -> Iterator[tuple[str, str]]:
     yield "NOMAD_ALLOC_DIR", shared_directory(task)
 
 
-def _check_name(name: str) -> None:
-    """Refuse a name that is not a file name, since Nomad makes a directory of it in the allocation's directory."""
-    if name in ("", ".", "..", "alloc") or "/" in name:
+def _refuse_unsupported(task: wire.TaskConfig) -> None:
+    if task.name in ("", ".", "..", "alloc") or "/" in task.name:  # Nomad makes a directory of this name
         raise InvalidRequestError(
-            f"task name {name!r} is outside of the task's directory: expected a name that is one of a directory.",
+            f"task name {task.name!r} is outside of the task's directory: expected a name that is one of a directory.",
             "Rename the task.",
         )
-
-
-def _refuse_unsupported(task: wire.TaskConfig) -> None:
     if task.user not in ("", USER):
         raise InvalidRequestError(
             f"task {task.name} sets user {task.user!r}: every task runs as a user of its own.",
@@ -255,17 +260,6 @@ def _is_looser(key: str, text: str, base: str) -> bool:
 
 
 # --- devices -----------------------------------------------------------------------------------------------------
-
-
-def _nic(name: DeviceName, nic: NicOptions) -> NicRequest:
-    return NicRequest(
-        nic=name,
-        network=nic.network or DEFAULT_NETWORK,
-        ipv4=nic.ip,
-        mac=nic.mac,
-        ipv6=nic.ip6,
-        limits=Limits(egress=nic.egress, rate=nic.rate, routes=nic.routes),
-    )
 
 
 def _disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> Iterator[DiskRequest]:
