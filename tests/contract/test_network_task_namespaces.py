@@ -303,7 +303,7 @@ async def test_one_that_is_gone_is_an_error(apart: Service) -> None:
     async with apart.running() as client:
         reservation = await client.reserve(TaskName("web"), (nic("service"),), ())
         with pytest.raises(HostError, match="solo5-web is no network namespace"):
-            await client._call("Attach", "web")  # as its network unit, which makes none
+            await client._service.call("Attach", "web")  # as its network unit, which makes none
         assert not link(reservation.leases[0].tap)
         await client.drop("web")
 

@@ -16,7 +16,6 @@ SKIP_MARKS = ("pytest.mark.skip", "pytest.mark.skipif", "pytest.mark.xfail")
 SLEEPS = ("time.sleep", "asyncio.sleep")
 
 MEASURED = {
-    "contract/bus/test_jobs.py::test_the_match_rule_lasts_while_there_are_jobs_and_not_much_longer": "LINGER_S itself",
     "contract/test_network_activation.py::test_a_sweep_starts_nothing": "nothing starts it",
     "contract/test_network_activation.py::test_a_service_that_was_killed_starts_it_for_what_is_held": "meanwhile",
     "contract/test_network_activation.py::test_a_task_of_which_nothing_is_known_is_started_once": "not twice",

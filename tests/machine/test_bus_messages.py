@@ -121,8 +121,8 @@ def test_tasks_of_other_programs_cost_no_message(
         async with engine() as runtime:
             started = await runtime.start(workload("web"))
             waiting = asyncio.ensure_future(runtime.wait_for_run(started.state))
-            jobs_of_pid_1 = runtime.backends.units._jobs
-            await asyncio.to_thread(eventually, lambda: not jobs_of_pid_1._is_matched, "LINGER_S is over")
+            rules = runtime.backends.units._connection._rules
+            await asyncio.to_thread(eventually, lambda: not rules, "LINGER_S is over")
             await runtime.backends.units.version()  # after its reply, the bus passes on nothing more
             messages.reset()
             for number in range(3):

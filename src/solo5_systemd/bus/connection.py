@@ -50,8 +50,8 @@ class Connection:
                 self._bus = await message_bus.connect(self._address, self._listeners)
                 self.lost = self._bus.lost
                 self.generation += 1
-                for rule in self._rules.elements() if self._bus.connected else ():  # before any call on it
-                    self._bus.send(_of_bus("AddMatch", rule))
+                for rule in self._rules:  # before any call on it
+                    self._change_rule("AddMatch", rule)
             return self._bus
 
     async def close(self) -> None:
@@ -119,15 +119,15 @@ class Connection:
             raise remote_error(name, str(reply.body[0]) if reply.body else name)
         return list(reply.body)
 
-    async def match(self, sender: str, interface: str, member: str) -> None:
-        """Have the bus pass a broadcast on, from now on, over each connection that there is.
+    def match(self, sender: str, interface: str, member: str) -> None:
+        """Have the bus pass a broadcast on, before the reply to any later call, over each connection that there is.
 
         Each rule names its sender: the bus passes no other user's broadcasts then, and `MessageBus` drops unicasts.
         """
         rule = _rule(sender, interface, member)
-        await self.connect()
-        await self.call(BUS, BUS_PATH, BUS, "AddMatch", "s", [rule])
         self._rules[rule] += 1
+        if self._rules[rule] == 1:
+            self._change_rule("AddMatch", rule)
 
     def unmatch(self, sender: str, interface: str, member: str) -> None:
         """End what one call of `match` began."""
@@ -135,16 +135,18 @@ class Connection:
         self._rules[rule] -= 1
         if not self._rules[rule]:
             del self._rules[rule]
+            self._change_rule("RemoveMatch", rule)
+
+    def _change_rule(self, member: str, rule: str) -> None:
+        """Call the bus without waiting for its reply, which comes before those to later calls."""
         if self._bus is not None and self._bus.connected:
-            self._bus.send(_of_bus("RemoveMatch", rule))
+            self._bus.send(
+                Message(destination=BUS, path=BUS_PATH, interface=BUS, member=member, signature="s", body=[rule])
+            )
 
 
 def _rule(sender: str, interface: str, member: str) -> str:
     return f"type='signal',sender='{sender}',interface='{interface}',member='{member}'"
-
-
-def _of_bus(member: str, rule: str) -> Message:
-    return Message(destination=BUS, path=BUS_PATH, interface=BUS, member=member, signature="s", body=[rule])
 
 
 @asynccontextmanager

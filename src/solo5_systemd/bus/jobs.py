@@ -10,8 +10,7 @@ nothing.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from solo5_systemd.base.errors import HostError
@@ -37,10 +36,6 @@ class Jobs:
         self._waiting: dict[str, asyncio.Future[str]] = {}
         self._early: dict[str, str] = {}
         self._dispatching = 0
-        self._running = 0
-        self._matching = asyncio.Lock()
-        self._is_matched = False
-        self._linger: asyncio.TimerHandle | None = None
         connection.listen(self._received)
 
     async def run(self, member: str, signature: str, body: Sequence[Any], unix_fds: Sequence[int] = ()) -> str:
@@ -50,11 +45,8 @@ class Jobs:
             RemoteError: systemd refused the call.
             HostError: the job timed out, or the connection was lost.
         """
-        with self._keeping_rule():
-            async with self._matching:
-                if not self._is_matched:
-                    await self._connection.match(*_REMOVED)
-                    self._is_matched = True
+        self._connection.match(*_REMOVED)
+        try:
             self._dispatching += 1
             try:
                 call = (SYSTEMD, MANAGER_PATH, MANAGER, member, signature, body, unix_fds)
@@ -66,6 +58,8 @@ class Jobs:
                 if not self._dispatching:
                     self._early.clear()
             return early or await self._result(job, member)
+        finally:
+            asyncio.get_running_loop().call_later(LINGER_S, self._connection.unmatch, *_REMOVED)
 
     async def _result(self, job: str, member: str) -> str:
         # One future per job: systemd merges jobs, so two calls can wait for the same one.
@@ -83,26 +77,6 @@ class Jobs:
         raise HostError(
             f"systemd did not finish {member} within {JOB_TIMEOUT_S:.0f} seconds.", "See: systemctl list-jobs"
         )
-
-    @contextmanager
-    def _keeping_rule(self) -> Iterator[None]:
-        """Keep the match rule for the block, and `LINGER_S` seconds longer."""
-        self._running += 1
-        if self._linger is not None:
-            self._linger.cancel()
-            self._linger = None
-        try:
-            yield
-        finally:
-            self._running -= 1
-            if not self._running:
-                self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._unmatch)
-
-    def _unmatch(self) -> None:
-        self._linger = None
-        if self._is_matched:
-            self._is_matched = False
-            self._connection.unmatch(*_REMOVED)
 
     def _received(self, message: Message) -> None:
         named = (message.message_type, message.interface, message.member, message.signature)

@@ -29,7 +29,6 @@ from solo5_systemd.bus.peers import (
     RETRY_INTERVAL_S,
     SYSTEMD,
     Call,
-    ListedUnit,
     RemoteError,
 )
 from solo5_systemd.bus.unit_reader import READ_RETRIES, UnitReader
@@ -167,7 +166,7 @@ class Manager(UnitReader):
         """Return the active units of others that PID 1 stops and starts with a unit, such as by Requires=, in order."""
         found = await self._read_unit(unit, _RESTARTED_WITH)
         named = sorted({str(name) for names in found.values() if isinstance(names, list) for name in names})
-        rows = [ListedUnit(*row) for row in await self._list_all("ListUnitsByNames", named)] if named else []
+        rows = await self._list_all("ListUnitsByNames", named) if named else []
         return [row.unit for row in rows if row.active not in ("inactive", "failed") and not row.unit.startswith(_OWN)]
 
     async def reload(self) -> None:
@@ -212,7 +211,7 @@ class Manager(UnitReader):
         """Return the tasks with an active outcome target."""
         rows = await self._list_all("ListUnitsByPatterns", (), OUTCOME_PATTERNS)
         # Activating and deactivating units count: their task may be starting or stopping.
-        active = [row.unit for row in map(ListedUnit._make, rows) if row.active not in ("inactive", "failed")]
+        active = [row.unit for row in rows if row.active not in ("inactive", "failed")]
         return frozenset(TaskName(unit.partition("@")[2].removesuffix(".target")) for unit in active)
 
     @asynccontextmanager
@@ -285,7 +284,7 @@ class Manager(UnitReader):
         found: dict[str, object] = {"LoadState": "loaded", "ActiveState": ActiveState.ACTIVE, "FreezerState": "running"}
         found["LogExtraFields"] = unit.value("LogExtraFields") or ()
         if (slice_unit := unit.value("Slice")) is not None:
-            found |= self._states.new_run(unit.name, control_group(str(slice_unit), unit.name))
+            found |= self._states.properties(unit.name, control_group(str(slice_unit), unit.name))
         missing = [each for each in wanted(kind, over=False) if each[1] not in found]
         begun = unit_state(unit.name, found | await self._properties(unit_path(unit.name), missing))
         assert begun is not None  # noqa: S101 - the unit of a task

@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractContextManager, aclosing
-from typing import Any
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import host_errors
@@ -46,12 +45,12 @@ class Networkd(NetworkReader):
             TakenError: an address or port is in use.
             HostError: the service is missing, or the host lacks something.
         """
-        (leases,) = await self._call("Reserve", task, document(request))
+        (leases,) = await self._service.call("Reserve", task, document(request))
         return _reservation(task, leases, request)
 
     async def preview(self, task: TaskName, request: Request) -> tuple[Reservation, str]:
         """Return what `reserve` would return, and nft commands for the elements of `attach`; raises as `reserve`."""
-        leases, nft = await self._call("Preview", task, document(request))
+        leases, nft = await self._service.call("Preview", task, document(request))
         return _reservation(task, leases, request), nft
 
     async def attach(self, task: TaskName) -> None:
@@ -67,7 +66,7 @@ class Networkd(NetworkReader):
         from solo5_systemd.network import namespaces
 
         await asyncio.to_thread(namespaces.make_task_namespace, task_namespace(task))
-        await self._call("Attach", task)
+        await self._service.call("Attach", task)
 
     async def move_ports(self, source: TaskName, target: TaskName) -> None:
         """Move the published ports of a task to another's guest; existing flows stay with the first one. Idempotent.
@@ -78,7 +77,7 @@ class Networkd(NetworkReader):
             InvalidRequestError: it has no NIC of a port's name, or a task is in a network namespace of others.
             HostError: the service is missing, or nftables returned an error.
         """
-        await self._call("MovePorts", source, target)
+        await self._service.call("MovePorts", source, target)
 
     async def connections(self, addresses: Sequence[IpAddress]) -> int:
         """Return the number of open TCP connections and of lasting UDP flows to guests, for root only.
@@ -93,7 +92,7 @@ class Networkd(NetworkReader):
 
     async def release(self, task: TaskName) -> None:
         """Release the leases and ports of a task. Idempotent."""
-        await self._call("Release", task)
+        await self._service.call("Release", task)
 
     async def sleep(self, task: TaskName) -> None:
         """Put a task to sleep until the next packet for it. Idempotent.
@@ -103,14 +102,14 @@ class Networkd(NetworkReader):
             InvalidRequestError: its guest is on a joined bridge, or does not run.
             HostError: the service is missing, or the kernel returned an error.
         """
-        await self._call("Sleep", task)
+        await self._service.call("Sleep", task)
 
     async def wake(self, task: TaskName) -> None:
         """Wake a task that sleeps. Idempotent."""
-        await self._call("Wake", task)
+        await self._service.call("Wake", task)
 
     async def awake_because(self, task: TaskName) -> str:  # noqa: D102 - as in NetworkReader
-        (reason,) = await self._call("Awake", task)
+        (reason,) = await self._service.call("Awake", task)
         return str(reason)
 
     def start_mark(self, task: TaskName) -> AbstractContextManager[None]:
@@ -140,7 +139,7 @@ class Networkd(NetworkReader):
         return lease.reservation if lease else None
 
     async def networks(self) -> Sequence[NetworkOverview]:  # noqa: D102 - as in NetworkReader
-        (networks,) = await self._call("Networks")
+        (networks,) = await self._service.call("Networks")
         return tuple(record(NetworkOverview, Fields(network)) for network in networks.values())
 
     async def expired(self) -> Sequence[LeaseRecord]:
@@ -156,7 +155,7 @@ class Networkd(NetworkReader):
 
     async def collect(self, *, dry_run: bool) -> Sequence[str]:
         """Release expired leases, and remove orphaned taps and elements; return a line for each lease."""
-        (lines,) = await self._call("Collect", dry_run)
+        (lines,) = await self._service.call("Collect", dry_run)
         return tuple(lines)
 
     async def repairs(self) -> AsyncGenerator[Repair, None]:
@@ -170,9 +169,6 @@ class Networkd(NetworkReader):
         async with aclosing(self._service.signals("SleepChanged")) as bodies:
             async for task, asleep, reason in bodies:
                 yield SleepChange(task=task_name(task), asleep=asleep, reason=reason)
-
-    async def _call(self, member: str, *body: object) -> list[Any]:
-        return await self._service.call(member, body)
 
 
 def _reservation(task: TaskName, leases: Sequence[object], request: Request) -> Reservation:

@@ -3,8 +3,8 @@
 Completion needs the names of tasks only: so nothing here imports the modules that the state of a unit takes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from solo5_systemd.base.errors import BY_DBUS_NAME, HostError
 from solo5_systemd.base.names import TASK_PREFIX, TaskName, UnitKind, declared_task_of_unit, task_of_unit
@@ -116,13 +116,3 @@ class ListedUnit(NamedTuple):
             "Description": self.description,
             "JobType": self.job_type,
         }
-
-
-def loaded(rows: Iterable[Sequence[Any]]) -> list[ListedUnit]:
-    """Return the loaded units of a listing."""
-    return [row for row in map(ListedUnit._make, rows) if row.load == "loaded"]
-
-
-def task_names(rows: Iterable[ListedUnit], *, ended: bool) -> list[TaskName]:
-    """Return the tasks of units; without `ended`, of those that are not over."""
-    return [task for row in rows if (task := row.task) is not None and (ended or not row.over)]

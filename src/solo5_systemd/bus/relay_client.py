@@ -55,7 +55,7 @@ class Relay:
             stderr: write end for the tender's stderr.
             namespace: journal namespace of the lines; empty: the host's journal.
         """
-        await self._service.call("Forward", [namespace, task, unit, since, 0, 1], (stdout, stderr))
+        await self._service.call("Forward", namespace, task, unit, since, 0, 1, fds=(stdout, stderr))
 
     async def has_record(self, task: TaskName) -> bool:
         """Return whether the relay has a record of the task: lines to deliver, or no `drain` yet."""
@@ -70,7 +70,7 @@ class Relay:
         """Return the tasks whose FIFOs are open. Does not activate the relay if there is no record."""
         if not await asyncio.to_thread(lambda: any(self._state.glob("*.json"))):
             return frozenset()
-        [tasks] = await self._service.call("List", [])
+        [tasks] = await self._service.call("List")
         return frozenset(map(task_name, tasks))
 
     async def drain(self, task: TaskName) -> int | None:
@@ -85,7 +85,7 @@ class Relay:
             return None  # without activating the relay
         await self._sync(task, namespace)
         until = time.monotonic() + _DRAIN_TIMEOUT_S
-        while await self._service.call("Drain", [task]) == [False]:
+        while await self._service.call("Drain", task) == [False]:
             if time.monotonic() >= until:
                 return await asyncio.to_thread(_changed, self._state / f"{task}.json")
             await asyncio.sleep(_DRAIN_INTERVAL_S)  # a call that blocks in the relay would delay those of other tasks

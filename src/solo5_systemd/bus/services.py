@@ -57,7 +57,7 @@ class Service:
     timeout: float = REPLY_TIMEOUT_S
     attempts: int = 1
 
-    async def call(self, member: str, body: Sequence[object] = (), fds: Sequence[int] = ()) -> list[Any]:
+    async def call(self, member: str, *body: object, fds: Sequence[int] = ()) -> list[Any]:
         """Call a method with plain values and return the reply's body, in plain values as well.
 
         The call may activate the service. If that takes longer than the bus waits, the bus drops the call undelivered,
@@ -167,10 +167,10 @@ class Service:
 
 async def _keep_subscribed(connection: Connection, interface: str, member: str) -> None:
     """Match a signal, and reconnect after each end of the connection, until cancelled."""
-    await retry(lambda: connection.match(interface, interface, member), HostError, interval_s=WATCH_INTERVAL_S)
+    connection.match(interface, interface, member)
     try:
         while True:
-            await asyncio.wait((connection.lost,))
             await retry(connection.connect, HostError, interval_s=WATCH_INTERVAL_S)
+            await asyncio.wait((connection.lost,))
     finally:
         connection.unmatch(interface, interface, member)

@@ -24,8 +24,6 @@ from solo5_systemd.bus.peers import (
     Call,
     ListedUnit,
     RemoteError,
-    loaded,
-    task_names,
 )
 
 if TYPE_CHECKING:
@@ -85,7 +83,7 @@ class UnitReader(ABC):
 
     async def names(self, *, ended: bool = True) -> Sequence[TaskName]:
         """Return the names of tasks with a loaded unit; without `ended`, of those that are not over."""
-        return tuple(task_names(await self._listing(), ended=ended))
+        return [task for row in await self._listing() if (task := row.task) is not None and (ended or not row.over)]
 
     async def state(self, task: TaskName) -> "UnitState | None":
         """Return the state of a task's service or scope; None if neither is loaded."""
@@ -119,28 +117,24 @@ class UnitReader(ABC):
     async def _rows(self, task: TaskName) -> list[ListedUnit]:
         # One after the other: PID 1 looks for the files of a unit that is not loaded, and reports its removal.
         own, *other = units_of(task)
-        rows = await self._named(own)
+        rows = await self._list("ListUnitsByNames", (own,))
         if rows and not (other[1:] and rows[0].over):  # else one that was there before its name was declared
             return rows
         for unit in other:
-            if found := await self._named(unit):
+            if found := await self._list("ListUnitsByNames", (unit,)):
                 return found
         return rows
 
-    async def _named(self, unit: str) -> list[ListedUnit]:
-        return await self._list("ListUnitsByNames", (unit,))
-
     async def _list(self, member: str, *body: Sequence[str]) -> list[ListedUnit]:
         """Return the loaded units of a listing."""
-        return loaded(await self._list_all(member, *body))
+        return [row for row in await self._list_all(member, *body) if row.load == "loaded"]
 
-    async def _list_all(self, member: str, *body: Sequence[str]) -> "list[Any]":
-        """Return the rows of a listing, also of units that are not loaded."""
+    async def _list_all(self, member: str, *body: Sequence[str]) -> list[ListedUnit]:
         (reply,) = await self._call_all([Call(MANAGER_PATH, MANAGER, member, body)])
         if isinstance(reply, Exception):
             raise _translated(reply)
         (rows,) = reply
-        return list(rows)
+        return list(map(ListedUnit._make, rows))
 
     async def _read_all(self, rows: Sequence[ListedUnit]) -> "list[UnitState]":
         """Read the properties of units one by one: for GetAll, PID 1 reads every file of the cgroup.

@@ -40,19 +40,6 @@ _TIME_DIGITS = 17
 _LENGTH = struct.Struct("<Q")
 
 
-def _invocation(digits: str) -> dict[str, object]:
-    try:
-        return {"InvocationID": bytes.fromhex(digits)} if digits else {}
-    except ValueError:
-        return {}
-
-
-def _main_process(text: bytes | None) -> dict[str, object]:
-    """Return MainPID= if the cgroup has one process; of several the main one is not in a file."""
-    pids = (text or b"").split()
-    return {"MainPID": int(pids[0])} if len(pids) == 1 and int(pids[0]) else {}
-
-
 def _started(directory: str, invocation: object) -> dict[str, object]:
     try:
         of, _, started = os.getxattr(directory, ATTRIBUTE).partition(b" ")
@@ -128,22 +115,18 @@ class UnitStates:
         text = read(f"{self._root}{control_group}/cgroup.freeze")
         return None if text is None else text.strip() == b"1"
 
-    def new_run(self, unit: str, control_group: str) -> dict[str, object]:
-        """Return those properties of a unit that has just been started that files contain."""
-        processes = read(f"{self._root}{control_group}/cgroup.procs")
-        if processes is None:
-            return {}
-        main = _main_process(processes) if unit.endswith(UnitKind.SERVICE) else {}
-        return {"ControlGroup": control_group, **main, **_invocation(self.invocation(unit))}
-
     def properties(self, unit: str, control_group: str) -> dict[str, object]:
-        """Return the D-Bus properties of a unit that the files contain, with the names and values of D-Bus."""
-        found: dict[str, object] = {"ControlGroup": control_group}
-        found |= _invocation(self.invocation(unit))
+        """Return the D-Bus properties of a unit that files contain, as D-Bus has them; empty if the unit is over."""
         frozen = self.frozen(control_group)
-        found |= {} if frozen is None else {"FreezerState": "frozen" if frozen else "running"}
+        if frozen is None:
+            return {}
+        found: dict[str, object] = {"ControlGroup": control_group, "FreezerState": "frozen" if frozen else "running"}
+        with suppress(ValueError):
+            found |= {"InvocationID": run} if (run := bytes.fromhex(self.invocation(unit))) else {}
         if unit.endswith(UnitKind.SERVICE):
-            found |= _main_process(read(f"{self._root}{control_group}/cgroup.procs"))
+            pids = (read(f"{self._root}{control_group}/cgroup.procs") or b"").split()
+            if len(pids) == 1 and int(pids[0]):  # of several the main one is not in a file
+                found["MainPID"] = int(pids[0])
             found |= _log_fields(read(f"{UNITS}/log-extra-fields:{unit}"))
             found |= _started(f"{self._root}{control_group}", found.get("InvocationID"))
         return found

@@ -165,7 +165,7 @@ async def test_a_connection_is_closed_whatever_ended_its_use() -> None:
             raise ZeroDivisionError
     assert connection.lost.done()
     with pytest.raises(HostError):
-        await connection.match(SYSTEMD, MANAGER, "JobRemoved")
+        await connection.connect()
 
 
 # --- a bus that comes back -----------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ async def test_what_two_have_matched_is_the_others_after_a_reconnect_when_one_en
 ) -> None:
     rule = (BUS, BUS, "NameOwnerChanged")
     for _ in range(2):
-        await connection.match(*rule)
+        connection.match(*rule)
     arrived = asyncio.Event()
 
     def listener(message: Message) -> None:
@@ -237,7 +237,7 @@ async def test_a_slow_peer_delays_no_other_call(systemd: FakeSystemd, connection
     ]
     async with asyncio.timeout(PROMPT):
         await systemd.until_called("Slow", len(slow))
-        await connection.match(SYSTEMD, MANAGER, "JobRemoved")
+        await connection.call(BUS, BUS_PATH, BUS, "GetId")
     assert not any(each.done() for each in slow)
     for each in slow:
         each.cancel()

@@ -7,7 +7,7 @@ import pytest
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import TASK_PREFIX, task_scope, task_service, unit_path
 from solo5_systemd.base.names import TaskName as Name
-from solo5_systemd.bus.peers import Call, ListedUnit, RemoteError, loaded, remote_error, task_names
+from solo5_systemd.bus.peers import Call, ListedUnit, RemoteError, remote_error
 from solo5_systemd.unit.state import ActiveState, unit_state
 
 
@@ -61,17 +61,3 @@ def test_a_row_is_over_where_its_state_is(unit: str) -> None:
         assert row(unit, active, job).over == (state is None or state.over), (active, job)
         assert row(unit, active, job).task == (state and state.task)
         assert state is None or row(unit, active, job).kind is state.kind
-
-
-def test_names_are_those_of_loaded_units_of_tasks() -> None:
-    rows = [
-        row(task_service(Name("web")), "active"),
-        row(task_scope(Name("over")), "failed"),
-        row(task_service(Name("waits")), "inactive", "start"),
-        row("declared.service", "active"),
-        row(task_service(Name("gone")), "inactive", load="not-found"),
-    ]
-    found = loaded(map(list, rows))
-    assert found == rows[:-1]
-    assert task_names(found, ended=True) == ["web", "over", "waits", "declared"]
-    assert task_names(found, ended=False) == ["web", "waits", "declared"]
