@@ -81,19 +81,19 @@ class Fields:
             raise self.wrong(key, value, "a string")
         return value
 
-    def boolean(self, key: str, *, default: bool | None = None) -> bool:
+    def boolean(self, key: str) -> bool:
         """Return a boolean."""
-        value = self._get(key, "true or false", default)
+        value = self._get(key, "true or false")
         if not isinstance(value, bool):
             raise self.wrong(key, value, "true or false")
         return value
 
-    def integer(self, key: str, default: int | None = None, *, low: int, high: int) -> int:
+    def integer(self, key: str, *, low: int, high: int) -> int:
         """Return an integer from `low` to `high`."""
         if type(found := self._mapping.get(key)) is int and low <= found <= high:
             return found
         expected = f"a whole number from {low} to {high}"
-        value = self._get(key, expected, default)
+        value = self._get(key, expected)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise self.wrong(key, value, expected)
         return value
@@ -165,7 +165,7 @@ class Fields:
             raise self.wrong(key, value, expected)
         return tuple(value)
 
-    def _get(self, key: str, expected: str, default: object) -> object:
+    def _get(self, key: str, expected: str, default: object = None) -> object:
         if key in self._mapping:
             return self._mapping[key]
         if default is None:

@@ -4,7 +4,7 @@ The tables themselves, whose rules look them up, are in `nft_rules`; `drops` has
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.derived_addresses import bridge_mac, link_local, octets
@@ -237,7 +237,8 @@ def _egress(lease: Lease, limits: Limits) -> Iterator[Element]:
     if limits.egress is None:
         return
     for address in lease.addresses:
-        entries = (part for entry in limits.egress for part in entry.by_protocol())
+        # Of an entry with ports for TCP and UDP, one for each: a rule is for one protocol.
+        entries = (replace(entry, protocol=protocol) for entry in limits.egress for protocol in entry.protocols)
         own = tuple(str(each) for each in entries if each.network.version == address.version)
         yield _element(_family(address), "unlisted", address)
         yield _element(_family(address), EGRESS, address, value=own)

@@ -43,24 +43,24 @@ class Options(Fields):
 
     refuses_unknown_keys = True
 
-    def integer(self, key: str, default: int | None = None, *, low: int, high: int) -> int:
+    def integer(self, key: str, *, low: int, high: int) -> int:
         """Return an integer that may be encoded as `2`, `2.0` or `"2"`."""
         value = self._mapping.get(key)
         text = f"{value:.0f}" if isinstance(value, float) and value.is_integer() else value
         if isinstance(text, str) and _WHOLE.fullmatch(text):
             whole = {key: int(text.partition(".")[0])}
             return Fields(whole, self.where, error=self._error).integer(key, low=low, high=high)
-        return super().integer(key, default, low=low, high=high)
+        return super().integer(key, low=low, high=high)
 
     def is_boolean(self, key: str) -> bool:
         """Return whether the key has a boolean value, or its text."""
         return super().is_boolean(key) or self._mapping.get(key) in [*_BOOLEANS]
 
-    def boolean(self, key: str, *, default: bool | None = None) -> bool:
+    def boolean(self, key: str) -> bool:
         """Return a boolean, also of its text."""
         value = self._mapping.get(key)
         found = _BOOLEANS.get(value) if isinstance(value, str) else None
-        return super().boolean(key, default=default) if found is None else found
+        return super().boolean(key) if found is None else found
 
 
 def unpack(data: bytes, where: str, error: type[Solo5Error] = InvalidRequestError) -> Options:

@@ -7,7 +7,6 @@ routes packets for them to the guest. The operator names in a network's settings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 
@@ -28,8 +27,6 @@ _NEVER_BEHIND: Sequence[IpNetwork] = (
     IPv6Network("ff00::/8"),
 )
 """Addresses of no host, the loopback, links and groups. A default route overlaps with them."""
-
-_Network = TypeVar("_Network", IPv4Network, IPv6Network)
 
 
 def ipv4_address(text: str) -> IPv4Address:
@@ -67,26 +64,15 @@ def host_address(text: str) -> IPv4Address | IPv6Address:
     Raises:
         InvalidRequestError: malformed.
     """
-    if ":" in text:
-        return ipv6_address(text)
-    return ipv4_address(text)
+    return ipv6_address(text) if ":" in text else ipv4_address(text)
 
 
-def range4(text: str) -> IPv4Network:
-    """Return an IPv4 range.
+def network_range(text: str, kind: type[IpNetwork], example: str) -> IpNetwork:
+    """Return a range of one family.
 
     Raises:
         SettingsError: malformed.
     """
-    return _range(text, IPv4Network, "10.89.0.0/24")
-
-
-def range6(text: str) -> IPv6Network:
-    """Return an IPv6 range."""
-    return _range(text, IPv6Network, "fd00:89::/64")
-
-
-def _range(text: str, kind: type[_Network], example: str) -> _Network:
     try:
         found = kind(text, strict=False)
     except ValueError as error:

@@ -14,12 +14,12 @@ that a name has now is not the one that it has later.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from ipaddress import IPv6Network, ip_network
+from dataclasses import dataclass
+from ipaddress import IPv6Network, ip_address, ip_network
 from typing import NoReturn
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.settings.addresses import IpNetwork
+from solo5_systemd.settings.addresses import IpNetwork, is_within, overlapping
 from solo5_systemd.settings.records import TYPES, texts
 
 ENTRIES_MAX = 64
@@ -75,10 +75,6 @@ class Destination:
             first, last = self.ports
             text += f":{first}" if first == last else f":{first}-{last}"
         return f"{text}/{self.protocol}" if self.protocol else text
-
-    def by_protocol(self) -> Sequence["Destination"]:
-        """Return the entry, or, with ports for TCP and UDP, one entry for each: a rule is for one protocol."""
-        return [replace(self, protocol=protocol) for protocol in self.protocols]
 
     @property
     def protocols(self) -> Sequence[str | None]:
@@ -138,10 +134,15 @@ def intersection(one: Egress, other: Egress) -> Egress:
 
 def _common(one: Destination, other: Destination) -> Sequence[Destination]:
     """Return what two entries have in common: none, one entry, or one for each of two protocols."""
-    network = _narrower(one.network, other.network)
-    ports = _overlap(one.ports, other.ports)
-    if network is None or (ports is not None and ports[0] > ports[1]):
+    if not overlapping(one.network, [other.network]):
         return ()
+    # Ranges with a prefix never overlap in part.
+    network = max(one.network, other.network, key=lambda each: each.prefixlen)
+    ports = one.ports or other.ports
+    if one.ports and other.ports:
+        ports = max(one.ports[0], other.ports[0]), min(one.ports[1], other.ports[1])
+        if ports[0] > ports[1]:
+            return ()
     protocols = [
         mine if theirs is None else theirs
         for mine in one.protocols
@@ -152,19 +153,6 @@ def _common(one: Destination, other: Destination) -> Sequence[Destination]:
     if tuple(fitting) == _WITH_PORTS and ports is not None:
         return (Destination(network=network, ports=ports),)
     return [Destination(network=network, protocol=each, ports=ports) for each in fitting]
-
-
-def _narrower(one: IpNetwork, other: IpNetwork) -> IpNetwork | None:
-    """Return the inner one of two ranges; None if they are disjoint. Ranges with a prefix never overlap in part."""
-    if one.version != other.version or not one.overlaps(other):
-        return None
-    return one if one.prefixlen >= other.prefixlen else other
-
-
-def _overlap(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return max(one[0], other[0]), min(one[1], other[1])
 
 
 def _ports(text: str, first: str | None, last: str | None) -> tuple[int, int] | None:
@@ -181,28 +169,20 @@ def _ports(text: str, first: str | None, last: str | None) -> tuple[int, int] | 
 
 def _network(text: str, where: str) -> IpNetwork:
     try:
-        found = ip_network(where)
-    except ValueError:
-        pass
-    else:
-        _check_is_reachable(text, found)
-        return found
-    try:
-        wider = ip_network(where, strict=False)
+        found = ip_network(where, strict=False)
     except ValueError:
         _refuse(text)
     address = where.partition("/")[0]
-    raise InvalidRequestError(
-        f"egress {text!r} has an address with bits beyond its prefix: expected {wider} for the range, or {address} for "
-        "the address alone."
-    )
-
-
-def _check_is_reachable(text: str, network: IpNetwork) -> None:
+    if ip_address(address) != found.network_address:
+        raise InvalidRequestError(
+            f"egress {text!r} has an address with bits beyond its prefix: expected {found} for the range, or {address} "
+            "for the address alone."
+        )
     for block, words in _UNREACHABLE.items():
-        if isinstance(network, IPv6Network) and network.subnet_of(block):
+        if is_within(found, [block]):
             reason = words if ":" in words else f"{words}: expected a global or unique local address"
             raise InvalidRequestError(f"egress {text!r} has an address {reason}.")
+    return found
 
 
 def _refuse(text: str) -> NoReturn:

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.base.names import NetworkName, hash_of, network_name
-from solo5_systemd.settings.addresses import AddressRange, check_within, overlapping
+from solo5_systemd.settings.addresses import AddressRange, check_within, is_within, overlapping
 from solo5_systemd.settings.network_keys import (
     CLOSED,
     HOST,
@@ -166,8 +166,12 @@ def _own(name: NetworkName, fields: Fields) -> NetworkSettings:
             raise SettingsError(f"{fields.path(key)} is set without join: expected the name of a bridge as join.")
     keys = record(NetworkKeys, fields)
     without_ipv4 = _is_without_ipv4(name, keys, fields)
-    ipv4 = _range4(keys, fields, "room for a gateway and a guest: a prefix of at most 30")
-    _check_gateway4(keys, fields, ipv4, "a host address inside the network's ipv4 range")
+    ipv4 = _range4(
+        keys,
+        fields,
+        "room for a gateway and a guest: a prefix of at most 30",
+        "a host address inside the network's ipv4 range",
+    )
     ipv6 = _ipv6_settings(keys, fields, keys.mtu or MTU)
     if without_ipv4 and ipv6 is None:
         raise fields.wrong("ipv4", False, "a range, or ipv6 = true beside ipv4 = false")
@@ -200,8 +204,12 @@ def _joining(name: NetworkName, fields: Fields) -> NetworkSettings:
     keys = record(NetworkKeys, fields)
     if isinstance(keys.ipv4, bool):
         raise fields.wrong("ipv4", keys.ipv4, "the LAN's range")
-    ipv4 = _range4(keys, fields, "the LAN's range, with a prefix of at most 30")
-    _check_gateway4(keys, fields, ipv4, "the address of a router inside the network's ipv4 range")
+    ipv4 = _range4(
+        keys,
+        fields,
+        "the LAN's range, with a prefix of at most 30",
+        "the address of a router inside the network's ipv4 range",
+    )
     if keys.pool and (ipv4 is None or not all(_is_host(each, ipv4) for each in (keys.pool.first, keys.pool.last))):
         raise fields.wrong("pool", fields.text("pool"), "addresses inside the network's ipv4 range")
     if keys.pool and keys.gateway4 and keys.gateway4 in keys.pool:
@@ -220,18 +228,14 @@ def _joining(name: NetworkName, fields: Fields) -> NetworkSettings:
     )
 
 
-def _range4(keys: NetworkKeys, fields: Fields, expected: str) -> IPv4Network | None:
-    """Return the range that is set; None: it is chosen, or there is none."""
-    if keys.ipv4 is None or isinstance(keys.ipv4, bool):
-        return None
-    if keys.ipv4.prefixlen > 30:
-        raise fields.wrong("ipv4", str(keys.ipv4), expected)
-    return keys.ipv4
-
-
-def _check_gateway4(keys: NetworkKeys, fields: Fields, ipv4: IPv4Network | None, expected: str) -> None:
+def _range4(keys: NetworkKeys, fields: Fields, expected: str, gateway: str) -> IPv4Network | None:
+    """Return the range that is set, with `gateway4` in it; None: it is chosen, or there is none."""
+    ipv4 = None if isinstance(keys.ipv4, bool) else keys.ipv4
+    if ipv4 and ipv4.prefixlen > 30:
+        raise fields.wrong("ipv4", str(ipv4), expected)
     if keys.gateway4 is not None and (ipv4 is None or not _is_host(keys.gateway4, ipv4)):
-        raise fields.wrong("gateway4", str(keys.gateway4), expected)
+        raise fields.wrong("gateway4", str(keys.gateway4), gateway)
+    return ipv4
 
 
 def _is_without_ipv4(name: NetworkName, keys: NetworkKeys, fields: Fields) -> bool:
@@ -260,7 +264,7 @@ def _ipv6_settings(keys: NetworkKeys, fields: Fields, mtu: int) -> Ipv6 | None:
     if mtu < IPV6_MTU:
         raise fields.wrong("mtu", mtu, f"at least {IPV6_MTU} bytes beside ipv6, the smallest MTU of IPv6")
     prefix, gateway = _prefix(keys, fields), keys.gateway6
-    if gateway is not None and (prefix is None or not _is_host6(gateway, prefix)):
+    if gateway is not None and (prefix is None or not _is_host(gateway, prefix)):
         raise fields.wrong(
             "gateway6", str(gateway), "an address inside the network's ipv6 prefix, other than its first"
         )
@@ -283,9 +287,9 @@ def _joined_ipv6(keys: NetworkKeys, fields: Fields) -> tuple[bool, Ipv6 | None]:
                     f'{fields.path(key)} is set without a prefix: expected one such as ipv6 = "fd00::/64".'
                 )
         return bool(keys.ipv6), None
-    if gateway is not None and not (_is_host6(gateway, prefix) or gateway.is_link_local):
+    if gateway is not None and not (_is_host(gateway, prefix) or gateway.is_link_local):
         raise fields.wrong("gateway6", str(gateway), "the router's link-local address, or its one in the ipv6 prefix")
-    if pool is not None and not (_is_host6(pool.first, prefix) and _is_host6(pool.last, prefix)):
+    if pool is not None and not (_is_host(pool.first, prefix) and _is_host(pool.last, prefix)):
         raise fields.wrong("pool6", fields.text("pool6"), "addresses inside the network's ipv6 prefix")
     if pool is not None and gateway is not None and gateway in pool:
         raise fields.wrong("pool6", fields.text("pool6"), f"a pool without gateway6, {gateway}")
@@ -296,19 +300,16 @@ def _prefix(keys: NetworkKeys, fields: Fields) -> IPv6Network | None:
     """Return the prefix, if one is set."""
     if keys.ipv6 is None or isinstance(keys.ipv6, bool):
         return None
-    if not _SHORTEST <= keys.ipv6.prefixlen <= _LONGEST or not _is_unicast(keys.ipv6):
+    is_unicast = is_within(keys.ipv6, (IPv6Network("2000::/3"), IPv6Network("fc00::/7")))
+    if not _SHORTEST <= keys.ipv6.prefixlen <= _LONGEST or not is_unicast:
         raise fields.wrong("ipv6", str(keys.ipv6), f"{_EXPECTED}, global or unique local")
     return keys.ipv6
 
 
-def _is_unicast(prefix: IPv6Network) -> bool:
-    """Return whether packets from addresses of the prefix can be routed: 2000::/3 or fc00::/7."""
-    return any(prefix.subnet_of(IPv6Network(block)) for block in ("2000::/3", "fc00::/7"))
-
-
-def _is_host6(address: IPv4Address | IPv6Address, prefix: IPv6Network) -> bool:
-    """Return whether a host may have an address; the first one is any router's (RFC 4291, section 2.6.1)."""
-    return address in prefix and address != prefix.network_address
+def _is_host(address: IPv4Address | IPv6Address, network: IPv4Network | IPv6Network) -> bool:
+    """Return whether a host may have an address; the first one of IPv6 is any router's (RFC 4291, section 2.6.1)."""
+    last = network.broadcast_address if network.version == 4 else None
+    return address in network and address not in (network.network_address, last)
 
 
 def default_mtu(uplink: int | None, *, ipv6: bool = False) -> int:
@@ -332,10 +333,6 @@ def default_bridge(name: NetworkName) -> str:
     return f"solo5-{name[:4]}{hash_of(name, 5)}"
 
 
-def _is_host(address: IPv4Address | IPv6Address, network: IPv4Network) -> bool:
-    return address in network and address not in (network.network_address, network.broadcast_address)
-
-
 def check_distinct(networks: Sequence[NetworkSettings]) -> None:
     """Check that networks have bridges and ranges of their own.
 
@@ -344,8 +341,17 @@ def check_distinct(networks: Sequence[NetworkSettings]) -> None:
     """
     for index, one in enumerate(networks):
         for other in networks[:index]:
-            if one.bridge == other.bridge:
-                _check_one_bridge(one, other)
+            if one.bridge == other.bridge and (one.join is None or other.join is None):
+                key = "bridge" if one.join is None else "join"
+                raise SettingsError(
+                    f"network.{one.name}.{key} is {one.bridge!r}, as network.{other.name}'s: expected a bridge of its "
+                    "own."
+                )
+            if one.bridge == other.bridge and one.join and other.join and one.join.vlan == other.join.vlan:
+                raise SettingsError(
+                    f"network.{one.name} joins {one.bridge!r} with the VLAN of network.{other.name}: expected another "
+                    "bridge, or another vlan."
+                )
             for key, what, own, taken in (
                 ("ipv4", "range", one.ipv4, other.ipv4),
                 ("ipv6", "prefix", one.ipv6 and one.ipv6.prefix, other.ipv6 and other.ipv6.prefix),
@@ -355,17 +361,3 @@ def check_distinct(networks: Sequence[NetworkSettings]) -> None:
                         f"network.{one.name}.{key} is {own}, which overlaps network.{other.name}'s {taken}: expected "
                         f"a {what} of its own."
                     )
-
-
-def _check_one_bridge(one: NetworkSettings, other: NetworkSettings) -> None:
-    """Check that two networks with one bridge join it with different VLANs."""
-    if one.join is None or other.join is None:
-        key = "bridge" if one.join is None else "join"
-        raise SettingsError(
-            f"network.{one.name}.{key} is {one.bridge!r}, as network.{other.name}'s: expected a bridge of its own."
-        )
-    if one.join.vlan == other.join.vlan:
-        raise SettingsError(
-            f"network.{one.name} joins {one.bridge!r} with the VLAN of network.{other.name}: expected another bridge, "
-            "or another vlan."
-        )

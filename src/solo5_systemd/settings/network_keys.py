@@ -5,7 +5,7 @@ From this table follow the reader of /etc/solo5/*.toml, the `network` block of t
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
@@ -14,7 +14,7 @@ from typing import Annotated
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.names import NetworkName
-from solo5_systemd.settings.addresses import AddressRange, Reserved, Routes, range4, range6
+from solo5_systemd.settings.addresses import AddressRange, IpNetwork, Reserved, Routes, network_range
 from solo5_systemd.settings.egress import Egress
 from solo5_systemd.settings.rate import UNLIMITED, Rate
 from solo5_systemd.settings.records import TYPES, Entry, Type, entries, integer, setting, text
@@ -45,9 +45,11 @@ def _link_name(fields: Fields, key: str) -> str:
     return name
 
 
-def _or_boolean(parse: Callable[[str], object]) -> Type:
+def _or_boolean(kind: type[IpNetwork], example: str) -> Type:
     def read(fields: Fields, key: str) -> object:
-        return fields.boolean(key) if fields.is_boolean(key) else fields.parsed(key, parse)
+        if fields.is_boolean(key):
+            return fields.boolean(key)
+        return fields.parsed(key, lambda given: network_range(given, kind, example))
 
     return Type(read, lambda value: value if isinstance(value, bool) else str(value))
 
@@ -158,7 +160,7 @@ class NetworkKeys(NetworkPolicy):
         "The IPv6 addresses for guests, inside ipv6.", default=None, shown="all of the prefix", on=(LAN,),
         example="2001:db8:2::200-2001:db8:2::2ff",
     )
-    ipv4: Annotated[IPv4Network | bool | None, _or_boolean(range4)] = setting(
+    ipv4: Annotated[IPv4Network | bool | None, _or_boolean(IPv4Network, "10.89.0.0/24")] = setting(
         "The IPv4 range, with a prefix of at most 30 bits; false, which requires ipv6: guests have IPv6 only.",
         default=None, shown="a range that is free on this host", on=EVERYWHERE, example="10.89.0.0/24",
     )
@@ -166,7 +168,7 @@ class NetworkKeys(NetworkPolicy):
         "The address of the bridge, inside ipv4.", default=None, shown="the first address of the range", on=EVERYWHERE,
         example="10.89.0.1",
     )
-    ipv6: Annotated[IPv6Network | bool | None, _or_boolean(range6)] = setting(
+    ipv6: Annotated[IPv6Network | bool | None, _or_boolean(IPv6Network, "fd00:89::/64")] = setting(
         'true: guests have IPv6, in a /64 of this host\'s own; or the prefix: "2001:db8:1::/64".',
         default=None, shown="false", on=EVERYWHERE, example=False,
     )

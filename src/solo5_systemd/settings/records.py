@@ -182,17 +182,14 @@ def type_of(hint: Any) -> Type:
     if NoneType in arguments:
         return type_of(reduce(or_, (each for each in arguments if each is not NoneType)))
     if get_origin(hint) is tuple:
-        return _list(type_of(arguments[0])) if _is_simple(arguments[0]) else _records(arguments[0])
+        is_record = arguments[0] not in TYPES and is_dataclass(arguments[0])
+        return _records(arguments[0]) if is_record else _list(type_of(arguments[0]))
     if get_origin(hint) is Mapping:
         return _table(*map(type_of, arguments))
     if isinstance(hint, type) and is_dataclass(hint):
         return Type(lambda table, key: record(hint, table.table(key)), document, kind=hint)
     assert issubclass(hint, StrEnum), hint  # noqa: S101 - a field of a class of ours
     return Type(lambda table, key: table.word(key, hint), str)
-
-
-def _is_simple(hint: object) -> bool:
-    return hint in TYPES or not is_dataclass(hint)
 
 
 def _records(kind: Callable[..., object]) -> Type:
