@@ -45,6 +45,7 @@ from solo5_systemd.network.model import EVERY_IPV6
 from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.task.networks import host_endpoint
 from solo5_systemd.task.option_table import KEYS, SECTION, SETTINGS
+from solo5_systemd.task.property_types import quoted
 from solo5_systemd.task.settings import Parse, Values, stops_when_idle, texts, unit_property, workload
 from solo5_systemd.task.workload import Publish, Workload
 
@@ -370,9 +371,6 @@ Line = tuple[str, str]
 INSTALL = [("WantedBy", "multi-user.target")]
 """[Install] of what is written, so that `systemctl enable` has an effect."""
 
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@+=:,./{}~-%")
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
-
 
 def write_declaration(workload: Workload, comments: Iterable[str] = ()) -> str:
     """Return the text of a declaration, which `parse_declaration` reads as the same task.
@@ -423,24 +421,10 @@ def _lines(workload: Workload) -> Iterator[Line]:
 
 def _words(name: str, values: Iterable[str]) -> Iterable[str]:
     """Return the values of lines that may have several: fields of the journal one a line, others on one line."""
-    words = [*map(_quoted, values)]
+    words = [quoted(_whole(each)) for each in values]
     return words if name in ("Label", "LogField") else [" ".join(words)]
 
 
 def _whole(text: str) -> str:
     """Return a value that is all of its line."""
     return text.replace("%", "%%")
-
-
-def _quoted(text: str) -> str:
-    """Return one word of a value (systemd.syntax(7)), quoted if it has to be; specifiers are not expanded."""
-    text = _whole(text)
-    if text and all(char in _PLAIN for char in text):
-        return text
-    return '"' + "".join(map(_escaped, text)) + '"'
-
-
-def _escaped(char: str) -> str:
-    if char in _ESCAPES:
-        return _ESCAPES[char]
-    return char if char.isprintable() or 0xD800 <= ord(char) <= 0xDFFF else f"\\U{ord(char):08x}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from solo5_systemd.task.option_table import KEYS, SECTION
 from solo5_systemd.task.properties import SETTABLE
-from solo5_systemd.task.property_types import BOOLEAN
+from solo5_systemd.task.property_types import BOOLEAN, form
 from solo5_systemd.task.quantities import parse_time_span
 
 Check = Callable[[str], object]
@@ -35,14 +35,6 @@ def _time(value: str) -> None:
         parse_time_span(value)
 
 
-def _form(pattern: str, expected: str) -> Check:
-    def check(value: str) -> None:
-        if not re.fullmatch(pattern, value, re.ASCII):
-            raise ValueError(expected)
-
-    return check
-
-
 def _statuses(value: str) -> None:
     for word in value.split():
         if not _STATUS.fullmatch(word) or (word.isdigit() and int(word) > 255):
@@ -59,8 +51,8 @@ def _unquoted(word: str) -> str:
     return word[1:-1] if len(word) > 2 and word[0] == word[-1] and word[0] in "'\"" else word
 
 
-_number = _form("[0-9]{1,9}", "a whole number")
-_instance = _form("[A-Za-z0-9_.-]{1,128}", "the name of an instance, of letters, digits, '_', '.' and '-'")
+_number = form("[0-9]{1,9}", "a whole number", str)
+_instance = form("[A-Za-z0-9_.-]{1,128}", "the name of an instance, of letters, digits, '_', '.' and '-'", str)
 
 _CONDITIONS = """
     Architecture Virtualization Host KernelCommandLine KernelVersion Credential Environment Security

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from signal import Signals
-from typing import Any
+from typing import Any, TypeVar
 
 from solo5_systemd.base.names import SLICE
 from solo5_systemd.settings.rate import FACTORS
 from solo5_systemd.task.quantities import SIZES, parse_time_span
+
+T = TypeVar("T")
 
 INFINITY = (1 << 64) - 1
 """systemd's value for "no limit" in an unsigned 64-bit property."""
@@ -43,17 +45,21 @@ class PropertyType:
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
-_SIZE = r"([0-9]{1,20})([KMGT]?)(?:i?B)?"
 
+def form(pattern: str, expected: str, value: Callable[[re.Match[str]], T]) -> Callable[[str], T]:
+    """Return the parser of texts of one form: it returns `value` of the match.
 
-def _parse_limit(text: str) -> int:
-    """Return a size in bytes, with the suffixes K, M, G and T to the base of 1024 (systemd.syntax(7))."""
-    if text == "infinity":
-        return INFINITY
-    match = re.fullmatch(_SIZE, text.strip(), re.ASCII)
-    if not match:
-        raise ValueError("a size in bytes, or with a suffix such as 64M or 1G")
-    return _fitting(int(match[1]) * SIZES[match[2]])
+    Args:
+        expected: the text of its ValueError.
+    """
+
+    def parse(text: str) -> T:
+        match = re.fullmatch(pattern, text, re.ASCII)
+        if match is None:
+            raise ValueError(expected)
+        return value(match)
+
+    return parse
 
 
 def _fitting(number: int) -> int:
@@ -62,31 +68,32 @@ def _fitting(number: int) -> int:
     return number
 
 
+def _limit(parse: Callable[[str], int]) -> Callable[[str], int]:
+    return lambda text: INFINITY if text == "infinity" else _fitting(parse(text))
+
+
 def _format_limit(value: int) -> str:
     """Return bytes in the largest unit of 1024 that they reach, if that is exact, else as a number."""
     factor, suffix = next((unit for unit in _LARGEST_FIRST if value >= unit[0]), (1, ""))
     return _format_count(value) if value % factor else f"{_format_count(value // factor)}{suffix}"
 
 
-_LARGEST_FIRST = [(factor, suffix) for suffix, factor in reversed(SIZES.items())]
-
-SIZE = PropertyType(signature="t", format=_format_limit, parse=_parse_limit)
-"""Bytes."""
-
-
-def _parse_count(text: str) -> int:
-    if text == "infinity":
-        return INFINITY
-    if not re.fullmatch(r"[0-9]{1,20}", text, re.ASCII):
-        raise ValueError("a whole number, or infinity")
-    return _fitting(int(text))
-
-
 def _format_count(value: int) -> str:
     return "infinity" if value == INFINITY else str(value)
 
 
-COUNT = PropertyType(signature="t", format=_format_count, parse=_parse_count)
+_LARGEST_FIRST = [(factor, suffix) for suffix, factor in reversed(SIZES.items())]
+_parse_size = form(
+    r"\s*([0-9]{1,20})([KMGT]?)(?:i?B)?\s*",
+    "a size in bytes, or with a suffix such as 64M or 1G",
+    lambda match: int(match[1]) * SIZES[match[2]],
+)
+_parse_count = form("[0-9]{1,20}", "a whole number, or infinity", lambda match: int(match[0]))
+
+SIZE = PropertyType(signature="t", format=_format_limit, parse=_limit(_parse_size))
+"""Bytes; suffixes are powers of 1024 (systemd.syntax(7))."""
+
+COUNT = PropertyType(signature="t", format=_format_count, parse=_limit(_parse_count))
 
 
 def number(signature: str, low: int, high: int) -> PropertyType:
@@ -105,8 +112,6 @@ WEIGHT = number("t", 1, 10000)
 
 def _parse_time(text: str) -> int:
     """Return a time in microseconds, whole milliseconds only: systemd serializes it with that precision."""
-    if text == "infinity":
-        return INFINITY
     microseconds = parse_time_span(text)
     if microseconds % _MS:
         raise ValueError("a time in whole milliseconds, such as 500ms, 30s or 5min")
@@ -121,18 +126,18 @@ def _format_time(microseconds: int) -> str:
     return f"{microseconds // _MS}ms" if microseconds % _MS == 0 else f"{microseconds}us"
 
 
-TIME = PropertyType(signature="t", format=_format_time, parse=_parse_time)
+TIME = PropertyType(signature="t", format=_format_time, parse=_limit(_parse_time))
 """Microseconds."""
 
 
-def _parse_percentage(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,7}%", text, re.ASCII) or int(text[:-1]) == 0:
-        raise ValueError("a percentage above zero of one processor, such as 50% or 200%")
-    return int(text[:-1]) * (_SECOND // 100)
-
-
 PROCESSOR_TIME = PropertyType(
-    signature="t", format=lambda value: f"{value * 100 / _SECOND:g}%", parse=_parse_percentage
+    signature="t",
+    format=lambda value: f"{value * 100 / _SECOND:g}%",
+    parse=form(
+        "0{0,6}([1-9][0-9]{0,6})%",
+        "a percentage above zero of one processor, such as 50% or 200%",
+        lambda match: int(match[1]) * (_SECOND // 100),
+    ),
 )
 """Microseconds per second; as text, percent of one processor."""
 
@@ -201,13 +206,14 @@ def _parse_stop_signal(text: str) -> int:
 STOP_SIGNAL = PropertyType(signature="i", format=lambda value: Signals(value).name, parse=_parse_stop_signal)
 
 
-def _parse_slice(text: str) -> str:
-    if not re.fullmatch(r"solo5(-[A-Za-z0-9_.]+)*\.slice", text, re.ASCII):
-        raise ValueError(f"{SLICE} or a slice below it, such as solo5-batch.slice")
-    return text
-
-
-TASK_SLICE = PropertyType(signature="s", parse=_parse_slice)
+TASK_SLICE = PropertyType(
+    signature="s",
+    parse=form(
+        r"solo5(-[A-Za-z0-9_.]+)*\.slice",
+        f"{SLICE} or a slice below it, such as solo5-batch.slice",
+        lambda match: match[0],
+    ),
+)
 
 
 # --- text and lists of words -----------------------------------------------------------------------------------------
@@ -218,16 +224,21 @@ _BARE = re.compile(r"[A-Za-z0-9_@%+=:,./{}~-]+", re.ASCII)
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 
 
-def _quoted(word: str) -> str:
-    """Return a word quoted as in systemd.syntax(7), if it needs quotes."""
+def quoted(word: str) -> str:
+    """Return a word quoted as in systemd.syntax(7), if it needs quotes; invalid UTF-8 stays, which no file can have."""
     if _BARE.fullmatch(word):
         return word
-    escaped = "".join(c if c.isprintable() and c not in '"\\' else _ESCAPES.get(c, f"\\u{ord(c):04x}") for c in word)
-    return f'"{escaped}"'
+    return '"' + "".join(map(_escaped, word)) + '"'
+
+
+def _escaped(char: str) -> str:
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    return char if char.isprintable() or 0xD800 <= ord(char) <= 0xDFFF else f"\\U{ord(char):08x}"
 
 
 def _format_words(value: Any) -> str:
-    return " ".join(_quoted(str(word)) for word in value)
+    return " ".join(quoted(str(word)) for word in value)
 
 
 WORDS = PropertyType(signature="as", format=_format_words)
@@ -269,14 +280,14 @@ APPARMOR_PROFILE = PropertyType(signature="(bs)", format=_format_lenient, parse=
 """Ignore failure (written as `-`), name."""
 
 
-def _parse_selinux_context(text: str) -> str:
-    """Parse SELinuxContext=. Its prefix `-` works in unit files only, not on D-Bus."""
-    if not re.fullmatch(rf"(?!-){_PLAIN}{{1,256}}", text, re.ASCII):
-        raise ValueError("a context such as system_u:system_r:solo5_t:s0, without a '-' before it")
-    return text
-
-
-SELINUX_CONTEXT = PropertyType(signature="s", parse=_parse_selinux_context)
+SELINUX_CONTEXT = PropertyType(
+    signature="s",
+    parse=form(  # its prefix `-` works in unit files only, not on D-Bus
+        rf"(?!-){_PLAIN}{{1,256}}",
+        "a context such as system_u:system_r:solo5_t:s0, without a '-' before it",
+        lambda match: match[0],
+    ),
+)
 
 
 def _parse_deny_list(text: str) -> tuple[bool, list[str]]:
@@ -316,7 +327,7 @@ MOUNTS = PropertyType(signature="a(ss)", format=_pairs(":"))
 
 def _format_binds(value: Any) -> str:
     return " ".join(
-        ("-" if optional else "") + _quoted(source if source == there else f"{source}:{there}")
+        ("-" if optional else "") + quoted(source if source == there else f"{source}:{there}")
         for source, there, optional, _ in value
     )
 
@@ -333,16 +344,11 @@ def _parse_bandwidth(text: str) -> list[tuple[str, int]]:
     return [(path, _parse_rate(size))]
 
 
-_RATE = r"([0-9]{1,20})([KMGT]?)"
-
-
-def _parse_rate(text: str) -> int:
-    """Return bytes or operations per second; suffixes are powers of 1000, unlike those of a size."""
-    match = re.fullmatch(_RATE, text, re.ASCII)
-    if not match or not int(match[1]):
-        raise ValueError("a rate above zero, per second, such as 500 or 10M (powers of 1000)")
-    return _fitting(int(match[1]) * FACTORS[match[2]])
-
+_parse_rate = form(  # suffixes are powers of 1000, unlike those of a size
+    "0{0,19}([1-9][0-9]{0,19})([KMGT]?)",
+    "a rate above zero, per second, such as 500 or 10M (powers of 1000)",
+    lambda match: _fitting(int(match[1]) * FACTORS[match[2]]),
+)
 
 BANDWIDTH = PropertyType(signature="a(st)", format=_pairs(" "), parse=_parse_bandwidth)
 """Device, bytes or operations per second."""

@@ -87,15 +87,6 @@ def cpus(text: str, option: str) -> float:
     return float(text)
 
 
-def cpu_weight(text: str, option: str) -> int:
-    """Return a CPUWeight= (systemd.resource-control(5)): 1 to 10000; systemd's default is 100.
-
-    Raises:
-        InvalidRequestError: malformed or out of range.
-    """
-    return integer(text, option, 1, 10_000)
-
-
 def idle_time(text: str, option: str) -> int:
     """Return the seconds of `10min`, IDLE_MIN_S at least (systemd.time(7)).
 

@@ -6,6 +6,7 @@ A language has `Values`: where the texts of a setting are, and how an error name
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
@@ -23,7 +24,7 @@ from solo5_systemd.task.option_table import SETTINGS
 from solo5_systemd.task.placeholders import HOSTNAME, HOSTS, used, uses_search, uses_servers, verbatim
 from solo5_systemd.task.properties import parse_property
 from solo5_systemd.task.property_types import INFINITY, SIZE
-from solo5_systemd.task.quantities import cpu_weight, cpus, idle_time, named, size
+from solo5_systemd.task.quantities import cpus, idle_time, integer, named, size
 from solo5_systemd.task.workload import DEFAULT_MEMORY, Publish, Workload
 
 T = TypeVar("T")
@@ -88,9 +89,9 @@ def workload(task: TaskName, values: Values, served: Callable[[], Collection[Net
         arguments=(*arguments, *map(verbatim, values.each("Verbatim", plain))),
         tender=values.one("Tender", _tender, None),
         memory=memory,
-        memory_max=values.one("MemoryMax", lambda text, what: _memory_max(text, what, memory), None),
+        memory_max=values.one("MemoryMax", partial(_memory_max, memory=memory), None),
         cpus=values.one("CPUs", cpus, None),
-        cpu_weight=values.one("CPUWeight", cpu_weight, None),
+        cpu_weight=values.one("CPUWeight", partial(integer, low=1, high=10_000), None),
         nics=nics,
         limits=limits,
         idle_s=idle_s,

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, TypeVar
 
@@ -34,7 +35,7 @@ def of(parse: Callable[[str, str], T], option: str) -> Callable[[str], T]:
 
 memory_size = of(quantities.size, "--memory")
 cpus = of(quantities.cpus, "--cpus")
-cpu_weight = of(quantities.cpu_weight, "--cpu-weight")
+cpu_weight = of(partial(quantities.integer, low=1, high=10_000), "--cpu-weight")
 idle_time = of(quantities.idle_time, "--idle")
 nic = of(networks.nic, "--net")
 publish = of(networks.publish, "--publish")
