@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import (
+    DECLARED,
     MARK,
     TaskName,
     declared_outcome_target,
@@ -26,7 +27,7 @@ from solo5_systemd.base.names import (
     template_of,
 )
 
-DIRECTORY = "/run/solo5/declared"
+DIRECTORY = DECLARED
 SOURCES, REFUSED = "sources", "refused"
 """The file with the files of a declaration, and the one with the reason why it was refused while its task ran.
 

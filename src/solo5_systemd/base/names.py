@@ -189,6 +189,9 @@ MARK = "# Written by solo5-generator"
 WAITING = "/run/solo5/waiting"
 """The directory of the FIFOs of socket units: one for each task that may wait without a process."""
 
+DECLARED = "/run/solo5/declared"
+"""The directory with a directory for each declared task."""
+
 UNITS = "/run/systemd/units"
 """The directory in which PID 1 exports properties of active units."""
 
@@ -253,10 +256,10 @@ def declared_outcome_target(task: TaskName) -> str:
 def awaited_target(task: TaskName) -> str:
     """Return the target before the preparation of an instance of a template, which is after what the task waits for.
 
-    It is an instance of a template itself, so that `%i` in its file is that of the task.
+    It is an instance of a template itself, so that `%i` in its file is that of the task; the file has the name of the
+    target of `web@`.
     """
-    prefix, _, instance = task.partition("@")
-    return f"solo5-awaited-{prefix}@{instance}.target"
+    return f"solo5-awaited-{task}.target"
 
 
 def task_of_unit(unit: str) -> TaskName | None:

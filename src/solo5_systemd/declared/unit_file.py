@@ -10,10 +10,10 @@ systemd reads the environment and resolves the links when it executes the tender
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from solo5_systemd.base.names import (
+    DECLARED,
     MARK,
     WAITING,
     awaited_target,
@@ -64,29 +64,11 @@ SURVIVING = (
 )
 """What a unit needs so that a soft reboot does not stop it, and any other does (systemd-soft-reboot.service(8))."""
 
+SURVIVING_SLICE = "\n".join((f"{MARK}.", "[Unit]", *SURVIVING)) + "\n"
+"""The drop-in of the slice of all tasks, where one of them survives a soft reboot."""
+
 _SPECIFIER = re.compile("%(.)", re.DOTALL)
 _BINDS = ("BindPaths", "BindReadOnlyPaths")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Host:
-    """What a unit file takes from the host and from the image.
-
-    Attributes:
-        directory: with the directories of declared tasks.
-        tender: to execute.
-        groups: supplementary groups for its device nodes.
-        systemd: release of systemd, such as 257.
-        manifest: of the image.
-        log_namespace: journal namespace of consoles; empty: the host's journal.
-    """
-
-    directory: str
-    tender: Tender
-    manifest: Manifest
-    groups: Sequence[str]
-    systemd: int
-    log_namespace: str = ""
 
 
 def argument_variable(number: int) -> str:
@@ -94,13 +76,50 @@ def argument_variable(number: int) -> str:
     return f"SOLO5_ARGUMENT_{number}"
 
 
-def unit_file(declaration: Declaration, host: Host) -> str:
+def parts_of(
+    declaration: Declaration,
+    *,
+    tender: Tender,
+    manifest: Manifest,
+    groups: Sequence[str],
+    systemd: int,
+    log_namespace: str = "",
+) -> Parts:
+    """Return the parts of a unit that no start changes, with constant paths for the others.
+
+    Args:
+        manifest: of the image.
+        groups: supplementary groups for device nodes of the tender.
+        systemd: release of systemd, such as 257.
+        log_namespace: journal namespace of consoles; empty: the host's journal.
+    """
+    workload = declaration.workload
+    facts = ImageFacts(manifest=manifest, entry=0, load_end=0, memory_end=0)
+    disks = f"{DECLARED}/{declaration.name}/disks"
+    return Parts(
+        workload=workload,
+        image=StoredImage(path=SANDBOX_IMAGE, sha256="", size=0, facts=facts),
+        tender=tender,
+        reservation=Reservation(task=workload.name),
+        user=0,
+        systemd=systemd,
+        groups=groups,
+        disks=[Disk(disk=each.disk, path=f"{disks}/{each.disk}", identity=(0, 0)) for each in workload.disks],
+        log_namespace=log_namespace,
+    )
+
+
+def unit_file(declaration: Declaration, parts: Parts) -> str:
     """Return the service of a declared task as text.
 
     Raises:
         InvalidRequestError: a unit property is out of bounds.
     """
-    return "\n".join((*_unit(declaration, host), "", *_service(declaration, host), "", *_install(declaration))) + "\n"
+    install = [str(line) for line in declaration.install]
+    if declaration.workload.idle_stops:  # its socket is enabled in its place
+        install = [f"Also={declaration.name}.socket"]
+    sections = (*_unit(declaration, parts), "", *_service(declaration, parts), "")
+    return "\n".join((*sections, *(["[Install]", *install] if install else []))) + "\n"
 
 
 def refusal(source: str, sentence: str) -> str:
@@ -155,14 +174,14 @@ def survives_soft_reboot(declaration: Declaration) -> bool:
     return bool(values) and BOOLEAN.parse(values[-1]) is True
 
 
-def preparation(declaration: Declaration, host: Host) -> str:
+def preparation(declaration: Declaration, parts: Parts) -> str:
     """Return the drop-in of solo5-prepare@NAME: it waits for what the task's service waits for."""
     surviving = SURVIVING if survives_soft_reboot(declaration) else ()
-    lines = (f"{MARK}.", "[Unit]", *surviving, *_waited_for(declaration), *_mounts(declaration, host))
+    lines = (f"{MARK}.", "[Unit]", *surviving, *_waited_for(declaration, parts))
     return "\n".join(lines) + "\n"
 
 
-def awaited(declaration: Declaration, host: Host) -> str:
+def awaited(declaration: Declaration, parts: Parts) -> str:
     """Return the target before the preparation of an instance: it waits for what the task's service waits for.
 
     A template cannot have a drop-in of solo5-prepare@NAME@INSTANCE, an instance of another template.
@@ -175,14 +194,14 @@ def awaited(declaration: Declaration, host: Host) -> str:
         "Documentation=man:solo5.unikernel(5)",
         f"Before={prepare_service(name)}",
         "StopWhenUnneeded=yes",
-        *_waited_for(declaration),
-        *_mounts(declaration, host),
+        *_waited_for(declaration, parts),
     )
     return "\n".join(lines) + "\n"
 
 
-def _waited_for(declaration: Declaration) -> Iterator[str]:
+def _waited_for(declaration: Declaration, parts: Parts) -> Iterator[str]:
     """Yield the dependencies, for another unit than the task's: with the specifiers that differ there filled in."""
+    yield _mounts(parts)
     values = {letter: value for letter, value in specifiers(declaration.name).items() if letter in "nNpPjJ"}
     if not declaration.instance:  # else it is that of the target too
         values |= {"i": "", "I": "", "f": f"/{values['P']}"}
@@ -194,17 +213,12 @@ def _waited_for(declaration: Declaration) -> Iterator[str]:
             yield f"{line.key}={value}"
 
 
-def surviving_slice() -> str:
-    """Return the drop-in of the slice of all tasks, where one of them survives a soft reboot."""
-    return "\n".join((f"{MARK}.", "[Unit]", *SURVIVING)) + "\n"
-
-
-def _unit(declaration: Declaration, host: Host) -> Iterator[str]:
+def _unit(declaration: Declaration, parts: Parts) -> Iterator[str]:
     name = declaration.workload.name
     yield f"{MARK} from {declaration.paths[0]}, which is to be changed instead: see solo5.unikernel(5)."
     yield "[Unit]"
     if not any(line.key == "Description" for line in declaration.unit):
-        yield f"Description=Solo5 unikernel {_escaped(name)} ({host.tender.target})"
+        yield f"Description=Solo5 unikernel {_escaped(name)} ({parts.tender.target})"
     yield "Documentation=man:solo5.unikernel(5)"
     yield f"SourcePath={_escaped(declaration.paths[0])}"
     # Wants=, not Requires=: a restart of the preparation would restart this unit, and reset its NRestarts=.
@@ -215,30 +229,29 @@ def _unit(declaration: Declaration, host: Host) -> Iterator[str]:
         units.append(awaited_target(name))
     yield f"Wants={' '.join(units)}"
     yield f"After={prepare_service(name)}"
-    yield f"AssertPathExists={host.directory}/{name}/environment"
-    yield from _mounts(declaration, host)
+    yield f"AssertPathExists={DECLARED}/{name}/environment"
+    yield _mounts(parts)
     if survives_soft_reboot(declaration):
         yield from SURVIVING
     yield from (str(line) for line in declaration.unit)
 
 
-def _mounts(declaration: Declaration, host: Host) -> Iterator[str]:
-    workload = declaration.workload
-    paths = [host.tender.path, workload.image, *(disk.path for disk in workload.disks if disk.path.startswith("/"))]
-    yield f"RequiresMountsFor={' '.join(map(_quoted, dict.fromkeys(paths)))}"
+def _mounts(parts: Parts) -> str:
+    disks = (disk.path for disk in parts.workload.disks if disk.path.startswith("/"))
+    paths = dict.fromkeys((parts.tender.path, parts.workload.image, *disks))
+    return f"RequiresMountsFor={' '.join(map(_quoted, paths))}"
 
 
-def _service(declaration: Declaration, host: Host) -> Iterator[str]:
-    own = f"{host.directory}/{declaration.name}"
-    parts = _parts(declaration, host)
+def _service(declaration: Declaration, parts: Parts) -> Iterator[str]:
+    own = f"{DECLARED}/{declaration.name}"
     yield "[Service]"
     yield f"EnvironmentFile={own}/environment"
     arguments = (
         f"${argument_variable(number)}" if is_group(argument) else f"${{{argument_variable(number)}}}"
         for number, argument in enumerate(declaration.workload.arguments)
     )
-    launcher = f"@{host.tender.launcher} " if host.tender.launcher else ""
-    yield " ".join((f"ExecStart={launcher}{host.tender.path} ${DEVICES} --", SANDBOX_IMAGE, *arguments))
+    launcher = f"@{parts.tender.launcher} " if parts.tender.launcher else ""
+    yield " ".join((f"ExecStart={launcher}{parts.tender.path} ${DEVICES} --", SANDBOX_IMAGE, *arguments))
     # Outside of the sandbox, unlike the tender. What it prints is a line of the console.
     yield "RootDirectoryStartOnly=yes"
     unit = "solo5-update@%N.service"
@@ -257,15 +270,6 @@ def _service(declaration: Declaration, host: Host) -> Iterator[str]:
         yield f"TimeoutStartSec={reload:g}"
     yield from (f"DeviceAllow={disk.path} rw" for disk in declaration.workload.disks if disk.path.startswith("/dev/"))
     yield from (str(line) for line in declaration.service)
-
-
-def _install(declaration: Declaration) -> Iterator[str]:
-    if declaration.workload.idle_stops:  # its socket is enabled in its place
-        yield "[Install]"
-        yield f"Also={declaration.name}.socket"
-    elif declaration.install:
-        yield "[Install]"
-        yield from (str(line) for line in declaration.install)
 
 
 def socket(declaration: Declaration) -> str:
@@ -295,27 +299,6 @@ def socket(declaration: Declaration) -> str:
         *(str(line) for line in declaration.install),
     )
     return "\n".join(lines) + "\n"
-
-
-def _parts(declaration: Declaration, host: Host) -> Parts:
-    workload = declaration.workload
-    own = f"{host.directory}/{declaration.name}"
-    return Parts(
-        workload=workload,
-        image=StoredImage(
-            path=SANDBOX_IMAGE,
-            sha256="",
-            size=0,
-            facts=ImageFacts(manifest=host.manifest, entry=0, load_end=0, memory_end=0),
-        ),
-        tender=host.tender,
-        reservation=Reservation(task=workload.name),
-        user=0,
-        systemd=host.systemd,
-        groups=host.groups,
-        disks=[Disk(disk=each.disk, path=f"{own}/disks/{each.disk}", identity=(0, 0)) for each in workload.disks],
-        log_namespace=host.log_namespace,
-    )
 
 
 def lines(entry: Property) -> Iterator[str]:

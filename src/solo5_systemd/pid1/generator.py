@@ -43,6 +43,7 @@ from solo5_systemd.base.names import (
     SLICE,
     Target,
     TaskName,
+    awaited_target,
     is_instance,
     prepare_service,
     template_of,
@@ -54,15 +55,15 @@ from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.template import is_template, parse_template
 from solo5_systemd.declared.unit_file import (
     SURVIVING,
-    Host,
+    SURVIVING_SLICE,
     awaited,
     is_refusal,
+    parts_of,
     preparation,
     refusal,
     refused_while_running,
     socket,
     survives_soft_reboot,
-    surviving_slice,
     unit_file,
 )
 from solo5_systemd.declared.update_files import UpdateFiles
@@ -74,7 +75,6 @@ from solo5_systemd.pid1.kept_declarations import (
     BASIS,
     REMOVED,
     SYSTEM,
-    TARGET,
     UNCLEARED,
     Basis,
     end_waiting,
@@ -159,7 +159,7 @@ class Generator:
                 self._remove(name, is_declared=template_of(TaskName(name)) in found)
             path = self._system / f"{SLICE}.d" / "declared.conf"
             if self._surviving:
-                _replace(path, surviving_slice())
+                _replace(path, SURVIVING_SLICE)
             else:  # a slice that a soft reboot stops takes all its units along
                 shutil.rmtree(path.parent, ignore_errors=True)
         if self._budget.left_s <= 0:
@@ -247,27 +247,27 @@ class Generator:
         task = declaration.workload.name
         read = self._manifests(images)
         manifest = read or _assumed(declaration)
-        host = Host(
-            directory=str(self._directory),
+        parts = parts_of(
+            declaration,
             tender=self._tenders(manifest.target, manifest.abi_version),
             manifest=manifest,
             groups=_groups(manifest),
             systemd=self._systemd,
             log_namespace=self._settings.log_namespace,
         )
-        found = replace(Basis.of(host.tender, manifest, declaration.workload.arguments), nics_assumed=read is None)
+        found = replace(Basis.of(parts.tender, manifest, declaration.workload.arguments), nics_assumed=read is None)
         kept = [{**asdict(each), "content": each.content.decode("latin-1")} for each in sources]
         files = {
             self._directory / name / SOURCES: json.dumps(kept),
             self._directory / name / BASIS: json.dumps(asdict(found)),
         }
         if is_instance(task):
-            files[self._system / TARGET.format(name)] = text(awaited(declaration, host))
+            files[self._system / awaited_target(TaskName(name))] = text(awaited(declaration, parts))
         else:
-            files[self._system / f"{prepare_service(task)}.d/declared.conf"] = preparation(declaration, host)
+            files[self._system / f"{prepare_service(task)}.d/declared.conf"] = preparation(declaration, parts)
         if declaration.workload.idle_stops:
             files[self._system / f"{name}.socket"] = socket(declaration)
-        return {**files, self._system / f"{name}.service": text(unit_file(declaration, host))}
+        return {**files, self._system / f"{name}.service": text(unit_file(declaration, parts))}
 
     def _find_tender(self, target: Target, abi_version: int) -> Tender:
         """Return the tender, or where it is expected: its file system may be one that is mounted later."""
@@ -302,7 +302,7 @@ class Generator:
         if is_declared:
             if is_ours(own):
                 own.unlink()
-            (self._system / TARGET.format(name)).unlink(missing_ok=True)
+            (self._system / awaited_target(TaskName(name))).unlink(missing_ok=True)
             for file in (SOURCES, BASIS, REFUSED, REMOVED):
                 (self._directory / name / file).unlink(missing_ok=True)
             return

@@ -20,6 +20,7 @@ from solo5_systemd.base.names import (
     UNITS,
     WAITING,
     TaskName,
+    awaited_target,
     prepare_service,
     template_of,
 )
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SYSTEM = Path("/run/systemd/system")
-TARGET = "solo5-awaited-{}.target"
-"""The file of `names.awaited_target`, by the name of the declaration."""
-
 BASIS, REMOVED = "basis", "removed"
 UNCLEARED = "uncleared"
 """This file is there from the beginning of a start until all is cleared up: solo5-prepare@NAME clears up once more."""
@@ -169,7 +167,7 @@ def remove_files(name: str, system: Path, directory: Path) -> None:
     for unit in (f"{name}.service", f"{name}.socket"):
         if is_ours(system / unit):
             (system / unit).unlink()
-    (system / TARGET.format(name)).unlink(missing_ok=True)
+    (system / awaited_target(TaskName(name))).unlink(missing_ok=True)
     shutil.rmtree(system / f"{prepare_service(TaskName(name))}.d", ignore_errors=True)
     shutil.rmtree(directory / name, ignore_errors=True)
     end_waiting(name, directory)

@@ -5,7 +5,7 @@ import re
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
-from tests.fast.declared.test_unit_file import HOST
+from tests.fast.declared.test_unit_file import parts
 
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.base.names import is_task_name
@@ -52,11 +52,12 @@ def template(text: str, name: str = "web@") -> Template:
 
 def unit(text: str) -> str:
     found = template(text)
-    return found.text(unit_file(found.declaration, HOST))
+    return found.text(unit_file(found.declaration, parts(found.declaration)))
 
 
 def of_instance(text: str, instance: str) -> str:
-    return unit_file(parse_declaration(f"web@{instance}", sources(text), host=NAMES), HOST)
+    found = parse_declaration(f"web@{instance}", sources(text), host=NAMES)
+    return unit_file(found, parts(found))
 
 
 @settings(max_examples=50)
@@ -83,7 +84,7 @@ def test_no_text_of_the_files_is_taken_for_the_instance(text: str) -> None:
 
 def test_what_an_instance_waits_for_is_before_its_preparation() -> None:
     found = template("[Unit]\nAfter=db@%i.service %p.target %N.socket\nRequires=a@%I.mount\nConflicts=x.target\n" + ALL)
-    lines = found.text(awaited(found.declaration, HOST)).splitlines()
+    lines = found.text(awaited(found.declaration, parts(found.declaration))).splitlines()
     assert "Before=solo5-prepare@web@%i.service" in lines
     assert "After=db@%i.service web.target web@%i.socket" in lines
     assert "Requires=a@%I.mount" in lines

@@ -1,31 +1,36 @@
 """The unit file of a declaration: text of systemd.syntax(7), with the sandbox of every task."""
 
 from dataclasses import replace
+from typing import Any
 
 from solo5_systemd.base.names import MARK, WAITING, DeviceName, Target, TaskName, user_of
-from solo5_systemd.declared.declaration import parse_declaration
+from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.syntax import Source, split_words
-from solo5_systemd.declared.unit_file import Host, environment, lines, preparation, refusal, socket, unit_file
+from solo5_systemd.declared.unit_file import environment, lines, parts_of, preparation, refusal, socket, unit_file
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
 from solo5_systemd.networkd.dormant_tasks import FIFOS
 from solo5_systemd.task.properties import Property, unit_property
-from solo5_systemd.unit.tender import Tender
+from solo5_systemd.unit.tender import Parts, Tender
 
-HOST = Host(
-    directory="/run/solo5/declared",
-    tender=Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2, loads=("/lib/x.so",)),
-    groups=("kvm",),
-    systemd=257,
-    manifest=Manifest(
-        target=Target.HVT, abi_version=2, devices=(Device(name=DeviceName("service"), kind=DeviceKind.NET_BASIC),)
-    ),
+MANIFEST = Manifest(
+    target=Target.HVT, abi_version=2, devices=(Device(name=DeviceName("service"), kind=DeviceKind.NET_BASIC),)
 )
+TENDER = Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2, loads=("/lib/x.so",))
 
 
-def unit(text: str = "", host: Host = HOST) -> list[str]:
+def parts(declaration: Declaration, **others: Any) -> Parts:
+    host: dict[str, Any] = {"tender": TENDER, "groups": ("kvm",), "systemd": 257, "manifest": MANIFEST}
+    return parts_of(declaration, **host | others)
+
+
+def declared(text: str, name: str = "web") -> Declaration:
     content = f"[Unikernel]\nImage=/srv/web.hvt\n{text}".encode()
-    source = Source(path="/etc/solo5/web.unikernel", content=content)
-    return unit_file(parse_declaration("web", [source]), host).splitlines()
+    return parse_declaration(name, [Source(path=f"/etc/solo5/{name}.unikernel", content=content)])
+
+
+def unit(text: str = "", **others: Any) -> list[str]:
+    found = declared(text)
+    return unit_file(found, parts(found, **others)).splitlines()
 
 
 def words(key: str, found: list[str]) -> list[str]:
@@ -80,14 +85,14 @@ def test_a_start_and_a_reload_have_the_timeouts_of_pid_1_unless_they_need_more()
 
 
 def test_without_nics_there_is_no_address_family() -> None:
-    found = unit(host=replace(HOST, manifest=replace(HOST.manifest, devices=()), groups=(), systemd=252))
+    found = unit(manifest=replace(MANIFEST, devices=()), groups=(), systemd=252)
     assert "RestrictAddressFamilies=none" in found
     assert "PrivateNetwork=yes" in found
     assert "SupplementaryGroups=" in found
 
 
 def test_a_namespace_of_its_own_and_one_of_the_journal() -> None:
-    found = unit(host=replace(HOST, log_namespace="solo5"))
+    found = unit(log_namespace="solo5")
     assert "NetworkNamespacePath=/run/netns/solo5-web" in found
     assert "LogNamespace=solo5" in found
 
@@ -111,22 +116,17 @@ def test_bind_mounts_percent_signs_and_quotes_are_written_as_systemd_reads_them(
 
 
 def test_the_preparation_waits_for_what_the_task_waits_for() -> None:
-    source = Source(
-        path="/etc/solo5/web.unikernel",
-        content=b"[Unit]\nAfter=network-online.target\nOnFailure=x.service\n[Unikernel]\nImage=/srv/web.hvt\n"
-        b"Block=data=/srv/data.img\n",
-    )
-    parsed = parse_declaration("web", [source])
-    text = preparation(parsed, HOST)
+    found = declared("Block=data=/srv/data.img\n[Unit]\nAfter=network-online.target\nOnFailure=x.service\n")
+    text = preparation(found, parts(found))
     assert "After=network-online.target" in text
     assert {"/srv/data.img", "/usr/bin/solo5-hvt"} <= {*words("RequiresMountsFor", text.splitlines())}
     assert "OnFailure" not in text
 
 
 def test_specifiers_of_what_a_preparation_waits_for_are_those_of_the_task() -> None:
-    lines = b"[Unit]\nAfter=%p.target db-%j@%i.service %H.target\nWants=%N.socket a%%b.service\n[Unikernel]\nImage=/a\n"
-    source = Source(path="/etc/solo5/a-web.unikernel", content=lines)
-    text = preparation(parse_declaration("a-web", [source]), HOST)
+    lines = "[Unit]\nAfter=%p.target db-%j@%i.service %H.target\nWants=%N.socket a%%b.service\n"
+    found = declared(lines, "a-web")
+    text = preparation(found, parts(found))
     assert "After=a-web.target db-web@.service %H.target\n" in text
     assert "Wants=a-web.socket a%%b.service\n" in text
 
