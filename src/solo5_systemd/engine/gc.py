@@ -1,7 +1,7 @@
 """Remove orphans: units, leases, taps, users, images and files that belong to no task."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,14 +11,6 @@ from solo5_systemd.engine.queries import images_in_use
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends
-
-
-def _kind(path: str) -> str:
-    return "bind mounts of disks" if path.startswith("/run/solo5/binds/") else "private disk"
-
-
-def _removed(directories: Iterable[str]) -> frozenset[str]:
-    return frozenset(each for each in directories if is_removed(Path(each)))
 
 
 def is_removed(directory: Path) -> bool:
@@ -56,7 +48,9 @@ class Collector:
             expired=await self._backends.networks.expired(),
             strays=await self._backends.networks.orphans(),
             consoles=consoles,
-            missing_directories=await asyncio.to_thread(_removed, directories),
+            missing_directories=await asyncio.to_thread(
+                lambda: frozenset(each for each in directories if is_removed(Path(each)))
+            ),
             users=frozenset(users),
         )
         return tuple(found)
@@ -71,9 +65,14 @@ class Collector:
             kept = await self._backends.users.reclaim()
         mounts = await self._backends.disks.sweep(dry_run=dry_run)
         images = await self._backends.images.collect(await images_in_use(self._backends.units), dry_run=dry_run)
+        binds = "/run/solo5/binds/"
         return (
             *map(str, found),
-            *(f"{_kind(path)} {path}: left by a start that was killed" for path in mounts),
+            *(
+                f"{'bind mounts of disks' if path.startswith(binds) else 'private disk'} {path}: "
+                "left by a start that was killed"
+                for path in mounts
+            ),
             *kept,
             *(f"image {sha256}" for sha256 in images),
         )

@@ -105,10 +105,6 @@ class Plan:
             },
         )
 
-    def of_user(self, user: int) -> "Plan":
-        """Return the plan with the UID of the task."""
-        return replace(self, parts=replace(self.parts, user=user))
-
     def reserved(self, reservation: Reservation) -> "Plan":
         """Return the plan with its reservation; in a namespace, with the name servers that its leases can reach.
 

@@ -5,7 +5,7 @@ here, since the process ends before the task does: they are returned, and stored
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,45 +25,24 @@ from solo5_systemd.network.remembered_addresses import (
     read_request,
     write_request,
 )
-from solo5_systemd.storage.model import Disk
 from solo5_systemd.task.workload import Workload
-from solo5_systemd.unit.tender import device_options, lasting_path
-from solo5_systemd.unit.translate import each_argument
+from solo5_systemd.unit.tender import Parts
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """What the unit of a declared task finds.
-
-    Attributes:
-        disks: at paths that only root can change.
-        held: descriptors, to be kept until the task has ended.
-    """
-
-    plan: Plan
-    disks: Sequence[Disk] = ()
-    held: Sequence[int] = ()
-
-    @property
-    def devices(self) -> Sequence[str]:
-        """Return the tender's options."""
-        parts = self.plan.parts
-        return device_options(parts.memory_mib, parts.reservation.leases, self.disks, lasting_path)
-
-    @property
-    def arguments(self) -> Sequence[str]:
-        """Return one text for each argument of the workload; that of `{mirage}` has several words."""
-        return each_argument(self.plan.parts)
-
-
-async def prepare_start(backends: "Backends", workload: Workload, report: Callable[[str], None]) -> Prepared:
+async def prepare_start(
+    backends: "Backends", workload: Workload, report: Callable[[str], None]
+) -> tuple[Parts, Sequence[int]]:
     """Make all that the unit of a task needs; undone if it fails.
 
     Args:
         report: is called with what the operator has to know of a preparation that succeeds.
+
+    Returns:
+        The parts of the unit, with disks at paths that only root can change, and descriptors, to be kept until the task
+        has ended.
 
     Raises:
         Solo5Error: the task cannot start.
@@ -83,14 +62,12 @@ async def prepare_start(backends: "Backends", workload: Workload, report: Callab
         undoing.on_any_failure(partial(backends.disks.release, bound))
         locks: list[int] = []
         undoing.close_on_failure(locks)
-        if steps.plan.parts.disks:
-            locks.append(await steps.lock_disks())
-            await steps.give_disks()
+        await steps.take_disks(locks)
         await start_journald(backends.units, steps.plan.parts.log_namespace)
         await steps.attach()
         directories = (*(made.directory for _, made in steps.made), bound.directory)
         held = [*(each.descriptor for each in directories if each), *locks]
-        return Prepared(plan=steps.plan, disks=bound.disks, held=held)
+        return steps.plan.with_disks(bound.disks).parts, held
 
 
 class _Preparation(Steps):
@@ -110,7 +87,12 @@ class _Preparation(Steps):
             return
         self.plan = replace(self.plan, lent=await self._lent_ports())
         self.undo.on_failure(self.unreserve)
-        last, lost = self._last_request(), ""
+        lost = ""
+        try:
+            last = read_request(self._name)
+        except Solo5Error as error:
+            self._report(f"the addresses that the task had last are not known: {error}")
+            last = LastRequest()
         wanted = tuple(map(last.with_addresses, self.plan.request.nics))
         try:
             reservation = await self._renewed(wanted)
@@ -127,13 +109,6 @@ class _Preparation(Steps):
             has = ", ".join(str(address) for lease in reservation.leases for address in lease.addresses)
             self._report(f"the task has another address than before, {has}: {lost}")
         self.plan = self.plan.reserved(reservation)
-
-    def _last_request(self) -> LastRequest:
-        try:
-            return read_request(self._name)
-        except Solo5Error as error:
-            self._report(f"the addresses that the task had last are not known: {error}")
-            return LastRequest()
 
     async def _renewed(self, nics: Sequence[NicRequest]) -> Reservation:
         had = await self._networks.reservation(self._name) is not None

@@ -14,7 +14,7 @@ import socket
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager, closing, suppress
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from solo5_systemd.base.concurrency import reaped
 from solo5_systemd.base.errors import DependencyError, HostError, InvalidRequestError, Solo5Error, StartError
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.unit.state import UnitState
 
-T = TypeVar("T")
-
 PROBE_INTERVAL_S = 0.05
 """Seconds between two probes of a new guest."""
 
@@ -47,9 +45,9 @@ LAST_LINE_TIMEOUT_S = 0.5
 
 
 async def first_of(
-    state: "UnitState", condition: Endpoint | ReadyLine | None, timeout_s: float, ended: "asyncio.Future[T]"
-) -> str | T:
-    """Wait until a guest is ready, or has ended; return the evidence, or the result of `ended`.
+    state: "UnitState", condition: Endpoint | ReadyLine | None, timeout_s: float, ended: asyncio.Future[Any]
+) -> str | None:
+    """Wait until a guest is ready, and return the evidence; None: `ended` is done before.
 
     Raises:
         TimeoutError: neither in time; its text is why the condition does not hold, without a period.
@@ -81,7 +79,7 @@ async def first_of(
         if ready.done():
             return ready.result()
         if ended.done():
-            return ended.result()
+            return None
         from solo5_systemd.journal.console import storage_problem
 
         if isinstance(condition, ReadyLine) and (problem := await storage_problem(state.log_namespace)):
@@ -108,24 +106,18 @@ async def until_ready(runtime: "Runtime", task: Task, condition: Ready | None, t
     finally:
         ended.cancel()
         await asyncio.gather(ended, return_exceptions=True)
-    if isinstance(found, End):
-        raise StartError(f"the new guest ended before it was ready: {found.reason}.")
+    if found is None:
+        raise StartError(f"the new guest ended before it was ready: {ended.result()}.")
     return found
 
 
-class End(NamedTuple):
-    """The end of a guest, and the reason without a period."""
-
-    reason: str
-
-
-async def end_of(runtime: "Runtime", task: Task) -> End:
-    """Wait for the end of a guest."""
+async def end_of(runtime: "Runtime", task: Task) -> str:
+    """Wait for the end of a guest, and return the reason without a period."""
     try:
         outcome = (await runtime.wait_for_run(task.state)).outcome
     except Solo5Error as error:
-        return End(error.sentence.removesuffix("."))
-    return End(outcome.sentence if outcome is not None else "it was removed")
+        return error.sentence.removesuffix(".")
+    return outcome.sentence if outcome is not None else "it was removed"
 
 
 def _endpoint(task: Task, condition: ReadyPort) -> Endpoint:
@@ -226,11 +218,13 @@ async def _feed(process: Process, lines: AsyncGenerator[Iterable[bytes], None]) 
 
 @asynccontextmanager
 async def _running(pattern: str) -> AsyncIterator[Process]:
-    """Yield grep(1) with its limits; kill and reap it at the end of the block."""
+    """Yield grep(1) with its limits; kill and reap it at the end of the block. Only root has privileges to drop."""
+    dropped = (f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups", "--bounding-set=-all")
     try:
         process = await asyncio.create_subprocess_exec(
             PRLIMIT, f"--cpu={CPU_LIMIT_S}", f"--as={MEMORY_LIMIT}", "--core=0",
-            NICE, f"--adjustment={LOWEST_PRIORITY}", SETPRIV, *_privileges(),
+            NICE, f"--adjustment={LOWEST_PRIORITY}",
+            SETPRIV, "--no-new-privs", "--inh-caps=-all", *(dropped if os.geteuid() == 0 else ()), "--",
             GREP, *_OPTIONS, pattern,
             stdin=PIPE, stdout=PIPE, stderr=PIPE, env=_ENVIRONMENT,
         )  # fmt: skip
@@ -238,12 +232,6 @@ async def _running(pattern: str) -> AsyncIterator[Process]:
         raise _not_executed(f"{PRLIMIT}: {error.strerror}") from error
     async with reaped(process):
         yield process
-
-
-def _privileges() -> tuple[str, ...]:
-    """Return setpriv's options. Only root has privileges to drop; the driver always is root."""
-    dropped = (f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups", "--bounding-set=-all")
-    return ("--no-new-privs", "--inh-caps=-all", *(dropped if os.geteuid() == 0 else ()), "--")
 
 
 async def _failure(pattern: str, process: Process) -> Solo5Error:
@@ -322,12 +310,12 @@ async def _socket(kind: socket.SocketKind, endpoint: Endpoint) -> socket.socket:
     family = socket.AF_INET if endpoint.address.version == 4 else socket.AF_INET6
     if not endpoint.namespace:
         return socket.socket(family, kind | socket.SOCK_NONBLOCK)
-    return await asyncio.to_thread(_socket_in, family, kind, endpoint.namespace)
 
+    def opened() -> socket.socket:
+        with closing(NetworkNamespace(endpoint.namespace)) as namespace, namespace.entered():
+            return socket.socket(family, kind | socket.SOCK_NONBLOCK)
 
-def _socket_in(family: socket.AddressFamily, kind: socket.SocketKind, namespace: str) -> socket.socket:
-    with closing(NetworkNamespace(namespace)) as opened, opened.entered():
-        return socket.socket(family, kind | socket.SOCK_NONBLOCK)
+    return await asyncio.to_thread(opened)
 
 
 async def first_line(unit: str, since: int, pattern: str, namespace: str = "") -> str:

@@ -17,9 +17,8 @@ from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.engine.backends import host_backends
-from solo5_systemd.engine.hung_tenders import SIGKILL, wait_until_over
 from solo5_systemd.engine.queries import Queries
-from solo5_systemd.engine.stop import SIGNALS, discard, send_signal, stop
+from solo5_systemd.engine.stop import SIGKILL, SIGNALS, discard, send_signal, stop, wait_until_over
 from solo5_systemd.engine.task import SpawnProcess, StartCallbacks, Task
 from solo5_systemd.network.model import LeaseRecord
 from solo5_systemd.task.log_fields import STDERR_PRIORITY, STDOUT_PRIORITY
@@ -75,8 +74,7 @@ class Runtime(Queries):
             Solo5Error: it did not start; everything that was created for it has been removed.
         """
         progress = progress or StartCallbacks()
-        async with self.starter.service(await self._plan(workload, progress), progress) as started:
-            return started
+        return await self.starter.service(await self._plan(workload, progress), progress)
 
     async def _plan(self, workload: Workload, progress: StartCallbacks) -> "Plan":
         progress.on_step("checking the image and what it needs")

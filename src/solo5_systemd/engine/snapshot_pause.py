@@ -47,7 +47,7 @@ async def while_frozen(
         HostError: it could not be frozen or thawed, or did not stay frozen during `act`.
         Exception: of `act` or `before`.
     """
-    async with _locked(PAUSES, state.unit):
+    async with _locked(state.unit):
         await _to_its_end(before)
         now = await units.current(state)
         if now is not None and now.frozen:
@@ -102,13 +102,13 @@ async def _check(units: "Manager", state: UnitState) -> None:
 
 
 @asynccontextmanager
-async def _locked(directory: Path, unit: str) -> AsyncGenerator[None, None]:
+async def _locked(unit: str) -> AsyncGenerator[None, None]:
     """Lock the file for which the unit waits that thaws a task."""
-    path = directory / unit
+    path = PAUSES / unit
     try:
         with host_errors(f"{path} cannot be created"):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = await open_in_thread(lambda: _created(directory, path))
+            PAUSES.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = await open_in_thread(lambda: _created(path))
     except LockedError as error:
         raise TakenError(
             f"{unit} is frozen for another snapshot: expected one at a time.", "Repeat the command."
@@ -120,28 +120,20 @@ async def _locked(directory: Path, unit: str) -> AsyncGenerator[None, None]:
             path.unlink(missing_ok=True)
 
 
-def _created(directory: Path, path: Path) -> int:
+def _created(path: Path) -> int:
     """Create and lock a file, with the directory locked: no other pause removes it as a stale one in between.
 
     Raises:
         LockedError: another process has it.
         OSError: it cannot be created.
     """
-    with closing(lock_directory(directory)):
-        _remove_stale(directory)
+    with closing(lock_directory(path.parent)):
+        for each in path.parent.iterdir():  # without a lock: of a process killed before PID 1 had started its guard
+            with suppress(FileNotFoundError), each.open("rb") as file:
+                if try_lock(file.fileno()):
+                    each.unlink()
         descriptor = lock_file(path, timeout_s=0.0)
         if not os.fstat(descriptor).st_nlink:  # the end of a pause removed it between open(2) and flock(2)
             os.close(descriptor)
             raise LockedError(f"{path} was removed by another process: expected none that has it.")
         return descriptor
-
-
-def _remove_stale(directory: Path) -> None:
-    """Remove files without a lock, of processes that were killed before PID 1 had started what removes them.
-
-    No other process creates a file meanwhile, so that each name is that of the file that is locked here, or of none.
-    """
-    for path in directory.iterdir():
-        with suppress(FileNotFoundError), path.open("rb") as file:
-            if try_lock(file.fileno()):
-                path.unlink()

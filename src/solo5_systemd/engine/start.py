@@ -145,9 +145,8 @@ class Starter:
         self._backends.users.check_claim(workload.name, found.claim)
         return found
 
-    @asynccontextmanager
-    async def service(self, planned: Plan, progress: StartCallbacks) -> AsyncGenerator[Task, None]:
-        """Start a service; stop and discard it if the block raises."""
+    async def service(self, planned: Plan, progress: StartCallbacks) -> Task:
+        """Start a service; stop and discard it if that fails."""
         async with self._prepared(planned, progress) as steps:
             disks = await steps.bind_disks()
             unit = steps.plan.with_disks(disks).unit
@@ -156,11 +155,11 @@ class Starter:
             progress.on_step("starting its unit")
             begun = await steps.start_unit(unit, files)
             await steps.check_bound(begun)
-            yield steps.plan.started(begun)
+            return steps.plan.started(begun)
 
     @asynccontextmanager
     async def scope(self, planned: Plan, spawn: SpawnProcess, progress: StartCallbacks) -> AsyncGenerator[Task, None]:
-        """Start a scope with the process of `spawn` in it; otherwise as `service`."""
+        """Start a scope with the process of `spawn` in it; stop and discard it if the block raises."""
         async with self._prepared(planned, progress) as steps:
             opened, fds = await steps.open_image_and_disks()
             await steps.attach()
@@ -234,7 +233,7 @@ class Steps:
         if held.adopted and not adopt:
             await self._check_free()
         await self._users.claim(self._name, self.plan.claim)
-        self.plan = self.plan.of_user(held.uid)
+        self.plan = replace(self.plan, parts=replace(self.plan.parts, user=held.uid))
 
     async def _acquire_user(self) -> AllocatedUser:
         """Allocate a user; if none is free, retry once after the users of tasks without a unit are freed."""
@@ -339,15 +338,13 @@ class Steps:
 
     async def open_files(self, unit: TransientUnit) -> UnitFiles:
         """Open the unit's stdin and stderr: the disk locks, since a tender never reads stdin, and a journal stream."""
-        stdin = None
-        if self.plan.parts.disks:
-            stdin = await self.lock_disks()
-            self.undo.callback(os.close, stdin)  # PID 1 has its own copies
-            await self.give_disks()
+        locks: list[int] = []
+        self.undo.callback(lambda: [*map(os.close, locks)])  # PID 1 has its own copies
+        await self.take_disks(locks)
         namespace = await start_journald(self._units, self.plan.parts.log_namespace)
         stderr = await self._backends.console.open_stream(unit.name, STDERR_PRIORITY, namespace)
         self.undo.callback(os.close, stderr)
-        return UnitFiles(stdin=stdin, stderr=stderr)
+        return UnitFiles(stdin=locks[0] if locks else None, stderr=stderr)
 
     async def open_image_and_disks(self) -> tuple[Plan, Sequence[int]]:
         """Open image and disks, lock the disks, and return the plan and the descriptors for the tender to inherit.
@@ -359,24 +356,28 @@ class Steps:
         self.undo.close_on_failure(held)  # else they are the caller's: the locks last as long as the tender
         held.append(await self._backends.images.open(self.plan.parts.image))
         image = replace(self.plan.parts.image, path=f"/proc/self/fd/{held[-1]}")
-        if self.plan.parts.disks:
-            held.append(await self.lock_disks())
-            await self.give_disks()
+        await self.take_disks(held)
         disks = []
         for disk in self.plan.parts.disks:
             held.append(await self._backends.disks.open(disk))
             disks.append(replace(disk, path=f"/proc/self/fd/{held[-1]}"))
         return self.plan.with_disks(disks, image), held
 
-    async def lock_disks(self) -> int:
-        """Lock the disks, until the returned descriptor is closed."""
-        return await self._backends.disks.lock(self.plan.parts.disks, self._name)
+    async def take_disks(self, held: list[int]) -> None:
+        """Lock the disks, until the descriptor that is added to `held` is closed, and make the user their owner.
 
-    async def give_disks(self) -> None:
-        """Make the user the owner of the disks, which are locked. They are reclaimed when the user is freed."""
+        They are reclaimed when the user is freed.
+        """
+        if not self.plan.parts.disks:
+            return
+        held.append(await self._backends.disks.lock(self.plan.parts.disks, self._name))
         user = self.plan.parts.user
         # Recorded before the first chown(2), so that a crash in between leaves no disk without a record.
-        given = {disk.disk: _given(disk) for disk in self.plan.parts.disks if not disk.is_private}
+        given = {
+            disk.disk: GivenDisk(disk.path, *disk.identity, disk.filesystem, disk.mount, disk.owner)
+            for disk in self.plan.parts.disks
+            if not disk.is_private
+        }
         if given:
             await self._users.record_disks(user, list(given.values()))
         for disk in self.plan.parts.disks:
@@ -442,7 +443,3 @@ async def start_journald(units: "Manager", namespace: str) -> str:
     if namespace:
         await units.ensure_started(journald_of(namespace))
     return namespace
-
-
-def _given(disk: Disk) -> GivenDisk:
-    return GivenDisk(disk.path, *disk.identity, disk.filesystem, disk.mount, disk.owner)

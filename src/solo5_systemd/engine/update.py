@@ -35,7 +35,7 @@ from solo5_systemd.engine.restart import Restarter, StoppedError
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import StartCallbacks, Task
 from solo5_systemd.image.manifest import Manifest
-from solo5_systemd.network.model import NicRequest, PortRequest
+from solo5_systemd.network.model import PortRequest
 from solo5_systemd.task.properties import JobCanceledError
 from solo5_systemd.task.workload import Workload
 
@@ -166,7 +166,10 @@ class Updater:
         beside = replace(
             workload,
             name=self._next,
-            nics=tuple(map(_without_own, workload.nics)),
+            nics=tuple(  # without addresses and routes of its own
+                replace(nic, ipv4=None, mac=None, ipv6=None, limits=replace(nic.limits, routes=()))
+                for nic in workload.nics
+            ),
             hostname=workload.hostname or host_name(self._name),
             idle_s=0,
             idle_stops=False,  # the declaration has no socket unit for it
@@ -186,7 +189,7 @@ class Updater:
         self._progress.begin("beside")
         try:
             async with self._in_time(until):
-                second = await self._start_beside(planned)
+                second = await self._starter.service(planned, StartCallbacks())
                 evidence = await until_ready(self._runtime, second, update.condition, update.timeout_s)
                 await self._networks.move_ports(self._name, self._next)
             self._progress.step(f"the new guest, task {self._next}, has the published ports: {evidence}")
@@ -206,10 +209,6 @@ class Updater:
         await self._remove_next()
         self._progress.end()
 
-    async def _start_beside(self, planned: Plan) -> Task:
-        async with self._starter.service(planned, StartCallbacks()) as started:
-            return started
-
     async def _watch(self, first: Task, second: Task, request: UpdateRequest) -> None:
         """Watch the new guest, and wait for the end of the old one's connections.
 
@@ -225,7 +224,7 @@ class Updater:
                 left = watch - (loop.time() - begun)
                 await asyncio.wait((ended,), timeout=min(WATCH_INTERVAL_S, left) if left > 0 else WATCH_INTERVAL_S / 5)
                 if ended.done():
-                    raise StartError(f"the new guest ended within its watch: {ended.result().reason}.")
+                    raise StartError(f"the new guest ended within its watch: {ended.result()}.")
                 if await self._task.is_over(first):
                     raise self._task.stopped()
                 elapsed = loop.time() - begun
@@ -311,7 +310,7 @@ class Updater:
                 end = await end_of(self._runtime, run)
                 if await self._task.is_stopped():
                     raise self._task.stopped()
-                raise StartError(f"the new guest ended within its watch: {end.reason}.")
+                raise StartError(f"the new guest ended within its watch: {end}.")
 
     async def _return_to_earlier(self, update: _Update) -> None:
         await self._images.revert()
@@ -406,8 +405,3 @@ class Updater:
         await self._task.forget_failed_start()
         await (self._task.run_again if restart else self._task.ensure_runs)(condition, timeout_s)
         await self.abandon()
-
-
-def _without_own(nic: NicRequest) -> NicRequest:
-    """Return a NIC for a guest that runs beside the one with the requested addresses and routes."""
-    return replace(nic, ipv4=None, mac=None, ipv6=None, limits=replace(nic.limits, routes=()))

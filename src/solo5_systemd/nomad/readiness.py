@@ -76,9 +76,9 @@ async def wait_until_ready(
     except TimeoutError as error:
         last = event_messages.last_lines(await _last_lines(session, run.task))
         raise StartError(f"task was not ready within {deadline:g} s: {condition}: {error}.", last) from error
-    if isinstance(found, str):
+    if found is not None:
         return found
-    outcome = found.outcome
+    outcome = ended.result().outcome
     kind = StartError if outcome.clean or outcome.retry else InvalidRequestError
     last = event_messages.last_lines(outcome.last_lines)
     raise kind(f"task ended before it was ready ({condition}): {outcome.sentence}.", last)

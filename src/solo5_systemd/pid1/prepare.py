@@ -31,7 +31,7 @@ from solo5_systemd.declared.declaration import parse_declaration
 from solo5_systemd.declared.files import host_names
 from solo5_systemd.declared.unit_file import environment
 from solo5_systemd.engine.backends import host_backends
-from solo5_systemd.engine.prepare import Prepared, prepare_start
+from solo5_systemd.engine.prepare import prepare_start
 from solo5_systemd.network import namespaces
 from solo5_systemd.pid1.clear import ENVIRONMENT, HELD, NO_CONFIGURATION, drop_held, report, run, unmount
 from solo5_systemd.pid1.kept_declarations import (
@@ -44,7 +44,8 @@ from solo5_systemd.pid1.kept_declarations import (
     unseen,
 )
 from solo5_systemd.settings.files import read_settings
-from solo5_systemd.unit.translate import log_fields
+from solo5_systemd.unit.tender import Parts, lasting_path
+from solo5_systemd.unit.translate import each_argument, log_fields
 from solo5_systemd.users.userdb_records import RECORDS, user_record
 
 
@@ -71,12 +72,12 @@ async def prepare(name: TaskName) -> None:
             await backends.units.begin(declared_outcome_target(name))
         await drop_held(name, backends.disks)
         with unseen(sources):
-            prepared = await prepare_start(backends, declaration.workload, partial(report, name))
+            parts, held = await prepare_start(backends, declaration.workload, partial(report, name))
         try:
-            await _check_basis(prepared)
+            await _check_basis(parts)
             with _written(own), unseen(sources):
-                _write(own, prepared)
-            fdstore.store(HELD, prepared.held)
+                _write(own, parts)
+            fdstore.store(HELD, held)
         except BaseException:
             await backends.networks.release(name)
             raise
@@ -94,12 +95,11 @@ def _written(own: Path) -> Iterator[None]:
         ) from error
 
 
-async def _check_basis(prepared: Prepared) -> None:
+async def _check_basis(parts: Parts) -> None:
     """Refuse an image for which the unit file was not made: another tender, or NICs where there were none.
 
     An image without NICs gets the namespace of a unit file for NICs that were assumed.
     """
-    parts = prepared.plan.parts
     name = parts.workload.name
     had = kept_basis(name)
     now = Basis.of(parts.tender, parts.image.facts.manifest, parts.workload.arguments)
@@ -120,15 +120,14 @@ async def _check_basis(prepared: Prepared) -> None:
     )
 
 
-def _write(own: Path, prepared: Prepared) -> None:
-    parts = prepared.plan.parts
+def _write(own: Path, parts: Parts) -> None:
     name = parts.workload.name
     _make_room_for_stderr(own)
     disks = own / "disks"
     disks.mkdir(mode=0o755, exist_ok=True)
     for left in disks.iterdir():
         left.unlink()
-    for disk in prepared.disks:
+    for disk in parts.disks:
         (disks / disk.disk).symlink_to(disk.path)
     with suppress(FileNotFoundError):
         (own / "image").unlink()
@@ -136,7 +135,7 @@ def _write(own: Path, prepared: Prepared) -> None:
     user = user_of(name)
     replace_file(RECORDS / f"{user}.user", user_record(parts.user, name, user), mode=0o644)
     replace_file(own / FIELDS, json.dumps(dict(log_fields(parts))), mode=0o644)
-    replace_file(own / ENVIRONMENT, environment(prepared.devices, prepared.arguments), mode=0o600)
+    replace_file(own / ENVIRONMENT, environment(parts.device_options(lasting_path), each_argument(parts)), mode=0o600)
 
 
 def _make_room_for_stderr(own: Path) -> None:

@@ -1,11 +1,11 @@
 """A tender and its command line, with the paths of disks in the sandbox; the inputs of a unit that executes it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from solo5_systemd.base.names import Target
 from solo5_systemd.image.manifest import StoredImage
-from solo5_systemd.network.model import Lease, Reservation
+from solo5_systemd.network.model import Reservation
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.task.workload import Workload
@@ -36,27 +36,6 @@ LAUNCHER = "/usr/libexec/solo5-confine"
 
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 """The built-in search path of the dynamic loader, and the loader itself."""
-
-
-def device_options(
-    memory_mib: int, leases: Iterable[Lease], disks: Iterable[Disk], disk_path: Callable[[Disk], str]
-) -> tuple[str, ...]:
-    """Return the tender's options; with the disks of `sandbox_path`, none has a blank or a quote.
-
-    Args:
-        disk_path: returns the path of a disk, as the tender sees it.
-    """
-    argv = []
-    for lease in leases:
-        # Always with a MAC, else the tender uses one that the image may preset.
-        argv += [f"--net:{lease.nic}={lease.tap}", f"--net-mac:{lease.nic}={lease.mac}"]
-    for disk in disks:
-        argv += [
-            f"--block:{disk.disk}={disk_path(disk)}",
-            f"--block-sector-size:{disk.disk}={disk.sector_size}",
-        ]
-    # Last: the tender would parse a device option that follows it twice.
-    return (*argv, f"--mem={memory_mib}")
 
 
 DISKS = "/run/solo5-disks"
@@ -102,3 +81,21 @@ class Parts:
     def archived(self) -> int:
         """Return the bytes of the archives: memory of the task's that its cgroup does not count."""
         return sum(disk.size for disk in self.disks if disk.backing is Backing.ARCHIVE)
+
+    def device_options(self, disk_path: Callable[[Disk], str]) -> tuple[str, ...]:
+        """Return the tender's options; with the disks of `sandbox_path`, none has a blank or a quote.
+
+        Args:
+            disk_path: returns the path of a disk, as the tender sees it.
+        """
+        options = []
+        for lease in self.reservation.leases:
+            # Always with a MAC, else the tender uses one that the image may preset.
+            options += [f"--net:{lease.nic}={lease.tap}", f"--net-mac:{lease.nic}={lease.mac}"]
+        for disk in self.disks:
+            options += [
+                f"--block:{disk.disk}={disk_path(disk)}",
+                f"--block-sector-size:{disk.disk}={disk.sector_size}",
+            ]
+        # Last: the tender would parse a device option that follows it twice.
+        return (*options, f"--mem={self.memory_mib}")

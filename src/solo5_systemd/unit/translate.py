@@ -58,7 +58,7 @@ from solo5_systemd.task.properties import (
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import STOP_TIMEOUT_S, Workload
 from solo5_systemd.unit.confinement import FILE_SIZE, confinement, scope_command
-from solo5_systemd.unit.tender import Parts, Tender, device_options, sandbox_path
+from solo5_systemd.unit.tender import Parts, Tender, sandbox_path
 
 SECOND = 1_000_000
 PERCENT = SECOND // 100
@@ -90,8 +90,7 @@ def argv(parts: Parts) -> tuple[str, ...]:
     """
     is_scope = parts.workload.kind is UnitKind.SCOPE
     check_leased(parts.workload.arguments, parts.reservation.leases)
-    path = (lambda disk: disk.path) if is_scope else sandbox_path
-    options = device_options(parts.memory_mib, parts.reservation.leases, parts.disks, path)
+    options = parts.device_options((lambda disk: disk.path) if is_scope else sandbox_path)
     line = (parts.tender.path, *options, "--", parts.image.path, *_arguments(parts))
     if not is_scope:
         return line

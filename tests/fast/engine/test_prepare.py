@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from ipaddress import IPv4Address
@@ -18,15 +18,16 @@ from tests.support.fakes.tasks import LEASE
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.declared.update_request import next_task
-from solo5_systemd.engine.prepare import Prepared, prepare_start
+from solo5_systemd.engine.prepare import prepare_start
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.network import remembered_addresses
 from solo5_systemd.network.model import NicRequest, Request, Reservation
 from solo5_systemd.network.remembered_addresses import LastRequest, read_request
 from solo5_systemd.storage.model import DiskRequest, NewFile
 from solo5_systemd.task.workload import Publish, Workload
+from solo5_systemd.unit.tender import Parts, lasting_path
 
-Prepare = Callable[[Workload], Coroutine[Any, Any, Prepared]]
+Prepare = Callable[[Workload], Coroutine[Any, Any, tuple[Parts, Sequence[int]]]]
 
 WEB = TaskName("web")
 DISK = DiskRequest(disk=DeviceName("storage"), path="/srv/disk.img")
@@ -65,13 +66,13 @@ def prepare(machine: Machine, runtime: Runtime, addresses: Path, reported: list[
 async def test_all_but_the_unit_is_made_and_the_locks_are_kept(
     machine: Machine, prepare: Prepare, addresses: Path
 ) -> None:
-    prepared = await prepare(WORKLOAD)
+    parts, held = await prepare(WORKLOAD)
     assert machine.holds == (set(), {WEB})
-    assert prepared.plan.parts.reservation == machine.networks.held[WEB]
+    assert parts.reservation == machine.networks.held[WEB]
     assert read_request(WEB) == LastRequest(**vars(machine.networks.held[WEB].request))
     assert machine.disks.owners == {"/srv/disk.img": machine.users.held[WEB]}
-    assert "--net:service=tap2" in prepared.devices
-    [bound, lock] = prepared.held
+    assert "--net:service=tap2" in parts.device_options(lasting_path)
+    [bound, lock] = held
     close((bound, lock))
     assert "start unit" not in machine.steps.taken
 
@@ -79,15 +80,13 @@ async def test_all_but_the_unit_is_made_and_the_locks_are_kept(
 async def test_the_next_start_adopts_user_and_lease_and_writes_no_addresses_again(
     machine: Machine, prepare: Prepare, addresses: Path
 ) -> None:
-    first = await prepare(WORKLOAD)
+    first, held = await prepare(WORKLOAD)
+    close(held)
     before = (addresses / "web.json").stat().st_ino
-    second = await prepare(WORKLOAD)
-    parts = [each.plan.parts for each in (first, second)]
-    assert parts[0].user == parts[1].user
-    assert parts[0].reservation == parts[1].reservation
+    second, held = await prepare(WORKLOAD)
+    close(held)
+    assert (first.user, first.reservation) == (second.user, second.reservation)
     assert (addresses / "web.json").stat().st_ino == before
-    for prepared in (first, second):
-        close(prepared.held)
 
 
 async def test_a_name_that_a_task_of_another_start_has_is_refused(
@@ -124,8 +123,8 @@ async def test_a_preparation_that_fails_leaves_nothing(
 
 async def test_a_task_without_nics_releases_what_it_had(machine: Machine, prepare: Prepare) -> None:
     machine.images.files["/srv/plain"] = stored()
-    prepared = await prepare(Workload(name=WEB, image="/srv/plain"))
-    assert (prepared.held, machine.networks.released) == ([], [WEB])
+    _, held = await prepare(Workload(name=WEB, image="/srv/plain"))
+    assert (held, machine.networks.released) == ([], [WEB])
     assert "reserve" not in machine.steps.taken
 
 
@@ -134,14 +133,14 @@ async def test_ports_that_the_guest_of_an_update_has_are_left_to_it_while_it_ser
     machine: Machine, runtime: Runtime, prepare: Prepare, *, serves: bool
 ) -> None:
     beside = next_task(WEB)
-    close((await prepare(WORKLOAD)).held)
+    close((await prepare(WORKLOAD))[1])
     await runtime.start(replace(WORKLOAD, name=beside, publish=()))
     await machine.networks.move_ports(WEB, beside)
     if not serves:
         await machine.units.stop(f"solo5-task-{beside}.service")
-    prepared = await prepare(WORKLOAD)
-    close(prepared.held)
-    assert [port.host_port for port in prepared.plan.parts.reservation.ports] == [8080]
+    parts, held = await prepare(WORKLOAD)
+    close(held)
+    assert [port.host_port for port in parts.reservation.ports] == [8080]
     assert (machine.networks.held[WEB].ports == ()) is serves
     assert (beside in machine.networks.held) is serves
 
@@ -154,17 +153,17 @@ async def test_an_address_that_is_lost_is_reported(machine: Machine, prepare: Pr
             raise TakenError("address 10.89.0.2 is in use.")
         return await reserve(task, request)
 
-    close((await prepare(WORKLOAD)).held)
+    close((await prepare(WORKLOAD))[1])
     await machine.networks.release(WEB)
     machine.networks.reserve = taken  # type: ignore[method-assign]
-    close((await prepare(WORKLOAD)).held)
+    close((await prepare(WORKLOAD))[1])
     assert reported == ["the task has another address than before, 10.89.0.2: address 10.89.0.2 is in use."]
 
 
 async def test_damaged_addresses_are_none_and_reported(prepare: Prepare, addresses: Path, reported: list[str]) -> None:
     addresses.mkdir()
     (addresses / "web.json").write_text('[["service", 1]]')
-    close((await prepare(WORKLOAD)).held)
+    close((await prepare(WORKLOAD))[1])
     [text] = reported
     assert text.startswith("the addresses that the task had last are not known: ")
     assert read_request(WEB).nics

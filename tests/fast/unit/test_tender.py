@@ -1,21 +1,24 @@
 from dataclasses import replace
 
 import pytest
-from tests.support.fakes.images import disk
+from tests.support.fakes.images import disk, planned
 from tests.support.fakes.tasks import LEASE
 
+from solo5_systemd.base.names import TaskName
+from solo5_systemd.network.model import Reservation
 from solo5_systemd.storage.model import Backing
-from solo5_systemd.unit.tender import device_options, lasting_path, sandbox_path
+from solo5_systemd.unit.tender import lasting_path, sandbox_path
 
 
 def test_the_options_name_all_devices_and_end_with_the_memory() -> None:
     disks = [disk("storage", path="/srv/a b,c.img")]
-    assert device_options(64, [LEASE], disks, sandbox_path) == (
+    parts = replace(planned().parts, reservation=Reservation(task=TaskName("web"), leases=(LEASE,)), disks=disks)
+    assert parts.device_options(sandbox_path) == (
         "--net:service=s5-1f00c0de",
         "--net-mac:service=02:00:5e:10:00:01",
         "--block:storage=/run/solo5-disks/storage",
         "--block-sector-size:storage=512",
-        "--mem=64",
+        f"--mem={parts.memory_mib}",
     )
 
 
