@@ -15,9 +15,6 @@ from solo5_systemd.declared.declaration import SUFFIX
 from solo5_systemd.host.drop_ins import UNITS, merged_drop_ins
 from solo5_systemd.settings.files import ETC
 
-EDITED = UNITS[:2]
-"""Where an administrator's are."""
-
 QUADLETS = ("/etc/containers/systemd", "/run/containers/systemd", "/usr/share/containers/systemd")
 """Where the generator of podman finds its files (podman-systemd.unit(5))."""
 
@@ -85,24 +82,6 @@ def check_free(name: str, generated: Mapping[str, Path], units: Mapping[str, fro
         if other is not None:
             has = "is" if other.name == unit else "is made of"
             raise TakenError(f"unit {unit} {has} {other} already: expected a name that no other unit has.")
-
-
-def check_copy(name: str, directories: Sequence[str] = EDITED) -> None:
-    """Check that an administrator has no copy of a unit of ours, which `systemctl edit --full` makes.
-
-    PID 1 has the copy, and the starts of the task have the declaration: a change of it takes effect in part.
-
-    Raises:
-        TakenError: there is a copy.
-    """
-    unit = f"{name}.service"
-    for path in (Path(directory, unit) for directory in directories):
-        if is_ours(path):
-            raise TakenError(
-                f"{path} is a copy of the unit file that is made of the declaration, and hides it: expected changes in "
-                f"the declaration, or in a drop-in (systemctl edit {unit}).",
-                f"Move your changes there; then: rm {path}; systemctl daemon-reload",
-            )
 
 
 def check_effect(name: str, directories: Sequence[str] = UNITS) -> None:

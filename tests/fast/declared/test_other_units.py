@@ -6,7 +6,7 @@ import pytest
 
 from solo5_systemd.base.errors import TakenError
 from solo5_systemd.base.names import MARK
-from solo5_systemd.declared.other_units import check_copy, check_effect, check_free, of_generators, unit_files
+from solo5_systemd.declared.other_units import check_effect, check_free, of_generators, unit_files
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,8 @@ def test_another_unit_file_has_the_name_and_a_mask_has_none(tmp_path: Path, unit
     other.symlink_to("/dev/null")
     check_free("web", {}, unit_files([str(tmp_path), "/nothing"]))
     other.unlink()
+    other.write_text(f"{MARK} from /etc/solo5/web.unikernel, by hand.\n[Service]\n")
+    check_free("web", {}, unit_files([str(tmp_path)]))
     other.write_text("[Service]\n")
     with pytest.raises(TakenError, match=f"unit {unit} is {other} already"):
         check_free("web", {}, unit_files([str(tmp_path), "/nothing"]))
@@ -68,13 +70,3 @@ def test_a_drop_in_without_effect_is_named_with_its_place(tmp_path: Path, place:
     with pytest.raises(TakenError, match=f"{path} has no effect on declaration web: .* in /etc/solo5/web.unikernel.d"):
         check_effect("web", [str(tmp_path)])
     check_effect("web", [])
-
-
-def test_a_copy_of_a_generated_unit_is_named_with_what_to_type(tmp_path: Path) -> None:
-    check_copy("web", [str(tmp_path)])
-    copy = tmp_path / "web.service"
-    copy.write_text("[Service]\n")
-    check_copy("web", [str(tmp_path)])
-    copy.write_text(f"{MARK} from /etc/solo5/web.unikernel, by hand.\n[Service]\n")
-    with pytest.raises(TakenError, match=f"^{copy} is a copy of the unit file .* rm {copy}; systemctl daemon-reload"):
-        check_copy("web", [str(tmp_path)])

@@ -59,7 +59,7 @@ def _declarations(good: "list[Declaration]") -> Iterator[Fact]:
     """
     from solo5_systemd.declared.declaration import conflicts, parse_declaration
     from solo5_systemd.declared.files import declarations, host_names, read_sources
-    from solo5_systemd.declared.other_units import check_copy, check_effect, check_free, of_generators, unit_files
+    from solo5_systemd.declared.other_units import check_effect, check_free, of_generators, unit_files
     from solo5_systemd.declared.template import is_template, parse_template
 
     refused = templates = 0
@@ -73,7 +73,6 @@ def _declarations(good: "list[Declaration]") -> Iterator[Fact]:
     for name in names:
         try:
             check_free(name, generated, units)
-            check_copy(name)
             check_effect(name)
             sources = read_sources(name, ETC)
             if is_template(name):
