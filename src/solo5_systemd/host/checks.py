@@ -199,7 +199,13 @@ def _tenders(host: Host) -> Iterator[Fact]:
     for target in Target:
         name = f"solo5-{target}"
         if found := next((tender for tender in usable if tender.target is target), None):
-            yield _usable(name, found)
+            value = f"{found.path}, version {found.version}"
+            if found.loads_because:
+                value += f"; its tasks can read all of {', '.join(found.loads)}: {found.loads_because}"
+                advice = "Use a tender as Solo5 builds it, linked statically or with libraries in the system's "
+                yield limited(name, value, f"{advice}directories.")
+            else:
+                yield Fact(name=name, value=value)
             continue
         other = next((tender for tender in host.tenders if tender.target is target), None)
         value = f"{other.path} has ABI {other.abi_version}" if other else "not found"
@@ -214,15 +220,6 @@ def _tenders(host: Host) -> Iterator[Fact]:
         value = "not installed: a tender that its guest has taken over has all requests (ioctl) of its disks and taps"
         advice = "Install solo5-confine (Debian). Tasks that run get its filter with their next start."
         yield limited("solo5-confine", value, advice)
-
-
-def _usable(name: str, tender: Tender) -> Fact:
-    value = f"{tender.path}, version {tender.version}"
-    if not tender.loads_because:
-        return Fact(name=name, value=value)
-    value += f"; its tasks can read all of {', '.join(tender.loads)}: {tender.loads_because}"
-    advice = "Use a tender as Solo5 builds it, linked statically or with libraries in the system's directories."
-    return limited(name, value, advice)
 
 
 def _devices(host: Host) -> Iterator[Fact]:

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from ctypes import CDLL
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -75,12 +76,16 @@ async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings:
     except SettingsError as error:
         problem = problem or str(error)
     controllers, cpuinfo = _text(root / "sys/fs/cgroup/cgroup.controllers"), _text(root / "proc/cpuinfo") or ""
+    version = systemd is None and re.match(r"systemd ([0-9]+)", _systemctl("--version"))
     flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
+    units = [str(root / each.removeprefix("/")) for each in UNITS]
+    names = [f"{TASK_PREFIX}*.{kind}" for kind in ("service", "scope")]
+    drop_ins = [partial(check_drop_ins, name, declared=False, directories=units) for name in names]
     return Host(
-        systemd=_systemd_version() if systemd is None else systemd,
+        systemd=systemd if systemd is not None else int(version[1]) if version else None,
         booted=(root / "run/systemd/system").is_dir(),
         controllers=None if controllers is None else tuple(controllers.split()),
-        missing=(*missing_dependencies(root), *_missing_server(root, settings)),
+        missing=missing_dependencies(root, settings),
         files={f"/{name}": (root / name).exists() for name in FILES},
         user=not _problem(lambda: pwd.getpwnam(USER), KeyError),
         settings=problem,
@@ -94,17 +99,12 @@ async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings:
         store=_store(root / STORE.relative_to("/"), settings.limits),
         networks=settings.networks,
         launcher=os.access(root / LAUNCHER.removeprefix("/"), os.X_OK),
-        drop_ins=next(filter(None, (_drop_in_problem(root, kind) for kind in ("service", "scope"))), ""),
+        drop_ins=next(filter(None, map(_problem, drop_ins)), ""),
         persistent_journal=(root / "var/log/journal").is_dir(),
         log_namespace=settings.log_namespace,
         namespace_problem=await asyncio.to_thread(_namespace_problem, settings.log_namespace),
         kernel=await asyncio.to_thread(read_kernel, root, settings.networks),
     )
-
-
-def _systemd_version() -> int | None:
-    match = re.match(r"systemd ([0-9]+)", _systemctl("--version"))
-    return int(match[1]) if match else None
 
 
 def _namespace_problem(namespace: str) -> str:
@@ -137,11 +137,6 @@ def _settings(root: Path) -> tuple[Settings, str]:
         return read_settings(root / ETC.relative_to("/"), root / RUN.relative_to("/")), ""
     except Solo5Error as error:
         return Settings(), str(error)
-
-
-def _drop_in_problem(root: Path, kind: str) -> str:
-    directories = [str(root / each.removeprefix("/")) for each in UNITS]
-    return _problem(lambda: check_drop_ins(f"{TASK_PREFIX}*.{kind}", declared=False, directories=directories))
 
 
 def _problem(check: Callable[[], object], kind: type[Exception] = Solo5Error) -> str:
@@ -181,19 +176,15 @@ def _kvm_problem() -> str:
     return "" if error is None else f"{KVM} cannot be opened: {error.strerror}."
 
 
-def missing_dependencies(root: Path = Path("/")) -> tuple[Dependency, ...]:
-    """Return the missing dependencies.
+def missing_dependencies(root: Path, settings: Settings) -> tuple[Dependency, ...]:
+    """Return the missing dependencies; among them the server of DHCP and router advertisements if a network has one.
 
     Args:
         root: the root directory of programs and sockets; modules and libraries are always those of this process.
     """
-    return tuple(each for each in DEPENDENCIES if not _is_present(each, root))
-
-
-def _missing_server(root: Path, settings: Settings) -> tuple[Dependency, ...]:
-    """Return the server of DHCP and router advertisements if it is missing and a network has one."""
-    wanted = any(network.policy.dhcp or (network.ipv6 and network.ipv6.ra) for network in settings.networks)
-    return () if not wanted or _is_present(DHCP_SERVER, root) else (DHCP_SERVER,)
+    served = any(network.policy.dhcp or (network.ipv6 and network.ipv6.ra) for network in settings.networks)
+    wanted = (*DEPENDENCIES, DHCP_SERVER) if served else DEPENDENCIES
+    return tuple(each for each in wanted if not _is_present(each, root))
 
 
 def _is_present(dependency: Dependency, root: Path) -> bool:

@@ -50,14 +50,21 @@ def create_request(environment: Mapping[str, str]) -> CreateRequest:
     Raises:
         InvalidRequestError: a variable is missing or malformed, or no size fits.
     """
-    name = _name(environment)
+    name = environment.get("DHV_VOLUME_NAME", "")
     low, high = (_bytes(environment, name, bound) for bound in ("MIN", "MAX"))
+    where = f"volume {name}: parameters"
+    document = json_document((environment.get("DHV_PARAMETERS", "") or "null").encode(errors="replace"), where)
+    parameters = Fields({} if document is None else document, where)
+    parameters.allow("preallocate")
+    preallocate = parameters.text("preallocate", "false")
+    if preallocate not in ("true", "false"):
+        raise parameters.wrong("preallocate", preallocate, '"true" or "false"')
     return CreateRequest(
         name=name,
         directory=_directory(environment),
         size=_size(name, low, high),
         size_max=high or None,
-        preallocate=_preallocate(environment, name),
+        preallocate=preallocate == "true",
         tenant=tenant(environment.get("DHV_NAMESPACE", ""), ""),
     )
 
@@ -73,11 +80,7 @@ def delete_request(environment: Mapping[str, str]) -> tuple[str, str]:
     created = posixpath.normpath(environment.get("DHV_CREATED_PATH", ""))
     if created.startswith("/") and posixpath.basename(created) == posixpath.basename(directory):
         directory = created
-    return _name(environment), directory
-
-
-def _name(environment: Mapping[str, str]) -> str:
-    return environment.get("DHV_VOLUME_NAME", "")
+    return environment.get("DHV_VOLUME_NAME", ""), directory
 
 
 def _directory(environment: Mapping[str, str]) -> str:
@@ -110,14 +113,3 @@ def _size(name: str, low: int, high: int) -> int:
             f"Set capacity_max to {max(size, GRAIN)} or more.",
         )
     return size
-
-
-def _preallocate(environment: Mapping[str, str], name: str) -> bool:
-    text = environment.get("DHV_PARAMETERS", "") or "null"
-    document = json_document(text.encode(errors="replace"), f"volume {name}: parameters")
-    fields = Fields({} if document is None else document, f"volume {name}: parameters")
-    fields.allow("preallocate")
-    value = fields.text("preallocate", "false")
-    if value not in ("true", "false"):
-        raise fields.wrong("preallocate", value, '"true" or "false"')
-    return value == "true"

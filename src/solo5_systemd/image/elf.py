@@ -5,7 +5,7 @@ are ignored here as well: this reader and the tender must get the same manifest 
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
 from solo5_systemd.base.elf_headers import (
@@ -85,15 +85,6 @@ class _Image:
 
     def note(self, segments: Iterable[Segment], note_type: int, name: str) -> bytes:
         """Return the descriptor of the note that a tender finds: the first of its type among the first notes."""
-        for segment, size, kind in self._first_notes(segments):
-            if kind == note_type:
-                if size > MANIFEST_DESC_MAX or segment.file_size < _NOTE_SIZE + size:
-                    raise ImageError(f"its {name} note claims {size} bytes, more than its segment or Solo5 has.")
-                return self._read(segment.offset + _NOTE_SIZE, size, f"{name} note")
-        raise ImageError(f"it has no Solo5 {name} note: it is not a unikernel built by Solo5's toolchain.")
-
-    def _first_notes(self, segments: Iterable[Segment]) -> Iterator[tuple[Segment, int, int]]:
-        """Yield the first note of each PT_NOTE segment, if it is Solo5's: segment, descriptor size, type."""
         for segment in segments:
             if segment.kind != PT_NOTE or 12 <= segment.file_size < _NOTE_SIZE:
                 continue
@@ -101,8 +92,12 @@ class _Image:
                 raise ImageError(f"a PT_NOTE segment of it holds {segment.file_size} bytes, less than a note's header.")
             raw = self._read(segment.offset, _NOTE_SIZE, "PT_NOTE segment")
             name_size, size, kind = (int.from_bytes(raw[at : at + 4], "little") for at in (0, 4, 8))
-            if name_size == 6 and raw[12:18] == b"Solo5\0":
-                yield segment, size, kind
+            if name_size != 6 or raw[12:18] != b"Solo5\0" or kind != note_type:
+                continue
+            if size > MANIFEST_DESC_MAX or segment.file_size < _NOTE_SIZE + size:
+                raise ImageError(f"its {name} note claims {size} bytes, more than its segment or Solo5 has.")
+            return self._read(segment.offset + _NOTE_SIZE, size, f"{name} note")
+        raise ImageError(f"it has no Solo5 {name} note: it is not a unikernel built by Solo5's toolchain.")
 
     def _read(self, offset: int, size: int, what: str) -> bytes:
         if offset + size > self._size:

@@ -28,7 +28,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from io import BufferedRandom, FileIO
 from pathlib import Path
 
-from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed
+from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed, replace_file
 from solo5_systemd.base.copies import data_of, share
 from solo5_systemd.base.errors import ImageError, InvalidRequestError, StoreFullError, host_errors
 from solo5_systemd.base.locks import closing, closing_on_error, is_locked, lock_file
@@ -241,16 +241,21 @@ class ImageStore:
 
     def _add(self, path: str, source: FileIO, status: os.stat_result) -> StoredImage:
         _facts(path, source, status.st_size)  # first, to avoid the copy of a large file that is no image
-        with self._reserved_room(path, _disk_usage(status)), self._unnamed_file() as copy:
+        with (
+            self._reserved_room(path, _disk_usage(status)),
+            os.fdopen(open_unnamed(self._directory, 0o444), "w+b") as copy,
+        ):
             _copy(source, copy, status.st_size)
             if version_of(os.fstat(source.fileno())) != version_of(status):
                 raise ImageError(f"image {path!r} changed while it was copied: start it again.")
             memo = _read(path, copy, status.st_size)
-            _sync(copy)
+            os.fchmod(copy.fileno(), 0o444)
+            os.fsync(copy.fileno())
             with self._lock(shared=True):
                 stored = self._publish(path, copy, memo, status)
                 if time.time() - status.st_ctime > _TIMES_SETTLE_S:  # a write right now might leave the times unchanged
-                    self._write_memo(memo, status)
+                    self._limit_memos()
+                    replace_file(self._memo(status), memo.encode(), several_writers=True)
         return stored
 
     def _publish(self, path: str, copy: BufferedRandom, memo: Memo, status: os.stat_result) -> StoredImage:
@@ -260,7 +265,7 @@ class ImageStore:
             stored = self._find(memo, status.st_size)
             if stored is None:
                 self._check_room(path, _disk_usage(status))
-                _link(copy, self._directory / memo.sha256)
+                link_unnamed(copy.fileno(), self._directory / memo.sha256)
         return stored or self._stored(memo, status.st_size)
 
     def _stored(self, memo: Memo, size: int) -> StoredImage:
@@ -304,16 +309,6 @@ class ImageStore:
         files = self._directory.iterdir() if self._directory.is_dir() else ()
         return (file for file in files if is_sha256(file.name))
 
-    def _write_memo(self, memo: Memo, status: os.stat_result) -> None:
-        file = self._memo(status)
-        file.unlink(missing_ok=True)
-        self._limit_memos()
-        with self._unnamed_file() as content:
-            content.write(memo.encode())
-            content.flush()
-            _sync(content)
-            _link(content, file)
-
     def _limit_memos(self) -> None:
         if len(os.listdir(self._memos)) < MEMOS_MAX:  # noqa: PTH208 - for the number
             return
@@ -335,9 +330,6 @@ class ImageStore:
                 useful = False
             if not useful or file.stat().st_mtime < time.time() - _MEMO_MAX_AGE_S:
                 yield file
-
-    def _unnamed_file(self) -> BufferedRandom:
-        return open(open_unnamed(self._directory, 0o444), "w+b")  # noqa: PTH123 - a descriptor
 
     def _make_directories(self) -> None:
         """Make the directories like the package's tmpfiles.d(5), if they are missing: only root and tenders can search.
@@ -417,18 +409,6 @@ def _copy(source: FileIO, copy: BufferedRandom, size: int) -> None:
         while at < end and (sent := os.sendfile(copy.fileno(), source.fileno(), at, min(end - at, 1 << 30))):
             at += sent
     os.ftruncate(copy.fileno(), size)
-
-
-def _sync(file: BufferedRandom) -> None:
-    """Make a file read-only and write it to stable storage, before it gets a name."""
-    os.fchmod(file.fileno(), 0o444)
-    os.fsync(file.fileno())
-
-
-def _link(file: BufferedRandom, path: Path) -> None:
-    """Link an unnamed file to a path; an existing file stays, since it has the same content."""
-    with suppress(FileExistsError):
-        link_unnamed(file.fileno(), path)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import os
 import stat
 import subprocess
 import tarfile
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path, PurePath
@@ -27,7 +27,7 @@ from solo5_systemd.base.paths import changers_in, kind_of, open_path, version_of
 from solo5_systemd.base.sanitize import MAX_NAME, MAX_QUOTE, bounded
 from solo5_systemd.settings.records import record
 from solo5_systemd.storage.archive import DEPTH_MAX, ENTRIES_MAX, Entry, check_entry, size_of, tar_info
-from solo5_systemd.storage.locks import disks_in, records_of_tasks
+from solo5_systemd.storage.locks import disks_in
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, Member, sector_size
 from solo5_systemd.storage.owner import read_title
 
@@ -44,7 +44,7 @@ _READ = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
 _PR_SET_DUMPABLE = 4
 """prctl(2), from linux/prctl.h."""
 
-Visit = Callable[[Entry, int], None]
+Visit = Callable[[Entry, int], object]
 """Called with an entry and a descriptor of its file or directory, which is open for reading."""
 
 
@@ -54,25 +54,8 @@ def scan(request: DiskRequest, archive: ArchiveRequest) -> Sequence[Entry]:
     Raises:
         Solo5Error: a file is missing, outside of the roots or of a kind that is not archived, or there is too much.
     """
-    entries: list[Entry] = []
-
-    def add(entry: Entry, _source: int) -> None:
-        entries.append(entry)
-        tar_info(entry)
-
     with host_errors(f"disk {request.disk}: its files cannot be read"):
-        _Visitor(request, archive, add).visit_all(None)
-    if archive.format is ArchiveFormat.RAW:
-        _check_raw(request, entries)
-    return entries
-
-
-def _check_raw(request: DiskRequest, entries: Sequence[Entry]) -> None:
-    if len(entries) != 1 or not entries[0].size:
-        raise InvalidRequestError(
-            f"disk {request.disk}: format raw has {len(entries)} entries with {sum(each.size for each in entries)} "
-            "bytes: expected one file that is not empty."
-        )
+        return _Visitor(request, archive, lambda entry, _source: tar_info(entry)).visit_all(None)
 
 
 def write_archive(request: DiskRequest, archive: ArchiveRequest, target: int) -> str:
@@ -85,23 +68,21 @@ def write_archive(request: DiskRequest, archive: ArchiveRequest, target: int) ->
         Solo5Error: as `scan`; also if a file changes meanwhile.
         OSError: a directory cannot be read, or the file cannot be written.
     """
-    _forbid_core_dumps()
-    entries: list[Entry] = []
+    # No core dump from now on: it would have the content of archives. The kernel passes one to the program of
+    # kernel.core_pattern whatever the limit of core files is. A program that a child executes can dump core (prctl(2)).
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     with open(target, "r+b", closefd=False) as file:
         # It is not closed, since that would fill it up to 20 blocks.
         tar = tarfile.TarFile(mode="w", fileobj=file, format=tarfile.USTAR_FORMAT, encoding="utf-8")
 
         def add(entry: Entry, source: int) -> None:
-            entries.append(entry)
             content = None if entry.is_directory else open(source, "rb", closefd=False)  # noqa: SIM115 - stays open
             if archive.format is ArchiveFormat.TAR:
                 tar.addfile(tar_info(entry), content)
             elif content is not None:
                 file.write(content.read(entry.size))
 
-        _Visitor(request, archive, add).visit_all(target)
-        if archive.format is ArchiveFormat.RAW:
-            _check_raw(request, entries)
+        entries = _Visitor(request, archive, add).visit_all(target)
         file.write(bytes(size_of(archive, entries, sector_size(request)) - file.tell()))
         file.seek(0)
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -114,10 +95,11 @@ class _Visitor:
         self._request = request
         self._archive = archive
         self._act = act
-        self._count = self._total = 0
+        self._entries: list[Entry] = []
+        self._total = 0
 
-    def visit_all(self, target: int | None) -> None:
-        """Visit the credential, or all members.
+    def visit_all(self, target: int | None) -> Sequence[Entry]:
+        """Visit the credential, or all members, and return the entries.
 
         Args:
             target: a credential is decrypted to a file beside this one, in memory, too; None: it is not decrypted.
@@ -133,10 +115,17 @@ class _Visitor:
             below = (PurePath(excluded) for excluded in self._archive.excluded)
             left_out = {_below(each.name, str(it.relative_to(path))) for it in below if it.is_relative_to(path)}
             self._walk(name, found, DEPTH_MAX, changers, left_out)
+        if self._archive.format is ArchiveFormat.RAW and (len(self._entries) != 1 or not self._total):
+            raise InvalidRequestError(
+                f"disk {self._request.disk}: format raw has {len(self._entries)} entries with {self._total} bytes: "
+                "expected one file that is not empty."
+            )
+        return self._entries
 
     def _visit(self, entry: Entry, source: int) -> None:
-        self._count, self._total = self._count + 1, self._total + entry.size
-        check_entry(self._request, self._count, self._total)
+        self._entries.append(entry)
+        self._total += entry.size
+        check_entry(self._request, len(self._entries), self._total)
         self._act(entry, source)
 
     def _walk(
@@ -221,8 +210,14 @@ def _open_member(request: DiskRequest, member: Member) -> tuple[int, frozenset[i
             return _open_beneath(path, request.roots), None
         parent, place = open_path(what, str(path.parent), ())
         with closing(parent):
-            changers = _changers(what, path, place, parent)
-            return os.open(path.name, _PLACE, dir_fd=parent), changers
+            way = way_of(str(path.parent))
+            if way is None or way.place != Path(place) or way.of_links:
+                raise InvalidRequestError(
+                    f"{what} is behind a symbolic link that a user other than root can change: expected a path without "
+                    "it.",
+                    f"It resolves to {bounded(f'{place}/{path.name}', MAX_QUOTE)} now.",
+                )
+            return os.open(path.name, _PLACE, dir_fd=parent), way.changers | changers_in(os.fstat(parent))
     except OSError as error:
         if request.roots and error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES):
             raise InvalidRequestError(
@@ -232,17 +227,6 @@ def _open_member(request: DiskRequest, member: Member) -> tuple[int, frozenset[i
         if error.errno == errno.ENOENT:
             raise NotFoundError(f"{what} does not exist.") from error
         raise HostError(f"{what} cannot be opened: {error.strerror}.") from error
-
-
-def _changers(what: str, path: PurePath, place: str, parent: int) -> frozenset[int]:
-    """Check that no user other than root has led a path to another directory, `place`, by a link."""
-    way = way_of(str(path.parent))
-    if way is None or way.place != Path(place) or way.of_links:
-        raise InvalidRequestError(
-            f"{what} is behind a symbolic link that a user other than root can change: expected a path without it.",
-            f"It resolves to {bounded(f'{place}/{path.name}', MAX_QUOTE)} now.",
-        )
-    return way.changers | changers_in(os.fstat(parent))
 
 
 def _open_beneath(path: PurePath, roots: Sequence[str]) -> int:
@@ -308,41 +292,22 @@ def _decrypted(name: str, path: Path, target: int) -> int:
         os.close(file)
 
 
-def _forbid_core_dumps() -> None:
-    """Keep this process from dumping core from now on: it has the content of archives in its memory.
-
-    The kernel passes a core dump to the program of kernel.core_pattern whatever the limit of core files is. A program
-    that a child executes can dump core (prctl(2)).
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-
-
 def _shown(name: str) -> str:
     return repr(bounded(name, MAX_NAME))
 
 
-def outdated(task: str) -> Mapping[str, bool]:
-    """Return whether the files of each archive of a running task have another SHA-256 now.
+def outdated(held: Mapping[str, object]) -> Mapping[str, bool]:
+    """Return whether the files of each archive in the record of a task's lock file have another SHA-256 now.
 
     Files that cannot be archived have another one, too. Archives of credentials are absent.
-
-    Raises:
-        HostError: the directory of locks cannot be read.
     """
-    _, held = records_of_tasks().get(task, (set(), {}))
-    return {request.disk: _digest_now(request) != start for request, start in _archives(held)}
-
-
-def _archives(held: Mapping[str, object]) -> Iterator[tuple[DiskRequest, str]]:
-    """Yield how to read the files of each archive of a lock file's record again, and its SHA-256 at the start."""
     starts = {disk.get("disk"): disk.get("sha256", "") for disk in disks_in(held)}
+    found: dict[str, bool] = {}
     for each in Fields(held).items("archives", "a list", ()):
         request = record(DiskRequest, Fields(each))
         if start := starts.get(request.disk):
-            yield request, start
-
-
-def _digest_now(request: DiskRequest) -> str:
-    with suppress(Solo5Error, OSError), closing(os.memfd_create("archive")) as nowhere:
-        return write_archive(request, request.archive or ArchiveRequest(), nowhere)
-    return ""
+            now = ""
+            with suppress(Solo5Error, OSError), closing(os.memfd_create("archive")) as nowhere:
+                now = write_archive(request, request.archive or ArchiveRequest(), nowhere)
+            found[request.disk] = now != start
+    return found

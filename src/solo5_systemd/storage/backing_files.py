@@ -31,14 +31,7 @@ from solo5_systemd.storage.model import (
 )
 from solo5_systemd.storage.new_file import check_mounted, create_file, find_place, remember_mount, zeros
 from solo5_systemd.storage.owner import READ, READ_WRITE, check_single_link, check_title, give, is_in_allocation
-from solo5_systemd.storage.private_disks import (
-    MEMORY,
-    copied_bytes,
-    make_archive,
-    make_copy,
-    planned_archive,
-    planned_copy,
-)
+from solo5_systemd.storage.private_disks import MEMORY, copied_bytes, make_archive, make_copy, planned_disk
 from solo5_systemd.storage.quotas import DiskClaims
 
 _OPEN = os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -160,7 +153,7 @@ def inspect(request: DiskRequest, *, how: int = READ_WRITE) -> Disk:
     sector = sector_size(request)
     if request.archive is not None:
         size = size_of(request.archive, scan(request, request.archive), sector)
-        return replace(planned_archive(request, request.archive), size=size)
+        return replace(planned_disk(request), size=size)
     how = READ if request.private else how
     if request.create is not None and (planned := _planned(request, request.create, sector)) is not None:
         return planned
@@ -172,7 +165,7 @@ def inspect(request: DiskRequest, *, how: int = READ_WRITE) -> Disk:
         owner, holder = check_title(request, path, descriptor, how)
     block = stat.S_ISBLK(status.st_mode)
     if request.private:
-        return replace(planned_copy(request, path), size=status.st_size)
+        return replace(planned_disk(request, path), size=status.st_size)
     mount = ""
     with suppress(OSError):  # it was replaced just now, which `reopen` finds
         mount = mount_point_of(path)

@@ -33,7 +33,6 @@ BTRFS_FS_INFO = 0x8400941F
 
 _FS_INFO_SIZE = 1024
 _FS_ID = slice(16, 32)
-_LAYERS_MAX = 8
 
 
 def devices_of(descriptor: int) -> tuple[BlockDevice, ...]:
@@ -61,14 +60,10 @@ def chain(number: str) -> tuple[BlockDevice, ...]:
     Raises:
         OSError: there is no such device.
     """
-    directory = whole((paths.SYS / "dev/block" / number).resolve(strict=True))
-    found = [directory]
-    while len(found) < _LAYERS_MAX:
-        below = {whole(each.resolve()) for each in (directory / "slaves").glob("*")}
-        if len(below) != 1:  # several devices: the limit is on the one that is made of them
-            break
-        [directory] = below
-        found.append(directory)
+    found = [whole((paths.SYS / "dev/block" / number).resolve(strict=True))]
+    # Several devices: the limit is on the one that is made of them.
+    while len(below := {whole(each.resolve()) for each in (found[-1] / "slaves").glob("*")}) == 1:
+        found += below
     return tuple(BlockDevice(number=(each / "dev").read_text().strip(), name=each.name) for each in found)
 
 

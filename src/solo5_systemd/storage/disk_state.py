@@ -56,12 +56,7 @@ class DiskSpace:
         A system call that hangs is left behind in its thread.
         """
         found: list[FailedDisk] = []
-
-        def find() -> None:
-            with suppress(OSError):  # not root, or a file system that has failed
-                found.extend(failed_disks(task))
-
-        thread = await off_the_loop(lambda: self._run(find))
+        thread = await off_the_loop(lambda: self._run(lambda: found.extend(failed_disks(task))))
         return () if thread.is_alive() else tuple(found)
 
     async def changes(self) -> Sequence[FullDiskChange]:
@@ -73,7 +68,7 @@ class DiskSpace:
         if self._looking is not None and self._looking.is_alive():  # one thread at most is left behind
             await off_the_loop(partial(self._looking.join, TIMEOUT_S))
         else:
-            self._looking = await off_the_loop(lambda: self._run(self._look))
+            self._looking = await off_the_loop(lambda: self._run(lambda: self._found.extend(self.look())))
         if self._looking.is_alive():
             raise HostError(
                 f"the file system of a disk has not answered for {TIMEOUT_S:.0f} s: expected its free space.",
@@ -82,12 +77,12 @@ class DiskSpace:
         found, self._found = self._found, []
         return tuple(found)
 
-    def _look(self) -> None:
-        with suppress(OSError, HostError):  # not root
-            self._found += self.look()
+    def _run(self, act: Callable[[], None]) -> threading.Thread:
+        def suppressed() -> None:
+            with suppress(OSError, HostError):  # not root, or a file system that has failed
+                act()
 
-    def _run(self, function: Callable[[], None]) -> threading.Thread:
-        thread = threading.Thread(target=function, name="disk-space", daemon=True)
+        thread = threading.Thread(target=suppressed, name="disk-space", daemon=True)
         thread.start()
         thread.join(TIMEOUT_S)
         return thread

@@ -20,7 +20,6 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError, host_errors
 from solo5_systemd.base.locks import closing
@@ -164,7 +163,13 @@ def _check_mark(request: DiskRequest, path: str, descriptor: int, status: os.sta
     acl = None
     with suppress(OSError):  # ENODATA: no ACL; EOPNOTSUPP: the file system has none
         acl = os.getxattr(descriptor, "system.posix_acl_access")
-    if may_open(*_credentials(), owner=owner, group=status.st_gid, mode=status.st_mode, acl=acl, how=how):
+    try:
+        entry = pwd.getpwnam(USER)
+    except KeyError as error:
+        sentence = f"user {USER} does not exist: expected the user of tenders."
+        raise HostError(sentence, "Run: systemd-sysusers") from error
+    groups = os.getgrouplist(USER, entry.pw_gid)
+    if may_open(entry.pw_uid, groups, owner=owner, group=status.st_gid, mode=status.st_mode, acl=acl, how=how):
         return
     verb, noun, letters = ("written", "write", "rw") if how == READ_WRITE else ("read", "read", "r")
     raise HostError(
@@ -184,29 +189,17 @@ def may_open(
         acl: the file's `system.posix_acl_access`; None without one.
     """
     bits = stat.S_IMODE(mode)
-    entries = [_Entry(_USER_OBJ, bits >> 6 & 7), _Entry(_GROUP_OBJ, bits >> 3 & 7), _Entry(_OTHER, bits & 7)]
+    entries = [(_USER_OBJ, bits >> 6 & 7, 0), (_GROUP_OBJ, bits >> 3 & 7, 0), (_OTHER, bits & 7, 0)]
     if acl:
-        entries = [_Entry(*fields) for fields in _ENTRY.iter_unpack(acl[_VERSION.size :])]
+        entries = [*_ENTRY.iter_unpack(acl[_VERSION.size :])]
     if user == owner:
-        return any(_allows(it, how) for it in entries if it.tag == _USER_OBJ)
-    mask = next((it.permissions for it in entries if it.tag == _MASK), READ_WRITE)
-    limited = [it._replace(permissions=it.permissions & mask) for it in entries]
-    named = [it for it in limited if it.tag == _USER and it.number == user]
-    if named:
-        return any(_allows(it, how) for it in named)
-    own = [it for it in limited if it.tag == _GROUP and it.number in groups]
-    own += [it for it in limited if it.tag == _GROUP_OBJ and group in groups]
-    return any(_allows(it, how) for it in own or (it for it in entries if it.tag == _OTHER))
-
-
-class _Entry(NamedTuple):
-    tag: int
-    permissions: int
-    number: int = 0
-
-
-def _allows(entry: _Entry, how: int) -> bool:
-    return entry.permissions & how == how
+        return any(allowed & how == how for tag, allowed, _ in entries if tag == _USER_OBJ)
+    mask = next((allowed for tag, allowed, _ in entries if tag == _MASK), READ_WRITE)
+    named = [allowed & mask for tag, allowed, number in entries if tag == _USER and number == user]
+    own = [allowed & mask for tag, allowed, number in entries if tag == _GROUP and number in groups]
+    own += [allowed & mask for tag, allowed, _ in entries if tag == _GROUP_OBJ and group in groups]
+    others = [allowed for tag, allowed, _ in entries if tag == _OTHER]
+    return any(allowed & how == how for allowed in named or own or others)  # the first class that fits decides
 
 
 def _named(changers: frozenset[int]) -> str:
@@ -239,15 +232,6 @@ def write_title(descriptor: int, holder: str) -> None:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
-
-
-def _credentials() -> tuple[int, list[int]]:
-    try:
-        entry = pwd.getpwnam(USER)
-    except KeyError as error:
-        sentence = f"user {USER} does not exist: expected the user of tenders."
-        raise HostError(sentence, "Run: systemd-sysusers") from error
-    return entry.pw_uid, os.getgrouplist(USER, entry.pw_gid)
 
 
 def give(disk: Disk, descriptor: int, user: int) -> int:

@@ -33,9 +33,26 @@ from solo5_systemd.storage.model import (
 MEMORY = Path("/run/solo5/memory")
 
 
-def planned_copy(request: DiskRequest, source: str) -> Disk:
-    """Return the private copy of a file that a start would make."""
-    return _planned(request, COPIES, Backing.COPY, source)
+def planned_disk(request: DiskRequest, source: str = "") -> Disk:
+    """Return the private disk that a start would make; its size is not known yet.
+
+    Args:
+        source: path of the file that a copy is of.
+    """
+    directory, backing = COPIES, Backing.COPY
+    if request.archive is not None:
+        directory, backing = str(MEMORY), Backing.ARCHIVE
+        names = [each.name or each.path for each in request.archive.members]
+        source = bounded(", ".join(names or [f"credential {request.archive.credential}"]), MAX_QUOTE)
+    return Disk(
+        disk=request.disk,
+        path=f"{directory}/{request.disk}",
+        sector_size=sector_size(request),
+        identity=(0, 0),
+        planned=True,
+        backing=backing,
+        source=source,
+    )
 
 
 def copied_bytes(disk: Disk, directory: Path) -> int:
@@ -66,7 +83,7 @@ def make_copy(request: DiskRequest, original: Disk, copies: StartDirectories, pl
     with closing(lock_shared(original)), copies.made() as made:
         path = made.path / request.disk
         _copy(request, original, path, planned)
-        return _made(planned_copy(request, original.path), made, path)
+        return _made(planned_disk(request, original.path), made, path)
 
 
 def _copy(request: DiskRequest, original: Disk, path: Path, planned: Disk) -> None:
@@ -90,24 +107,6 @@ def _has_grown(request: DiskRequest, size: int, planned: int) -> HostError:
     return HostError(f"{request} has {size} bytes to copy by now: expected {planned}, as it was checked.", CHANGED)
 
 
-def planned_archive(request: DiskRequest, archive: ArchiveRequest) -> Disk:
-    """Return the archive that a start would make; its size is not known yet."""
-    names = [each.name or each.path for each in archive.members] or [f"credential {archive.credential}"]
-    return _planned(request, MEMORY, Backing.ARCHIVE, bounded(", ".join(names), MAX_QUOTE))
-
-
-def _planned(request: DiskRequest, directory: Path | str, backing: Backing, source: str) -> Disk:
-    return Disk(
-        disk=request.disk,
-        path=f"{directory}/{request.disk}",
-        sector_size=sector_size(request),
-        identity=(0, 0),
-        planned=True,
-        backing=backing,
-        source=source,
-    )
-
-
 def make_archive(request: DiskRequest, archive: ArchiveRequest, archives: StartDirectories) -> MadeDisk:
     """Write an archive to a file in memory, which has a name until `ImageFiles.release`.
 
@@ -120,7 +119,7 @@ def make_archive(request: DiskRequest, archive: ArchiveRequest, archives: StartD
         with closing(os.open(path, flags, 0o600)) as target:
             sha256 = write_archive(request, archive, target)
             check_size(request, os.fstat(target).st_size)
-        return _made(replace(planned_archive(request, archive), sha256=sha256, sources=request), made, path)
+        return _made(replace(planned_disk(request), sha256=sha256, sources=request), made, path)
 
 
 def _made(planned: Disk, made: StartDirectory, path: Path) -> MadeDisk:

@@ -107,32 +107,32 @@ def test_a_module_is_found_and_a_library_loaded(
     monkeypatch: pytest.MonkeyPatch, kind: Kind, name: str, is_there: bool
 ) -> None:
     each = only(monkeypatch, kind, name)
-    assert missing_dependencies() == (() if is_there else (each,))
+    assert missing_dependencies(Path("/"), Settings()) == (() if is_there else (each,))
 
 
 def test_directory_without_a_modules_files_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "was_removed" / "__pycache__").mkdir(parents=True)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     each = only(monkeypatch, Kind.MODULE, "was_removed")
-    assert missing_dependencies() == (each,)
+    assert missing_dependencies(Path("/"), Settings()) == (each,)
 
 
 def test_program_is_a_file_that_can_be_executed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     each = only(monkeypatch, Kind.PROGRAM, "/bin/tool")
-    assert missing_dependencies(tmp_path) == (each,)
+    assert missing_dependencies(tmp_path, Settings()) == (each,)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/tool").touch(0o755)
-    assert missing_dependencies(tmp_path) == ()
+    assert missing_dependencies(tmp_path, Settings()) == ()
 
 
 def test_socket_is_no_other_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     each = only(monkeypatch, Kind.SOCKET, "/bus")
     (tmp_path / "bus").touch()
-    assert missing_dependencies(tmp_path) == (each,)
+    assert missing_dependencies(tmp_path, Settings()) == (each,)
     (tmp_path / "bus").unlink()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "bus"))
-        assert missing_dependencies(tmp_path) == ()
+        assert missing_dependencies(tmp_path, Settings()) == ()
 
 
 async def test_the_dhcp_server_is_missing_where_a_network_has_one(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.support.fakes.kernel import failing
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage import locks
-from solo5_systemd.storage.locks import lock, remove_stale
+from solo5_systemd.storage.locks import holders, lock, remove_stale
 from solo5_systemd.storage.model import Disk
 
 
@@ -90,6 +90,8 @@ def test_directory_that_cannot_be_used_is_the_hosts_fault(tmp_path: Path, monkey
     monkeypatch.setattr(locks, "LOCKS", tmp_path / "run/disks")
     with pytest.raises(HostError, match="disks cannot be locked in .*/run/disks: Not a directory"):
         lock([disk("a", 1, 2)])
+    with pytest.raises(HostError, match="the locks of disks in .*/run/disks cannot be read: Not a directory"):
+        holders()
 
 
 def test_a_file_system_without_locks_is_the_hosts_fault(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:

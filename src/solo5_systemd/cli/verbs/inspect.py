@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from solo5_systemd.base.names import TaskName
-    from solo5_systemd.cgroup.usage import Io
     from solo5_systemd.cli.task_output import Disks
     from solo5_systemd.engine.queries import Queries
     from solo5_systemd.engine.task import Sample
@@ -24,66 +23,63 @@ def configure(parser: Parser) -> None:
     parser.add_output_options(json=True)
 
 
-def _with_changes(name: "TaskName", disks: "Disks", identities: "set[tuple[int, int]]") -> "Disks":
-    """Return the disks of a task with what has changed since: `change` of a file, `outdated` of an archive."""
-    if not disks:
-        return disks
-    from solo5_systemd.storage.disk_state import change_of  # imported here for startup time
-
-    old: Mapping[str, bool] = {}
-    if any(disk.get("backing") == "archive" for disk in disks):
-        from solo5_systemd.storage.archive_files import outdated
-
-        old = outdated(name)
-    shown = []
-    for disk in disks:
-        change = change_of(disk, identities)
-        known: dict[str, object] = {"change": change} if change else {}
-        if size := disk.get("size"):
-            known["size"] = int(size)
-        shown.append({**disk, **known, **({"outdated": old[disk["disk"]]} if disk.get("disk") in old else {})})
-    return shown
-
-
 async def _disks(engine: "Queries", context: CommandContext, names: "Sequence[TaskName]") -> "Mapping[TaskName, Disks]":
     """Return the disks of tasks that run, as the lock files have them, which only root can read, and their I/O."""
-    from solo5_systemd.storage.locks import disks_in, records_of_tasks  # imported here for startup time
+    from solo5_systemd.storage.locks import records_of_tasks  # imported here for startup time
 
     held = records_of_tasks() if context.root else {}
     if held.keys().isdisjoint(names):
-        return dict.fromkeys(names, ())
-    records = {name: held.get(name, (set(), {})) for name in names}
-    found = {name: _with_changes(name, [*disks_in(own)], identities) for name, (identities, own) in records.items()}
+        return {}
     samples, full = await engine.samples(), await engine.full_disks()
     return {
-        name: disks_json(disks, samples.get(name), {each.disk.disk for each in full if each.task == name})
-        for name, disks in found.items()
+        name: disks_json(*held[name], samples.get(name), {each.disk.disk for each in full if each.task == name})
+        for name in names
+        if name in held
     }
 
 
-def disks_json(disks: "Disks", sample: "Sample | None", full: "Collection[str]" = ()) -> "Disks":
-    """Return the disks of one task, each with what the task read and wrote on the device under it.
+def disks_json(
+    identities: "set[tuple[int, int]]",
+    record: "Mapping[str, object]",
+    sample: "Sample | None" = None,
+    full: "Collection[str]" = (),
+) -> "Disks":
+    """Return the disks of one task, each with what has changed since its start, and its I/O on the device under it.
 
     Args:
-        disks: as the lock file has them.
+        identities: of the disks, and the `record` of the lock file.
         sample: of the task; None: it does not run.
+        full: names of those whose file system is full.
     """
+    from solo5_systemd.storage.disk_state import change_of  # imported here for startup time
+    from solo5_systemd.storage.locks import disks_in
+
+    shown, old = [], _outdated(record)
     counted = sample.usage.disks or {} if sample is not None else {}
-    return [_disk_json(disk, counted) | ({"full": True} if disk.get("disk") in full else {}) for disk in disks]
+    for disk in disks_in(record):
+        name, devices = disk.get("disk", ""), disk.get("devices", "").split()
+        used = next((counted[device] for device in devices if device in counted), None)
+        added: dict[str, object] = {
+            "change": change_of(disk, identities),
+            "size": int(disk.get("size", 0)),
+            "devices": devices,
+            "io_limits": dict(word.split("=", 1) for word in disk.get("io", "").split()),
+            "device_io": {key: value for key in COUNTS if (value := getattr(used, key, None)) is not None},
+            "full": name in full,
+        }
+        known: dict[str, object] = {key: value for key, value in disk.items() if key not in ("devices", "io")}
+        known |= {key: value for key, value in added.items() if value}
+        shown.append({**known, **({"outdated": old[name]} if name in old else {})})
+    return shown
 
 
-def _disk_json(disk: "Mapping[str, str]", counted: "Mapping[str, Io]") -> dict[str, object]:
-    devices = disk.get("devices", "").split()
-    known = {key: value for key, value in disk.items() if key not in ("devices", "io")}
-    limits = dict(word.split("=", 1) for word in disk.get("io", "").split())
-    used = next((counted[device] for device in devices if device in counted), None)
-    counts = {key: value for key in COUNTS if (value := getattr(used, key, None)) is not None}
-    return {
-        **known,
-        **({"devices": devices} if devices else {}),
-        **({"io_limits": limits} if limits else {}),
-        **({"device_io": counts} if counts else {}),
-    }
+def _outdated(record: "Mapping[str, object]") -> "Mapping[str, bool]":
+    """Return of each archive whether it is older than its files."""
+    if "archives" not in record:
+        return {}
+    from solo5_systemd.storage.archive_files import outdated  # imported here for startup time: it reads all files
+
+    return outdated(record)
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
@@ -98,7 +94,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         details = {
             task.name: Details(
                 drops=drops.get(task.name, {}),
-                disks=disks[task.name],
+                disks=disks.get(task.name, ()),
                 problems=problems.get(task.name, ()),
                 awake=await engine.awake_because(task) if context.root else "",
             )
