@@ -123,7 +123,12 @@ def _task_families(tasks: Sequence[Task], endpoints: Mapping[TaskName, Endpoints
     yield _known("solo5_task_info", "gauge", "Labels of a task; always 1.", infos)
     started = [({"task": task.name}, task.started / 1e6) for task in tasks if task.started]
     yield _known("solo5_task_start_time_seconds", "gauge", "Start time of the task since the epoch.", started)
-    nics = [labelled for task in tasks for labelled in _nic_labels(task.name, endpoints.get(task.name))]
+    nics = [
+        ({"task": task.name, "nic": nic, "network": network, "ipv4": ipv4, "ipv6": ipv6, "tap": tap}, 1)
+        for task in tasks
+        if task.name in endpoints
+        for nic, network, ipv4, tap, ipv6 in endpoints[task.name].nics
+    ]
     yield _known("solo5_task_nic_info", "gauge", "Labels of a NIC's lease; always 1.", nics)
     known = {task.name for task in tasks}
     sleepers = [(name, each) for name, each in endpoints.items() if name in known or each.waits]
@@ -154,11 +159,6 @@ def _info_labels(task: Task) -> Labels:
         "nomad_task": fields.get("NOMAD_TASK_NAME", ""),
         "nomad_alloc_id": fields.get("NOMAD_ALLOC_ID", ""),
     }
-
-
-def _nic_labels(task: TaskName, endpoints: Endpoints | None) -> Iterator[tuple[Labels, float]]:
-    for nic, network, ipv4, tap, ipv6 in endpoints.nics if endpoints else ():
-        yield {"task": task, "nic": nic, "network": network, "ipv4": ipv4, "ipv6": ipv6, "tap": tap}, 1
 
 
 def _drop_families(endpoints: Mapping[TaskName, Endpoints], networks: Sequence[NetworkOverview]) -> Iterator[Family]:
@@ -226,15 +226,13 @@ def _seconds(microseconds: int | None) -> float | None:
     return None if microseconds is None else microseconds / 1e6
 
 
-def _modes(now: Sample) -> Values:
-    cpu = now.usage.cpu
-    return [({"mode": "user"}, _seconds(cpu.user)), ({"mode": "system"}, _seconds(cpu.system))]
-
-
 _Metric = tuple[str, Kind, str, Callable[[Sample], Values]]
 
 _SAMPLE_METRICS: Sequence[_Metric] = (
-    ("solo5_task_cpu_seconds", "counter", "CPU time of guest and tender.", _modes),
+    (
+        *("solo5_task_cpu_seconds", "counter", "CPU time of guest and tender."),
+        lambda now: [({"mode": mode}, _seconds(getattr(now.usage.cpu, mode))) for mode in ("user", "system")],
+    ),
     _counter("solo5_task_cpu_periods", "Elapsed periods of the CPU quota.", lambda u: u.cpu.periods),
     _counter("solo5_task_cpu_throttled_periods", "Throttled periods.", lambda u: u.cpu.throttled_periods),
     _counter("solo5_task_cpu_throttled_seconds", "Throttled time.", lambda u: _seconds(u.cpu.throttled)),

@@ -51,14 +51,11 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """argparse's formatter with a width; without one, it imports shutil for every option added (startup time)."""
 
     def __init__(self, prog: str, **settings: Any) -> None:
-        super().__init__(prog, **{"width": _width(), **settings})
-
-
-def _width() -> int:
-    try:
-        return int(os.environ.get("COLUMNS", "")) - 2
-    except ValueError:
-        return (os.get_terminal_size().columns if os.isatty(1) else 80) - 2
+        try:
+            width = int(os.environ.get("COLUMNS", ""))
+        except ValueError:
+            width = os.get_terminal_size().columns if os.isatty(1) else 80
+        super().__init__(prog, **{"width": width - 2, **settings})
 
 
 class Parser(argparse.ArgumentParser):

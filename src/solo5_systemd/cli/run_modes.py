@@ -6,7 +6,6 @@ import shlex
 import signal as signals
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from solo5_systemd.base.errors import DependencyError, HostError, InvalidRequestError, NoSuchTaskError, Solo5Error
@@ -186,18 +185,17 @@ def declare(workload: Workload, context: CommandContext, *, replace: bool, dry_r
         raise HostError("writing a declaration requires root.", "Run it with sudo, or print it: --dry-run")
     path = write_source(workload.name, text, ETC, replace=replace)
     context.screen.write(f"{path}\n")
-    context.run(partial(_warn_declared, workload, context))
+
+    async def warn(engine: "Runtime") -> int:  # what the task lacks may come later
+        try:
+            await context.warn_unenforced(engine, workload)
+            await engine.starter.check_declared(workload)
+        except Solo5Error as error:
+            context.screen.message(f"warning: the task could not start now: {error}")
+        return 0
+
+    context.run(warn)
     context.screen.message(
         f"To start it now and at each boot: systemctl daemon-reload && systemctl enable --now {workload.name}"
     )
-    return 0
-
-
-async def _warn_declared(workload: Workload, context: CommandContext, engine: "Runtime") -> int:
-    """Write to stderr why the task cannot start now: what it lacks may come later."""
-    try:
-        await context.warn_unenforced(engine, workload)
-        await engine.starter.check_declared(workload)
-    except Solo5Error as error:
-        context.screen.message(f"warning: the task could not start now: {error}")
     return 0

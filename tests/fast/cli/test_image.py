@@ -9,7 +9,7 @@ from tests.fast.cli.conftest import Solo5ctl
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName, Target
 from solo5_systemd.cli.verbs import image
-from solo5_systemd.cli.verbs.image import ImageReport
+from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest
 from solo5_systemd.unit.tender import Tender
 
@@ -19,29 +19,38 @@ DEVICES = (
 )
 
 
-def report(target: Target, *problems: HostError) -> ImageReport:
-    return ImageReport(
-        path="web.hvt",
-        facts=ImageFacts(
-            manifest=Manifest(target=target, abi_version=2, devices=DEVICES),
-            entry=0x100000,
-            load_end=1 << 20,
-            memory_end=1 << 20,
-        ),
-        tender=None if problems else Tender(path="/x/solo5", target=target, version="0.12.1", abi_version=2),
-        problems=problems,
+def looked(monkeypatch: pytest.MonkeyPatch, target: Target, *problems: HostError) -> None:
+    """Have an image with devices, whose tender is missing for a reason, and its devices for another one."""
+    facts = ImageFacts(
+        manifest=Manifest(target=target, abi_version=2, devices=DEVICES),
+        entry=0x100000,
+        load_end=1 << 20,
+        memory_end=1 << 20,
     )
+    faults = dict(zip(("tender", "device"), problems, strict=False))
 
+    async def find(_: TenderPath, target: Target, abi_version: int) -> Tender:
+        if "tender" in faults:
+            raise faults["tender"]
+        return Tender(path="/x/solo5", target=target, version="0.12.1", abi_version=abi_version)
 
-def looked(monkeypatch: pytest.MonkeyPatch, found: ImageReport) -> None:
-    async def look(_path: str) -> ImageReport:
-        return found
+    def groups_for(_: Target, *, nics: bool) -> tuple[str, ...]:
+        if "device" in faults:
+            raise faults["device"]
+        return ()
 
-    monkeypatch.setattr(image, "_check_image", look)
+    def read_facts(path: str) -> ImageFacts:
+        if path == "missing":
+            raise HostError("missing: no such file.")
+        return facts
+
+    monkeypatch.setattr(TenderPath, "find", find)
+    monkeypatch.setattr(image, "groups_for", groups_for)
+    monkeypatch.setattr(image, "read_facts", read_facts)
 
 
 def test_an_image_that_can_run(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked(monkeypatch, report(Target.HVT))
+    looked(monkeypatch, Target.HVT)
     result = solo5ctl("image", "web.hvt", root=False)
     assert (result.status, result.out) == (
         0,
@@ -58,7 +67,7 @@ def test_an_image_that_can_run(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPat
 def test_an_image_that_cannot_run_has_its_problems_and_exit_status_126(
     solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked(monkeypatch, report(Target.SPT, HostError("a is missing.", "Do b."), HostError("c.")))
+    looked(monkeypatch, Target.SPT, HostError("a is missing.", "Do b."), HostError("c."))
     result = solo5ctl("image", "web.spt")
     assert result.status == 126
     assert result.out.endswith("Runnable: no\n Problem: a is missing. Do b.\n Problem: c.\n")
@@ -69,7 +78,7 @@ def test_an_image_that_cannot_run_has_its_problems_and_exit_status_126(
 
 
 def test_json(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked(monkeypatch, report(Target.HVT))
+    looked(monkeypatch, Target.HVT)
     assert json.loads(solo5ctl("image", "--json", "web.hvt").out) == [
         {
             "image": "web.hvt",
@@ -87,7 +96,7 @@ def test_json(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_json_of_an_image_that_cannot_run(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked(monkeypatch, report(Target.SPT, HostError("a.")))
+    looked(monkeypatch, Target.SPT, HostError("a."))
     [document] = json.loads(solo5ctl("image", "--json", "web.spt").out)
     assert (document["runnable"], document["problems"]) == (False, ["a."])
     assert not {"tender", "memory_max"} & set(document)
@@ -114,18 +123,8 @@ def test_a_directory_is_no_image(solo5ctl: Solo5ctl, tmp_path: Path) -> None:
     )
 
 
-def test_an_image_that_cannot_be_read_hides_no_other(
-    solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    looked(monkeypatch, report(Target.SPT))
-    found = image._check_image
-
-    async def look(path: str) -> ImageReport:
-        if path == "missing":
-            raise HostError("missing: no such file.")
-        return await found(path)
-
-    monkeypatch.setattr(image, "_check_image", look)
+def test_an_image_that_cannot_be_read_hides_no_other(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked(monkeypatch, Target.SPT)
     result = solo5ctl("image", "web.hvt", "missing", "web.hvt")
     assert (result.status, result.err) == (HostError.exit_status, "solo5ctl: missing: no such file.\n")
     assert [line for line in result.out.splitlines() if "Image:" in line or not line] == [

@@ -2,7 +2,6 @@
 
 import asyncio
 from argparse import Namespace
-from dataclasses import dataclass
 
 from solo5_systemd.base.errors import ImageError, Solo5Error
 from solo5_systemd.base.names import Target
@@ -10,7 +9,7 @@ from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields
 from solo5_systemd.host.tenders import TenderPath, groups_for
-from solo5_systemd.image.manifest import DeviceKind, ImageFacts
+from solo5_systemd.image.manifest import DeviceKind, ImageFacts, Manifest
 from solo5_systemd.image.store import read_facts
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.task.workload import MIB
@@ -18,109 +17,69 @@ from solo5_systemd.unit.guest_memory import HVT_MAXIMUM, RUNTIME_NEEDS_MORE, lea
 from solo5_systemd.unit.tender import Tender
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageReport:
-    """An image's requirements and the result of the check.
-
-    Attributes:
-        tender: the installed tender for it; None: there is none.
-        problems: why it cannot run here; empty: it can.
-    """
-
-    path: str
-    facts: ImageFacts
-    tender: Tender | None
-    problems: tuple[Solo5Error, ...]
-
-    @property
-    def min_memory(self) -> int:
-        """The lowest value of `--memory`, in bytes."""
-        least = least_guest_memory(self.facts)
-        return (least + overhead(self.facts.manifest, least)) * MIB
-
-    @property
-    def most_memory(self) -> int | None:
-        """The highest value of `--memory`, in bytes; None: no limit of the tender."""
-        manifest = self.facts.manifest
-        most = HVT_MAXIMUM + overhead(manifest, HVT_MAXIMUM)
-        return most * MIB if manifest.target is Target.HVT else None
-
-
 def configure(parser: Parser) -> None:
     parser.add_argument("images", metavar="IMAGE", nargs="+", help="path of an image")
     parser.add_output_options(json=True)
 
 
+_KINDS = {DeviceKind.NET_BASIC: "NIC", DeviceKind.BLOCK_BASIC: "Disk"}
+
+
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    reports: list[ImageReport] = []
+    reports: list[tuple[dict[str, object], list[tuple[str, str]]]] = []
     status = 0
     for path in arguments.images:
         try:
-            reports.append(asyncio.run(_check_image(path)))
+            reports.append(_report(path, read_facts(path)))
         except Solo5Error as error:
             context.screen.error(error)
             status = max(status, error.exit_status)
     if arguments.json:
-        context.screen.json([_json(report) for report in reports])
+        context.screen.json([document for document, _ in reports])
     else:
-        context.screen.write("\n".join(fields(_fields(report)) for report in reports))
-    return max(status, *(ImageError.exit_status if report.problems else 0 for report in reports), 0)
+        context.screen.write("\n".join(fields(pairs) for _, pairs in reports))
+    return max(status, *(0 if document["runnable"] else ImageError.exit_status for document, _ in reports), 0)
 
 
-async def _check_image(path: str) -> ImageReport:
-    facts = read_facts(path)
-    manifest = facts.manifest
-    problems: list[Solo5Error] = []
+def _report(path: str, facts: ImageFacts) -> tuple[dict[str, object], list[tuple[str, str]]]:
+    """Return the requirements of an image and why it cannot run here, as JSON and as fields."""
+    manifest, least = facts.manifest, least_guest_memory(facts)
+    tender, problems = asyncio.run(_found(manifest))
+    for_tender = overhead(manifest, least)
+    most = HVT_MAXIMUM + overhead(manifest, HVT_MAXIMUM) if manifest.target is Target.HVT else None
+    document: dict[str, object] = {
+        "image": path,
+        "target": manifest.target.value,
+        "abi_version": manifest.abi_version,
+        "devices": [{"name": device.name, "kind": device.kind.value} for device in manifest.devices],
+        "memory_min": (least + for_tender) * MIB,
+        "runnable": not problems,
+        "problems": problems,
+        **({} if most is None else {"memory_max": most * MIB}),
+        **({} if tender is None else {"tender": tender.path, "tender_version": tender.version}),
+    }
+    memory = f"{least + for_tender}M{' or more' if most is None else f' to {most}M'}"
+    return document, [
+        ("Image", path),
+        ("Target", f"{manifest.target}, ABI version {manifest.abi_version}"),
+        *((_KINDS[device.kind], device.name) for device in manifest.devices),
+        ("Memory", f"{memory}, {for_tender}M or more of it for the tender; {RUNTIME_NEEDS_MORE}"),
+        ("Tender", "" if tender is None else f"{tender.path} (version {tender.version})"),
+        ("Runnable", "no" if problems else "yes"),
+        *(("Problem", problem) for problem in problems),
+    ]
+
+
+async def _found(manifest: Manifest) -> tuple[Tender | None, list[str]]:
+    """Return the installed tender for an image, if there is one, and why the image cannot run here."""
+    problems: list[str] = []
     tender = None
     try:
         tender = await TenderPath(read_settings().tender_paths).find(manifest.target, manifest.abi_version)
     except Solo5Error as error:
-        problems.append(error)
+        problems.append(str(error))
     try:
         groups_for(manifest.target, nics=bool(manifest.names(DeviceKind.NET_BASIC)))
     except Solo5Error as error:
-        problems.append(error)
-    return ImageReport(path=path, facts=facts, tender=tender, problems=tuple(problems))
-
-
-def _fields(report: ImageReport) -> list[tuple[str, str]]:
-    manifest = report.facts.manifest
-    most = f" to {_mib(report.most_memory)}" if report.most_memory else " or more"
-    least = f"{overhead(manifest, least_guest_memory(report.facts))}M"
-    tender = f"{report.tender.path} (version {report.tender.version})" if report.tender else ""
-    tender_memory = f"{least} or more of it for the tender; {RUNTIME_NEEDS_MORE}"
-    return [
-        ("Image", report.path),
-        ("Target", f"{manifest.target}, ABI version {manifest.abi_version}"),
-        *((_KINDS[device.kind], device.name) for device in manifest.devices),
-        ("Memory", f"{_mib(report.min_memory)}{most}, {tender_memory}"),
-        ("Tender", tender),
-        ("Runnable", "no" if report.problems else "yes"),
-        *(("Problem", str(problem)) for problem in report.problems),
-    ]
-
-
-def _mib(count: int) -> str:
-    return f"{count // MIB}M"
-
-
-_KINDS = {DeviceKind.NET_BASIC: "NIC", DeviceKind.BLOCK_BASIC: "Disk"}
-
-
-def _json(report: ImageReport) -> dict[str, object]:
-    manifest = report.facts.manifest
-    document: dict[str, object] = {
-        "image": report.path,
-        "target": manifest.target.value,
-        "abi_version": manifest.abi_version,
-        "devices": [{"name": device.name, "kind": device.kind.value} for device in manifest.devices],
-        "memory_min": report.min_memory,
-        "runnable": not report.problems,
-        "problems": [str(problem) for problem in report.problems],
-    }
-    if report.most_memory is not None:
-        document["memory_max"] = report.most_memory
-    if report.tender is not None:
-        document["tender"] = report.tender.path
-        document["tender_version"] = report.tender.version
-    return document
+        problems.append(str(error))
+    return tender, problems

@@ -82,16 +82,13 @@ async def copy_console(
     async with aclosing(console) as lines:
         async for line in lines:
             if as_json:
-                screen.write(_json_line(line))
+                import json  # imported here for startup time
+
+                message = line.message.decode("utf-8", "replace")
+                document = {"time": moment(line.realtime), "stream": line.stream.value, "message": message}
+                screen.write(json.dumps(document) + "\n")
             else:
                 prefix = f"{moment(line.realtime)} " if timed else ""
                 screen.copy(line.message, to_err=line.stream.value == "stderr", prefix=prefix)
             count += 1
     return count
-
-
-def _json_line(line: "Line") -> str:
-    import json  # imported here for startup time
-
-    message = line.message.decode("utf-8", "replace")
-    return json.dumps({"time": moment(line.realtime), "stream": line.stream.value, "message": message}) + "\n"
