@@ -165,35 +165,26 @@ def dependency_error(error: ImportError | OSError) -> DependencyError:
     Raises:
         ImportError, OSError: the error itself, if it is a fault of this package.
     """
-    text = str(error)
-    library = _LIBRARY.search(text)
-    if library is not None:
+    name, why = getattr(error, "name", None) or "solo5_systemd", str(error)
+    kind, is_missing = Kind.MODULE, isinstance(error, ModuleNotFoundError)
+    if library := _LIBRARY.search(why):
         name, why = library.groups()
-        return _missing(Kind.LIBRARY, name) if why.startswith(_ABSENT) else _unusable(Kind.LIBRARY, name, why)
-    module = getattr(error, "name", None) or "solo5_systemd"
-    if module.partition(".")[0] == "solo5_systemd":
+        kind, is_missing = Kind.LIBRARY, why.startswith(_ABSENT)
+    elif name.partition(".")[0] == "solo5_systemd":
         raise error
-    if isinstance(error, ModuleNotFoundError):
-        return _missing(Kind.MODULE, module)
-    return _unusable(Kind.MODULE, module, text)
-
-
-def _missing(kind: Kind, name: str) -> DependencyError:
-    each = _listed(kind, name)
-    if each is not None:
-        return each.missing()
-    return DependencyError(
-        f"{kind} {name} is missing: expected it to be installed with a dependency of this package.", REINSTALL
+    all_of_kind = (each for each in (*DEPENDENCIES, *WHERE_NEEDED) if each.kind is kind)
+    related = (
+        each for each in all_of_kind if f"{name}.".startswith(f"{each.name}.") or each.name.startswith(f"{name}.")
     )
-
-
-def _unusable(kind: Kind, name: str, why: str) -> DependencyError:
-    each = _listed(kind, name)
-    return DependencyError(f"{kind} {name} cannot be used: {why.rstrip('.')}.", each.advice if each else REINSTALL)
-
-
-def _listed(kind: Kind, name: str) -> Dependency | None:
-    for each in (*DEPENDENCIES, *WHERE_NEEDED):
-        if each.kind is kind and (f"{name}.".startswith(f"{each.name}.") or each.name.startswith(f"{name}.")):
-            return each
-    return None
+    listed = next(related, None)
+    if not is_missing:
+        return DependencyError(
+            f"{kind} {name} cannot be used: {why.rstrip('.')}.", listed.advice if listed else REINSTALL
+        )
+    return (
+        listed.missing()
+        if listed
+        else DependencyError(
+            f"{kind} {name} is missing: expected it to be installed with a dependency of this package.", REINSTALL
+        )
+    )

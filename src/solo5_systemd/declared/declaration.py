@@ -30,7 +30,6 @@ from solo5_systemd.declared.unit_keys import (
     SERVICE_PASSED_ON,
     check_value,
     refusal,
-    section_refusal,
 )
 from solo5_systemd.declared.update_request import (
     READY_TIMEOUT_S,
@@ -241,10 +240,8 @@ def parse_declaration(
     task = task_name(name)
     lines = tuple(line for source in sources for line in parse_file(source))
     for line in lines:
-        if reason := section_refusal(line.section):
-            raise line.error(f"[{line.section}] {reason}.")
-        if reason := refusal(line.section, line.key, systemd):
-            raise line.error(f"{line.key}= {reason}.")
+        if sentence := refusal(line.section, line.key, systemd):
+            raise line.error(sentence)
     sections = {section: [line for line in lines if line.section == section] for section in SECTIONS}
     in_unit, at_start = in_unit or specifiers(name, host), at_start or specifiers(name, host)
     of_service = effective(sections["Service"])

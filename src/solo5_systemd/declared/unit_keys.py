@@ -18,16 +18,14 @@ from solo5_systemd.task.quantities import parse_time_span
 Check = Callable[[str], object]
 """Checks a value that is not empty; raises ValueError with what was expected."""
 
-_STATUS = re.compile(r"[0-9]{1,3}|SIG[A-Z0-9+-]{2,12}|[A-Z][A-Z_]{2,30}", re.ASCII)
-_UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@%-]{1,255}\.[a-z]{3,9}", re.ASCII)
-
 
 def _one_of(*known: str) -> Check:
-    def check(value: str) -> None:
-        if value not in known:
-            raise ValueError(f"one of {', '.join(known)}")
+    return form("|".join(known), f"one of {', '.join(known)}", str)
 
-    return check
+
+def _words(pattern: str, expected: str) -> Check:
+    word = form(pattern, expected, str)
+    return lambda value: [word(each) for each in value.split()]
 
 
 def _time(value: str) -> None:
@@ -35,22 +33,13 @@ def _time(value: str) -> None:
         parse_time_span(value)
 
 
-def _statuses(value: str) -> None:
-    for word in value.split():
-        if not _STATUS.fullmatch(word) or (word.isdigit() and int(word) > 255):
-            raise ValueError("exit statuses and signals, such as 64 SIGKILL")
-
-
-def _units(value: str) -> None:
-    if not all(_UNIT_NAME.fullmatch(_unquoted(word)) for word in value.split()):
-        raise ValueError("names of units, such as multi-user.target")
-
-
-def _unquoted(word: str) -> str:
-    """Return a unit's name without the quotes that systemd.syntax(7) permits: a name has no blank."""
-    return word[1:-1] if len(word) > 2 and word[0] == word[-1] and word[0] in "'\"" else word
-
-
+_statuses = _words(
+    "[01]?[0-9]{1,2}|2[0-4][0-9]|25[0-5]|SIG[A-Z0-9+-]{2,12}|[A-Z][A-Z_]{2,30}",
+    "exit statuses and signals, such as 64 SIGKILL",
+)
+_units = _words(  # in quotes, too, which systemd.syntax(7) permits: a name has no blank
+    r"""(["']?)[A-Za-z0-9:_.\\@%-]{1,255}\.[a-z]{3,9}\1""", "names of units, such as multi-user.target"
+)
 _number = form("[0-9]{1,9}", "a whole number", str)
 _instance = form("[A-Za-z0-9_.-]{1,128}", "the name of an instance, of letters, digits, '_', '.' and '-'", str)
 
@@ -179,27 +168,19 @@ _REFUSED: tuple[tuple[str, str], ...] = (
 
 
 def refusal(section: str, key: str, systemd: int) -> str:
-    """Return why a setting is not permitted in a section, as the end of a sentence; empty: it is permitted.
-
-    Args:
-        section: one of `SECTIONS`.
-    """
+    """Return why a section, or a setting in it, is not permitted, as a sentence; empty: it is permitted."""
+    if section not in SECTIONS:
+        return f"[{section}] is not a section of a declaration: expected {_nearest(section, SECTIONS)}."
     if key in SECTIONS[section]:
-        return f"needs systemd {SINCE[key]}: expected it left out with {systemd}" if SINCE.get(key, 0) > systemd else ""
+        is_known = SINCE.get(key, 0) <= systemd
+        return "" if is_known else f"{key}= needs systemd {SINCE[key]}: expected it left out with {systemd}."
     if others := [f"[{other}]" for other, known in SECTIONS.items() if key in known]:
-        return f"is in [{section}]: expected it in {' or '.join(others)}"
+        return f"{key}= is in [{section}]: expected it in {' or '.join(others)}."
     if reason := next((reason for pattern, reason in _REFUSED if re.fullmatch(pattern, key, re.ASCII)), ""):
-        return f"is not permitted: {reason}"
+        return f"{key}= is not permitted: {reason}."
     if section == "Service" and not _near(key, SECTIONS[section]):
-        return "is not permitted: type, processes and sandbox are those of every task: expected it left out"
-    return f"is not a known setting of [{section}]: expected {_nearest(key, SECTIONS[section])}"
-
-
-def section_refusal(section: str) -> str:
-    """Return why a section is not permitted, as the end of a sentence; empty: it is permitted."""
-    if section in SECTIONS:
-        return ""
-    return f"is not a section of a declaration: expected {_nearest(section, SECTIONS)}"
+        return f"{key}= is not permitted: type, processes and sandbox are those of every task: expected it left out."
+    return f"{key}= is not a known setting of [{section}]: expected {_nearest(key, SECTIONS[section])}."
 
 
 _MOST_NAMED = 30

@@ -97,10 +97,10 @@ def kept_sources(task: TaskName, directory: str = DIRECTORY) -> "Sequence[Source
     """
     from solo5_systemd.declared.syntax import Source  # imported here for startup time: no end needs it
 
-    def source(kept: Mapping[str, Any]) -> Source:
-        return Source(**{"is_public": False, **kept, "content": kept["content"].encode("latin-1")})
+    def sources(kept: Iterable[Mapping[str, Any]]) -> Sequence[Source]:
+        return [Source(**{**each, "content": each["content"].encode("latin-1")}) for each in kept]
 
-    return _kept(task, directory, SOURCES, lambda kept: [source(each) for each in kept])
+    return _kept(task, directory, SOURCES, sources)
 
 
 def _kept(task: TaskName, directory: str, file: str, read: Callable[[Any], T]) -> T:

@@ -179,7 +179,9 @@ async def end(name: TaskName, *, is_last: bool = False) -> None:
         if phase is not None:
             async with connect(read_settings) as runtime:
                 images = ImageSwitch(name, files, runtime)
-                declaration = _present_declaration(name)
+                declaration = None
+                with suppress(Solo5Error):  # its file may have been removed meanwhile
+                    declaration = _declared(name)
                 await _end(_updater(runtime, name, declaration, images, reporter), images, declaration, files)
             reporter.step(f"interrupted ({phase}), now finished or rolled back")
         is_over = True
@@ -200,14 +202,6 @@ def _updater(
 ) -> Updater:
     publishes = declaration is not None and bool(declaration.workload.publish)
     return Updater(runtime, name, declared_service(name), images, reporter, publishes=publishes)
-
-
-def _present_declaration(name: TaskName) -> Declaration | None:
-    """Return the declaration; None where its file was removed meanwhile."""
-    try:
-        return _declared(name)
-    except Solo5Error:
-        return None
 
 
 async def _end(updater: Updater, images: ImageSwitch, declaration: Declaration | None, files: UpdateFiles) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from solo5_systemd.base.decode import Fields
-from solo5_systemd.base.errors import InvalidRequestError, SettingsError
+from solo5_systemd.base.errors import SettingsError, located
 from solo5_systemd.base.names import NetworkName, hash_of, network_name
 from solo5_systemd.settings.addresses import AddressRange, check_within, is_within, overlapping
 from solo5_systemd.settings.network_keys import (
@@ -129,10 +129,8 @@ def parse_network(key: str, tables: Fields) -> NetworkSettings:
     Raises:
         SettingsError: the name or a value is invalid, or a key is unknown or without effect.
     """
-    try:
+    with located(f"network.{key}", SettingsError):
         name = network_name(key)
-    except InvalidRequestError as error:
-        raise SettingsError(f"network.{key}: {error}") from error
     fields = _table(name, tables)
     if name == NO_NETWORK:
         raise SettingsError(

@@ -84,23 +84,12 @@ def _gateway(host: Host, leases: Sequence[Lease]) -> str:
 
 def _leased(lease: Lease) -> dict[str, str]:
     """Return the placeholders of a lease's addresses; none of an address that it does not have."""
-    values = {f"net.{lease.nic}.gateway4": str(lease.gateway4)} if lease.gateway4 else {}
-    if lease.ipv4 is not None:
-        values |= {
-            f"net.{lease.nic}.ipv4": str(lease.ipv4.ip),
-            f"net.{lease.nic}.ipv4_cidr": str(lease.ipv4),
-            f"net.{lease.nic}.prefix4": str(lease.ipv4.network.prefixlen),
-            f"net.{lease.nic}.netmask4": str(lease.ipv4.netmask),
-        }
-    if lease.ipv6 is not None:
-        values |= {
-            f"net.{lease.nic}.ipv6": str(lease.ipv6.ip),
-            f"net.{lease.nic}.ipv6_cidr": str(lease.ipv6),
-            f"net.{lease.nic}.prefix6": str(lease.ipv6.network.prefixlen),
-        }
-        if lease.gateway6 is not None:
-            values[f"net.{lease.nic}.gateway6"] = str(lease.gateway6)
-    return values
+    values: dict[str, object] = {"gateway4": lease.gateway4}
+    if own := lease.ipv4:
+        values |= {"ipv4": own.ip, "ipv4_cidr": own, "prefix4": own.network.prefixlen, "netmask4": own.netmask}
+    if six := lease.ipv6:
+        values |= {"ipv6": six.ip, "ipv6_cidr": six, "prefix6": six.network.prefixlen, "gateway6": lease.gateway6}
+    return {f"net.{lease.nic}.{key}": str(value) for key, value in values.items() if value is not None}
 
 
 _OF_IPV4 = ("ipv4", "ipv4_cidr", "prefix4", "netmask4", "gateway4")
@@ -215,19 +204,15 @@ def expand(
         InvalidRequestError: an unknown placeholder, a single brace, a NUL byte, or more than COMMAND_LINE_MAX bytes.
     """
     arguments = tuple(arguments)
-    _check_values(arguments, values)
+    # Before any value is written out: a name of some bytes can stand for kilobytes.
+    lengths = {name: _bytes(value) for name, value in values.items()}
+    tokens = (match[1] for argument in arguments for match in _TOKEN.finditer(argument))
+    _check_length(sum(lengths.get(name, 0) for name in tokens))
     expanded = tuple(_each(arguments, values, groups or {}))
     if any("\0" in argument for argument in expanded):
         raise InvalidRequestError("an argument holds a NUL byte: expected text.")
     _check_length(_bytes(" ".join(expanded)))
     return expanded
-
-
-def _check_values(arguments: Iterable[str], values: Mapping[str, str]) -> None:
-    """Check the length of the values alone, before any is written out: a name of some bytes can stand for kilobytes."""
-    lengths = {name: _bytes(value) for name, value in values.items()}
-    tokens = (match[1] for argument in arguments for match in _TOKEN.finditer(argument))
-    _check_length(sum(lengths.get(name, 0) for name in tokens))
 
 
 def _bytes(text: str) -> int:

@@ -89,7 +89,7 @@ async def test_an_end_that_fails_is_made_again_by_the_second_one(
 
     for name, value in (
         ("UpdateFiles", files), ("connect", connect), ("_end", failing_once),
-        ("_present_declaration", lambda _: None), ("_updater", lambda *_: None), ("sha256", lambda _: ""),
+        ("_declared", lambda _: None), ("_updater", lambda *_: None), ("sha256", lambda _: ""),
     ):  # fmt: skip
         monkeypatch.setattr(update, name, value)
     monkeypatch.setattr(update.Reporter, "step", lambda *_: None)
