@@ -205,35 +205,24 @@ vm: setup ## tests on a virtual machine with a kernel of its own; LONG=1: also t
 
 ROUNDS ?= 20
 TASKS ?= 1 100 500
-PEER_PACKAGES := python3-matplotlib,podman,crun,conmon,netavark
-ifdef PEERS
-IN_BENCH := --with raw_exec --packages $(PEER_PACKAGES),xfsprogs --copy $(PEERS):/srv/peers \
-    --copy build/answer:/usr/local/bin/answer
-else
-IN_BENCH := --with nomad --packages xfsprogs
-endif
 .PHONY: bench
-bench: build/floor $(if $(PEERS),build/answer) ## figures beside their floor, and plots, in build/; TASKS="1 2000", ROUNDS=10, PEERS=DIR, ONLY="disks peers", SHORT=1
-	$(BOOT) --backend container $(IN_BENCH) --copy build/floor:/usr/local/bin/floor \
+bench: build/floor ## figures beside their floor, and plots, in build/; TASKS="1 2000", ROUNDS=10, ONLY="disks paths", SHORT=1
+	$(BOOT) --backend container --with nomad --packages xfsprogs --copy build/floor:/usr/local/bin/floor \
 	    --copy-out /tmp/bench.json:build/bench.json -- env PYTHONPATH=/srv BENCH_SHORT=$(SHORT) \
 	    python3 -m tests.bench.bench --rounds $(ROUNDS) --tasks $(TASKS) --json /tmp/bench.json \
-	    $(if $(PEERS),--peers /srv/peers) $(if $(ONLY),--only $(ONLY))
+	    $(if $(ONLY),--only $(ONLY))
 	$(MAKE) plots
 
 PLOTS ?= build/plots
 .PHONY: plots
 plots: setup ## draw build/bench.json as SVG in build/plots; PLOTS=docs/plots
 	rm -rf $(PLOTS)
-	$(BOOT) --backend container --bare --packages $(PEER_PACKAGES) --copy build/bench.json:/tmp/bench.json \
+	$(BOOT) --backend container --bare --packages python3-matplotlib --copy build/bench.json:/tmp/bench.json \
 	    --copy-out /tmp/plots:$(PLOTS) -- env PYTHONPATH=/srv python3 -m tests.bench.plots /tmp/bench.json /tmp/plots
 
 build/floor: tests/bench/floor.c | setup
 	mkdir -p build
 	gcc -std=gnu17 -D_GNU_SOURCE -O2 -g0 -Wall -Wextra -Wshadow -Werror -pthread -o $@ $< -lsystemd
-
-build/answer: tests/bench/peers/answer.c | setup
-	mkdir -p build
-	gcc -std=gnu17 -D_GNU_SOURCE -O2 -g0 -Wall -Wextra -Wshadow -Werror -static -s -o $@ $<
 
 .PHONY: deb
 deb: setup ## the Debian package, in dist/

@@ -10,7 +10,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.bench import (
@@ -24,14 +24,12 @@ from tests.bench import (
     kernel_paths,
     paths,
     processes,
-    sampling,
     scale,
 )
 from tests.bench.driver import SETTINGS, Driver, driver
 from tests.bench.extent import SHORT, extent
 from tests.bench.figures import Figure, Report, times
 from tests.bench.floor import Floor, floor
-from tests.bench.peers.compare import compare, table
 
 AT_ONCE = 16
 CROWDS = (1, 100, 500)
@@ -89,7 +87,6 @@ class Bench:
         await self.memory(0)
         await self.idle(0)
         await self.fingerprint()
-        await self.sampling()
         for crowd in self.crowds:
             await scale.started(self.driver, self.report, crowd)
             await self.driver.do("watch")
@@ -150,14 +147,6 @@ class Bench:
                 ours.append(processes.whole("solo5ctl", *words))
             self.report.add(times(f"solo5ctl {words[0]}, {tasks} tasks", ours, floors))
 
-    async def sampling(self) -> None:
-        """What the driver spends on statistics alone, beside what gRPC takes to write as many bytes."""
-        floor = await asyncio.to_thread(sampling.cost, "beat")
-        for guests in ("idle", "busy"):
-            ours = await asyncio.to_thread(sampling.cost, guests)
-            name = f"CPU of a sample for Nomad, {sampling.TASKS} {guests} tasks every second"
-            self.report.add(Figure(name=name, unit="ms", ours=ours, floor=floor))
-
     async def launch(self) -> None:
         ours: list[float] = []
         floors: list[float] = []
@@ -212,17 +201,7 @@ def tasks(report: Report, options: argparse.Namespace) -> None:
     asyncio.run(measured())
 
 
-def peers(report: Report, options: argparse.Namespace) -> None:
-    """Compare with other ways to run tasks, where their plugins are."""
-    if options.peers:
-        found = asyncio.run(compare(options.peers, max(1, options.rounds // 10)))
-        print(table(found), flush=True)
-        report.more["peers"] = asdict(found)
-        report.write()
-
-
 MEASUREMENTS: Mapping[str, Callable[[Report, argparse.Namespace], None]] = {
-    "peers": peers,
     "kernel_paths": kernel_paths.measure,
     "paths": paths.measure,
     "attachments": attachments.measure,
@@ -244,7 +223,6 @@ def main() -> int:
         "--tasks", type=int, nargs="+", default=CROWDS, help="numbers of tasks beside, ascending (1 100 500)"
     )
     parser.add_argument("--json", type=Path, help="write the figures there as well")
-    parser.add_argument("--peers", type=Path, help="compare with other ways to run tasks, whose plugins are there")
     parser.add_argument("--only", choices=MEASUREMENTS, nargs="+", help="leave out everything else")
     options = parser.parse_args()
     options.rounds = options.rounds if SHORT else max(10, options.rounds)

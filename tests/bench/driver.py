@@ -12,6 +12,7 @@ from tests.bench import processes
 
 GUESTS = "/srv/guests"
 CLIENT = "/usr/local/bin/driver-client"
+BINARY = "/usr/lib/nomad/plugins/solo5"
 SETTINGS = """
 [network.default]
 ipv4 = "10.153.0.0/18"
@@ -38,23 +39,8 @@ TASK = {
 }
 """One NIC and two ports."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Plugin:
-    """A driver plugin, and the task that it runs.
-
-    Attributes:
-        config: of the plugin.
-        options: further options of `driver-client bench`.
-    """
-
-    path: str = "/usr/lib/nomad/plugins/solo5"
-    config: Mapping[str, object]
-    task: Mapping[str, object]
-    options: Sequence[str] = ()
-
-
-OURS = Plugin(config={"image_paths": [GUESTS], "allow_missing_controllers": True}, task=TASK)
+PLUGIN = {"image_paths": [GUESTS], "allow_missing_controllers": True}
+"""Configuration of the plugin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,16 +77,11 @@ class Driver:
         """How many tasks `grow` has started."""
         return self._grown
 
-    @property
-    def client(self) -> int:
-        """The process of Nomad's code."""
-        return self._process.pid
-
     async def starts(self, rounds: int, at_once: int, *, until: str = "") -> Sequence[float]:
         """Start `at_once` tasks and destroy them, `rounds` times; return the milliseconds of each start.
 
         Args:
-            until: what a start lasts until: its reply, a `ping` that is answered, a published `port` that answers.
+            until: what a start lasts until: its reply, or a `ping` that is answered.
         """
         took: list[float] = []
         for _ in range(rounds):
@@ -135,19 +116,11 @@ class Driver:
         await self.do("recover", at_once=16)
         await self.do("watch")
 
-    async def do(
-        self,
-        what: str,
-        *,
-        count: int = 0,
-        at_once: int = 1,
-        until: str = "",
-        config: Mapping[str, object] | None = None,
-    ) -> Answer:
+    async def do(self, what: str, *, count: int = 0, at_once: int = 1, until: str = "") -> Answer:
         """One operation of `driver-client bench`."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        request = {"do": what, "count": count, "concurrency": at_once, "until": until, "config": config}
+        request = {"do": what, "count": count, "concurrency": at_once, "until": until}
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         line = await self._process.stdout.readline()
         if not line.endswith(b"}\n"):  # the error that ends it takes several lines
@@ -157,16 +130,14 @@ class Driver:
 
 
 @contextlib.asynccontextmanager
-async def driver(plugin: Plugin = OURS) -> AsyncIterator[Driver]:
+async def driver() -> AsyncIterator[Driver]:
     """A driver that is launched and configured, and ends with all its tasks."""
     with tempfile.TemporaryDirectory() as directory:
         task = Path(directory, "task.json")
-        task.write_text(json.dumps(plugin.task))
-        words = ("--plugin", plugin.path, "--config", json.dumps(plugin.config), *plugin.options)
+        task.write_text(json.dumps(TASK))
+        words = ("bench", "--task", str(task), "--plugin", BINARY, "--config", json.dumps(PLUGIN))
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            CLIENT, "bench", "--task", str(task), *words, stdin=pipe, stdout=pipe, limit=ANSWER
-        )
+        process = await asyncio.create_subprocess_exec(CLIENT, *words, stdin=pipe, stdout=pipe, limit=ANSWER)
         try:
             yield Driver(process)
         finally:

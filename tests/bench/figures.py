@@ -86,12 +86,10 @@ class Report:
 
     Attributes:
         path: of the file, as JSON; None for none.
-        more: further keys of the document.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
-        self.more: dict[str, object] = {}
         self._machine = machine() if path else {}
         self._figures: list[Figure] = []
         print(_row("", "", "ours", "p95", "floor", "ratio"), flush=True)
@@ -101,13 +99,9 @@ class Report:
         ours, p95, floor = map(_number, (figure.ours, figure.p95, figure.floor))
         ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
         print(_row(figure.name, figure.unit, ours, p95, floor, ratio), flush=True)
-        self.write()
-
-    def write(self) -> None:
-        """Write the file, if there is to be one."""
-        rows = [asdict(each) | {"p95": each.p95, "ratio": each.ratio} for each in self._figures]
         if self.path:
-            document = {"machine": self._machine, "figures": rows, **self.more}
+            rows = [asdict(each) | {"p95": each.p95, "ratio": each.ratio} for each in self._figures]
+            document = {"machine": self._machine, "figures": rows}
             self.path.write_text(json.dumps(document, indent=2) + "\n")
 
 

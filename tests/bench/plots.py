@@ -13,7 +13,6 @@ from typing import Any
 
 FLOOR = "floor"
 OURS = "solo5"
-"""The name of ours among the peers; without them, too."""
 
 STYLE = {"svg.hashsalt": "solo5", "svg.fonttype": "none", "font.size": 9, "font.family": "sans-serif"}
 
@@ -24,34 +23,22 @@ class Line:
 
     Attributes:
         points: for each number of tasks beside, the median, and the spread below and above it.
-        is_peer: measured in the comparison, not in the run with the floor.
     """
 
     label: str
     points: Sequence[tuple[int, float, float, float]]
-    is_peer: bool = False
 
 
 def charts(report: Mapping[str, Any]) -> Iterator[tuple[str, str, str, list[Line]]]:
     """Yield name, title, unit and lines of each chart that a report has something of."""
-    figures, rows = report["figures"], report.get("peers", {}).get("rows", [])
-    called = [row for row in rows if row["caller"] == "Nomad"]
-    typed = [row for row in rows if row["caller"] != "Nomad"]
+    figures = report["figures"]
     plots = dict.fromkeys(each["plot"] for each in figures if each["plot"].startswith("memory: "))
     memory = [line for plot in plots for line in _figures(figures, plot, plot.removeprefix("memory: "))]
     for name, title, unit, lines in (
-        (
-            "start", "Start of a task, called by Nomad's code", "ms",
-            [*_figures(figures, "start", OURS), *_peers(called, "start")],
-        ),
-        (
-            "pairs", "Starts and stops of tasks, 16 at a time", "pairs per second",
-            [*_figures(figures, "pairs", OURS), *_peers(called, "pairs")],
-        ),
+        ("start", "Start of a task, called by Nomad's code", "ms", [*_figures(figures, "start", OURS)]),
+        ("pairs", "Starts and stops of tasks, 16 at a time", "pairs per second", [*_figures(figures, "pairs", OURS)]),
         ("memory", "Memory of our processes", "MB", memory),
-        ("shell", "Start of a task from a shell", "ms", [*_peers(typed, "start")]),
-        ("peers-memory", "Memory of all processes, with tenders", "MB", [*_peers(rows, "memory")]),
-    ):  # fmt: skip
+    ):
         if lines:
             yield name, title, unit, lines
 
@@ -62,13 +49,6 @@ def _figures(figures: Sequence[Mapping[str, Any]], plot: str, label: str) -> Ite
     for key, spread, name in (("ours", "spread", label), ("floor", "floor_spread", FLOOR)):
         if points := [_point(each["tasks"], each[key], each[spread]) for each in ours if each[key] is not None]:
             yield Line(label=name, points=points)
-
-
-def _peers(rows: Sequence[Mapping[str, Any]], measure: str) -> Iterator[Line]:
-    for name in dict.fromkeys(row["peer"] for row in rows):
-        mine = [row for row in rows if row["peer"] == name]
-        points = [_point(row["tasks"], row[measure]["median"], row[measure]) for row in mine]
-        yield Line(label=f"{name} (in the comparison)" if name == OURS else name, points=points, is_peer=True)
 
 
 def _point(tasks: int, median: float, spread: Mapping[str, float] | None) -> tuple[int, float, float, float]:
@@ -86,8 +66,7 @@ def draw(title: str, unit: str, lines: Sequence[Line], path: Path) -> None:
         figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
         for line in lines:
             tasks, medians, below, above = zip(*line.points, strict=True)
-            style = "--" if line.is_peer else "-"
-            axes.errorbar(tasks, medians, yerr=[below, above], fmt=f"{style}o", ms=3, lw=1, capsize=3, label=line.label)
+            axes.errorbar(tasks, medians, yerr=[below, above], fmt="-o", ms=3, lw=1, capsize=3, label=line.label)
         axes.set_ylim(bottom=0)
         axes.set(title=title, xlabel="tasks that run beside", ylabel=unit)
         axes.grid(alpha=0.3)

@@ -86,11 +86,6 @@ def _of_cgroup(path: str) -> int:
     return int(text.split()[1])  # usage_usec comes first
 
 
-def end_services() -> None:
-    """End the two services, which are started again when they are needed: they are not part of what follows."""
-    subprocess.run(["systemctl", "stop", *UNITS], check=True)
-
-
 @contextlib.contextmanager
 def frozen() -> Iterator[None]:
     """Freeze the two services: they would spend CPU time on links, rules and journal lines of the floor."""
@@ -111,22 +106,6 @@ def memory(pid: int) -> float:
         if line.startswith("Pss:"):
             return int(line.split()[1]) / 1024
     raise ValueError(f"/proc/{pid}/smaps_rollup has no Pss")
-
-
-def total(without: set[int]) -> tuple[float, int]:
-    """Return memory in MB and number of the machine's processes, without its kernel's, this one, and `without`."""
-    found = []
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit() and int(path.name) not in {os.getpid(), *without}:
-            # A thread of the kernel has no memory; another process may have ended meanwhile.
-            with contextlib.suppress(ValueError, OSError):
-                found.append(memory(int(path.name)))
-    return sum(found), len(found)
-
-
-def of_machine() -> int:
-    """Return the microseconds of CPU time of this machine so far, without kernel threads."""
-    return _of_cgroup("")
 
 
 def count() -> int:

@@ -48,26 +48,18 @@ _NOMAD = (*_GO_BUILD, "-tags=hashicorpmetrics", "-o=/media/nomad", "github.com/h
 _NOMAD_SECONDS = 300  # told to the person waiting; on two cores
 _CLIENT = (*_GO_BUILD, "-o=/media/driver-client", "./client")
 _CLIENT_SECONDS = 10
-_RAW_EXEC = (*_GO_BUILD, "-o=/media/raw_exec", "./raw_exec")
-_RAW_EXEC_SECONDS = 20
 
 
-def copies(*, raw_exec: bool = False) -> list[Copy]:
+def copies() -> list[Copy]:
     """Return what goes into the machine, built if it is not cached.
 
     It is ``nomad`` and ``driver-client``. With NOMAD=FILE in the environment, that program is the agent.
 
-    Args:
-        raw_exec: Nomad's raw_exec driver as a plugin as well.
-
     Raises:
         MachineError: NOMAD names no program.
     """
-    programs = [_client() / "driver-client"]
-    if raw_exec:
-        programs.append(_raw_exec() / "raw_exec")
-    found = [Copy(host=program, guest=Path("/usr/local/bin", program.name)) for program in programs]
-    return [*found, Copy(host=_agent(), guest=Path("/usr/local/bin/nomad"))]
+    programs = {"driver-client": _client(), "nomad": _agent()}
+    return [Copy(host=program, guest=Path("/usr/local/bin", name)) for name, program in programs.items()]
 
 
 def _agent() -> Path:
@@ -88,19 +80,14 @@ def _nomad() -> Path:
 
 
 def _client() -> Path:
-    return _own("client", _CLIENT, "the driver's client", _CLIENT_SECONDS)
-
-
-def _raw_exec() -> Path:
-    return _own("raw_exec", _RAW_EXEC, "the raw_exec plugin", _RAW_EXEC_SECONDS)
-
-
-def _own(name: str, words: tuple[str, ...], what: str, seconds: int) -> Path:
-    """Return a program of this module, whose sources are in the folder of its name."""
-    sources = sorted((SOURCE / name).rglob("*.go"))
+    sources = sorted((SOURCE / "client").rglob("*.go"))
     named = (part for path in sources for part in (str(path.relative_to(SOURCE)), cache.file_digest(path)))
-    key = cache.digest(_BUILD, *words, *_module(), *named)
-    return cache.entry(name, key, lambda target: _build(target, words, what, seconds))
+    key = cache.digest(_BUILD, *_CLIENT, *_module(), *named)
+
+    def make(target: Path) -> None:
+        _build(target, _CLIENT, "the driver's client", _CLIENT_SECONDS)
+
+    return cache.entry("client", key, make) / "driver-client"
 
 
 def _module() -> tuple[bytes, ...]:

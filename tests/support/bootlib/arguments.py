@@ -67,9 +67,8 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     group.add_argument("--bare", action="store_true", help="leave this checkout's package out")
     group.add_argument(
-        "--with", dest="extras", choices=("nomad", "raw_exec", "beside"), action="append", default=[],
+        "--with", dest="extras", choices=("nomad", "beside"), action="append", default=[],
         help="nomad: bring the Nomad agent and a client of its drivers (/usr/local/bin/nomad, driver-client); "
-        "raw_exec: these, and Nomad's raw_exec driver as a plugin (/usr/local/bin/raw_exec); "
         "beside: Docker, podman, firewalld, ufw, libvirt and NetworkManager, none of them started",
     )  # fmt: skip
     group.add_argument(

@@ -85,8 +85,7 @@ def _made(asked: argparse.Namespace) -> tuple[Path, Path, list[Copy]]:
     recipe = trees.BESIDE if "beside" in asked.extras else trees.equipped(asked.packages)
     tree = begun(lambda: trees.tree(recipe, asked.release))
     contents = begun(lambda: _contents(asked))
-    has_agent = {"nomad", "raw_exec"} & {*asked.extras}
-    extras = begun(lambda: agent.copies(raw_exec="raw_exec" in asked.extras) if has_agent else [])
+    extras = begun(lambda: agent.copies() if "nomad" in asked.extras else [])
     return tree.result(), layer.layer(tree.result(), contents.result()), extras.result()
 
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -15,11 +14,10 @@ import (
 
 // request is one line of a benchmark's standard input.
 type request struct {
-	Do          string          `json:"do"`
-	Count       int             `json:"count"`
-	Concurrency int             `json:"concurrency"`
-	Until       string          `json:"until"` // ends a start: empty for its reply
-	Config      json.RawMessage `json:"config"`
+	Do          string `json:"do"`
+	Count       int    `json:"count"`
+	Concurrency int    `json:"concurrency"`
+	Until       string `json:"until"` // ends a start: empty for its reply
 }
 
 // session is one benchmark: a plugin, and the tasks that it runs.
@@ -43,7 +41,6 @@ var operations = map[string]operation{
 	"pairs":       (*session).pairs,
 	"grow":        (*session).grow,
 	"watch":       (*session).watch,
-	"describe":    (*session).describe,
 	"kill":        (*session).kill,
 	"replace":     (*session).replace,
 	"recover":     (*session).recover,
@@ -85,7 +82,7 @@ func newSession(p *driverPlugin, o *options) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	fifos, err := newFIFOs(o.consoles)
+	fifos, err := newFIFOs()
 	return &session{driverPlugin: p, options: o, task: task, fifos: fifos, unwatch: func() {}}, err
 }
 
@@ -186,12 +183,6 @@ func discard[T any](stream <-chan T) {
 	}
 }
 
-// describe changes the configuration of the tasks that are started from now on.
-func (s *session) describe(r request) (timings, error) {
-	s.task.Config = r.Config
-	return timings{}, nil
-}
-
 // kill kills the plugin with SIGKILL.
 func (s *session) kill(request) (timings, error) {
 	s.unwatch()
@@ -247,9 +238,6 @@ func (s *session) configs(count int) ([]*drivers.TaskConfig, error) {
 		if err := s.fifos.open(config); err != nil {
 			return nil, err
 		}
-		if err := s.cgroup(config); err != nil {
-			return nil, err
-		}
 		configs[i] = config
 	}
 	return configs, nil
@@ -264,29 +252,11 @@ func (s *session) started(count int, until end) ([]*drivers.TaskHandle, timings,
 	return s.atOnce(configs, until)
 }
 
-// cleared times how tasks are stopped and destroyed, and removes their consoles and cgroups, which is not timed.
+// cleared times how tasks are stopped and destroyed, and removes their consoles, which is not timed.
 func (s *session) cleared(handles []*drivers.TaskHandle, concurrency int) (timings, error) {
 	took, err := s.removals(handles, concurrency)
 	for _, handle := range handles {
-		err = errors.Join(err, s.fifos.remove(handle.Config), removeCgroup(handle.Config))
+		err = errors.Join(err, s.fifos.remove(handle.Config))
 	}
 	return took, err
-}
-
-// cgroup makes the task's cgroup where Nomad's client would; only drivers that have no cgroups of their own need it.
-func (s *session) cgroup(config *drivers.TaskConfig) error {
-	if s.options.cgroups == "" {
-		return nil
-	}
-	path := filepath.Join(s.options.cgroups, config.AllocID+".scope")
-	config.Resources.LinuxResources.CpusetCgroupPath = path
-	return os.MkdirAll(path, 0o755)
-}
-
-func removeCgroup(config *drivers.TaskConfig) error {
-	path := config.Resources.LinuxResources.CpusetCgroupPath
-	if path == "" {
-		return nil
-	}
-	return os.Remove(path)
 }

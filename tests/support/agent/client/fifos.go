@@ -20,11 +20,8 @@ type fifos struct {
 	read      sync.Map // path → *os.File
 }
 
-// newFIFOs are in directory, which is removed with them; without one, in one of their own.
-func newFIFOs(directory string) (*fifos, error) {
-	if directory != "" {
-		return &fifos{directory: directory}, nil
-	}
+// newFIFOs are in a directory of their own, which is removed with them.
+func newFIFOs() (*fifos, error) {
 	directory, err := os.MkdirTemp("", "driver-client")
 	return &fifos{directory: directory}, err
 }

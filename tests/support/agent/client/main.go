@@ -15,7 +15,6 @@ import (
 // options are all flags of both commands; each takes what it needs.
 type options struct {
 	plugin, config, log, task string
-	consoles, cgroups         string
 }
 
 // command does its work with a plugin that is launched and configured, and returns what is to be printed.
@@ -41,8 +40,6 @@ func flags(name string, words []string) *options {
 	set.StringVar(&o.config, "config", "{}", "the plugin's configuration, as JSON")
 	set.StringVar(&o.log, "log", "warn", "least level of what is shown of the plugin's log")
 	set.StringVar(&o.task, "task", "", "file that describes a task, as JSON")
-	set.StringVar(&o.consoles, "consoles", "", "for bench: directory of the tasks' FIFOs")
-	set.StringVar(&o.cgroups, "cgroups", "", "for bench: directory of the tasks' cgroups; none without it")
 	_ = set.Parse(words) // ExitOnError
 	return o
 }

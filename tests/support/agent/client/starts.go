@@ -2,8 +2,6 @@ package main
 
 import (
 	"errors"
-	"maps"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,13 +20,9 @@ const patience = 10 * time.Second // for a stop, and for a guest to answer
 func (p *driverPlugin) fresh(d *description) (*drivers.TaskConfig, error) {
 	own := *d
 	own.Ports = nil
-	own.Env = maps.Clone(d.Env)
 	for _, port := range d.Ports {
 		port.Value = firstPort + int(ports.Add(1)) - 1
 		own.Ports = append(own.Ports, port)
-		if own.Env != nil {
-			own.Env["NOMAD_HOST_PORT_"+port.Label] = strconv.Itoa(port.Value)
-		}
 	}
 	return p.taskConfig(&own)
 }
@@ -68,7 +62,7 @@ func (p *driverPlugin) atOnce(configs []*drivers.TaskConfig, until end) ([]*driv
 // end waits for what ends the time of a start, after its reply.
 type end func(*drivers.TaskConfig, *drivers.DriverNetwork) error
 
-var ends = map[string]end{"": nothingMore, "ping": answersPing, "port": answersPort}
+var ends = map[string]end{"": nothingMore, "ping": answersPing}
 
 // nothingMore is asked of a task that has started.
 func nothingMore(*drivers.TaskConfig, *drivers.DriverNetwork) error {

@@ -13,16 +13,14 @@ import (
 
 // description is a task as a file says it; what it leaves out is as in a job that says nothing.
 type description struct {
-	Name     string            `json:"name"`
-	Job      string            `json:"job"`
-	AllocDir string            `json:"alloc_dir"`
-	Config   json.RawMessage   `json:"config"`
-	Env      map[string]string `json:"env"`
-	User     string            `json:"user"`
-	CPU      int64             `json:"cpu"`    // MHz
-	Memory   int64             `json:"memory"` // MiB
-	Ports    []portDescription `json:"ports"`
+	Name   string            `json:"name"`
+	Job    string            `json:"job"`
+	Config json.RawMessage   `json:"config"`
+	Memory int64             `json:"memory"` // MiB
+	Ports  []portDescription `json:"ports"`
 }
+
+const cpu = 100 // MHz
 
 type portDescription struct {
 	Label  string `json:"label"`
@@ -36,7 +34,7 @@ func described(path string) (*description, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &description{Name: "task", Job: "job", CPU: 100, Memory: 32}
+	d := &description{Name: "task", Job: "job", Memory: 32}
 	if err := json.Unmarshal(text, d); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -63,15 +61,12 @@ func (d *description) unconfigured() *drivers.TaskConfig {
 		ID:            fmt.Sprintf("%s/%s/%s", alloc, d.Name, uuid.Short()),
 		Name:          d.Name,
 		AllocID:       alloc,
-		AllocDir:      d.AllocDir,
 		JobName:       d.Job,
 		JobID:         d.Job,
 		TaskGroupName: d.Name,
 		Namespace:     "default",
 		NodeName:      "machine",
 		NodeID:        "00000000-0000-0000-0000-000000000000",
-		Env:           d.Env,
-		User:          d.User,
 		StdoutPath:    os.DevNull,
 		StderrPath:    os.DevNull,
 		Resources:     d.resources(),
@@ -85,11 +80,11 @@ func (d *description) resources() *drivers.Resources {
 	}
 	return &drivers.Resources{
 		NomadResources: &structs.AllocatedTaskResources{
-			Cpu:    structs.AllocatedCpuResources{CpuShares: d.CPU},
+			Cpu:    structs.AllocatedCpuResources{CpuShares: cpu},
 			Memory: structs.AllocatedMemoryResources{MemoryMB: d.Memory},
 		},
 		LinuxResources: &drivers.LinuxResources{
-			CPUShares:        d.CPU,
+			CPUShares:        cpu,
 			MemoryLimitBytes: d.Memory << 20,
 		},
 		Ports: &ports,
