@@ -277,19 +277,14 @@ def test_what_is_wrong_is_one_sentence_with_its_line(lines: str, where: int, sen
     DeviceAllow=/dev/sda DevicePolicy=auto Environment=A=B EnvironmentFile=/a RestrictNamespaces=no KillMode=none
     IPAddressAllow=any NetworkNamespacePath=/a LoadCredential=a:/b MemoryMax=1G Delegate=yes LogNamespace=a
     WatchdogSec=1 TimeoutSec=1 Sockets=a.socket WorkingDirectory=/ RemainAfterExit=yes
-    LogExtraFields=A=B CPUShares=1 CPUAffinity=1""".split(),
+    LogExtraFields=A=B CPUShares=1 CPUAffinity=1
+    [Unit]JoinsNamespaceOf=a.service [Unit]RefuseManualStop=yes [Unit]SourcePath=/a [Unit]CollectMode=inactive
+    """.split(),
 )
-def test_what_would_break_the_sandbox_is_refused_with_a_reason(line: str) -> None:
+def test_what_would_break_the_sandbox_or_gets_in_the_way_is_refused_with_a_reason(line: str) -> None:
+    section = "Unit" if line.startswith("[Unit]") else "Service"
     with pytest.raises(SettingsError, match=r":4: [A-Za-z]+= is (not permitted: |in \[Service\]: expected it in )"):
-        task(f"[Service]\n{line}")
-
-
-@pytest.mark.parametrize(
-    "line", "JoinsNamespaceOf=a.service RefuseManualStop=yes SourcePath=/a CollectMode=inactive".split()
-)
-def test_what_gets_in_the_way_of_a_task_is_refused_in_unit(line: str) -> None:
-    with pytest.raises(SettingsError, match=":4: .*= is not permitted: "):
-        task(f"[Unit]\n{line}")
+        task(f"[{section}]\n{line.removeprefix('[Unit]')}")
 
 
 def test_a_file_of_the_largest_size_takes_a_moment() -> None:

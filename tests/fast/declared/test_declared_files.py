@@ -1,7 +1,5 @@
 """The files of declarations: which are read, in which order, and which are refused."""
 
-import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +7,6 @@ import pytest
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, SettingsError
 from solo5_systemd.declared import files
 from solo5_systemd.declared.files import declarations, own_instances
-from solo5_systemd.declared.syntax import FILE_MAX_BYTES
 
 TEXT = "[Unikernel]\nImage=/a\n"
 
@@ -79,18 +76,6 @@ def test_drop_ins_are_of_all_of_a_prefix_and_of_one(tmp_path: Path) -> None:
     assert of_template == ["own", *places[:3], "web-a@.unikernel.d", "web-a@.unikernel.d"]
 
 
-def test_a_link_to_a_file_is_followed(tmp_path: Path) -> None:
-    (tmp_path / "web.unikernel").symlink_to(write(tmp_path / "managed" / "file"))
-    assert read(tmp_path) == [("web.unikernel", TEXT)]
-
-
-def test_a_template_has_its_own_files(tmp_path: Path) -> None:
-    write(tmp_path / "web@.unikernel")
-    write(tmp_path / "web@.unikernel.d" / "10.conf", "of all")
-    write(tmp_path / "web@1.unikernel.d" / "10.conf", "of one")
-    assert read(tmp_path, "web@") == [("web@.unikernel", TEXT), ("web@.unikernel.d/10.conf", "of all")]
-
-
 def test_instances_that_differ_from_their_template(tmp_path: Path) -> None:
     for name in ("web@.unikernel", "web@1.unikernel", "web2@3.unikernel", "web@x.toml"):
         write(tmp_path / name)
@@ -111,28 +96,6 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         read(tmp_path)
     with pytest.raises(InvalidRequestError, match="not usable"):
         read(tmp_path, "../web")
-
-
-def _large(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(10 << 20)
-
-
-@pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (os.mkfifo, "is not a regular file"),
-        (lambda path: write(path).chmod(0o646), "may be changed by every user"),
-        (_large, f"has {10 << 20} bytes: expected at most {FILE_MAX_BYTES}"),
-    ],
-)
-def test_what_is_no_declaration_is_refused_with_its_path(
-    make: Callable[[Path], object], sentence: str, tmp_path: Path
-) -> None:
-    """As every file of the operator's: tests/fast/base/test_own_files.py."""
-    make(tmp_path / "web.unikernel")
-    with pytest.raises(SettingsError, match=rf"{tmp_path}/web\.unikernel {sentence}"):
-        read(tmp_path)
 
 
 @pytest.mark.parametrize("directory", [".", "web.unikernel.d", "web@.unikernel.d", "web@1.unikernel.d"])

@@ -40,22 +40,31 @@ def test_a_key_may_build_on_one_of_another_file(tmp_path: Path) -> None:
     assert str(read_settings(tmp_path).networks[0].gateway4) == "10.0.0.9"
 
 
-@pytest.mark.parametrize("text", ["nonsense", "a = ", "\xff"])
-def test_a_file_that_is_no_toml_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / "b.toml").write_bytes(text.encode("latin-1"))
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        *(
+            ({"a": "network.default.mtu = 1400", "b": text}, r"/b\.toml cannot be read as TOML: ")
+            for text in ("a", "b =")
+        ),
+        ({"a": "network.default.mtu = 1400", "b": "network.default.mtu = 1"}, r"/b\.toml: network\.default\.mtu is 1"),
+        (
+            {"a": 'network.a.ipv4 = "10.0.0.0/24"', "b": 'network.b.ipv4 = "10.0.0.0/16"'},
+            r": network\.b\.ipv4 is 10\.0\.0\.0/16, which overlaps",
+        ),
+    ],
+)
+def test_the_file_that_is_wrong_is_named_or_the_directory_where_only_the_sum_is(
+    tmp_path: Path, texts: dict[str, str], words: str
+) -> None:
+    write(tmp_path, **texts)
+    with pytest.raises(SettingsError, match=f"^{tmp_path}{words}"):
+        read_settings(tmp_path)
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "b.toml").write_bytes(b"\xff")
     with pytest.raises(SettingsError, match=r"^\S*/b\.toml cannot be read as TOML: "):
-        read_settings(tmp_path)
-
-
-def test_a_directory_of_that_name_is_named(tmp_path: Path) -> None:
-    (tmp_path / "d.toml").mkdir()
-    with pytest.raises(SettingsError, match=r"/d\.toml is not a regular file"):
-        read_settings(tmp_path)
-
-
-def test_the_file_that_is_wrong_is_named(tmp_path: Path) -> None:
-    write(tmp_path, a="network.default.mtu = 1400", b="network.default.mtu = 1")
-    with pytest.raises(SettingsError, match=r"^\S*/b\.toml: network\.default\.mtu is 1"):
         read_settings(tmp_path)
 
 
@@ -78,12 +87,6 @@ def test_settings_that_others_may_write_are_refused(tmp_path: Path, place: str) 
     (tmp_path / place).chmod(0o777)
     with pytest.raises(SettingsError, match=rf"{tmp_path / place} may be changed by every user"):
         read_settings(tmp_path / "etc", tmp_path / "run")
-
-
-def test_where_only_the_sum_of_the_files_is_wrong_the_directory_is_named(tmp_path: Path) -> None:
-    write(tmp_path, a='network.a.ipv4 = "10.0.0.0/24"', b='network.b.ipv4 = "10.0.0.0/16"')
-    with pytest.raises(SettingsError, match=rf"^{tmp_path}: network\.b\.ipv4 is 10\.0\.0\.0/16, which overlaps"):
-        read_settings(tmp_path)
 
 
 def test_a_long_running_process_parses_unchanged_files_once(tmp_path: Path, settled: None, parsed: list[str]) -> None:

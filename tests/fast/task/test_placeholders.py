@@ -31,6 +31,7 @@ ALL = placeholders(
 SECOND = replace(LEASE, nic=DeviceName("admin"), ipv4=IPv4Interface("10.9.0.7/16"))
 SIX = replace(LEASE, ipv6=IPv6Interface("fd00:1::7/64"), gateway6=IPv6Address("fd00:1::1"))
 MIRAGE = ("--ipv4=10.89.0.2/24", "--ipv4-gateway=10.89.0.1")
+MIRAGE6 = ("--ipv6=fd00:1::7/64", "--ipv6-gateway=fd00:1::1")
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,7 @@ MIRAGE = ("--ipv4=10.89.0.2/24", "--ipv4-gateway=10.89.0.1")
         ("", ""),
         ("{name}", "web"),
         ("{memory_mib}", "64"),
+        ("{hostname}", "web"),
         ("{net.service.ipv4}", "10.89.0.2"),
         ("{net.service.ipv4_cidr}", "10.89.0.2/24"),
         ("{net.service.prefix4}", "24"),
@@ -75,21 +77,17 @@ def test_what_is_no_placeholder_is_refused_with_those_that_are(argument: str) ->
     assert repr(argument) in str(caught.value)
 
 
-def test_a_nul_byte_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="NUL"):
-        expand(["a\0b"], VALUES)
-
-
 def test_the_line_may_be_as_long_as_a_tender_takes_and_no_longer() -> None:
     half = "x" * (COMMAND_LINE_MAX // 2)
     assert expand([half, half], VALUES)  # with the blank in between: the limit itself
     with pytest.raises(InvalidRequestError, match="are 8192 bytes long: expected at most 8191"):
         expand([half, half + "x"], VALUES)
-
-
-def test_length_is_counted_in_bytes() -> None:
     with pytest.raises(InvalidRequestError, match="are 8192 bytes"):
         expand(["ä" * 4096], VALUES)
+    with pytest.raises(InvalidRequestError, match="expected at most 8191"):
+        expand(["{mirage}", "x" * (COMMAND_LINE_MAX - 10)], ALL, mirage([LEASE]))
+    with pytest.raises(InvalidRequestError, match="NUL"):
+        expand(["a\0b"], VALUES)
 
 
 @given(st.text(max_size=200).filter(lambda text: "\0" not in text))
@@ -145,10 +143,6 @@ def test_hosts_that_nothing_sets_are_refused_with_what_to_set() -> None:
     assert [used([each]) for each in ("a={hosts}", "{{hosts}}", "hosts")] == [{"hosts"}, set(), set()]
 
 
-def test_host_name_is_the_tasks_name_unless_it_is_set() -> None:
-    assert expand(["{hostname}"], VALUES) == ("web",)
-
-
 def test_port_is_the_first_of_the_host_ports_that_lead_to_it() -> None:
     again = [*PORTS, replace(PORTS[0], host_port=9090)]
     assert placeholders(TaskName("web"), 64, [LEASE], ports=again)["port.80/tcp"] == "8080"
@@ -174,19 +168,27 @@ def test_what_is_not_known_is_refused_with_what_to_set(argument: str, values: di
     assert words in str(caught.value)
 
 
-def test_mirage_stands_for_address_and_gateway_of_the_primary_nic() -> None:
-    assert expand(["-l", "{mirage}", "x"], ALL, mirage([SECOND, LEASE])) == ("-l", *MIRAGE, "x")
-    assert expand(["{mirage}"], ALL, mirage([SECOND])) == ("--ipv4=10.9.0.7/16", "--ipv4-gateway=10.89.0.1")
-
-
-def test_mirage_stands_for_nothing_without_a_nic() -> None:
-    assert expand(["{mirage}"], VALUES, mirage([])) == ()
-    assert expand(["a", "{mirage}", "b"], VALUES, mirage([])) == ("a", "b")
-
-
-def test_mirage_of_a_nic_has_the_nics_name_as_the_group_of_its_stack() -> None:
-    group = ("--admin-ipv4=10.9.0.7/16", "--admin-ipv4-gateway=10.89.0.1")
-    assert expand(["{mirage}", "{mirage.admin}"], ALL, mirage([LEASE, SECOND])) == (*MIRAGE, *group)
+@pytest.mark.parametrize(
+    ("arguments", "leases", "expanded"),
+    [
+        ("-l {mirage} x", [SECOND, LEASE], ("-l", *MIRAGE, "x")),
+        ("{mirage}", [SECOND], ("--ipv4=10.9.0.7/16", "--ipv4-gateway=10.89.0.1")),
+        ("a {mirage} b", [], ("a", "b")),
+        ("{mirage}", [replace(LEASE, ipv4=None, gateway4=None)], ()),
+        ("{mirage}", [replace(LEASE, gateway4=None)], MIRAGE[:1]),
+        ("{mirage}", [SIX], (*MIRAGE, *MIRAGE6)),
+        ("{mirage}", [replace(SIX, ipv4=None, gateway4=None)], MIRAGE6),
+        (
+            "{mirage} {mirage.admin}",
+            [LEASE, SECOND],
+            (*MIRAGE, "--admin-ipv4=10.9.0.7/16", "--admin-ipv4-gateway=10.89.0.1"),
+        ),
+    ],
+)
+def test_mirage_stands_for_addresses_and_gateways_of_the_primary_or_named_nic(
+    arguments: str, leases: list[Lease], expanded: tuple[str, ...]
+) -> None:
+    assert expand(arguments.split(), ALL, mirage(leases)) == expanded
 
 
 @pytest.mark.parametrize("argument", ["x{mirage}", "{mirage} ", "{mirage}{mirage}", "--a={mirage.service}"])
@@ -200,11 +202,6 @@ def test_mirage_with_doubled_braces_and_of_an_absent_nic() -> None:
     assert expand(["{{mirage}}"], ALL, mirage([LEASE])) == ("{mirage}",)
     with pytest.raises(InvalidRequestError, match="unknown placeholder '{mirage.other}': expected one of .*{mirage}"):
         expand(["{mirage.other}"], ALL, mirage([LEASE]))
-
-
-def test_what_mirage_stands_for_counts_for_the_length() -> None:
-    with pytest.raises(InvalidRequestError, match="expected at most 8191"):
-        expand(["{mirage}", "x" * (COMMAND_LINE_MAX - 10)], ALL, mirage([LEASE]))
 
 
 def test_used_placeholders_are_those_in_single_braces() -> None:
@@ -240,7 +237,6 @@ def test_ipv6_of_a_nic_has_placeholders_where_its_network_has_it() -> None:
     values = placeholders(TaskName("web"), 64, [SIX])
     arguments = ["{net.service.ipv6}", "{net.service.ipv6_cidr}", "{net.service.prefix6}", "{net.service.gateway6}"]
     assert expand(arguments, values) == ("fd00:1::7", "fd00:1::7/64", "64", "fd00:1::1")
-    assert mirage([SIX])["mirage"] == (*MIRAGE, "--ipv6=fd00:1::7/64", "--ipv6-gateway=fd00:1::1")
     for argument in arguments:
         check_leased([argument], [SIX])
         with pytest.raises(InvalidRequestError, match="NIC service has no leased IPv6 address in network default"):
@@ -271,13 +267,7 @@ def test_an_address_of_a_nic_that_is_connected_to_nothing_is_refused_with_what_t
     assert raised.value.hint == "Connect the NIC to another network."
 
 
-def test_mirage_is_nothing_without_a_leased_address_and_one_argument_without_a_gateway() -> None:
-    assert mirage([replace(LEASE, ipv4=None, gateway4=None)])["mirage"] == ()
-    assert mirage([replace(LEASE, gateway4=None)])["mirage"] == (f"--ipv4={LEASE.ipv4}",)
-
-
 def test_a_guest_with_ipv6_alone_has_its_placeholders_alone() -> None:
     alone = replace(SIX, ipv4=None, gateway4=None)
-    assert mirage([alone])["mirage"] == ("--ipv6=fd00:1::7/64", "--ipv6-gateway=fd00:1::1")
     with pytest.raises(InvalidRequestError, match=r"has no leased IPv4 address .* such as {net\.service\.ipv6_cidr}"):
         check_leased(["{net.service.ipv4}"], [alone])
