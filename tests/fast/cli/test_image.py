@@ -117,12 +117,6 @@ def test_an_invalid_image_is_one_sentence(
     assert len(result.err.splitlines()) <= 2
 
 
-def test_a_directory_is_no_image(solo5ctl: Solo5ctl, tmp_path: Path) -> None:
-    assert solo5ctl("image", str(tmp_path)).err == (
-        f"solo5ctl: image '{tmp_path}' is a directory: expected a regular file.\n"
-    )
-
-
 def test_an_image_that_cannot_be_read_hides_no_other(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     looked(monkeypatch, Target.SPT)
     result = solo5ctl("image", "web.hvt", "missing", "web.hvt")

@@ -9,7 +9,6 @@ from argparse import Namespace
 import pytest
 from tests.fast.cli.conftest import Solo5ctl
 
-from solo5_systemd import __version__
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import Target
 from solo5_systemd.cli import main, parser
@@ -96,11 +95,6 @@ def process(*words: str, code: str = MAIN) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", code, *words]
     return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
-
-
-def test_the_process_writes_to_its_own_streams() -> None:
-    done = process("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"solo5ctl {__version__}\n", "")
 
 
 def test_the_process_ends_at_once_but_for_its_threads() -> None:

@@ -1,7 +1,5 @@
 """`metrics`: both formats, parsed by the client library of Prometheus."""
 
-import errno
-import os
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +11,10 @@ from prometheus_client.metrics_core import Metric
 from tests.fast.cli.conftest import Solo5ctl
 from tests.fast.cli.test_stats import FULL, UNKNOWN, USAGE
 from tests.support.fakes.engine import FakeRuntime
-from tests.support.fakes.kernel import failing
 from tests.support.fakes.tasks import NETWORK, endpoints, running
 
-from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.cli.metric_families import Family, families, openmetrics, prometheus
-from solo5_systemd.cli.verbs.metrics import write_textfile
 from solo5_systemd.settings.network import Join
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -136,7 +131,8 @@ def test_a_textfile_is_in_the_prometheus_format_with_the_same_values(solo5ctl: S
     """Its TYPE lines of counters have `_total`, and it has neither the type `info` nor UNIT."""
     path = tmp_path / "solo5.prom"
     done = solo5ctl("metrics", "--textfile", str(path))
-    assert (done.status, done.out) == (0, "")
+    assert (done.status, done.out, stat.S_IMODE(path.stat().st_mode)) == (0, "", 0o644)
+    assert "/no' cannot be used" in solo5ctl("metrics", "--textfile", str(tmp_path / "no/solo5.prom")).err
     text = path.read_text()
     assert "# TYPE solo5_task_cpu_seconds_total counter\n" in text
     assert "UNIT" not in text
@@ -144,26 +140,6 @@ def test_a_textfile_is_in_the_prometheus_format_with_the_same_values(solo5ctl: S
     metrics = parsed_file(text)
     assert {metric.type for metric in metrics.values()} == {"counter", "gauge"}
     assert value(metrics["solo5_task_cpu_seconds"], task="web", mode="user") == 2.0
-
-
-def test_a_textfile_is_replaced_atomically_with_mode_0644(tmp_path: Path) -> None:
-    path = tmp_path / "solo5.prom"
-    path.write_text("old")
-    with path.open() as before:
-        write_textfile(path, "new\n")
-        assert before.read() == "old"
-    assert path.read_text() == "new\n"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_failed_write_is_an_error_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(HostError, match="No such file or directory"):
-        write_textfile(tmp_path / "no" / "solo5.prom", "")
-    monkeypatch.setattr(os, "fchmod", failing(errno.ENOSPC))
-    with pytest.raises(HostError, match="No space left on device"):
-        write_textfile(tmp_path / "solo5.prom", "new\n")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_help_and_labels_are_escaped_for_each_format() -> None:

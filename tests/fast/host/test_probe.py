@@ -110,29 +110,23 @@ def test_a_module_is_found_and_a_library_loaded(
     assert missing_dependencies(Path("/"), Settings()) == (() if is_there else (each,))
 
 
-def test_directory_without_a_modules_files_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "was_removed" / "__pycache__").mkdir(parents=True)
+def test_an_empty_directory_is_no_module_and_no_other_file_a_program_or_a_socket(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    each = only(monkeypatch, Kind.MODULE, "was_removed")
-    assert missing_dependencies(Path("/"), Settings()) == (each,)
-
-
-def test_program_is_a_file_that_can_be_executed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    each = only(monkeypatch, Kind.PROGRAM, "/bin/tool")
-    assert missing_dependencies(tmp_path, Settings()) == (each,)
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/tool").touch(0o755)
-    assert missing_dependencies(tmp_path, Settings()) == ()
-
-
-def test_socket_is_no_other_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    each = only(monkeypatch, Kind.SOCKET, "/bus")
-    (tmp_path / "bus").touch()
-    assert missing_dependencies(tmp_path, Settings()) == (each,)
+    (tmp_path / "was_removed" / "__pycache__").mkdir(parents=True)
+    for name in ("tool", "bus"):
+        (tmp_path / name).touch()
+    for kind, name in ((Kind.MODULE, "was_removed"), (Kind.PROGRAM, "/tool"), (Kind.SOCKET, "/bus")):
+        each = only(monkeypatch, kind, name)
+        assert missing_dependencies(tmp_path, Settings()) == (each,)
+    (tmp_path / "tool").chmod(0o755)
     (tmp_path / "bus").unlink()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "bus"))
-        assert missing_dependencies(tmp_path, Settings()) == ()
+        for kind, name in ((Kind.PROGRAM, "/tool"), (Kind.SOCKET, "/bus")):
+            only(monkeypatch, kind, name)
+            assert missing_dependencies(tmp_path, Settings()) == ()
 
 
 async def test_the_dhcp_server_is_missing_where_a_network_has_one(tmp_path: Path) -> None:

@@ -95,17 +95,13 @@ def asked(tmp_path: Path) -> int:
     return (tmp_path / "asked").read_text().count("\n")
 
 
-async def test_the_first_tender_of_the_path_is_found_with_its_version(make: Make, path: TenderPath) -> None:
-    first = make("bin/solo5-hvt")
+async def test_the_first_tender_with_the_abi_is_found_with_its_version(make: Make, path: TenderPath) -> None:
+    make("bin/solo5-spt", abi=3)
+    later, first = make("opt/solo5-spt"), make("bin/solo5-hvt")
     make("opt/solo5-hvt")
+    assert (await path.find(Target.SPT, 2)).path == str(later)
     tender = await path.find(Target.HVT, 2)
     assert (tender.path, tender.target, tender.version, tender.abi_version) == (str(first), Target.HVT, "v0.12.1", 2)
-
-
-async def test_a_tender_of_another_abi_is_passed_over(make: Make, path: TenderPath) -> None:
-    make("bin/solo5-spt", abi=3)
-    later = make("opt/solo5-spt")
-    assert (await path.find(Target.SPT, 2)).path == str(later)
 
 
 async def test_where_all_are_of_another_abi_each_is_named(make: Make, path: TenderPath) -> None:

@@ -133,11 +133,6 @@ def test_a_read_only_file_system_is_the_hosts_refusal(file: Path, monkeypatch: p
         inspect(request(file))
 
 
-@pytest.mark.parametrize("asked, used", [(None, 512), (512, 512), (4096, 4096), (32768, 32768)])
-def test_a_sector_size_that_tenders_take_is_used(asked: int | None, used: int) -> None:
-    assert sector_size(request(Path("/srv/disk"), sector_size=asked)) == used
-
-
 @pytest.mark.parametrize("size", [-512, 0, 1, 256, 513, 1000, 65536, 66048])
 def test_a_sector_size_that_tenders_refuse_or_misread_is_refused(size: int) -> None:
     with pytest.raises(InvalidRequestError, match=f"sector size {size} is not supported: expected a power of two"):

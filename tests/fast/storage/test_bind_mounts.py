@@ -100,15 +100,6 @@ def test_a_mount_that_pid_1_does_not_see_is_refused(
     assert left(tmp_path) == []
 
 
-def test_a_failing_mount_is_an_error_of_one_sentence(
-    tmp_path: Path, binds: StartDirectories, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bind_mounts, "bind_mount", failing(errno.EINVAL))
-    with pytest.raises(HostError, match="'.*1.img' cannot be bound to .*: Invalid argument"):
-        bind([disk(tmp_path / "1.img")], binds)
-    assert left(tmp_path) == []
-
-
 def test_a_start_that_ends_while_others_are_looked_at_is_none_that_was_killed(
     tmp_path: Path, binds: StartDirectories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,21 +225,3 @@ def test_a_mount_that_fails_leaves_no_directory_of_a_start(tmp_path: Path) -> No
     with pytest.raises(HostError, match="cannot be used: Operation not permitted"):
         made_in(own)
     assert not list((tmp_path / "starts").iterdir())
-
-
-def test_another_mount_namespace_than_that_of_pid_1_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = tmp_path / "other"
-    monkeypatch.setattr(bind_mounts, "PID1_ROOT", str(other))
-    own = StartDirectories(tmp_path / "copies")
-
-    class Seen(StartDirectories):
-        def check_seen(self, path: Path, expected: tuple[int, int]) -> None:
-            Path(f"{other}{path}").mkdir(parents=True)
-            super().check_seen(path, expected)
-
-    own = Seen(tmp_path / "copies")
-    with pytest.raises(HostError, match="PID 1 has another file at"):
-        made_in(own)
-    assert not list((tmp_path / "copies").iterdir())

@@ -58,16 +58,6 @@ def test_a_file_in_memory_has_no_device(sysfs: Sysfs) -> None:
     assert devices(Path("/proc/self/status")) == ()
 
 
-def test_a_file_is_on_the_device_of_its_file_system(
-    sysfs: Sysfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "disk.img"
-    file.touch()
-    monkeypatch.setattr(block_devices.os, "major", lambda _: 254)  # type: ignore[attr-defined]
-    monkeypatch.setattr(block_devices.os, "minor", lambda _: 3)  # type: ignore[attr-defined]
-    assert names(devices(file)) == ["vda"]
-
-
 def test_a_file_of_a_btrfs_is_on_the_one_device_of_it(
     sysfs: Sysfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.support.fakes.kernel import failing
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage import locks
 from solo5_systemd.storage.locks import holders, lock, remove_stale
@@ -43,11 +43,6 @@ def test_a_disk_is_one_tasks_at_a_time(locks: Path) -> None:
             pass
     with locked(locks, disk("a", 1, 2), disk("c", 2, 2)):
         pass
-
-
-def test_two_disks_that_are_one_file_are_refused(locks: Path) -> None:
-    with pytest.raises(InvalidRequestError, match="disks a and b are both"):
-        lock([disk("a", 1, 2), disk("b", 1, 2)])
 
 
 RACE = """

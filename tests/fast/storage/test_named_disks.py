@@ -16,7 +16,7 @@ from solo5_systemd.base.names import DeviceName, DiskName, disk_name
 from solo5_systemd.storage import named_disks
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
 from solo5_systemd.storage.locks import disks_of, lock
-from solo5_systemd.storage.model import Disk, NewFile, named_disk
+from solo5_systemd.storage.model import Disk, named_disk
 from solo5_systemd.storage.named_disks import NamedDisks
 from solo5_systemd.storage.quotas import DiskClaims
 from solo5_systemd.storage.snapshots import Snapshots
@@ -201,11 +201,6 @@ def test_a_missing_disk_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="disk storage: no disk is named 'data'") as caught:
         inspect(wanted)
     assert caught.value.hint == "Create it: solo5ctl disk create data SIZE"
-
-
-def test_a_copy_is_not_created() -> None:
-    with pytest.raises(InvalidRequestError, match="to be created, and used as a private copy only"):
-        named_disk(DeviceName("storage"), DATA, create=NewFile(size=512), private=True)
 
 
 async def test_the_lock_has_the_task_and_its_disks(disks: NamedDisks, tmp_path: Path) -> None:

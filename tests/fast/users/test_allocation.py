@@ -555,14 +555,6 @@ def test_while_we_hold_it_systemd_has_to_take_another(tmp_path: Path) -> None:
     assert list((tmp_path / "dynamic-uid").iterdir()) == []
 
 
-def test_a_file_that_a_killed_start_has_left_is_no_lock(tmp_path: Path) -> None:
-    (tmp_path / "dynamic-uid").mkdir()
-    (tmp_path / "dynamic-uid/61200").touch(0o600)
-    with allocating(61200) as is_ours:
-        assert is_ours
-    assert not (tmp_path / "dynamic-uid/61200").exists()
-
-
 def test_a_second_name_is_of_the_same_user() -> None:
     first, second = json.loads(user_record(61200, WEB)), json.loads(user_record(61200, WEB, "solo5-web"))
     assert second.pop("userName") == "solo5-web"
