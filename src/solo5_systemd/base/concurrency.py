@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hasha
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import asynccontextmanager, suppress
+from functools import wraps
 from threading import Thread
 from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
@@ -68,6 +69,16 @@ class KeyedLocks(Generic[K]):
     def __iter__(self) -> Iterator[K]:
         """Iterate over the keys whose lock is held or waited for."""
         return iter(tuple(self._locks))
+
+
+def in_thread(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Have a function run in a thread of the event loop: its system calls may wait for a disk."""
+
+    @wraps(function)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.to_thread(function, *args, **kwargs)
+
+    return call
 
 
 class SerialThread:

@@ -10,6 +10,8 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.cli.screen import Screen
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from solo5_systemd.engine.queries import Queries
     from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.task.workload import Workload
@@ -88,6 +90,14 @@ class CommandContext:
     async def _run_connected(self, command: EngineCommand) -> int:
         async with (self._connect or connect)() as engine:
             return await command(engine)
+
+    def show(self, arguments: "Namespace", document: Callable[[], object], text: Callable[[], str]) -> int:
+        """Write a JSON document if the option --json is given, else a text; return the exit status 0."""
+        if arguments.json:
+            self.screen.json(document())
+        else:
+            self.screen.write(text())
+        return 0
 
     async def warn_unenforced(self, engine: "Runtime", workload: "Workload") -> None:
         """Write a warning to stderr if a cgroup controller for a limit of the workload is not available."""

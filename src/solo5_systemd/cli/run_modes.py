@@ -4,6 +4,7 @@ import asyncio
 import os
 import shlex
 import signal as signals
+from argparse import Namespace
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn
@@ -88,7 +89,7 @@ def _signal_queue() -> Iterator["asyncio.Queue[signals.Signals]"]:
             loop.remove_signal_handler(signal)
 
 
-def print_plan(workload: Workload, context: CommandContext, *, json: bool) -> int:
+def print_plan(workload: Workload, context: CommandContext, arguments: Namespace) -> int:
     """Print the plan of a start.
 
     Raises:
@@ -98,11 +99,7 @@ def print_plan(workload: Workload, context: CommandContext, *, json: bool) -> in
     async def command(engine: "Runtime") -> int:
         await context.warn_unenforced(engine, workload)
         plan = await engine.starter.preview(workload)
-        if json:
-            context.screen.json(_plan_json(plan))
-        else:
-            context.screen.write(_plan_text(plan))
-        return 0
+        return context.show(arguments, lambda: _plan_json(plan), lambda: _plan_text(plan))
 
     return context.run(command)
 

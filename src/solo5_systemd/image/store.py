@@ -29,6 +29,7 @@ from io import BufferedRandom, FileIO
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed, replace_file
+from solo5_systemd.base.concurrency import in_thread
 from solo5_systemd.base.copies import data_of, share
 from solo5_systemd.base.errors import ImageError, InvalidRequestError, StoreFullError, host_errors
 from solo5_systemd.base.locks import closing, closing_on_error, is_locked, lock_file
@@ -121,13 +122,14 @@ class ImageStore:
             StoreFullError: the quota or the file system has no room.
             HostError: the file cannot be read, or the store cannot be written.
         """
-        request = path, roots, MAX_SIZE if largest is None else min(largest, MAX_SIZE), admit
+        request = path, roots, largest, admit
         try:
             return await asyncio.to_thread(self._take, *request, LARGE)
         except _LargeImageError:  # after a cancellation, its thread runs on and counts until its end
             return await asyncio.get_running_loop().run_in_executor(self._large, self._take, *request, MAX_SIZE)
 
-    async def preview(
+    @in_thread
+    def preview(
         self, path: str, roots: Sequence[str] = (), largest: int | None = None, *, removable: Collection[str] = ()
     ) -> StoredImage:
         """Return what `take` would return, from the image file itself; write nothing, so that a full disk stays unseen.
@@ -138,8 +140,13 @@ class ImageStore:
         Raises:
             Solo5Error: as `take`, except that a full file system is found by `take` only.
         """
-        largest = MAX_SIZE if largest is None else min(largest, MAX_SIZE)
-        return await asyncio.to_thread(self._preview, path, roots, largest, removable)
+        with _open_source(path, roots, largest) as source, _store_errors(self._directory):
+            status = os.fstat(source.fileno())
+            memo = self._read_memo(status) or _read(path, source, status.st_size)
+            if not (self._directory / memo.sha256).exists():
+                self._check_room(path, _disk_usage(status), removable=removable)
+                self._check_free(path, _disk_usage(status))
+            return self._stored(memo, status.st_size)
 
     async def open(self, image: StoredImage) -> int:
         """Open a stored image with O_PATH.
@@ -158,7 +165,8 @@ class ImageStore:
         """
         return await open_in_thread(lambda: self._hold(image))
 
-    async def collect(self, keep: Set[str], *, min_age: float = MIN_AGE_S, dry_run: bool = False) -> tuple[str, ...]:
+    @in_thread
+    def collect(self, keep: Set[str], *, min_age: float = MIN_AGE_S, dry_run: bool = False) -> tuple[str, ...]:
         """Remove unused images, and memos that are damaged, old or without an image.
 
         Args:
@@ -171,37 +179,6 @@ class ImageStore:
         Raises:
             HostError: the store cannot be written.
         """
-        return await asyncio.to_thread(self._collect, keep, min_age=min_age, dry_run=dry_run)
-
-    def _hold(self, image: StoredImage) -> int:
-        with _store_errors(self._directory), self._lock(shared=True):
-            with closing_on_error(lock_file(self._locks / image.sha256, shared=True)) as held:
-                os.stat(image.path, follow_symlinks=False)  # noqa: PTH116 - a path of the store, as text
-            return held
-
-    def _take(
-        self, path: str, roots: Sequence[str], largest: int, admit: Callable[[int], None], at_once: int
-    ) -> StoredImage:
-        with _open_source(path, roots, largest) as source, _store_errors(self._directory):
-            status = os.fstat(source.fileno())
-            with self._lock(shared=True):
-                stored = self._lookup(status)
-            if stored is None and status.st_size > at_once:
-                raise _LargeImageError
-            if stored is None:
-                admit(status.st_size)
-            return stored or self._add(path, source, status)
-
-    def _preview(self, path: str, roots: Sequence[str], largest: int, removable: Collection[str]) -> StoredImage:
-        with _open_source(path, roots, largest) as source, _store_errors(self._directory):
-            status = os.fstat(source.fileno())
-            memo = self._read_memo(status) or _read(path, source, status.st_size)
-            if not (self._directory / memo.sha256).exists():
-                self._check_room(path, _disk_usage(status), removable=removable)
-                self._check_free(path, _disk_usage(status))
-            return self._stored(memo, status.st_size)
-
-    def _collect(self, keep: Set[str], *, min_age: float, dry_run: bool) -> tuple[str, ...]:
         if not self._directory.is_dir():
             return ()
         with _store_errors(self._directory), self._lock():
@@ -215,6 +192,25 @@ class ImageStore:
                 for name in unused:
                     (self._locks / name).unlink(missing_ok=True)
             return tuple(sorted(unused))
+
+    def _hold(self, image: StoredImage) -> int:
+        with _store_errors(self._directory), self._lock(shared=True):
+            with closing_on_error(lock_file(self._locks / image.sha256, shared=True)) as held:
+                os.stat(image.path, follow_symlinks=False)  # noqa: PTH116 - a path of the store, as text
+            return held
+
+    def _take(
+        self, path: str, roots: Sequence[str], largest: int | None, admit: Callable[[int], None], at_once: int
+    ) -> StoredImage:
+        with _open_source(path, roots, largest) as source, _store_errors(self._directory):
+            status = os.fstat(source.fileno())
+            with self._lock(shared=True):
+                stored = self._lookup(status)
+            if stored is None and status.st_size > at_once:
+                raise _LargeImageError
+            if stored is None:
+                admit(status.st_size)
+            return stored or self._add(path, source, status)
 
     def _lookup(self, status: os.stat_result) -> StoredImage | None:
         memo = self._read_memo(status)
@@ -364,7 +360,7 @@ def read_facts(path: str) -> ImageFacts:
         return _facts(path, source, os.fstat(source.fileno()).st_size)
 
 
-def _open_source(path: str, roots: Sequence[str] = (), largest: int = MAX_SIZE) -> FileIO:
+def _open_source(path: str, roots: Sequence[str] = (), largest: int | None = None) -> FileIO:
     """Open an image after a check of its place and kind: open(2) may act on a device, and block on a FIFO."""
     if "\0" in path:
         raise InvalidRequestError(f"image {path!r} is not a path: it contains a NUL byte.")
@@ -373,9 +369,10 @@ def _open_source(path: str, roots: Sequence[str] = (), largest: int = MAX_SIZE) 
         status = os.fstat(found)
         if not stat.S_ISREG(status.st_mode):
             raise ImageError(f"image {path!r} is {kind_of(status)}: expected a regular file.")
-        if (size := status.st_size) > largest:
+        most = MAX_SIZE if largest is None else min(largest, MAX_SIZE)
+        if (size := status.st_size) > most:
             hint = _SIZE_HINT if size <= MAX_SIZE else ""
-            raise ImageError(f"image {path!r} has {size} bytes: expected at most {largest}.", hint)
+            raise ImageError(f"image {path!r} has {size} bytes: expected at most {most}.", hint)
         return FileIO(os.open(f"/proc/self/fd/{found}", _SOURCE))
 
 

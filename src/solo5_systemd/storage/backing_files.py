@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from solo5_systemd.base.concurrency import in_thread
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError, host_errors
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.mounts import mount_memory
@@ -57,68 +58,61 @@ class ImageFiles:
         self._copies = copies or StartDirectories(Path(COPIES))
         self._archives = archives or StartDirectories(MEMORY, mount=mount_memory)
 
-    async def inspect(self, request: DiskRequest) -> Disk:
+    @in_thread
+    def inspect(self, request: DiskRequest) -> Disk:
         """Check a disk before a start; see the function `inspect`."""
+        disk = inspect(request)
+        if request.archive is not None:
+            return disk
+        if request.create is not None and disk.planned and not disk.is_private:
+            self._claims.check(disk.path, disk.size, f"disk {request.disk}", request.create.tenant)
+        if request.private:
+            disk = replace(disk, copied=copied_bytes(disk, self._copies.directory))
+        return with_devices(disk, request)
 
-        def checked() -> Disk:
-            disk = inspect(request)
-            if request.archive is not None:
-                return disk
-            if request.create is not None and disk.planned and not disk.is_private:
-                self._claims.check(disk.path, disk.size, f"disk {request.disk}", request.create.tenant)
-            if request.private:
-                disk = replace(disk, copied=copied_bytes(disk, self._copies.directory))
-            return with_devices(disk, request)
-
-        return await asyncio.to_thread(checked)
-
-    async def make(self, request: DiskRequest, planned: Disk) -> MadeDisk:
+    @in_thread
+    def make(self, request: DiskRequest, planned: Disk) -> MadeDisk:
         """Create the file of a disk, or a private disk; see `make`, `make_copy` and `make_archive`."""
-
-        def make_any() -> MadeDisk:
-            if request.archive is not None:
-                return make_archive(request, request.archive, self._archives)
-            if request.private:
-                original = inspect(replace(request, private=False, create=None), how=READ)
-                made = make_copy(request, original, self._copies, planned)
-            else:
-                made = make(request, self._claims)
-            return replace(made, disk=with_devices(made.disk, request))
-
-        return await asyncio.to_thread(make_any)
+        if request.archive is not None:
+            return make_archive(request, request.archive, self._archives)
+        if request.private:
+            original = inspect(replace(request, private=False, create=None), how=READ)
+            made = make_copy(request, original, self._copies, planned)
+        else:
+            made = make(request, self._claims)
+        return replace(made, disk=with_devices(made.disk, request))
 
     async def release(self, made: MadeDisk | BoundDisks) -> None:
         """Remove the names that private disks, or bind mounts, need during a start; systemd's own mounts stay."""
         if made.directory is not None:
             await asyncio.to_thread(remove, made.directory)
 
-    async def unmake(self, request: DiskRequest, disk: Disk) -> None:
+    @in_thread
+    def unmake(self, request: DiskRequest, disk: Disk) -> None:
         """Remove a file that `make` has created, unless another task has it by now; see the function `unmake`."""
-        await asyncio.to_thread(unmake, request, disk)
+        unmake(request, disk)
 
     async def lock(self, disks: Sequence[Disk], task: str = "") -> int:
         """Lock the disks of a task and return the descriptor of the lock; see `locks.lock_unused`."""
         return await open_in_thread(lambda: lock_unused(disks, task=task))
 
-    async def remove_stale_locks(self) -> None:
+    @in_thread
+    def remove_stale_locks(self) -> None:
         """Remove the lock files of disks that no process has locked."""
-        await asyncio.to_thread(remove_stale)
+        remove_stale()
 
     async def open(self, disk: Disk) -> int:
         """Open a checked disk with O_PATH; see `reopen`."""
         return await open_in_thread(lambda: reopen(disk))
 
-    async def change_owner(self, disk: Disk, user: int) -> int:
+    @in_thread
+    def change_owner(self, disk: Disk, user: int) -> int:
         """Make a task's user the owner of a checked disk, which is locked, and return the former one; see `owner.give`.
 
         If that was the user of a task, the change is on stable storage.
         """
-
-        def given() -> int:
-            with closing(reopen(disk)) as descriptor:
-                return give(disk, descriptor, user)
-
-        return await asyncio.to_thread(given)
+        with closing(reopen(disk)) as descriptor:
+            return give(disk, descriptor, user)
 
     async def bind(self, disks: Sequence[Disk]) -> BoundDisks:
         """Bind disks with an exposed path below /run/solo5/binds, until `release`; see `bind_mounts.bind`."""
@@ -131,11 +125,10 @@ class ImageFiles:
         if disks and pid:
             await asyncio.to_thread(check_bound, disks, pid)
 
-    async def sweep(self, *, dry_run: bool = False) -> Sequence[str]:
+    @in_thread
+    def sweep(self, *, dry_run: bool = False) -> Sequence[str]:
         """Remove the bind mounts and private disks of killed starts; see `StartDirectories.sweep`."""
-        starts = (self._binds, self._copies, self._archives)
-        found = [await asyncio.to_thread(each.sweep, dry_run=dry_run) for each in starts]
-        return [path for paths in found for path in paths]
+        return [path for each in (self._binds, self._copies, self._archives) for path in each.sweep(dry_run=dry_run)]
 
 
 def inspect(request: DiskRequest, *, how: int = READ_WRITE) -> Disk:

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
+from solo5_systemd.base.concurrency import in_thread
 from solo5_systemd.base.errors import HostError, Solo5Error, TakenError, host_errors
 from solo5_systemd.base.locks import LockedError, closing, closing_on_error
 from solo5_systemd.base.names import TaskName
@@ -150,37 +151,34 @@ class Users:
         """Remove the claim of an ended task that keeps its user."""
         await self._patiently(lambda: self._registry.end_claim(task))
 
-    async def record_disks(self, uid: int, disks: Sequence[GivenDisk]) -> None:
+    @in_thread
+    def record_disks(self, uid: int, disks: Sequence[GivenDisk]) -> None:
         """Record disks before they are given to a user; on stable storage when this returns."""
         with self._host_errors():
-            await asyncio.to_thread(given_disks.add, uid, disks)  # in a thread: fsync(2)
+            given_disks.add(uid, disks)
 
-    async def disk_taken(self, uid: int, disk: GivenDisk) -> None:
+    @in_thread
+    def disk_taken(self, uid: int, disk: GivenDisk) -> None:
         """Record that a user's disk has another owner now; a user without a task and without other disks is freed.
 
         So a volume that was unmounted before its disk was reclaimed, and is mounted elsewhere, holds no user for ever.
         """
-
-        def taken() -> None:
+        try:
             with self._host_errors():
                 if given_disks.drop(uid, disk):
                     self._reclaim_from(uid)
-
-        try:
-            await asyncio.to_thread(taken)
         except HostError as error:  # the user stays allocated, and the start goes on
             _log.warning("%s", error)
 
-    async def release(self, task: TaskName, held: int | None = None) -> None:
-        """Free the user of a task; a no-op without one, or during a start of the task.
+    @in_thread
+    def release(self, task: TaskName, held: int | None = None) -> None:
+        """Free the user of a task: remove all that it has, then its line in the registry.
+
+        A no-op without a user, or during a start of the task.
 
         Args:
             held: descriptor with the lock of the start that the user was allocated for, which is closed; None: none.
         """
-        await asyncio.to_thread(self._release, task, held)  # in a thread: a given disk may be on a remote file system
-
-    def _release(self, task: TaskName, held: int | None) -> None:
-        """Remove all that a task's user has, then its line in the registry; close the descriptor with its lock."""
         with self._host_errors():
             descriptor = self._registry.lock_task(task) if held is None else held
             if descriptor is None:
@@ -259,21 +257,18 @@ class Users:
                     except Solo5Error as error:  # the next collection repeats it, and the others are freed now
                         _log.warning("the user of task %s is kept: %s", task, error)
                         continue
-                    await asyncio.shield(asyncio.to_thread(self._release, task, locked.pop(task)))
+                    await asyncio.shield(self.release(task, locked.pop(task)))
                     freed.append(task)
         finally:
             for descriptor in locked.values():
                 os.close(descriptor)
         return freed
 
-    async def reclaim(self) -> Sequence[str]:
+    @in_thread
+    def reclaim(self) -> Sequence[str]:
         """Reclaim the disks of users without a task; returns one sentence for each disk that failed."""
-
-        def reclaimed() -> Sequence[str]:
-            with self._host_errors():
-                return [fault for uid in given_disks.users() for fault in self._reclaim_from(uid)]
-
-        return await asyncio.to_thread(reclaimed)
+        with self._host_errors():
+            return [fault for uid in given_disks.users() for fault in self._reclaim_from(uid)]
 
     async def _reclaim_first(self) -> None:
         """Reclaim disks before the first start of a boot: there is no registry then, while the owners of disks persist.

@@ -143,7 +143,7 @@ async def test_second_start_of_a_name_is_refused_and_touches_nothing(tmp_path: P
 
 
 DYING = """
-import os, sys
+import asyncio, os, sys
 from pathlib import Path
 from tests.fast.users.conftest import below
 from solo5_systemd.storage import given_disks, owner
@@ -169,7 +169,7 @@ for step in range(60):
         os.close(held.descriptor)
     if not (child := os.fork()):
         die_at(root, step)
-        users(root)._acquire("web") if sys.argv[2] == "start" else users(root)._release("web", None)
+        users(root)._acquire("web") if sys.argv[2] == "start" else asyncio.run(users(root).release("web"))
         os._exit(0)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     print(status)

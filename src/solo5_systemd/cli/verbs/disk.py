@@ -126,36 +126,28 @@ def _snapshots() -> "Snapshots":
 
 def _create(arguments: Namespace, context: CommandContext) -> int:
     made = _disks().create(arguments.name, arguments.size, preallocate=arguments.preallocate)
-    return _print_one(made, arguments, context)
+    return context.show(arguments, lambda: _json(made), lambda: f"{made}\n")
 
 
 def _resize(arguments: Namespace, context: CommandContext) -> int:
-    return _print_one(_disks().resize(arguments.name, arguments.size, shrink=arguments.shrink), arguments, context)
-
-
-def _print_one(found: "NamedDisk", arguments: Namespace, context: CommandContext) -> int:
-    if arguments.json:
-        context.screen.json(_json(found))
-    else:
-        context.screen.write(f"{found}\n")
-    return 0
+    resized = _disks().resize(arguments.name, arguments.size, shrink=arguments.shrink)
+    return context.show(arguments, lambda: _json(resized), lambda: f"{resized}\n")
 
 
 def _list(arguments: Namespace, context: CommandContext) -> int:
     snapshots = _snapshots().all() if arguments.snapshots else ()
     disks = () if arguments.snapshots else _disks().all()
     found: Sequence[NamedDisk | Snapshot] = (*disks, *snapshots)
-    if arguments.json:
-        context.screen.json([_json(each) for each in found])
-    elif arguments.quiet:
-        context.screen.write("".join(f"{each}\n" for each in found))
-    elif arguments.snapshots:
-        rows = [(str(each), size(each.size), size(each.allocated), moment(each.made)) for each in snapshots]
-        context.screen.write(table(SNAPSHOT_HEADER, rows))
-    else:
-        now = context.screen.now()
-        context.screen.write(table(HEADER, [_row(disk, now) for disk in disks]))
-    return 0
+
+    def text() -> str:
+        if arguments.quiet:
+            return "".join(f"{each}\n" for each in found)
+        if arguments.snapshots:
+            rows = [(str(each), size(each.size), size(each.allocated), moment(each.made)) for each in snapshots]
+            return table(SNAPSHOT_HEADER, rows)
+        return table(HEADER, [_row(disk, context.screen.now()) for disk in disks])
+
+    return context.show(arguments, lambda: [_json(each) for each in found], text)
 
 
 def _row(disk: "NamedDisk", now: int) -> tuple[str, ...]:
@@ -170,11 +162,11 @@ def _holder(disk: "NamedDisk | DiskPath") -> str:
 
 def _inspect(arguments: Namespace, context: CommandContext) -> int:
     shown = [_at_path(name) if _is_path(name) else _named(name) for name in arguments.names]
-    if arguments.json:
-        context.screen.json([document for document, _ in shown])
-    else:
-        context.screen.write("\n".join(fields(pairs) for _, pairs in shown))
-    return 0
+    return context.show(
+        arguments,
+        lambda: [document for document, _ in shown],
+        lambda: "\n".join(fields(pairs) for _, pairs in shown),
+    )
 
 
 def _at_path(path: str) -> "tuple[dict[str, object], list[tuple[str, str]]]":
@@ -240,11 +232,7 @@ def _snapshot(arguments: Namespace, context: CommandContext) -> int:
         return _snapshot_running(TaskName(disk.task), name, arguments, context)
     with progress(disk.size, context) as show:
         made = _snapshots().take(disk.name, name, copy=arguments.copy, progress=show)
-    if arguments.json:
-        context.screen.json({"snapshots": [_json(made)]})
-    else:
-        context.screen.write(f"{made}\n")
-    return 0
+    return context.show(arguments, lambda: {"snapshots": [_json(made)]}, lambda: f"{made}\n")
 
 
 def _snapshot_running(task: TaskName, name: "SnapshotName", arguments: Namespace, context: CommandContext) -> int:
@@ -283,7 +271,7 @@ def _restore(arguments: Namespace, context: CommandContext) -> int:
     disk = _disks().get(arguments.name)
     with progress(disk.size, context) as show:
         restored = _snapshots().restore(disk.name, arguments.snapshot, show)
-    return _print_one(restored, arguments, context)
+    return context.show(arguments, lambda: _json(restored), lambda: f"{restored}\n")
 
 
 def _import(arguments: Namespace, context: CommandContext) -> int:
@@ -293,11 +281,7 @@ def _import(arguments: Namespace, context: CommandContext) -> int:
             disk, sha256 = _disks().import_(arguments.name, source, show)
     finally:
         os.close(source)
-    if arguments.json:
-        context.screen.json(_json(disk) | {"sha256": sha256})
-    else:
-        context.screen.write(f"{sha256}  {disk.name}\n")
-    return 0
+    return context.show(arguments, lambda: _json(disk) | {"sha256": sha256}, lambda: f"{sha256}  {disk.name}\n")
 
 
 def _check_source(path: str, source: int) -> None:

@@ -33,10 +33,7 @@ def configure(parser: Parser) -> None:
 def execute(arguments: Namespace, context: CommandContext) -> int:
     good: list[Declaration] = []
     found = [*facts(asyncio.run(_probed(context))), *_declarations(good), *_starts(good, context), *_orphans(context)]
-    if arguments.json:
-        context.screen.json([_json(fact) for fact in found])
-    else:
-        context.screen.write(_text(found, context.screen))
+    context.show(arguments, lambda: [_json(fact) for fact in found], lambda: _text(found, context.screen))
     return int(any(fact.verdict is Verdict.BROKEN for fact in found))
 
 

@@ -26,10 +26,8 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
             *await engine.gc.collect(dry_run=arguments.dry_run),
             *await asyncio.to_thread(collect_previous, dry_run=arguments.dry_run),
         )
-        if arguments.json:
-            context.screen.json(list(removed))
-        else:
-            context.screen.write("".join(f"{printable(line)}\n" for line in removed))
-        return 0
+        return context.show(
+            arguments, lambda: list(removed), lambda: "".join(f"{printable(line)}\n" for line in removed)
+        )
 
     return context.run(command)

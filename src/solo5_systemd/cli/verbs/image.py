@@ -34,10 +34,11 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         except Solo5Error as error:
             context.screen.error(error)
             status = max(status, error.exit_status)
-    if arguments.json:
-        context.screen.json([document for document, _ in reports])
-    else:
-        context.screen.write("\n".join(fields(pairs) for _, pairs in reports))
+    context.show(
+        arguments,
+        lambda: [document for document, _ in reports],
+        lambda: "\n".join(fields(pairs) for _, pairs in reports),
+    )
     return max(status, *(0 if document["runnable"] else ImageError.exit_status for document, _ in reports), 0)
 
 

@@ -100,11 +100,11 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
             )
             for task in tasks
         }
-        if arguments.json:
-            context.screen.json([task_json(task, details[task.name]) for task in tasks])
-        else:
-            shown = (task_fields(task, context.screen.now(), details[task.name]) for task in tasks)
-            context.screen.write("\n".join(fields(list(each)) for each in shown))
-        return 0
+        now = context.screen.now()
+        return context.show(
+            arguments,
+            lambda: [task_json(task, details[task.name]) for task in tasks],
+            lambda: "\n".join(fields([*task_fields(task, now, details[task.name])]) for task in tasks),
+        )
 
     return context.query(command)

@@ -48,13 +48,12 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 def _list(arguments: Namespace, context: CommandContext) -> int:
     async def command(engine: "Runtime") -> int:
         networks = await _of_host(engine)
-        if arguments.json:
-            context.screen.json([_json(network) for network in networks])
-        elif arguments.quiet:
-            context.screen.write("".join(f"{network.name}\n" for network in networks))
-        else:
-            context.screen.write(table(HEADER, [_row(network) for network in networks]))
-        return 0
+        names, rows = ([network.name for network in networks], [_row(network) for network in networks])
+        return context.show(
+            arguments,
+            lambda: [_json(network) for network in networks],
+            lambda: "".join(f"{name}\n" for name in names) if arguments.quiet else table(HEADER, rows),
+        )
 
     return context.run(command)
 
@@ -70,11 +69,11 @@ def _inspect(arguments: Namespace, context: CommandContext) -> int:
         wanted = [_lookup(name, known) for name in arguments.networks]
         tasks = await engine.tasks(ended=False)  # an ended task has no lease
         repairs = await engine.backends.networks.recent_repairs()
-        if arguments.json:
-            context.screen.json([_details_json(network, tasks, repairs) for network in wanted])
-        else:
-            context.screen.write("\n".join(fields([*_fields(network, tasks, repairs)]) for network in wanted))
-        return 0
+        return context.show(
+            arguments,
+            lambda: [_details_json(network, tasks, repairs) for network in wanted],
+            lambda: "\n".join(fields([*_fields(network, tasks, repairs)]) for network in wanted),
+        )
 
     return context.run(command)
 
@@ -82,15 +81,11 @@ def _inspect(arguments: Namespace, context: CommandContext) -> int:
 def _repairs(arguments: Namespace, context: CommandContext) -> int:
     async def command(engine: "Runtime") -> int:
         repairs = await engine.backends.networks.recent_repairs()
-        if arguments.json:
-            context.screen.json([_repair_json(each) for each in repairs])
-        else:
-            rows = []
-            for each in repairs:
-                others = [f"{each.others} others"] if each.others else []
-                rows.append((moment(each.time), each.what, ", ".join([*each.tasks, *others])))
-            context.screen.write(table(REPAIR_HEADER, rows))
-        return 0
+        tasks = [", ".join([*each.tasks, *([f"{each.others} others"] if each.others else ())]) for each in repairs]
+        rows = [(moment(each.time), each.what, names) for each, names in zip(repairs, tasks, strict=True)]
+        return context.show(
+            arguments, lambda: [_repair_json(each) for each in repairs], lambda: table(REPAIR_HEADER, rows)
+        )
 
     return context.run(command)
 

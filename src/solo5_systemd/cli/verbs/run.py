@@ -65,7 +65,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         from solo5_systemd.cli import run_modes
 
         if arguments.dry_run:
-            return run_modes.print_plan(workload, context, json=arguments.json)
+            return run_modes.print_plan(workload, context, arguments)
         run_modes.exec_in_scope(workload, context)
     return context.run(lambda engine: _start(engine, workload, arguments, context))
 

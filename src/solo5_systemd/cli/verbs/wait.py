@@ -21,16 +21,14 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         from solo5_systemd.base.concurrency import gather  # imported here for startup time: `--help` needs none
 
         tasks = await gather(engine.wait(name) for name in arguments.names)
-        if arguments.json:
+
+        def documents() -> list[object]:
             from solo5_systemd.cli.task_output import outcome_json
 
-            outcomes = [outcome_json(task.outcome) if task.outcome else None for task in tasks]
-            context.screen.json(
-                [{"name": task.name, "outcome": each} for task, each in zip(tasks, outcomes, strict=True)]
-            )
-        else:
-            statuses = (task.outcome.shell_status if task.outcome else UNKNOWN for task in tasks)
-            context.screen.write("".join(f"{status}\n" for status in statuses))
-        return 0
+            outcomes = ((task.name, task.outcome) for task in tasks)
+            return [{"name": name, "outcome": each and outcome_json(each)} for name, each in outcomes]
+
+        statuses = (task.outcome.shell_status if task.outcome else UNKNOWN for task in tasks)
+        return context.show(arguments, documents, lambda: "".join(f"{status}\n" for status in statuses))
 
     return context.run(command, needs_root=False)
