@@ -109,11 +109,11 @@ def declared_tasks() -> Iterator[TaskName]:
     yield from (TaskName(name) for name in names if is_task_name(name))
 
 
-def declaration_directory(task: TaskName, directory: str = DIRECTORY) -> str:
+def declaration_directory(task: TaskName) -> str:
     """Return the directory with what is kept of a task's declaration: its own, or its template's."""
-    own = f"{directory}/{task}"
+    own = f"{DIRECTORY}/{task}"
     is_own = not is_instance(task) or any(os.path.lexists(f"{own}/{file}") for file in (SOURCES, REFUSED))
-    return own if is_own else f"{directory}/{template_of(task)}"
+    return own if is_own else f"{DIRECTORY}/{template_of(task)}"
 
 
 def forget_instance(task: TaskName) -> None:
@@ -122,7 +122,7 @@ def forget_instance(task: TaskName) -> None:
     Not during an update: its files have what an interrupted one has left. Its end calls this again.
     """
     own = f"{DIRECTORY}/{task}"
-    by_template = is_instance(task) and declaration_directory(task, DIRECTORY) != own
+    by_template = is_instance(task) and declaration_directory(task) != own
     if by_template and not os.path.lexists(f"{own}/{UPDATE}"):
         import shutil  # imported here for startup time: it imports compressors
 

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from solo5_systemd.base import declared_units
 from solo5_systemd.base.atomic_file import replace_file
-from solo5_systemd.base.declared_units import DIRECTORY, UPDATE
+from solo5_systemd.base.declared_units import UPDATE
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import (
     HostError,
@@ -86,24 +87,19 @@ def sha256(path: str | Path) -> str:
 
 
 class UpdateFiles:
-    """The files of a task's updates.
+    """The files of a task's updates."""
 
-    Args:
-        directory: with the directories of declared tasks.
-    """
-
-    def __init__(
-        self, name: TaskName, *, etc: Path = ETC, directory: Path = Path(DIRECTORY), previous: Path = PREVIOUS
-    ) -> None:
+    def __init__(self, name: TaskName) -> None:
+        own = Path(declared_units.DIRECTORY, name)
         self._name = name
-        self._image = directory / name / "image"
-        self._request = directory / name / UPDATE
-        self._phase = directory / name / "update.phase"
-        self._kept = directory / name / "update.previous"
-        self._log = directory / name / "update.log"
-        self.drop_in = etc / f"{name}{SUFFIX}.d" / DROP_IN
-        self._copies = previous / name
-        self._record = previous / f"{name}.json"
+        self._image = own / "image"
+        self._request = own / UPDATE
+        self._phase = own / "update.phase"
+        self._kept = own / "update.previous"
+        self._log = own / "update.log"
+        self.drop_in = ETC / f"{name}{SUFFIX}.d" / DROP_IN
+        self._copies = PREVIOUS / name
+        self._record = PREVIOUS / f"{name}.json"
 
     # -- the request ---------------------------------------------------------------------------------------------
 
@@ -314,25 +310,23 @@ Image={path.replace("%", "%%")}
         return ""
 
 
-def collect_previous(
-    *, dry_run: bool, etc: Path = ETC, directory: Path = Path(DIRECTORY), previous: Path = PREVIOUS
-) -> Sequence[str]:
+def collect_previous(*, dry_run: bool) -> Sequence[str]:
     """Remove the images that are kept of tasks without a declaration; return a line for each.
 
     Args:
         dry_run: only list them.
-        directory: of what PID 1 has read of them.
     """
+    directory = Path(declared_units.DIRECTORY)
 
     def is_declared(name: str) -> bool:
         sources = [name, template_of(TaskName(name))] if "@" in name else [name]
-        return any(os.path.lexists(etc / f"{each}{SUFFIX}") or (directory / each).exists() for each in sources)
+        return any(os.path.lexists(ETC / f"{each}{SUFFIX}") or (directory / each).exists() for each in sources)
 
-    kept = sorted({entry.name.removesuffix(".json") for entry in previous.glob("*")})
+    kept = sorted({entry.name.removesuffix(".json") for entry in PREVIOUS.glob("*")})
     lost = [name for name in kept if not is_declared(name)]
     for name in () if dry_run else lost:
-        shutil.rmtree(previous / name, ignore_errors=True)
-        (previous / f"{name}.json").unlink(missing_ok=True)
+        shutil.rmtree(PREVIOUS / name, ignore_errors=True)
+        (PREVIOUS / f"{name}.json").unlink(missing_ok=True)
     return [f"previous image of task {name}: its declaration is gone" for name in lost]
 
 

@@ -34,9 +34,10 @@ from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 
+from solo5_systemd.base import declared_units
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.concurrency import Budget, in_processes
-from solo5_systemd.base.declared_units import DIRECTORY, REFUSED, SOURCES, is_ours
+from solo5_systemd.base.declared_units import REFUSED, SOURCES, UPDATE, is_ours
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, SettingsError, Solo5Error
 from solo5_systemd.base.names import (
     SERVICE_NIC,
@@ -66,15 +67,14 @@ from solo5_systemd.declared.unit_file import (
     survives_soft_reboot,
     unit_file,
 )
-from solo5_systemd.declared.update_files import UpdateFiles
 from solo5_systemd.host.drop_ins import UNITS
 from solo5_systemd.host.tenders import TenderPath, groups_for
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
 from solo5_systemd.image.store import read_facts
+from solo5_systemd.pid1 import kept_declarations
 from solo5_systemd.pid1.kept_declarations import (
     BASIS,
     REMOVED,
-    SYSTEM,
     UNCLEARED,
     Basis,
     end_waiting,
@@ -108,7 +108,6 @@ class Generator:
     """Writes unit files.
 
     Args:
-        directory: with the directories of declared tasks.
         generated: what other generators make; None: as of `of_generators`.
         settings: of the host; or why they cannot be read, which refuses each declaration.
         budget_s: seconds for what may hang.
@@ -119,8 +118,6 @@ class Generator:
         settings: Settings | SettingsError,
         *,
         etc: Path = ETC,
-        system: Path = SYSTEM,
-        directory: Path = Path(DIRECTORY),
         units: Sequence[str] = UNITS,
         generated: Mapping[str, Path] | None = None,
         systemd: int,
@@ -129,8 +126,8 @@ class Generator:
         self._budget = Budget(budget_s)
         self._given = settings
         self._etc = etc
-        self._system = system
-        self._directory = directory
+        self._system = kept_declarations.SYSTEM
+        self._directory = Path(declared_units.DIRECTORY)
         self._units = unit_files(units)
         self._generated = of_generators() if generated is None else generated
         self._systemd = systemd
@@ -145,7 +142,7 @@ class Generator:
         for template in list(filter(is_template, found)):
             found.update(own_instances(template, self._etc))
         try:
-            lock = locked(self._directory, timeout_s=self._budget.left_s)
+            lock = locked(self._budget.left_s)
         except HostError as error:
             yield from self._without_lock(sorted(found), f"{error}")
             return
@@ -198,7 +195,7 @@ class Generator:
                 if is_active(f"{name}.service", prepare_service(TaskName(name))):
                     self._refuse(name, f"{path}: {error}")
                 else:
-                    remove_files(name, self._system, self._directory)
+                    remove_files(name)
             return f"{path}: {error}"
         try:
             files = self._files(name, read_sources(name, self._etc))
@@ -288,7 +285,7 @@ class Generator:
         waits = self._system / f"{name}.socket"
         if waits not in files and is_ours(waits):
             waits.unlink()
-            end_waiting(name, self._directory)
+            end_waiting(name)
         for path, content in files.items():
             _replace(path, content, mode=0o600 if path.parent == self._directory / name else 0o644)
 
@@ -315,8 +312,8 @@ class Generator:
                 self._refuse(name, removed_sentence(task, self._etc))
                 _replace(self._directory / name / REMOVED, "", mode=0o600)
             return
-        if is_template(name) or not UpdateFiles(task, directory=self._directory).under_way:
-            remove_files(name, self._system, self._directory)
+        if is_template(name) or not (self._directory / name / UPDATE).exists():
+            remove_files(name)
 
 
 def _images(pattern: str) -> tuple[str, ...]:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from solo5_systemd.base.declared_units import DIRECTORY, REFUSED, SOURCES, declaration_directory, is_ours
+from solo5_systemd.base import declared_units, locks
+from solo5_systemd.base.declared_units import REFUSED, SOURCES, declaration_directory, is_ours
 from solo5_systemd.base.errors import HostError, InvalidRequestError, host_errors, unquoted
-from solo5_systemd.base.locks import RUN, TIMEOUT_S, closing, lock_file
+from solo5_systemd.base.locks import TIMEOUT_S, closing, lock_file
 from solo5_systemd.base.names import (
     INVOCATION_LINK,
     UNITS,
@@ -80,16 +81,16 @@ class Basis:
         return f"{self.tender} and {'NICs' if self.nics else 'no NIC'}"
 
 
-def kept_basis(task: TaskName, directory: str = DIRECTORY) -> Basis:
+def kept_basis(task: TaskName) -> Basis:
     """Return the basis of a task's unit file.
 
     Raises:
         HostError: it cannot be read.
     """
-    return _kept(task, directory, BASIS, lambda kept: Basis(**kept))
+    return _kept(task, BASIS, lambda kept: Basis(**kept))
 
 
-def kept_sources(task: TaskName, directory: str = DIRECTORY) -> "Sequence[Source]":
+def kept_sources(task: TaskName) -> "Sequence[Source]":
     """Return the files of a declaration as they were at the last daemon-reload.
 
     Raises:
@@ -100,11 +101,11 @@ def kept_sources(task: TaskName, directory: str = DIRECTORY) -> "Sequence[Source
     def sources(kept: Iterable[Mapping[str, Any]]) -> Sequence[Source]:
         return [Source(**{**each, "content": each["content"].encode("latin-1")}) for each in kept]
 
-    return _kept(task, directory, SOURCES, sources)
+    return _kept(task, SOURCES, sources)
 
 
-def _kept(task: TaskName, directory: str, file: str, read: Callable[[Any], T]) -> T:
-    path = Path(declaration_directory(task, directory)) / file
+def _kept(task: TaskName, file: str, read: Callable[[Any], T]) -> T:
+    path = Path(declaration_directory(task)) / file
     try:
         return read(json.loads(path.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -135,54 +136,54 @@ def is_active(*units: str, ended: str = "") -> bool:
     return False
 
 
-def is_cleared(task: TaskName, *, directory: Path = Path(DIRECTORY)) -> bool:
+def is_cleared(task: TaskName) -> bool:
     """Enter that an ended task is cleared up; return False instead if its declaration was removed while it ran."""
-    with locked(directory):
-        if Path(declaration_directory(task, str(directory)), REMOVED).exists():
+    with locked():
+        if Path(declaration_directory(task), REMOVED).exists():
             return False
-        (directory / task / UNCLEARED).unlink(missing_ok=True)
+        Path(declared_units.DIRECTORY, task, UNCLEARED).unlink(missing_ok=True)
         return True
 
 
-def remove_if_gone(task: TaskName, *, system: Path = SYSTEM, directory: Path = Path(DIRECTORY)) -> None:
+def remove_if_gone(task: TaskName) -> None:
     """Remove the files of a task that has ended, if its declaration was removed while it ran.
 
     Called by its preparation, which is active still.
     """
-    with locked(directory):
-        kept = declaration_directory(task, str(directory))
+    with locked():
+        kept = declaration_directory(task)
         if not Path(kept, REMOVED).exists():
             return
-        remove_files(task, system, directory)
+        remove_files(task)
         name = template_of(task)
         units = (f"{name}.service", f"solo5-prepare@{name}.service")
-        if kept == f"{directory}/{name}" and not is_active(*units, ended=prepare_service(task)):
-            remove_files(name, system, directory)
+        if Path(kept).name == name and not is_active(*units, ended=prepare_service(task)):
+            remove_files(name)
 
 
-def remove_files(name: str, system: Path, directory: Path) -> None:
+def remove_files(name: str) -> None:
     """Remove all that the generator has written for a declaration, and what its starts have made."""
     import shutil  # imported here for startup time: few ends remove anything
 
     for unit in (f"{name}.service", f"{name}.socket"):
-        if is_ours(system / unit):
-            (system / unit).unlink()
-    (system / awaited_target(TaskName(name))).unlink(missing_ok=True)
-    shutil.rmtree(system / f"{prepare_service(TaskName(name))}.d", ignore_errors=True)
-    shutil.rmtree(directory / name, ignore_errors=True)
-    end_waiting(name, directory)
+        if is_ours(SYSTEM / unit):
+            (SYSTEM / unit).unlink()
+    (SYSTEM / awaited_target(TaskName(name))).unlink(missing_ok=True)
+    shutil.rmtree(SYSTEM / f"{prepare_service(TaskName(name))}.d", ignore_errors=True)
+    shutil.rmtree(f"{declared_units.DIRECTORY}/{name}", ignore_errors=True)
+    end_waiting(name)
 
 
-def end_waiting(name: str, directory: Path) -> None:
+def end_waiting(name: str) -> None:
     """Have a task wait no longer, whose socket unit has no file any more.
 
     PID 1 keeps such a unit active, and would not remove its FIFO. Without this, solo5-networkd stops the unit.
     """
     with suppress(OSError):
-        (directory.parent / Path(WAITING).name / name).unlink(missing_ok=True)
+        Path(WAITING, name).unlink(missing_ok=True)
 
 
-def locked(directory: Path, *, timeout_s: float = TIMEOUT_S) -> AbstractContextManager[int]:
+def locked(timeout_s: float = TIMEOUT_S) -> AbstractContextManager[int]:
     """Lock the directories of declared tasks: their files may be removed at a task's end and written at once.
 
     The lock file is below a directory that only root can open: each user can open the directories of declared tasks.
@@ -191,9 +192,9 @@ def locked(directory: Path, *, timeout_s: float = TIMEOUT_S) -> AbstractContextM
         LockedError: another process has the lock after the timeout.
         HostError: it cannot be locked.
     """
-    lock = directory.parent / RUN.name / directory.name
+    lock = locks.RUN / "declared"
     with host_errors(f"{lock} cannot be locked"):
-        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        Path(declared_units.DIRECTORY).mkdir(mode=0o755, parents=True, exist_ok=True)
         return closing(lock_file(lock, timeout_s=timeout_s))
 
 
@@ -202,9 +203,9 @@ def removed_sentence(task: TaskName, etc: Path) -> str:
     return f"{etc}/{task}.unikernel was removed: expected it for a start. Write it, then run: systemctl daemon-reload"
 
 
-def kept_refusal(task: TaskName, directory: str = DIRECTORY) -> str:
+def kept_refusal(task: TaskName) -> str:
     """Return why a task that was running at the last daemon-reload cannot be started again; empty: it can."""
-    kept = Path(declaration_directory(task, directory))
+    kept = Path(declaration_directory(task))
     if not kept.exists():
         return removed_sentence(task, ETC)
     try:

@@ -74,8 +74,8 @@ def test_an_instance_without_files_of_its_own_is_forgotten(tmp_path: Path) -> No
     forget_instance(TaskName("web@1"))
     assert request.exists(), "an update is under way"
     request.unlink()
-    assert declaration_directory(TaskName("web@1"), directory) == f"{directory}/web@"
-    assert declaration_directory(TaskName("web@2"), directory) == f"{directory}/web@2"
+    assert declaration_directory(TaskName("web@1")) == f"{directory}/web@"
+    assert declaration_directory(TaskName("web@2")) == f"{directory}/web@2"
     for name in ("web@1", "web@2", "web@3", "web"):
         forget_instance(TaskName(name))
     assert {path.name for path in tmp_path.iterdir()} == {"web@2", "web"}

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from solo5_systemd.base import declared_units
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, SettingsError, TakenError
 from solo5_systemd.base.names import DeviceName, Target, TaskName, is_instance, is_task_name
+from solo5_systemd.declared import update_files
 from solo5_systemd.declared.declaration import Declaration
 from solo5_systemd.declared.syntax import Source, parse_file
 from solo5_systemd.declared.update_files import Phase, UpdateFiles, collect_previous, sha256
@@ -135,15 +137,20 @@ def test_what_makes_a_guest_ready() -> None:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def _places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(declared_units, "DIRECTORY", str(tmp_path / "run"))
+    monkeypatch.setattr(update_files, "ETC", tmp_path / "etc")
+    monkeypatch.setattr(update_files, "PREVIOUS", tmp_path / "previous")
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> UpdateFiles:
     (tmp_path / "run/web").mkdir(parents=True)
     (tmp_path / "store").write_bytes(b"old")
     (tmp_path / "web.hvt").write_bytes(b"old")
     (tmp_path / "run/web/image").symlink_to(tmp_path / "store")
-    return UpdateFiles(
-        TaskName("web"), etc=tmp_path / "etc", directory=tmp_path / "run", previous=tmp_path / "previous"
-    )
+    return UpdateFiles(TaskName("web"))
 
 
 def phase_of(files: UpdateFiles) -> Phase | None:
@@ -278,8 +285,7 @@ def test_whether_the_task_runs_another_image_than_the_recorded_one(files: Update
 
 def test_the_previous_image_of_a_removed_declaration_is_collected(tmp_path: Path) -> None:
     etc, run, previous = (tmp_path / each for each in ("etc", "run", "previous"))
-    places = {"etc": etc, "directory": run, "previous": previous}
-    assert collect_previous(dry_run=False, **places) == [], "nothing was updated yet"
+    assert collect_previous(dry_run=False) == [], "nothing was updated yet"
     for directory in (etc, run / "running", previous):
         directory.mkdir(parents=True)
     for name in ("web", "gone", "running", "site@1", "lost@1"):
@@ -290,9 +296,9 @@ def test_the_previous_image_of_a_removed_declaration_is_collected(tmp_path: Path
     (etc / "web.unikernel").symlink_to("/dev/null")
     (etc / "site@.unikernel").write_text("")
     lines = [f"previous image of task {name}: its declaration is gone" for name in ("gone", "half", "lost@1")]
-    assert collect_previous(dry_run=True, **places) == lines
-    assert collect_previous(dry_run=False, **places) == lines
-    assert collect_previous(dry_run=False, **places) == []
+    assert collect_previous(dry_run=True) == lines
+    assert collect_previous(dry_run=False) == lines
+    assert collect_previous(dry_run=False) == []
     assert sorted(each.name for each in previous.iterdir()) == sorted(
         f"{name}{end}" for name in ("web", "running", "site@1") for end in ("", ".json")
     )

@@ -13,6 +13,7 @@ from threading import Event
 import pytest
 from tests.fast.image import elfbuilder as elf
 
+from solo5_systemd.base import declared_units, locks
 from solo5_systemd.base.errors import HostError, NotFoundError, SettingsError
 from solo5_systemd.base.locks import closing, lock_file
 from solo5_systemd.base.names import Target, TaskName
@@ -35,7 +36,11 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(TenderPath, "find", find)
     monkeypatch.setattr(tenders, "FSTAB", tmp_path / "fstab")
     monkeypatch.setattr(generator, "groups_for", lambda target, nics: ())
+    monkeypatch.setattr(declared_units, "DIRECTORY", str(tmp_path / "run"))
+    monkeypatch.setattr(locks, "RUN", tmp_path / "locks")
+    monkeypatch.setattr(kept_declarations, "SYSTEM", tmp_path / "system")
     monkeypatch.setattr(kept_declarations, "UNITS", str(tmp_path / "units"))
+    monkeypatch.setattr(kept_declarations, "WAITING", str(tmp_path / "waiting"))
     for name in ("etc", "system", "other", "units"):
         (tmp_path / name).mkdir()
 
@@ -45,7 +50,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         budget_s: float = 60.0,
     ) -> list[str]:
         subject = Generator(
-            settings, etc=tmp_path / "etc", system=tmp_path / "system", directory=tmp_path / "run",
+            settings, etc=tmp_path / "etc",
             units=(str(tmp_path / "system"), str(tmp_path / "other")), generated=generated or {},
             systemd=257, budget_s=budget_s,
         )  # fmt: skip
@@ -70,7 +75,7 @@ def test_a_file_becomes_a_unit_with_a_drop_in(make: Make, web: Path, tmp_path: P
     text = (tmp_path / "system/web.service").read_text()
     assert "ExecStart=/usr/bin/solo5-spt" in text
     assert (tmp_path / "system/solo5-prepare@web.service.d/declared.conf").is_file()
-    [source] = kept_sources(TaskName("web"), str(tmp_path / "run"))
+    [source] = kept_sources(TaskName("web"))
     assert source.content == web.read_bytes()
 
 
@@ -138,7 +143,7 @@ def test_a_running_task_whose_file_is_removed_will_not_wait(make: Make, web: Pat
     (tmp_path / "units/invocation:web.service").symlink_to("0123")
     make()
     assert not fifo.exists()
-    remove_if_gone(TaskName("web"), system=tmp_path / "system", directory=tmp_path / "run")
+    remove_if_gone(TaskName("web"))
     assert list((tmp_path / "system").iterdir()) == []
 
 
@@ -169,8 +174,8 @@ def test_of_a_running_task_everything_stays_until_it_has_ended(
         assert now.count("was removed") == 1
         assert now.endswith("[Service]\nRestart=no\n")
     assert (tmp_path / "system/solo5-prepare@web.service.d").is_dir()
-    assert "was removed: expected it for a start" in kept_refusal(TaskName("web"), str(tmp_path / "run"))
-    remove_if_gone(TaskName("web"), system=tmp_path / "system", directory=tmp_path / "run")
+    assert "was removed: expected it for a start" in kept_refusal(TaskName("web"))
+    remove_if_gone(TaskName("web"))
     assert list((tmp_path / "system").iterdir()) == []
     assert list((tmp_path / "run").iterdir()) == []
 
@@ -183,7 +188,7 @@ def test_a_file_that_is_there_again_before_its_task_has_ended_stays(make: Make, 
     make()
     web.write_text(good)
     assert make() == []
-    remove_if_gone(TaskName("web"), system=tmp_path / "system", directory=tmp_path / "run")
+    remove_if_gone(TaskName("web"))
     assert (tmp_path / "system/web.service").exists()
 
 
@@ -200,11 +205,11 @@ def test_a_running_task_whose_file_is_refused_keeps_its_unit_and_shows_the_reaso
         assert unit.read_text().startswith(before)
         assert unit.read_text().count("Refused since") == 1
         assert fault.replace("[", "(").replace("]", ")") in unit.read_text()
-        assert kept_refusal(TaskName("web"), str(tmp_path / "run")) == fault
+        assert kept_refusal(TaskName("web")) == fault
     web.write_text(good)
     assert make() == []
     assert unit.read_text() == before
-    assert kept_refusal(TaskName("web"), str(tmp_path / "run")) == ""
+    assert kept_refusal(TaskName("web")) == ""
 
 
 def test_a_start_of_a_refused_file_is_no_running_task(make: Make, web: Path, tmp_path: Path) -> None:
@@ -250,7 +255,7 @@ def test_a_tender_that_is_not_there_yet_is_expected_in_a_directory_that_is_not(
     assert " -/usr/lib:/usr/lib " in text
     waits = (tmp_path / "system/solo5-prepare@web.service.d/declared.conf").read_text()
     assert f'RequiresMountsFor="{tender}" ' in waits
-    assert kept_basis(TaskName("web"), str(tmp_path / "run")).tender == tender
+    assert kept_basis(TaskName("web")).tender == tender
 
 
 def test_an_image_that_is_not_there_yet_is_assumed(
@@ -262,7 +267,7 @@ def test_an_image_that_is_not_there_yet_is_assumed(
     monkeypatch.setattr(generator, "groups_for", groups_for)
     (tmp_path / "web.spt").unlink()
     assert make() == []
-    assert kept_basis(TaskName("web"), str(tmp_path / "run")).nics_assumed
+    assert kept_basis(TaskName("web")).nics_assumed
     text = (tmp_path / "system/web.service").read_text()
     assert "ExecStart=/usr/bin/solo5-hvt" in text
     assert "SupplementaryGroups=kvm" in text
@@ -322,8 +327,7 @@ def test_a_template_becomes_a_unit_and_a_target(make: Make, template: Path, tmp_
     assert make() == []
     assert system(tmp_path) == ["solo5-awaited-web@.target", "web@.service"]
     assert '"SITE=%i"' in (tmp_path / "system/web@.service").read_text()
-    directory = str(tmp_path / "run")
-    [source] = kept_sources(TaskName("web@7"), directory)
+    [source] = kept_sources(TaskName("web@7"))
     assert source.content == template.read_bytes()
     (tmp_path / "run/web@7").mkdir()  # of a start
     assert make() == []
@@ -347,8 +351,7 @@ def test_of_running_instances_the_unit_file_stays(make: Make, template: Path, tm
     assert system(tmp_path) == ["solo5-awaited-web@.target", "web@.service"]
     assert f"{template} was removed" in (tmp_path / "system/web@.service").read_text()
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"web@", "web@1"}
-    directory = str(tmp_path / "run")
-    assert f"{template} was removed" in kept_refusal(TaskName("web@1"), directory)
+    assert f"{template} was removed" in kept_refusal(TaskName("web@1"))
     link.unlink()
     make()
     assert system(tmp_path) == []
@@ -363,12 +366,11 @@ def test_the_last_instance_of_a_removed_template_removes_its_files(make: Make, t
         (tmp_path / f"units/invocation:solo5-prepare@{name}.service").symlink_to("0123")
     template.unlink()
     make()
-    places = {"system": tmp_path / "system", "directory": tmp_path / "run"}
-    remove_if_gone(TaskName("web@1"), **places)
+    remove_if_gone(TaskName("web@1"))
     assert system(tmp_path) == ["solo5-awaited-web@.target", "web@.service"]
     assert not (tmp_path / "run/web@1").exists()
     (tmp_path / "units/invocation:solo5-prepare@web@1.service").unlink()
-    remove_if_gone(TaskName("web@2"), **places)
+    remove_if_gone(TaskName("web@2"))
     assert system(tmp_path) == []
     assert list((tmp_path / "run").iterdir()) == []
 
@@ -385,12 +387,11 @@ def test_a_running_instance_whose_own_file_is_refused_keeps_the_unit_of_its_temp
     text = (tmp_path / "system/web@1.service").read_text()
     assert "Wants=solo5-prepare@web@%i.service" in text
     assert text.endswith("Restart=no\n")
-    directory = str(tmp_path / "run")
-    assert kept_refusal(TaskName("web@1"), directory) == fault
-    assert kept_refusal(TaskName("web@2"), directory) == ""
+    assert kept_refusal(TaskName("web@1")) == fault
+    assert kept_refusal(TaskName("web@2")) == ""
     own.unlink()
     assert make() == []
-    assert kept_refusal(TaskName("web@1"), directory) == ""
+    assert kept_refusal(TaskName("web@1")) == ""
     assert not (tmp_path / "system/web@1.service").exists()
 
 
@@ -434,7 +435,7 @@ def test_a_template_is_removed_while_the_preparation_of_its_last_instance_ends(
     (tmp_path / "run/web@1").mkdir()
     (tmp_path / "run/web@1/uncleared").touch()
     (tmp_path / "units/invocation:solo5-prepare@web@1.service").symlink_to("0123")
-    assert is_cleared(TaskName("web@1"), directory=tmp_path / "run")
+    assert is_cleared(TaskName("web@1"))
     template.unlink()
     make()
     assert system(tmp_path) == []
@@ -447,7 +448,7 @@ def test_a_task_that_was_removed_before_it_is_cleared_up_is_not(make: Make, web:
     (tmp_path / "run/web/uncleared").touch()
     web.unlink()
     make()
-    assert not is_cleared(TaskName("web"), directory=tmp_path / "run")
+    assert not is_cleared(TaskName("web"))
 
 
 def test_a_lock_that_is_held_costs_the_budget_and_leaves_units_that_say_why(
@@ -456,16 +457,16 @@ def test_a_lock_that_is_held_costs_the_budget_and_leaves_units_that_say_why(
     assert make() == []
     before = (tmp_path / "system/web.service").read_text()
     (tmp_path / "etc/new.unikernel").write_text(web.read_text())
-    with closing(lock_file(tmp_path / "locks/run")):
+    with closing(lock_file(tmp_path / "locks/declared")):
         begun = time.monotonic()
         (sentence,) = make(budget_s=0.2)
         assert time.monotonic() - begun < 5
-    assert "locks/run is locked by another process" in sentence
+    assert "locks/declared is locked by another process" in sentence
     assert "stay as they were at the last daemon-reload" in sentence
     assert (tmp_path / "system/web.service").read_text() == before
-    assert "locks/run is locked by another process" in (tmp_path / "system/new.service").read_text()
+    assert "locks/declared is locked by another process" in (tmp_path / "system/new.service").read_text()
     assert make() == []
-    assert "locks/run" not in (tmp_path / "system/new.service").read_text()
+    assert "locks/declared" not in (tmp_path / "system/new.service").read_text()
 
 
 def test_an_image_that_hangs_costs_the_budget_once_and_is_assumed(

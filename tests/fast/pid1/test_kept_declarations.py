@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from solo5_systemd.base import declared_units
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName, Target, TaskName
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
@@ -13,6 +14,11 @@ from solo5_systemd.pid1.kept_declarations import Basis, kept_basis
 from solo5_systemd.unit.tender import Tender
 
 HVT = Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="1", abi_version=2)
+
+
+@pytest.fixture(autouse=True)
+def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(declared_units, "DIRECTORY", str(tmp_path))
 
 
 def of(*nics: str) -> Basis:
@@ -44,7 +50,7 @@ def test_a_basis_is_kept_as_text(tmp_path: Path) -> None:
     (tmp_path / "web").mkdir()
     kept = replace(of("service"), nics_assumed=True)
     (tmp_path / "web/basis").write_text(json.dumps(asdict(kept)))
-    assert kept_basis(TaskName("web"), str(tmp_path)) == kept
+    assert kept_basis(TaskName("web")) == kept
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"tender": 1, "more": 2}'])
@@ -52,7 +58,7 @@ def test_a_damaged_basis_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "web").mkdir()
     (tmp_path / "web/basis").write_text(text)
     with pytest.raises(HostError, match="Run: systemctl daemon-reload"):
-        kept_basis(TaskName("web"), str(tmp_path))
+        kept_basis(TaskName("web"))
     (tmp_path / "web/basis").unlink()
     with pytest.raises(HostError, match="cannot be read"):
-        kept_basis(TaskName("web"), str(tmp_path))
+        kept_basis(TaskName("web"))

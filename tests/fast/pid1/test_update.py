@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from solo5_systemd.base import declared_units
 from solo5_systemd.base.errors import HostError, SettingsError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.declared.syntax import Source
@@ -72,9 +73,6 @@ async def test_an_end_that_fails_is_made_again_by_the_second_one(
     """The guest beside the task has its ports until an end of the update has succeeded."""
     ends: list[str] = []
 
-    def files(name: TaskName) -> UpdateFiles:
-        return UpdateFiles(name, etc=tmp_path, directory=tmp_path, previous=tmp_path / "previous")
-
     @asynccontextmanager
     async def connect(_: object) -> AsyncGenerator[Any, None]:
         yield SimpleNamespace(backends=SimpleNamespace(units=SimpleNamespace(outcome_targets=no_targets)))
@@ -88,18 +86,19 @@ async def test_an_end_that_fails_is_made_again_by_the_second_one(
             raise HostError("solo5-networkd does not answer.")
 
     for name, value in (
-        ("UpdateFiles", files), ("connect", connect), ("_end", failing_once),
+        ("connect", connect), ("_end", failing_once),
         ("_declared", lambda _: None), ("_updater", lambda *_: None), ("sha256", lambda _: ""),
     ):  # fmt: skip
         monkeypatch.setattr(update, name, value)
+    monkeypatch.setattr(declared_units, "DIRECTORY", str(tmp_path))
     monkeypatch.setattr(update.Reporter, "step", lambda *_: None)
     monkeypatch.setattr(update.Reporter, "failed", lambda *_: None)
     (tmp_path / WEB).mkdir()
-    files(WEB).phase = Phase.BESIDE
-    files(WEB).write_request(UpdateRequest())
+    UpdateFiles(WEB).phase = Phase.BESIDE
+    UpdateFiles(WEB).write_request(UpdateRequest())
     with pytest.raises(HostError, match="does not answer"):
         await update.end(WEB)
-    assert (files(WEB).phase, files(WEB).under_way) == (Phase.BESIDE, True)
+    assert (UpdateFiles(WEB).phase, UpdateFiles(WEB).under_way) == (Phase.BESIDE, True)
     if not is_repeated:
         ends.clear()
     forgotten: list[TaskName] = []
@@ -108,4 +107,4 @@ async def test_an_end_that_fails_is_made_again_by_the_second_one(
     with nullcontext() if is_repeated else pytest.raises(HostError, match="does not answer"):
         await update.end(WEB, is_last=True)
     assert forgotten == [WEB], "an instance that was removed meanwhile is not listed any more"
-    assert (files(WEB).phase, files(WEB).under_way) == (None, False), "what is left then is an operator's"
+    assert (UpdateFiles(WEB).phase, UpdateFiles(WEB).under_way) == (None, False), "what is left then is an operator's"
