@@ -5,7 +5,7 @@ empties their directories before. A unit there would be hidden by ours, which ar
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,15 +39,13 @@ def of_generators(quadlets: Sequence[str] = QUADLETS, init_scripts: str = INIT_S
     with suppress(OSError):
         scripts = (path for path in Path(init_scripts).iterdir() if os.access(path, os.X_OK))
         found |= {f"{path.name.removesuffix('.sh')}.service": path for path in scripts}
-    return found | {f"{path.stem}{_QUADLET[path.suffix]}.service": path for path in _quadlets(quadlets)}
-
-
-def _quadlets(directories: Sequence[str]) -> Iterator[Path]:
-    for top in directories:
+    for top in quadlets:
         for parent, below, files in os.walk(top):
             if parent == top and "users" in below:
                 below.remove("users")
-            yield from (Path(parent, file) for file in files if Path(file).suffix in _QUADLET)
+            paths = (Path(parent, file) for file in files if Path(file).suffix in _QUADLET)
+            found |= {f"{path.stem}{_QUADLET[path.suffix]}.service": path for path in paths}
+    return found
 
 
 def unit_files(directories: Sequence[str] = UNITS) -> Mapping[str, frozenset[str]]:

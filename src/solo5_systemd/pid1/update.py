@@ -138,8 +138,7 @@ async def update(name: TaskName) -> None:
     try:
         async with connect(read_settings) as runtime:
             if files.phase is not None:  # of an update whose end was killed as well
-                images, declaration = ImageSwitch(name, files, runtime), _declared(name)
-                await _end(_updater(runtime, name, declaration, images, reporter), images, declaration, files)
+                await _end(runtime, name, _declared(name), files, reporter)
             check_in_effect(name)
             declaration = _declared(name)
             request = _requested(files, declaration)
@@ -178,11 +177,10 @@ async def end(name: TaskName, *, is_last: bool = False) -> None:
     try:
         if phase is not None:
             async with connect(read_settings) as runtime:
-                images = ImageSwitch(name, files, runtime)
                 declaration = None
                 with suppress(Solo5Error):  # its file may have been removed meanwhile
                     declaration = _declared(name)
-                await _end(_updater(runtime, name, declaration, images, reporter), images, declaration, files)
+                await _end(runtime, name, declaration, files, reporter)
             reporter.step(f"interrupted ({phase}), now finished or rolled back")
         is_over = True
     except Solo5Error as error:
@@ -204,7 +202,11 @@ def _updater(
     return Updater(runtime, name, declared_service(name), images, reporter, publishes=publishes)
 
 
-async def _end(updater: Updater, images: ImageSwitch, declaration: Declaration | None, files: UpdateFiles) -> None:
+async def _end(
+    runtime: Runtime, name: TaskName, declaration: Declaration | None, files: UpdateFiles, reporter: Reporter
+) -> None:
+    images = ImageSwitch(name, files, runtime)
+    updater = _updater(runtime, name, declaration, images, reporter)
     if declaration is None or files.phase in (Phase.BESIDE, Phase.DRAINING):
         await updater.abandon()
     else:

@@ -135,18 +135,6 @@ def test_a_refused_declaration_keeps_its_socket_unit(make: Make, web: Path, tmp_
     assert not unit.exists()
 
 
-def test_a_running_task_whose_file_is_removed_will_not_wait(make: Make, web: Path, tmp_path: Path) -> None:
-    web.write_text(web.read_text() + WAITS)
-    make()
-    fifo = waits(tmp_path)
-    web.unlink()
-    (tmp_path / "units/invocation:web.service").symlink_to("0123")
-    make()
-    assert not fifo.exists()
-    remove_if_gone(TaskName("web"))
-    assert list((tmp_path / "system").iterdir()) == []
-
-
 def test_unchanged_files_are_not_written_again(make: Make, web: Path, tmp_path: Path) -> None:
     make()
     unit = tmp_path / "system/web.service"

@@ -87,7 +87,7 @@ async def test_an_end_that_fails_is_made_again_by_the_second_one(
 
     for name, value in (
         ("connect", connect), ("_end", failing_once),
-        ("_declared", lambda _: None), ("_updater", lambda *_: None), ("sha256", lambda _: ""),
+        ("_declared", lambda _: None),
     ):  # fmt: skip
         monkeypatch.setattr(update, name, value)
     monkeypatch.setattr(declared_units, "DIRECTORY", str(tmp_path))
