@@ -60,8 +60,8 @@ def exported(task: RunningTask) -> str:
             f"the command line of task {task.name} is not that of a tender: expected one that runs."
         )
     notes = [f"Task {task.name} as it runs, written by solo5ctl export."]
-    leases = task.reservation.leases if task.reservation else ()
-    arguments = tuple(_arguments(task.argv[list(task.argv).index("--") + 2 :], leases))
+    held = task.reservation or Reservation(task=task.name)
+    arguments = tuple(_arguments(task.argv[list(task.argv).index("--") + 2 :], held.leases))
     fields = {key: value for key, value in task.fields.items() if not key.startswith(("SOLO5_", _NOMAD))}
     memory = int(task.fields.get("SOLO5_MEMORY", DEFAULT_MEMORY))
     workload = Workload(
@@ -72,11 +72,16 @@ def exported(task: RunningTask) -> str:
         memory_max=_memory_max(task.memory_max, memory),
         cpus=task.cpus,
         cpu_weight=None if task.cpu_weight == _DEFAULT_WEIGHT else task.cpu_weight,
-        nics=tuple(_nics(task.reservation, arguments)),
-        idle_s=task.reservation.idle_s if task.reservation else 0,
-        idle_stops=task.reservation is not None and task.reservation.idle_stops,
+        nics=tuple(_nics(held, arguments)),
+        idle_s=held.idle_s,
+        idle_stops=held.idle_stops,
         namespace=_namespace(task, notes),
-        publish=tuple(_ports(task.reservation)),
+        publish=tuple(
+            Publish(
+                nic=port.nic, host_ip=port.host_ip, host_port=port.host_port, port=port.port, protocol=port.protocol
+            )
+            for port in held.ports
+        ),
         disks=tuple(_disks(task, notes)),
         tender=Target(task.fields["SOLO5_TENDER"]) if "SOLO5_TENDER" in task.fields else None,
         log_fields=tuple(fields.items()),
@@ -106,11 +111,9 @@ def _memory_max(found: int | None, memory: int) -> int | None:
     return found if found == INFINITY else max(found, memory)
 
 
-def _nics(reservation: Reservation | None, arguments: Iterable[str]) -> Iterator[NicRequest]:
+def _nics(reservation: Reservation, arguments: Iterable[str]) -> Iterator[NicRequest]:
     """Yield the NICs, with the addresses that an argument has literally."""
     text = " ".join(arguments)
-    if reservation is None:
-        return
     for lease in reservation.leases:
         yield NicRequest(
             nic=lease.nic,
@@ -118,13 +121,6 @@ def _nics(reservation: Reservation | None, arguments: Iterable[str]) -> Iterator
             ipv4=lease.address if lease.address and str(lease.address) in text else None,
             ipv6=lease.address6 if lease.address6 and str(lease.address6) in text else None,
             limits=lease.limits,
-        )
-
-
-def _ports(reservation: Reservation | None) -> Iterator[Publish]:
-    for port in reservation.ports if reservation else ():
-        yield Publish(
-            nic=port.nic, host_ip=port.host_ip, host_port=port.host_port, port=port.port, protocol=port.protocol
         )
 
 
