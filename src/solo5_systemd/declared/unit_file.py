@@ -10,7 +10,6 @@ systemd reads the environment and resolves the links when it executes the tender
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from solo5_systemd.base.names import (
     DECLARED,
@@ -27,9 +26,9 @@ from solo5_systemd.image.manifest import ImageFacts, Manifest, StoredImage
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.task.placeholders import is_group
-from solo5_systemd.task.properties import PROPERTIES, Property, directive
+from solo5_systemd.task.properties import directive
 from solo5_systemd.task.property_types import BOOLEAN
-from solo5_systemd.unit.confinement import CLONE_NEWUTS, IMAGES, MS_REC
+from solo5_systemd.unit.confinement import IMAGES
 from solo5_systemd.unit.tender import Parts, Tender
 from solo5_systemd.unit.translate import declared
 
@@ -68,7 +67,6 @@ SURVIVING_SLICE = "\n".join((f"{MARK}.", "[Unit]", *SURVIVING)) + "\n"
 """The drop-in of the slice of all tasks, where one of them survives a soft reboot."""
 
 _SPECIFIER = re.compile("%(.)", re.DOTALL)
-_BINDS = ("BindPaths", "BindReadOnlyPaths")
 
 
 def argument_variable(number: int) -> str:
@@ -263,8 +261,7 @@ def _service(declaration: Declaration, parts: Parts) -> Iterator[str]:
     yield "StandardInput=null"
     yield f"StandardError=truncate:{own}/tender/stderr"
     yield f"RestartPreventExitStatus={NOT_RETRIED}"
-    for entry in declared(parts, f"{own}/image", user_of(declaration.workload.name)):
-        yield from lines(entry)
+    yield from map(directive, declared(parts, f"{own}/image", user_of(declaration.workload.name)))
     reload = declaration.timeout + _RELOAD_MARGIN_S
     if reload > _START_TIMEOUT_S:  # the limit of ExecReload= as well
         yield f"TimeoutStartSec={reload:g}"
@@ -299,32 +296,6 @@ def socket(declaration: Declaration) -> str:
         *(str(line) for line in declaration.install),
     )
     return "\n".join(lines) + "\n"
-
-
-def lines(entry: Property) -> Iterator[str]:
-    """Yield a property as lines of a unit file, where these differ from a D-Bus value's text.
-
-    As few as there can be: at a boot, each takes PID 1 5 µs.
-    """
-    value: Any = entry.value
-    name = PROPERTIES[entry.name].directive
-    if entry.name in _BINDS:
-        yield f"{name}={' '.join(_bind(*each) for each in value)}"
-    elif entry.name == "DeviceAllow":
-        yield from (f"{name}={device} {access}" for device, access in value)
-    elif entry.name == "RestrictNamespaces" and value == CLONE_NEWUTS:
-        yield f"{name}=uts"
-    elif entry.name == "RestrictAddressFamilies" and value == (True, []):
-        yield f"{name}=none"
-    elif entry.name == "LogExtraFields":
-        yield f"{name}={' '.join(_quoted(each.decode()) for each in value if not each.endswith(b'='))}"
-    else:
-        yield directive(entry)
-
-
-def _bind(source: str, there: str, optional: bool, flags: int) -> str:
-    """Return one bind mount; on D-Bus no flag means that it is not recursive, in a unit file that is an option."""
-    return ("-" if optional else "") + f"{source}:{there}" + ("" if flags & MS_REC else ":norbind")
 
 
 def _escaped(text: str) -> str:

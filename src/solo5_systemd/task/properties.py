@@ -215,12 +215,14 @@ def parse_property(assignment_key: str, text: str) -> Property:
 
 
 def directive(entry: Property) -> str:
-    """Return a property as a line of a unit file: `TimeoutStopSec=10s` for TimeoutStopUSec and 10000000.
+    """Return a property as a line of a unit file, or as one for each device: `TimeoutStopSec=10s`.
 
-    The value of a property that the table lacks is printed with `str`.
+    As few lines as there can be: at a boot, each takes PID 1 5 µs.
     """
-    known = PROPERTIES.get(entry.name)
-    return f"{known.directive}={known.type.format(entry.value)}" if known else f"{entry.name}={entry.value}"
+    value: Any = entry.value
+    known = PROPERTIES[entry.name]
+    values = [[each] for each in value] if known.type in (types.DEVICES, types.BANDWIDTH) else [value]
+    return "\n".join(f"{known.directive}={known.type.format(each)}" for each in values)
 
 
 def scope_lacks(assignment_key: str) -> bool:

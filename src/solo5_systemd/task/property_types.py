@@ -21,6 +21,12 @@ T = TypeVar("T")
 INFINITY = (1 << 64) - 1
 """systemd's value for "no limit" in an unsigned 64-bit property."""
 
+CLONE_NEWUTS = 0x04000000
+"""RestrictNamespaces= of a task: UTS namespaces only, which need a capability that it lacks. systemd (252 to 257)
+serializes "no namespaces" as an empty value, which a daemon-reload reads as "all", user namespaces included."""
+
+MS_REC = 0x4000
+
 _SECOND = 1_000_000
 _MS = 1000
 
@@ -142,7 +148,7 @@ PROCESSOR_TIME = PropertyType(
 """Microseconds per second; as text, percent of one processor."""
 
 CAPABILITIES = PropertyType(signature="t", format=lambda value: "" if value == 0 else f"{value:#x}")
-NAMESPACES = PropertyType(signature="t", format=lambda value: "yes" if value == 0 else f"{value:#x}")
+NAMESPACES = PropertyType(signature="t", format=lambda value: {CLONE_NEWUTS: "uts"}[value])
 MASK = PropertyType(signature="t", format=lambda value: f"{value:#x}")
 MODE = PropertyType(signature="u", format=lambda value: f"{value:04o}")
 INTEGER = PropertyType(signature="i")
@@ -243,9 +249,12 @@ def _format_words(value: Any) -> str:
 
 WORDS = PropertyType(signature="as", format=_format_words)
 ASSIGNMENTS = PropertyType(
-    signature="aay", format=lambda value: _format_words(each.decode("utf-8", "backslashreplace") for each in value)
+    signature="aay",
+    format=lambda value: _format_words(
+        each.decode("utf-8", "backslashreplace").replace("%", "%%") for each in value if not each.endswith(b"=")
+    ),
 )
-"""KEY=VALUE as bytes."""
+"""KEY=VALUE as bytes; those without a value have no meaning, and are left out of the text."""
 
 
 def _format_commands(value: Any) -> str:
@@ -301,7 +310,7 @@ def _parse_deny_list(text: str) -> tuple[bool, list[str]]:
 
 def _format_filter(value: Any) -> str:
     allow, names = value
-    return ("" if allow else "~") + " ".join(names)
+    return ("" if allow else "~") + " ".join(names) or "none"
 
 
 FILTER = PropertyType(signature="(bas)", format=_format_filter)
@@ -326,9 +335,10 @@ MOUNTS = PropertyType(signature="a(ss)", format=_pairs(":"))
 
 
 def _format_binds(value: Any) -> str:
+    """Format binds; on D-Bus no flag means that one is not recursive, in a unit file that is an option."""
     return " ".join(
-        ("-" if optional else "") + quoted(source if source == there else f"{source}:{there}")
-        for source, there, optional, _ in value
+        ("-" if optional else "") + quoted(f"{source}:{there}" + ("" if flags & MS_REC else ":norbind"))
+        for source, there, optional, flags in value
     )
 
 

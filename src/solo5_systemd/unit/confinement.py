@@ -21,12 +21,11 @@ from solo5_systemd.base.names import Target
 from solo5_systemd.image.manifest import DeviceKind, Manifest
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.task.properties import Property, unit_property
+from solo5_systemd.task.property_types import CLONE_NEWUTS, MS_REC
 from solo5_systemd.unit.tender import LIBRARIES, Parts, Tender, sandbox_path
 
 USER = "solo5"
 """The system user (sysusers.d) whose write permission decides which disks tasks may have."""
-
-MS_REC = 0x4000
 
 KVM = "/dev/kvm"
 TUN = "/dev/net/tun"
@@ -50,10 +49,6 @@ that a tender could write to remains, as with `PrivateTmp=`."""
 DISCONNECTED_SINCE = 257
 """First release of systemd with the properties of `_since_257`. `PrivateTmp=yes` of earlier releases would create
 directories in the host's /tmp and /var/tmp for each task."""
-
-CLONE_NEWUTS = 0x04000000
-"""RestrictNamespaces= of a task: UTS namespaces only, which need a capability that it lacks. systemd (252 to 257)
-serializes "no namespaces" as an empty value, which a daemon-reload reads as "all", user namespaces included."""
 
 FILE_SIZE = "LimitFSIZE"
 

@@ -6,10 +6,9 @@ from typing import Any
 from solo5_systemd.base.names import MARK, WAITING, DeviceName, Target, TaskName, user_of
 from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.syntax import Source, split_words
-from solo5_systemd.declared.unit_file import environment, lines, parts_of, preparation, refusal, socket, unit_file
+from solo5_systemd.declared.unit_file import environment, parts_of, preparation, refusal, socket, unit_file
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
 from solo5_systemd.networkd.dormant_tasks import FIFOS
-from solo5_systemd.task.properties import Property, unit_property
 from solo5_systemd.unit.tender import Parts, Tender
 
 MANIFEST = Manifest(
@@ -105,14 +104,6 @@ def test_other_sections_come_last_so_that_they_have_precedence() -> None:
     assert found.index("After=x.target") < found.index("[Service]")
     assert found.index("Restart=always") > found.index("Type=exec")
     assert found[-2:] == ["[Install]", "WantedBy=a.target"]
-
-
-def test_bind_mounts_percent_signs_and_quotes_are_written_as_systemd_reads_them() -> None:
-    entry = unit_property("BindReadOnlyPaths", [("/a", "/a", True, 0x4000), ("/b", "/c", False, 0)])
-    assert list(lines(entry)) == ["BindReadOnlyPaths=-/a:/a /b:/c:norbind"]
-    assert list(lines(Property("Slice", "s", "solo5.slice"))) == ["Slice=solo5.slice"]
-    quoted = unit_property("LogExtraFields", [b'KEY=50% "x" \\'])
-    assert list(lines(quoted)) == ['LogExtraFields="KEY=50%% \\"x\\" \\\\"']
 
 
 def test_the_preparation_waits_for_what_the_task_waits_for() -> None:

@@ -314,7 +314,7 @@ def system(tmp_path: Path) -> list[str]:
 def test_a_template_becomes_a_unit_and_a_target(make: Make, template: Path, tmp_path: Path) -> None:
     assert make() == []
     assert system(tmp_path) == ["solo5-awaited-web@.target", "web@.service"]
-    assert '"SITE=%i"' in (tmp_path / "system/web@.service").read_text()
+    assert " SITE=%i\n" in (tmp_path / "system/web@.service").read_text()
     [source] = kept_sources(TaskName("web@7"))
     assert source.content == template.read_bytes()
     (tmp_path / "run/web@7").mkdir()  # of a start

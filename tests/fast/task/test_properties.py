@@ -40,20 +40,29 @@ KNOWN = [
     (Property("ProtectControlGroupsEx", "s", "strict"), "ProtectControlGroups=strict"),
     (Property("IgnoreSIGPIPE", "b", False), "IgnoreSIGPIPE=no"),
     (Property("CapabilityBoundingSet", "t", 0), "CapabilityBoundingSet="),
-    (Property("RestrictNamespaces", "t", 0), "RestrictNamespaces=yes"),
+    (Property("RestrictNamespaces", "t", 0x4000000), "RestrictNamespaces=uts"),
+    (Property("RestrictAddressFamilies", "(bas)", (True, [])), "RestrictAddressFamilies=none"),
     (Property("UMask", "u", 0o077), "UMask=0077"),
     (Property("Requires", "as", ["a.service", "b.service"]), "Requires=a.service b.service"),
-    (Property("LogExtraFields", "aay", [b"A=1", b"B=two words"]), 'LogExtraFields=A=1 "B=two words"'),
+    (
+        Property("LogExtraFields", "aay", [b"A=1", b'B=50% "x" \\', b"C="]),
+        'LogExtraFields=A=1 "B=50%% \\"x\\" \\\\"',
+    ),
     (Property("SystemCallFilter", "(bas)", (False, ["fork", "vfork"])), "SystemCallFilter=~fork vfork"),
     (Property("RestrictAddressFamilies", "(bas)", (True, ["AF_INET"])), "RestrictAddressFamilies=AF_INET"),
-    (Property("DeviceAllow", "a(ss)", [("/dev/kvm", "rw")]), "DeviceAllow=/dev/kvm rw"),
+    (
+        Property("DeviceAllow", "a(ss)", [("/dev/kvm", "rw"), ("/dev/net/tun", "rw")]),
+        "DeviceAllow=/dev/kvm rw\nDeviceAllow=/dev/net/tun rw",
+    ),
     (Property("TemporaryFileSystem", "a(ss)", [("/", "ro")]), "TemporaryFileSystem=/:ro"),
-    (Property("BindPaths", "a(ssbt)", [("/a", "/a", False, 0), ("/b", "/c", True, 0)]), "BindPaths=/a -/b:/c"),
+    (
+        Property("BindPaths", "a(ssbt)", [("/a b", "/a", False, 0x4000), ("/b", "/c", True, 0)]),
+        'BindPaths="/a b:/a" -/b:/c:norbind',
+    ),
     (Property("AllowedCPUs", "ay", b"\x4f"), "AllowedCPUs=0 1 2 3 6"),
     (Property("KillSignal", "i", 15), "KillSignal=SIGTERM"),
     (Property("IPAddressDeny", "a(iayu)", [(2, bytes(4), 0), (10, bytes(16), 0)]), "IPAddressDeny=any"),
     (Property("IPAddressAllow", "a(iayu)", [(2, b"\x0a\x00\x00\x00", 8)]), "IPAddressAllow=10.0.0.0/8"),
-    (Property("Unheard", "a{sv}", {"x": 1}), "Unheard={'x': 1}"),
 ]
 
 OPERATORS = [

@@ -51,7 +51,7 @@ def test_a_device_is_in_the_form_that_systemd_reads_again() -> None:
 def test_each_device_has_its_own_limits_once() -> None:
     data = disk("data", SLOW, VDA)
     assert lines(data, disk("log", IoLimits(read_bps=1_000_000), VDB)) == [
-        "IOReadBandwidthMax=/dev/block/254:0 10000000 /dev/block/254:16 1000000",
+        "IOReadBandwidthMax=/dev/block/254:0 10000000\nIOReadBandwidthMax=/dev/block/254:16 1000000",
         "IOWriteIOPSMax=/dev/block/254:0 100",
     ]
     in_memory = replace(disk("config"), backing=Backing.ARCHIVE)
