@@ -137,7 +137,7 @@ class Backends(KernelReads):
         from solo5_systemd.storage.quotas import DiskClaims
         from solo5_systemd.users.registry import Registry
 
-        return ImageFiles(claims=DiskClaims(self._settings, Registry().copies))
+        return ImageFiles(DiskClaims(self._settings, Registry().copies))
 
     @cached_property
     def users(self) -> "Users":

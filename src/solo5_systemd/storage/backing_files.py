@@ -40,23 +40,13 @@ _OPEN_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class ImageFiles:
-    """Disks on this host. System calls run in threads: a disk may be remote or spun down.
+    """Disks on this host. System calls run in threads: a disk may be remote or spun down."""
 
-    Args:
-        binds: the directories of bind mounts; `archives`: of archives, in memory.
-    """
-
-    def __init__(
-        self,
-        binds: StartDirectories | None = None,
-        copies: StartDirectories | None = None,
-        archives: StartDirectories | None = None,
-        claims: DiskClaims | None = None,
-    ) -> None:
+    def __init__(self, claims: DiskClaims | None = None) -> None:
         self._claims = claims or DiskClaims()
-        self._binds = binds or StartDirectories(BINDS)
-        self._copies = copies or StartDirectories(Path(COPIES))
-        self._archives = archives or StartDirectories(MEMORY, mount=mount_memory)
+        self._binds = StartDirectories(BINDS)
+        self._copies = StartDirectories(Path(COPIES))
+        self._archives = StartDirectories(MEMORY, mount=mount_memory)
 
     @in_thread
     def inspect(self, request: DiskRequest) -> Disk:

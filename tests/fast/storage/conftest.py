@@ -14,7 +14,7 @@ from solo5_systemd.base import paths
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.settings.node_limits import Limits
 from solo5_systemd.settings.solo5_toml import Settings
-from solo5_systemd.storage import bind_mounts, given_disks, new_file, quotas
+from solo5_systemd.storage import backing_files, bind_mounts, given_disks, new_file, quotas
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk
 
@@ -69,6 +69,9 @@ def claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(quotas, "CLAIMS", tmp_path / "claims")
     monkeypatch.setattr(bind_mounts, "PID1_ROOT", "")
     monkeypatch.setattr(given_disks, "GIVEN_DISKS", tmp_path / "given")
+    for name, directory in (("BINDS", "run/disks"), ("COPIES", "copies"), ("MEMORY", "archives")):
+        monkeypatch.setattr(backing_files, name, tmp_path / directory)
+    monkeypatch.setattr(backing_files, "mount_memory", lambda _: None)
     return tmp_path / "claims"
 
 

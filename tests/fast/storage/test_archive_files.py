@@ -23,7 +23,6 @@ from solo5_systemd.storage import archive_files, locks
 from solo5_systemd.storage.archive import Entry, archive_disk, member, size_of, tar_info
 from solo5_systemd.storage.archive_files import outdated, scan, write_archive
 from solo5_systemd.storage.backing_files import ImageFiles
-from solo5_systemd.storage.bind_mounts import StartDirectories
 from solo5_systemd.storage.locks import lock, records_of_tasks
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, Disk, DiskRequest
 
@@ -267,8 +266,7 @@ def test_credentials(credentials: Path, tmp_path: Path) -> None:
 
 
 async def test_the_backend_makes_and_releases(files: Path, tmp_path: Path) -> None:
-    directories = StartDirectories(tmp_path / "archives")
-    disks, wanted = ImageFiles(archives=directories), request(files)
+    disks, wanted = ImageFiles(), request(files)
     planned = await disks.inspect(wanted)
     assert (planned.planned, planned.is_private, planned.backing, planned.source) == (
         True,
@@ -293,9 +291,8 @@ async def test_the_backend_makes_and_releases(files: Path, tmp_path: Path) -> No
 async def test_a_file_system_without_room_is_reported(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directories = StartDirectories(tmp_path / "archives")
     monkeypatch.setattr(tarfile.TarFile, "addfile", failing(errno.ENOSPC))
-    disks = ImageFiles(archives=directories)
+    disks = ImageFiles()
     planned = await disks.inspect(request(files))
     with pytest.raises(HostError, match="its archive cannot be written: No space left on device"):
         await disks.make(request(files), planned)

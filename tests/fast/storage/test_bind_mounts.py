@@ -44,7 +44,7 @@ def left(tmp_path: Path) -> list[Path]:
 
 
 async def test_exposed_disks_have_another_path_until_they_are_unbound(tmp_path: Path, binds: StartDirectories) -> None:
-    files = ImageFiles(binds=binds)
+    files = ImageFiles()
     one, two = disk(tmp_path / "1.img", "one"), disk(tmp_path / "2.img", "two", is_exposed=False)
     bound = await files.bind([one, two])
     assert [each.disk for each in bound.disks] == ["one", "two"]
@@ -58,7 +58,7 @@ async def test_exposed_disks_have_another_path_until_they_are_unbound(tmp_path: 
 
 async def test_nothing_is_made_where_only_root_may_change_the_paths(tmp_path: Path, binds: StartDirectories) -> None:
     safe = disk(tmp_path / "1.img", is_exposed=False)
-    assert await ImageFiles(binds=binds).bind([safe]) == BoundDisks(disks=(safe,))
+    assert await ImageFiles().bind([safe]) == BoundDisks(disks=(safe,))
     assert not (tmp_path / "run").exists()
 
 

@@ -14,7 +14,6 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage import private_disks
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
-from solo5_systemd.storage.bind_mounts import StartDirectories
 from solo5_systemd.storage.locks import lock, lock_shared, remove_stale
 from solo5_systemd.storage.model import Backing, DiskRequest, MadeDisk
 
@@ -27,11 +26,6 @@ def golden(tmp_path: Path) -> Path:
     return path
 
 
-def files(tmp_path: Path) -> ImageFiles:
-    directories = StartDirectories(tmp_path / "copies")
-    return ImageFiles(copies=directories)
-
-
 async def made_from(disks: ImageFiles, path: Path) -> MadeDisk:
     return await disks.make(request(path), await disks.inspect(request(path)))
 
@@ -41,7 +35,7 @@ def request(path: Path, roots: tuple[str, ...] = ()) -> DiskRequest:
 
 
 async def test_a_copy_is_another_file_without_a_name_after_the_start(golden: Path, tmp_path: Path) -> None:
-    disks = files(tmp_path)
+    disks = ImageFiles()
     planned = await disks.inspect(request(golden, (str(tmp_path),)))
     assert (planned.planned, planned.backing, planned.source) == (True, Backing.COPY, str(golden))
     made = await made_from(disks, golden)
@@ -56,7 +50,7 @@ async def test_a_copy_is_another_file_without_a_name_after_the_start(golden: Pat
 
 
 async def test_many_copy_at_a_time_and_none_while_a_task_may_write(golden: Path, tmp_path: Path) -> None:
-    disks, original = files(tmp_path), disk_of(golden)
+    disks, original = ImageFiles(), disk_of(golden)
     readers = [lock_shared(original) for _ in range(3)]
     await disks.release(await made_from(disks, golden))
     with pytest.raises(TakenError, match="is in use by another task"):
@@ -75,7 +69,7 @@ async def test_many_copy_at_a_time_and_none_while_a_task_may_write(golden: Path,
 
 
 async def test_what_was_admitted_is_what_is_copied(golden: Path, tmp_path: Path) -> None:
-    disks = files(tmp_path)
+    disks = ImageFiles()
     planned = await disks.inspect(request(golden))
     assert (planned.size, planned.copied) == (4096, golden.stat().st_blocks * 512)
     for less in (replace(planned, size=2048), replace(planned, copied=0)):
@@ -87,7 +81,7 @@ async def test_what_was_admitted_is_what_is_copied(golden: Path, tmp_path: Path)
 async def test_shared_blocks_are_not_limited(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("can_share", "share"):
         monkeypatch.setattr(f"solo5_systemd.storage.private_disks.{name}", lambda *_: True)
-    disks = files(tmp_path)
+    disks = ImageFiles()
     assert (await disks.inspect(request(golden))).copied == 0
     made = await made_from(disks, golden)
     assert made.disk.is_private
@@ -99,7 +93,7 @@ async def test_a_full_file_system_is_one_sentence(
 ) -> None:
     monkeypatch.setattr(private_disks, "copy_data", failing(errno.ENOSPC))
     with pytest.raises(HostError, match="cannot be copied to .*copies: No space left on device"):
-        await made_from(files(tmp_path), golden)
+        await made_from(ImageFiles(), golden)
     assert not list((tmp_path / "copies").iterdir())
 
 

@@ -238,7 +238,7 @@ def test_a_disk_is_recorded_before_it_is_there(tmp_path: Path) -> None:
 
 async def test_a_start_creates_no_disk_beyond_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backing_files, "remember_mount", lambda _: None)
-    files = ImageFiles(claims=claims(tmp_path))
+    files = ImageFiles(claims(tmp_path))
 
     def request(name: str) -> DiskRequest:
         new = NewFile(size=4096, tenant=WEB)
