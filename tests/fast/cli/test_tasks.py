@@ -12,7 +12,6 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.cli import parser
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.declared import update_files
-from solo5_systemd.engine.task import Phase
 from solo5_systemd.journal import console
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.network.model import UNREPAIRED, LeaseRecord, LeaseState, Repair
@@ -179,21 +178,6 @@ def test_kill(solo5ctl: Solo5ctl, words: list[str], number: int) -> None:
 def test_rm(solo5ctl: Solo5ctl, words: list[str]) -> None:
     assert solo5ctl("rm", *words, "old").out == "old\n"
     assert solo5ctl.engine.calls == [("remove", "old", bool(words))]
-
-
-def test_freeze_and_thaw(solo5ctl: Solo5ctl) -> None:
-    assert solo5ctl("freeze", "web", "api").status == 0
-    assert {task.phase for name, task in solo5ctl.engine.known.items() if name != "old"} == {Phase.FROZEN}
-    assert solo5ctl("thaw", "web").status == 0
-    assert solo5ctl.engine.known["web"].phase is Phase.RUNNING  # type: ignore[index]
-
-
-def test_sleep_and_wake(solo5ctl: Solo5ctl) -> None:
-    asleep = solo5ctl.engine.machine.networks.asleep
-    assert solo5ctl("sleep", "web", "api").out == "web\napi\n"
-    assert sorted(asleep) == ["api", "web"]
-    assert solo5ctl("wake", "web").out == "web\n"
-    assert sorted(asleep) == ["api"]
 
 
 @pytest.mark.parametrize("verb", parser.FOR_EACH_TASK)

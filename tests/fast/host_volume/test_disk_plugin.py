@@ -1,6 +1,5 @@
 """The plugin `solo5-disk` on a file system: what it creates, keeps, refuses and deletes."""
 
-import fcntl
 import json
 import os
 import re
@@ -13,6 +12,7 @@ import pytest
 from tests.fast.storage.conftest import in_bytes
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, SettingsError, TakenError
+from solo5_systemd.base.locks import LockedError, closing, lock_directory
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.paths import identity
 from solo5_systemd.host_volume import plugin
@@ -245,23 +245,12 @@ def test_delete_follows_no_link(volumes: Path, tmp_path: Path) -> None:
     assert (tmp_path / "precious").exists()
 
 
-def test_two_calls_do_not_interleave(volumes: Path, state: Path) -> None:
-    """A second call waits for the lock of the records."""
+async def test_two_calls_do_not_interleave(volumes: Path, state: Path) -> None:
+    """A second call waits for the lock of the records, except in the thread of an event loop."""
     state.mkdir(mode=0o700)
-    held = os.open(state, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    code = f"""
-from pathlib import Path
-from solo5_systemd.host_volume import plugin
-from tests.fast.host_volume.test_disk_plugin import removal
-plugin.STATE = Path({str(state)!r})
-plugin.delete(*removal(Path({str(volumes)!r})))
-"""
-    with subprocess.Popen([sys.executable, "-c", code]) as second:
-        with pytest.raises(subprocess.TimeoutExpired):
-            second.wait(0.5)
-        os.close(held)
-        assert second.wait(30) == 0
+    with closing(lock_directory(state)), pytest.raises(LockedError, match="state is locked by another process"):
+        plugin.delete(*removal(volumes))
+    plugin.delete(*removal(volumes))
 
 
 def test_file_system_error_is_one_sentence(tmp_path: Path, state: Path) -> None:
