@@ -9,7 +9,7 @@ owner has opened the chain. What a rule of another kind does to a packet is not 
 import json
 import re
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import pairwise
@@ -80,7 +80,9 @@ class _Passed:
 
     def __init__(self, chain: Mapping[str, Any], items: Iterable[Item]) -> None:
         self._chain = chain
-        of_table = [item for item in items for body in item.values() if _table(body) == _table(chain)]
+        table = chain["family"], chain["table"]
+        bodies = [(item, body) for item in items for body in item.values()]
+        of_table = [item for item, body in bodies if (body.get("family"), body.get("table")) == table]
         sets = {f'"@{item["set"]["name"]}"': json.dumps(item["set"].get("elem")) for item in of_table if "set" in item}
         rules: dict[str, list[str]] = {}
         for rule in (item["rule"] for item in of_table if "rule" in item):
@@ -98,18 +100,17 @@ class _Passed:
 
     def drops(self, network: NetworkSettings) -> bool:
         """Return whether the chain drops packets of a network: no rule that opens it names the bridge."""
-        versions = [version for version in _versions(network) if self._chain["family"] in _FAMILIES[version]]
-        if not versions or (self._is_input and not (network.policy.host or self._stops_neighbours(versions))):
+        has = {4: not network.without_ipv4, 6: network.ipv6 is not None}
+        versions = [version for version in has if has[version] and self._chain["family"] in _FAMILIES[version]]
+        # Without an accepted neighbour solicitation of a guest, no IPv6 packet follows.
+        stops_neighbours = 6 in versions and not any(map(_NEIGHBOURS.search, self._rules))
+        if not versions or (self._is_input and not (network.policy.host or stops_neighbours)):
             return False
         entered = network.policy.routed and not self._is_input
         if self._chain["table"] == _FIREWALLD and entered:
             return not any(_policy(network) in name for name in self._chains)
         ways = (_IN, _OUT) if entered else (_IN,)
         return not all(self._opens(way, network.bridge) for way in ways)
-
-    def _stops_neighbours(self, versions: Collection[int]) -> bool:
-        """Return whether no neighbour solicitation of a guest arrives, without which no IPv6 packet follows."""
-        return 6 in versions and not any(map(_NEIGHBOURS.search, self._rules))
 
     def _opens(self, way: str, bridge: str) -> bool:
         matches = (each for text in self._rules if _OPENING.search(text) for each in _MATCH.split(text))
@@ -135,14 +136,6 @@ class _Passed:
             yield from (f"{iptables} -I {name} {way} {bridge} -j ACCEPT" for way in ("-i", "-o")[:ways])
         else:
             yield from (f"nft insert rule {family} {table} {name} {way} {bridge} accept" for way in (_IN, _OUT)[:ways])
-
-
-def _versions(network: NetworkSettings) -> Sequence[int]:
-    return [*([] if network.without_ipv4 else [4]), *([] if network.ipv6 is None else [6])]
-
-
-def _table(body: Mapping[str, Any]) -> tuple[object, object]:
-    return body.get("family"), body.get("table")
 
 
 def _text(rule: Mapping[str, Any]) -> str:

@@ -123,7 +123,11 @@ def _parse(file: BinaryIO) -> _Dynamic:
     one = dict(reversed(tags))  # of tags with one type, the loader uses the first
     if _STRTAB not in one:
         return _Dynamic(interpreter=loader)
-    strings = _at(file, _offset(segments, one[_STRTAB]), one.get(_STRSZ, 0))
+    address = one[_STRTAB]
+    within = (it for it in segments if it.kind == PT_LOAD and it.address <= address < it.address + it.file_size)
+    if (segment := next(within, None)) is None:
+        raise ValueError("a table outside of all segments")
+    strings = _at(file, segment.offset + address - segment.address, one.get(_STRSZ, 0))
     search = [one[tag] for tag in (_RUNPATH, _RPATH) if tag in one][:1]
     return _Dynamic(
         interpreter=loader,
@@ -136,13 +140,6 @@ def _parse(file: BinaryIO) -> _Dynamic:
 def _content(file: BinaryIO, segments: Sequence[Segment], kind: int) -> bytes:
     """Return the content of the first segment of a kind; empty without one."""
     return next((_at(file, it.offset, it.file_size) for it in segments if it.kind == kind), b"")
-
-
-def _offset(segments: Sequence[Segment], address: int) -> int:
-    for it in segments:
-        if it.kind == PT_LOAD and it.address <= address < it.address + it.file_size:
-            return it.offset + address - it.address
-    raise ValueError("a table outside of all segments")
 
 
 def _at(file: BinaryIO, offset: int, size: int) -> bytes:

@@ -102,7 +102,9 @@ class TenderPath:
         seen: list[Tender] = []
         async for tender in self.all(target):
             if tender.abi_version == abi_version:
-                _make_root(Path(ROOT))
+                with suppress(OSError):  # it is there already; or else the unit fails with systemd's own error
+                    Path(ROOT).mkdir(parents=True)  # systemd makes the mount points in it
+                    Path(ROOT).chmod(0o755)  # mkdir(2) applies the umask, and tenders are not root
                 return tender
             seen.append(tender)
         if not seen:
@@ -174,15 +176,6 @@ class TenderPath:
             loads_because=because,
             launcher=LAUNCHER if os.access(LAUNCHER, os.X_OK) else "",
         )
-
-
-def _make_root(directory: Path) -> None:
-    """Make the root directory of tasks if it is missing; systemd makes the mount points in it."""
-    if directory.is_dir():
-        return
-    with suppress(OSError):  # the unit then fails with systemd's own error
-        directory.mkdir(parents=True, exist_ok=True)
-        directory.chmod(0o755)  # mkdir(2) applies the umask, and tenders are not root
 
 
 async def _version(path: Path) -> str:

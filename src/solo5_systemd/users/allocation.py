@@ -275,9 +275,15 @@ class Users:
 
         The thread may run on after the timeout; a user with a given-disk file is not allocated.
         """
-        reclaiming = asyncio.ensure_future(self.reclaim())
-        reclaiming.add_done_callback(_warn)
-        await asyncio.wait([reclaiming], timeout=RECLAIM_TIMEOUT_S)
+
+        async def reclaim() -> None:
+            try:
+                for fault in await self.reclaim():
+                    _log.warning("%s", fault)
+            except Solo5Error as error:
+                _log.warning("%s", error)
+
+        await asyncio.wait([asyncio.ensure_future(reclaim())], timeout=RECLAIM_TIMEOUT_S)
 
     def _reclaim_from(self, uid: int) -> Sequence[str]:
         """Reclaim the disks of a user without a task.
@@ -313,14 +319,6 @@ class Users:
 
     def _host_errors(self) -> AbstractContextManager[None]:
         return host_errors(f"the users of tasks in {DIRECTORY} cannot be managed")
-
-
-def _warn(reclaiming: "asyncio.Future[Sequence[str]]") -> None:
-    if reclaiming.cancelled():
-        return
-    error = reclaiming.exception()
-    for sentence in (str(error),) if error else reclaiming.result():
-        _log.warning("%s", sentence)
 
 
 def _check_resolved(uid: int) -> None:

@@ -111,23 +111,17 @@ def allocating(uid: int) -> Iterator[bool]:
     """Lock a uid while its record is made; yields False if PID 1 has the lock, for a unit with DynamicUser=."""
     LOCKS.mkdir(mode=0o755, exist_ok=True)
     path = LOCKS / str(uid)
-    descriptor = _lock(path)
-    if descriptor is None:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        path.unlink(missing_ok=True)  # before the unlock: PID 1 expects to create the file itself
-        os.close(descriptor)
-
-
-def _lock(path: Path) -> int | None:
     while True:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY, 0o600)
         if not try_lock(descriptor):
             os.close(descriptor)
-            return None
+            yield False
+            return
         if os.fstat(descriptor).st_nlink:  # otherwise another process removed the file between open(2) and flock(2)
-            return descriptor
+            break
+        os.close(descriptor)
+    try:
+        yield True
+    finally:
+        path.unlink(missing_ok=True)  # before the unlock: PID 1 expects to create the file itself
         os.close(descriptor)
