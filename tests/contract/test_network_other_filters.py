@@ -66,12 +66,12 @@ async def test_what_is_reported_of_a_routed_network_is_what_packets_for_its_gues
         try:
             assert await is_open()
             run("nft", table)
-            found = read_kernel(networks=ROUTED).dropping_chains
+            found = read_kernel(ROUTED).dropping_chains
             assert (found == []) is await is_open(), found
             for chain in found or ():
                 for command in chain.remedy:
                     run(*shlex.split(command))
-            assert read_kernel(networks=ROUTED).dropping_chains == []
+            assert read_kernel(ROUTED).dropping_chains == []
             assert await is_open()
         finally:
             for family in ("ip6", "inet"):  # added first, so that the deletion cannot fail
@@ -87,7 +87,7 @@ async def test_other_programs_for_which_the_host_forwards_ipv6_are_named(service
         try:
             for table, four, six in (("ip6 own", [], ["ip6 own"]), ("inet own", ["inet own"], ["ip6 own", "inet own"])):
                 run("nft", f"table {table} {nat}")
-                facts = read_kernel(networks=SETTINGS)
+                facts = read_kernel(SETTINGS)
                 assert (facts.forwarding_tables, facts.forwarding_tables6) == (four, six)
         finally:
             for family in ("ip6", "inet"):
@@ -107,12 +107,12 @@ async def test_what_is_reported_is_what_packets_meet(service: Service, wan: Outs
                     pass
             run("nft", table)
             run("ip", "-6", "neigh", "flush", "dev", lease.bridge)
-            found = read_kernel(networks=SETTINGS).dropping_chains
+            found = read_kernel(SETTINGS).dropping_chains
             assert (found == []) is await _is_open(lease, wan), found
             for chain in found or ():
                 for command in chain.remedy:
                     run(*shlex.split(command))
-            assert read_kernel(networks=SETTINGS).dropping_chains == []
+            assert read_kernel(SETTINGS).dropping_chains == []
             assert await _is_open(lease, wan)
         finally:
             for family in ("ip6", "inet"):  # added first, so that the deletion cannot fail

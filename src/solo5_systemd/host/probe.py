@@ -19,7 +19,7 @@ from solo5_systemd.base.errors import DependencyError, SettingsError, Solo5Error
 from solo5_systemd.base.names import TASK_PREFIX, Target, journald_of
 from solo5_systemd.host import other_firewalls
 from solo5_systemd.host.checks import Host, Kernel
-from solo5_systemd.host.drop_ins import UNITS, check_drop_ins
+from solo5_systemd.host.drop_ins import check_drop_ins
 from solo5_systemd.host.tenders import TenderPath, groups_for
 from solo5_systemd.image.store import STORE
 from solo5_systemd.network.kernel_events import AnnouncedPackets
@@ -53,40 +53,44 @@ FILES = (
 )
 """The package's files outside of the Python modules."""
 
+ROOT = Path("/")
+"""The root directory of files; devices, users, modules and libraries are always this host's."""
+
 SYSTEMCTL = "/usr/bin/systemctl"
 _IPTABLES = {"ip": "iptables", "ip6": "ip6tables"}
 _PROGRAMS = "/usr/sbin"
 
 
-async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings: Settings | None = None) -> Host:
+async def probe(*, systemd: int | None = None, settings: Settings | None = None) -> Host:
     """Read the state of this host.
 
     Args:
-        root: the root directory of files; devices, users, modules and libraries are always this host's.
         systemd: the version, if the caller has it from PID 1; None: `systemctl --version` is executed.
         settings: the settings, if the caller has read them; None: those of /etc/solo5.
     """
     problem = ""
     if settings is None:
-        settings, problem = _settings(root)
+        settings = Settings()
+        try:
+            settings = read_settings(ROOT / ETC.relative_to("/"), ROOT / RUN.relative_to("/"))
+        except Solo5Error as error:
+            problem = str(error)
     tenders: tuple[Tender, ...] = ()
     try:
         path = TenderPath(settings.tender_paths)
         tenders = tuple([tender for target in Target async for tender in path.all(target)])
     except SettingsError as error:
         problem = problem or str(error)
-    controllers, cpuinfo = _text(root / "sys/fs/cgroup/cgroup.controllers"), _text(root / "proc/cpuinfo") or ""
+    controllers, cpuinfo = _text(ROOT / "sys/fs/cgroup/cgroup.controllers"), _text(ROOT / "proc/cpuinfo") or ""
     version = systemd is None and re.match(r"systemd ([0-9]+)", _systemctl("--version"))
     flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
-    units = [str(root / each.removeprefix("/")) for each in UNITS]
-    names = [f"{TASK_PREFIX}*.{kind}" for kind in ("service", "scope")]
-    drop_ins = [partial(check_drop_ins, name, declared=False, directories=units) for name in names]
+    drop_ins = [partial(check_drop_ins, f"{TASK_PREFIX}*.{kind}", declared=False) for kind in ("service", "scope")]
     return Host(
         systemd=systemd if systemd is not None else int(version[1]) if version else None,
-        booted=(root / "run/systemd/system").is_dir(),
+        booted=(ROOT / "run/systemd/system").is_dir(),
         controllers=None if controllers is None else tuple(controllers.split()),
-        missing=missing_dependencies(root, settings),
-        files={f"/{name}": (root / name).exists() for name in FILES},
+        missing=missing_dependencies(settings),
+        files={f"/{name}": (ROOT / name).exists() for name in FILES},
         user=not _problem(lambda: pwd.getpwnam(USER), KeyError),
         settings=problem,
         tenders=tenders,
@@ -96,14 +100,14 @@ async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings:
             TUN: _problem(lambda: groups_for(Target.SPT, nics=True)),
         },
         virtualization=flags is None or not {"svm", "vmx"}.isdisjoint(flags[1].split()),  # only x86 has a line `flags`
-        store=_store(root / STORE.relative_to("/"), settings.limits),
+        store=_store(ROOT / STORE.relative_to("/"), settings.limits),
         networks=settings.networks,
-        launcher=os.access(root / LAUNCHER.removeprefix("/"), os.X_OK),
+        launcher=os.access(ROOT / LAUNCHER.removeprefix("/"), os.X_OK),
         drop_ins=next(filter(None, map(_problem, drop_ins)), ""),
-        persistent_journal=(root / "var/log/journal").is_dir(),
+        persistent_journal=(ROOT / "var/log/journal").is_dir(),
         log_namespace=settings.log_namespace,
         namespace_problem=await asyncio.to_thread(_namespace_problem, settings.log_namespace),
-        kernel=await asyncio.to_thread(read_kernel, root, settings.networks),
+        kernel=await asyncio.to_thread(read_kernel, settings.networks),
     )
 
 
@@ -130,13 +134,6 @@ def _text(file: Path) -> str | None:
         return file.read_text()
     except OSError:
         return None
-
-
-def _settings(root: Path) -> tuple[Settings, str]:
-    try:
-        return read_settings(root / ETC.relative_to("/"), root / RUN.relative_to("/")), ""
-    except Solo5Error as error:
-        return Settings(), str(error)
 
 
 def _problem(check: Callable[[], object], kind: type[Exception] = Solo5Error) -> str:
@@ -176,19 +173,15 @@ def _kvm_problem() -> str:
     return "" if error is None else f"{KVM} cannot be opened: {error.strerror}."
 
 
-def missing_dependencies(root: Path, settings: Settings) -> tuple[Dependency, ...]:
-    """Return the missing dependencies; among them the server of DHCP and router advertisements if a network has one.
-
-    Args:
-        root: the root directory of programs and sockets; modules and libraries are always those of this process.
-    """
+def missing_dependencies(settings: Settings) -> tuple[Dependency, ...]:
+    """Return the missing dependencies; among them the server of DHCP and router advertisements if a network has one."""
     served = any(network.policy.dhcp or (network.ipv6 and network.ipv6.ra) for network in settings.networks)
     wanted = (*DEPENDENCIES, DHCP_SERVER) if served else DEPENDENCIES
-    return tuple(each for each in wanted if not _is_present(each, root))
+    return tuple(each for each in wanted if not _is_present(each))
 
 
-def _is_present(dependency: Dependency, root: Path) -> bool:
-    path = root / dependency.name.removeprefix("/")
+def _is_present(dependency: Dependency) -> bool:
+    path = ROOT / dependency.name.removeprefix("/")
     match dependency.kind:
         case Kind.MODULE:
             return any(map(_is_module, filter(None, (dependency.preferred, dependency.name))))
@@ -209,14 +202,14 @@ def _is_module(name: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def read_kernel(root: Path = Path("/"), networks: Sequence[NetworkSettings] = ()) -> Kernel:
-    """Read the kernel's settings below `root`; firewall chains are those of this network namespace.
+def read_kernel(networks: Sequence[NetworkSettings]) -> Kernel:
+    """Read the kernel's settings; firewall chains are those of this network namespace.
 
     Args:
         networks: those of the settings, whose packets other programs may drop.
     """
-    settings, run = root / "proc/sys", _space(root / "run")
-    dropping, forwarding, forwarding6 = _read_filters(root, networks)
+    settings, run = ROOT / "proc/sys", _space(ROOT / "run")
+    dropping, forwarding, forwarding6 = _read_filters(networks)
     return Kernel(
         mmap_min_addr=_number(settings / "vm/mmap_min_addr"),
         overcommit=_number(settings / "vm/overcommit_memory"),
@@ -225,9 +218,9 @@ def read_kernel(root: Path = Path("/"), networks: Sequence[NetworkSettings] = ()
         forwarding_tables6=forwarding6,
         br_netfilter=_number(settings / "net/bridge/bridge-nf-call-iptables") == 1,
         run_free=None if run is None else run.f_bavail * run.f_frsize,
-        missing_modules=missing_modules() if root == Path("/") else None,
-        lacks_log=root == Path("/") and lacks_log(),
-        overtaken=_overtaken() if root == Path("/") else (),
+        missing_modules=missing_modules(),
+        lacks_log=lacks_log(),
+        overtaken=_overtaken(),
     )
 
 
@@ -276,7 +269,7 @@ def _missing() -> Iterator[str]:
 
 
 def _read_filters(
-    root: Path, networks: Sequence[NetworkSettings]
+    networks: Sequence[NetworkSettings],
 ) -> tuple[Sequence[other_firewalls.DroppingChain] | None, Sequence[str], Sequence[str]]:
     """Return the values of `Kernel.dropping_chains`, `forwarding_tables` and `forwarding_tables6`."""
     try:
@@ -293,7 +286,7 @@ def _read_filters(
         return None, (), ()
     chains = [item["chain"] for item in listing if "chain" in item]
     # Rules only of tables that can drop a packet: others may have thousands.
-    legacy = [each for of in _IPTABLES for each in other_firewalls.saved_listing(_legacy_rules(root, of), of)]
+    legacy = [each for of in _IPTABLES for each in other_firewalls.saved_listing(_legacy_rules(of), of)]
     found = other_firewalls.dropping([*_tables(nft, filter(other_firewalls.may_drop, chains)), *legacy], networks)
     return found, _forwarding(nft, chains, 4), _forwarding(nft, chains, 6)
 
@@ -315,11 +308,11 @@ def _tables(nft: Any, chains: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[s
     return [item for listing in listings for item in listing]
 
 
-def _legacy_rules(root: Path, family: str) -> str:
+def _legacy_rules(family: str) -> str:
     """Return the rules of iptables' older kernel interface, which nftables does not list; empty where it is unused."""
     command = (f"{_PROGRAMS}/{_IPTABLES[family]}-legacy-save", "-t", "filter")
     try:
-        if b"filter" not in (root / f"proc/net/{family}_tables_names").read_bytes().split():
+        if b"filter" not in (ROOT / f"proc/net/{family}_tables_names").read_bytes().split():
             return ""
         return subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):

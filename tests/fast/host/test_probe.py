@@ -20,8 +20,16 @@ from solo5_systemd.settings.network import Ipv6, NetworkSettings
 from solo5_systemd.settings.solo5_toml import Settings, parse_settings
 
 
+@pytest.fixture(autouse=True)
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of another host, whose kernel is not asked for modules and routes."""
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    for name, found in (("missing_modules", None), ("lacks_log", False), ("_overtaken", ())):
+        monkeypatch.setattr(module, name, lambda found=found: found)
+
+
 async def test_an_empty_machine_is_looked_at_without_an_error(tmp_path: Path) -> None:
-    host = await probe(tmp_path)
+    host = await probe()
     assert (host.booted, host.controllers, host.store) == (False, None, None)
     assert host.files == {f"/{name}": False for name in FILES}
     assert {each for each in DEPENDENCIES if each.kind in (Kind.PROGRAM, Kind.SOCKET)} <= set(host.missing)
@@ -38,7 +46,7 @@ async def test_what_is_there_is_found(tmp_path: Path) -> None:
     (tmp_path / "sys/fs/cgroup/cgroup.controllers").write_text("cpu memory pids\n")
     (tmp_path / "proc/cpuinfo").write_text("processor\t: 0\nflags\t\t: fpu sse2 svm\n")
     (tmp_path / "etc/solo5/a.toml").write_text(f'tender_paths = ["{tmp_path}"]\n')
-    host = await probe(tmp_path)
+    host = await probe()
     assert (host.booted, host.virtualization) == (True, True)
     assert host.controllers == ("cpu", "memory", "pids")
     assert all(host.files.values())
@@ -46,7 +54,7 @@ async def test_what_is_there_is_found(tmp_path: Path) -> None:
     assert host.tenders == ()
     assert host.store is not None
     (tmp_path / "proc/cpuinfo").write_text("flags\t\t: fpu sse2\n")
-    assert (await probe(tmp_path)).virtualization is False
+    assert (await probe()).virtualization is False
 
 
 async def test_a_tender_that_others_may_write_is_a_fact_and_no_error(tmp_path: Path) -> None:
@@ -54,7 +62,7 @@ async def test_a_tender_that_others_may_write_is_a_fact_and_no_error(tmp_path: P
     tender.parent.mkdir()
     tender.touch()
     tender.chmod(0o777)
-    host = await probe(tmp_path, settings=Settings(tender_paths=(str(tender.parent),)))
+    host = await probe(settings=Settings(tender_paths=(str(tender.parent),)))
     assert host.tenders == ()
     assert host.settings.startswith(f"{tender} may be changed by every user: expected it to be root's")
 
@@ -63,7 +71,7 @@ async def test_wrong_settings_are_a_fact_and_no_error(tmp_path: Path) -> None:
     (tmp_path / "etc/solo5").mkdir(parents=True)
     (tmp_path / "etc/solo5/a.toml").write_text("nonsense = 1\n")
     tmp_path.chmod(0o755)
-    host = await probe(tmp_path)
+    host = await probe()
     assert "nonsense is not a known key" in host.settings
     assert host.tender_paths
 
@@ -85,7 +93,7 @@ async def test_a_journal_namespace_needs_a_journald_that_starts(
     systemctl.write_text(f"#!/bin/sh\nprintf '{shown}'\n")
     systemctl.chmod(0o755)
     monkeypatch.setattr(module, "SYSTEMCTL", str(systemctl))
-    host = await probe(tmp_path, systemd=257, settings=Settings(log_namespace="guests"))
+    host = await probe(systemd=257, settings=Settings(log_namespace="guests"))
     assert (host.log_namespace, host.namespace_problem) == ("guests", problem)
 
 
@@ -107,7 +115,7 @@ def test_a_module_is_found_and_a_library_loaded(
     monkeypatch: pytest.MonkeyPatch, kind: Kind, name: str, is_there: bool
 ) -> None:
     each = only(monkeypatch, kind, name)
-    assert missing_dependencies(Path("/"), Settings()) == (() if is_there else (each,))
+    assert missing_dependencies(Settings()) == (() if is_there else (each,))
 
 
 def test_an_empty_directory_is_no_module_and_no_other_file_a_program_or_a_socket(
@@ -119,23 +127,23 @@ def test_an_empty_directory_is_no_module_and_no_other_file_a_program_or_a_socket
         (tmp_path / name).touch()
     for kind, name in ((Kind.MODULE, "was_removed"), (Kind.PROGRAM, "/tool"), (Kind.SOCKET, "/bus")):
         each = only(monkeypatch, kind, name)
-        assert missing_dependencies(tmp_path, Settings()) == (each,)
+        assert missing_dependencies(Settings()) == (each,)
     (tmp_path / "tool").chmod(0o755)
     (tmp_path / "bus").unlink()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "bus"))
         for kind, name in ((Kind.PROGRAM, "/tool"), (Kind.SOCKET, "/bus")):
             only(monkeypatch, kind, name)
-            assert missing_dependencies(tmp_path, Settings()) == ()
+            assert missing_dependencies(Settings()) == ()
 
 
 async def test_the_dhcp_server_is_missing_where_a_network_has_one(tmp_path: Path) -> None:
     (network,) = parse_settings({"network": {"default": {"dhcp": True}}}).networks
-    assert DHCP_SERVER in (await probe(tmp_path, settings=Settings(networks=(network,)))).missing
-    assert DHCP_SERVER not in (await probe(tmp_path, settings=Settings())).missing
+    assert DHCP_SERVER in (await probe(settings=Settings(networks=(network,)))).missing
+    assert DHCP_SERVER not in (await probe(settings=Settings())).missing
     (tmp_path / "usr/sbin").mkdir(parents=True)
     (tmp_path / "usr/sbin/dnsmasq").touch(0o755)
-    assert DHCP_SERVER not in (await probe(tmp_path, settings=Settings(networks=(network,)))).missing
+    assert DHCP_SERVER not in (await probe(settings=Settings(networks=(network,)))).missing
 
 
 def chain(family: str, table: str, name: str, **more: object) -> dict[str, Any]:
@@ -198,7 +206,7 @@ def test_settings_and_rules_are_read(root: Path, nftables: Callable[[int, object
     bridge = root / "proc/sys/net/bridge/bridge-nf-call-iptables"
     bridge.parent.mkdir(parents=True)
     bridge.write_text("1\n")
-    found = read_kernel(root, [NetworkSettings(name=NetworkName("default"), bridge="solo5-default")])
+    found = read_kernel([NetworkSettings(name=NetworkName("default"), bridge="solo5-default")])
     assert (found.mmap_min_addr, found.overcommit, found.br_netfilter) == (65536, 0, True)
     assert [each.name for each in found.dropping_chains or ()] == ["ip filter FORWARD", "inet firewall forward"]
     assert found.run_free is not None
@@ -226,13 +234,13 @@ def test_older_rules_count_where_they_are_used(
     names.parent.mkdir()
     names.write_text("filter\n")
     monkeypatch.setattr(module, "_PROGRAMS", saving(tmp_path, program, ":FORWARD DROP [0:0]\n"))
-    [found] = read_kernel(root, network).dropping_chains or ()
+    [found] = read_kernel(network).dropping_chains or ()
     assert found.remedy[0] == f"{remedy} -I FORWARD -i solo5-default -j ACCEPT"
     names.write_text("nat\n")
-    assert read_kernel(root, network).dropping_chains == []
+    assert read_kernel(network).dropping_chains == []
     names.write_text("filter\n")
     monkeypatch.setattr(module, "_PROGRAMS", str(tmp_path / "nowhere"))
-    assert read_kernel(root, network).dropping_chains == []
+    assert read_kernel(network).dropping_chains == []
 
 
 def saving(directory: Path, name: str, rules: str) -> str:
@@ -244,16 +252,20 @@ def saving(directory: Path, name: str, rules: str) -> str:
     return str(program.parent)
 
 
-def test_what_cannot_be_read_is_unknown(tmp_path: Path, nftables: Callable[[int, object], None], root: Path) -> None:
+def test_what_cannot_be_read_is_unknown(
+    nftables: Callable[[int, object], None], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nftables(-1, None)
-    assert read_kernel(tmp_path / "nowhere") == Kernel()
+    monkeypatch.setattr(module, "ROOT", root / "nowhere")
+    assert read_kernel(()) == Kernel()
+    monkeypatch.setattr(module, "ROOT", root)
     (root / "proc/sys/vm/overcommit_memory").write_text("lots")
-    assert read_kernel(root).overcommit is None
+    assert read_kernel(()).overcommit is None
 
 
 def test_a_host_without_the_library_has_no_nftables(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nftables", None)
-    assert read_kernel(root).dropping_chains is None
+    assert read_kernel(()).dropping_chains is None
 
 
 def test_kvm_is_usable_where_it_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
