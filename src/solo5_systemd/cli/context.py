@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.task.workload import Workload
 
-Connect = Callable[[], AbstractAsyncContextManager["Runtime"]]
 EngineCommand = Callable[["Runtime"], Coroutine[Any, Any, int]]
 Query = Callable[["Queries"], Coroutine[Any, Any, int]]
 
@@ -26,7 +25,7 @@ T = TypeVar("T")
 
 
 def connect() -> "AbstractAsyncContextManager[Runtime]":
-    """Return a context manager that connects to the engine."""
+    """Return a context manager that connects to the engine of this host."""
     from solo5_systemd.engine.runtime import connect
     from solo5_systemd.settings.files import CachedSettings
 
@@ -37,14 +36,11 @@ class CommandContext:
     """The context of one verb.
 
     Args:
-        connect: returns a context manager that connects to the engine; None: to this host's, where reads take no
-            event loop.
         root: the process has the effective UID 0; None: determine it.
     """
 
-    def __init__(self, screen: Screen, *, connect: Connect | None = None, root: bool | None = None) -> None:
+    def __init__(self, screen: Screen, *, root: bool | None = None) -> None:
         self.screen = screen
-        self._connect = connect
         self.root = os.geteuid() == 0 if root is None else root
 
     def run(self, command: EngineCommand, *, needs_root: bool = True) -> int:
@@ -58,8 +54,12 @@ class CommandContext:
             self.require_root()
         import asyncio  # imported here for startup time: a third of that of a short verb
 
+        async def connected() -> int:
+            async with connect() as engine:
+                return await command(engine)
+
         try:
-            return asyncio.run(self._run_connected(command))
+            return asyncio.run(connected())
         except asyncio.CancelledError:
             return EXIT_SIGTERM
         except BaseExceptionGroup as group:
@@ -80,16 +80,10 @@ class CommandContext:
         Raises:
             Solo5Error: raised by the command.
         """
-        if self._connect is not None:
-            return self.run(command, needs_root=False)
         from solo5_systemd.engine.queries import queries
 
         with queries() as engine:
             return finished(command(engine))
-
-    async def _run_connected(self, command: EngineCommand) -> int:
-        async with (self._connect or connect)() as engine:
-            return await command(engine)
 
     def show(self, arguments: "Namespace", document: Callable[[], object], text: Callable[[], str]) -> int:
         """Write a JSON document if the option --json is given, else a text; return the exit status 0."""

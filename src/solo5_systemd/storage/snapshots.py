@@ -230,7 +230,6 @@ class Snapshots:
             (self._directory / disk).unlink()  # last: no later disk of its name has its snapshots
 
     def _is_named(self, record: Mapping[str, str]) -> bool:
-        """Return whether the record of a task's disk is that of a named disk."""
         return record.get("backing") == Backing.NAMED and Path(record["path"]).parent == self._directory
 
     def _place(self, disk: DiskName) -> Path:

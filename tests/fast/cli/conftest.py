@@ -1,16 +1,19 @@
 """`solo5ctl` called as a function, with an engine in memory."""
 
+import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from io import BytesIO
 
 import pytest
 from tests.support.fakes.engine import FakeRuntime
 
+from solo5_systemd.cli import context
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.main import run
 from solo5_systemd.cli.screen import Screen
+from solo5_systemd.engine import queries
 
 
 class Stream(BytesIO):
@@ -37,13 +40,13 @@ class Solo5ctl:
         self, *words: str, terminal: bool = False, root: bool = True, environment: dict[str, str] | None = None
     ) -> Result:
         out, err = Stream(terminal=terminal), Stream(terminal=terminal)
-        screen = Screen(out, err, environment or {})
-        status = run(words, CommandContext(screen, connect=self._connect, root=root))
+        status = run(words, CommandContext(Screen(out, err, environment or {}), root=root))
         return Result(status, out.getvalue().decode(), err.getvalue().decode())
 
-    @asynccontextmanager
-    async def _connect(self) -> AsyncGenerator[FakeRuntime, None]:
-        yield self.engine
+
+@asynccontextmanager
+async def connected(engine: FakeRuntime) -> AsyncGenerator[FakeRuntime, None]:
+    yield engine
 
 
 @pytest.fixture
@@ -52,5 +55,8 @@ def engine() -> FakeRuntime:
 
 
 @pytest.fixture
-def solo5ctl(engine: FakeRuntime) -> Solo5ctl:
+def solo5ctl(engine: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> Solo5ctl:
+    monkeypatch.setattr(context, "connect", lambda: connected(engine))
+    monkeypatch.setattr(context, "finished", asyncio.run)  # steps of fakes yield to an event loop
+    monkeypatch.setattr(queries, "queries", lambda: nullcontext(engine))
     return Solo5ctl(engine)

@@ -105,13 +105,13 @@ def test_a_closed_stdout_causes_no_traceback() -> None:
         "from solo5_systemd.cli.main import run\n"
         "from solo5_systemd.cli.context import CommandContext\n"
         "from solo5_systemd.cli.screen import standard_screen\n"
+        "from solo5_systemd.engine import queries\n"
         "from tests.support.fakes.engine import FakeRuntime\n"
-        "from contextlib import asynccontextmanager\n"
-        "@asynccontextmanager\n"
-        "async def connect(): yield FakeRuntime()\n"
+        "from contextlib import nullcontext\n"
+        "queries.queries = lambda: nullcontext(FakeRuntime())\n"
         "reading, writing = os.pipe()\n"
         "os.dup2(writing, 1); os.close(writing); os.close(reading)\n"
-        "sys.exit(run(['ps'], CommandContext(standard_screen(), connect=connect)))\n"
+        "sys.exit(run(['ps'], CommandContext(standard_screen())))\n"
     )
     done = process(code=code)
     assert (done.returncode, done.stderr) == (141, "")

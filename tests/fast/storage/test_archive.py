@@ -90,4 +90,7 @@ def test_an_archive_has_files_and_each_once() -> None:
         archive_disk(DISK, ArchiveRequest())
     with pytest.raises(InvalidRequestError, match="its archive has 'a' twice"):
         archive_disk(DISK, ArchiveRequest(members=(member("a", "/a"), member("./a", "/b"))))
+    stripped = tuple(member(path, path, strip=True) for path in ("/a", "/b"))
+    with pytest.raises(InvalidRequestError, match="has strip and 2 paths: expected one"):
+        archive_disk(DISK, ArchiveRequest(members=stripped))
     assert archive_disk(DISK, ArchiveRequest(credential="x")).archive == ArchiveRequest(credential="x")

@@ -95,12 +95,6 @@ def test_names_without_the_path(files: Path, tmp_path: Path, below: str, names: 
         assert archive.getnames() == [name for name in names if name != "a"]
 
 
-def test_names_without_the_path_are_of_one_path(files: Path) -> None:
-    members = tuple(member(path, f"{files}/{path}", strip=True) for path in ("a", "b.toml"))
-    with pytest.raises(InvalidRequestError, match="has strip and 2 paths: expected one"):
-        archive_disk(DISK, ArchiveRequest(members=members))
-
-
 @pytest.mark.parametrize("names", [("sub",), ("a",), ("a", "b.toml")])
 def test_raw_is_one_file_that_is_not_empty(files: Path, tmp_path: Path, names: tuple[str, ...]) -> None:
     wanted = request(*(files / name for name in names), format=ArchiveFormat.RAW)

@@ -175,17 +175,6 @@ def test_a_path_that_is_gone_is_replaced_by_that_of_another_disk(
     running.close()
 
 
-def test_private_copies_are_watched_where_they_are(
-    tmp_path: Path, space: dict[str, SimpleNamespace], running: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk_state, "COPIES", str(tmp_path))
-    watch, copy = DiskSpace(), sparse(tmp_path / "copy")
-    running("web", disk("copy", copy, Backing.COPY, "/srv/golden"))
-    copy.unlink()
-    assert seen(watch) == [("web", "copy", True)]
-    running.close()
-
-
 def end_thread(over: threading.Event) -> None:
     over.set()
     for thread in threading.enumerate():

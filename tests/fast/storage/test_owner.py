@@ -85,15 +85,6 @@ async def test_the_former_owner_is_known_and_that_of_a_task_has_lost_the_disk_fo
     assert syscalls[1:] == [f"chown disk.img {TASK} -1", "fsync disk.img"]
 
 
-async def test_a_file_system_that_keeps_owners_is_the_hosts_refusal(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = inspect(request(file, tmp_path))
-    monkeypatch.setattr("os.chown", failing(errno.EPERM))
-    with pytest.raises(HostError, match="cannot be given to the task's user: Operation not permitted"):
-        await ImageFiles().change_owner(disk, TASK)
-
-
 @pytest.fixture
 def old_disk(tmp_path: Path) -> Path:
     path = tmp_path / "srv" / "disk.img"

@@ -89,14 +89,6 @@ def test_record_is_one_that_systemd_reads_under_both_names(tmp_path: Path) -> No
         assert by_number.stat().st_mode & 0o777 == 0o644
 
 
-def test_files_of_tasks_are_for_root_alone(tmp_path: Path) -> None:
-    """Another user that can open a file can lock it."""
-    with started(users(tmp_path), WEB):
-        assert (tmp_path / "users").stat().st_mode & 0o777 == 0o700
-        for name in ("registry", "starts"):
-            assert (tmp_path / "users" / name).stat().st_mode & 0o777 == 0o600
-
-
 async def test_uid_is_used_again_as_late_as_possible(tmp_path: Path) -> None:
     of = users(tmp_path)
     seen = []

@@ -71,7 +71,6 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 
 
 def _check_exclusive_options(arguments: Namespace) -> None:
-    """Check for mutually exclusive options."""
     if arguments.detach and arguments.scope:
         raise InvalidRequestError("--detach and --scope are mutually exclusive: a scope ends with its caller.")
     if arguments.rm and (arguments.detach or arguments.scope):

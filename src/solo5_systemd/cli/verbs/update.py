@@ -105,7 +105,6 @@ def _new_image(given: str) -> str:
 
 
 def _requested(arguments: Namespace, image: str) -> "UpdateRequest":
-    """Return the request of a command line."""
     from solo5_systemd.declared.update_request import UpdateRequest, parse_ready
 
     return UpdateRequest(
