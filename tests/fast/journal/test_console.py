@@ -194,14 +194,6 @@ async def test_a_console_of_any_length_leaves_other_tasks_their_turn(files: File
     assert turns >= 9
 
 
-async def test_a_closed_follower_closes_its_journal(files: Files) -> None:
-    files.write("hello")
-    async with aclosing(JOURNAL.lines(STATE, until=lambda: False)) as lines:
-        assert (await anext(lines)).message == b"hello"
-        assert not files.readers[0].closed
-    assert files.readers[0].closed
-
-
 async def test_a_cancelled_follower_closes_its_journal(files: Files) -> None:
     async def following() -> None:
         async with aclosing(JOURNAL.lines(STATE, until=lambda: False)) as lines:

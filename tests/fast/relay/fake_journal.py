@@ -21,7 +21,6 @@ class Journal:
         self.others: dict[str, Journal] = {}
         self.lines: list[Line] = []
         self.readers: list[Reader] = []
-        self.kept_from = 0
         self.booted = 0
 
     def write(
@@ -35,10 +34,6 @@ class Journal:
         )
         self.lines.append(line)
         return line
-
-    def vacuum(self, count: int) -> None:
-        """Remove the oldest lines; an open reader still has them until its next refresh."""
-        self.kept_from = count
 
     def notify(self) -> None:
         """Signal a change to all readers that watch."""
@@ -57,7 +52,6 @@ class Reader(JournalReader):
         self._of = journal
         self._matches = matches
         self._at = 0
-        self._kept_from = journal.kept_from
         self._fd = -1
         self.closed = False
 
@@ -70,7 +64,6 @@ class Reader(JournalReader):
             os.eventfd_write(self._fd, 1)
 
     def refresh(self) -> None:
-        self._kept_from = self._of.kept_from
         if self._fd >= 0:
             with suppress(BlockingIOError):
                 os.eventfd_read(self._fd)
@@ -86,7 +79,6 @@ class Reader(JournalReader):
         return self._of.lines[-1] if self._of.lines else None
 
     def next(self) -> Line | None:
-        self._at = max(self._at, self._kept_from)
         while self._at < len(self._of.lines):
             self._at += 1
             line = self._of.lines[self._at - 1]

@@ -1,7 +1,6 @@
 import asyncio
 import errno
 import os
-import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,13 +12,12 @@ from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.journal.lines import DroppedLines, Stream
+from solo5_systemd.journal.lines import Stream
 from solo5_systemd.journal.reader import PollTimer
 from solo5_systemd.relay import forwarder as module
 from solo5_systemd.relay import task_console
 from solo5_systemd.relay.fifo_writer import READER_RETRY_INTERVAL_S, open_staging_pipe
 from solo5_systemd.relay.forwarder import Forwarder
-from solo5_systemd.relay.line_queue import MEMORY_LIMIT
 from solo5_systemd.relay.state_files import StateFiles
 
 pytestmark = pytest.mark.leaps
@@ -94,20 +92,6 @@ async def until(text: Callable[[], str], wanted: str) -> None:
             assert wanted.startswith(got), got
 
 
-async def test_each_line_is_written_to_its_fifo(tmp_path: Path) -> None:
-    journal = Journal()
-    async with running(journal, tmp_path) as relay:
-        web, web_errors = relay.forward(WEB)
-        db, _ = relay.forward(DB)
-        journal.write("hello\n")
-        journal.write("of nobody\n", unit="solo5-task-other.service")
-        journal.write("refused\n", stream=Stream.STDERR)
-        journal.write("tables\n", unit="solo5-task-db.service")
-        await until(web.read, "hello\n")
-        await until(web_errors.read, "refused\n")
-        await until(db.read, "tables\n")
-
-
 async def test_lines_come_from_the_journal_of_the_tasks_namespace_only(tmp_path: Path) -> None:
     """Lines of its unit in another journal are ignored; the namespace is kept over a restart."""
     journal = Journal()
@@ -127,18 +111,6 @@ async def test_lines_come_from_the_journal_of_the_tasks_namespace_only(tmp_path:
         guests.write("again\n")
         await until(web.read, "again\n")
         assert await relay.forwarder.drain(WEB)
-
-
-async def test_a_removed_file_is_read_to_its_end(tmp_path: Path) -> None:
-    journal = Journal()
-    async with running(journal, tmp_path) as relay:
-        out, _ = relay.forward()
-        await passed(1)
-        journal.write("written,\n")
-        journal.write("put aside\n")
-        journal.vacuum(2)
-        journal.write("and removed\n")
-        await until(out.read, "written,\nput aside\nand removed\n")
 
 
 async def test_a_change_of_the_journals_files_does_not_wait_for_the_next_poll(tmp_path: Path) -> None:
@@ -187,36 +159,6 @@ async def test_no_line_is_lost_when_the_clock_is_set_while_a_task_runs(
         await until(web.read, "before\n0\n1\n2\n")
 
 
-async def test_a_full_fifo_blocks_no_other_and_gets_all_lines_later(tmp_path: Path) -> None:
-    journal = Journal()
-    async with running(journal, tmp_path) as relay:
-        stuck, _ = relay.forward(WEB)
-        other, _ = relay.forward(DB)
-        lines = [
-            journal.write(f"line {number}\n".ljust(1000, ".")).data.decode() for number in range(MEMORY_LIMIT // 500)
-        ]
-        journal.write("tables\n", unit="solo5-task-db.service")
-        await until(other.read, "tables\n")
-        await until(stuck.read, "".join(lines))
-        journal.write("and on\n")
-        await until(stuck.read, "and on\n")
-
-
-async def test_a_new_reader_gets_lines_that_the_last_one_did_not_read(tmp_path: Path) -> None:
-    journal = Journal()
-    async with running(journal, tmp_path) as relay:
-        out, _ = relay.forward()
-        journal.write("1\n")
-        await until(out.read, "1\n")
-        out.lose_reader()
-        for number in range(2, 6):
-            journal.write(f"{number}\n")
-        await passed(1)
-        again, _ = relay.forward()
-        journal.write("6\n")
-        await until(again.read, "2\n3\n4\n5\n6\n")
-
-
 async def test_a_restarted_relay_continues(tmp_path: Path) -> None:
     journal = Journal()
     async with running(journal, tmp_path) as relay:
@@ -244,21 +186,6 @@ def _read(fd: int) -> str:
         return os.read(fd, 1 << 16).decode()
     except BlockingIOError:
         return ""
-
-
-async def test_drain_writes_the_last_line_and_removes_the_console(tmp_path: Path) -> None:
-    journal = Journal()
-    async with running(journal, tmp_path) as relay:
-        out, _ = relay.forward()
-        os.close(out.write_end)
-        out.write_end = -1
-        journal.write("last words")
-        assert await relay.forwarder.drain(WEB)
-        assert os.read(out.read_end, 100) == b"last words"
-        assert os.read(out.read_end, 100) == b""
-        assert relay.forwarder.tasks == []
-        assert not relay.forwarder.tasks
-        assert list(tmp_path.iterdir()) == []
 
 
 async def test_the_last_lines_of_an_ended_task_wait_for_a_reader(tmp_path: Path) -> None:
@@ -340,23 +267,6 @@ async def test_a_new_reader_is_detected_without_a_call(tmp_path: Path) -> None:
         await until(out.read, "2, not read yet\n3\n4\n")
 
 
-async def test_dropped_lines_have_a_notice_in_their_place_and_one_signal(tmp_path: Path) -> None:
-    journal = Journal()
-    async with running(journal, tmp_path) as relay:
-        _, err = relay.forward()
-        other, other_err = relay.forward(DB)
-        journal.write("before\n", stream=Stream.STDERR)
-        journal.write("", stream=Stream.STDERR, dropped=1234)
-        journal.write("after\n", stream=Stream.STDERR)
-        journal.write("tables\n", unit="solo5-task-db.service")
-        line = "solo5-relay: journald dropped 1234 lines of this task here (rate limit exceeded)\n"
-        await until(err.read, f"before\n{line}after\n")
-        await until(other.read, "tables\n")
-        assert other_err.read() == ""
-        assert relay.forwarder.dropped.get_nowait() == DroppedLines(task=WEB, lines=1234)
-        assert relay.forwarder.dropped.empty()
-
-
 async def test_an_ended_task_without_fifos_is_delivered_to_new_ones(tmp_path: Path) -> None:
     journal = Journal()
     async with running(journal, tmp_path) as relay:
@@ -369,29 +279,6 @@ async def test_an_ended_task_without_fifos_is_delivered_to_new_ones(tmp_path: Pa
         out, _ = relay.forward()
         await until(out.read, text[1 << 16 :])  # what the first FIFO has taken
         assert await relay.forwarder.drain(WEB)
-
-
-async def test_lines_that_were_removed_before_delivery_have_a_notice(tmp_path: Path) -> None:
-    journal = Journal()
-    async with running(journal, tmp_path) as relay:
-        out, err = relay.forward()
-        lines = [
-            journal.write(f"line {number}\n".ljust(1000, ".")).data.decode() for number in range(MEMORY_LIMIT // 250)
-        ]
-        journal.write("refused\n", stream=Stream.STDERR)
-        await until(err.read, "refused\n")
-        journal.vacuum(MEMORY_LIMIT // 500)
-        got = ""
-        async with asyncio.timeout(30):
-            while not got.endswith(lines[-1]):
-                await passed(0.01)
-                got += out.read()
-        told = err.read()
-    [gone] = re.findall("solo5-relay: journald removed ([0-9]+) lines of this task's stdout before delivery", told)
-    came = len(lines) - int(gone)
-    assert got.count("line") == came
-    first = got.count("line") - (len(lines) - MEMORY_LIMIT // 500)
-    assert got == "".join(lines[:first] + lines[MEMORY_LIMIT // 500 :])
 
 
 async def test_each_console_has_a_unique_number_also_after_a_restart(tmp_path: Path) -> None:

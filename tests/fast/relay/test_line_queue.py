@@ -4,9 +4,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fast.relay.fake_journal import Journal
 
-from solo5_systemd.journal.lines import Line
+from solo5_systemd.journal.lines import Line, Stream
 from solo5_systemd.relay import line_queue as module
-from solo5_systemd.relay.line_queue import CHUNK_SIZE, LINE_OVERHEAD, MEMORY_LIMIT, LineQueue, StreamPosition
+from solo5_systemd.relay.line_queue import (
+    CHUNK_SIZE,
+    LINE_OVERHEAD,
+    MEMORY_LIMIT,
+    LineQueue,
+    StreamPosition,
+    removed_notice,
+)
 
 NOTICE = b"!"
 
@@ -132,7 +139,19 @@ def test_removed_lines_are_counted() -> None:
         queue.skip(line)
     assert not queue.catch_up(iter(all_lines[4:]), 100, fresh=True)
     assert queue.removed == 3
+    assert b" removed 3 lines of this task's stdout before delivery" in removed_notice(3, Stream.STDOUT)
     assert write_all(queue) == b"".join(line.data for line in (all_lines[0], *all_lines[4:8]))
+
+
+def test_a_notice_is_in_the_place_of_dropped_lines_and_counted_once_it_is_written() -> None:
+    journal, queue = Journal(), LineQueue()
+    for line in (journal.write("before\n"), journal.write("", dropped=1), journal.write("after\n")):
+        queue.offer(line)
+    assert queue.dropped == 0
+    assert write_all(queue) == (
+        b"before\nsolo5-relay: journald dropped 1 line of this task here (rate limit exceeded)\nafter\n"
+    )
+    assert queue.dropped == 1
 
 
 def test_removed_lines_of_a_restored_queue_are_not_counted() -> None:
