@@ -3,10 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.fast.nomad.values import packed
-from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.names import NetworkName, Target, UnitKind
@@ -131,12 +128,6 @@ def test_a_wrong_value_is_reported_with_its_path(keys: dict[str, object], words:
         plugin_config(packed(**keys))
     assert str(caught.value).startswith("plugin.solo5.config")
     assert words in str(caught.value)
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_a_configuration_or_a_refusal(data: bytes) -> None:
-    found = refusal(plugin_config, data)
-    assert found == "" or found.startswith("plugin.solo5.config")
 
 
 @pytest.mark.parametrize(

@@ -55,12 +55,6 @@ async def test_task_is_destroyed_though_its_earlier_runs_cannot_be_listed(
         assert nomad.driver.tasks.claims().names == frozenset()
 
 
-async def test_nothing_is_kept_by_default(machine: Machine) -> None:
-    async with agent() as nomad:
-        await run(nomad, machine, 1)
-    assert machine.holds == (set(), set())
-
-
 @pytest.mark.parametrize("gone", [False, True])
 async def test_kept_task_goes_with_its_allocation(
     machine: Machine, gone: bool, monkeypatch: pytest.MonkeyPatch

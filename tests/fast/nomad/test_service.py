@@ -20,12 +20,10 @@ from solo5_systemd.base.errors import (
     TakenError,
 )
 from solo5_systemd.base.names import task_service
-from solo5_systemd.nomad.plugin_config import PLUGIN
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.structs_pb2 import RecoverableError
 from solo5_systemd.nomad.service import detail_of
-from solo5_systemd.nomad.task_options import TASK
 from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit.state import MainCode
@@ -39,13 +37,6 @@ async def test_the_plugin_says_what_it_is(machine: Machine) -> None:
     assert info == base.PluginInfoResponse(
         type=base.DRIVER, plugin_api_versions=["v0.1.0"], plugin_version="1.2.3", name="solo5"
     )
-
-
-async def test_both_schemas_are_served(machine: Machine) -> None:
-    async with agent() as nomad:
-        assert (await nomad.driver.config_schema(base.ConfigSchemaRequest())).spec == PLUGIN
-        answer = await nomad.driver.task_config_schema(wire.TaskConfigSchemaRequest())
-        assert answer.spec == TASK
 
 
 @pytest.mark.parametrize("collected", [True, False])
@@ -77,13 +68,6 @@ async def test_nothing_is_started_under_a_configuration_that_is_wrong(machine: M
         with pytest.raises(SettingsError, match="plugin.solo5.config.enabled is 'no'"):
             await nomad.start(task_config())
     assert machine.holds == (set(), set())
-
-
-async def test_a_configuration_holds_for_what_is_started_after_it(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.driver.set_config(base.SetConfigRequest(msgpack_config=packed(ceilings={"memory_mb": 8})))
-        with pytest.raises(InvalidRequestError, match="expected at most 8M, this node's ceiling"):
-            await nomad.start(task_config())
 
 
 async def test_what_the_plugin_sets_holds_and_not_what_the_host_has(machine: Machine) -> None:

@@ -12,7 +12,6 @@ from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
 from tests.support.fakes.clock import passed
 
-from solo5_systemd.base.errors import NoSuchTaskError
 from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad import stats_messages
 from solo5_systemd.nomad.plugin_config import PluginConfig
@@ -100,12 +99,6 @@ async def test_statistics_need_no_call_of_pid_1(machine: Machine) -> None:
         before = len(machine.steps.taken)
         await anext(nomad.driver.task_stats(REQUEST))
         assert set(machine.steps.taken[before:]) <= {f"usage /solo5.slice/{UNIT}", "watch", "stalled", "state"}
-
-
-async def test_an_unknown_task_has_no_statistics(machine: Machine) -> None:
-    async with agent() as nomad:
-        with pytest.raises(NoSuchTaskError):
-            nomad.driver.task_stats(REQUEST)
 
 
 async def test_nomads_topology_gives_the_speed_of_a_core(machine: Machine) -> None:

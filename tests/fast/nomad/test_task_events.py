@@ -1,14 +1,11 @@
 """The events of a task's life: each step once, throttled, not repeated after a recovery."""
 
-import asyncio
-
 import pytest
 from tests.fast.nomad.agent import agent, agent_of_a_task
-from tests.fast.nomad.values import TASK_ID, port, task_config
+from tests.fast.nomad.values import TASK_ID, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed
-from tests.support.fakes.images import stored
 
 from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import task_service
@@ -22,27 +19,6 @@ from solo5_systemd.unit.state import MainCode
 
 NAME = name_of(TASK_ID)
 UNIT = task_service(NAME)
-
-
-async def test_a_start_and_its_end_are_reported_step_by_step(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config(port("http", 80)))
-        machine.units.end(UNIT, MainCode.EXITED, 3)
-        await nomad.wait()
-        preflight_event, *events = await nomad.messages()
-        assert preflight_event.startswith("Preflight passed: app (")
-        assert preflight_event.endswith(") for hvt 0.12.1, ABI 2; 54 of 64 MiB for the guest; NIC service")
-        assert events == [
-            "NIC service has 10.89.0.2 in network default",
-            f"Started {UNIT}, invocation {machine.units.loaded[UNIT].invocation}",
-            "The guest exited with 3",
-        ]
-
-
-async def test_a_task_without_nics_tells_of_no_address(machine: Machine) -> None:
-    machine.images.files["/srv/app"] = stored()
-    async with agent_of_a_task() as nomad:
-        assert [message.partition(" ")[0] for message in await nomad.messages()] == ["Preflight", "Started"]
 
 
 @pytest.mark.parametrize(
@@ -115,28 +91,7 @@ async def test_a_start_that_is_not_slow_says_nothing_of_it_later(machine: Machin
 # --- nothing twice -------------------------------------------------------------------------------------------
 
 
-async def test_an_end_is_reported_once_to_however_many_wait_for_it(machine: Machine) -> None:
-    async with agent_of_a_task() as nomad:
-        machine.units.end(UNIT, MainCode.EXITED, 0)
-        await asyncio.gather(*(nomad.wait() for _ in range(5)))
-        await nomad.stop()
-        await nomad.wait()
-        await nomad.destroy()
-        assert [message for message in await nomad.messages() if "exited" in message] == ["The guest exited with 0"]
-
-
 # --- events of services ----------------------------------------------------------------------------------------
-
-
-async def test_what_is_found_while_a_task_starts_is_reported_to_it(machine: Machine) -> None:
-    machine.steps.hang_on = "attach"
-    async with agent() as nomad, Background(nomad.start(task_config())) as starting:
-        await machine.steps.hanging.wait()
-        machine.networks.repaired.put_nowait(Repair(tasks=(NAME,), what="not repaired: a route takes its packets"))
-        await yields()
-        assert (await nomad.messages())[-1] == "Network not repaired: a route takes its packets"
-        machine.steps.go_on.set()
-        await starting
 
 
 async def test_lines_that_are_nowhere_are_reported_by_their_number(machine: Machine) -> None:

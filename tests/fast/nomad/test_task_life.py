@@ -11,7 +11,7 @@ import pytest
 from tests.fast.nomad.agent import agent, agent_of_a_task
 from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
 from tests.support.fakes.backends import Machine
-from tests.support.fakes.background import Background, yields
+from tests.support.fakes.background import Background
 from tests.support.fakes.clock import passed
 
 from solo5_systemd.base.errors import HostError, NoSuchTaskError, TakenError
@@ -88,32 +88,6 @@ async def test_a_start_whose_answer_was_lost_is_answered_by_the_next_driver(mach
 # --- wait ----------------------------------------------------------------------------------------------------
 
 
-async def test_one_who_waits_and_goes_away_does_not_trouble_the_other(machine: Machine) -> None:
-    async with agent_of_a_task() as nomad:
-        async with Background(nomad.wait()) as staying:
-            async with Background(nomad.wait()) as leaving:
-                pass
-            assert leaving.cancelled()
-            assert not staying.done()
-            machine.units.end(UNIT, MainCode.EXITED, 0)
-            await staying
-        assert (await nomad.wait()).result.exit_code == 0
-
-
-async def test_an_outage_of_the_bus_is_no_end(machine: Machine) -> None:
-    async with agent() as nomad:
-        machine.steps.errors["watch"] = HostError("the system bus does not answer.")
-        await nomad.start(task_config())
-        async with Background(nomad.wait()) as waiting:
-            await yields(500)
-            assert not waiting.done()
-            del machine.steps.errors["watch"]
-            await yields()
-            machine.units.end(UNIT, MainCode.EXITED, 5)
-            ended = await waiting
-        assert ended.result.exit_code == 5
-
-
 @pytest.mark.parametrize(
     "trouble, reason",
     [
@@ -157,31 +131,7 @@ async def test_an_end_waits_for_last_lines_that_make_progress(machine: Machine, 
     assert machine.relay.drained == [NAME]
 
 
-async def test_last_lines_are_delivered_by_a_relay_that_comes_back(
-    machine: Machine, fifos: Fifos, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logs, "RETRY_INTERVAL_S", 0)
-    async with agent() as nomad:
-        await nomad.start(fifos.of(task_config()))
-        machine.steps.errors["drain"] = HostError("the relay is away.")
-        async with Background(nomad.wait()) as waiting:
-            machine.units.end(UNIT, MainCode.EXITED, 4)
-            await yields(200)
-            assert not waiting.done()
-            del machine.steps.errors["drain"]
-            await waiting
-        assert (machine.relay.drained, machine.relay.held) == ([NAME], {})
-
-
 # --- stop and destroy ----------------------------------------------------------------------------------------
-
-
-async def test_a_stop_or_destroy_of_an_unknown_task_succeeds(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.stop("no such id")
-        await nomad.destroy("no such id")
-        await nomad.destroy("no such id", force=False)
-    assert machine.holds == NOTHING
 
 
 @pytest.mark.parametrize(
@@ -216,12 +166,6 @@ async def test_a_driver_that_knows_nothing_stops_and_destroys_by_the_id_alone(ma
         assert machine.units.loaded[UNIT].over
         await nomad.destroy()
     assert (machine.holds, machine.relay.held) == (NOTHING, {})
-
-
-async def test_a_destroyed_id_can_be_destroyed_again(machine: Machine) -> None:
-    async with agent_of_a_task() as nomad:
-        await asyncio.gather(nomad.destroy(), nomad.destroy())
-    assert machine.holds == NOTHING
 
 
 async def test_a_task_whose_user_another_process_holds_for_a_moment_is_destroyed(

@@ -4,12 +4,8 @@ import sys
 from ipaddress import IPv4Address
 from typing import Any
 
-import msgpack
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.fast.nomad.values import packed
-from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.base.errors import DependencyError, InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName, Target, TaskName, UnitKind
@@ -169,40 +165,6 @@ def test_what_nomad_never_sends_is_refused_in_one_sentence(data: bytes, words: s
     with pytest.raises(InvalidRequestError) as caught:
         task_options(data)
     assert words in str(caught.value)
-
-
-def check_options_or_refusal(data: bytes) -> None:
-    found = refusal(task_options, data)
-    assert found == "" or found.startswith("config")
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_options_or_a_refusal(data: bytes) -> None:
-    check_options_or_refusal(data)
-
-
-KEYS = st.sampled_from(
-    "unikernel args nic ports egress rate block tender unit logging quiet cpu_hard_limit properties network ip mac "
-    "source volume file size sector_size a".split()
-)
-LEAVES = st.one_of(
-    st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.text(max_size=9), st.binary(max_size=9),
-    st.sampled_from(["hvt", "scope", "nomad", "default", "10.0.0.2", "http/udp", "4096"]),
-)  # fmt: skip
-DOCUMENTS = st.dictionaries(
-    KEYS,
-    st.recursive(
-        LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=5
-    ),
-)
-
-
-@settings(max_examples=50)
-@given(DOCUMENTS)
-def test_any_values_are_options_or_a_refusal(document: dict[str, object]) -> None:
-    data = msgpack.packb(document)
-    assert isinstance(data, bytes)
-    check_options_or_refusal(data)
 
 
 def test_a_missing_msgpack_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

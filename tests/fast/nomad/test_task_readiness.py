@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.fast.nomad.agent import Agent, agent
 from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
-from tests.support.fakes.backends import Machine, console_line
+from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed
 from tests.support.fakes.images import stored
@@ -14,10 +14,9 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import task_service
 from solo5_systemd.engine import readiness as engine_ready
 from solo5_systemd.network.model import Endpoint
-from solo5_systemd.nomad import handle, readiness
+from solo5_systemd.nomad import readiness
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.service import RECOVERABLE
-from solo5_systemd.nomad.task_options import OnLoss
 from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.unit.state import MainCode
 
@@ -71,48 +70,6 @@ async def until_probed(guest: Guest) -> None:
     """Wait until the guest has been probed once."""
     while not guest.probed:  # noqa: ASYNC110 - the fake has no event
         await asyncio.sleep(0.001)
-
-
-async def test_a_start_is_answered_when_the_guest_answers(machine: Machine, guest: Guest) -> None:
-    async with agent() as nomad, Background(nomad.start(task())) as starting:
-        await until_probed(guest)
-        assert not starting.done()
-        assert UNIT in machine.units.loaded
-        guest.why = ""
-        answer = await starting
-        assert isinstance(answer, wire.StartTaskResponse)
-        assert {str(endpoint) for endpoint in guest.probed} == {"tcp 10.89.0.2:80"}
-        stored = handle.decode(answer.handle.driver_state).ready
-        assert stored is not None
-        assert (str(stored), stored.interval, stored.on_loss) == ("tcp 10.89.0.2:80", 0.1, OnLoss.EVENT)
-        assert any(message.endswith("tcp 10.89.0.2:80 answers") for message in await nomad.messages())
-
-
-async def test_a_start_is_answered_when_the_console_says_so(machine: Machine, guest: Guest) -> None:
-    machine.images.files["/srv/app"] = stored()
-    async with agent() as nomad, Background(nomad.start(task_config(ready={"console": "^up"}))) as starting:
-        assert not starting.done()
-        guest.matched.set_result("up and\x07 running")
-        answer = await starting
-        assert isinstance(answer, wire.StartTaskResponse)
-        assert handle.decode(answer.handle.driver_state).ready is None
-        assert any(message.endswith("console line “up and\\x07 running”") for message in await nomad.messages())
-
-
-async def test_a_guest_that_is_not_ready_in_time_is_undone_with_the_reason(
-    machine: Machine, fifos: Fifos, guest: Guest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine.console.say(console_line("booting"), console_line("stuck"))
-    async with agent() as nomad:
-        with pytest.raises(StartError) as caught:
-            await nomad.start(task(fifos, tcp="http", deadline="1s"))
-        assert str(caught.value) == (
-            "task was not ready within 1 s: tcp 10.89.0.2:80: connection refused. "
-            "Last console lines: “booting”, “stuck”"
-        )
-        assert isinstance(caught.value, RECOVERABLE)
-        assert (machine.holds, machine.relay.held, machine.relay.drained) == (NOTHING, {}, [NAME])
-        assert not [message for message in await nomad.messages() if "topped" in message]
 
 
 @pytest.mark.parametrize(
@@ -170,17 +127,6 @@ async def event(nomad: Agent, text: str) -> str:
                 return message
         await asyncio.sleep(0.01)
     raise AssertionError(f"no event has {text!r}")
-
-
-async def test_loss_and_return_are_events_and_change_nothing_else(machine: Machine, guest: Guest) -> None:
-    async with agent() as nomad:
-        await ready(nomad, guest)
-        guest.why = "no answer within 0.5 s"
-        assert await event(nomad, "No longer") == "No longer ready: tcp 10.89.0.2:80: no answer within 0.5 s"
-        guest.why = ""
-        assert "tcp 10.89.0.2:80 answers" in await event(nomad, "Ready again after")
-        assert machine.units.sent == []
-        assert not machine.units.loaded[UNIT].over
 
 
 async def test_changes_alone_are_events_and_one_missed_answer_is_none(

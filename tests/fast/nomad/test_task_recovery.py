@@ -1,6 +1,5 @@
 """A driver that is started anew takes its tasks up again: those that run, those that ended, and no others."""
 
-import asyncio
 import logging
 from dataclasses import replace
 
@@ -8,9 +7,9 @@ import pytest
 from tests.fast.nomad.agent import agent
 from tests.fast.nomad.values import ALLOCATION, TASK_ID, Fifos, port, task_config
 from tests.support.fakes.backends import Machine
-from tests.support.fakes.background import Background, yields
+from tests.support.fakes.background import yields
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, SettingsError, Solo5Error
+from solo5_systemd.base.errors import HostError, NoSuchTaskError, SettingsError, Solo5Error
 from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad import engine, tasks
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -30,21 +29,6 @@ async def handle(machine: Machine, fifos: Fifos) -> wire.TaskHandle:
     machine.relay.held.clear()
     answer.handle.config.ClearField("msgpack_driver_config")
     return answer.handle
-
-
-async def test_a_running_task_is_taken_up_with_its_console_and_its_end(
-    machine: Machine, handle: wire.TaskHandle
-) -> None:
-    async with agent() as nomad:
-        await nomad.recover(handle)
-        await yields(50)
-        assert machine.relay.held == {NAME: (UNIT, machine.units.loaded[UNIT].started)}
-        async with Background(nomad.wait()) as waiting:
-            assert not waiting.done()
-            machine.units.end(UNIT, MainCode.EXITED, 3)
-            ended = await waiting
-        assert ended.result.exit_code == 3
-    assert len(machine.units.started) == 1
 
 
 async def test_of_a_running_task_only_its_identity_is_kept(machine: Machine, handle: wire.TaskHandle) -> None:
@@ -81,15 +65,6 @@ async def test_settings_that_cannot_be_read_keep_no_running_task_from_its_driver
         assert (await nomad.wait()).result.exit_code == 3
 
 
-async def test_a_task_that_ended_meanwhile_gives_its_true_end(machine: Machine, handle: wire.TaskHandle) -> None:
-    machine.units.end(UNIT, MainCode.EXITED, 7)
-    async with agent() as nomad:
-        await nomad.recover(handle)
-        assert (await nomad.wait()).result.exit_code == 7
-        await nomad.destroy(force=False)
-    assert machine.holds == (set(), set())
-
-
 async def test_a_recovered_task_that_cannot_be_removed_says_why_and_can_be_later(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,36 +78,6 @@ async def test_a_recovered_task_that_cannot_be_removed_says_why_and_can_be_later
         machine.steps.errors.clear()
         await nomad.destroy()
     assert machine.holds == (set(), set())
-
-
-async def test_a_removal_waits_for_what_is_away(machine: Machine, handle: wire.TaskHandle) -> None:
-    machine.units.end(UNIT, MainCode.EXITED, 0)
-    async with agent() as nomad:
-        await nomad.recover(handle)
-        machine.steps.errors["reset_failed"] = HostError("systemd does not answer.")
-        async with Background(nomad.destroy()) as destroying:
-            await yields(200)
-            assert not destroying.done()
-            machine.steps.errors.clear()
-            await destroying
-    assert machine.holds == (set(), set())
-
-
-async def test_a_recovered_task_shows_its_address_and_its_state(machine: Machine, handle: wire.TaskHandle) -> None:
-    async with agent() as nomad:
-        await nomad.recover(handle)
-        seen = await nomad.inspect()
-    assert seen.network_override.addr == "10.89.0.2"
-    assert (seen.task.id, seen.task.state) == (TASK_ID, wire.RUNNING)
-    assert seen.task.started_at.ToMicroseconds() == machine.units.loaded[UNIT].started
-
-
-async def test_what_is_known_already_is_left_as_it_is(machine: Machine, handle: wire.TaskHandle) -> None:
-    async with agent() as nomad:
-        await asyncio.gather(nomad.recover(handle), nomad.recover(handle))
-        await nomad.recover(handle)
-        await yields(50)
-    assert machine.steps.taken.count("forward") == 2
 
 
 async def test_a_unit_that_is_gone_is_reported_at_once(machine: Machine, handle: wire.TaskHandle) -> None:
@@ -160,27 +105,6 @@ async def test_a_task_of_an_earlier_boot_is_not_adopted(
     async with agent() as nomad:
         with pytest.raises(NoSuchTaskError, match="ended with the previous boot of the host"):
             await nomad.recover(handle)
-
-
-async def test_a_damaged_handle_is_reported(machine: Machine, handle: wire.TaskHandle) -> None:
-    handle.driver_state = handle.driver_state[:-1]
-    async with agent() as nomad:
-        with pytest.raises(InvalidRequestError, match="stored state cannot be read"):
-            await nomad.recover(handle)
-
-
-@pytest.mark.parametrize("step", ["current", "reservation"])
-async def test_an_outage_is_waited_for_since_an_error_would_end_a_task_that_runs(
-    machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    monkeypatch.setattr(tasks, "RETRY_INTERVAL_S", 0)
-    machine.steps.errors[step] = HostError("systemd returned the D-Bus error NoReply.")
-    async with agent() as nomad, Background(nomad.recover(handle)) as recovery:
-        await yields(200)
-        assert not recovery.done()
-        del machine.steps.errors[step]
-        await recovery
-        assert (await nomad.inspect()).task.id == TASK_ID
 
 
 async def test_an_outage_without_an_end_is_reported_once_for_all(

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 from tests.fast.nomad.agent import agent
-from tests.fast.nomad.conftest import Becomes
-from tests.fast.nomad.values import SCOPES, TASK_ID, Fifos, port, task_config
+from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
 from tests.support.fakes.images import stored
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, StartError, TakenError
-from solo5_systemd.base.names import task_scope, task_service
+from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad import start
 from solo5_systemd.nomad.handle import decode
 from solo5_systemd.nomad.service import RECOVERABLE
@@ -63,29 +62,6 @@ async def test_a_unit_that_does_not_come_up_leaves_nothing_and_may_be_tried_agai
             await nomad.start(fifos.of(task_config()))
     assert (machine.holds, machine.relay.held) == (NOTHING, {})
     assert isinstance(caught.value, RECOVERABLE)
-
-
-@pytest.mark.parametrize(
-    "config, words",
-    [
-        ({"unikernel": "/srv/none"}, "image /srv/none is not there"),
-        ({"tender": "spt"}, "tender spt cannot run /srv/app: expected hvt, which it is built for"),
-        ({"nic": {"other": {}}}, "NIC other is not declared"),
-        ({"ports": ["http"]}, "config.ports names 'http'"),
-        ({"args": ["{net.service.nope}"]}, "unknown placeholder"),
-        ({"properties": {"User": "root"}}, "config.properties.User may not be set by a job"),
-        ({"args": ["a\0b"]}, "has the character .x00: expected"),
-        ({"memory_mb": 1}, "memory 1M leaves the guest"),
-    ],
-)
-async def test_what_is_wrong_in_the_job_is_refused_and_not_tried_again(
-    machine: Machine, fifos: Fifos, config: dict[str, Any], words: str
-) -> None:
-    async with agent() as nomad:
-        with pytest.raises(Solo5Error, match=words) as caught:
-            await nomad.start(fifos.of(task_config(**config)))
-    assert (machine.holds, machine.relay.held) == (NOTHING, {})
-    assert not isinstance(caught.value, RECOVERABLE)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
@@ -180,15 +156,6 @@ async def test_a_port_of_another_task_of_the_allocation_is_not_tried_again(
         del machine.steps.errors["reserve"]
 
 
-async def test_ports_that_the_job_does_not_list_need_no_nic(machine: Machine, fifos: Fifos) -> None:
-    machine.images.files["/srv/app"] = stored()
-    async with agent() as nomad:
-        with pytest.raises(InvalidRequestError, match="the image has no NIC: expected no port"):
-            await nomad.start(fifos.of(task_config(port("http", 80), ports=["http"])))
-        await nomad.start(fifos.of(task_config(port("http", 80))))
-    assert machine.networks.held == {}
-
-
 NAME = name_of(TASK_ID)
 
 
@@ -198,16 +165,6 @@ async def test_the_relay_knows_the_unit_before_it_starts(machine: Machine, fifos
     unit, since = machine.relay.held[NAME]
     assert (unit, since > 1_700_000_000_000_000) == (task_service(NAME), True)
     assert machine.steps.taken.index("forward") < machine.steps.taken.index("start unit")
-
-
-async def test_a_scopes_console_is_forwarded_by_the_scopes_name(machine: Machine, fifos: Fifos, child: Becomes) -> None:
-    child("")
-    async with agent(allowed_units=SCOPES) as nomad:
-        config = fifos.of(task_config(unit="scope"))
-        await nomad.start(config)
-        units = list(machine.relay.units)
-        await nomad.wait(config.id)  # the child is reaped
-    assert units == [task_scope(NAME)]
 
 
 @pytest.mark.parametrize("config, plugin", [({"logging": "journald"}, {}), ({}, {"defaults": {"logging": "journald"}})])
