@@ -15,13 +15,11 @@ from pathlib import Path
 
 from tests.bench import (
     activation,
-    attachments,
     console,
     declared,
     disks,
     flood,
     groups,
-    kernel_paths,
     paths,
     processes,
     scale,
@@ -202,9 +200,7 @@ def tasks(report: Report, options: argparse.Namespace) -> None:
 
 
 MEASUREMENTS: Mapping[str, Callable[[Report, argparse.Namespace], None]] = {
-    "kernel_paths": kernel_paths.measure,
     "paths": paths.measure,
-    "attachments": attachments.measure,
     "tasks": tasks,
     "disks": disks.measure,
     "declared": declared.measure,

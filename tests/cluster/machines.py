@@ -4,12 +4,12 @@ import json
 import re
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tests.machine.conftest import PATIENCE
+from tests.machine.conftest import GUESTS, PATIENCE
 
 CONTROL = "/run/host-control"
 _ALLOC = r"\bNOMAD_ALLOC_ID=([0-9a-f-]{36})"
@@ -26,6 +26,12 @@ def request(do: str, machine: str, **details: object) -> dict[str, Any]:
     assert isinstance(answer, dict)
     assert "error" not in answer, f"{do} {machine}: {answer['error']}"
     return answer
+
+
+def web(port: int, *lines: str, image: object = f"{GUESTS}/net.spt") -> str:
+    """Return the declaration of a web server that starts at each boot, with further lines."""
+    first = ("[Unikernel]", f"Image={image}", "Memory=24M", f"Publish={port}:80", "Argument={mirage}")
+    return "\n".join((*first, *lines, "[Install]", "WantedBy=multi-user.target", ""))
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,39 @@ class Peer:
         units = [dict(line.split("=", 1) for line in unit.splitlines()) for unit in shown.strip().split("\n\n") if unit]
         found = [(re.search(_ALLOC, unit["LogExtraFields"]), unit["InvocationID"]) for unit in units]
         return {alloc[1]: run for alloc, run in found if alloc and run}
+
+    @contextmanager
+    def declared(self, texts: Mapping[str, str], *files: str) -> Iterator[None]:
+        """Declare tasks and enable them; at the end nothing is left of them, nor of these files."""
+        for name, text in texts.items():
+            self.write(f"/etc/solo5/{name}.unikernel", text)
+        self.ok("systemctl", "daemon-reload")
+        self.ok("systemctl", "enable", *texts)
+        try:
+            yield
+        finally:
+            self.sh("systemctl", "disable", *texts)
+            self.sh("systemctl", "stop", *texts, seconds=2 * PATIENCE)
+            self.sh("solo5ctl", "rm", "--force", *texts, seconds=2 * PATIENCE)
+            kept = ("/var/lib/solo5/declared", "/var/lib/solo5/waiting")
+            self.sh("rm", "-rf", *(f"/etc/solo5/{name}.unikernel" for name in texts), *kept, *files)
+            self.sh("systemctl", "daemon-reload")
+            self.sh("systemctl", "reset-failed")
+
+    def nics(self, *names: str) -> dict[str, object]:
+        """Return addresses, MACs and taps of tasks."""
+        return {each["name"]: each["nics"] for each in json.loads(self.ok("solo5ctl", "inspect", "--json", *names))}
+
+    def dormant(self) -> dict[str, object]:
+        """Return the NICs of the tasks that wait; none, while nobody answers."""
+        listed = json.loads(self.sh("solo5ctl", "ps", "--json").stdout or "[]")
+        return {each["name"]: each["nics"] for each in listed if each["phase"] == "dormant"}
+
+    def state(self, unit: str) -> str:
+        return self.sh("systemctl", "is-active", unit).stdout.strip()
+
+    def status(self, unit: str) -> str:
+        return self.sh("systemctl", "status", "--no-pager", "--full", unit).stdout
 
     def boot_id(self) -> str:
         return self.ok("cat", "/proc/sys/kernel/random/boot_id").strip()

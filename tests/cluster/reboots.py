@@ -20,7 +20,7 @@ from socket import gethostbyname
 from statistics import median
 
 from tests.cluster.machines import Peer
-from tests.cluster.test_back_after_power_loss import PORT, declare, identities, remove
+from tests.cluster.test_back_after_power_loss import PORT, tasks
 from tests.cluster.traffic import get
 from tests.machine.conftest import GUESTS, ok
 
@@ -151,6 +151,31 @@ def _phases() -> Mapping[str, int]:
     return Counter(each["phase"] for each in json.loads(PEER.ok("solo5ctl", "ps", "--all", "--json")))
 
 
+def _awake(names: list[str], reboots: int) -> None:
+    """Print when the last guest answers, and that of as many bare units."""
+    numbers = range(len(names))
+    bare = [f"bare{number}" for number in numbers]
+    PEER.ok("sh", "-euc", _BARE, "sh", str(len(names)), str(GUESTS / "net.spt"), "--ipv4-gateway=10.99.0.1")
+    ok("ip", "route", "add", "10.99.0.0/16", "via", gethostbyname(PEER.name))
+    here: dict[str, object] | None = None
+    times: dict[str, list[float]] = {"declared": [], "bare": []}
+    for turn in range(1, reboots + 1):
+        _enable(names, bare)
+        times["declared"].append(_reboot([_declared(number) for number in numbers]))
+        now = PEER.nics(*names)
+        assert here in (None, now), f"addresses have changed: {here} before, {now} after reboot {turn}"
+        here = now
+        state = PEER.sh("systemctl", "is-system-running", "--wait").stdout.strip()
+        assert state == "running", PEER.sh("systemctl", "--failed").stdout
+        _enable(bare, names)
+        times["bare"].append(_reboot([_bare(number) for number in numbers]))
+        print(f"{turn:3}: " + ", ".join(f"{kind} {found[-1]:.1f} s" for kind, found in times.items()), flush=True)
+    print(f"{len(names)} tasks, {reboots} reboots: all back, with the same addresses")
+    for kind, found in times.items():
+        print(f"{kind}: the last guest answers after {median(found):.1f} s ({min(found):.1f} to {max(found):.1f})")
+    print(f"ratio: {median(times['declared']) / median(times['bare']):.2f}")
+
+
 def main() -> int:
     """Print the figures of each reboot, and their ratio."""
     parser = argparse.ArgumentParser(prog="python3 -m tests.cluster.reboots", description=__doc__)
@@ -158,29 +183,9 @@ def main() -> int:
     parser.add_argument("--tasks", type=int, default=50, metavar="N", help="how many (default: %(default)s)")
     parser.add_argument("--dormant", type=int, default=1000, metavar="N", help="how many (default: %(default)s)")
     options = parser.parse_args()
-    tasks, numbers = [f"t{number}" for number in range(options.tasks)], range(options.tasks)
-    bare = [f"bare{number}" for number in numbers]
-    declare(PEER, options.tasks)
-    PEER.ok("sh", "-euc", _BARE, "sh", str(options.tasks), str(GUESTS / "net.spt"), "--ipv4-gateway=10.99.0.1")
-    ok("ip", "route", "add", "10.99.0.0/16", "via", gethostbyname(PEER.name))
-    here: dict[str, object] | None = None
-    times: dict[str, list[float]] = {"declared": [], "bare": []}
-    for turn in range(1, options.reboots + 1):
-        _enable(tasks, bare)
-        times["declared"].append(_reboot([_declared(number) for number in numbers]))
-        now = identities(PEER, options.tasks)
-        assert here in (None, now), f"addresses have changed: {here} before, {now} after reboot {turn}"
-        here = now
-        state = PEER.sh("systemctl", "is-system-running", "--wait").stdout.strip()
-        assert state == "running", PEER.sh("systemctl", "--failed").stdout
-        _enable(bare, tasks)
-        times["bare"].append(_reboot([_bare(number) for number in numbers]))
-        print(f"{turn:3}: " + ", ".join(f"{kind} {found[-1]:.1f} s" for kind, found in times.items()), flush=True)
-    print(f"{options.tasks} tasks, {options.reboots} reboots: all back, with the same addresses")
-    for kind, found in times.items():
-        print(f"{kind}: the last guest answers after {median(found):.1f} s ({min(found):.1f} to {max(found):.1f})")
-    print(f"ratio: {median(times['declared']) / median(times['bare']):.2f}")
-    remove(PEER, options.tasks)
+    declared = tasks(options.tasks)
+    with PEER.declared(declared):
+        _awake(list(declared), options.reboots)
     _dormant(options.dormant, options.reboots)
     return 0
 

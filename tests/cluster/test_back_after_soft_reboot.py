@@ -78,7 +78,7 @@ def test_a_guest_that_survives_keeps_connection_lock_and_console(peer: Peer) -> 
         assert connection.recv(100) == b"after"
     for name in ("stays", "disk"):
         assert invocation(peer, name) == before[name]
-    eventually(lambda: _is_running(peer, "goes"), "the other is started anew")
+    eventually(lambda: peer.state("goes") == "active", "the other is started anew")
     assert invocation(peer, "goes") != before["goes"]
     second = peer.sh("solo5ctl", "run", "--rm", "--block", "storage=disk:survivor", f"{GUESTS}/disk.spt")
     assert "is in use by another task" in second.stderr
@@ -94,29 +94,15 @@ def test_a_dormant_task_waits_as_before_and_is_not_started(peer: Peer) -> None:
     peer.write(f"/etc/solo5/{_DORMANT}.unikernel", _FILE % ("no", GUESTS, "net", idle))
     peer.ok("systemctl", "daemon-reload")
     peer.ok("systemctl", "enable", "--now", _DORMANT)
-    eventually(lambda: _dormant(peer), "it waits")
-    before, run = _dormant(peer), invocation(peer, _DORMANT)
+    eventually(peer.dormant, "it waits")
+    before, run = peer.dormant(), invocation(peer, _DORMANT)
     peer.sh("systemctl", "soft-reboot", "--no-block")
     eventually(lambda: soft_reboots(peer) == 1, "it has rebooted")
-    eventually(lambda: _state(peer, "solo5-networkd") == _state(peer, f"{_DORMANT}.socket") == "active", "it is served")
-    eventually(lambda: _dormant(peer) == before, "it waits as before")
+    eventually(lambda: peer.state("solo5-networkd") == peer.state(f"{_DORMANT}.socket") == "active", "it is served")
+    eventually(lambda: peer.dormant() == before, "it waits as before")
     assert invocation(peer, _DORMANT) in (run, "InvocationID=\nMainPID=0\n")
     assert _answers(peer.name, 9104)
-    assert _state(peer, _DORMANT) == "active"
-
-
-def _state(peer: Peer, unit: str) -> str:
-    return peer.sh("systemctl", "is-active", unit).stdout.strip()
-
-
-def _dormant(peer: Peer) -> object:
-    """The NICs of the task that waits; None: it does not."""
-    listed = json.loads(peer.sh("solo5ctl", "ps", "--json").stdout or "[]")
-    return next((each["nics"] for each in listed if each["phase"] == "dormant"), None)
-
-
-def _is_running(peer: Peer, name: str) -> bool:
-    return _state(peer, f"{name}.service") == "active"
+    assert peer.state(_DORMANT) == "active"
 
 
 def _console(peer: Peer) -> list[str]:

@@ -31,45 +31,28 @@ def peer() -> Iterator[Peer]:
     subject.ok("sh", "-euc", _WRITE, "sh", str(GUESTS))
     subject.write("/etc/fstab", FSTAB)
     subject.write(SETTINGS, f'tender_paths = ["{TENDERS}"]\n')
-    for name, text in TASKS.items():
-        subject.write(f"/etc/solo5/{name}.unikernel", text + INSTALL)
-    subject.ok("systemctl", "daemon-reload")
-    subject.ok("systemctl", "enable", *TASKS)
-    yield subject
-    subject.sh("systemctl", "disable", *TASKS)
-    subject.sh("systemctl", "stop", *TASKS, "srv-late.mount")
-    subject.sh("solo5ctl", "rm", "--force", *TASKS)
-    subject.write("/etc/fstab", fstab)
-    for name in TASKS:
-        subject.sh("rm", "-f", f"/etc/solo5/{name}.unikernel", f"/var/lib/solo5/declared/{name}.json")
-    subject.sh("rm", "-rf", STOCK, LATE, SETTINGS)
-    subject.sh("systemctl", "daemon-reload")
-    subject.sh("systemctl", "reset-failed")
-
-
-def state(peer: Peer, name: str) -> str:
-    return peer.sh("systemctl", "is-active", f"{name}.service").stdout.strip()
-
-
-def status(peer: Peer, name: str) -> str:
-    return peer.sh("systemctl", "status", "--no-pager", "--full", f"{name}.service").stdout
+    with subject.declared({name: text + INSTALL for name, text in TASKS.items()}, STOCK, SETTINGS):
+        yield subject
+        subject.sh("systemctl", "stop", *TASKS, "srv-late.mount")
+        subject.write("/etc/fstab", fstab)
+    subject.sh("rm", "-rf", LATE)
 
 
 def test_tasks_whose_tender_or_image_is_mounted_late_are_back_and_without_it_show_why(peer: Peer) -> None:
     peer.kill()
     peer.boot()
     for name in TASKS:
-        eventually(lambda name=name: state(peer, name) == "active", f"{name} is back")  # type: ignore[misc]
-    assert "CGroup" in status(peer, "web")
-    assert f"{TENDERS}/solo5-spt" in status(peer, "web")
+        eventually(lambda name=name: peer.state(name) == "active", f"{name} is back")  # type: ignore[misc]
+    assert "CGroup" in peer.status("web")
+    assert f"{TENDERS}/solo5-spt" in peer.status("web")
     # Once its file system is not mounted any more, the host has no tender.
     peer.write("/etc/fstab", "")
     peer.kill()
     peer.boot()
     sentence = f"solo5-spt is not in {TENDERS}: expected the tender there."
-    eventually(lambda: sentence in status(peer, "web"), "the unit shows what is missing")
-    assert state(peer, "web") == "inactive"
-    assert "image '/srv/late/sleeper.spt' does not exist" in status(peer, "plain")
+    eventually(lambda: sentence in peer.status("web"), "the unit shows what is missing")
+    assert peer.state("web") == "inactive"
+    assert "image '/srv/late/sleeper.spt' does not exist" in peer.status("plain")
     peer.ok("cp", "--recursive", f"{STOCK}/bin", f"{STOCK}/sleeper.spt", LATE)
     peer.ok("systemctl", "start", *TASKS)  # without a daemon-reload
-    assert [state(peer, name) for name in TASKS] == ["active", "active"]
+    assert [peer.state(name) for name in TASKS] == ["active", "active"]

@@ -1,11 +1,10 @@
 """An image that goes away between two boots: its task is not started, shows why, and starts once it is back."""
 
-import json
 from collections.abc import Iterator
 
 import pytest
 from tests.cluster.agents import CLIENTS
-from tests.cluster.machines import Peer
+from tests.cluster.machines import Peer, web
 from tests.machine.conftest import GUESTS, eventually
 
 STOCK, LATE = "/var/stock", "/srv/late"
@@ -19,19 +18,13 @@ IMAGES = {
 """A file that is deleted; one below a mount that is not in fstab any more; one below a mount that fails."""
 
 PORTS = range(9100, 9100 + len(NAMES))
+MOUNTS = ("srv-late.mount", "srv-failing.mount")
 FSTAB = "/var/stock /srv/late none bind,nofail\n/var/failing /srv/failing none bind,nofail\n"
 
 _WRITE = """
 mkdir -p /var/stock /var/failing /srv/late /srv/failing
 for directory in /var/stock /var/failing; do cp "$1" $directory/image.spt; done
 cp "$1" /srv/deleted.spt
-"""
-_DECLARE = """
-printf '[Unikernel]\\nImage=%s\\nMemory=24M\\nPublish=%d:80\\nArgument={mirage}\\n%s\\n%s\\n' \
-    "$2" "$3" "$4" '[Service]
-Restart=always
-[Install]
-WantedBy=multi-user.target' >"/etc/solo5/$1.unikernel"
 """
 
 
@@ -41,26 +34,18 @@ def peer() -> Iterator[Peer]:
     fstab = subject.ok("cat", "/etc/fstab")
     subject.ok("sh", "-euc", _WRITE, "sh", str(GUESTS / "net.spt"))
     subject.write("/etc/fstab", FSTAB)
-    for port, name in zip(PORTS, NAMES, strict=True):
-        tender = "" if name == "deleted" else "Tender=spt"  # as docs/declared.md has it for images that come late
-        subject.ok("sh", "-euc", _DECLARE, "sh", name, IMAGES[name], str(port), tender)
-    subject.ok("systemctl", "daemon-reload")
-    subject.ok("systemctl", "start", "srv-late.mount", "srv-failing.mount")
-    subject.ok("systemctl", "enable", *NAMES)
-    yield subject
-    subject.sh("systemctl", "disable", *NAMES)
-    subject.sh("systemctl", "stop", *NAMES, "srv-late.mount", "srv-failing.mount")
-    subject.sh("solo5ctl", "rm", "--force", *NAMES)
-    subject.write("/etc/fstab", fstab)
-    for name in NAMES:
-        subject.sh("rm", "-rf", f"/etc/solo5/{name}.unikernel", f"/var/lib/solo5/declared/{name}.json")
-    subject.sh("rm", "-rf", STOCK, "/var/failing", LATE, "/srv/failing", "/srv/deleted.spt")
-    subject.sh("systemctl", "daemon-reload")
-    subject.sh("systemctl", "reset-failed")
-
-
-def addresses(peer: Peer, *names: str) -> dict[str, object]:
-    return {each["name"]: each["nics"] for each in json.loads(peer.ok("solo5ctl", "inspect", "--json", *names))}
+    again = ("[Service]", "Restart=always")
+    texts = {
+        # As docs/declared.md has it for images that come late.
+        name: web(port, *(() if name == "deleted" else ("Tender=spt",)), *again, image=IMAGES[name])
+        for port, name in zip(PORTS, NAMES, strict=True)
+    }
+    with subject.declared(texts, STOCK, "/var/failing", "/srv/deleted.spt"):
+        subject.ok("systemctl", "start", *MOUNTS)
+        yield subject
+        subject.sh("systemctl", "stop", *NAMES, *MOUNTS)
+        subject.write("/etc/fstab", fstab)
+    subject.sh("rm", "-rf", LATE, "/srv/failing")
 
 
 def shown(peer: Peer, unit: str, *properties: str) -> list[str]:
@@ -71,20 +56,20 @@ def shown(peer: Peer, unit: str, *properties: str) -> list[str]:
 
 def test_a_task_whose_image_is_gone_at_the_boot_shows_why_and_starts_once_it_is_back(peer: Peer) -> None:
     peer.ok("systemctl", "start", *NAMES)
-    before = addresses(peer, *NAMES)
+    before = peer.nics(*NAMES)
     peer.ok("rm", IMAGES["deleted"])
     peer.write("/etc/fstab", "none /srv/failing tmpfs nofail,no-such-option\n")
     peer.kill()
     peer.boot()
     eventually(lambda: shown(peer, "present.service", "ActiveState") == ["active"], "the boot goes on without them")
-    assert addresses(peer, "present") == {"present": before["present"]}
+    assert peer.nics("present") == {"present": before["present"]}
     for name, sentence in (
         ("deleted", "image '/srv/deleted.spt' does not exist."),
         ("unmounted", "image '/srv/late/image.spt' does not exist."),
         ("failed", "Dependency failed for failed.service"),
     ):
         eventually(lambda name=name: not pending(peer, name), f"the start of {name} is over")  # type: ignore[misc]
-        assert sentence in status(peer, name)
+        assert sentence in peer.status(name)
         # Restart=always does not repeat what failed before the tender was executed.
         assert shown(peer, f"{name}.service", "ActiveState", "NRestarts") == ["inactive", "0"]
         assert shown(peer, f"solo5-prepare@{name}.service", "NRestarts") == ["0"]
@@ -99,19 +84,15 @@ def test_a_task_whose_image_is_gone_at_the_boot_shows_why_and_starts_once_it_is_
     peer.write("/etc/fstab", FSTAB)
     # Its kind is assumed where it cannot be read at a daemon-reload, or at the boot.
     assert peer.sh("systemctl", "start", "deleted").returncode == 1
-    assert "is not what the unit file was made for" in status(peer, "deleted")
-    assert "Run: systemctl daemon-reload" in status(peer, "deleted")
+    assert "is not what the unit file was made for" in peer.status("deleted")
+    assert "Run: systemctl daemon-reload" in peer.status("deleted")
     peer.ok("systemctl", "daemon-reload")
     peer.ok("systemctl", "start", *NAMES)  # with the mounts
-    assert addresses(peer, *NAMES) == before
+    assert peer.nics(*NAMES) == before
     assert peer.ok("systemctl", "is-system-running").strip() == "running"
-
-
-def status(peer: Peer, name: str) -> str:
-    return peer.sh("systemctl", "status", "--no-pager", "--full", f"{name}.service").stdout
 
 
 def pending(peer: Peer, name: str) -> bool:
     """Whether its start is under way still, or has not begun."""
     jobs = peer.ok("systemctl", "list-jobs", "--no-legend", "--plain")
-    return f"{name}.service" in jobs or "failed" not in status(peer, name).lower()
+    return f"{name}.service" in jobs or "failed" not in peer.status(name).lower()

@@ -29,7 +29,6 @@ MEASURED = {
     "contract/test_network_sleep.py::test_packets_and_processor_time_keep_a_task_awake": "longer than the idle time",
     "contract/test_network_sleep.py::test_questions_for_others_and_broadcasts_wake_nobody": "nothing wakes it",
     "contract/test_network_sleep.py::test_what_the_filter_refuses_wakes_nobody": "nothing wakes it",
-    "guests/test_guests.py::test_sleeper_costs_no_processor_time": "what half a second costs",
     "guests/test_tender.py::test_tap_deleted_under_the_guest": "it lives on",
     "guests/test_tender.py::test_console_failure_leaves_a_zombie_leader": "a signal does not end it",
     "machine/nomad/test_consoles.py::test_collector_that_was_killed_gets_what_it_missed_from_the_next_agent": (

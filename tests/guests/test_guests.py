@@ -1,7 +1,6 @@
 """Every guest without a network, under whichever tender."""
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -33,27 +32,6 @@ def test_hello_exits_as_told(tender: Tender, asked: int, seen: int) -> None:
     assert ended.lines[-1] == f"Solo5: solo5_exit({asked}) called"
 
 
-def test_solo5_words_are_not_the_guests(tender: Tender) -> None:
-    ended = tender.run("hello", "--solo5:quiet", "mine")
-    assert ended.lines == ["arguments: 'mine'", "argument 1: 'mine'"]
-
-
-def test_sleeper_sleeps_for_a_while(tender: Tender) -> None:
-    start = time.monotonic()
-    ended = tender.run("sleeper", "for=1")
-    assert ended.lines[:2] == ["sleeping", "awake"]
-    assert 1 <= time.monotonic() - start < 5
-
-
-def test_sleeper_costs_no_processor_time(tender: Tender) -> None:
-    with tender.running("sleeper") as guest:
-        guest.wait_for("sleeping")
-        stat = Path(f"/proc/{guest.process.pid}/stat")
-        before = stat.read_text().split()[13:15]
-        time.sleep(0.5)
-        assert stat.read_text().split()[13:15] == before
-
-
 def test_flood_loses_nothing(tender: Tender) -> None:
     ended = tender.run("flood", "lines=2000", "bytes=100")
     lines = ended.lines[:-1]
@@ -72,34 +50,10 @@ def test_toucher_takes_memory(tmp_path: Path, abi: str, kind: str) -> None:
         assert sum(int(size) for other, size in sizes.items() if other != kind) < 8 * 1024
 
 
-def test_toucher_refuses_what_it_has_not(tender: Tender) -> None:
-    assert tender.run("toucher", "mb=9").status == 255
-
-
 def test_toucher_ends_as_ocaml_does_for_want_of_memory(tender: Tender) -> None:
     ended = tender.run("toucher", "mb=1", "then=more")
     assert ended.status == 2
     assert "Fatal error: exception Out_of_memory" in ended.lines
-
-
-def used(pid: int, at_least: int) -> int:
-    """Return the processor time of a process, in ticks, as soon as it is this much, or after a minute."""
-    end = time.monotonic() + 60
-    while True:
-        ticks = sum(map(int, Path(f"/proc/{pid}/stat").read_text().split()[13:15]))
-        if ticks >= at_least or time.monotonic() > end:
-            return ticks
-        time.sleep(0.05)
-
-
-def test_spinner_burns_processor_time(tender: Tender) -> None:
-    with tender.running("spinner") as guest:
-        guest.wait_for("spinning")
-        assert used(guest.process.pid, at_least=20) >= 20
-
-
-def test_spinner_ends_after_its_time(tender: Tender) -> None:
-    assert tender.run("spinner", "for=1").status == 0
 
 
 def test_aborter_aborts(tender: Tender) -> None:
@@ -136,19 +90,6 @@ def test_trapper_cannot_write_its_text(tender: Tender) -> None:
 
 def test_forbidden_system_call_kills(tmp_path: Path) -> None:
     assert Tender(abi="spt", scratch=tmp_path).run("trapper", "what=syscall").status == FORBIDDEN
-
-
-def test_disk_reads_and_writes(tender: Tender, tmp_path: Path) -> None:
-    path = tmp_path / "image"
-    path.write_bytes(bytes(8192))
-    words = ("write=first", "sector=1", "write=second", "read", "sector=0", "read")
-    ended = tender.run("disk", *words, options=(f"--block:storage={path}", "--block-sector-size:storage=4096"))
-    assert ended.lines[:3] == [
-        "storage: capacity 8192 bytes, sector 4096 bytes",
-        "sector 1: 'second'",
-        "sector 0: 'first'",
-    ]
-    assert path.read_bytes() == b"first".ljust(4096, b"\0") + b"second".ljust(4096, b"\0")
 
 
 def test_disk_cannot_leave_its_file(tender: Tender, tmp_path: Path) -> None:

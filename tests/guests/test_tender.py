@@ -24,25 +24,6 @@ def test_version(tender: Tender) -> None:
     assert second == "ABI version 2"
 
 
-def test_help_is_an_error(tender: Tender) -> None:
-    assert refused(tender, "--help").startswith("usage: ")
-
-
-def test_no_image(tender: Tender) -> None:
-    assert "Missing KERNEL operand" in refused(tender, "--mem=8")
-
-
-def test_unreadable_image(tender: Tender, tmp_path: Path) -> None:
-    missing = tmp_path / "missing"
-    assert f"{missing}: Could not open: No such file" in refused(tender, missing)
-
-
-def test_not_an_executable(tender: Tender, tmp_path: Path) -> None:
-    other = tmp_path / "text"
-    other.write_text("text " * 100)
-    assert str(other) in refused(tender, other)
-
-
 def test_image_of_the_other_target(tender: Tender) -> None:
     other = Tender(abi={"hvt": "spt", "spt": "hvt"}[tender.abi], scratch=tender.scratch).image("hello")
     assert f"Executable is not for the solo5-{tender.abi} target" in refused(tender, other)
@@ -63,16 +44,6 @@ def test_command_line_has_a_limit(tender: Tender) -> None:
     assert len(tender.run("hello", "x" * 8191).lines[0]) == len("arguments: ''") + 8191
     message = refused(tender, tender.image("hello"), "x" * 8100, "y" * 91)
     assert "Guest command line too long (max=8191 characters)" in message
-
-
-@pytest.mark.parametrize("size", ["0", "", "much"])
-def test_malformed_memory(tender: Tender, size: str) -> None:
-    assert "Malformed argument to --mem" in refused(tender, f"--mem={size}", tender.image("hello"))
-
-
-def test_last_memory_size_wins(tender: Tender) -> None:
-    ended = tender.call("--mem=16", "--mem=8M", tender.image("toucher"), "mb=0", "then=exit")
-    assert ended.lines[0].startswith("memory 8388608 bytes")
 
 
 def test_memory_of_hvt(tmp_path: Path) -> None:
@@ -102,11 +73,6 @@ def test_every_missing_device_is_named(tender: Tender) -> None:
     assert "Device 'service' of type NET_BASIC declared but not attached." in message
     assert "Device 'storage' of type BLOCK_BASIC declared but not attached." in message
     assert "All declared devices must be attached" in message
-
-
-def test_missing_disk(tender: Tender) -> None:
-    message = refused(tender, "--block:storage=/missing", tender.image("disk"))
-    assert "Could not open block device: /missing: No such file or directory" in message
 
 
 @pytest.mark.parametrize(("size", "message"), [(0, "must be at least 1 block"), (511, "must be block aligned")])
@@ -159,15 +125,6 @@ def test_complaint_behind_memory_comes_twice(net_tender: Tender) -> None:
     assert message.count("Could not attach interface") == 2
 
 
-def test_random_mac_is_local(net_tender: Tender) -> None:
-    seen = set()
-    for _ in range(2):
-        with net_tender.running("net", options=("--net:service=tap0",)) as guest:
-            seen.add(guest.wait_for("serving").split()[2])
-    assert len(seen) == 2
-    assert all(int(mac[:2], 16) & 3 == 2 for mac in seen)
-
-
 def test_tap_deleted_under_the_guest(net_tender: Tender, namespace: Namespace) -> None:
     arguments = ("--ipv4-gateway=10.0.0.1", "--spoof-ip=10.0.0.9")
     with net_tender.running("net", *arguments, options=("--net:service=tap0",)) as guest:
@@ -193,12 +150,6 @@ def test_stop(tender: Tender, number: int) -> None:
         assert status == -number
     else:
         assert (status, guest.errors.read_text()) == (1, f"solo5-hvt: Exiting on signal {int(number)}\n")
-
-
-def test_stop_while_spinning(tender: Tender) -> None:
-    with tender.running("spinner") as guest:
-        guest.wait_for("spinning")
-        assert guest.stop(signal.SIGTERM) == (1 if tender.abi == "hvt" else -signal.SIGTERM)
 
 
 def test_hangup_is_not_caught(tender: Tender) -> None:

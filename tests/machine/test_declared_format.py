@@ -12,7 +12,6 @@ from tests.machine.conftest import (
     Files,
     Machine,
     Runner,
-    eventually,
     given,
     ok,
     sh,
@@ -116,21 +115,6 @@ def test_export_is_what_was_typed(place: Files, run: Runner) -> None:
         assert found.cpus in (0.5, None)
     assert "solo5ctl export" in text
     assert sh("solo5ctl", "export", name, user="nobody").returncode == 125
-
-
-def test_export_has_networks_ports_and_limits(run: Runner) -> None:
-    options = ("-p", "8080:80", "-p", "7007:7/udp", "--egress", "none", "--rate", "sent=10M")
-    name = run("net.hvt", "{mirage}", options=options)
-    eventually(lambda: "8080" in ok("solo5ctl", "ps"), "it is published")
-    found = declared(ok("solo5ctl", "export", name), name).workload
-    assert found.arguments == ("{mirage}",)
-    assert [(port.host_port, port.port, port.protocol) for port in found.publish] == [
-        (8080, 80, "tcp"),
-        (7007, 7, "udp"),
-    ]
-    [nic] = found.nics
-    assert (nic.nic, nic.network, nic.ipv4) == ("service", "default", None)
-    assert (nic.limits.egress, nic.limits.rate.sent) == ((), 10_000_000)
 
 
 def test_a_task_that_is_declared_is_a_file_of_roots(place: Files) -> None:

@@ -300,16 +300,3 @@ def test_network_service_without_a_module_is_explained_and_left_alone(machine: M
     # The bus still waits for the start that failed, and has every call wait with it, for 25 seconds.
     ok("systemctl", "start", "solo5-networkd.service")
     ok("/usr/bin/solo5ctl", "network", "ls")
-
-
-@pytest.mark.timeout(300)
-def test_relay_without_a_module_is_explained_and_left_alone(machine: Machine, tmp_path: Path) -> None:
-    machine.expect(refusals("relay"))
-    systemctl("stop", "solo5-relay.service")
-    since = f"@{time.time():.6f}"
-    with emptied(WITHOUT["relay"], tmp_path) as each:
-        assert sh("systemctl", "start", "solo5-relay.service").returncode == 1
-        assert written("solo5-relay", since) == [str(each.missing())]
-        assert unit_property("solo5-relay.service", "ExecMainStatus") == "78"
-        assert unit_property("solo5-relay.service", "NRestarts") == "0"
-    ok("systemctl", "start", "solo5-relay.service")

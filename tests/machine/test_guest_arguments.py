@@ -1,28 +1,14 @@
 """What a guest must know reaches it among its arguments: addresses, name servers, host name, published ports."""
 
-import json
 import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Files, Machine, Outside, Runner, eventually, inspect, ok, says, sh
+from tests.machine.conftest import GUESTS, Machine, Outside, Runner, eventually, inspect, ok, says, sh
 
 RESOLV_CONF = Path("/etc/resolv.conf")
-
-
-def guest_arguments(*words: str) -> list[str]:
-    """Return the arguments of the guest in the plan of `solo5ctl run`."""
-    argv = json.loads(ok("solo5ctl", "run", "--dry-run", "--json", *words))["argv"]
-    return list(argv[argv.index("--") + 2 :])
-
-
-def refused(*words: str) -> str:
-    done = sh("solo5ctl", "run", "--rm", *words)
-    assert done.returncode == 125, f"{done.returncode}: {done.stdout}{done.stderr}"
-    assert "Traceback" not in done.stderr
-    return done.stderr
 
 
 @pytest.fixture
@@ -69,21 +55,6 @@ def test_scope_has_them_too(machine: Machine) -> None:
 
 def cmdline(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-def test_name_servers_are_the_options_or_the_networks_or_the_hosts(resolv_conf: Path, place: Files) -> None:
-    image, words = f"{GUESTS}/net.spt", ("{dns}", "{search}")
-    assert guest_arguments(image, *words) == ["192.0.2.1", "host.example"]
-    place("/etc/solo5/zz-guest-arguments.toml", '[network.default]\ndns = ["192.0.2.8"]\nsearch = ["net.example"]\n')
-    assert guest_arguments(image, *words) == ["192.0.2.8", "net.example"]
-    assert guest_arguments("--dns", "192.0.2.9", image, *words) == ["192.0.2.9", "net.example"]
-
-
-def test_host_without_a_usable_name_server_is_a_refusal_with_what_to_set(resolv_conf: Path) -> None:
-    resolv_conf.write_text("nameserver ::1\nnameserver 2620:fe::fe\nnameserver 169.254.169.254\n")
-    error = refused(f"{GUESTS}/net.spt", "--resolver={dns}")
-    assert "there is no name server: expected name servers that guests can use" in error
-    assert 'Set dns = ["9.9.9.9"] in [network.NAME] of /etc/solo5, --dns of solo5ctl run' in error
 
 
 def test_restart_by_systemd_keeps_the_arguments(run: Runner, resolv_conf: Path) -> None:

@@ -18,7 +18,6 @@ from tests.machine.conftest import (
     unit_property,
 )
 from tests.machine.consoles import Consoles
-from tests.machine.declared import declarations
 
 CONFIGURATION = Path("/etc/systemd/journald.conf.d/small.conf")
 
@@ -55,17 +54,6 @@ def test_what_looks_empty_has_its_reason(dropping: None, run: Runner) -> None:
     name = run("hello.spt", "one")
     ok("solo5ctl", "wait", name)
     assert f"no console lines: {reason}" in sh("solo5ctl", "logs", name).stderr
-
-
-def test_an_update_that_waits_for_a_line_has_the_reason(dropping: None) -> None:
-    with declarations() as declare:
-        unit = declare("web", "Argument={mirage}\nPublish=8095:80")
-        ok("systemctl", "start", unit)
-        words = ("--ready", "console:serving", "--timeout", "2", "web", f"{GUESTS}/net.spt")
-        done = sh("solo5ctl", "update", *words)
-        assert done.returncode != 0
-        assert "stores no lines of level info" in done.stderr
-        assert sh("systemctl", "is-active", unit).stdout == "active\n"
 
 
 SETTINGS = Path("/etc/solo5/namespace.toml")

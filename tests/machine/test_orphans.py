@@ -124,14 +124,3 @@ def test_tender_killed_gives_everything_back(run: Runner) -> None:
     ok("kill", "-KILL", str(inspect(name)["pid"]))
     eventually(lambda: sh("ip", "link", "show", tap).returncode != 0, "the tap is gone, with nobody of ours asked")
     assert "8080" not in ok("nft", "list", "ruleset")
-
-
-def test_gc_finds_nothing_of_anybody_elses(machine: Machine, run: Runner) -> None:
-    name = run("net.spt", "--ipv4={net.service.ipv4_cidr}")
-    says(name, "02:")
-    before = machine.snapshot()
-    assert inspect(name)["name"] in ok("solo5ctl", "ps", "--quiet")
-    ok("solo5ctl", "gc", "--dry-run")
-    assert machine.snapshot() == before
-    ok("solo5ctl", "gc")
-    assert machine.snapshot() == before

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.machine import records
 from tests.machine.conftest import GUESTS, Machine, Runner, given, inspect, ok, says, sh, unit_property
-from tests.machine.mishaps import end_main_thread, going_down
+from tests.machine.mishaps import end_main_thread
 
 from solo5_systemd.storage.locks import holders
 
@@ -136,24 +136,7 @@ def test_a_hung_tender_is_killed_by_who_waits_and_that_is_said(run: Runner) -> N
     assert "Killing hung tender: main thread exited" in noted, "the unit's own journal has it"
 
 
-def test_a_stop_while_the_host_goes_down_is_its_shutdown(run: Runner) -> None:
-    names = asleep(run, *TARGETS)
-    with going_down():
-        ok("systemctl", "stop", *(f"solo5-task-{name}.service" for name in names))
-        outcomes = waited(*names)
-    for told in outcomes.values():
-        assert (told["ending"], told["signal"], told["clean"], told["retry"]) == ("host-shutdown", 15, True, True)
-
-
 # --- tender, host and systemd ----------------------------------------------------------------------------------
-
-
-def test_a_tender_that_refuses_is_quoted(run: Runner) -> None:
-    names = [run(f"sleeper.{target}", options=("--property", "LimitAS=32M")) for target in TARGETS]
-    for told in waited(*names).values():
-        shown = (told["ending"], told["exit_code"], told["exit_status"], told["retry"])
-        assert shown == ("tender-refused", 1, 126, False)
-        assert told["sentence"] == "the tender refused: Error allocating guest memory: Cannot allocate memory"
 
 
 @contextmanager
@@ -335,12 +318,6 @@ def test_a_tap_that_is_deleted_ends_hvt_and_an_spt_guest_goes_on(machine: Machin
     assert (told["ending"], told["retry"]) == ("tender-failed", True)
     assert str(told["sentence"]).startswith("the tender failed: Fatal ")
     assert inspect(spt)["phase"] == "running"
-
-
-def test_a_limit_of_systemds_is_told_from_a_stop(run: Runner) -> None:
-    names = [run(f"sleeper.{target}", options=("--property", "RuntimeMaxSec=1")) for target in TARGETS]
-    for told in waited(*names).values():
-        assert (told["ending"], told["signal"], told["clean"]) == ("timed-out", 15, False)
 
 
 def test_a_tender_that_systemd_cannot_execute_has_not_been_started(machine: Machine) -> None:

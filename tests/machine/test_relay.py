@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import Files, Machine, Runner, eventually, ok, sh, unit_property
-from tests.machine.consoles import UNLIMITED, Consoles, called, numbers, relay_pid, shell_task
+from tests.machine.consoles import UNLIMITED, Consoles, numbers, relay_pid, shell_task
 from tests.machine.fifos import Reader
 
 from solo5_systemd.base.names import TaskName, task_service
-from solo5_systemd.bus.relay_client import Relay
-from solo5_systemd.nomad.logs import open_fifo
 
 UNLIMITED_OPTIONS = tuple(word for each in UNLIMITED for word in ("--property", each))
 
@@ -40,15 +38,6 @@ def test_console_and_tender_messages_are_separate_and_unchanged(run: Runner, con
     assert b"solo5-hvt" in stderr.got
 
 
-def test_bytes_are_those_of_the_guest(consoles: Consoles) -> None:
-    """Except white space at the end of a line, and empty lines, which journald does not store."""
-    stdout, _ = consoles.forward("bytes")
-    head, tail = b"a\0b\xff\x1b[1m\n  two\n", b"\nno newline"
-    shell_task("bytes", f"exec python3 -c \"import os; os.write(1, {head!r} + b'x' * 60000 + {tail!r})\"")
-    eventually(lambda: b"no newline" in stdout.got, "the last bytes come")
-    assert stdout.got == head + b"x" * 60000 + tail
-
-
 def test_last_line_is_delivered_when_drain_returns(run: Runner, consoles: Consoles) -> None:
     for i in range(8):
         name = f"short-{i}"
@@ -58,16 +47,6 @@ def test_last_line_is_delivered_when_drain_returns(run: Runner, consoles: Consol
         consoles.drain(name)
         assert stdout.now() == b"arguments: ''\nSolo5: solo5_exit(0) called\n"
         eventually(stdout.is_over, "the FIFO ends")
-
-
-def test_flood_is_delivered_completely(run: Runner, consoles: Consoles) -> None:
-    stdout, _ = consoles.forward("flood")
-    run("flood.spt", "lines=16000", "bytes=1000", name="flood", options=UNLIMITED_OPTIONS)
-    over("flood")
-    consoles.drain("flood")
-    eventually(lambda: stdout.ended, "the FIFO ends")
-    assert numbers(stdout.got) == list(range(1, 16001))
-    assert len(stdout.got) >= 16_000_000
 
 
 def test_full_fifo_delays_no_other_task_and_loses_no_line(run: Runner, consoles: Consoles) -> None:
@@ -137,27 +116,6 @@ def test_new_reader_continues_after_the_old_one(consoles: Consoles) -> None:
     consoles.hand_over("back", after, errors)
     eventually(lambda: b"line 30\n" in after.got, "lines go on")
     assert numbers(got + after.got) == list(range(1, 31))
-
-
-def test_forward_from_an_earlier_time_delivers_earlier_lines(run: Runner, consoles: Consoles) -> None:
-    since = time.time_ns() // 1000
-    run("hello.spt", name="late")
-    over("late")
-    stdout, stderr = consoles.forward("busy")  # whose lines the relay reads after those of `late`
-    run("hello.spt", name="busy")
-    eventually(lambda: b"solo5_exit" in stdout.got, "the relay has read the journal")
-    late = consoles.reader("late", "stdout")
-    errors = consoles.reader("late", "stderr")
-
-    async def from_then(relay: Relay) -> None:
-        fds = [await open_fifo(str(reader.path)) for reader in (late, errors)]
-        await relay.forward(TaskName("late"), task_service(TaskName("late")), since, *fds)
-        for fd in fds:
-            os.close(fd)
-
-    called(from_then)
-    eventually(lambda: late.got == b"arguments: ''\nSolo5: solo5_exit(0) called\n", "the earlier lines come")
-    consoles.drain("late")
 
 
 @pytest.fixture

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.machine.conftest import Machine, eventually, ok, remove_namespace, unit_property
-from tests.machine.consoles import UNLIMITED, Consoles, called, forward, numbers, relay_pid, shell_task
-from tests.machine.fifos import Reader
+from tests.machine.consoles import UNLIMITED, Consoles, called, numbers, shell_task
 
-from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus.relay_client import Relay
 from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.relay.line_queue import dropped_notice
@@ -76,17 +74,6 @@ def test_reader_skips_files_that_journald_removes() -> None:
         assert [line.data for line in lines] == [b"line 3\n"]
 
 
-def test_late_reader_gets_lines_of_archived_files(consoles: Consoles) -> None:
-    stdout, _ = consoles.forward("aside", reads=False)
-    for part in range(1, 4):
-        shell_task("aside", f"exec seq -f 'line %g {'.' * 80}' {part * 5000 - 4999} {part * 5000}", *UNLIMITED)
-        is_gone("aside")
-        ok("journalctl", "--rotate")
-    stdout.start()
-    eventually(lambda: b"line 15000 " in stdout.got, "all lines come")
-    assert numbers(stdout.got) == list(range(1, 15001))
-
-
 def test_lines_removed_before_delivery_have_a_notice_with_their_number(consoles: Consoles) -> None:
     stdout, stderr = consoles.forward("removed", reads=False)
     shell_task("removed", f"exec seq -f 'line %g {'.' * 80}' 20000", *UNLIMITED)
@@ -136,22 +123,6 @@ def test_dropped_lines_have_a_notice_in_their_place_and_a_signal(consoles: Conso
     eventually(lambda: stderr.got == notices, "stderr has exactly these notices")
 
 
-def test_a_hundred_consoles_at_once_are_complete_in_bounded_memory(consoles: Consoles) -> None:
-    names = [f"crowd-{i}" for i in range(100)]
-    readers = {name: consoles.forward(name, reads=i % 4 > 0)[0] for i, name in enumerate(names)}
-    for name in names:
-        shell_task(name, f"exec seq -f '{name} line %g {'.' * 1000}' 200", *UNLIMITED, "Type=exec")
-    unread = [name for name in names if not readers[name].reads]
-    for name in names:
-        if name not in unread:
-            is_whole(name, readers[name])
-    nobody_waits_for_those_that_are_not_read(unread, consoles)
-    for name in unread:
-        readers[name].start()
-        is_whole(name, readers[name])
-    assert peak_mib() < 96
-
-
 def is_gone(name: str) -> None:
     """Wait until a task has ended and the journal has all its lines."""
     unit = f"solo5-task-{name}.service"
@@ -169,36 +140,3 @@ def more_come(*readers: Callable[[], bytes]) -> None:
 
 def is_read(line: str, *readers: Callable[[], bytes]) -> None:
     eventually(lambda: all(line.encode() in read() for read in readers), f"{line!r} has come")
-
-
-def is_whole(name: str, reader: Reader) -> None:
-    eventually(lambda: b" line 200 " in reader.got, f"{name} has its last line")
-    heads = [line.split(b".")[0].decode() for line in reader.got.splitlines()]
-    assert heads == [f"{name} line {i} " for i in range(1, 201)]
-
-
-async def drained(relay: Relay, name: str) -> None:
-    while await relay.drain(TaskName(name)) is not None:
-        pass
-
-
-def nobody_waits_for_those_that_are_not_read(names: list[str], consoles: Consoles) -> None:
-    """Many drains wait for readers on one connection; another task's console is forwarded meanwhile."""
-    ends = [consoles.reader("newcomer", stream) for stream in ("stdout", "stderr")]
-
-    async def beside(relay: Relay) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            drains = [tasks.create_task(drained(relay, name)) for name in names]
-            await asyncio.sleep(1)
-            await forward(relay, TaskName("newcomer"), *ends)
-            await drained(relay, "newcomer")
-            assert not any(drain.done() for drain in drains)
-            for drain in drains:
-                drain.cancel()
-
-    called(beside)
-
-
-def peak_mib() -> int:
-    status = Path(f"/proc/{relay_pid()}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) // 1024

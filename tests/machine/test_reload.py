@@ -9,13 +9,13 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.machine.conftest import GUESTS, Files, Machine, ok, sh, systemctl
+from tests.machine.conftest import GUESTS, Files, Machine, ok, systemctl
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import DeviceName, TaskName, UnitKind, task_service, unit_path
@@ -25,7 +25,7 @@ from solo5_systemd.bus.peers import INTERFACES, PROPERTIES, UNIT
 from solo5_systemd.engine.runtime import Runtime, connect
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.storage.model import DiskRequest
-from solo5_systemd.task.properties import SETTABLE, Property, TransientUnit, UnitFiles, parse_property
+from solo5_systemd.task.properties import Property, TransientUnit, UnitFiles, parse_property
 from solo5_systemd.task.workload import Workload
 
 SEED = int(os.environ.get("SEED", "11"))
@@ -88,49 +88,7 @@ def workload(name: TaskName, rng: random.Random, folder: Path) -> Workload:
     )
 
 
-VALUES: Mapping[str, Callable[[random.Random], str]] = {
-    **dict.fromkeys(("MemoryHigh", "LimitAS", "LimitDATA", "LimitSTACK"), lambda r: f"{r.randrange(64, 9999)}M"),
-    **dict.fromkeys(
-        ("MemoryLow", "MemoryMin", "MemorySwapMax", "LimitCORE", "LimitFSIZE", "LimitMEMLOCK"),
-        lambda r: str(r.choice((0, 1, r.randrange(1 << 63), "infinity"))),
-    ),
-    **dict.fromkeys(("LimitNOFILE", "LimitNPROC", "TasksMax"), lambda r: str(r.randrange(64, 10000))),
-    **dict.fromkeys(("CPUWeight", "IOWeight"), lambda r: str(r.randrange(1, 10001))),
-    **dict.fromkeys(("AllowedCPUs", "AllowedMemoryNodes"), lambda r: f"0-{r.randrange(9)},{r.randrange(10, 200)}"),
-    **dict.fromkeys(
-        ("IOReadBandwidthMax", "IOWriteBandwidthMax", "IOReadIOPSMax", "IOWriteIOPSMax"),
-        lambda r: f"/dev/{r.choice(('sda', 'vd:b', 'disk/by-id/x', 'mapper/a+b@c'))} {r.randrange(1, 1 << 63)}",
-    ),
-    **dict.fromkeys(("CPUAccounting", "IOAccounting"), lambda r: r.choice(("yes", "no"))),
-    "MemoryDenyWriteExecute": lambda _: "yes",
-    "AppArmorProfile": lambda r: f"-{r.choice(('solo5', '/usr/bin/x', '$a;b#c=(d)[e]{f}', '~x'))}",
-    "CPUQuota": lambda r: f"{r.randrange(1, 9999)}%",
-    "CPUQuotaPeriodSec": lambda r: f"{r.randrange(1, 1001)}ms",
-    "KillSignal": lambda r: r.choice(("SIGINT", "SIGTERM")),
-    "LogRateLimitBurst": lambda r: str(r.randrange(1 << 32)),
-    "LogRateLimitIntervalSec": lambda r: f"{r.randrange(1, 10**9)}ms",
-    "Nice": lambda r: str(r.randrange(-20, 20)),
-    "OOMScoreAdjust": lambda r: str(r.randrange(-1000, 1001)),
-    "RuntimeMaxSec": lambda r: f"{r.randrange(10**6, 10**12)}ms",
-    "SELinuxContext": lambda r: f"system_u:object_r:{r.choice(('a', 'b$c;d#e'))}:s0",
-    "Slice": lambda _: "solo5-batch.slice",
-    "SystemCallFilter": lambda r: f"~{r.choice(('fork', 'vfork @mount', '@swap'))}",
-    "TimeoutStopSec": lambda r: r.choice(("infinity", f"{r.randrange(1, 10**12)}ms")),
-}
 """A value of each property that an operator may set; none that keeps a program from being executed."""
-
-
-def tuned(number: int, rng: random.Random) -> TransientUnit:
-    """A unit that executes a program once, with every property that an operator may set."""
-    command = ("/usr/bin/true", ["/usr/bin/true"], False)
-    values = {
-        "Description": Property("Description", "s", f"tuned {number}"),
-        "Type": Property("Type", "s", "oneshot"),
-        "RemainAfterExit": Property("RemainAfterExit", "b", True),
-        "ExecStart": Property("ExecStart", "a(sasb)", [command]),
-        **{key: parse_property(key, VALUES[key](rng)) for key in sorted(SETTABLE)},
-    }
-    return TransientUnit(name=f"solo5-task-tuned-{number}.service", properties=tuple(values.values()))
 
 
 Shown = dict[str, dict[str, Any]]
@@ -209,29 +167,6 @@ def test_tasks_are_after_a_reload_what_was_started(tasks: Sequence[TaskName], fo
     for name in tasks:
         said = ok("solo5ctl", "logs", name)
         assert [number for number in range(DISKS) if f"storage{number}: 'disk {number}'" not in said] == []
-
-
-def test_every_property_of_an_operator_is_after_a_reload_what_was_set(machine: Machine) -> None:
-    rng = random.Random(SEED)
-    units = [tuned(number, rng) for number in range(3)]
-    wanted = {unit.name: [entry.name for entry in unit.properties] for unit in units}
-
-    async def each(act: Callable[[Manager, TransientUnit], Awaitable[object]]) -> None:
-        async with system_bus() as connection:
-            manager = Manager(connection)
-            for unit in units:
-                await act(manager, unit)
-
-    assert VALUES.keys() == SETTABLE.keys()
-    try:
-        asyncio.run(each(lambda manager, unit: manager.start(unit, UnitFiles())))
-        before = asyncio.run(shown(list(wanted)))
-        systemctl("daemon-reload")
-        after = asyncio.run(shown(list(wanted)))
-    finally:
-        asyncio.run(each(lambda manager, unit: manager.stop(unit.name)))
-        sh("systemctl", "reset-failed", *wanted)
-    assert not (differ := different(before, after, wanted)), "\n".join((f"SEED={SEED}", *differ))
 
 
 TEXTS = (

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -36,16 +35,6 @@ def test_detached_task_is_shown_as_by_systemd(run: Runner) -> None:
     assert "sleeping" in ok("journalctl", "--no-pager", "-o", "cat", f"SOLO5_TASK={name}")
     assert unit_property(f"solo5-task-{name}.service", "InvocationID") == seen["invocation_id"]
     assert "sleeper.hvt" in unit_property(f"solo5-task-{name}.service", "Description")
-
-
-def test_a_start_without_disks_imports_nothing_for_them(run: Runner) -> None:
-    run.names.append("short")
-    image = f"{GUESTS}/sleeper.spt"
-    python = ("python3", "-I", "-X", "importtime")
-    done = sh(*python, shutil.which("solo5ctl") or "", "run", "--detach", "--name", "short", image)
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "solo5_systemd.engine.start" in imported, done.stderr
-    assert not imported & {"solo5_systemd.storage.backing_files", "tarfile", "tomllib"}
 
 
 def test_limits_that_are_not_enforced_are_named(machine: Machine) -> None:

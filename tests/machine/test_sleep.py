@@ -59,16 +59,6 @@ def test_a_guest_sleeps_and_the_first_request_wakes_it(run: Runner, outside: Out
     assert f"TCP {outside.there}:" in log
 
 
-def test_by_hand(run: Runner) -> None:
-    task = web(run)
-    assert ok("solo5ctl", "sleep", task) == f"{task}\n"
-    ok("solo5ctl", "sleep", task)
-    assert (asleep(task), process_state(task)) == (True, "T")
-    assert ok("solo5ctl", "wake", task) == f"{task}\n"
-    ok("solo5ctl", "wake", task)
-    assert (asleep(task), process_state(task) == "T") == (False, False)
-
-
 ENDS = {
     ("solo5ctl", "stop"): ("stopped", 15),
     ("solo5ctl", "stop", "--signal", "INT"): ("stopped", 2),
@@ -95,36 +85,6 @@ def test_a_declared_task_sleeps_through_a_daemon_reload(declare: Declarations) -
     assert asleep("resting")
     assert udp(address("resting"), 7, "declared") == "declared"
     ok("systemctl", "stop", unit)
-
-
-def test_what_only_looks_wakes_nobody(run: Runner) -> None:
-    task = web(run, options=("--idle", "5s"))
-    ok("solo5ctl", "sleep", task)
-    for verb in (
-        ["ps", "--all"],
-        ["inspect", task],
-        ["stats", "--no-stream"],
-        ["metrics"],
-        ["logs", task],
-        ["network"],
-    ):
-        ok("solo5ctl", *verb)
-    assert "orphan " not in sh("solo5ctl", "doctor").stdout
-    assert "network leftover" not in ok("solo5ctl", "gc", "--dry-run")
-    ok("systemctl", "status", inspect(task)["unit"])
-    assert asleep(task)
-
-
-def test_a_frozen_sleeper_answers_once_it_is_thawed(run: Runner, outside: Outside) -> None:
-    task = web(run, options=("-p", "8080:80"))
-    ok("solo5ctl", "sleep", task)
-    ok("solo5ctl", "freeze", task)
-    with outside.popen("curl", "--silent", "--max-time", "30", f"http://{outside.here}:8080/", stdout=-1) as client:
-        eventually(lambda: not asleep(task), "its packet is seen")
-        assert client.poll() is None, "it has no answer"
-        assert "(frozen)" in row(task)
-        ok("solo5ctl", "thaw", task)
-        assert client.communicate()[0]
 
 
 def test_a_declared_sleeper_is_updated_and_rolled_back(declare: Declarations) -> None:

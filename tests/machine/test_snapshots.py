@@ -226,19 +226,6 @@ def frozen_while(task: str, act: Callable[[], object]) -> None:
     asyncio.run(story())
 
 
-def test_a_task_is_thawed_when_the_unit_that_would_thaw_it_is_killed(spinning: str) -> None:
-    unit = str(inspect(spinning)["unit"])
-
-    def kill_guard() -> None:
-        assert unit_property(unit, "FreezerState") == "frozen"
-        ok("kill", "-KILL", unit_property(guard_of(spinning), "MainPID"))
-        eventually(lambda: unit_property(unit, "FreezerState") == "running", "PID 1 thaws it")
-
-    with pytest.raises(Exception, match=f"task {spinning} was thawed meanwhile: expected it to stay frozen"):
-        frozen_while(spinning, kill_guard)
-    eventually(thawed(spinning), "the task runs")
-
-
 @pytest.mark.everywhere
 def test_a_task_is_thawed_although_both_the_process_and_all_of_that_unit_were_killed(spinning: str) -> None:
     """SIGKILL ends what thaws it, too: PID 1 starts the unit again."""

@@ -175,30 +175,6 @@ def test_systemctl_reload_updates_each_instance_to_the_changed_file(
     whole(1, 2)
 
 
-def test_an_instance_that_is_removed_during_its_update_leaves_nothing(web: Declarations, newer: str) -> None:
-    started(1, 2)
-    assert updated(1, newer, "--no-block", "--watch", "1min").returncode == 0
-    unit = "solo5-update@web@1.service"
-    eventually(lambda: sh("systemctl", "is-active", unit).stdout == "active\n", "it has the ports")
-    ok("solo5ctl", "rm", "--force", "web@1")
-    eventually(lambda: unit_property(unit, "ActiveState") == "inactive", "the update is over")
-    assert ok("solo5ctl", "ps", "--all", "--quiet").split() == ["web@2"]
-    assert not (DIRECTORY / "web@1").exists()
-    assert not is_up(1)
-    assert is_up(2)
-
-
-def test_an_instance_of_a_template_of_others_is_no_task(place: Files) -> None:
-    place(SYSTEM / "other@.service", "[Service]\nExecStart=/bin/sleep 1000\n")
-    systemctl("daemon-reload")
-    ok("systemctl", "start", "other@1")
-    for verb in (["inspect"], ["stop"], ["kill"], ["freeze"], ["rm", "--force"]):
-        refused = sh("solo5ctl", *verb, "other@1")
-        assert "no task is named 'other@1'" in refused.stderr, refused
-    assert unit_property("other@1.service", "ActiveState") == "active"
-    ok("systemctl", "stop", "other@1")
-
-
 def test_instances_are_enabled_by_name_and_by_default(web: Declarations) -> None:
     ok("systemctl", "enable", "--now", "web@1")
     ok("systemctl", "enable", "web@")

@@ -497,33 +497,6 @@ def test_ports_follow_the_declaration_when_the_guest_that_has_them_has_ended(
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_updated_is_refused_in_one_sentence(declare: Declarations, images: Path, newer: str) -> None:
-    missing = sh("solo5ctl", "update", "nosuch")
-    assert (missing.returncode, "there is no declared task 'nosuch'" in missing.stderr) == (127, True)
-    unit = declare("web", WEB)
-    assert "task web does not run: expected one that does" in update(newer).stderr
-    ok("systemctl", "start", unit)
-    absent = update("/nonexistent")
-    assert (absent.returncode, "is not a file" in absent.stderr) == (127, True)
-    passing = Path(shutil.copy(newer, "/tmp/newer.spt"))
-    assert "may be gone at the next boot" in update(str(passing)).stderr
-    passing.unlink()
-    assert "task web has no earlier image" in sh("solo5ctl", "rollback", "web").stderr
-    has, had = "NIC management, NIC service", "NIC service"
-    refused = update(f"{GUESTS}/net2.spt").stderr
-    assert f"net2.spt has the devices {has}: expected those of the running image ({had})" in refused
-    assert "disk storage" in update(f"{GUESTS}/netdisk.spt").stderr
-    text = images / "text.hvt"
-    text.write_text("no image")
-    assert "is not" in update(str(text)).stderr
-    assert "is not a condition" in update(newer, "--ready", "http").stderr
-    assert "is not a time: expected a time span such as" in update(newer, "--watch", "soon").stderr
-    assert sh("solo5ctl", "run", "--detach", "--name", "web.next", f"{GUESTS}/sleeper.spt").returncode == 0
-    assert "task name 'web.next' is taken" in update(newer).stderr
-    ok("solo5ctl", "rm", "--force", "web.next")
-    whole(unit)
-
-
 def edited(declare: Declarations, lines: str) -> None:
     declare.write("web", f"[Unikernel]\nImage={GUESTS}/net.spt\n{WEB}\n{lines}\n")
 

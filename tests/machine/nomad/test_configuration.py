@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, remove_namespace, sh, unit_property
-from tests.machine.images import padded
 from tests.machine.nomad.agent import DATA, PLAIN, SCOPES, USUAL, Agent, api
 from tests.machine.nomad.jobs import ADDRESSES, TWO_STARTS, Jobs, allocations, ended, hcl, logs, name_of, refusal, unit
 
@@ -141,14 +140,6 @@ REFUSED = {
         refused_job("memory", SLEEPER, memory=65),
         "memory is 65M: expected at most 64M, this node's ceiling",
     ),
-    "memory-max": (
-        refused_job("memory-max", SLEEPER, resources="cpu = 20\nmemory_max = 65"),
-        "memory_max is 65M: expected at most 64M",
-    ),
-    "nics": (
-        refused_job("nics", f'unikernel = "{GUESTS}/net2.spt"'),
-        "the number of NICs is 2: expected at most 1, this node's ceiling",
-    ),
     "disks": (
         refused_job("disks", f'unikernel = "{GUESTS}/disks63.spt"\n' + "".join(map(NUMBERED.format, range(63)))),
         "the number of disks is 63: expected at most 1",
@@ -164,10 +155,6 @@ REFUSED = {
     "network": (
         refused_job("network", SERVER + 'nic "service" {\n  network = "management"\n}\n'),
         "network management of NIC service is not allowed on this node: expected one of closed",
-    ),
-    "implied-network": (
-        refused_job("implied-network", SERVER),
-        "network default of NIC service is not allowed on this node: expected one of closed.",
     ),
     "image": (
         refused_job("image", f'unikernel = "{LARGE}"'),
@@ -219,16 +206,6 @@ OPENED = {
     "idle_min": 600,
     "routes": ["192.168.0.0/16"],
 }
-
-
-@closed
-def test_images_beyond_the_stores_room_are_refused(jobs: Jobs, large: Path) -> None:
-    """The image of a task that runs stays; one that takes nearly all the rest is none too much, but for that."""
-    jobs.run(hcl("stored", SLEEPER))
-    padded(GUESTS / "hello.spt", large, (1 << 20) - (24 << 10), filled=True)
-    text = refusal(ended(jobs.submit(hcl("no-room", f'unikernel = "{large}"', kind="batch"))))
-    assert f"image '{large}' needs " in text
-    assert "of 1048576: expected room for it" in text
 
 
 @closed

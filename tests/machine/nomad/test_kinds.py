@@ -12,7 +12,6 @@ from tests.machine.nomad.jobs import (
     hcl,
     logs,
     says,
-    status,
     task,
 )
 
@@ -22,26 +21,12 @@ def hello(*words: str) -> str:
     return f'unikernel = "hello.spt"\nargs = [{args}]\nquiet = true'
 
 
-def test_batch_that_ends_with_0_is_complete(jobs: Jobs) -> None:
-    alloc = ended(jobs.submit(hcl("good", hello("well", "done"), kind="batch")))
-    assert allocation(alloc)["ClientStatus"] == "complete"
-    assert "Exit Code: 0" in status(alloc)
-    says(alloc, "argument 1: 'well'\nargument 2: 'done'\n")
-    assert "solo5_exit" not in logs(alloc), "it is quiet"
-
-
 def test_batch_that_ends_with_3_follows_its_restart_policy(jobs: Jobs) -> None:
     alloc = ended(jobs.submit(hcl("bad", hello("exit=3"), kind="batch", group=TWO_STARTS)))
     assert allocation(alloc)["ClientStatus"] == "failed"
     assert task(alloc)["Restarts"] == 1
     assert sum("Exit Code: 3" in event for event in events(alloc)) == 2, "the first run and one more"
     eventually(lambda: logs(alloc).count("argument 1: 'exit=3'") == 2, "and both consoles")
-
-
-def test_dispatched_job_passes_its_meta_as_arguments(jobs: Jobs) -> None:
-    parameters = 'parameterized {\n  meta_required = ["greeting"]\n}\n'
-    jobs.submit(hcl("greet", hello("--greeting=${NOMAD_META_greeting}"), kind="batch", job=parameters))
-    says(ended(jobs.dispatch("greet", "greeting=good morning")), "--greeting=good morning")
 
 
 def test_data_of_a_dispatcher_reaches_the_guest_as_it_is(jobs: Jobs) -> None:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.machine.conftest import GUESTS, eventually, ok, unit_property
-from tests.machine.nomad.agent import Agent
-from tests.machine.nomad.jobs import SLEEPER, Jobs, ended, hcl, status, task, unit
+from tests.machine.nomad.agent import Agent, api
+from tests.machine.nomad.jobs import SLEEPER, Jobs, ended, hcl, says, status, task, unit
 
 MIB = 1 << 20
 ALLOTMENT = "cpu = 200\nmemory_max = 64"
@@ -64,3 +65,48 @@ def test_out_of_memory_is_an_event_of_its_own(jobs: Jobs, tight: None) -> None:
     assert terminated["Details"]["oom_killed"] == "true", status(alloc)
     assert "OOM-killed: the host or a slice ran out of memory" in terminated["DisplayMessage"], status(alloc)
     eventually(lambda: any(event["Details"].get("memory_peak") for event in task(alloc)["Events"]), "our event's peak")
+
+
+TUNED = f"""
+unikernel      = "{GUESTS}/toucher.spt"
+args           = ["mb=16"]
+cpu_hard_limit = true
+properties {{
+  MemoryLow          = "16M"
+  MemorySwapMax      = "24M"
+  OOMScoreAdjust     = "345"
+  AllowedMemoryNodes = "0"
+  CPUQuotaPeriodSec  = "20ms"
+  IOWeight           = "321"
+}}
+"""
+
+
+def usage(alloc: str) -> dict[str, Any]:
+    task = api(f"/v1/client/allocation/{alloc}/stats")["Tasks"].get("guest") or {}
+    found = task.get("ResourceUsage", {})
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.vm
+@pytest.mark.long
+def test_allowed_properties_and_samples_are_the_kernels(jobs: Jobs) -> None:
+    [alloc] = jobs.run(hcl("tuned", TUNED, memory=64, resources="cpu = 1000"))
+    says(alloc, "touched all")
+    group = cgroup(alloc)
+    assert int((group / "memory.low").read_text()) == 16 * MIB
+    assert int((group / "memory.swap.max").read_text()) == 24 * MIB
+    assert (group / "cpuset.mems").read_text().strip() == "0"
+    assert (group / "cpu.max").read_text().split()[1] == "20000"
+    assert (group / "io.weight").read_text().split()[:2] == ["default", "321"]
+    assert Path(f"/proc/{unit_property(unit(alloc), 'MainPID')}/oom_score_adj").read_text().strip() == "345"
+
+    eventually(lambda: "Total Ticks" in usage(alloc).get("CpuStats", {}).get("Measured", ()), "two samples are taken")
+    memory, cpu = usage(alloc)["MemoryStats"], usage(alloc)["CpuStats"]
+    assert {"RSS", "Cache", "Swap", "Usage", "Max Usage", "Kernel Usage"} == set(memory["Measured"])
+    assert 16 * MIB <= memory["Usage"] <= memory["MaxUsage"] <= 64 * MIB
+    assert {"System Mode", "User Mode", "Percent", "Total Ticks"} <= set(cpu["Measured"])
+    shown = ok("nomad", "alloc", "status", "-stats", alloc)
+    assert "Memory Stats" in shown
+    assert "CPU Stats" in shown

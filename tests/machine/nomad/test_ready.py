@@ -12,7 +12,6 @@ from tests.machine.nomad.jobs import (
     ADDRESSES,
     NEVER_AGAIN,
     SERVER,
-    SLEEPER,
     TWO_STARTS,
     Jobs,
     allocation,
@@ -69,18 +68,6 @@ def test_deployment_fails_with_a_guest_that_is_not_ready_in_time(jobs: Jobs) -> 
     assert services() == []
     console = file(alloc, "alloc/logs/guest.stdout.0")
     eventually(lambda: "count 1\n" in console.read_text(), "its output is kept")
-
-
-def test_datagram_that_is_echoed_is_an_answer(jobs: Jobs) -> None:
-    [alloc] = jobs.run(hcl("echoes", SERVER + ready('udp = "echo"'), group=NEVER_AGAIN + PORTS))
-    assert any("Ready after" in event and ":7 answers" in event for event in events(alloc))
-
-
-def test_scope_is_ready_by_what_it_says_first(jobs: Jobs) -> None:
-    [alloc] = jobs.run(
-        hcl("scoped", f'{SLEEPER}\nunit = "scope"' + ready('console = "^sleeping$"', 'deadline = "10s"'))
-    )
-    assert any("console line “sleeping”" in event for event in events(alloc))
 
 
 def test_start_that_waits_is_undone_when_its_agent_is_killed(jobs: Jobs, agent: Agent, machine: Machine) -> None:

@@ -68,25 +68,6 @@ def test_is_refused_with_the_reason_and_not_tried_again(jobs: Jobs) -> None:
     assert wrong == {}
 
 
-MISTYPED = {
-    "an unknown key": (f'{SLEEPER}\nunikernal = "x"', r"unikernal"),
-    "name servers, as of the docker driver": (f'{SLEEPER}\ndns_servers = ["192.0.2.1"]', r"dns_servers"),
-    "no image": ('args = ["x"]', r"unikernel"),
-    "a list for a text": ('unikernel = ["a"]', r"unikernel"),
-}
-
-
-def test_is_no_valid_job(jobs: Jobs) -> None:
-    submitted = {
-        what: jobs.submit(hcl(f"mistyped-{number}", config, kind="batch"))
-        for number, (what, (config, _)) in enumerate(MISTYPED.items())
-    }
-    for what, name in submitted.items():
-        read = " ".join(status(ended(name)).split())
-        assert "Failed Validation" in read
-        assert re.search(MISTYPED[what][1], read), read
-
-
 def test_port_that_another_task_has_may_be_tried_again(jobs: Jobs, machine: Machine) -> None:
     ok("solo5ctl", "run", "--detach", "--name", "first", "--publish", "8088:80", "/srv/guests/net.spt")
     try:

@@ -4,11 +4,10 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from tests.machine.conftest import GUESTS, eventually, inspect, ok, sh, unit_property
+from tests.machine.conftest import GUESTS, eventually, ok, sh, unit_property
 from tests.machine.mishaps import held_still
 from tests.machine.nomad.agent import Agent
 from tests.machine.nomad.jobs import (
-    NEVER_AGAIN,
     SERVER,
     SLEEPER,
     Jobs,
@@ -24,9 +23,6 @@ from tests.machine.nomad.jobs import (
     task,
     unit,
 )
-
-from solo5_systemd.declared.declaration import parse_declaration
-from solo5_systemd.declared.syntax import Source
 
 
 @pytest.fixture(scope="module")
@@ -123,16 +119,6 @@ def seconds_of_stop(alloc: str) -> float:
     return float(times["Killed"] - times["Killing"]) / 1e9
 
 
-def test_guest_that_never_yields_ends_at_once(jobs: Jobs) -> None:
-    """The signal is handled by its tender, without the guest."""
-    [alloc] = jobs.run(hcl("spinning", SPINNER, kill_timeout="30s"))
-    says(alloc, "spinning")
-    ok("nomad", "job", "stop", "-detach", "spinning")
-    assert ended("spinning") == alloc
-    assert seconds_of_stop(alloc) < 30
-    assert "Driver: Stopped on request (SIGTERM)" in " ".join(events(alloc)), status(alloc)
-
-
 def test_tender_that_takes_no_signal_is_killed_after_kill_timeout(jobs: Jobs) -> None:
     [alloc] = jobs.run(hcl("held", SPINNER, kill_timeout="3s"))
     says(alloc, "spinning")
@@ -143,34 +129,3 @@ def test_tender_that_takes_no_signal_is_killed_after_kill_timeout(jobs: Jobs) ->
     assert "Driver: Stopped on request (SIGKILL)" in " ".join(events(alloc)), status(alloc)
     [terminated] = [event for event in task(alloc)["Events"] if event["Type"] == "Terminated"]
     assert (terminated["Details"]["exit_code"], terminated["Details"]["signal"]) == ("137", "9")
-
-
-EXPORTED = f"""
-unikernel = "{GUESTS}/net.hvt"
-args      = ["{{mirage}}", "--tcp=80", "--name={{name}}"]
-ports     = ["web"]
-labels    = {{ TEAM = "site" }}
-"""
-EXPORTED_PORTS = """
-network {
-  port "web" {
-    static = 8083
-    to     = 80
-  }
-}
-"""
-
-
-def test_a_task_of_nomad_is_exported_with_its_ports_and_labels(jobs: Jobs) -> None:
-    [alloc] = jobs.run(hcl("exported", EXPORTED, group=NEVER_AGAIN + EXPORTED_PORTS))
-    says(alloc, "serving")
-    name = name_of(alloc)
-    text = ok("solo5ctl", "export", name)
-    found = parse_declaration(name, [Source(path=name, content=text.encode())]).workload
-    assert "# It is a task of Nomad (exported/" in text
-    assert "stop the job before this starts" in text
-    assert (found.image, found.memory) == (f"{GUESTS}/net.hvt", 32 << 20)
-    assert found.arguments == ("{mirage}", "--tcp=80", f"--name={name}")
-    assert {(port.host_port, port.port) for port in found.publish} == {(8083, 80)}
-    assert found.log_fields == (("TEAM", "site"),)
-    assert [nic.nic for nic in found.nics] == [nic["nic"] for nic in inspect(name)["nics"]]

@@ -308,23 +308,6 @@ def test_volume_in_use_is_not_deleted(jobs: Jobs, volumes: Path) -> None:
     assert image.read_bytes().startswith(b"kept\0")
 
 
-WRONG_VOLUMES = (
-    (['capacity_max = "0"'], "has no capacity: expected the size of its disk"),
-    (['capacity_min = "50MB"', 'capacity_max = "50MB"'], "expected room for a disk with whole sectors"),
-    (['capacity_max = "1MiB"', 'parameters {\n  preallocated = "true"\n}'], "is not a known key: expected one of"),
-    (['capacity_max = "1EiB"', 'parameters {\n  preallocate = "true"\n}'], "limit of namespace 'default' is"),
-)
-
-
-def test_wrong_volume_is_refused_with_the_reason(volumes: Path) -> None:
-    for lines, words in WRONG_VOLUMES:
-        done = create("wrong", *lines, check=False)
-        assert done.returncode == 1
-        assert words in done.stderr, done.stderr
-        assert not identifier("wrong")
-        assert not list(volumes.glob("*")), "Nomad does not delete what a plugin has refused to create"
-
-
 def test_volume_is_there_again_after_a_restart_of_the_agent(agent: Agent, jobs: Jobs, volumes: Path) -> None:
     """Also beyond the quota; and not, as a blank disk, while its file system is not mounted."""
     create("data", 'capacity_max = "1MiB"')

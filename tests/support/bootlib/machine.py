@@ -9,14 +9,11 @@ from .session import Session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The parts of a machine; memory in MiB. One that ``reboots`` boots again instead of ending."""
+    """The parts of a machine."""
 
     tree: Path
     layer: Path
     release: str
-    memory: int
-    cpus: int
-    reboots: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
