@@ -93,10 +93,7 @@ class Fields:
         if type(found := self._mapping.get(key)) is int and low <= found <= high:
             return found
         expected = f"a whole number from {low} to {high}"
-        value = self._get(key, expected)
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise self.wrong(key, value, expected)
-        return value
+        raise self.wrong(key, self._get(key, expected), expected)
 
     def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
         """Return a list of strings."""

@@ -134,15 +134,13 @@ def intersection(one: Egress, other: Egress) -> Egress:
 
 def _common(one: Destination, other: Destination) -> Sequence[Destination]:
     """Return what two entries have in common: none, one entry, or one for each of two protocols."""
-    if not overlapping(one.network, [other.network]):
-        return ()
-    # Ranges with a prefix never overlap in part.
-    network = max(one.network, other.network, key=lambda each: each.prefixlen)
     ports = one.ports or other.ports
     if one.ports and other.ports:
         ports = max(one.ports[0], other.ports[0]), min(one.ports[1], other.ports[1])
-        if ports[0] > ports[1]:
-            return ()
+    if not overlapping(one.network, [other.network]) or (ports and ports[0] > ports[1]):
+        return ()
+    # Ranges with a prefix never overlap in part.
+    network = max(one.network, other.network, key=lambda each: each.prefixlen)
     protocols = [
         mine if theirs is None else theirs
         for mine in one.protocols
