@@ -141,7 +141,9 @@ class FifoWriter:
                     self._confirmed = self.queue.position
                     self._save()
         except BlockingIOError:
-            self._watch()
+            if not self._watching:
+                self._loop.add_writer(self._fd, self._write)
+                self._watching = True
         except BrokenPipeError:
             self._unwatch()
             self.queue.evict()
@@ -156,11 +158,6 @@ class FifoWriter:
         if self._fd is not None:
             os.close(self._fd)
         self._fd = self._retry = None
-
-    def _watch(self) -> None:
-        if not self._watching and self._fd is not None:
-            self._loop.add_writer(self._fd, self._write)
-            self._watching = True
 
     def _unwatch(self) -> None:
         if self._watching and self._fd is not None:

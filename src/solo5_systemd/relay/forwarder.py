@@ -37,13 +37,11 @@ class _Follower:
 
     Attributes:
         namespace: the journal namespace; empty: the host's journal.
-        fd: a descriptor that is readable when there may be new lines or files (sd_journal_get_fd(3)).
         position: of the last line read, or the last one before the follower was opened; None: the journal was empty.
     """
 
     namespace: str
     journal: JournalReader
-    fd: int
     position: JournalPosition | None
 
 
@@ -151,7 +149,7 @@ class Forwarder:
             if busy:
                 await asyncio.sleep(0)
             else:
-                await self._timer.wait([each.fd for each in self._followers.values()])
+                await self._timer.wait([each.journal.watch() for each in self._followers.values()])
 
     def close(self) -> None:
         """Close all consoles, files and journals; the copies in systemd's fd store stay open."""
@@ -165,9 +163,10 @@ class Forwarder:
         """Return the follower of a journal; a new one starts at the journal's end."""
         if namespace not in self._followers:
             journal = self._open_journal(ALL_MATCHES, namespace)
-            fd, last = journal.watch(), journal.seek_end()
+            journal.watch()
+            last = journal.seek_end()
             position = last.position if last is not None else None
-            self._followers[namespace] = _Follower(namespace=namespace, journal=journal, fd=fd, position=position)
+            self._followers[namespace] = _Follower(namespace=namespace, journal=journal, position=position)
         return self._followers[namespace]
 
     def _forward_batch(self, follower: _Follower) -> bool:

@@ -56,7 +56,8 @@ class Reader(JournalReader):
         self.closed = False
 
     def watch(self) -> int:
-        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        if self._fd < 0:
+            self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         return self._fd
 
     def wake(self) -> None:
