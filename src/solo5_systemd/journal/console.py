@@ -264,7 +264,7 @@ def _last_of_boot(count: int, *matches: str, namespace: str = "") -> "list[tuple
     from solo5_systemd.journal.reader import JournalReader, this_boot
 
     with closing(JournalReader((*matches, this_boot()), namespace)) as reader:
-        return reader.last_with_ids(count)[::-1]
+        return reader.last(count)[::-1]
 
 
 def _text(line: "Line") -> str:

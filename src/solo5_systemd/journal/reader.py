@@ -177,12 +177,8 @@ class JournalReader:
         self._seek("head")
         return None
 
-    def last(self, count: int) -> list[Line]:
-        """Return at most `count` lines from the end, newest first."""
-        return [line for line, _ in self.last_with_ids(count)]
-
-    def last_with_ids(self, count: int) -> list[tuple[Line, str]]:
-        """Return the same as `last`, each line with its MESSAGE_ID=; empty if it has none."""
+    def last(self, count: int) -> list[tuple[Line, str]]:
+        """Return at most `count` lines from the end, newest first, each with its MESSAGE_ID=; empty if it has none."""
         self._seek("tail")
         lines: list[tuple[Line, str]] = []
         while len(lines) < count and (line := self._step("previous")) is not None:

@@ -68,7 +68,7 @@ async def _idle_round(task: TaskName, namespace: str, delay_s: float) -> None:
     await asyncio.sleep(delay_s)
     units = [f"_SYSTEMD_UNIT={unit}" for unit in units_of(task)]
     with closing(JournalReader((*CONSOLE_MATCHES, *units), namespace)) as journal:
-        last: list[Line] | None = None
+        last: list[tuple[Line, str]] | None = None
         while True:
             await _round(task, namespace)
             journal.refresh()

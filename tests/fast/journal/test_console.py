@@ -91,12 +91,9 @@ class Reader(JournalReader):
         self._next += 1
         return self.files.lines[self._next - 1]
 
-    def last(self, count: int) -> list[Line]:
-        return self.files.lines[: -count - 1 : -1]
-
-    def last_with_ids(self, count: int) -> list[tuple[Line, str]]:
-        generic = min(GENERIC_MESSAGE_IDS)
-        return [(line, generic if line.data.startswith(b"Starting") else "") for line in self.last(count)]
+    def last(self, count: int) -> list[tuple[Line, str]]:
+        generic, lines = min(GENERIC_MESSAGE_IDS), self.files.lines[: -count - 1 : -1]
+        return [(line, generic if line.data.startswith(b"Starting") else "") for line in lines]
 
     def close(self) -> None:
         if self.watched >= 0:

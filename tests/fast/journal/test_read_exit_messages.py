@@ -26,7 +26,7 @@ class Reader:
         Reader.asked = matches
         self.is_of_consoles = namespace == "guests"
 
-    def last_with_ids(self, count: int) -> list[tuple[Line, str]]:
+    def last(self, count: int) -> list[tuple[Line, str]]:
         if f"_SYSTEMD_UNIT={UNIT}" in self.asked and self.is_of_consoles:
             lines = [line("set back", 1000, 90), line("run", 5010, 80), line("before", 4990, 60)]
             return [(each, "") for each in lines[:count]]
