@@ -72,11 +72,6 @@ class Fingerprint:
         return HEALTHY_INTERVAL_S if self.health == HEALTHY else UNHEALTHY_INTERVAL_S
 
 
-def disabled(reason: str) -> Fingerprint:
-    """Return the fingerprint of a driver that is switched off or wrongly configured: undetected, with the reason."""
-    return Fingerprint(attributes={}, health=UNDETECTED, description=reason)
-
-
 def fingerprint_of(host: Host, settings: Settings, config: PluginConfig, version: str) -> Fingerprint:
     """Return the fingerprint of a probed host. A broken fact, as of `solo5ctl doctor`, makes it unhealthy."""
     broken = [fact for fact in (*facts(host), *_broken_for_scheduler(host, config)) if fact.verdict is Verdict.BROKEN]

@@ -132,13 +132,11 @@ class ReadinessWatch:
         """Count a probe: lost after `LOST_AFTER_PROBES` failed ones in sequence, ready after one success."""
         now = asyncio.get_running_loop().time()
         before, self._failed = self._failed, self._failed + 1 if failure else 0
-        if self._failed == LOST_AFTER_PROBES:
-            self._lost_at = now
-            await self._handle_loss(failure)
-        elif not failure and before >= LOST_AFTER_PROBES:
+        if not failure and before >= LOST_AFTER_PROBES:
             self._publish(event_messages.ready_again(f"{self._probe} answers", now - self._lost_at))
-
-    async def _handle_loss(self, failure: str) -> None:
+        if self._failed != LOST_AFTER_PROBES:
+            return
+        self._lost_at = now
         with suppress(NoSuchTaskError):
             if (await self._session.engine.task(self._name)).phase is Phase.FROZEN:
                 self._failed = 0  # a frozen guest cannot answer, and that is no loss

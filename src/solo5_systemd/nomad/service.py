@@ -28,9 +28,9 @@ from solo5_systemd.nomad.fingerprint import (
     HANDLE_VERSION,
     HEALTHY,
     NAME,
+    UNDETECTED,
     Fingerprint,
     capabilities,
-    disabled,
     failed,
     fingerprint_of,
     response,
@@ -41,7 +41,7 @@ from solo5_systemd.nomad.plugin_config import PLUGIN, REMOVE_NOTHING, plugin_con
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.structs_pb2 import RecoverableError
-from solo5_systemd.nomad.stats import StatsStreams
+from solo5_systemd.nomad.stats import Ticker, samples
 from solo5_systemd.nomad.stats_messages import mhz_per_core
 from solo5_systemd.nomad.task_options import TASK
 from solo5_systemd.nomad.tasks import TaskRegistry
@@ -71,7 +71,7 @@ class DriverPlugin:
         self._mhz_per_core = 0.0
         self._refresh = asyncio.Event()
         self._listeners = 0
-        self._stats = StatsStreams(self.session)
+        self._ticker = Ticker()
         self._housekeeping = Housekeeping(self.session, self.tasks, lambda: self._listeners > 0, background)
 
     # --- the plugin ------------------------------------------------------------------------------------------------
@@ -143,10 +143,9 @@ class DriverPlugin:
     async def _fingerprint(self) -> Fingerprint:
         if self._config_error:
             self._decode_config()  # msgpack, which was missing, may be installed now
-        if self._config_error:
-            return disabled(self._config_error)
-        if not self.session.config.enabled:
-            return disabled("disabled: plugin.solo5.config.enabled is false")
+        if self._config_error or not self.session.config.enabled:
+            reason = self._config_error or "disabled: plugin.solo5.config.enabled is false"
+            return Fingerprint(attributes={}, health=UNDETECTED, description=reason)
         try:
             from solo5_systemd.host.probe import probe
             from solo5_systemd.journal.console import storage_problem
@@ -232,7 +231,7 @@ class DriverPlugin:
         entry = self.tasks.entry(request.task_id)
         requested = request.collection_interval.ToNanoseconds() / 1e9
         interval = max(requested, self.session.config.stats_interval)
-        return self._stats.samples(entry, interval, self._mhz_per_core)
+        return samples(self.session, self._ticker, entry, interval, self._mhz_per_core)
 
     def task_events(self, _: wire.TaskEventsRequest) -> AsyncIterator[wire.DriverTaskEvent]:
         """Stream the events of all tasks."""

@@ -16,75 +16,47 @@ from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.tasks import TaskEntry
 
 if TYPE_CHECKING:
-    from solo5_systemd.cgroup.meter import Meter
     from solo5_systemd.cgroup.usage import Usage
 
 T = TypeVar("T")
 
-TIMESTAMP_STEP_NS = 10_000_000
-"""Nanoseconds of a step of the samples' timestamps."""
-
 _Waiting: TypeAlias = tuple["asyncio.Future[Any]", Callable[[], Any]]
 
 
-class StatsStreams:
-    """The streams of all tasks."""
+async def samples(
+    session: EngineSession, ticker: "Ticker", entry: TaskEntry, interval: float, mhz: float
+) -> AsyncIterator[bytes]:
+    """Yield a sample at once, and one for each interval until the tick after the task's end.
 
-    def __init__(self, session: EngineSession) -> None:
-        self._session = session
-        self._ticker = Ticker()
-        self._step, self._stamp = 0, b""
+    A sample reads files of the cgroup, and calls no service. Each is a serialised TaskStatsResponse.
 
-    async def samples(self, entry: TaskEntry, interval: float, mhz: float) -> AsyncIterator[bytes]:
-        """Yield a sample at once, and one for each interval until the tick after the task's end.
+    Args:
+        mhz: of one core; 0: unknown.
+    """
+    with closing(session.engine.backends.usages.meter(entry.run.control_group)) as meter:
+        before: Usage | None = None
+        head, memory, cpu = stats_messages.head(entry.config.id), b"", b""
+        is_idle = False
 
-        A sample reads files of the cgroup, and calls no service. Each is a serialised TaskStatsResponse.
+        def sample() -> bytes | None:
+            """Return the current values; None if the cgroup does not exist any more."""
+            nonlocal before, memory, cpu, is_idle
+            now = meter.sample()
+            if now is None:
+                return None
+            if before is None or now.memory is not before.memory:
+                memory = stats_messages.memory_part(now.memory)
+            was_idle, is_idle = is_idle, before is not None and now.cpu is before.cpu
+            if not (was_idle and is_idle):  # otherwise the shares are 0 again
+                cpu = stats_messages.cpu_part(before, now, mhz)
+            before = now
+            return b"".join((head, stats_messages.timestamp(time.time_ns()), memory, cpu))
 
-        Args:
-            mhz: of one core; 0: unknown.
-        """
-        with closing(self._session.engine.backends.usages.meter(entry.run.control_group)) as meter:
-            stats = _TaskStats(entry.config.id, meter, mhz, self._timestamp)
-            sample = stats.sample()
-            while not entry.end.done():
-                if sample is not None:
-                    yield sample
-                sample = await self._ticker.next(interval, stats.sample)
-
-    def _timestamp(self) -> bytes:
-        """Return the part of a sample with the time, which the samples of one tick share."""
-        step = time.time_ns() // TIMESTAMP_STEP_NS
-        if step != self._step:
-            self._step, self._stamp = step, stats_messages.timestamp(step * TIMESTAMP_STEP_NS)
-        return self._stamp
-
-
-class _TaskStats:
-    """The parts of one task's samples."""
-
-    __slots__ = ("_before", "_cpu", "_head", "_is_idle", "_memory", "_meter", "_mhz", "_timestamp")
-
-    def __init__(self, task_id: str, meter: "Meter", mhz: float, timestamp: Callable[[], bytes]) -> None:
-        self._head = stats_messages.head(task_id)
-        self._meter = meter
-        self._mhz = mhz
-        self._timestamp = timestamp
-        self._before: Usage | None = None
-        self._memory = self._cpu = b""
-        self._is_idle = False
-
-    def sample(self) -> bytes | None:
-        """Return the current values; None if the cgroup does not exist any more."""
-        now = self._meter.sample()
-        if now is None:
-            return None
-        before, self._before = self._before, now
-        if before is None or now.memory is not before.memory:
-            self._memory = stats_messages.memory_part(now.memory)
-        was_idle, self._is_idle = self._is_idle, before is not None and now.cpu is before.cpu
-        if not (was_idle and self._is_idle):  # otherwise the shares are 0 again
-            self._cpu = stats_messages.cpu_part(before, now, self._mhz)
-        return b"".join((self._head, self._timestamp(), self._memory, self._cpu))
+        taken = sample()
+        while not entry.end.done():
+            if taken is not None:
+                yield taken
+            taken = await ticker.next(interval, sample)
 
 
 class Ticker:

@@ -11,10 +11,8 @@ from solo5_systemd.host.checks import AS_ROUTER, Host, Kernel
 from solo5_systemd.host.other_firewalls import DroppingChain
 from solo5_systemd.nomad.fingerprint import (
     HEALTHY,
-    UNDETECTED,
     UNHEALTHY,
     Fingerprint,
-    disabled,
     failed,
     fingerprint_of,
     response,
@@ -156,8 +154,7 @@ def test_only_the_networks_that_jobs_may_join_are_offered() -> None:
     assert (attributes["driver.solo5.networks"], attributes["driver.solo5.logging"]) == ("lab", "journald")
 
 
-def test_a_driver_that_is_switched_off_or_cannot_look_says_why() -> None:
-    assert disabled("off") == Fingerprint(attributes={}, health=UNDETECTED, description="off")
+def test_a_driver_that_cannot_look_says_why() -> None:
     away = failed("no bus", VERSION)
     assert (away.health, away.description, away.attributes) == (UNHEALTHY, "no bus", {"driver.solo5.version": "1.2.3"})
 

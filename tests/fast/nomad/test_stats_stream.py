@@ -1,7 +1,6 @@
 """The stream of a task's statistics: it ends with the task, and respects `stats_interval`; the ticks of all streams."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from functools import partial
 
 import pytest
@@ -110,77 +109,32 @@ async def test_nomads_topology_gives_the_speed_of_a_core(machine: Machine) -> No
         assert nomad.driver._mhz_per_core == 2000
 
 
-class Clock(asyncio.SelectorEventLoop):
-    """An event loop whose clock is set by the test."""
+async def waiting(beats: Ticker, *comings: float, interval: float = 1.0) -> dict[float, float]:
+    """Wait for a tick at each of these times; return when each has it."""
+    loop = asyncio.get_running_loop()
 
-    now = 100.0
+    async def wait(coming: float) -> float:
+        await passed(coming)
+        await beats.next(interval, lambda: None)
+        return loop.time()
 
-    def time(self) -> float:
-        return self.now
-
-
-def on_clock(story: Callable[[Clock], Coroutine[None, None, None]]) -> Callable[[], None]:
-    def test() -> None:
-        loop = Clock()
-        try:
-            loop.run_until_complete(story(loop))
-        finally:
-            loop.close()
-
-    return test
+    return dict(zip(comings, await asyncio.gather(*map(wait, comings)), strict=True))
 
 
-async def waiting(
-    beats: Ticker, loop: Clock, *comings: float, interval: float = 1.0
-) -> dict[float, asyncio.Task[None]]:
-    tasks = {}
-    for loop.now in comings:
-        tasks[loop.now] = loop.create_task(beats.next(interval, lambda: None))
-        await asyncio.sleep(0)
-    return tasks
+async def test_all_who_wait_are_woken_on_the_same_beat_unless_it_is_very_near() -> None:
+    assert await waiting(Ticker(), 0.0, 0.1, 0.4, 0.6) == {0.0: 1.0, 0.1: 1.0, 0.4: 1.0, 0.6: 2.0}
 
 
-async def woken(loop: Clock, tasks: dict[float, asyncio.Task[None]], now: float) -> set[float]:
-    loop.now = now
-    for _ in range(4):
-        await asyncio.sleep(0)
-    return {coming for coming, task in tasks.items() if task.done()}
-
-
-@on_clock
-async def test_all_who_wait_are_woken_on_the_same_beat_unless_it_is_very_near(loop: Clock) -> None:
+async def test_each_interval_has_beats_of_its_own() -> None:
     beats = Ticker()
-    tasks = await waiting(beats, loop, 100.0, 100.1, 100.4, 100.6)
-    assert await woken(loop, tasks, 100.9) == set()
-    assert await woken(loop, tasks, 101.0) == {100.0, 100.1, 100.4}
-    assert await woken(loop, tasks, 101.9) == {100.0, 100.1, 100.4}
-    assert await woken(loop, tasks, 102.0) == set(tasks)
+    seconds, minutes = await asyncio.gather(waiting(beats, 59.0), waiting(beats, 59.0, interval=60.0))
+    assert (seconds, minutes) == ({59.0: 60.0}, {59.0: 120.0})
 
 
-@on_clock
-async def test_a_deed_that_fails_fails_for_who_waits_for_it(loop: Clock) -> None:
-    beats = Ticker()
-    tasks = [loop.create_task(beats.next(1.0, deed)) for deed in (lambda: 1 // 0, lambda: 7)]
-    await asyncio.sleep(0)
-    loop.now = 101.0
-    failure, fine = await asyncio.gather(*tasks, return_exceptions=True)
-    assert (type(failure), fine) == (ZeroDivisionError, 7)
-
-
-@on_clock
-async def test_each_interval_has_beats_of_its_own(loop: Clock) -> None:
-    beats = Ticker()
-    seconds, minutes = await waiting(beats, loop, 119.0), await waiting(beats, loop, 119.0, interval=60.0)
-    assert (await woken(loop, seconds, 120.0), await woken(loop, minutes, 120.0)) == ({119.0}, set())
-    assert await woken(loop, minutes, 180.0) == {119.0}
-
-
-@on_clock
-async def test_the_deed_of_one_who_has_gone_is_not_done(loop: Clock) -> None:
+async def test_a_deed_that_fails_fails_for_who_waits_for_it_and_that_of_one_who_has_gone_is_not_done() -> None:
     beats, seen = Ticker(), list[str]()
-    gone, there = (loop.create_task(beats.next(1.0, partial(seen.append, name))) for name in ("gone", "there"))
-    await asyncio.sleep(0)
-    gone.cancel()
-    loop.now = 101.0
-    await there
-    assert seen == ["there"]
+    async with Background(beats.next(1.0, partial(seen.append, "gone"))):
+        await asyncio.sleep(0)
+    waits = (beats.next(1.0, lambda: 1 // 0), beats.next(1.0, partial(seen.append, "there")))
+    failure, _ = await asyncio.gather(*waits, return_exceptions=True)
+    assert (type(failure), seen) == (ZeroDivisionError, ["there"])
