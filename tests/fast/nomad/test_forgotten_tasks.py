@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 from tests.fast.nomad.agent import Agent, agent, agent_of_a_task
-from tests.fast.nomad.values import ALLOCATION, task_config
+from tests.fast.nomad.values import task_config
 from tests.support.fakes.backends import Machine
-from tests.support.fakes.background import Background
 from tests.support.fakes.tasks import running
 
 from solo5_systemd.base.names import TaskName, UnitKind
@@ -102,19 +101,6 @@ async def test_without_other_tasks_no_unit_is_read(machine: Machine) -> None:
         machine.steps.taken.clear()
         await Sweeper(nomad).sweep()
         assert not {"states", "state"} & set(machine.steps.taken)
-
-
-async def test_one_in_whose_place_another_is_being_started_is_ended_at_once(machine: Machine) -> None:
-    """A start may wait for its guest until the job's deadline."""
-    machine.steps.hang_on = "start unit"
-    async with agent() as nomad, Background(nomad.start(task_config())):
-        await machine.steps.hanging.wait()
-        machine.units.put(stranger("web", ALLOCATION))
-        await Sweeper(nomad).sweep(3600)
-        assert not lives(machine)
-        (name,) = nomad.driver.tasks.claims().names
-        assert name.startswith("web-3fa85f64-"), "what is being started is claimed"
-        machine.steps.go_on.set()
 
 
 async def test_what_is_being_recovered_or_destroyed_is_claimed(machine: Machine) -> None:

@@ -187,6 +187,3 @@ async def test_a_plugin_that_lost_its_agent_ends_nothing(machine: Machine) -> No
             await anext(listening)
             await yields(300)
         assert len(machine.units.loaded) == 1
-
-
-# --- networks ------------------------------------------------------------------------------------------------

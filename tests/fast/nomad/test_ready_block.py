@@ -8,15 +8,13 @@ import pytest
 from tests.fast.nomad.values import packed, port, task_config
 from tests.support.fakes.tasks import LEASE
 
-from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.declared.update_request import PATTERN_MAX, ReadyLine
 from solo5_systemd.network.model import Endpoint, Protocol, Reservation
 from solo5_systemd.nomad import ports
 from solo5_systemd.nomad.option_values import Options
-from solo5_systemd.nomad.task_options import GuestPort, OnLoss, ReadinessProbe, Rule, parse_rule, task_options
-from solo5_systemd.settings.records import document, record
+from solo5_systemd.nomad.task_options import GuestPort, OnLoss, Rule, parse_rule, task_options
 
 HTTP = GuestPort(protocol=Protocol.TCP, name="http")
 
@@ -108,13 +106,6 @@ def test_a_guest_without_an_address_cannot_be_probed() -> None:
 
 
 # --- afterwards ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("change", [{"protocol": "icmp"}, {"address": "x"}, {"port": 0}, {"interval": "soon"}])
-def test_a_damaged_rule_in_a_handle_is_an_error_of_ours(change: dict[str, object]) -> None:
-    requested = ReadinessProbe(**vars(endpoint(HTTP)), interval=1.0, on_loss=OnLoss.EVENT)
-    with pytest.raises(InvalidRequestError, match=f"driver_state.ready.{next(iter(change))}"):
-        record(ReadinessProbe, Fields({**document(requested), **change}, "driver_state.ready"))
 
 
 def test_the_option_is_the_rule() -> None:

@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from tests.fast.nomad.values import SCOPES, TASK_ID, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
 from tests.support.fakes.images import stored
+from tests.support.fakes.kernel import failing
 
-from solo5_systemd.base.errors import HostError, NotFoundError
+from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import DeviceName, TaskName, UnitKind, task_scope
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import StartCallbacks, Task
@@ -29,7 +31,6 @@ from solo5_systemd.nomad.scope_tenders import INITIAL_NOFILE, ScopeChildren
 from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.workload import Workload
-from solo5_systemd.unit import translate
 from solo5_systemd.unit.state import MainCode
 
 WEB = TaskName("web")
@@ -113,7 +114,7 @@ async def test_exit_status_of_a_child_is_reaped(engine: Runtime, child: Becomes,
 
 async def test_started_scope_has_its_start_time_and_lease(machine: Machine, engine: Runtime, child: Becomes) -> None:
     child("")
-    scopes = ScopeChildren()
+    before, scopes = files(), ScopeChildren()
     started = await start(scopes, engine)
     state = machine.units.loaded[UNIT]
     assert (started.state.unit, started.state.invocation, started.state.control_group) == (
@@ -126,6 +127,7 @@ async def test_started_scope_has_its_start_time_and_lease(machine: Machine, engi
     await scopes.wait(WEB)
     scopes.forget(WEB)
     assert await scopes.wait(WEB) is None
+    assert files() == before
 
 
 async def test_child_inherits_its_descriptors_and_no_state_of_the_driver(
@@ -247,37 +249,24 @@ def test_tender_survives_the_end_of_its_driver(tmp_path: Path) -> None:
         assert driver.stdout.read() == b"the driver the tender"
 
 
-async def test_program_that_cannot_be_executed_fails_the_start(
-    machine: Machine, engine: Runtime, child: Becomes
-) -> None:
-    child.program.unlink(missing_ok=True)
-    with pytest.raises(NotFoundError, match=f"{child.program} cannot be executed: no such program"):
-        await start(ScopeChildren(), engine)
-    assert machine.holds == NOTHING
-
-
-async def test_process_that_cannot_be_made_fails_the_start(
-    machine: Machine, engine: Runtime, child: Becomes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    child("")
-    before = files()
-    monkeypatch.setattr(scope_tenders, "SHELL", str(tmp_path / "nothing"))
-    with pytest.raises(HostError, match="cannot be started: No such file or directory"):
-        await start(ScopeChildren(), engine)
-    assert (machine.holds, files()) == (NOTHING, before)
-
-
-@pytest.mark.parametrize("call", ["pipe2", "pidfd_open"])
-async def test_lack_of_descriptors_fails_the_start_and_leaves_none(
-    machine: Machine, engine: Runtime, child: Becomes, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    def fails(_: int) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
+@pytest.mark.parametrize(
+    "spoil, words",
+    [
+        (lambda child, _: child.program.unlink(), "tender cannot be executed: no such program"),
+        (lambda child, patch: patch.setattr(scope_tenders, "SHELL", f"{child.program}/sh"), "started: Not a directory"),
+        (lambda _, patch: patch.setattr(os, "pipe2", failing(errno.EMFILE)), "cannot be started: Too many open files"),
+        (lambda _, patch: patch.setattr(os, "pidfd_open", failing(errno.EMFILE)), "be started: Too many open files"),
+    ],
+    ids=["no program", "no shell", "pipe2", "pidfd_open"],
+)
+async def test_tender_that_cannot_be_started_fails_the_start(
+    machine: Machine, engine: Runtime, child: Becomes, monkeypatch: pytest.MonkeyPatch,
+    spoil: Callable[[Becomes, pytest.MonkeyPatch], None], words: str,
+) -> None:  # fmt: skip
     child("write(1)")
     before = files()
-    monkeypatch.setattr(os, call, fails)
-    with pytest.raises(HostError, match="cannot be started: Too many open files"):
+    spoil(child, monkeypatch)
+    with pytest.raises(Solo5Error, match=words):
         await start(ScopeChildren(), engine)
     assert (machine.holds, files(), child.output.exists()) == (NOTHING, before, False)
 
@@ -289,22 +278,6 @@ async def test_arguments_are_no_shell_text(engine: Runtime, child: Becomes) -> N
     await start(scopes, engine, Workload(name=WEB, image="/srv/app", kind=UnitKind.SCOPE, arguments=(text,)))
     assert await scopes.wait(WEB) == 0
     assert child.written() == text
-
-
-async def test_a_hundred_starts_leave_no_descriptor(
-    machine: Machine, engine: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(translate, "scope_command", lambda *_: ("/bin/true",))
-    scopes = ScopeChildren()
-    await start(scopes, engine)
-    await scopes.wait(WEB)
-    before = files()
-    for number in range(100):
-        name = TaskName(f"web-{number}")
-        machine.users.most = 200
-        await start(scopes, engine, Workload(name=name, image="/srv/full", kind=UnitKind.SCOPE, disks=DISKS))
-        assert await scopes.wait(name) == 0
-    assert files() == before
 
 
 async def test_tender_that_ended_at_once_is_a_task_that_ended(machine: Machine, child: Becomes) -> None:

@@ -33,6 +33,9 @@ async def test_neither_log_nor_events_nor_stored_state_repeat_what_a_job_passes(
     assert len(events) > 1
     assert SECRET not in caplog.text + "".join(events)
     assert SECRET.encode() not in answer.handle.driver_state
+    assert "NOMAD_TOKEN" not in repr(machine.units.started), (
+        "the unit has its arguments, and nothing of its environment"
+    )
 
 
 @pytest.mark.parametrize("error", [HostError("away."), RuntimeError("unforeseen")])
@@ -45,11 +48,3 @@ async def test_a_start_that_fails_does_not_repeat_it_either(
         with pytest.raises(type(error)) as caught:
             await nomad.start(secretive(fifos))
     assert SECRET not in caplog.text + str(caught.value)
-
-
-async def test_the_unit_of_a_task_has_nothing_of_its_environment(machine: Machine, fifos: Fifos) -> None:
-    task = task_config()
-    task.env["NOMAD_TOKEN"] = SECRET
-    async with agent() as nomad:
-        await nomad.start(fifos.of(task))
-    assert SECRET not in repr(machine.units.started)

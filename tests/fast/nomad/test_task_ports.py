@@ -173,19 +173,21 @@ def test_no_address_is_registered_where_ports_lead_to_several_nics() -> None:
     assert "NICs service, lab have published ports," in event.message
 
 
-@pytest.mark.parametrize("nothing", [None, reservation()])
-def test_a_task_without_a_nic_has_no_address_to_register(nothing: Reservation | None) -> None:
-    task = task_config(HTTP)
-    assert network_override(nothing, task, options_of(task)) is None
-    assert guest_address(nothing) is None
-
-
-def test_a_guest_without_a_leased_address_has_none_to_register() -> None:
+def leased(**changes: object) -> Reservation:
+    """One lease with these changes."""
     held = reservation("service")
-    unleased = replace(held, leases=(replace(held.leases[0], ipv4=None, gateway4=None),))
+    return replace(held, leases=(replace(held.leases[0], **changes),))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "held",
+    [None, reservation(), leased(ipv4=None, gateway4=None), leased(network=NAMESPACE_NETWORK)],
+    ids=["no record", "no NIC", "no leased address", "in a namespace"],
+)
+def test_a_guest_without_an_address_of_its_own_registers_none(held: Reservation | None) -> None:
     task = task_config(HTTP, ports=[])
-    assert network_override(unleased, task, options_of(task)) is None
-    assert guest_address(unleased) is None
+    assert network_override(held, task, options_of(task)) is None
+    assert guest_address(held) is None
 
 
 # --- other tasks of the group --------------------------------------------------------------------------------
@@ -247,11 +249,6 @@ def test_ports_of_nomads_proxies_are_not_the_guests_unless_it_lists_them() -> No
     proxy = port("connect-proxy-web", 25004, -1)
     assert {row[3] for row in rows_of(in_group(HTTP, proxy))} == {80}
     assert {row[3] for row in rows_of(in_group(HTTP, proxy, ports=["connect-proxy-web"]))} == {25004}
-
-
-def test_a_guest_in_a_namespace_has_no_address_to_register() -> None:
-    lease = replace(LEASE, network=NAMESPACE_NETWORK)
-    assert guest_address(Reservation(task=name_of(TASK_ID), leases=(lease,))) is None
 
 
 def test_a_port_of_a_sibling_in_the_namespace_is_named_by_its_label() -> None:

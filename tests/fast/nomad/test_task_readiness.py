@@ -41,11 +41,6 @@ class Guest:
         await asyncio.sleep(0)
         return self.why
 
-    async def check(self, pattern: str) -> None:
-        await asyncio.sleep(0)
-        if pattern == "(":
-            raise InvalidRequestError("'(' cannot be searched for.")
-
     async def line(self, unit: str, since: int, pattern: str, namespace: str) -> str:
         self.probed.append(pattern)
         return await asyncio.shield(self.matched)
@@ -56,7 +51,6 @@ async def guest(monkeypatch: pytest.MonkeyPatch) -> Guest:
     made = Guest()
     monkeypatch.setattr(engine_ready, "failure", made.problem)
     monkeypatch.setattr(engine_ready, "first_line", made.line)
-    monkeypatch.setattr(engine_ready, "check_pattern", made.check)
     monkeypatch.setattr(engine_ready, "PROBE_INTERVAL_S", 0.001)
     return made
 
