@@ -71,10 +71,10 @@ async def gather(backends: "Backends", workload: Workload, *, preview: bool = Fa
     Raises:
         Solo5Error: a fact cannot be read, or the plan refuses the workload already.
     """
-    total_memory = await backends.usages.total_memory()
-    check_workload(workload, total_memory)
+    check_workload(workload, await backends.usages.total_memory())
     image = await store_image(backends, workload, preview=preview)
-    nics = connections(workload, image).nics
+    request = connections(workload, image)
+    nics = request.nics
     manifest = image.facts.manifest
     by_dhcp = backends.resolvers.by_dhcp([nic.network for nic in nics])
     named, networks = needs_resolver(workload, by_dhcp=by_dhcp), resolver_networks(nics)
@@ -91,7 +91,7 @@ async def gather(backends: "Backends", workload: Workload, *, preview: bool = Fa
     )
     return Facts(
         parts=parts,
-        total_memory=total_memory,
+        request=request,
         security_modules=await backends.tenders.security_modules() if security_modules(workload.properties) else (),
         controllers=await backends.usages.controllers() if needs_controllers(workload) else (),
         by_dhcp=by_dhcp,

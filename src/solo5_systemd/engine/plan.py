@@ -27,7 +27,7 @@ from solo5_systemd.task.properties import TransientUnit, security_modules
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import MIB, Publish, Workload
 from solo5_systemd.unit.state import UnitState
-from solo5_systemd.unit.tender import LAUNCHER, Parts, Tender
+from solo5_systemd.unit.tender import LAUNCHER, Parts
 from solo5_systemd.unit.translate import argv, scope, service
 
 
@@ -37,7 +37,7 @@ class Facts:
 
     Attributes:
         parts: the workload with its image, tender and disks; the user is the next one, and nothing is reserved.
-        total_memory: of the host, in bytes.
+        request: of `connections`.
         security_modules: the enabled ones, if `security_modules` needs any.
         controllers: of cgroup v2, if `needs_controllers`.
         by_dhcp: a network of the NICs has a DHCP server.
@@ -45,7 +45,7 @@ class Facts:
     """
 
     parts: Parts
-    total_memory: int
+    request: Request
     security_modules: Collection[str] = ()
     controllers: Collection[str] = ()
     by_dhcp: bool = False
@@ -138,13 +138,16 @@ def plan(facts: Facts) -> Plan:
         Solo5Error: the task cannot start. Arguments are checked with the reservation.
     """
     workload = facts.parts.workload
-    check_workload(workload, facts.total_memory)
-    request = connections(workload, facts.parts.image)
-    _check_security_modules(workload, facts)
+    for key, module in security_modules(workload.properties).items():
+        if module not in facts.security_modules:  # systemd would ignore the profile silently
+            raise InvalidRequestError(
+                f"unit property {key} has no effect on this host: expected a kernel with {module} enabled.",
+                "See /sys/kernel/security/lsm.",
+            )
     _check_disks(workload, facts)
-    parts = replace(facts.parts, resolver=_resolver(workload, facts, request.nics))
+    parts = replace(facts.parts, resolver=_resolver(workload, facts))
     names = GuestNames(resolver=parts.resolver, hostname=workload.hostname) if facts.by_dhcp else UNNAMED
-    found = Plan(parts=parts, request=replace(request, names=names))
+    found = Plan(parts=parts, request=replace(facts.request, names=names))
     # Memory and properties do not depend on the reservation: refuse them before it is made. Arguments do.
     _ = replace(found, parts=replace(parts, workload=replace(workload, arguments=()))).unit
     return found
@@ -252,7 +255,7 @@ def resolver_networks(nics: Sequence[NicRequest]) -> Sequence[NetworkName]:
     return [nic.network for nic in sorted(nics, key=lambda nic: nic.nic != primary)]
 
 
-def _resolver(workload: Workload, facts: Facts, nics: Sequence[NicRequest]) -> Resolver:
+def _resolver(workload: Workload, facts: Facts) -> Resolver:
     """Return the workload's name servers and search domains, completed by those of its networks and the host.
 
     Those are of the versions of IP that the guest has. In a namespace, its leases show these.
@@ -260,7 +263,7 @@ def _resolver(workload: Workload, facts: Facts, nics: Sequence[NicRequest]) -> R
     if not needs_resolver(workload, by_dhcp=facts.by_dhcp):
         return workload.resolver
     found = workload.resolver | facts.resolver
-    return found if workload.namespace or not nics else reachable(found, facts.ip_versions)
+    return found if workload.namespace or not facts.request.nics else reachable(found, facts.ip_versions)
 
 
 def _check_text(texts: Iterable[tuple[str, str]]) -> None:
@@ -274,20 +277,17 @@ def _check_text(texts: Iterable[tuple[str, str]]) -> None:
             )
 
 
-def _check_security_modules(workload: Workload, facts: Facts) -> None:
-    """Refuse a security profile that systemd would silently ignore, since its module is not enabled."""
-    for key, module in security_modules(workload.properties).items():
-        if module not in facts.security_modules:
-            raise InvalidRequestError(
-                f"unit property {key} has no effect on this host: expected a kernel with {module} enabled.",
-                "See /sys/kernel/security/lsm.",
-            )
-
-
 def _check_disks(workload: Workload, facts: Facts) -> None:
     check_total(facts.parts.disks)
+    launched = bool(facts.parts.tender.launcher)
     for disk in facts.parts.disks:
-        _check_loop_device(disk, facts.parts.tender)
+        # No filter keeps the tender from detaching it (LOOP_CLR_FD): it would have what is attached to the number next.
+        if disk.device is not None and not launched and any(on.name.startswith("loop") for on in disk.devices):
+            raise HostError(
+                f"{disk} is a loop device, which a tender could have another file behind: "
+                f"expected {LAUNCHER}, whose filter prevents it.",
+                "Install solo5-confine (Debian), or use the file itself as the disk.",
+            )
     if needs_controllers(workload) and "io" not in facts.controllers:
         limited = next(disk for disk in workload.disks if disk.io != NO_IO_LIMITS)
         raise InvalidRequestError(
@@ -296,19 +296,6 @@ def _check_disks(workload: Workload, facts: Facts) -> None:
             "See solo5ctl doctor; plugin.solo5.config.allow_missing_controllers permits limits without effect.",
         )
     _check_text(("disk path", disk.path) for disk in facts.parts.disks)  # resolved: a symbolic link can have any text
-
-
-def _check_loop_device(disk: Disk, tender: Tender) -> None:
-    """Refuse a loop device where no filter keeps its tender from detaching it (LOOP_CLR_FD).
-
-    The tender would read and write what is attached to the number next.
-    """
-    if disk.device is not None and not tender.launcher and any(on.name.startswith("loop") for on in disk.devices):
-        raise HostError(
-            f"{disk} is a loop device, which a tender could have another file behind: "
-            f"expected {LAUNCHER}, whose filter prevents it.",
-            "Install solo5-confine (Debian), or use the file itself as the disk.",
-        )
 
 
 def _in_namespace(workload: Workload, nic: NicRequest) -> NicRequest:

@@ -29,7 +29,6 @@ from solo5_systemd.unit.state import ActiveState, UnitState, child_state
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends
     from solo5_systemd.engine.gc import Collector
-    from solo5_systemd.engine.plan import Plan
     from solo5_systemd.engine.start import Starter
     from solo5_systemd.journal.lines import Line
     from solo5_systemd.settings.solo5_toml import Settings
@@ -74,11 +73,8 @@ class Runtime(Queries):
             Solo5Error: it did not start; everything that was created for it has been removed.
         """
         progress = progress or StartCallbacks()
-        return await self.starter.service(await self._plan(workload, progress), progress)
-
-    async def _plan(self, workload: Workload, progress: StartCallbacks) -> "Plan":
         progress.on_step("checking the image and what it needs")
-        return await self.starter.plan(workload)
+        return await self.starter.service(await self.starter.plan(workload), progress)
 
     @asynccontextmanager
     async def start_scope(
@@ -90,7 +86,8 @@ class Runtime(Queries):
             Solo5Error: it did not start; everything that was created for it has been removed.
         """
         progress = progress or StartCallbacks()
-        async with self.starter.scope(await self._plan(workload, progress), spawn, progress) as started:
+        progress.on_step("checking the image and what it needs")
+        async with self.starter.scope(await self.starter.plan(workload), spawn, progress) as started:
             yield started
 
     async def open_console(self, unit: str, namespace: str) -> tuple[int, int]:
@@ -130,7 +127,13 @@ class Runtime(Queries):
         self, task: Task, *, follow: bool = False, last: int | None = None
     ) -> AsyncGenerator["Line", None]:
         """Yield the lines of a task's console; with `follow`, until the task has ended and all lines are read."""
-        written = asyncio.ensure_future(self._last_line_written(task.state)) if follow else None
+
+        async def last_line() -> None:
+            await wait_until_over(self.backends, task.state)
+            # After an end, journald may still have lines in its sockets.
+            await self.backends.console.sync(task.name, task.state.log_namespace)
+
+        written = asyncio.ensure_future(last_line()) if follow else None
         try:
             until = None if written is None else written.done
             async with aclosing(self.backends.console.lines(task.state, until=until, last=last)) as lines:
@@ -142,12 +145,6 @@ class Runtime(Queries):
             if written is not None:
                 written.cancel()
                 await asyncio.gather(written, return_exceptions=True)
-
-    async def _last_line_written(self, state: UnitState) -> None:
-        """Wait until a task has ended and the journal has its last lines."""
-        await wait_until_over(self.backends, state)
-        # After an end, journald may still have lines in its sockets.
-        await self.backends.console.sync(state.task, state.log_namespace)
 
     async def wait(self, name: TaskName) -> Task:
         """Wait until a task has ended, and return it.

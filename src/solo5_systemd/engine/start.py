@@ -31,7 +31,7 @@ from solo5_systemd.task.properties import JobFailedError, TransientUnit, UnitFil
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import sandbox_path
-from solo5_systemd.users.allocation import AllocatedUser, RangeUsedUpError
+from solo5_systemd.users.allocation import RangeUsedUpError
 
 if TYPE_CHECKING:
     from solo5_systemd.bus.manager import Manager
@@ -218,7 +218,12 @@ class Steps:
             adopt: a user that exists already is that of the task's last run, and of no concurrent start.
         """
         try:
-            held = await self._acquire_user()
+            try:
+                held = await self._users.acquire(self._name)
+            except RangeUsedUpError:  # once more after the users of tasks without a unit are freed
+                await self._users.collect(self._units.names, self._networks.forget)
+                await self._users.reclaim()
+                held = await self._users.acquire(self._name)
         except asyncio.CancelledError:  # the allocation may have completed nevertheless
             await undo(self._free_user())
             raise
@@ -234,15 +239,6 @@ class Steps:
             await self._check_free()
         await self._users.claim(self._name, self.plan.claim)
         self.plan = replace(self.plan, parts=replace(self.plan.parts, user=held.uid))
-
-    async def _acquire_user(self) -> AllocatedUser:
-        """Allocate a user; if none is free, retry once after the users of tasks without a unit are freed."""
-        try:
-            return await self._users.acquire(self._name)
-        except RangeUsedUpError:
-            await self._users.collect(self._units.names, self._networks.forget)
-            await self._users.reclaim()
-            return await self._users.acquire(self._name)
 
     async def _check_free(self) -> None:
         """Check again that the name has no unit, now under the user's lock.

@@ -126,9 +126,7 @@ _PASSING = ("Cannot allocate memory", "Device or resource busy", "Resource tempo
 
 REQUESTED = (Ending.STOPPED, Ending.HOST_SHUTDOWN)
 
-NOT_FAILED = "nothing failed"
 STOP_REQUESTED = "the stop was requested"
-_MORE_MEMORY = "its memory has to be raised"
 _EXPLAINED: Mapping[int, tuple[str, str]] = {
     63: (" (--help or --version in its arguments)", "its arguments have to change"),
     64: (" (invalid arguments)", "its arguments have to change"),
@@ -143,8 +141,6 @@ _NOT_AGAIN: Mapping[int, str] = {
     226: "its image or a disk is gone; a private disk ends with its first run",  # EXIT_NAMESPACE
 }
 """Exit statuses of a task that is started again with what it lacks then (systemd.exec(5))."""
-
-_START_ANEW = "remove the task, and start it with solo5ctl or Nomad"
 
 _GUEST_FAULTS = (signals.SIGSEGV, signals.SIGILL, signals.SIGBUS, signals.SIGFPE, signals.SIGTRAP)
 _LIMITS = ("timeout", "watchdog")
@@ -217,7 +213,7 @@ def _out_of_memory(state: UnitState) -> Outcome:
     if peak is None or limit is None:
         cause = "not enough memory for guest and tender"
     elif peak > limit - _PEAK_MARGIN:
-        cause, futile = f"guest and tender needed more than the task's {_mib(limit)}", _MORE_MEMORY
+        cause, futile = f"guest and tender needed more than the task's {_mib(limit)}", "its memory has to be raised"
     else:
         cause = f"the host or a slice ran out of memory; the task used {_mib(peak)} of its {_mib(limit)}"
     return Outcome(ending=Ending.OUT_OF_MEMORY, signal=signals.SIGKILL, sentence=f"OOM-killed: {cause}", futile=futile)
@@ -238,7 +234,9 @@ def _exited(state: UnitState, messages: ExitMessages) -> Outcome:
             ending=Ending.NOT_STARTED,
             exit_code=status,
             sentence=f"not started again: {again}" if again else f"systemd could not execute the tender ({status})",
-            futile=_START_ANEW if again else "the unit or the host has to change",
+            futile="remove the task, and start it with solo5ctl or Nomad"
+            if again
+            else "the unit or the host has to change",
         )
     if status == 1:
         return _exited_1(state, messages)
@@ -250,7 +248,7 @@ def _exited(state: UnitState, messages: ExitMessages) -> Outcome:
 
 
 def _guest_exited(status: int, exception: str | None = None) -> Outcome:
-    meaning, futile = _EXPLAINED.get(status, ("", "" if status else NOT_FAILED))
+    meaning, futile = _EXPLAINED.get(status, ("", "" if status else "nothing failed"))
     if status == EXIT_UNCAUGHT and exception:
         meaning = f": {exception}"
     return Outcome(

@@ -58,7 +58,7 @@ from solo5_systemd.task.properties import (
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import STOP_TIMEOUT_S, Workload
 from solo5_systemd.unit.confinement import FILE_SIZE, confinement, scope_command
-from solo5_systemd.unit.tender import Parts, Tender, sandbox_path
+from solo5_systemd.unit.tender import Parts, sandbox_path
 
 SECOND = 1_000_000
 PERCENT = SECOND // 100
@@ -136,17 +136,23 @@ def service(parts: Parts) -> TransientUnit:
     Raises:
         InvalidRequestError: memory, arguments or a unit property are out of bounds.
     """
-    properties = (
+    properties = [
         unit_property("Description", _description(parts)),
         exec_start(argv(parts), parts.tender.launcher),
         unit_property("Wants", [outcome_target(parts.workload.name)]),
         unit_property("IgnoreOnIsolate", True),  # no target wants it, and it outlives rescue mode, as a scope does
-        *_network_dependency(parts),
         unit_property("TimeoutStartUSec", 30 * SECOND),  # for a caller that waits
-        *_stdin(parts),
         *io_properties(parts.disks, dict(parts.workload.properties)),
         *_process(parts, parts.user),
-    )
+    ]
+    if parts.reservation.leases:  # a scope has no such dependency: systemd cannot start it again
+        network = [network_service(parts.workload.name)]
+        properties += unit_property("Requires", network), unit_property("After", network)
+    if parts.disks:
+        # A stdin that cannot be opened, for starts without the descriptor of the disk locks. PID 1 holds that from
+        # StartTransientUnit() until the service has ended, restarts included: a later start (`systemctl start`) has no
+        # locks, and fails with 208, EXIT_STDIN.
+        properties.append(unit_property("StandardInputFile", NO_DISK_LOCKS))
     return TransientUnit(name=task_service(parts.workload.name), properties=_overlay(properties, parts.workload))
 
 
@@ -163,20 +169,28 @@ def declared(parts: Parts, image_source: str, user: str) -> tuple[Property, ...]
     Raises:
         InvalidRequestError: a unit property is out of bounds.
     """
-    return _overlay(_process(parts, user, image_source), parts.workload)
+    return _overlay(tuple(_process(parts, user, image_source)), parts.workload)
 
 
-def _process(parts: Parts, user: int | str, image_source: str = "") -> tuple[Property, ...]:
-    """Return the properties of a service by which PID 1 executes the tender, limits and confines it."""
-    return (
-        unit_property("Type", "exec"),  # the start job fails if the tender cannot be executed
-        *_namespace(parts),
-        *_stop_properties(parts.tender),
-        *_core_dumps(parts),
-        *_console(parts),
-        *_resources(parts),
-        *confinement(parts, user, image_source),
-    )
+def _process(parts: Parts, user: int | str, image_source: str = "") -> Iterator[Property]:
+    """Yield the properties of a service by which PID 1 executes the tender, limits and confines it."""
+    yield unit_property("Type", "exec")  # the start job fails if the tender cannot be executed
+    if parts.image.facts.manifest.names(DeviceKind.NET_BASIC):  # else PID 1 makes an empty namespace
+        yield unit_property("NetworkNamespacePath", task_namespace(parts.workload.name))
+    # hvt catches SIGTERM and exits with 1, which would leave the unit failed. SIGHUP ends it by default, and is a clean
+    # end for systemd (systemd.service(5), SuccessExitStatus=), as SIGTERM is, which ends spt.
+    yield unit_property("KillSignal", (SIGHUP if parts.tender.target is Target.HVT else SIGTERM).value)
+    yield unit_property("TimeoutStopUSec", int(STOP_TIMEOUT_S * SECOND))
+    # Else hvt becomes a zombie leader, which only SIGKILL ends, when the reader of its console closes the pipe.
+    yield unit_property("IgnoreSIGPIPE", False)
+    # The kernel pipes a core dump into the program of kernel.core_pattern whatever LimitCORE= is (core(5)): it has no
+    # memory, unless LimitCORE= permits core files and no archive may be in one.
+    limits = [parse_property(key, text).value for key, text in parts.workload.properties if key == "LimitCORE"]
+    if not any(limits) or any(disk.archive for disk in parts.workload.disks):
+        yield unit_property("CoredumpFilter", 0)
+    yield from _console(parts)
+    yield from _resources(parts)
+    yield from confinement(parts, user, image_source)
 
 
 def scope(parts: Parts, pid: int) -> TransientUnit:
@@ -210,49 +224,6 @@ def _description(parts: Parts) -> str:
         return name_for_unit(parts.workload.description)
     image = bounded(parts.workload.image.rpartition("/")[2], MAX_NAME)
     return f"Solo5 unikernel {image} ({parts.image.facts.manifest.target})"
-
-
-def _network_dependency(parts: Parts) -> Iterator[Property]:
-    """Yield the dependency on the network unit. A scope has none: systemd cannot start it again."""
-    if parts.reservation.leases:
-        units = [network_service(parts.workload.name)]
-        yield unit_property("Requires", units)
-        yield unit_property("After", units)
-
-
-def _namespace(parts: Parts) -> Iterator[Property]:
-    """Yield the namespace of the taps. PID 1 makes an empty one for a task without NICs."""
-    if parts.image.facts.manifest.names(DeviceKind.NET_BASIC):
-        yield unit_property("NetworkNamespacePath", task_namespace(parts.workload.name))
-
-
-def _stop_properties(tender: Tender) -> Iterator[Property]:
-    # hvt catches SIGTERM and exits with 1, which would leave the unit failed. SIGHUP ends it by default, and is a clean
-    # end for systemd (systemd.service(5), SuccessExitStatus=), as SIGTERM is, which ends spt.
-    yield unit_property("KillSignal", (SIGHUP if tender.target is Target.HVT else SIGTERM).value)
-    yield unit_property("TimeoutStopUSec", int(STOP_TIMEOUT_S * SECOND))
-    # Else hvt becomes a zombie leader, which only SIGKILL ends, when the reader of its console closes the pipe.
-    yield unit_property("IgnoreSIGPIPE", False)
-
-
-def _core_dumps(parts: Parts) -> Iterator[Property]:
-    """Yield that a core dump has no memory, unless LimitCORE= permits core files and no archive may be in one.
-
-    The kernel pipes a core dump into the program of kernel.core_pattern whatever LimitCORE= is (core(5)).
-    """
-    limits = [parse_property(key, text).value for key, text in parts.workload.properties if key == "LimitCORE"]
-    if not any(limits) or any(disk.archive for disk in parts.workload.disks):
-        yield unit_property("CoredumpFilter", 0)
-
-
-def _stdin(parts: Parts) -> Iterator[Property]:
-    """Yield a stdin that cannot be opened, for starts without the file descriptor of the disk locks.
-
-    PID 1 holds that descriptor from StartTransientUnit() until the service has ended, restarts included. A later start
-    (`systemctl start`) has no locks, and fails with 208, EXIT_STDIN.
-    """
-    if parts.disks:
-        yield unit_property("StandardInputFile", NO_DISK_LOCKS)
 
 
 def log_fields(parts: Parts) -> Mapping[str, str]:

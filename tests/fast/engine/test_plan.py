@@ -11,8 +11,8 @@ from tests.support.fakes.tasks import LEASE
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, TaskName, UnitKind
 from solo5_systemd.engine import plan as engine
-from solo5_systemd.engine.plan import Facts, Plan, resolver_networks
-from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol, Reservation
+from solo5_systemd.engine.plan import Facts, Plan, check_workload, connections, resolver_networks
+from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol, Request, Reservation
 from solo5_systemd.settings.node_limits import Resource
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.archive import ARCHIVE_MAX, archive_disk, member
@@ -46,12 +46,14 @@ def facts(nics: str = "service", disks: str = "", target: Target = Target.HVT, *
         systemd=257,
         disks=[disk(name) for name in disks.split()],
     )
-    found = Facts(parts=parts, total_memory=1 << 30, controllers=("cpu", "io", "memory"))
-    return replace(found, **changes)
+    request = Request(nics=())
+    return replace(Facts(parts=parts, request=request, controllers=("cpu", "io", "memory")), **changes)
 
 
 def plan(workload: Workload, found: Facts) -> Plan:
-    return engine.plan(replace(found, parts=replace(found.parts, workload=workload)))
+    check_workload(workload, 1 << 30)
+    request = connections(workload, found.parts.image)
+    return engine.plan(replace(found, parts=replace(found.parts, workload=workload), request=request))
 
 
 STORING = facts(disks="storage")

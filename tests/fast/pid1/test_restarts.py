@@ -4,7 +4,7 @@ import pytest
 
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.pid1.clear import may_be_withheld, not_restarted
-from solo5_systemd.unit.outcome import NOT_FAILED, Ending, Outcome
+from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.state import ActiveState, MainCode, UnitState
 
 
@@ -26,7 +26,7 @@ def end(ending: Ending, sentence: str = "it ended", futile: str = "it has to cha
         (end(Ending.OUT_OF_MEMORY), False),
         (end(Ending.FORBIDDEN_CALL), False),
         (end(Ending.EXITED, exit_code=64), False),
-        (end(Ending.EXITED, exit_code=0, futile=NOT_FAILED), False),
+        (end(Ending.EXITED, exit_code=0, futile="nothing failed"), False),
     ],
 )
 def test_a_restart_is_withheld_where_the_start_would_fail_again(found: Outcome, expected: bool) -> None:
@@ -63,5 +63,5 @@ def test_a_restart_that_systemd_does_not_make_is_reported_with_the_reason() -> N
     )
     assert not_restarted("web", wrong, "no") == ""
     assert not_restarted("web", end(Ending.ABORTED, futile=""), "always") == ""
-    assert not_restarted("web", end(Ending.EXITED, futile=NOT_FAILED, exit_code=0), "on-failure") == ""
+    assert not_restarted("web", end(Ending.EXITED, futile="nothing failed", exit_code=0), "on-failure") == ""
     assert not_restarted("web", end(Ending.STOPPED), "always") == ""
