@@ -43,34 +43,19 @@ def test_what_a_resolver_does_not_set_is_anothers() -> None:
 
 
 @pytest.mark.parametrize(
-    "text, words",
+    "text",
     [
-        ("; rm -rf /", "name server '; rm -rf /' is not usable: expected the address of another machine, such as"),
-        ("9.9.9.9\n", "is not usable"),
-        ("9.9.9.9\nsearch x", "is not usable"),
-        ("", "name server '' is not usable"),
-        ("9.9.9.9,1.1.1.1", "is not usable"),
-        ("9.9.9.9:53", "is not usable"),
-        ("dns.example.org", "is not usable"),
-        ("٩.9.9.9", "is not usable"),
-        ("127.0.0.53", "name server '127.0.0.53' is not usable"),
-        ("0.0.0.0", "is not usable"),
-        ("224.0.0.251", "is not usable"),
-        ("255.255.255.255", "is not usable"),
-        ("::1", "name server '::1' is not usable"),
-        ("::", "is not usable"),
-        ("ff02::fb", "is not usable"),
-        ("fe80::1", "is not usable"),
-        ("::ffff:9.9.9.9", "is not usable"),
-        ("2620:fe::fe%eth0", "is not usable"),
-        ("fe80::1%" + "x" * 1_000_000, "is not usable"),
-        ("9" * 1_000_000, "is not usable"),
+        *("", "; rm -rf /", "9.9.9.9\n", "9.9.9.9\nsearch x", "fe80::1%" + "x" * 1_000_000, "9" * 1_000_000),
+        *"9.9.9.9,1.1.1.1 9.9.9.9:53 dns.example.org ٩.9.9.9 127.0.0.53 0.0.0.0 224.0.0.251 255.255.255.255".split(),
+        *"::1 :: ff02::fb fe80::1 ::ffff:9.9.9.9 2620:fe::fe%eth0".split(),
     ],
 )
-def test_server_that_no_guest_can_use_is_refused(text: str, words: str) -> None:
+def test_server_that_no_guest_can_use_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         name_server(text)
-    assert words in str(caught.value)
+    assert str(caught.value).startswith(
+        f"name server {text[:80]!r} is not usable: expected the address of another machine, such as"
+    )
     assert len(str(caught.value)) < 300
 
 
