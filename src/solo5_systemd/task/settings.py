@@ -11,7 +11,8 @@ from typing import NamedTuple, TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import DeviceName, NetworkName, Target, TaskName, device_name
-from solo5_systemd.network.model import NO_LIMITS, Limits, NicRequest
+from solo5_systemd.network.model import Limits, NicRequest
+from solo5_systemd.settings.addresses import Routes
 from solo5_systemd.settings.egress import NONE, Egress, egress
 from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.settings.rate import UNLIMITED, rate
@@ -128,8 +129,8 @@ def texts(task: Workload) -> Iterator[tuple[str, Sequence[str]]]:
         "Network": [*map(nic_text, task.nics)],
         "NetworkNamespace": [task.namespace] if task.namespace else [],
         "Publish": [*map(publish_text, task.publish)],
-        "Egress": [*_egress_texts(task.limits), *_for_each(task.nics, _egress_texts)],
-        "Rate": [*_rate_texts(task.limits), *_for_each(task.nics, _rate_texts)],
+        "Egress": _for_each(task, _egress_texts),
+        "Rate": _for_each(task, lambda limits: str(limits.rate).split()),
         "IdleSec": [str(task.idle_s)] if task.idle_s else [],
         "IdleAction": ["stop"] if task.idle_stops else [],
         "DNS": [*map(str, task.resolver.servers)],
@@ -230,11 +231,11 @@ def _limited(nics: Sequence[NicRequest], values: Values) -> tuple[tuple[NicReque
     rates = _by_nic(values, "Rate", 2, names, rate)
     if values.given("Egress") and not egresses:  # an empty list of a job permits no connection
         egresses[None] = ()
-    found = {
-        name: Limits(egress=egresses.get(name), rate=rates.get(name, UNLIMITED)) for name in (*egresses, *rates, None)
-    }
-    limited = (replace(found.get(each.nic, NO_LIMITS), routes=each.limits.routes) for each in nics)
-    return tuple(replace(each, limits=own) for each, own in zip(nics, limited, strict=True)), found[None]
+
+    def of(nic: DeviceName | None, routes: Routes = ()) -> Limits:
+        return Limits(egress=egresses.get(nic), rate=rates.get(nic, UNLIMITED), routes=routes)
+
+    return tuple(replace(each, limits=of(each.nic, each.limits.routes)) for each in nics), of(None)
 
 
 def _by_nic(
@@ -259,12 +260,8 @@ def _egress_texts(limits: Limits) -> Sequence[str]:
     return [] if limits.egress is None else [*map(str, limits.egress)] or [NONE]
 
 
-def _rate_texts(limits: Limits) -> Sequence[str]:
-    return str(limits.rate).split()
-
-
-def _for_each(nics: Iterable[NicRequest], written: Callable[[Limits], Sequence[str]]) -> Iterator[str]:
-    return (f"{each.nic}={text}" for each in nics for text in written(each.limits))
+def _for_each(task: Workload, written: Callable[[Limits], Sequence[str]]) -> Sequence[str]:
+    return [*written(task.limits), *(f"{each.nic}={text}" for each in task.nics for text in written(each.limits))]
 
 
 # -- name servers, host name and hosts ------------------------------------------------------------------------------
