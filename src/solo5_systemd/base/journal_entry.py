@@ -12,16 +12,18 @@ IDLE_END = "4033d3696eeb4b798013fa1cf68f0a89"
 """MESSAGE_ID= of the entry that solo5-networkd has ended an idle task."""
 
 
-def write_entry(fields: Mapping[str, object], path: str) -> None:
-    """Send one entry to journald.
+def write_entry(fields: Mapping[str, object], namespace: str = "") -> None:
+    """Send one entry to the journald of a journal namespace.
 
     Args:
         fields: a newline in a value is sent as a space.
+        namespace: empty: the host's journal.
 
     Raises:
         HostError: journald cannot be reached, or its queue is full.
     """
     datagram = "".join(f"{name}={str(value).replace(chr(10), ' ')}\n" for name, value in fields.items())
+    path = namespace_path(NATIVE_SOCKET, namespace)
     kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
     with socket.socket(socket.AF_UNIX, kind) as journal, host_errors(f"journald cannot be reached at {path}"):
         journal.sendto(datagram.encode(), path)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from solo5_systemd.base.dependencies import EXIT_CONFIG, dependency_error
 from solo5_systemd.base.errors import DependencyError, HostError, Solo5Error
-from solo5_systemd.base.journal_entry import NATIVE_SOCKET, write_entry
+from solo5_systemd.base.journal_entry import write_entry
 from solo5_systemd.dbus.fdstore import notify
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def log_about(unit: str, text: str, *, priority: int = 3, message_id: str = "") 
     if message_id:
         identifier["MESSAGE_ID"] = message_id
     with suppress(HostError):
-        write_entry({"MESSAGE": text, "PRIORITY": priority, **identifier}, NATIVE_SOCKET)
+        write_entry({"MESSAGE": text, "PRIORITY": priority, **identifier})
 
 
 async def serve_with(serving: Awaitable[bool], *background: Coroutine[object, object, None]) -> bool:

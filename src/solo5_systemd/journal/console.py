@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.declared_units import declared_task, stderr_lines, task_of
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.event_loop import off_the_loop, on_a_loop
-from solo5_systemd.base.journal_entry import IDLE_END, NATIVE_SOCKET, namespace_path, write_entry
+from solo5_systemd.base.journal_entry import IDLE_END, namespace_path, write_entry
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName, journald_of
 from solo5_systemd.base.paths import open_in_thread
 from solo5_systemd.task.log_fields import FACILITY, STDOUT_PRIORITY
@@ -126,7 +126,7 @@ class Journal:
             "OBJECT_PID": state.main_pid,
             "SOLO5_TASK": state.task,
         }
-        write_entry(fields, NATIVE_SOCKET)
+        write_entry(fields)
 
     async def sync(self, task: TaskName, namespace: str) -> None:
         """Wait until journald has written all lines that a task wrote before."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.declared_units import units_of
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.journal_entry import NATIVE_SOCKET, namespace_path, write_entry
+from solo5_systemd.base.journal_entry import namespace_path, write_entry
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.journal.reader import CONSOLE_MATCHES, JournalReader
 
@@ -94,7 +94,7 @@ async def _round(task: TaskName, namespace: str) -> None:
         while not journal.last(1):
             if not written:
                 with suppress(HostError):
-                    write_entry(marker, namespace_path(NATIVE_SOCKET, namespace))
+                    write_entry(marker, namespace)
                     written = True
             await asyncio.sleep(ATTEMPT_INTERVAL_S)
             journal.refresh()

@@ -23,7 +23,7 @@ from solo5_systemd.base.declared_units import (
     stderr_lines,
 )
 from solo5_systemd.base.errors import HostError, Solo5Error
-from solo5_systemd.base.journal_entry import NATIVE_SOCKET, namespace_path, write_entry
+from solo5_systemd.base.journal_entry import write_entry
 from solo5_systemd.base.mounts import detach
 from solo5_systemd.base.names import TaskName, declared_outcome_target, is_instance, is_task_name, task_name, user_of
 from solo5_systemd.base.sanitize import printable
@@ -179,7 +179,7 @@ def _log_stderr(name: TaskName) -> None:
                 "SOLO5_TASK": name,
                 "OBJECT_SYSTEMD_UNIT": declared_service(name),
             },
-            namespace_path(NATIVE_SOCKET, namespace),
+            namespace,
         )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from solo5_systemd.base import journal_entry
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.journal import console
@@ -26,7 +27,7 @@ STATE = UnitState(
 def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     path = str(tmp_path / "journald")
     monkeypatch.setattr(console, "STDOUT_SOCKET", path)
-    monkeypatch.setattr(console, "NATIVE_SOCKET", path)
+    monkeypatch.setattr(journal_entry, "NATIVE_SOCKET", path)
     return path
 
 
