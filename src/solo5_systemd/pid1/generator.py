@@ -108,29 +108,17 @@ class Generator:
     """Writes unit files.
 
     Args:
-        generated: what other generators make; None: as of `of_generators`.
         settings: of the host; or why they cannot be read, which refuses each declaration.
-        budget_s: seconds for what may hang.
     """
 
-    def __init__(
-        self,
-        settings: Settings | SettingsError,
-        *,
-        etc: Path = ETC,
-        units: Sequence[str] = UNITS,
-        generated: Mapping[str, Path] | None = None,
-        systemd: int,
-        budget_s: float = BUDGET_S,
-    ) -> None:
-        self._budget = Budget(budget_s)
+    def __init__(self, settings: Settings | SettingsError) -> None:
+        self._budget = Budget(BUDGET_S)
         self._given = settings
-        self._etc = etc
         self._system = kept_declarations.SYSTEM
         self._directory = Path(declared_units.DIRECTORY)
-        self._units = unit_files(units)
-        self._generated = of_generators() if generated is None else generated
-        self._systemd = systemd
+        self._units = unit_files(UNITS)
+        self._generated = of_generators()
+        self._systemd = systemd_release()
         self._tenders = cache(self._find_tender)
         self._manifests = cache(lambda images: self._budget.within(lambda: _manifest(images), None))
         self._names = host_names()
@@ -138,9 +126,9 @@ class Generator:
 
     def run(self) -> Iterator[str]:
         """Write the unit files, remove those without a declaration, and yield one sentence for each refusal."""
-        found = set(declarations(self._etc))
+        found = set(declarations(ETC))
         for template in list(filter(is_template, found)):
-            found.update(own_instances(template, self._etc))
+            found.update(own_instances(template, ETC))
         try:
             lock = locked(self._budget.left_s)
         except HostError as error:
@@ -169,7 +157,7 @@ class Generator:
             with suppress(Solo5Error):
                 check_name(name)
                 check_free(name, self._generated, self._units)
-                path, unit = f"{self._etc}/{name}.unikernel", self._system / f"{name}.service"
+                path, unit = f"{ETC}/{name}.unikernel", self._system / f"{name}.service"
                 if not os.path.lexists(unit):
                     _replace(unit, refusal(path, f"{path} was not read, since {reason}"))
 
@@ -186,7 +174,7 @@ class Generator:
 
     def _generate(self, name: str) -> str:
         """Write the files of a declaration; return why it was refused, or an empty text."""
-        path = f"{self._etc}/{name}.unikernel"
+        path = f"{ETC}/{name}.unikernel"
         try:
             check_name(name)
             check_free(name, self._generated, self._units)
@@ -198,7 +186,7 @@ class Generator:
                     remove_files(name)
             return f"{path}: {error}"
         try:
-            files = self._files(name, read_sources(name, self._etc))
+            files = self._files(name, read_sources(name, ETC))
         except Solo5Error as error:
             sentence = str(error) if str(error).startswith(path) else f"{path}: {error}"
             # Without its socket unit, PID 1 would close the FIFO of a task that waits, for good.
@@ -213,7 +201,7 @@ class Generator:
     def _refuse(self, name: str, sentence: str, others: Mapping[Path, str] = MappingProxyType({})) -> None:
         """Write the unit file of a refused declaration; that of a running task keeps what keeps its preparation."""
         service, files = self._system / f"{name}.service", dict(others)
-        text = refusal(f"{self._etc}/{name}.unikernel", sentence)
+        text = refusal(f"{ETC}/{name}.unikernel", sentence)
         own = service  # in use: an instance may have been started from the unit file of its template
         if "@" in name and not os.path.lexists(service):
             own = self._system / f"{template_of(TaskName(name))}.service"
@@ -309,7 +297,7 @@ class Generator:
         prepared = any(self._directory.glob(f"{tasks}/{UNCLEARED}"))
         if is_active(f"{name}.service", *([prepare_service(task)] if prepared else [])):
             if is_ours(own):  # else an instance that has the unit file of its template
-                self._refuse(name, removed_sentence(task, self._etc))
+                self._refuse(name, removed_sentence(task, ETC))
                 _replace(self._directory / name / REMOVED, "", mode=0o600)
             return
         if is_template(name) or not (self._directory / name / UPDATE).exists():
@@ -367,6 +355,6 @@ def main() -> int:
         settings = read_settings()
     except SettingsError as error:  # an operator looks at the units: they show it
         settings = error
-    for sentence in Generator(settings, systemd=systemd_release()).run():
+    for sentence in Generator(settings).run():
         print(sentence, file=sys.stderr)
     return 0

@@ -36,6 +36,9 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(TenderPath, "find", find)
     monkeypatch.setattr(tenders, "FSTAB", tmp_path / "fstab")
     monkeypatch.setattr(generator, "groups_for", lambda target, nics: ())
+    monkeypatch.setattr(generator, "ETC", tmp_path / "etc")
+    monkeypatch.setattr(generator, "UNITS", (str(tmp_path / "system"), str(tmp_path / "other")))
+    monkeypatch.setattr(generator, "systemd_release", lambda: 257)
     monkeypatch.setattr(declared_units, "DIRECTORY", str(tmp_path / "run"))
     monkeypatch.setattr(locks, "RUN", tmp_path / "locks")
     monkeypatch.setattr(kept_declarations, "SYSTEM", tmp_path / "system")
@@ -49,12 +52,9 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         generated: Mapping[str, Path] | None = None,
         budget_s: float = 60.0,
     ) -> list[str]:
-        subject = Generator(
-            settings, etc=tmp_path / "etc",
-            units=(str(tmp_path / "system"), str(tmp_path / "other")), generated=generated or {},
-            systemd=257, budget_s=budget_s,
-        )  # fmt: skip
-        return list(subject.run())
+        monkeypatch.setattr(generator, "of_generators", lambda: generated or {})
+        monkeypatch.setattr(generator, "BUDGET_S", budget_s)
+        return list(Generator(settings).run())
 
     return run
 
