@@ -16,11 +16,6 @@ with without_init("pystemd"):  # lxml with libxml2: 5 MB of memory, and a sevent
     from pystemd.dbusexc import DBusBaseError, DBusTimeoutError
     from pystemd.dbuslib import DBus
 
-_CLOSE_ARRAY = (-1, None)
-"""The end of an array among pystemd's arguments: pairs of a type's code and a value."""
-
-_DBUS_ERRORS = "org.freedesktop.DBus.Error."
-
 _GET_ID = (b"org.freedesktop.DBus", b"/org/freedesktop/DBus", b"org.freedesktop.DBus", b"GetId")
 """A call that every bus answers."""
 
@@ -80,21 +75,21 @@ class BlockingBus:
 
 
 def _arguments(body: Iterable[str | Sequence[str]]) -> Iterator[tuple[int, bytes | None]]:
-    """Yield pystemd's arguments for strings (`s`) and lists of strings (`as`)."""
+    """Yield pystemd's arguments for strings (`s`) and lists of strings (`as`): pairs of a type's code and a value."""
     for argument in body:
         if isinstance(argument, str):
             yield ord("s"), argument.encode()
         else:
             yield ord("a"), b"s"
             yield from ((ord("s"), each.encode()) for each in argument)
-            yield _CLOSE_ARRAY
+            yield -1, None  # the end of the array
 
 
 def _error_name(error: DBusBaseError) -> str:
     """Return the D-Bus error name, which pystemd has in the names of its classes for those that it defines."""
     if error.err_name:
         return str(error.err_name.decode())
-    return _DBUS_ERRORS + type(error).__name__.removeprefix("DBus").removesuffix("Error")
+    return f"org.freedesktop.DBus.Error.{type(error).__name__.removeprefix('DBus').removesuffix('Error')}"
 
 
 def _text(error: DBusBaseError) -> str:

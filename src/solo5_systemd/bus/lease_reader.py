@@ -122,18 +122,15 @@ def read_endpoints() -> "dict[TaskName, Endpoints]":
     found = {}
     for name in names:
         task, _, suffix = name.rpartition(".")
-        endpoints = _read(f"{directory}/{name}") if suffix == "json" else None
+        if suffix != "json":
+            continue
+        from solo5_systemd.network.endpoints import endpoints_of  # imported here for startup time, as for no record
+
+        try:
+            with open(f"{directory}/{name}", "rb") as file:  # noqa: PTH123 - as above
+                endpoints = endpoints_of(json.loads(file.read()))
+        except (OSError, ValueError, RecursionError):
+            continue
         if endpoints is not None:
             found[TaskName(task)] = endpoints
     return found
-
-
-def _read(path: str) -> "Endpoints | None":
-    from solo5_systemd.network.endpoints import endpoints_of  # imported here for startup time, as for no record
-
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123 - as above
-            record = json.loads(file.read())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return endpoints_of(record)

@@ -69,19 +69,15 @@ class Service:
             HostError: the service is not installed, or has not started.
             Solo5Error: an error of the service, or no reply.
         """
-
-        async def started() -> list[Any]:
-            return await retry(
-                lambda: self._reply(member, body, fds),
-                RemoteError,
-                interval_s=RETRY_INTERVAL_S,
-                timeout_s=START_TIMEOUT_S,
-                transient=lambda error: error.name in (_START_TIMED_OUT, _LIMIT),
-            )
-
         try:
             return await retry(
-                started,
+                lambda: retry(
+                    lambda: self._reply(member, body, fds),
+                    RemoteError,
+                    interval_s=RETRY_INTERVAL_S,
+                    timeout_s=START_TIMEOUT_S,
+                    transient=lambda error: error.name in (_START_TIMED_OUT, _LIMIT),
+                ),
                 RemoteError,
                 interval_s=0,  # the next call activates it again
                 attempts=self.attempts,

@@ -150,9 +150,9 @@ class UnitReader(ABC):
         values = iter(await self._read([(row.path, *each) for row, names in properties_of for each in names]))
         states = []
         for row, names in properties_of:
-            found = {name: next(values) for _, name in names}
-            properties = {name: value for name, value in found.items() if value is not None}
-            states.append(self._states.read(row, properties))
+            found = {name: value for _, name in names if (value := next(values)) is not None}
+            if found.get("LoadState") == "loaded":  # PID 1 has properties for any unit name
+                states.append(self._states.state(row, found))
         return [state for state in states if state is not None]
 
     async def _read_unit(

@@ -142,13 +142,6 @@ class UnitStates:
                     found[row.unit] = properties
         return found
 
-    def read(self, row: ListedUnit, properties: dict[str, object]) -> UnitState | None:
-        """Return the state from the properties of `wanted`, or None if the unit was unloaded meanwhile."""
-        # PID 1 has properties for any unit name.
-        if properties.pop("LoadState", None) != "loaded":
-            return None
-        return self.state(row, properties)
-
     def state(self, row: ListedUnit, properties: Mapping[str, object]) -> UnitState | None:
         """Return the state of a unit from its properties, and of a scope from its extended attribute."""
         state = unit_state(row.unit, {**properties, **row.properties()}, row.task)

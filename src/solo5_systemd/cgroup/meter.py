@@ -54,18 +54,14 @@ class Meter:
         if counters != self._counters:
             self._counters, self._settled = counters, now + SETTLE_S
         if now < self._settled:
-            self._read_memory(counters)
+            files = dict(zip(MEMORY_COUNTERS, counters, strict=True))
+            files |= {name: self._read(name) for name in MEMORY if name not in files}
+            if (found := memory({name: data for name, data in files.items() if data})) != self._memory:
+                self._memory = found
         if cpu_file != self._cpu_file:
             self._cpu_file = cpu_file
             self._cpu = cpu({CPU: cpu_file})
         return Usage(time=now, memory=self._memory, cpu=self._cpu)
-
-    def _read_memory(self, counters: tuple[bytes | None, ...]) -> None:
-        files = dict(zip(MEMORY_COUNTERS, counters, strict=True))
-        files |= {name: self._read(name) for name in MEMORY if name not in files}
-        found = memory({name: data for name, data in files.items() if data})
-        if found != self._memory:
-            self._memory = found
 
     def close(self) -> None:
         """Close all files."""

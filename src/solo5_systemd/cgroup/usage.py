@@ -177,37 +177,43 @@ def share(before: int | None, after: int | None, window: float) -> float | None:
 
 _PRESSURE = {"cpu": "cpu.pressure", "memory": "memory.pressure", "io": "io.pressure"}
 
-_Pairs = Mapping[bytes, bytes]
-
 
 def _disks(data: bytes, device: Callable[[str], str]) -> dict[str, Io]:
     """Parse io.stat: one line `MAJ:MIN rbytes=… wbytes=… rios=… wios=… …` for each used device."""
-    lines = (line.split() for line in data.splitlines())
-    return {device(words[0].decode("ascii", "replace")): _io(_assignments(words[1:])) for words in lines if words[1:]}
-
-
-def _io(counts: _Pairs) -> Io:
-    return Io(
-        read_bytes=_number(counts.get(b"rbytes")),
-        written_bytes=_number(counts.get(b"wbytes")),
-        reads=_number(counts.get(b"rios")),
-        writes=_number(counts.get(b"wios")),
-    )
+    found = {}
+    for number, counts in _assignments(data).items():
+        if counts:
+            found[device(number.decode("ascii", "replace"))] = Io(
+                read_bytes=_number(counts.get(b"rbytes")),
+                written_bytes=_number(counts.get(b"wbytes")),
+                reads=_number(counts.get(b"rios")),
+                writes=_number(counts.get(b"wios")),
+            )
+    return found
 
 
 def _pressure(data: bytes) -> Pressure:
     """Parse a pressure file: `some avg10=… avg60=… avg300=… total=…`, and the same for `full`."""
-    stalls = {words[0]: _stall(_assignments(words[1:])) for line in data.splitlines() if (words := line.split())}
+    stalls = {
+        which: Stall(
+            avg10=_percentage(values.get(b"avg10")),
+            avg60=_percentage(values.get(b"avg60")),
+            avg300=_percentage(values.get(b"avg300")),
+            total=_number(values.get(b"total")),
+        )
+        for which, values in _assignments(data).items()
+    }
     return Pressure(some=stalls.get(b"some"), full=stalls.get(b"full"))
 
 
-def _stall(values: _Pairs) -> Stall:
-    return Stall(
-        avg10=_percentage(values.get(b"avg10")),
-        avg60=_percentage(values.get(b"avg60")),
-        avg300=_percentage(values.get(b"avg300")),
-        total=_number(values.get(b"total")),
-    )
+def _assignments(data: bytes) -> dict[bytes, dict[bytes, bytes]]:
+    """Parse lines of a word and assignments, by their words."""
+    lines = (line.split() for line in data.splitlines())
+    return {
+        words[0]: {key: value for key, _, value in (word.partition(b"=") for word in words[1:])}
+        for words in lines
+        if words
+    }
 
 
 def _entry(data: bytes, key: bytes) -> int | None:
@@ -226,11 +232,6 @@ def _counts(data: bytes) -> dict[bytes, int]:
         return dict(zip(words[::2], map(int, words[1::2]), strict=False))
     except ValueError:
         return {}
-
-
-def _assignments(words: list[bytes]) -> dict[bytes, bytes]:
-    parts = (word.partition(b"=") for word in words)
-    return {key: value for key, _, value in parts}
 
 
 def _number(data: bytes | None) -> int | None:

@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import struct
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -166,7 +167,11 @@ class MessageBus:
     def _write(self) -> None:
         """Send what is unsent; go on when the socket is writable again."""
         while self._unsent and not self.lost.done():
-            if not self._send_piece(*self._next_piece()):
+            data, fds = self._unsent.popleft()
+            pieces = [data]
+            while not fds and self._unsent and not self._unsent[0][1]:  # all that have no descriptors, in one call
+                pieces.append(self._unsent.popleft()[0])
+            if not self._send_piece(memoryview(b"".join(pieces)) if len(pieces) > 1 else data, fds):
                 self._is_full = True
                 self._loop.add_writer(self._sock, self._write)
                 return
@@ -191,14 +196,6 @@ class MessageBus:
             self._unsent.appendleft((data[sent:], ()))
         return True
 
-    def _next_piece(self) -> tuple[memoryview, Sequence[int]]:
-        """Take the next message with its descriptors, or several messages without any."""
-        first, fds = self._unsent.popleft()
-        pieces = [first]
-        while not fds and self._unsent and not self._unsent[0][1]:
-            pieces.append(self._unsent.popleft()[0])
-        return (memoryview(b"".join(pieces)) if len(pieces) > 1 else first), fds
-
     # -- reading --------------------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
@@ -209,7 +206,9 @@ class MessageBus:
         except OSError as error:
             self._end(error)
             return
-        self._received_fds += _descriptors(ancillary)
+        for level, kind, numbers in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):  # unix(7)
+                self._received_fds.extend(array("i", numbers[: len(numbers) - len(numbers) % 4]))
         self._received += data
         if flags & socket.MSG_CTRUNC:  # the process has no room for them: later ones would be given to this message
             self._end(OSError("file descriptors of a message were lost"))
@@ -421,13 +420,6 @@ def _duplicates(fds: Iterable[int]) -> list[int]:
         _close(duplicates)
         raise
     return duplicates
-
-
-def _descriptors(ancillary: Iterable[tuple[int, int, bytes]]) -> Iterator[int]:
-    """Yield the descriptors of SCM_RIGHTS messages (unix(7))."""
-    for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            yield from (number for (number,) in struct.iter_unpack("i", data[: len(data) - len(data) % 4]))
 
 
 def _header(data: bytearray) -> _Header | None:

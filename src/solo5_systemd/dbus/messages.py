@@ -85,12 +85,8 @@ def decode(data: bytes, fds: Sequence[int] = ()) -> Message:
 def to_wire(kind: str, value: Any) -> Any:
     """Return a plain value of a type of D-Bus as the libraries marshal it: with variants in tables."""
     if kind == RECORD:
-        return {key: _variant(type_of(each), each) for key, each in value.items()}
+        return {key: Variant(type_of(each), to_wire(type_of(each), each)) for key, each in value.items()}
     return [to_wire(RECORD, each) for each in value] if kind == RECORDS else value
-
-
-def _variant(kind: str, value: Any) -> Variant:
-    return Variant(kind, value if len(kind) == 1 else to_wire(kind, value))
 
 
 def from_wire(value: Any) -> Any:

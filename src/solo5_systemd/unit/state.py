@@ -174,7 +174,7 @@ def unit_state(unit: str, properties: Mapping[str, Any], task: TaskName | None =
         task=task,
         unit=unit,
         active=active,
-        invocation=invocation_id(properties),
+        invocation=bytes(properties.get("InvocationID", b"")).hex(),  # as systemd prints it
         frozen=properties.get("FreezerState") in ("frozen", "freezing"),
         description=properties.get("Description", ""),
         result=properties.get("Result") or "success",
@@ -205,11 +205,6 @@ def after_run(run: UnitState, properties: Mapping[str, Any]) -> UnitState | None
         return replace(run, active=now.active)
     log_fields = run.log_fields or now.log_fields
     return replace(now, description=run.description, started=run.started, log_fields=log_fields)
-
-
-def invocation_id(properties: Mapping[str, Any]) -> str:
-    """Return InvocationID= in hexadecimal digits, as systemd prints it; empty without one."""
-    return bytes(properties.get("InvocationID", b"")).hex()
 
 
 def _amount(found: int | None) -> int | None:
