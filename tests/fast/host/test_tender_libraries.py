@@ -59,16 +59,13 @@ def library(made: Path, name: str, content: bytes) -> str:
     return str(path)
 
 
-def test_a_static_program_needs_nothing(made: Path) -> None:
-    assert mapped_files(program(made, elf())) == ()
-
-
 @pytest.mark.parametrize("where", ["{}/lib", "$ORIGIN/lib", "${{ORIGIN}}/lib", "/nowhere:{}/lib"])
 def test_libraries_of_libraries_are_found_where_their_files_say(made: Path, where: str) -> None:
     first = library(made, "libone.so.1", elf("libtwo.so.2", "ld-linux-x86-64.so.2", runpath="$ORIGIN"))
     second = library(made, "libtwo.so.2", elf("libone.so.1", rpath=str(made / "lib")))
     path = program(made, elf("libone.so.1", interpreter=LOADER, runpath=where.format(made)))
     assert mapped_files(path) == (LOADER, first, second)
+    assert mapped_files(program(made, elf())) == (), "a static program"
 
 
 def test_a_runpath_is_not_that_of_a_library(made: Path) -> None:

@@ -102,6 +102,8 @@ async def test_the_first_tender_with_the_abi_is_found_with_its_version(make: Mak
     assert (await path.find(Target.SPT, 2)).path == str(later)
     tender = await path.find(Target.HVT, 2)
     assert (tender.path, tender.target, tender.version, tender.abi_version) == (str(first), Target.HVT, "v0.12.1", 2)
+    assert tender.loads == LIBRARIES, "of a script, the libraries are not known"
+    assert tender.loads_because == f"{first} cannot be read as a 64-bit ELF file: wrong ELF identification"
 
 
 async def test_where_all_are_of_another_abi_each_is_named(make: Make, path: TenderPath) -> None:
@@ -161,15 +163,6 @@ async def test_the_root_of_tasks_is_there_and_open_whatever_the_callers_umask(
     finally:
         os.umask(before)
     assert (tmp_path / "run" / "root").stat().st_mode & 0o777 == 0o755
-
-
-async def test_of_a_tender_that_is_a_script_all_libraries_are_bound_and_the_reason_is_kept(
-    make: Make, path: TenderPath
-) -> None:
-    program = make("bin/solo5-hvt")
-    tender = await path.find(Target.HVT, 2)
-    assert tender.loads == LIBRARIES
-    assert tender.loads_because == f"{program} cannot be read as a 64-bit ELF file: wrong ELF identification"
 
 
 async def test_a_memory_that_cannot_be_written_costs_only_time(make: Make, path: TenderPath, tmp_path: Path) -> None:

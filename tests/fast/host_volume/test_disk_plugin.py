@@ -134,20 +134,15 @@ def test_a_volume_beyond_the_quota_is_refused_and_one_that_exists_is_kept(
     assert [path.name for path in volumes.iterdir()] == [ID]
 
 
-def test_repeated_create_keeps_the_data(volumes: Path) -> None:
+def test_repeated_create_keeps_the_data(volumes: Path, state: Path) -> None:
     plugin.create(request(volumes))
     (volumes / ID / "disk.img").write_bytes(b"kept".ljust(2 * GRAIN))
+    (state / ID).unlink()  # as after a kill before the record
     assert plugin.create(request(volumes)) == 2 * GRAIN
+    assert (state / ID).read_text() == str(volumes / ID)
     assert plugin.create(request(volumes, GRAIN)) == 2 * GRAIN, "it is not made smaller"
     assert plugin.create(request(volumes, 3 * GRAIN)) == 3 * GRAIN, "it grows"
     assert (volumes / ID / "disk.img").read_bytes().startswith(b"kept ")
-
-
-def test_create_after_a_kill_before_the_record(volumes: Path, state: Path) -> None:
-    plugin.create(request(volumes))
-    (state / ID).unlink()
-    assert plugin.create(request(volumes)) == 2 * GRAIN
-    assert (state / ID).read_text() == str(volumes / ID)
 
 
 def test_lost_image_is_not_replaced_by_a_blank_one(volumes: Path) -> None:

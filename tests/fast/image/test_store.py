@@ -221,12 +221,6 @@ async def test_a_stored_image_that_is_cut_short_or_gone_is_stored_anew(store: Im
         assert stored.read_bytes() == CONTENT
 
 
-async def test_what_is_no_image_leaves_nothing(store: ImageStore, tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match=r"cannot run: it is not an ELF file\."):
-        await store.take(str(written(tmp_path / "text", b"hello")))
-    assert files(tmp_path) == set()
-
-
 def huge(path: Path) -> None:
     path.touch()
     os.truncate(path, module.MAX_SIZE + 1)
@@ -242,15 +236,16 @@ def huge(path: Path) -> None:
         (lambda path: path.symlink_to("/dev/null"), ImageError, "is a device"),
         (lambda path: path.symlink_to(path), HostError, "cannot be opened: Too many levels of symbolic links"),
         (huge, ImageError, "has 4294967297 bytes: expected at most 4294967296"),
+        (lambda path: path.write_bytes(b"hello"), ImageError, "cannot run: it is not an ELF file."),
     ],
 )
-async def test_what_is_no_regular_file_is_refused(
+async def test_what_is_no_image_is_refused_and_leaves_nothing(
     store: ImageStore, tmp_path: Path, make: Callable[[Path], object], error: type[Solo5Error], words: str
 ) -> None:
     make(tmp_path / "image")
     with pytest.raises(error, match=re.escape(words)) as caught:
         await store.take(str(tmp_path / "image"))
-    assert type(caught.value) is error
+    assert (type(caught.value), files(tmp_path)) == (error, set())
 
 
 async def test_a_path_that_cannot_be_opened_is_refused(

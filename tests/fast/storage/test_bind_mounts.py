@@ -183,23 +183,18 @@ def made_in(directories: StartDirectories) -> StartDirectory:
         return made
 
 
-def test_a_directory_is_closed_to_other_users_and_removed_with_its_files(directories: StartDirectories) -> None:
-    made = made_in(directories)
-    assert directories.directory.stat().st_mode & 0o777 == 0o700
-    (made.path / "storage").write_bytes(b"x")
-    remove(made)
-    assert not list(directories.directory.iterdir())
-
-
 def test_a_sweep_takes_what_no_process_has_locked(directories: StartDirectories) -> None:
     running, killed = made_in(directories), made_in(directories)
+    assert directories.directory.stat().st_mode & 0o777 == 0o700
     (killed.path / "storage").write_bytes(b"x")
     os.close(killed.descriptor)
     assert directories.sweep(dry_run=True) == (str(killed.path),)
     assert killed.path.exists()
     assert directories.sweep() == (str(killed.path),)
     assert list(directories.directory.iterdir()) == [running.path]
+    (running.path / "storage").write_bytes(b"x")
     remove(running)
+    assert not list(directories.directory.iterdir())
 
 
 def test_a_file_system_of_its_own_is_mounted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
