@@ -3,7 +3,7 @@
 `Host` is the input, `facts` the judgement. The minimum is that of README: systemd 252 and cgroup v2.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 
 SYSTEMD = 252
 """The minimum version of systemd: Debian 12's."""
-
-SPT_BASE = 0x10000
-"""The address at which spt maps guest memory."""
-
-NEVER_OVERCOMMIT = 2
-"""The strict mode of vm.overcommit_memory (proc(5))."""
 
 RUN_FREE = 4 << 20
 """Minimum of free bytes in /run: the lease records of some thousand tasks."""
@@ -52,7 +46,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """Kernel settings, and firewall chains of other programs; None: cannot be read.
+    """What the kernel has and lacks, and firewall chains of other programs; None: cannot be read.
 
     Attributes:
         dropping_chains: chains of other programs that drop packets of networks, such as Docker's; None: nftables is
@@ -65,8 +59,6 @@ class Kernel:
         lacks_log: it has no nfnetlink_log, by which packets wake tasks.
     """
 
-    mmap_min_addr: int | None = None
-    overcommit: int | None = None
     dropping_chains: Sequence[DroppingChain] | None = None
     forwarding_tables: Sequence[str] = ()
     forwarding_tables6: Sequence[str] = ()
@@ -290,10 +282,6 @@ def _opened(network: NetworkSettings) -> list[str]:
 
 
 def _kernel(kernel: Kernel) -> Iterator[Fact]:
-    advice = f"spt guests cannot be mapped: sysctl vm.mmap_min_addr={SPT_BASE}"
-    yield _setting("mmap_min_addr", kernel.mmap_min_addr, advice, lambda address: address > SPT_BASE)
-    advice = "All of a guest's memory is committed at its start, so a large guest may be refused."
-    yield _setting("overcommit", kernel.overcommit, advice, lambda mode: mode == NEVER_OVERCOMMIT)
     yield _firewall(kernel)
     if kernel.missing_modules:
         yield modules(kernel)
@@ -311,12 +299,6 @@ def _kernel(kernel: Kernel) -> Iterator[Fact]:
         yield limited("routes", value, f"While the network is in use, this gives them back: {each.remedy}")
     if kernel.run_free is not None and kernel.run_free < RUN_FREE:
         yield _broken("/run", f"{kernel.run_free >> 10} KiB free", "Free some space: leases are kept there.")
-
-
-def _setting(name: str, value: int | None, advice: str, is_bad: Callable[[int], bool]) -> Fact:
-    if value is None:
-        return limited(name, "unknown", "The setting cannot be read.")
-    return limited(name, str(value), advice) if is_bad(value) else Fact(name=name, value=str(value))
 
 
 def modules(kernel: Kernel) -> Fact:

@@ -203,20 +203,18 @@ def _is_module(name: str) -> bool:
 
 
 def read_kernel(networks: Sequence[NetworkSettings]) -> Kernel:
-    """Read the kernel's settings; firewall chains are those of this network namespace.
+    """Read what the kernel has; firewall chains are those of this network namespace.
 
     Args:
         networks: those of the settings, whose packets other programs may drop.
     """
-    settings, run = ROOT / "proc/sys", _space(ROOT / "run")
+    run = _space(ROOT / "run")
     dropping, forwarding, forwarding6 = _read_filters(networks)
     return Kernel(
-        mmap_min_addr=_number(settings / "vm/mmap_min_addr"),
-        overcommit=_number(settings / "vm/overcommit_memory"),
         dropping_chains=dropping,
         forwarding_tables=forwarding,
         forwarding_tables6=forwarding6,
-        br_netfilter=_number(settings / "net/bridge/bridge-nf-call-iptables") == 1,
+        br_netfilter=_text(ROOT / "proc/sys/net/bridge/bridge-nf-call-iptables") == "1\n",
         run_free=None if run is None else run.f_bavail * run.f_frsize,
         missing_modules=missing_modules(),
         lacks_log=lacks_log(),
@@ -229,13 +227,6 @@ def _overtaken() -> Sequence[Overtaken]:
     records = (each for each in read_lease_records() if each.state is LeaseState.ATTACHED and not each.namespace)
     found = overtaken(read_networks(), (lease for record in records for lease in record.reservation.leases))
     return tuple({(each.inside, each.route): each for each in found}.values())
-
-
-def _number(file: Path) -> int | None:
-    try:
-        return int(file.read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def missing_modules() -> Sequence[str] | None:

@@ -32,7 +32,7 @@ GOOD = Host(
     virtualization=True,
     store=("/var/lib/solo5/images", 1 << 30, 1 << 28),
     persistent_journal=True,
-    kernel=Kernel(mmap_min_addr=65536, overcommit=0, dropping_chains=(), run_free=1 << 30),
+    kernel=Kernel(dropping_chains=(), run_free=1 << 30),
 )
 
 
@@ -47,7 +47,7 @@ def fact(host: Host, name: str) -> Fact:
 def test_a_good_host_has_nothing_to_do() -> None:
     assert {(each.verdict, each.advice) for each in facts(GOOD)} == {(Verdict.OK, "")}
     values = {each.name: each.value for each in facts(GOOD)}
-    assert (values["mmap_min_addr"], values["overcommit"], values["nftables"]) == ("65536", "0", "usable")
+    assert values["nftables"] == "usable"
     assert not {"/run", "routes", "sleep", "forwarding", "forwarding of IPv6"} & values.keys()
     assert fact(replace(GOOD, persistent_journal=False), "journal").verdict is Verdict.OK, "one in memory will do"
     assert fact(replace(GOOD, virtualization=False), "/dev/net/tun").verdict is Verdict.OK, "of no tap"
@@ -106,7 +106,7 @@ def test_a_journal_namespace_that_cannot_be_used_is_in_the_way_of_every_task() -
     assert "systemctl status systemd-journald@guests.service" in broken.advice
 
 
-KERNEL = Kernel(mmap_min_addr=65536, overcommit=0, dropping_chains=(), br_netfilter=True, run_free=1 << 30)
+KERNEL = Kernel(dropping_chains=(), br_netfilter=True, run_free=1 << 30)
 DROPPING = DroppingChain(name="ip filter FORWARD", bridges=("solo5-default",), remedy=("open it", "for good"))
 TAKEN = Overtaken(
     network=NetworkName("default"),
@@ -120,9 +120,6 @@ TAKEN = Overtaken(
 @pytest.mark.parametrize(
     "name, kernel, value, words",
     [
-        ("mmap_min_addr", replace(KERNEL, mmap_min_addr=65537), "65537", "sysctl vm.mmap_min_addr=65536"),
-        ("mmap_min_addr", Kernel(), "unknown", "cannot be read"),
-        ("overcommit", replace(KERNEL, overcommit=2), "2", "may be refused"),
         ("nftables", Kernel(), "unavailable", "root"),
         ("nftables", Kernel(missing_modules=()), "unavailable", "get no network: `modprobe nf_tables` loads it"),
         ("kernel modules", replace(KERNEL, missing_modules=("tun",)), "tun missing", "network: `modprobe tun` loads"),
@@ -159,7 +156,7 @@ TAKEN = Overtaken(
         ),
     ],
 )
-def test_a_limiting_setting_of_the_kernel_has_advice(name: str, kernel: Kernel, value: str, words: str) -> None:
+def test_what_limits_networks_has_advice(name: str, kernel: Kernel, value: str, words: str) -> None:
     found = fact(replace(GOOD, kernel=kernel), name)
     assert (found.verdict, found.value) == (Verdict.LIMITED, value)
     assert words in found.advice
