@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.sanitize import MAX_NAME, bounded
-from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, Disk, DiskRequest, Member
+from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, Disk, DiskRequest, Member, sector_size
 
 if TYPE_CHECKING:
     import tarfile
@@ -98,9 +98,10 @@ def tar_info(entry: Entry) -> "tarfile.TarInfo":
     return info
 
 
-def size_of(archive: ArchiveRequest, entries: Sequence[Entry], sector: int) -> int:
-    """Return the bytes of an archive of these entries, in whole sectors; that of a tar archive has its end."""
-    if archive.format is ArchiveFormat.TAR:
+def size_of(request: DiskRequest, entries: Sequence[Entry]) -> int:
+    """Return the bytes of the archive of these entries, in whole sectors; that of a tar archive has its end."""
+    sector = sector_size(request)
+    if request.archive is not None and request.archive.format is ArchiveFormat.TAR:
         return _padded(sum(BLOCK + _padded(each.size, BLOCK) for each in entries) + 2 * BLOCK, sector)
     return _padded(sum(each.size for each in entries), sector)
 

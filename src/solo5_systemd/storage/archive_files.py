@@ -28,7 +28,7 @@ from solo5_systemd.base.sanitize import MAX_NAME, MAX_QUOTE, bounded
 from solo5_systemd.settings.records import record
 from solo5_systemd.storage.archive import DEPTH_MAX, ENTRIES_MAX, Entry, check_entry, size_of, tar_info
 from solo5_systemd.storage.locks import disks_in
-from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, Member, sector_size
+from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, Member
 from solo5_systemd.storage.owner import read_title
 
 CREDENTIALS = tuple(Path(each) for each in ("/etc/credstore", "/run/credstore", "/usr/lib/credstore"))
@@ -48,17 +48,17 @@ Visit = Callable[[Entry, int], object]
 """Called with an entry and a descriptor of its file or directory, which is open for reading."""
 
 
-def scan(request: DiskRequest, archive: ArchiveRequest) -> Sequence[Entry]:
+def scan(request: DiskRequest) -> Sequence[Entry]:
     """Return the entries of an archive, in order, without reading their content.
 
     Raises:
         Solo5Error: a file is missing, outside of the roots or of a kind that is not archived, or there is too much.
     """
     with host_errors(f"disk {request.disk}: its files cannot be read"):
-        return _Visitor(request, archive, lambda entry, _source: tar_info(entry)).visit_all(None)
+        return _Visitor(request, lambda entry, _source: tar_info(entry)).visit_all(None)
 
 
-def write_archive(request: DiskRequest, archive: ArchiveRequest, target: int) -> str:
+def write_archive(request: DiskRequest, target: int) -> str:
     """Write an archive to an empty file in memory, given by its descriptor.
 
     Returns:
@@ -77,13 +77,13 @@ def write_archive(request: DiskRequest, archive: ArchiveRequest, target: int) ->
 
         def add(entry: Entry, source: int) -> None:
             content = None if entry.is_directory else open(source, "rb", closefd=False)  # noqa: SIM115 - stays open
-            if archive.format is ArchiveFormat.TAR:
+            if visitor.archive.format is ArchiveFormat.TAR:
                 tar.addfile(tar_info(entry), content)
             elif content is not None:
                 file.write(content.read(entry.size))
 
-        entries = _Visitor(request, archive, add).visit_all(target)
-        file.write(bytes(size_of(archive, entries, sector_size(request)) - file.tell()))
+        visitor = _Visitor(request, add)
+        file.write(bytes(size_of(request, visitor.visit_all(target)) - file.tell()))
         file.seek(0)
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -91,9 +91,9 @@ def write_archive(request: DiskRequest, archive: ArchiveRequest, target: int) ->
 class _Visitor:
     """Visits the entries of an archive in the order of their names, within its limits."""
 
-    def __init__(self, request: DiskRequest, archive: ArchiveRequest, act: Visit) -> None:
+    def __init__(self, request: DiskRequest, act: Visit) -> None:
+        self.archive = request.archive or ArchiveRequest()
         self._request = request
-        self._archive = archive
         self._act = act
         self._entries: list[Entry] = []
         self._total = 0
@@ -104,18 +104,18 @@ class _Visitor:
         Args:
             target: a credential is decrypted to a file beside this one, in memory, too; None: it is not decrypted.
         """
-        if name := self._archive.credential:
+        if name := self.archive.credential:
             file, is_encrypted = _credential(name)
             source = _decrypted(name, file, target) if is_encrypted and target is not None else _opened(str(file))
             self._visit_file(name, source)
-        for each in sorted(self._archive.members, key=lambda member: member.name.split("/")):
+        for each in sorted(self.archive.members, key=lambda member: member.name.split("/")):
             found, changers = _open_member(self._request, each)
             name = each.name or ("" if stat.S_ISDIR(os.fstat(found).st_mode) else PurePath(each.path).name)
             path = PurePath(each.path)
-            below = (PurePath(excluded) for excluded in self._archive.excluded)
+            below = (PurePath(excluded) for excluded in self.archive.excluded)
             left_out = {_below(each.name, str(it.relative_to(path))) for it in below if it.is_relative_to(path)}
             self._walk(name, found, DEPTH_MAX, changers, left_out)
-        if self._archive.format is ArchiveFormat.RAW and (len(self._entries) != 1 or not self._total):
+        if self.archive.format is ArchiveFormat.RAW and (len(self._entries) != 1 or not self._total):
             raise InvalidRequestError(
                 f"disk {self._request.disk}: format raw has {len(self._entries)} entries with {self._total} bytes: "
                 "expected one file that is not empty."
@@ -308,6 +308,6 @@ def outdated(held: Mapping[str, object]) -> Mapping[str, bool]:
         if start := starts.get(request.disk):
             now = ""
             with suppress(Solo5Error, OSError), closing(os.memfd_create("archive")) as nowhere:
-                now = write_archive(request, request.archive or ArchiveRequest(), nowhere)
+                now = write_archive(request, nowhere)
             found[request.disk] = now != start
     return found

@@ -64,7 +64,7 @@ class ImageFiles:
     def make(self, request: DiskRequest, planned: Disk) -> MadeDisk:
         """Create the file of a disk, or a private disk; see `make`, `make_copy` and `make_archive`."""
         if request.archive is not None:
-            return make_archive(request, request.archive, self._archives)
+            return make_archive(request, self._archives)
         if request.private:
             original = inspect(replace(request, private=False, create=None), how=READ)
             made = make_copy(request, original, self._copies, planned)
@@ -135,8 +135,7 @@ def inspect(request: DiskRequest, *, how: int = READ_WRITE) -> Disk:
     """
     sector = sector_size(request)
     if request.archive is not None:
-        size = size_of(request.archive, scan(request, request.archive), sector)
-        return replace(planned_disk(request), size=size)
+        return replace(planned_disk(request), size=size_of(request, scan(request)))
     how = READ if request.private else how
     if request.create is not None and (planned := _planned(request, request.create, sector)) is not None:
         return planned

@@ -20,7 +20,6 @@ from solo5_systemd.storage.block_devices import check_unused
 from solo5_systemd.storage.locks import lock_shared, name_of
 from solo5_systemd.storage.model import (
     COPIES,
-    ArchiveRequest,
     Backing,
     Disk,
     DiskRequest,
@@ -107,7 +106,7 @@ def _has_grown(request: DiskRequest, size: int, planned: int) -> HostError:
     return HostError(f"{request} has {size} bytes to copy by now: expected {planned}, as it was checked.", CHANGED)
 
 
-def make_archive(request: DiskRequest, archive: ArchiveRequest, archives: StartDirectories) -> MadeDisk:
+def make_archive(request: DiskRequest, archives: StartDirectories) -> MadeDisk:
     """Write an archive to a file in memory, which has a name until `ImageFiles.release`.
 
     Raises:
@@ -117,7 +116,7 @@ def make_archive(request: DiskRequest, archive: ArchiveRequest, archives: StartD
     with host_errors(f"disk {request.disk}: its archive cannot be written"), archives.made() as made:
         path = made.path / request.disk
         with closing(os.open(path, flags, 0o600)) as target:
-            sha256 = write_archive(request, archive, target)
+            sha256 = write_archive(request, target)
             check_size(request, os.fstat(target).st_size)
         return _made(replace(planned_disk(request), sha256=sha256, sources=request), made, path)
 

@@ -59,12 +59,16 @@ def test_an_entry_has_no_time_and_owner_and_a_name_that_fits() -> None:
         tar_info(Entry(name="x" * 101))
 
 
-def test_sizes_are_whole_sectors() -> None:
-    entries = [Entry(name="a", size=1)]
-    assert size_of(ArchiveRequest(), entries, 4096) == 4096
-    assert size_of(ArchiveRequest(), [Entry(name="a", size=512)], 512) == 2048
-    assert size_of(ArchiveRequest(), entries, 512) == 2048
-    assert size_of(ArchiveRequest(format=ArchiveFormat.RAW), entries, 512) == 512
+@pytest.mark.parametrize(
+    ("size", "sector", "format", "of_archive"),
+    [
+        *((1, 4096, ArchiveFormat.TAR, 4096), (512, 512, ArchiveFormat.TAR, 2048)),
+        *((1, 512, ArchiveFormat.TAR, 2048), (1, 512, ArchiveFormat.RAW, 512)),
+    ],
+)
+def test_sizes_are_whole_sectors(size: int, sector: int, format: ArchiveFormat, of_archive: int) -> None:  # noqa: A002
+    request = archive_disk(DISK, ArchiveRequest(members=(member("a", "/a"),), format=format), sector_size=sector)
+    assert size_of(request, [Entry(name="a", size=size)]) == of_archive
 
 
 def test_limits() -> None:

@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import tarfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,26 +42,17 @@ def request(*paths: Path, roots: tuple[str, ...] = (), format: ArchiveFormat = A
     return archive_disk(DISK, ArchiveRequest(members=members, format=format), roots=roots)
 
 
-def archive_of(wanted: DiskRequest) -> ArchiveRequest:
-    assert wanted.archive is not None
-    return wanted.archive
-
-
-def scanned(wanted: DiskRequest) -> Sequence[Entry]:
-    return scan(wanted, archive_of(wanted))
-
-
 def written(wanted: DiskRequest, target: Path) -> str:
     with target.open("w+b") as file:
-        return write_archive(wanted, archive_of(wanted), file.fileno())
+        return write_archive(wanted, file.fileno())
 
 
 def test_a_disk_of_another_job_that_was_moved_here_is_no_file(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getxattr", lambda path, _: f"{Path(path).stat().st_ino} job default/web".encode())
     wanted = request(files, roots=(str(files),))
-    assert scanned(replace(wanted, holder="job default/web"))
+    assert scan(replace(wanted, holder="job default/web"))
     with pytest.raises(InvalidRequestError, match="is a disk of another job or volume, which was moved"):
-        scanned(replace(wanted, holder="job default/api"))
+        scan(replace(wanted, holder="job default/api"))
 
 
 def test_the_same_files_are_the_same_bytes(files: Path, tmp_path: Path) -> None:
@@ -77,9 +67,9 @@ def test_the_same_files_are_the_same_bytes(files: Path, tmp_path: Path) -> None:
         key = archive.extractfile("conf/sub/key")
         assert key is not None
         assert key.read() == (files / "sub" / "key").read_bytes()
-    entries = scanned(wanted)
+    entries = scan(wanted)
     assert [entry.name for entry in entries] == ["conf", "conf/a", "conf/b.toml", "conf/sub", "conf/sub/key"]
-    assert (tmp_path / "one").stat().st_size == size_of(archive_of(wanted), entries, 512), "not whole records of tar"
+    assert (tmp_path / "one").stat().st_size == size_of(wanted, entries), "not whole records of tar"
 
 
 @pytest.mark.parametrize(
@@ -98,7 +88,7 @@ def test_names_without_the_path(files: Path, tmp_path: Path, below: str, names: 
 @pytest.mark.parametrize("names", [("sub",), ("a",), ("a", "b.toml")])
 def test_raw_is_one_file_that_is_not_empty(files: Path, tmp_path: Path, names: tuple[str, ...]) -> None:
     wanted = request(*(files / name for name in names), format=ArchiveFormat.RAW)
-    for act in (lambda: scanned(wanted), lambda: written(wanted, tmp_path / "raw")):
+    for act in (lambda: scan(wanted), lambda: written(wanted, tmp_path / "raw")):
         with pytest.raises(InvalidRequestError, match="expected one file that is not empty"):
             act()
 
@@ -108,7 +98,7 @@ def test_links_are_followed_nowhere_below_a_root(files: Path, tmp_path: Path) ->
     (files / "link").symlink_to("sub")
     (files / "sub" / "up").symlink_to("../b.toml")
     (tmp_path / "outside").write_text("secret")
-    assert len(scanned(request(files / "sub" / "key", roots=roots))) == 1
+    assert len(scan(request(files / "sub" / "key", roots=roots))) == 1
     for path, words in (
         (files / "link" / "key", "cannot be used: expected a file below"),
         (files / "link", "is a symbolic link: expected files and directories only"),
@@ -120,7 +110,7 @@ def test_links_are_followed_nowhere_below_a_root(files: Path, tmp_path: Path) ->
         (files / "a" / "b", "cannot be used: expected a file below"),
     ):
         with pytest.raises(InvalidRequestError, match=words):
-            scanned(request(path, roots=roots))
+            scan(request(path, roots=roots))
 
 
 def test_a_root_that_became_a_link_is_not_followed(files: Path, tmp_path: Path) -> None:
@@ -130,7 +120,7 @@ def test_a_root_that_became_a_link_is_not_followed(files: Path, tmp_path: Path) 
     files.symlink_to(victim)
     for path in (files / "sub", files):
         with pytest.raises(InvalidRequestError, match=r"cannot be used: expected a file below|is a symbolic link"):
-            scanned(request(path, roots=(str(files),)))
+            scan(request(path, roots=(str(files),)))
 
 
 def test_without_roots_no_link_is_followed_that_another_user_can_change(
@@ -143,10 +133,10 @@ def test_without_roots_no_link_is_followed_that_another_user_can_change(
     (theirs / "app").symlink_to(files)
     wanted = request(theirs / "app" / "b.toml")
     with pytest.raises(InvalidRequestError, match="behind a symbolic link that a user other than root can") as caught:
-        scanned(wanted)
+        scan(wanted)
     assert f"{files}/b.toml" in caught.value.hint
     theirs.chmod(0o755)
-    assert len(scanned(wanted)) == 1
+    assert len(scan(wanted)) == 1
 
 
 def test_what_others_may_put_there_is_theirs_or_readable_for_all(
@@ -156,18 +146,18 @@ def test_what_others_may_put_there_is_theirs_or_readable_for_all(
     monkeypatch.setattr(paths, "_TRUSTED", {0, os.getuid()})
     wanted = request(files)
     (files / "sub" / "key").chmod(0o600)
-    assert len(scanned(wanted)) == 5
+    assert len(scan(wanted)) == 5
     (files / "sub").chmod(0o777)
     with pytest.raises(InvalidRequestError, match="sub/key' is a file of user .* that not every user may read"):
-        scanned(wanted)
+        scan(wanted)
     (files / "sub" / "key").chmod(0o644)
-    assert len(scanned(wanted)) == 5
+    assert len(scan(wanted)) == 5
     (files / "sub" / "key").chmod(0o600)
     own = Way(place=files / "sub", changers=frozenset({os.getuid()}))
     monkeypatch.setattr(archive_files, "way_of", lambda _: own)
     monkeypatch.setattr(archive_files, "changers_in", lambda _: set())
     wanted = request(files / "sub" / "key")
-    assert len(scanned(wanted)) == 1
+    assert len(scan(wanted)) == 1
 
 
 def test_a_directory_that_was_replaced_since_it_was_opened_is_refused(
@@ -175,17 +165,17 @@ def test_a_directory_that_was_replaced_since_it_was_opened_is_refused(
 ) -> None:
     monkeypatch.setattr(archive_files, "way_of", lambda _: Way(place=tmp_path, changers=frozenset()))
     with pytest.raises(InvalidRequestError, match="is behind a symbolic link"):
-        scanned(request(files / "b.toml"))
+        scan(request(files / "b.toml"))
 
 
 def test_without_roots_the_directory_may_be_reached_by_links(files: Path, tmp_path: Path) -> None:
     (tmp_path / "way").symlink_to(files)
-    assert len(scanned(request(tmp_path / "way" / "b.toml"))) == 1
+    assert len(scan(request(tmp_path / "way" / "b.toml"))) == 1
     for path, error in ((tmp_path / "way", InvalidRequestError), (tmp_path / "none" / "x", NotFoundError)):
         with pytest.raises(error):
-            scanned(request(path))
+            scan(request(path))
     with pytest.raises(NotFoundError, match="does not exist"):
-        scanned(request(tmp_path / "none"))
+        scan(request(tmp_path / "none"))
 
 
 def test_excluded_paths_are_left_out_of_directories_only(files: Path, tmp_path: Path) -> None:
@@ -194,12 +184,13 @@ def test_excluded_paths_are_left_out_of_directories_only(files: Path, tmp_path: 
         os.mkfifo(path)
 
     def without(*paths: Path, excluded: Path) -> DiskRequest:
-        wanted = request(*paths)
-        return replace(wanted, archive=replace(archive_of(wanted), excluded=(str(excluded),)))
+        archive = request(*paths).archive
+        assert archive is not None
+        return archive_disk(DISK, replace(archive, excluded=(str(excluded),)))
 
     good = without(files / "sub", tmp_path, excluded=files / "sub" / "fifo")
     (files / "other" / "fifo").unlink()
-    names = [entry.name for entry in scanned(good)]
+    names = [entry.name for entry in scan(good)]
     assert {"sub", "sub/key"} < set(names)
     assert f"{tmp_path.name}/conf/sub/key" in names
     assert not [name for name in names if "fifo" in name]
@@ -210,7 +201,7 @@ def test_excluded_paths_are_left_out_of_directories_only(files: Path, tmp_path: 
         without(files / "sub" / "fifo", excluded=files / "sub" / "fifo"),
     ):
         with pytest.raises(InvalidRequestError, match="is a FIFO"):
-            scanned(bad)
+            scan(bad)
 
 
 @pytest.mark.parametrize("change", [b"port = 81\n", b"longer than it was", b""])
@@ -234,7 +225,7 @@ def test_errors_of_the_file_system_are_sentences(files: Path, monkeypatch: pytes
         with monkeypatch.context() as patched:
             patched.setattr(f"solo5_systemd.storage.archive_files.os.{name}", failing(errno.EIO))
             with pytest.raises(HostError, match=words):
-                scanned(wanted)
+                scan(wanted)
 
 
 @pytest.fixture
@@ -252,9 +243,9 @@ def credential(name: str) -> DiskRequest:
 
 def test_credentials(credentials: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no credential is named 'token'"):
-        scanned(credential("token"))
+        scan(credential("token"))
     (credentials / "plain" / "token").write_text("word")
-    assert [entry.name for entry in scanned(credential("token"))] == ["token"]
+    assert [entry.name for entry in scan(credential("token"))] == ["token"]
     written(credential("token"), tmp_path / "out")
     assert (tmp_path / "out").read_bytes() == b"word".ljust(512, b"\0")
 
