@@ -1,11 +1,12 @@
 """The console of one task: for each stream a FIFO writer, and a reader of the lines that its queue has skipped."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
-from solo5_systemd.journal.lines import JournalPosition, Line, Stream
+from solo5_systemd.journal.lines import JournalPosition, Stream
 from solo5_systemd.journal.reader import CONSOLE_MATCHES, JournalReader, console_matches
 from solo5_systemd.relay.fifo_writer import ConsoleDescriptors, FifoWriter, open_staging_pipe
 from solo5_systemd.relay.line_queue import LineQueue, removed_notice
@@ -58,46 +59,33 @@ def matches(unit: str, stream: Stream) -> Sequence[str]:
     return (*console_matches(unit, stream), *dropped)
 
 
-class JournalCatchup:
-    """A reader of the skipped lines of one stream; it has the journal open only while its queue has room.
+def catch_up(
+    queue: LineQueue, since: tuple[int, int], open_journal: Callable[[], JournalReader]
+) -> Generator[bool, None, None]:
+    """Read the skipped lines of one stream into its queue, a batch each time; yield whether something was read.
+
+    The journal is open only while the queue has room.
 
     Args:
-        queue: gets the lines; reading starts after its `last_cursor`.
         since: where reading starts without a cursor, as (CLOCK_REALTIME, CLOCK_MONOTONIC) in µs.
     """
-
-    def __init__(self, queue: LineQueue, since: tuple[int, int], open_journal: Callable[[], JournalReader]) -> None:
-        self._queue = queue
-        self._since, self._since_monotonic = since
-        self._open_journal = open_journal
-        self._journal: JournalReader | None = None
-        self._lines: Iterator[Line] = iter(())
-        self._cursor = ""
-
-    def step(self) -> bool:
-        """Read a batch of lines, if the queue has room; return whether something was read."""
-        if self._journal is not None and self._cursor != self._queue.last_cursor:
-            self.close()  # the queue has evicted lines: start again after its last one
-        fresh = self._journal is None
-        if fresh:
-            if not self._queue.can_catch_up:
-                return False
-            after, self._journal = self._queue.last_cursor, self._open_journal()
-            if after:
-                self._lines = self._journal.lines_after(after)
+    while True:
+        while not queue.can_catch_up:
+            yield False
+        with closing(open_journal()) as journal:
+            if queue.last_cursor:
+                lines = journal.lines_after(queue.last_cursor)
             else:
-                lines = self._journal.lines_from(earliest_realtime(self._since, self._since_monotonic))
-                self._lines = (line for line in lines if line.position.monotonic >= self._since_monotonic)
-        if not self._queue.catch_up(self._lines, BATCH_SIZE, fresh=fresh):
-            self.close()
-        self._cursor = self._queue.last_cursor
-        return True
-
-    def close(self) -> None:
-        """Close the journal, if it is open."""
-        if self._journal is not None:
-            self._journal.close()
-        self._journal = None
+                found = journal.lines_from(earliest_realtime(*since))
+                lines = (line for line in found if line.position.monotonic >= since[1])
+            fresh = True
+            while more := queue.catch_up(lines, BATCH_SIZE, fresh=fresh):
+                fresh, cursor = False, queue.last_cursor
+                yield True
+                if queue.last_cursor != cursor:
+                    break  # the queue has evicted lines: start again after its last one
+        if not more:
+            yield True
 
 
 class TaskConsole:
@@ -133,7 +121,7 @@ class TaskConsole:
             known = delivery if stored else replace(delivery, staged=None)
             self.writers[stream] = FifoWriter(known, catch_up_to, staging, partial(save, self))
         self.generation = stored.generation if stored else 0
-        self._catchups: dict[Stream, JournalCatchup] = {}
+        self._catchups: dict[Stream, Generator[bool, None, None]] = {}
 
     @property
     def state(self) -> ConsoleState:
@@ -196,8 +184,8 @@ class TaskConsole:
             if stream not in self._catchups:
                 since = (self._initial.since, self.since_monotonic)
                 opened = partial(self._open_journal, matches(self.unit, stream), self.namespace)
-                self._catchups[stream] = JournalCatchup(writer.queue, since, opened)
-            if self._catchups[stream].step():
+                self._catchups[stream] = catch_up(writer.queue, since, opened)
+            if next(self._catchups[stream]):
                 writer.pump()
                 busy = True
         stderr = self.writers[Stream.STDERR]  # the notices of both streams: stdout has the guest's bytes only
