@@ -16,7 +16,7 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.event_loop import off_the_loop, on_a_loop
 from solo5_systemd.base.journal_entry import IDLE_END, namespace_path, write_entry
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName, journald_of
-from solo5_systemd.base.paths import open_in_thread
+from solo5_systemd.base.paths import boot_id, open_in_thread
 from solo5_systemd.task.log_fields import FACILITY, STDOUT_PRIORITY
 from solo5_systemd.unit.state import UnitState
 
@@ -261,9 +261,10 @@ def read_failure_messages(unit: str, namespace: str) -> list[str]:
 
 def _last_of_boot(count: int, *matches: str, namespace: str = "") -> "list[tuple[Line, str]]":
     """Return the last lines of this boot that match, oldest first, each with its MESSAGE_ID=."""
-    from solo5_systemd.journal.reader import JournalReader, this_boot
+    from solo5_systemd.journal.reader import JournalReader
 
-    with closing(JournalReader((*matches, this_boot()), namespace)) as reader:
+    boot = f"_BOOT_ID={boot_id().replace('-', '')}"  # as journald writes it
+    with closing(JournalReader((*matches, boot), namespace)) as reader:
         return reader.last(count)[::-1]
 
 

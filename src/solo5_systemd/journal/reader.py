@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.event_loop import pause
 from solo5_systemd.base.names import journald_of
-from solo5_systemd.base.paths import boot_id
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream, original_bytes
 from solo5_systemd.task.log_fields import FACILITY, STDERR_PRIORITY, STDOUT_PRIORITY
 
@@ -85,11 +84,6 @@ CONSOLE_MATCHES = (f"SYSLOG_FACILITY={FACILITY}", "_TRANSPORT=stdout")
 def console_matches(unit: str, stream: Stream) -> tuple[str, ...]:
     """Return the matches for one stream of one task."""
     return (*CONSOLE_MATCHES, f"_SYSTEMD_UNIT={unit}", f"PRIORITY={_PRIORITIES[stream]}")
-
-
-def this_boot() -> str:
-    """Return the match for this boot; journald writes the boot ID without hyphens."""
-    return f"_BOOT_ID={boot_id().replace('-', '')}"
 
 
 class JournalReader:
