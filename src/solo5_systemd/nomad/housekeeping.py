@@ -29,6 +29,9 @@ CPUSET_INTERVAL_S = 2.0
 SPACE_INTERVAL_S = 10.0
 """Seconds between two looks at the free space of the file systems of disks: one system call for each of these."""
 
+SHARED = "share.slice"
+"""Nomad's cgroup of all tasks without reserved cores (client/lib/cgroupslib)."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -51,7 +54,7 @@ class Housekeeping:
         self._serving = serving
         self._background = background
         self._begun: set[str] = set()
-        self.shared_cores = SharedCores(session)
+        self._shared_cgroup = self._shared_cpus = ""
         self._forgotten = ForgottenTasks(session, tasks)
 
     def start(self) -> None:
@@ -60,7 +63,7 @@ class Housekeeping:
             write_networks(NETWORKS, self._session.config.network)
         except Solo5Error as error:
             _log.error("networks of plugin.solo5.config not written to %s: %s", NETWORKS, error)
-        self._repeat("update of the shared CPU set", CPUSET_INTERVAL_S, self.shared_cores.apply)
+        self._repeat("update of the shared CPU set", CPUSET_INTERVAL_S, self.confine_shared)
         self._repeat("look at the free space of disks", SPACE_INTERVAL_S, self._publish_full_disks)
         self._once("collection of garbage", self._collect_garbage)
         self._once("stop of forgotten tasks", self._stop_forgotten)
@@ -70,6 +73,33 @@ class Housekeeping:
         self._subscribe("solo5-networkd", self._publish_repairs)
         self._subscribe("solo5-networkd", self._publish_sleep)
         self._subscribe("solo5-relay", self._publish_dropped_lines)
+
+    def note_cores(self, cpuset_cgroup: str) -> None:
+        """Derive Nomad's shared partition from a task's cgroup; the next `confine_shared` has its CPU set.
+
+        Args:
+            cpuset_cgroup: Nomad's path of any task; that of a task with reserved cores is ignored.
+        """
+        parent = PurePosixPath(cpuset_cgroup).parent
+        if parent.name == SHARED:
+            self._shared_cgroup = str(parent)
+
+    async def confine_shared(self) -> None:
+        """Confine the slice of tasks without reserved cores to Nomad's shared partition; before a start of one.
+
+        Nomad takes each core out of this partition that it reserves for a task, and cannot do so in the slices of
+        systemd (docs/decisions/shared-cores.md).
+
+        Raises:
+            HostError: PID 1 is not reachable.
+        """
+        if not self._shared_cgroup:
+            return
+        engine = self._session.engine
+        cpus = await engine.backends.usages.cpus(self._shared_cgroup)
+        if cpus and cpus != self._shared_cpus:
+            await engine.confine_slice(SHARED_SLICE, cpus)
+            self._shared_cpus = cpus
 
     def remove_stale_mounts(self) -> None:
         """Remove the bind mounts of starts that an earlier driver did not finish."""
@@ -190,43 +220,3 @@ async def remove_orphaned(session: EngineSession) -> None:
     for task in await engine.tasks() if orphaned else ():
         if task.name in orphaned and task.phase is Phase.ENDED:
             await engine.discard(task.name, over=True)
-
-
-SHARED = "share.slice"
-"""Nomad's cgroup of all tasks without reserved cores (client/lib/cgroupslib)."""
-
-
-class SharedCores:
-    """Keeps the slice of tasks without reserved cores in Nomad's shared partition (docs/decisions/shared-cores.md).
-
-    Nomad takes each core out of this partition that it reserves for a task, and cannot do so in the slices of systemd.
-    """
-
-    def __init__(self, session: EngineSession) -> None:
-        self._session = session
-        self._cgroup = ""
-        self._cpus = ""
-
-    def note(self, cpuset_cgroup: str) -> None:
-        """Derive the shared partition from a task's cgroup; the next `apply` has its CPU set.
-
-        Args:
-            cpuset_cgroup: Nomad's path of any task; that of a task with reserved cores is ignored.
-        """
-        parent = PurePosixPath(cpuset_cgroup).parent
-        if parent.name == SHARED:
-            self._cgroup = str(parent)
-
-    async def apply(self) -> None:
-        """Set the CPU set of the partition for the slice, if it has changed; before a start, so that it is kept apart.
-
-        Raises:
-            HostError: PID 1 is not reachable.
-        """
-        if not self._cgroup:
-            return
-        engine = self._session.engine
-        cpus = await engine.backends.usages.cpus(self._cgroup)
-        if cpus and cpus != self._cpus:
-            await engine.confine_slice(SHARED_SLICE, cpus)
-            self._cpus = cpus

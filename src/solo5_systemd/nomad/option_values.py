@@ -137,11 +137,6 @@ def duration(least: float = 0.0, most: float = inf) -> Type:
     return Type(read, write)
 
 
-def schema_attribute(name: str, type_: str, *, required: bool = False) -> Spec:
-    """Return the spec of an attribute, `name = value`."""
-    return Spec(Attr=Attr(name=name, type=type_, required=required))
-
-
 def schema_of(kind: object, others: Mapping[str, Spec] | None = None) -> Spec:
     """Return the spec of a class of records (`settings.records`), with an option for each field, and of others."""
     own = {each.name: _option(each.name, each.type) for each in entries(kind)}
@@ -153,7 +148,7 @@ def _option(name: str, type_: Type) -> Spec:
     if type_.kind is None and type_.is_map:  # any keys, and text values: `name { a = "b" }` or `name = { a = "b" }`
         return Spec(block_attrs=BlockAttrs(name=name, type="string"))
     if type_.kind is None:
-        return schema_attribute(name, type_.hcl)
+        return Spec(Attr=Attr(name=name, type=type_.hcl))
     if type_.is_map:  # blocks `name "LABEL" { … }`, by label
         return Spec(block_map=BlockMap(name=name, labels=["name"], nested=schema_of(type_.kind)))
     return Spec(block_value=Block(name=name, nested=schema_of(type_.kind)))

@@ -94,56 +94,49 @@ async def _last_lines(session: "EngineSession", name: TaskName) -> list[str]:
     return []
 
 
-class ReadinessWatch:
-    """The watch over one ready task: it probes until it is cancelled, or has stopped the task after a loss.
+async def watch(
+    session: "EngineSession",
+    name: TaskName,
+    probe: ReadinessProbe,
+    publish: "Callable[[TaskEvent], None]",
+    on_stop: "Callable[[str], None]",
+) -> None:
+    """Probe a ready task at the job's interval until it is cancelled, or has stopped the task after a loss.
 
-    Attributes:
-        stop_reason: why the watch stopped the task; empty if it did not.
+    It is lost after `LOST_AFTER_PROBES` failed probes in sequence, and ready again after one success.
+
+    Args:
+        publish: called with the events of loss and return.
+        on_stop: called with the reason before the task is stopped.
     """
+    from solo5_systemd.engine import readiness
 
-    def __init__(
-        self, session: "EngineSession", name: TaskName, probe: ReadinessProbe, publish: "Callable[[TaskEvent], None]"
-    ) -> None:
-        self._session = session
-        self._name = name
-        self._probe = probe
-        self._publish = publish
-        self._failed = 0  # probes in sequence
-        self._lost_at = 0.0
-        self.stop_reason = ""
-
-    async def run(self) -> None:
-        """Probe at the job's interval, and handle loss and return."""
-        from solo5_systemd.engine import readiness
-
-        timeout_s = min(ANSWER_TIMEOUT_S, max(ANSWER_TIMEOUT_MIN_S, self._probe.interval))
-        while not self.stop_reason:
-            await asyncio.sleep(self._probe.interval)
-            failure = await readiness.failure(self._probe, timeout_s)
-            try:
-                await self._count(failure)
-            except Solo5Error as error:
-                self._failed = 0  # count again, so that the loss is handled again
-                _log.warning("handling the loss of task %s (%s) failed, retrying: %s", self._name, failure, error)
-            except Exception:  # noqa: BLE001 - an exception in the group's task would end the plugin
-                _log.exception("readiness probe of task %s: internal error", self._name)
-
-    async def _count(self, failure: str) -> None:
-        """Count a probe: lost after `LOST_AFTER_PROBES` failed ones in sequence, ready after one success."""
+    timeout_s = min(ANSWER_TIMEOUT_S, max(ANSWER_TIMEOUT_MIN_S, probe.interval))
+    failed, lost_at = 0, 0.0
+    while True:
+        await asyncio.sleep(probe.interval)
+        failure = await readiness.failure(probe, timeout_s)
         now = asyncio.get_running_loop().time()
-        before, self._failed = self._failed, self._failed + 1 if failure else 0
-        if not failure and before >= LOST_AFTER_PROBES:
-            self._publish(event_messages.ready_again(f"{self._probe} answers", now - self._lost_at))
-        if self._failed != LOST_AFTER_PROBES:
-            return
-        self._lost_at = now
-        with suppress(NoSuchTaskError):
-            if (await self._session.engine.task(self._name)).phase is Phase.FROZEN:
-                self._failed = 0  # a frozen guest cannot answer, and that is no loss
-                return
-        restart = self._probe.on_loss is OnLoss.RESTART
-        self._publish(event_messages.not_ready(str(self._probe), failure, restart=restart))
-        if restart:
-            self.stop_reason = f"{self._probe}: {failure}"
+        before, failed = failed, failed + 1 if failure else 0
+        try:
+            if not failure and before >= LOST_AFTER_PROBES:
+                publish(event_messages.ready_again(f"{probe} answers", now - lost_at))
+            if failed != LOST_AFTER_PROBES:
+                continue
+            lost_at = now
             with suppress(NoSuchTaskError):
-                await self._session.engine.stop_only(self._name, signal=StopSignal.TERM, timeout_s=STOP_TIMEOUT_S)
+                if (await session.engine.task(name)).phase is Phase.FROZEN:
+                    failed = 0  # a frozen guest cannot answer, and that is no loss
+                    continue
+            restart = probe.on_loss is OnLoss.RESTART
+            publish(event_messages.not_ready(str(probe), failure, restart=restart))
+            if restart:
+                on_stop(f"{probe}: {failure}")
+                with suppress(NoSuchTaskError):
+                    await session.engine.stop_only(name, signal=StopSignal.TERM, timeout_s=STOP_TIMEOUT_S)
+                return
+        except Solo5Error as error:
+            failed = 0  # count again, so that the loss is handled again
+            _log.warning("handling the loss of task %s (%s) failed, retrying: %s", name, failure, error)
+        except Exception:  # noqa: BLE001 - an exception in the group's task would end the plugin
+            _log.exception("readiness probe of task %s: internal error", name)

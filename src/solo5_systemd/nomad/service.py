@@ -170,8 +170,8 @@ class DriverPlugin:
         if self._config_error:
             raise SettingsError(self._config_error)
         self._housekeeping.subscribe()
-        self._housekeeping.shared_cores.note(request.task.resources.linux_resources.cpuset_cgroup)
-        await self._housekeeping.shared_cores.apply()
+        self._housekeeping.note_cores(request.task.resources.linux_resources.cpuset_cgroup)
+        await self._housekeeping.confine_shared()
         entry = await self.tasks.start(request.task)
         handle = wire.TaskHandle(
             version=HANDLE_VERSION, config=request.task, state=wire.RUNNING, driver_state=encode(entry.state)
@@ -183,7 +183,7 @@ class DriverPlugin:
         # The task runs already, so no other failure may prevent this: everything else happens in the background.
         self._housekeeping.subscribe()
         self._housekeeping.remove_stale_mounts()
-        self._housekeeping.shared_cores.note(request.handle.config.resources.linux_resources.cpuset_cgroup)
+        self._housekeeping.note_cores(request.handle.config.resources.linux_resources.cpuset_cgroup)
         await self.tasks.recover(request.handle)
         return wire.RecoverTaskResponse()
 

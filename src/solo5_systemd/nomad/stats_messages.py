@@ -49,10 +49,8 @@ def timestamp(time_ns: int) -> bytes:
 
 def memory_part(memory: Memory) -> bytes:
     """Return the part with the usage of memory."""
-    part = wire.TaskStatsResponse()
     values = (memory.rss, memory.cache, memory.swap, memory.current, memory.peak, memory.kernel)
-    _fill(part.stats.agg_resource_usage.memory, _MEMORY, values)
-    return part.SerializeToString()
+    return _part("memory", _MEMORY, values)
 
 
 def cpu_part(before: Usage | None, now: Usage, mhz: float) -> bytes:
@@ -62,28 +60,11 @@ def cpu_part(before: Usage | None, now: Usage, mhz: float) -> bytes:
         before: the previous sample; None: there is none, and CPU shares are unmeasured.
         mhz: of one core; 0: unknown.
     """
-    part = wire.TaskStatsResponse()
-    _fill(part.stats.agg_resource_usage.cpu, _CPU, _cpu(before, now, mhz))
-    return part.SerializeToString()
-
-
-def _fill(message: wire.CPUUsage | wire.MemoryUsage, fields: _Fields, values: Sequence[float | None]) -> None:
-    """Set the measured values."""
-    message.SetInParent()  # also without values: Nomad dereferences the sub-message unchecked
-    measured = []
-    for (name, field), value in zip(fields, values, strict=True):
-        if value is not None:
-            setattr(message, name, value)
-            measured.append(field)
-    message.measured_fields.extend(measured)
-
-
-def _cpu(before: Usage | None, now: Usage, mhz: float) -> tuple[float | None, ...]:
     cpu, then, window = now.cpu, Cpu(), 0.0
     if before is not None and now.time > before.time:
         then, window = before.cpu, (now.time - before.time) * 1e6
     percent = share(then.total, cpu.total, window)
-    return (
+    values = (
         cpu.throttled_periods,
         None if cpu.throttled is None else cpu.throttled * 1000,  # in nanoseconds
         share(then.system, cpu.system, window),
@@ -91,3 +72,17 @@ def _cpu(before: Usage | None, now: Usage, mhz: float) -> tuple[float | None, ..
         percent,
         percent * mhz / 100 if percent is not None and mhz else None,
     )
+    return _part("cpu", _CPU, values)
+
+
+def _part(resource: str, fields: _Fields, values: Sequence[float | None]) -> bytes:
+    part = wire.TaskStatsResponse()
+    message = getattr(part.stats.agg_resource_usage, resource)
+    message.SetInParent()  # also without values: Nomad dereferences the sub-message unchecked
+    measured = []
+    for (name, field), value in zip(fields, values, strict=True):
+        if value is not None:
+            setattr(message, name, value)
+            measured.append(field)
+    message.measured_fields.extend(measured)
+    return part.SerializeToString()

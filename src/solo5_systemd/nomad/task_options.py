@@ -29,10 +29,10 @@ from solo5_systemd.nomad.option_values import (
     Options,
     assignments,
     duration,
-    schema_attribute,
     schema_of,
     unpack,
 )
+from solo5_systemd.nomad.proto.hcl_spec_pb2 import Attr, Spec
 from solo5_systemd.settings.addresses import Routes
 from solo5_systemd.settings.egress import Egress
 from solo5_systemd.settings.network import DEFAULT_NETWORK
@@ -341,8 +341,8 @@ class TaskOptions(OwnOptions):
 TASK = schema_of(
     OwnOptions,
     {
-        each.job: schema_attribute(
-            each.job, "list(string)" if each.is_list else "string", required=each.name == "Image"
+        each.job: Spec(
+            Attr=Attr(name=each.job, type="list(string)" if each.is_list else "string", required=each.name == "Image")
         )
         for each in SETTINGS.values()
         if each.job

@@ -21,7 +21,7 @@ from solo5_systemd.base.sanitize import name_for_unit
 from solo5_systemd.bus.peers import RETRY_INTERVAL_S
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.network.model import Reservation
-from solo5_systemd.nomad import event_messages, logs, ports
+from solo5_systemd.nomad import event_messages, logs, ports, readiness
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.event_messages import TaskEvent
 from solo5_systemd.nomad.events import EventStream
@@ -30,7 +30,6 @@ from solo5_systemd.nomad.handle import decode as decode_state
 from solo5_systemd.nomad.logs import LogReattacher
 from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.readiness import ReadinessWatch
 from solo5_systemd.nomad.scope_tenders import ScopeChildren
 from solo5_systemd.nomad.start import StartedTask, TaskStarter, agent_id, sibling_conflict
 from solo5_systemd.nomad.wait import TaskEnd, wait_for_end
@@ -183,13 +182,13 @@ class TaskRegistry:
         if state.ready is None:
             end = await ended
         else:
-            publish = partial(self._events.publish_throttled, config)
-            watch = ReadinessWatch(self._session, state.task, state.ready, publish)
-            watching = self._background.create_task(watch.run())
+            publish, reasons = partial(self._events.publish_throttled, config), list[str]()
+            watch = readiness.watch(self._session, state.task, state.ready, publish, reasons.append)
+            watching = self._background.create_task(watch)
             end = await ended
             watching.cancel()
-            if watch.stop_reason and end.outcome.ending is Ending.STOPPED:
-                sentence = f"stopped because it was no longer ready ({watch.stop_reason})"
+            if reasons and end.outcome.ending is Ending.STOPPED:
+                sentence = f"stopped because it was no longer ready ({reasons[-1]})"
                 end = replace(end, outcome=replace(end.outcome, sentence=sentence))
         await logs.drain(self._session, state.task, state.logging)
         await self._events.publish_last(config, event_messages.exit_event(end.outcome))
