@@ -65,11 +65,12 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Previous:
-    """The image that an update has replaced."""
+    """The image that an update has replaced, and the text of the drop-in that named it; empty: there was none."""
 
     path: str
     sha256: str
     copy: str
+    drop_in: str = ""
 
     @property
     def present(self) -> str:
@@ -201,7 +202,7 @@ class UpdateFiles:
         running = self.running_image
         digest = sha256(running)
         copy = self._copies / f"{digest}{Path(path).suffix}"
-        drop_in = self._drop_in_text()
+        kept = Previous(path=path, sha256=digest, copy=str(copy), drop_in=self._drop_in_text())
         with host_errors(f"image {running} cannot be copied to {copy}"):
             self._copies.mkdir(mode=0o700, parents=True, exist_ok=True)
             if sha256(copy) != digest:
@@ -210,8 +211,7 @@ class UpdateFiles:
                 with new.open("rb") as file:
                     os.fsync(file.fileno())
                 new.replace(copy)
-            kept = {"path": path, "sha256": digest, "copy": str(copy), "drop_in": drop_in}
-            replace_file(self._kept, json.dumps(kept))
+            replace_file(self._kept, json.dumps(document(kept)))
 
     def kept(self) -> Previous | None:
         """Return the image that `keep` has recorded in this update; None without one."""
@@ -289,11 +289,11 @@ Image={path.replace("%", "%%")}
 
     def unset_image(self) -> None:
         """Make the drop-in what it was when `keep` was called."""
-        with suppress(OSError, ValueError, SettingsError):
-            before = json.loads(self._kept.read_bytes())["drop_in"]
-            if before:
-                self._write_drop_in(before)
-            else:
+        with suppress(OSError, SettingsError):
+            before = self.kept()
+            if before and before.drop_in:
+                self._write_drop_in(before.drop_in)
+            elif before:
                 self.remove_drop_in()
 
     def _write_drop_in(self, text: str) -> None:
