@@ -17,7 +17,6 @@ from solo5_systemd.networkd.service import Networkd
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.networkd.watches import Watches
-from solo5_systemd.settings import files
 from solo5_systemd.settings.files import CachedSettings
 from solo5_systemd.settings.solo5_toml import of_namespace
 from solo5_systemd.users.registry import Registry
@@ -42,7 +41,7 @@ async def _serve() -> bool:
         return Registry().uid(task) or owner
 
     def make_state() -> Namespaces:
-        settings = CachedSettings(files.ETC)
+        settings = CachedSettings()
         host = NetworkState(Links(owner_of), settings, ports)
 
         def make_other(namespace: str) -> NetworkState:

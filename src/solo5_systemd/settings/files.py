@@ -67,19 +67,17 @@ _Stamp = tuple[str, int, int, int, int]
 class CachedSettings:
     """The settings of this host for a process that reads them often: parsed again when a file has changed."""
 
-    def __init__(self, directory: Path = ETC, run: Path = RUN) -> None:
-        self._directory = directory
-        self._run = run
+    def __init__(self) -> None:
         self._stamps: frozenset[_Stamp] = frozenset()
         self._settings: Settings | None = None
 
     def __call__(self) -> Settings:
         """Return the settings; raises SettingsError as `read_settings` does."""
         now = time.time()
-        stamps = frozenset((*_stamps(self._run), *_stamps(self._directory)))
+        stamps = frozenset((*_stamps(RUN), *_stamps(ETC)))
         if self._settings is None or stamps != self._stamps:
             self._settings = None  # unknown if the files cannot be read
-            settings = read_settings(self._directory, self._run)
+            settings = read_settings(ETC, RUN)
             if any(now - max(stamp[-2:]) / 1e9 < _TIMES_SETTLE_S for stamp in stamps):
                 return settings
             self._settings, self._stamps = settings, stamps

@@ -10,8 +10,10 @@ from solo5_systemd.settings.solo5_toml import Settings, parse_settings
 
 
 @pytest.fixture(autouse=True)
-def public(tmp_path: Path) -> None:
+def public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o755)
+    monkeypatch.setattr(files, "ETC", tmp_path)
+    monkeypatch.setattr(files, "RUN", tmp_path / "run")
 
 
 def write(directory: Path, **texts: str) -> None:
@@ -89,10 +91,13 @@ def test_settings_that_others_may_write_are_refused(tmp_path: Path, place: str) 
         read_settings(tmp_path / "etc", tmp_path / "run")
 
 
-def test_a_long_running_process_parses_unchanged_files_once(tmp_path: Path, settled: None, parsed: list[str]) -> None:
+def test_a_long_running_process_parses_unchanged_files_once(
+    tmp_path: Path, settled: None, parsed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     etc, run = tmp_path / "etc", tmp_path / "run"
     etc.mkdir()
-    settings = CachedSettings(etc, run)
+    monkeypatch.setattr(files, "ETC", etc)
+    settings = CachedSettings()
     assert settings().reserved_ports == ()  # without a file, and without the directory of this boot
     write(etc, a="reserved_ports = [22]")
     assert settings() is settings()
@@ -110,7 +115,7 @@ def test_a_long_running_process_parses_unchanged_files_once(tmp_path: Path, sett
 
 def test_a_file_that_has_just_changed_is_parsed_each_time(tmp_path: Path, parsed: list[str]) -> None:
     """Its times may not reveal the next change."""
-    settings = CachedSettings(tmp_path, tmp_path / "run")
+    settings = CachedSettings()
     for port in range(10, 30):
         write(tmp_path, a=f"reserved_ports = [{port}]")
         assert settings().reserves(port)
@@ -123,7 +128,7 @@ def test_a_second_change_within_the_time_of_the_first_is_seen(
     """On a file system with times of whole seconds, in place and with the same size."""
     second = 1_000_000_000
     monkeypatch.setattr(files, "_stamps", lambda place: [(str(place), 1, 20, 7 * second, 7 * second)])
-    settings = CachedSettings(tmp_path, tmp_path / "run")
+    settings = CachedSettings()
     for port, now in ((22, 7.1), (23, 7.4), (24, 7.9)):
         write(tmp_path, a=f"reserved_ports = [{port}]")
         monkeypatch.setattr(time, "time", lambda now=now: now)
@@ -134,7 +139,7 @@ def test_a_second_change_within_the_time_of_the_first_is_seen(
 
 
 def test_a_file_that_cannot_be_accessed_is_named(tmp_path: Path) -> None:
-    settings = CachedSettings(tmp_path, tmp_path / "run")
+    settings = CachedSettings()
     (tmp_path / "a.toml").symlink_to("a.toml")
     with pytest.raises(SettingsError, match=r"/a\.toml cannot be read"):
         settings()
@@ -143,7 +148,7 @@ def test_a_file_that_cannot_be_accessed_is_named(tmp_path: Path) -> None:
 
 
 def test_settings_that_cannot_be_read_are_an_error_until_they_are_corrected(tmp_path: Path, settled: None) -> None:
-    settings = CachedSettings(tmp_path, tmp_path / "run")
+    settings = CachedSettings()
     write(tmp_path, a="reserved_ports = 22")
     for _ in range(2):
         with pytest.raises(SettingsError, match="reserved_ports"):
