@@ -18,17 +18,12 @@ from pathlib import Path
 from tests.bench import processes
 from tests.bench.extent import extent
 from tests.bench.figures import Figure, Report, times
-from tests.machine.conftest import GUESTS, Outside, cable, eventually
+from tests.machine.conftest import Outside, cable, eventually
 from tests.machine.consoles import UNLIMITED, Consoles, relay_pid, shell_task
 from tests.machine.nomad.agent import DATA, NODE_ADDRESS, Agent
-from tests.machine.nomad.jobs import NEVER_AGAIN, Jobs, hcl, says
+from tests.machine.nomad.jobs import ECHO, NEVER_AGAIN, TALKER, Jobs, hcl, says
 
 PORT = 7007
-TALKER = (
-    f'unikernel = "{GUESTS}/net.spt"\n'
-    'args = ["--verbose", "--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}"]'
-)
-ECHO = f'network {{\n  port "echo" {{\n    static = {PORT}\n    to = 7\n  }}\n}}\n'
 
 FLOOD = extent(100_000, 2_000)
 """Lines, of 80 bytes each."""

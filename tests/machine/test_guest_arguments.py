@@ -1,14 +1,21 @@
 """What a guest must know reaches it among its arguments: addresses, name servers, host name, published ports."""
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Outside, Runner, eventually, inspect, ok, says, sh
+from tests.machine.conftest import GUESTS, Files, Machine, Outside, Runner, eventually, inspect, ok, says, sh
 
 RESOLV_CONF = Path("/etc/resolv.conf")
+
+
+def guest_arguments(*words: str) -> list[str]:
+    """Return the arguments of the guest in the plan of `solo5ctl run`."""
+    argv = json.loads(ok("solo5ctl", "run", "--dry-run", "--json", *words))["argv"]
+    return list(argv[argv.index("--") + 2 :])
 
 
 @pytest.fixture
@@ -51,6 +58,14 @@ def test_scope_has_them_too(machine: Machine) -> None:
         tender.kill()
         tender.communicate()
     ok("solo5ctl", "gc")
+
+
+def test_name_servers_are_the_options_or_the_networks_or_the_hosts(resolv_conf: Path, place: Files) -> None:
+    image, words = f"{GUESTS}/net.spt", ("{dns}", "{search}")
+    assert guest_arguments(image, *words) == ["192.0.2.1", "host.example"]
+    place("/etc/solo5/zz-guest-arguments.toml", '[network.default]\ndns = ["192.0.2.8"]\nsearch = ["net.example"]\n')
+    assert guest_arguments(image, *words) == ["192.0.2.8", "net.example"]
+    assert guest_arguments("--dns", "192.0.2.9", image, *words) == ["192.0.2.9", "net.example"]
 
 
 def cmdline(pid: int) -> bytes:

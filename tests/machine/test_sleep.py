@@ -59,6 +59,16 @@ def test_a_guest_sleeps_and_the_first_request_wakes_it(run: Runner, outside: Out
     assert f"TCP {outside.there}:" in log
 
 
+def test_by_hand(run: Runner) -> None:
+    task = web(run)
+    assert ok("solo5ctl", "sleep", task) == f"{task}\n"
+    ok("solo5ctl", "sleep", task)
+    assert (asleep(task), process_state(task)) == (True, "T")
+    assert ok("solo5ctl", "wake", task) == f"{task}\n"
+    ok("solo5ctl", "wake", task)
+    assert (asleep(task), process_state(task) == "T") == (False, False)
+
+
 ENDS = {
     ("solo5ctl", "stop"): ("stopped", 15),
     ("solo5ctl", "stop", "--signal", "INT"): ("stopped", 2),

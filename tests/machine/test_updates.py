@@ -497,6 +497,19 @@ def test_ports_follow_the_declaration_when_the_guest_that_has_them_has_ended(
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
+def test_what_cannot_be_updated_is_refused_in_one_sentence(declare: Declarations, newer: str) -> None:
+    unit = declare("web", WEB)
+    assert "task web does not run: expected one that does" in update(newer).stderr
+    ok("systemctl", "start", unit)
+    passing = Path(shutil.copy(newer, "/tmp/newer.spt"))
+    assert "may be gone at the next boot" in update(str(passing)).stderr
+    passing.unlink()
+    ok("solo5ctl", "run", "--detach", "--name", "web.next", f"{GUESTS}/sleeper.spt")
+    assert "task name 'web.next' is taken" in update(newer).stderr
+    ok("solo5ctl", "rm", "--force", "web.next")
+    whole(unit)
+
+
 def edited(declare: Declarations, lines: str) -> None:
     declare.write("web", f"[Unikernel]\nImage={GUESTS}/net.spt\n{WEB}\n{lines}\n")
 

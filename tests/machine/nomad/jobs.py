@@ -48,6 +48,9 @@ EVERY_LINE = '\nproperties {\n  LogRateLimitBurst = "10000000"\n}'
 
 SLEEPER = f'unikernel = "{GUESTS}/sleeper.hvt"'
 SERVER = f'unikernel = "{GUESTS}/net.hvt"\nargs = [{ADDRESSES}]'
+TALKER = f'unikernel = "{GUESTS}/net.spt"\nargs = ["--verbose", {ADDRESSES}]'
+COUNTER = f'unikernel = "{GUESTS}/net.spt"\nargs = ["--count=100", {ADDRESSES}]'
+ECHO = 'network {\n  port "echo" {\n    static = 7007\n    to = 7\n  }\n}\n'
 
 
 LOGS = "max_files = 2\nmax_file_size = 5"

@@ -140,6 +140,14 @@ REFUSED = {
         refused_job("memory", SLEEPER, memory=65),
         "memory is 65M: expected at most 64M, this node's ceiling",
     ),
+    "memory-max": (
+        refused_job("memory-max", SLEEPER, resources="cpu = 20\nmemory_max = 65"),
+        "memory_max is 65M: expected at most 64M",
+    ),
+    "nics": (
+        refused_job("nics", f'unikernel = "{GUESTS}/net2.spt"'),
+        "the number of NICs is 2: expected at most 1, this node's ceiling",
+    ),
     "disks": (
         refused_job("disks", f'unikernel = "{GUESTS}/disks63.spt"\n' + "".join(map(NUMBERED.format, range(63)))),
         "the number of disks is 63: expected at most 1",
@@ -246,18 +254,6 @@ def test_a_job_routes_what_the_operator_permits(jobs: Jobs) -> None:
     assert "route 10.0.0.0/24 of NIC service is not permitted in network closed" in text
     jobs.purge()
     assert ok("ip", "route", "show", "192.168.2.0/24") == ""
-
-
-@closed
-def test_name_servers_of_a_network_are_the_guests(jobs: Jobs) -> None:
-    config = f'unikernel = "{GUESTS}/net.spt"\nargs = ["{{mirage}}", "{{dns}}", "{{search}}"]\n' + CLOSED_NIC
-    [alloc] = jobs.run(hcl("resolving", config))
-    about = inspect(name_of(alloc))
-    assert (about["dns"], about["dns_search"]) == (["192.0.2.53", "192.0.2.54"], ["closed.example"])
-    [nic] = about["nics"]
-    six = f"--ipv6={nic['ipv6']} --ipv6-gateway=2001:db8:97::9"
-    line = f"--ipv4={nic['ipv4']} --ipv4-gateway=10.97.0.9 {six} 192.0.2.53,192.0.2.54 closed.example"
-    assert line in unit_property(unit(alloc), "ExecStart")
 
 
 @pytest.fixture

@@ -12,8 +12,10 @@ import pytest
 from tests.machine.conftest import GUESTS, Machine, Outside, eventually, ok, sh, unit_property
 from tests.machine.nomad.agent import DATA, NODE_ADDRESS, Agent, one, plugins
 from tests.machine.nomad.jobs import (
+    ECHO,
     EVERY_LINE,
     NEVER_AGAIN,
+    TALKER,
     Jobs,
     allocation,
     allocations,
@@ -26,12 +28,6 @@ from tests.machine.nomad.jobs import (
 
 LINES = 60_000
 FLOOD = f'unikernel = "{GUESTS}/flood.spt"\nargs = ["lines={LINES}", "bytes=64"]' + EVERY_LINE
-
-ECHO = 'network {\n  port "echo" {\n    static = 7007\n    to = 7\n  }\n}\n'
-TALKER = (
-    f'unikernel = "{GUESTS}/net.spt"\n'
-    'args = ["--verbose", "--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}"]'
-)
 
 
 def log(alloc: str) -> bytes:

@@ -7,14 +7,13 @@ import pwd
 import secrets
 import shutil
 import signal
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, eventually, inspect, ok, sh, unit_property
-from tests.machine.nomad.agent import DATA, DISKS, USUAL, Agent, api
+from tests.machine.nomad.agent import DATA, USUAL, Agent, api
 from tests.machine.nomad.jobs import (
     SCOPE,
     SERVICE,
@@ -34,7 +33,6 @@ from tests.machine.nomad.jobs import (
     unit,
 )
 from tests.machine.test_archives import everywhere
-from tests.machine.test_outcome import plugged
 
 
 def artifact(web: str, destination: str) -> str:
@@ -347,28 +345,6 @@ def test_limits_of_a_jobs_disk_are_the_kernels(jobs: Jobs) -> None:
     assert dict(word.split("=") for word in line.split()[1:]) == {
         "rbps": "10000000", "wbps": "50000000", "riops": "1000", "wiops": "500",
     }, "the job's own, and the operator's where it has none"  # fmt: skip
-
-
-@pytest.mark.vm  # a container has no devices of its own
-@pytest.mark.long
-def test_a_device_that_is_pulled_out_is_in_the_events_of_its_task(jobs: Jobs, agent: Agent) -> None:
-    with plugged(1) as [node]:
-        source = DISKS / "plugged"
-        number = Path(node).stat().st_rdev
-        DISKS.mkdir(exist_ok=True)
-        os.mknod(source, stat.S_IFBLK | 0o660, number)
-        shutil.chown(source, "solo5")
-        try:
-            jobs.submit(hcl("pulled", config(str(source), "watch"), kind="batch"))
-            running("pulled")
-            alloc = str(allocations("pulled")[0]["ID"])
-            says(alloc, "sector 0: ''")
-            Path("/sys/block", Path(node).name, "device/delete").write_text("1")
-            assert ended("pulled") == alloc
-            happens(alloc, f"the device of disk storage ({source}) is gone")
-        finally:
-            jobs.purge()
-            shutil.rmtree(DISKS)
 
 
 def template(destination: str, data: str) -> str:

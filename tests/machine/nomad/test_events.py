@@ -1,10 +1,11 @@
 """The task events in `nomad alloc status`: complete, once each, and rate-limited."""
 
 import os
+import re
 import signal
 from ipaddress import IPv4Interface
 
-from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok
+from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, unit_property
 from tests.machine.nomad.agent import Agent, plugins
 from tests.machine.nomad.jobs import (
     SERVER,
@@ -22,6 +23,16 @@ from tests.machine.nomad.jobs import (
 def ours(alloc: str) -> list[str]:
     """Return the events of this driver, in order."""
     return [said for kind, _, said in (event.partition(": ") for event in events(alloc)) if kind == "Driver"]
+
+
+def test_start_is_told_step_by_step(jobs: Jobs) -> None:
+    [alloc] = jobs.run(hcl("told", SERVER))
+    happens(alloc, "Started solo5-task-")
+    preflight, address, started = ours(alloc)
+    assert "Preflight passed: net.hvt (" in preflight
+    assert preflight.endswith("NIC service")
+    assert re.fullmatch(r"NIC service has [0-9.]+ in network default", address)
+    assert started == f"Started {unit(alloc)}, invocation {unit_property(unit(alloc), 'InvocationID')}"
 
 
 def test_start_is_told_only_once(jobs: Jobs, agent: Agent, machine: Machine) -> None:

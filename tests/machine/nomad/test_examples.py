@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.machine.conftest import GUESTS, Outside, eventually, inspect, ok, sh
-from tests.machine.nomad.agent import DISKS, NODE_ADDRESS, PLAIN, SCOPES, Agent, api
+from tests.machine.nomad.agent import DISKS, NODE_ADDRESS, PLAIN, SCOPES, Agent
 from tests.machine.nomad.jobs import (
     Jobs,
     allocation,
@@ -153,25 +153,6 @@ def test_canary_answers_beside_the_old_version_until_it_is_promoted(jobs: Jobs, 
     becomes("canary", "successful", 1)
     eventually(lambda: versions("canary") == [1], "the old version has ended")
     assert "--version=2" in answer(new)
-
-
-def test_canary_with_a_static_port_needs_another_node(jobs: Jobs, outside: Outside, tmp_path: Path) -> None:
-    text = (EXAMPLES / "canary.nomad.hcl").read_text()
-    static = tmp_path / "static.nomad.hcl"
-    static.write_text(text.replace("to = 80", "to = 80\n static = 8751"))
-    jobs.expect("canary")
-    ok("nomad", "job", "run", "-detach", str(static))
-    becomes("canary", "successful", 0)
-    ok("nomad", "job", "run", "-detach", "-var", "version=2", str(static))
-
-    def dimensions() -> list[str]:
-        evaluations = api("/v1/job/canary/evaluations")
-        failed = [group for each in evaluations for group in (each.get("FailedTGAllocs") or {}).values()]
-        return [name for group in failed for name in group["DimensionExhausted"] or {}]
-
-    eventually(lambda: any("reserved port collision" in name for name in dimensions()), "no node has the port left")
-    assert versions("canary") == [0]
-    assert "--version=1" in outside.tcp(NODE_ADDRESS, 8751)
 
 
 def test_mirage_has_its_address_name_servers_and_port(jobs: Jobs, outside: Outside) -> None:

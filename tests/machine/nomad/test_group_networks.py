@@ -12,11 +12,9 @@ from tests.machine.nomad.jobs import (
     NEVER_AGAIN,
     SERVER,
     Jobs,
-    allocation,
     ended,
     group_hcl,
     happens,
-    logs,
     name_of,
     port,
     refusal,
@@ -198,17 +196,6 @@ def test_static_ports_of_a_group_are_at_the_address_of_their_host_network(group:
     assert "0.0.0.0:80-81->80-81/tcp, 0.0.0.0:80-81->80-81/udp" in ok("solo5ctl", "ps"), "in the namespace"
 
 
-def test_a_range_in_a_groups_namespace_leads_to_its_guest(group: Jobs) -> None:
-    """`ports = ["9000-9010/tcp"]` names ports of the guest, for programs beside it only."""
-    listens = ", ".join(f'"--tcp={number}"' for number in (9000, 9005, 9010))
-    config = f'unikernel = "{GUESTS}/net.hvt"\nargs = [{ADDRESSES}, {listens}]\nports = ["9000-9010/tcp"]'
-    call = "for port in 9000 9005 9010; do curl --silent --max-time 5 --retry 9 --retry-all-errors"
-    beside = sidecar("beside", "/bin/sh", "-c", f"{call} http://127.0.0.1:$port/; done; sleep 1000")
-    [alloc] = group.run(group_hcl("ranged", task_hcl("guest", config), beside, group=network("bridge")))
-    eventually(lambda: logs(alloc, name="beside").count("--tcp=9010") == 3, "each port of the range answers")
-    assert "9000-9010->9000-9010/tcp" in ok("solo5ctl", "ps")
-
-
 def test_unikernels_of_a_group_reach_each_other(group: Jobs) -> None:
     to_first = (
         f'unikernel = "{GUESTS}/net.spt"\nnic "service" {{\n  ip = "10.153.33.70"\n}}\n'
@@ -276,28 +263,8 @@ def test_a_guest_has_the_ports_of_a_group_with_ipv6(group: Jobs, outside: Outsid
     assert "--ipv6-gateway=" in ok("ip", "netns", "exec", alloc, "curl", "--silent", "http://127.0.0.1:80/")
 
 
-def tasks() -> list[str]:
-    return [each["name"] for each in json.loads(ok("solo5ctl", "ps", "--json"))]
-
-
 def answering(outside: Outside, alloc: str) -> None:
     eventually(lambda: "--ipv4=10." in outside.tcp(NODE_ADDRESS, port(alloc, "web")), "it answers outside")
-
-
-def namespaces() -> set[str]:
-    return {path.name for path in NAMESPACES.iterdir()}
-
-
-def test_a_drained_node_has_no_namespace_left(group: Jobs, outside: Outside) -> None:
-    [alloc] = group.run(group_hcl("drained", task_hcl("guest", WEB), group=BRIDGE))
-    answering(outside, alloc)
-    try:
-        ok("nomad", "node", "drain", "-enable", "-self", "-yes", "-detach", "-deadline", "30s")
-        eventually(lambda: allocation(alloc)["ClientStatus"] == "complete", "the node is drained")
-        eventually(lambda: alloc not in namespaces(), "its namespace is gone")
-        assert tasks() == []
-    finally:
-        ok("nomad", "node", "drain", "-disable", "-self", "-yes")
 
 
 def test_readiness_is_probed_in_the_namespace(group: Jobs) -> None:
@@ -322,14 +289,6 @@ def test_a_group_survives_the_death_of_plugin_and_agent(
     agent.start()
     eventually(lambda: task(alloc)["State"] == "running", "the agent has the task again")
     assert unit_property(unit(alloc), "MainPID") == pid
-    eventually(lambda: "--ipv4=10." in outside.tcp(NODE_ADDRESS, number), "it answers")
-
-
-def test_a_restarted_task_has_its_namespace_again(group: Jobs, outside: Outside) -> None:
-    [alloc] = group.run(group_hcl("again", task_hcl("guest", WEB), group=BRIDGE))
-    number, first = port(alloc, "web"), unit(alloc)
-    ok("nomad", "alloc", "restart", alloc)
-    eventually(lambda: unit(alloc) != first, "it has a new unit")
     eventually(lambda: "--ipv4=10." in outside.tcp(NODE_ADDRESS, number), "it answers")
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.machine.conftest import GUESTS, eventually, inspect, ok, unit_property
+from tests.machine.conftest import eventually, inspect, ok, unit_property
 from tests.machine.nomad.agent import Agent
 from tests.machine.nomad.jobs import (
     SCOPE,
@@ -10,7 +10,6 @@ from tests.machine.nomad.jobs import (
     SLEEPER,
     Jobs,
     allocation,
-    ended,
     events,
     happens,
     hcl,
@@ -54,15 +53,6 @@ def test_kill_signal_that_no_tender_takes_still_ends_the_task(jobs: Jobs) -> Non
     happens(alloc, "kill_signal SIGQUIT does not stop a tender")
     eventually(lambda: allocation(alloc)["ClientStatus"] == "complete", "it is over")
     assert "Stopped on request" in " ".join(events(alloc))
-
-
-def test_tightened_system_call_filter_ends_a_tender_that_makes_the_call(jobs: Jobs) -> None:
-    """The kernel kills it with SIGSYS when its guest exits."""
-    config = f'unikernel = "{GUESTS}/hello.spt"\nproperties {{\n  SystemCallFilter = "~exit_group"\n}}'
-    alloc = ended(jobs.submit(hcl("forbidden", config, kind="batch")))
-    told = " ".join(events(alloc))
-    assert "the guest made a forbidden system call" in told
-    assert "Signal: 31" in told
 
 
 LABELS = 'labels {\n  TEAM = "platform"\n  COST_CENTER = "12 34"\n}\n'

@@ -2,8 +2,8 @@
 
 import json
 
-from tests.machine.conftest import GUESTS, Outside, eventually, ok, sh
-from tests.machine.nomad.agent import NODE_ADDRESS, SECOND_ADDRESS, SIX_ADDRESS
+from tests.machine.conftest import GUESTS, Outside, ok
+from tests.machine.nomad.agent import NODE_ADDRESS, SECOND_ADDRESS
 from tests.machine.nomad.jobs import (
     ADDRESSES,
     NEVER_AGAIN,
@@ -15,8 +15,6 @@ from tests.machine.nomad.jobs import (
     refusal,
     says,
 )
-from tests.machine.test_ipv6 import HERE, THERE
-from tests.machine.test_joined import settings
 
 MAC = "02:00:5e:10:00:4d"
 IP = "10.98.0.77"
@@ -94,46 +92,6 @@ network {
     local = port(alloc, "local")
     assert "local=80/" in ok("curl", "--silent", "--max-time", "10", f"http://127.0.0.1:{local}/")
     assert [outside.tcp(address, local) for address in (NODE_ADDRESS, SECOND_ADDRESS)] == ["", ""]
-
-
-def test_port_of_a_host_network_of_ipv6_answers_at_its_address_alone(jobs: Jobs, outside: Outside) -> None:
-    ports = """
-network {
-  port "six" {
-    to           = 7
-    host_network = "six"
-  }
-  port "second" {
-    to           = 7
-    host_network = "second"
-  }
-}
-"""
-    ok("ip", "address", "replace", f"{HERE}/64", "dev", "cable", "nodad")
-    outside.ok("ip", "address", "replace", f"{THERE}/64", "dev", "eth0", "nodad")
-    outside.ok("ip", "route", "replace", SIX_ADDRESS, "via", HERE)
-
-    try:
-        with settings("[network.default]\nipv6 = true\n"):
-            config = server("--ipv6={net.service.ipv6_cidr}", more='ports = ["six/udp", "second/udp"]')
-            [alloc] = jobs.run(hcl("six", config, group=NEVER_AGAIN + ports))
-            says(alloc, "serving")
-            six, second = port(alloc, "six"), port(alloc, "second")
-            eventually(
-                lambda: outside.udp(SIX_ADDRESS, six, "hello") == "hello",
-                "it answers at the address of the host network",
-            )
-            assert outside.udp(SECOND_ADDRESS, second, "hello") == "hello"
-            assert outside.udp(HERE, six, "hello") == ""
-            assert outside.udp(NODE_ADDRESS, second, "hello") == ""
-            shown = ok("solo5ctl", "ps")
-            assert f"[{SIX_ADDRESS}]:{six}->7/udp" in shown
-            assert f"{SECOND_ADDRESS}:{second}->7/udp" in shown
-            assert "/tcp" not in shown, "of one protocol only"
-            jobs.purge()
-    finally:
-        outside.sh("ip", "route", "delete", SIX_ADDRESS)
-        sh("ip", "address", "delete", f"{HERE}/64", "dev", "cable")
 
 
 def test_a_dynamic_block_publishes_a_range_of_ports(jobs: Jobs, outside: Outside) -> None:

@@ -1,12 +1,11 @@
 """A task with a `ready` block, and the effect on deployments and services."""
 
-import json
 import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.machine.conftest import GUESTS, Machine, eventually, ok, unit_property
+from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, unit_property
 from tests.machine.nomad.agent import Agent, plugins
 from tests.machine.nomad.jobs import (
     ADDRESSES,
@@ -92,10 +91,9 @@ def services() -> list[str]:
 @contextmanager
 def cut_off(service: str) -> Iterator[None]:
     """Cut off the guest by a table of the operator's; the guest keeps running. A tap that is set down is restored."""
-    name = service.removeprefix("solo5-task-").removesuffix(".service")
-    [found] = json.loads(ok("solo5ctl", "inspect", "--json", name))
+    [nic] = inspect(service.removeprefix("solo5-task-").removesuffix(".service"))["nics"]
     chain = "chain out { type filter hook postrouting priority filter; policy accept; oifname %s drop; };"
-    ok("nft", f"table bridge cut {{ {chain % found['nics'][0]['tap']} }}")
+    ok("nft", f"table bridge cut {{ {chain % nic['tap']} }}")
     yield
     ok("nft", "delete", "table", "bridge", "cut")
 

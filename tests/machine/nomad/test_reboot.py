@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.machine.conftest import GUESTS, Machine, eventually, ok, sh
+from tests.machine.conftest import Machine, eventually, ok, sh
 from tests.machine.nomad.agent import Agent
-from tests.machine.nomad.jobs import ADDRESSES, NEVER_AGAIN, SLEEPER, Jobs, allocations, hcl, logs, running, says, unit
+from tests.machine.nomad.jobs import COUNTER, NEVER_AGAIN, SLEEPER, Jobs, allocations, hcl, logs, running, says, unit
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-COUNTING = f'unikernel = "{GUESTS}/net.spt"\nargs = ["--count=200", {ADDRESSES}]'
 
 
 @contextmanager
@@ -47,7 +46,7 @@ def test_jobs_run_again_after_a_reboot_and_their_logs_go_on(
 ) -> None:
     """A unit of the same name that is still there is ended."""
     machine.expect("recover|ended with the previous boot of the host|reattach|restore")
-    [alloc] = jobs.run(hcl("again", COUNTING, group=NEVER_AGAIN))
+    [alloc] = jobs.run(hcl("again", COUNTER, group=NEVER_AGAIN))
     [other] = jobs.run(hcl("stale", SLEEPER))
     says(alloc, "count 3")
     says(other, "sleeping")

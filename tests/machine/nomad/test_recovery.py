@@ -6,9 +6,11 @@ import signal
 from tests.machine.conftest import GUESTS, Machine, eventually, ok, sh, unit_property
 from tests.machine.nomad.agent import Agent, plugins
 from tests.machine.nomad.jobs import (
-    ADDRESSES,
+    COUNTER,
+    ECHO,
     NEVER_AGAIN,
     SCOPE,
+    TALKER,
     Jobs,
     allocation,
     ended,
@@ -23,22 +25,13 @@ from tests.machine.nomad.jobs import (
     unit,
 )
 
-ECHO = 'network {\n  port "echo" {\n    static = 7007\n    to = 7\n  }\n}\n'
-TALKER = (
-    f'unikernel = "{GUESTS}/net.spt"\n'
-    'args = ["--verbose", "--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}"]'
-)
-
-
-COUNTING = f'unikernel = "{GUESTS}/net.spt"\nargs = ["--count=100", {ADDRESSES}]'
-
 
 def counted(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("count ")]
 
 
 def test_agent_stops_in_time_and_takes_its_plugin_along_and_no_scope(agent: Agent, jobs: Jobs) -> None:
-    [alloc] = jobs.run(hcl("talker", f"{COUNTING}\n{SCOPE}", group=NEVER_AGAIN))
+    [alloc] = jobs.run(hcl("talker", f"{COUNTER}\n{SCOPE}", group=NEVER_AGAIN))
     says(alloc, "count 3")
     run, plugin = unit_property(unit(alloc), "InvocationID"), agent.plugin()
     agent.stop()
@@ -91,29 +84,3 @@ def test_task_that_ends_while_nobody_looks_has_its_true_outcome(agent: Agent, jo
     eventually(lambda: len(sh("pgrep", "solo5-spt").stdout.split()) == 1, "another run of what was removed")
     running("removed")
     assert unit(other) != removed
-
-
-def said(name: str) -> list[str]:
-    """Return the journal lines of a task."""
-    ok("journalctl", "--sync")
-    return counted(ok("journalctl", "--quiet", "--output=cat", "--unit", name))
-
-
-def test_what_ended_without_driver_and_relay_has_its_outcome_and_all_its_lines(
-    agent: Agent, jobs: Jobs, machine: Machine
-) -> None:
-    [alloc] = jobs.run(hcl("unwatched", COUNTING, group=NEVER_AGAIN))
-    says(alloc, "count 3")
-    name = unit(alloc)
-    agent.stop()
-    ok("systemctl", "stop", "solo5-relay")
-    before = len(said(name))
-    eventually(lambda: len(said(name)) > before + 5, "it writes while the relay is down")
-    ok("systemctl", "kill", "--kill-whom=main", "--signal=KILL", name)
-    eventually(lambda: unit_property(name, "ActiveState") == "failed", "it ends")
-    lines = said(name)
-    agent.start()
-    assert ended("unwatched") == alloc
-    assert allocation(alloc)["ClientStatus"] == "failed", status(alloc)
-    assert "SIGKILL" in status(alloc)
-    eventually(lambda: counted(logs(alloc)) == lines, "each line has arrived, once")

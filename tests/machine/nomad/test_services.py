@@ -1,9 +1,7 @@
 """Services of tasks, in Nomad's own registry: when they are registered, and where."""
 
-import json
-
 import pytest
-from tests.machine.conftest import GUESTS, Outside, eventually, ok
+from tests.machine.conftest import GUESTS, Outside, eventually, inspect, ok
 from tests.machine.nomad.agent import NODE_ADDRESS, Agent
 from tests.machine.nomad.jobs import (
     ADDRESSES,
@@ -57,9 +55,7 @@ service {{
 
 def nics(alloc: str) -> dict[str, str]:
     """Return the addresses of the guest's NICs."""
-    name = name_of(alloc)
-    [about] = json.loads(ok("solo5ctl", "inspect", "--json", name))
-    return {nic["nic"]: nic["ipv4"].partition("/")[0] for nic in about["nics"]}
+    return {nic["nic"]: nic["ipv4"].partition("/")[0] for nic in inspect(name_of(alloc))["nics"]}
 
 
 def passes(alloc: str, checks: int = 1) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Outside, eventually, unit_property
+from tests.machine.conftest import Machine, Outside, eventually, unit_property
 from tests.machine.nomad.agent import NODE_ADDRESS, USUAL, Agent, plugins
-from tests.machine.nomad.jobs import ADDRESSES, NEVER_AGAIN, Jobs, allocations, hcl, logs, running, says, task, unit
+from tests.machine.nomad.jobs import COUNTER, ECHO, NEVER_AGAIN, Jobs, allocations, hcl, logs, running, says, task, unit
 from tests.machine.test_survival import (
     bus_is_restarted,
     complete,
@@ -25,8 +25,6 @@ from tests.machine.test_survival import (
 from tests.machine.traffic import Traffic, traffic
 
 JOB = "survivor"
-COUNTER = f'unikernel = "{GUESTS}/net.spt"\nargs = [{ADDRESSES}, "--count=100"]'
-ECHO = 'network {\n  port "echo" {\n    static = 7007\n    to = 7\n  }\n}\n'
 NOMAD = Path("/usr/local/bin/nomad")
 
 

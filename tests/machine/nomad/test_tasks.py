@@ -1,10 +1,9 @@
-"""A task's life under Nomad: start, signals, restart, stop, export."""
+"""A task's life under Nomad: start, signals, stop."""
 
-import json
 from collections.abc import Iterator
 
 import pytest
-from tests.machine.conftest import GUESTS, eventually, ok, sh, unit_property
+from tests.machine.conftest import GUESTS, eventually, inspect, ok, sh, unit_property
 from tests.machine.mishaps import held_still
 from tests.machine.nomad.agent import Agent
 from tests.machine.nomad.jobs import (
@@ -80,16 +79,6 @@ def test_exec_says_that_there_is_nothing_to_execute(alloc: str) -> None:
     assert task(alloc)["State"] == "running"
 
 
-def test_restart_is_a_new_run_of_the_same_allocation(jobs: Jobs) -> None:
-    [alloc] = jobs.run(hcl("again", SLEEPER))
-    says(alloc, "sleeping")
-    first = unit_property(unit(alloc), "InvocationID")
-    ok("nomad", "alloc", "restart", alloc, "guest")
-    eventually(lambda: sum(event.startswith("Started") for event in events(alloc)) == 2, "it is started again")
-    assert unit_property(unit(alloc), "InvocationID") != first
-    eventually(lambda: logs(alloc).count("sleeping") == 2, "the new run's console follows the old one's")
-
-
 def test_stopped_job_is_complete_and_keeps_its_log(jobs: Jobs) -> None:
     [alloc] = jobs.run(hcl("halt", SLEEPER))
     says(alloc, "sleeping")
@@ -106,8 +95,7 @@ def test_stopped_job_is_complete_and_keeps_its_log(jobs: Jobs) -> None:
 
 def test_ten_at_a_time_have_ten_addresses(jobs: Jobs) -> None:
     allocs = jobs.run(hcl("ten", SERVER, count=10), count=10)
-    units = [json.loads(ok("solo5ctl", "inspect", "--json", name_of(alloc))) for alloc in allocs]
-    assert len({task["nics"][0]["ipv4"] for [task] in units}) == 10
+    assert len({inspect(name_of(alloc))["nics"][0]["ipv4"] for alloc in allocs}) == 10
 
 
 SPINNER = f'unikernel = "{GUESTS}/spinner.hvt"'

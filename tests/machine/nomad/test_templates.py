@@ -1,10 +1,9 @@
 """Templates that change while their task runs: the effect of each change_mode."""
 
 import hashlib
-import json
 from contextlib import ExitStack
 
-from tests.machine.conftest import GUESTS, eventually, ok, unit_property
+from tests.machine.conftest import GUESTS, eventually, inspect, ok, unit_property
 from tests.machine.nomad.jobs import (
     SLEEPER,
     TWO_STARTS,
@@ -70,7 +69,7 @@ block "storage" {{ files = ["local/conf"] }}
 
 
 def outdated(alloc: str) -> bool:
-    [shown] = json.loads(ok("solo5ctl", "inspect", "--json", name_of(alloc)))
+    shown = inspect(name_of(alloc))
     [disk] = shown["disks"]
     assert ("older than its files" in ok("solo5ctl", "inspect", shown["name"])) is disk["outdated"]
     return bool(disk["outdated"])

@@ -9,6 +9,7 @@ import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, sh
 from tests.machine.nomad.agent import DATA, USUAL, VOLUMES, Agent, api
 from tests.machine.nomad.jobs import (
+    NEVER_AGAIN,
     SCOPE,
     SERVICE,
     Jobs,
@@ -30,13 +31,12 @@ from tests.machine.test_joined import settings
 
 STATIC = VOLUMES / "static"
 RECORDS = Path("/var/lib/solo5/volumes")
-NEVER = 'restart {\n  attempts = 0\n  mode = "fail"\n}\nreschedule {\n  attempts = 0\n  unlimited = false\n}\n'
 MOUNT = 'volume_mount {\n  volume = "data"\n  destination = "data"\n}\n'
 
 
 def volume(source: str = "static", name: str = "data", options: str = "") -> str:
     """Return a group's request for a host volume."""
-    return f'volume "{name}" {{\n  type = "host"\n  source = "{source}"\n  {options}\n}}\n{NEVER}'
+    return f'volume "{name}" {{\n  type = "host"\n  source = "{source}"\n  {options}\n}}\n{NEVER_AGAIN}'
 
 
 def disk(*words: str, block: str = "", image: str = "disk.hvt", name: str = "data") -> str:
