@@ -50,24 +50,6 @@ def test_an_update_that_is_killed_leaves_one_whole_task(web: str, newer: str, by
         assert image_of("web") in expected.get(phase, {old}), (phase, words)
 
 
-def test_an_update_goes_on_or_is_undone_when_the_network_service_is_killed(
-    web: str, newer: str, machine: Machine
-) -> None:
-    machine.expect(".")
-    own = DIRECTORY / "web/update.phase"
-    phases = ("beside", "switching", "draining")
-    for phase, (words, old, new) in zip(phases, to_the_other_image(web, newer), strict=False):
-        words += ["--watch", "3s" if phase == "draining" else "0"]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as done:
-            with drained() if phase == "draining" else nullcontext():
-                eventually(lambda phase=phase: own.exists() and own.read_text() == phase, phase)  # type: ignore[misc]
-                ok("systemctl", "kill", "--signal=KILL", "--kill-whom=main", "solo5-networkd.service")
-            _, error = done.communicate(timeout=120)
-        print(words, phase, done.returncode, error)
-        whole(web)
-        assert image_of("web") == (old if done.returncode else new)
-
-
 def test_what_ends_a_killed_update_may_be_killed_itself(web: str, newer: str) -> None:
     """Otherwise the guest beside the task would run on, with its ports."""
     unit = "solo5-update@web.service"
@@ -78,8 +60,6 @@ def test_what_ends_a_killed_update_may_be_killed_itself(web: str, newer: str) ->
     ok("systemctl", "kill", "--signal=KILL", "--kill-whom=control", unit)
     whole(web)
 
-
-__all__ = ["web"]
 
 UPDATE = "solo5-update@web.service"
 PHASE = DIRECTORY / "web/update.phase"
@@ -126,7 +106,7 @@ def test_a_daemon_reexec_during_a_start_ends_in_a_task_that_runs(web: str) -> No
         whole(web)
 
 
-@pytest.mark.parametrize("by", ["upgrade", "daemon-reexec"])
+@pytest.mark.parametrize("by", ["upgrade", "daemon-reexec", "kill"])
 def test_an_update_and_a_rollback_go_on_or_are_undone(web: str, newer: str, machine: Machine, by: str) -> None:
     machine.expect(".")
     for phase, (words, old, new) in zip(STEPS, to_the_other_image(web, newer), strict=False):
@@ -137,6 +117,8 @@ def test_an_update_and_a_rollback_go_on_or_are_undone(web: str, newer: str, mach
             if by == "upgrade":
                 with reinstallation():
                     pass
+            elif by == "kill":
+                ok("systemctl", "kill", "--signal=KILL", "--kill-whom=main", "solo5-networkd.service")
             else:
                 systemctl("daemon-reexec")
         eventually(lambda: unit_property(UPDATE, "ActiveState") in ("inactive", "failed"), "it is over", 120)

@@ -1,6 +1,5 @@
 """Random operations on tasks of Nomad and of solo5ctl, and on all services; see tests/machine/chaos."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +11,7 @@ from tests.machine.chaos.model import Door, Guest, Task
 from tests.machine.chaos.run import ChaosError, run
 from tests.machine.conftest import Machine, ok
 from tests.machine.nomad.agent import WATCHFUL, Agent
-from tests.machine.records import can_share_blocks, records
-
-from solo5_systemd.base.names import DeviceName
-from solo5_systemd.base.paths import identity
-from solo5_systemd.storage.locks import lock
-from solo5_systemd.storage.model import Disk
+from tests.machine.records import records
 
 # A plugin that is killed between a task's end and DestroyTask gets no second call, so that its unit is forgotten.
 pytestmark = pytest.mark.configured(WATCHFUL)
@@ -50,65 +44,6 @@ def test_what_nobody_owns_is_complained_of(agent: Agent) -> None:
     ok("ip", "tuntap", "add", "nobody", "mode", "tap")
     assert Truth().complaints({}) == ["taps: 1, expected 0"]
     ok("ip", "link", "delete", "nobody")
-
-
-def test_what_is_left_of_a_declared_task_is_complained_of(agent: Agent) -> None:
-    assert Truth().complaints({}) == []
-    directory, link = Path("/run/solo5/declared/nobody"), Path("/etc/systemd/system/multi-user.target.wants/chaos-x")
-    unit, user = Path("/run/systemd/system/chaos-x.service"), Path("/run/userdb/solo5-0123456789abcdef.user")
-    directory.mkdir(parents=True)
-    assert Truth().complaints({}) == ["directories of declarations: {'nobody'}, expected set()"]
-    directory.rmdir()
-    for left, what, name in ((link, "enabled", "chaos-x"), (user, "user records", user.stem)):
-        left.symlink_to("/dev/null")
-        assert Truth().complaints({}) == [f"{what}: {{'{name}'}}, expected set()"]
-        left.unlink()
-    unit.touch()
-    assert Truth().complaints({}) == ["unit files chaos-*: {'chaos-x'}, expected set()"]
-    unit.unlink()
-    request = directory / "update.json"
-    directory.mkdir()
-    request.touch()
-    assert f"{request} is of no update" in Truth().complaints({})
-    request.unlink()
-    directory.rmdir()
-
-
-def test_what_is_left_of_a_disk_is_complained_of(agent: Agent, machine: Machine) -> None:
-    disks.set_up()
-    try:
-        assert Truth().complaints({}) == []
-        pause, start, new = Path("/run/solo5/pauses/x"), Path("/var/lib/solo5/copies/startx"), disks.PLACE / ".x.new"
-        pause.parent.mkdir(exist_ok=True)
-        for left in (pause, new):
-            left.touch()
-            assert Truth().complaints({}) == [f"{left} is nobody's"]
-            left.unlink()
-        start.touch()
-        assert Truth().complaints({}) == [f"{start.parent} has ['{start}'], and 0 declared tasks write"]
-        start.unlink()
-        path = disks.PLACE / disks.GOLDEN
-        os.chown(path, 61234, -1)
-        assert Truth().complaints({}) == [f"{path} is that of user 61234, and no task's"]
-        os.chown(path, 0, -1)
-        descriptor = lock(_held(path), task="nobody")
-        assert Truth().complaints({}) == ["locked disks: {'nobody': 1}, expected {}"]
-        os.close(descriptor)
-        if can_share_blocks():  # which gives the machine nodes of loop devices
-            loop = ok("losetup", "--find", "--show", str(path)).strip()
-            complaints = Truth().complaints({})
-            ok("losetup", "--detach", loop)
-            assert complaints == [f"{Path(loop).name} of {path} is nobody's"]
-        with path.open("r+b") as file:
-            file.write(b"x")
-        assert Truth().complaints({}) == [f"{disks.GOLDEN} has changed"]
-    finally:
-        disks.tear_down()
-
-
-def _held(path: Path) -> tuple[Disk]:
-    seen = identity(path.stat())
-    return (Disk(disk=DeviceName("data"), path=str(path), identity=seen),)
 
 
 @pytest.mark.parametrize(
