@@ -10,7 +10,6 @@ from tests.machine.conftest import (
     GUESTS,
     Files,
     answers,
-    console,
     eventually,
     inspect,
     ok,
@@ -78,34 +77,6 @@ def test_the_example_has_three_instances(declare: Declarations, place: Files) ->
         address = f"http://127.0.0.1:{port}/"
         eventually(lambda url=address: sh("curl", "--silent", url).returncode == 0, address)  # type: ignore[misc]
     assert "Web site 2" in status("web@2")
-
-
-def test_the_verbs_of_solo5ctl_know_an_instance(web: Declarations) -> None:
-    started(1, 2)
-    assert "serving" in console("web@1")
-    assert 'task="web@2"' in ok("solo5ctl", "metrics")
-    assert "web@1" in ok("solo5ctl", "stats", "--no-stream", "--json", "web@1")
-    assert ok("solo5ctl", "ps", "--quiet").split() == ["web@1", "web@2"]  # as completion has them
-    assert "web@1" in ok("solo5ctl", "network", "inspect", "default")
-    for verb, phase in (("freeze", "frozen"), ("thaw", "running")):
-        ok("solo5ctl", verb, "web@1")
-        assert inspect("web@1")["phase"] == phase
-    assert "Image=" in ok("solo5ctl", "export", "web@1")
-    ok("solo5ctl", "stop", "web@1")
-    assert unit_property("web@1.service", "ActiveState") == "inactive"
-    ended = inspect("web@1")
-    assert (ended["phase"], ended["outcome"]["ending"]) == ("ended", "stopped")
-    assert (DIRECTORY / "web@1").exists()
-    assert not [line for line in ok("solo5ctl", "gc", "--dry-run").splitlines() if not line.startswith("image ")]
-    ok("solo5ctl", "rm", "web@1")
-    eventually(lambda: not (DIRECTORY / "web@1").exists(), "what its start has made is removed")
-    assert "web@1" not in ok("solo5ctl", "ps", "--all")
-    eventually(lambda: "Not started" in ok("solo5ctl", "inspect", "web@1"), "its outcome is gone")
-    started(1)
-    assert is_up(2)
-    refused = sh("solo5ctl", "run", "--name", "web@9", str(GUESTS / "hello.spt"))
-    assert "is that of an instance of a template" in refused.stderr
-    assert "web@ is a template: expected the name of an instance, such as web@1." in sh("solo5ctl", "rm", "web@").stderr
 
 
 # --- updates --------------------------------------------------------------------------------------------------------

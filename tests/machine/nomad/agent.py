@@ -178,9 +178,6 @@ network "tagged" {{
   join = "br7"
   vlan = 20
 }}
-network "unleased" {{
-  join = "br8"
-}}
 """
 """What most tests need, together: each restart for another configuration takes some six seconds."""
 

@@ -20,17 +20,15 @@ def server(network: str, arguments: str = ARGUMENTS) -> str:
 
 @pytest.fixture
 def lan(jobs: Jobs) -> Iterator[Jobs]:
-    """A node with two bridges of its operator's, which networks of the plugin configuration join."""
-    for name in ("br7", "br8"):
-        ok("ip", "link", "add", name, "type", "bridge")
-        ok("ip", "link", "set", name, "up")
+    """A node with a bridge of its operator's, which networks of the plugin configuration join."""
+    ok("ip", "link", "add", "br7", "type", "bridge")
+    ok("ip", "link", "set", "br7", "up")
     ok("ip", "address", "add", "10.66.0.1/24", "dev", "br7")
     try:
         yield jobs
         jobs.purge()
     finally:
-        for name in ("br7", "br8"):
-            ok("ip", "link", "delete", name)
+        ok("ip", "link", "delete", "br7")
 
 
 def nic(alloc: str) -> dict[str, Any]:
@@ -56,16 +54,6 @@ def test_a_job_joins_the_lan_of_its_node(lan: Jobs) -> None:
     alloc = ended(lan.submit(hcl("tagged", server("tagged", ""))))
     words = "bridge br7 of network tagged does not filter VLANs (vlan_filtering 0): expected 1, for VLAN 20"
     assert words in refusal(alloc)
-
-
-def test_a_job_without_a_leased_address_registers_none(lan: Jobs) -> None:
-    [alloc] = lan.run(hcl("unleased", server("unleased", "")))
-    assert (nic(alloc)["ipv4"], nic(alloc)["gateway4"]) == (None, None)
-    happens(alloc, "NIC service has no leased address in network unleased")
-    message = refusal(ended(lan.submit(hcl("address", server("unleased")))))
-    assert "NIC service has no leased address in network unleased: expected no such placeholder" in message
-    message = refusal(ended(lan.submit(hcl("probed", server("unleased", "") + READY))))
-    assert "NIC service has no leased address in network unleased: expected a guest with an address" in message
 
 
 SERVED = f'unikernel = "{GUESTS}/netdhcp.spt"\nnic "service" {{\n  network = "served"\n}}\n'
