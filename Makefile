@@ -118,8 +118,11 @@ cluster: setup ## several machines: a Nomad server and three clients
 REBOOTS ?= 10
 DECLARED ?= 50
 DORMANT ?= 1000
+IN_VM ?= $(DECLARED)
 .PHONY: reboots
-reboots: setup ## reboots of a container with declared tasks, beside as many bare units; REBOOTS=10, DECLARED=50, DORMANT=1000
+reboots: setup ## reboots of a vm with declared tasks; of a container, beside as many bare units; REBOOTS=10, DECLARED=50, DORMANT=1000, IN_VM=50 or 0
+	$(if $(filter-out 0,$(IN_VM)),$(BOOT) --reboot --packages xfsprogs --timeout 3600 -- env PYTHONPATH=/srv \
+	    python3 -m tests.machine.reboots --reboots $(REBOOTS) --tasks $(IN_VM))
 	$(BOOT) --backend container --machines server,client1 --timeout 7200 -- env PYTHONPATH=/srv \
 	    python3 -m tests.cluster.reboots --reboots $(REBOOTS) --tasks $(DECLARED) --dormant $(DORMANT)
 
@@ -234,7 +237,7 @@ short: setup ## every other target in its shortest form: it starts, measures or 
 	$(MAKE) updates UPDATES=1 RATE=300
 	$(MAKE) snapshots SNAPSHOTS=10
 	$(MAKE) bench SHORT=1 ROUNDS=4 TASKS=1
-	$(MAKE) reboots REBOOTS=1 DECLARED=10 DORMANT=10
+	$(MAKE) reboots REBOOTS=1 DECLARED=10 DORMANT=10 IN_VM=0
 	$(MAKE) attack ONLY='MAC address of solo5-networkd'
 	$(MAKE) many MANY=10
 	$(MAKE) races RACES=10

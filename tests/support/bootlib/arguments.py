@@ -46,6 +46,8 @@ def parse(words: list[str]) -> argparse.Namespace:
         parser.error("--with beside is a tree of its own: leave --packages out")
     if arguments.machines and (arguments.backend != "container" or arguments.shell):
         parser.error("--machines needs --backend container, and a COMMAND instead of --shell")
+    if arguments.reboot and arguments.backend != "vm":
+        parser.error("--reboot needs --backend vm: a container ends with its PID 1")
     if arguments.shell and not sys.stdin.isatty():
         parser.error("--shell needs a terminal as standard input; give a COMMAND instead")
     return arguments
@@ -57,6 +59,8 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
         help="vm: QEMU, a kernel of its own; container: systemd-nspawn, this kernel at native speed (default: vm)",
     )  # fmt: skip
     group.add_argument("--release", default="trixie", help="Debian release (default: trixie)")
+    group.add_argument("--memory", type=_at_least(512), default=2048, metavar="MIB", help="of the vm (default: 2048)")
+    group.add_argument("--cpus", type=_at_least(1), default=2, metavar="N", help="of the vm (default: 2)")
     group.add_argument(
         "--machines", type=_names, default=[], metavar="NAME,NAME…",
         help="containers on a link of their own; COMMAND runs in the first, with /run/host-control for the others",
@@ -90,8 +94,21 @@ def _add_use(group: argparse._ArgumentGroup) -> None:
         help="for COMMAND and the copies, not for making and booting the machine",
     )
     group.add_argument(
+        "--reboot", action="store_true",
+        help="boot the vm again, with its disk, and run COMMAND again, as often as that ends with status 75",
+    )  # fmt: skip
+    group.add_argument(
         "--shell", action="store_true", help="open a root shell in the machine afterwards, or instead of COMMAND"
     )
+
+
+def _at_least(least: int) -> "type[int]":
+    def number(text: str) -> int:
+        if (value := int(text)) < least:
+            raise argparse.ArgumentTypeError(f"{value} is too little; {least} is the least")
+        return value
+
+    return number  # type: ignore[return-value]  # argparse takes any callable, its stubs want a type here
 
 
 def _names(text: str) -> list[str]:

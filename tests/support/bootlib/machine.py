@@ -9,11 +9,14 @@ from .session import Session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The parts of a machine."""
+    """The parts of a machine; memory in MiB. One that ``reboots`` boots again instead of ending."""
 
     tree: Path
     layer: Path
     release: str
+    memory: int
+    cpus: int
+    reboots: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from .session import Copy, Meanwhile, listening
 from .terminal import shell
 
 FAILED, TIMED_OUT = 125, 124  # as env(1) and timeout(1) answer; everything else is COMMAND's own
+AGAIN = 75  # EX_TEMPFAIL of sysexits.h: COMMAND wants the machine to boot again
 _ATTEMPTS = 2
 """At a command on a virtual machine whose kernel its emulation kills now and then; see `vm.is_killed`."""
 
@@ -47,7 +48,9 @@ def _boot(asked: argparse.Namespace) -> int:
     if asked.prepare:
         return 0
     copies = [*_own_files(), *extras, *asked.copy]
-    wanted = Wanted(tree=tree, layer=upper, release=asked.release)
+    wanted = Wanted(
+        tree=tree, layer=upper, release=asked.release, memory=asked.memory, cpus=asked.cpus, reboots=asked.reboot
+    )
     with cache.in_use(tree, upper.parent):
         for _ in range(1, _ATTEMPTS):
             try:
@@ -103,6 +106,9 @@ def _use(machine: Machine, asked: argparse.Namespace, copies: list[Copy], meanwh
     session.within(asked.timeout, "the command")
     session.put(copies)
     status = session.run(asked.command, asked.backend, meanwhile=meanwhile) if asked.command else 0
+    while asked.reboot and status == AGAIN:
+        not_running("the machine", session.reboot())
+        status = session.run(asked.command, asked.backend)
     for copy in asked.copy_out:
         session.fetch(copy)
     if asked.shell:

@@ -121,6 +121,14 @@ class Session:
                 return int(frame.json())
             output(frame.kind, frame.data)
 
+    def reboot(self) -> dict[str, Any]:
+        """Have the machine boot again with the disk that it has; return the state of the system after the boot."""
+        self.channel.send_json(Kind.RUN, _command(["systemctl", "reboot"], ""))
+        while (frame := self.receive()).kind is not Kind.READY:
+            pass  # the end of this command, or of nothing: the machine is on its way down
+        state: dict[str, Any] = frame.json()
+        return state
+
     def fetch(self, copy: Copy) -> None:
         """Copy a file or directory out of the machine; the host's path is the copy, not the folder it goes in."""
         copy.host.parent.mkdir(parents=True, exist_ok=True)

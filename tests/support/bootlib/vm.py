@@ -37,6 +37,9 @@ export TMPDIR=/mnt
 exec chroot "$run/root" "$@"
 """
 
+_ENDS = "-no-reboot"
+"""Without it, QEMU boots the same disk again."""
+
 _KERNEL_LINE = "console=ttyS0 quiet panic=-1 mitigations=off systemd.show_status=0"
 
 
@@ -63,7 +66,7 @@ def is_killed(console: Path) -> bool:
 
 
 def _snapshot(emulator: Path, made: Path, wanted: Wanted) -> Path:
-    key = cache.digest(cache.identity(made), cache.identity(emulator), _KERNEL_LINE, *_hardware())
+    key = cache.digest(cache.identity(made), cache.identity(emulator), _KERNEL_LINE, *_hardware(wanted))
 
     def make(target: Path) -> None:
         progress("booting the machine to take a snapshot of it …")
@@ -109,10 +112,10 @@ def _seen(path: Path) -> str:
     return str(Path("/srv") / path.relative_to(cache.directory()))
 
 
-def _hardware() -> list[str]:
+def _hardware(wanted: Wanted) -> list[str]:
     return [
-        "qemu-system-x86_64", "-machine", "q35", *accelerator(), "-smp", "2", "-m", "2048",
-        "-no-reboot", "-nodefaults", "-no-user-config", "-display", "none", "-nic", "none",
+        "qemu-system-x86_64", "-machine", "q35", *accelerator(), "-smp", str(wanted.cpus), "-m", str(wanted.memory),
+        "-nodefaults", "-no-user-config", "-display", "none", "-nic", "none",
         "-serial", "stdio", "-qmp", "unix:/mnt/qmp,server=on,wait=off",
         "-object", "rng-random,id=entropy,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=entropy",
         # Tells the kernel when it wakes up from a snapshot, so that it draws new random numbers.
@@ -125,14 +128,15 @@ def _hardware() -> list[str]:
 
 def _cold(made: Path, target: Path, wanted: Wanted) -> list[str]:
     base, changes = _seen(made / "root.ext4"), _seen(target / "changes.qcow2")
-    machine = [*_hardware(), *_kernel(wanted), "-drive", f"if=none,id=root,file={changes},cache=unsafe"]
+    machine = [*_hardware(wanted), *_kernel(wanted), "-drive", f"if=none,id=root,file={changes},cache=unsafe", _ENDS]
     create = f"qemu-img create -q -f qcow2 -F raw -b {base} {changes}"
     return ["sh", "-euc", f'{create}; exec "$@"', "sh", *machine]
 
 
 def _wake(made: Path, warm: Path, wanted: Wanted) -> list[str]:
     changes = f"if=none,id=root,file={_seen(warm / 'changes.qcow2')},snapshot=on"
-    return [*_hardware(), *_kernel(wanted), "-drive", changes, "-incoming", f"file:{_seen(warm / 'memory')}"]
+    words = [*_hardware(wanted), *_kernel(wanted), "-drive", changes, "-incoming", f"file:{_seen(warm / 'memory')}"]
+    return words if wanted.reboots else [*words, _ENDS]
 
 
 def _kernel(wanted: Wanted) -> list[str]:
