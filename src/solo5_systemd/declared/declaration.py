@@ -24,11 +24,11 @@ from solo5_systemd.declared.syntax import (
     split_words,
 )
 from solo5_systemd.declared.unit_keys import (
+    CHECK_OF,
     CHECKS,
     LISTS,
     SECTIONS,
     SERVICE_PASSED_ON,
-    check_value,
     refusal,
 )
 from solo5_systemd.declared.update_request import (
@@ -287,8 +287,8 @@ def _check(name: str, line: Assignment) -> None:
     if line.key == "DefaultInstance" and "@" not in name:
         raise line.error("DefaultInstance= is of templates: expected a file such as web@.unikernel.")
     try:
-        if line.value:
-            check_value(line.key, line.value)
+        if line.value and line.key in CHECK_OF:
+            CHECK_OF[line.key](line.value)
     except ValueError as error:
         raise line.error(f"{line} is not a value that systemd takes: expected {error}.") from error
 

@@ -105,16 +105,8 @@ LISTS = frozenset(
 """Settings that may be repeated in a file; they are unique among the sections."""
 
 
-def check_value(key: str, value: str) -> None:
-    """Check the value of a line, which is not empty.
-
-    Raises:
-        ValueError: malformed; the message is what was expected.
-    """
-    _, check = _PASSED_ON.get(key, ("", None))
-    if check:
-        check(value)
-
+CHECK_OF = {name: check for name, (_, check) in _PASSED_ON.items() if check}
+"""The checks of values that are passed on, by setting."""
 
 SINCE: Mapping[str, int] = {
     "RestartMaxDelaySec": 254,

@@ -280,12 +280,9 @@ def _parse_apparmor_profile(text: str) -> tuple[bool, str]:
     return (name != text, name)
 
 
-def _format_lenient(value: Any) -> str:
-    ignored, text = value
-    return ("-" if ignored else "") + str(text)
-
-
-APPARMOR_PROFILE = PropertyType(signature="(bs)", format=_format_lenient, parse=_parse_apparmor_profile)
+APPARMOR_PROFILE = PropertyType(
+    signature="(bs)", format=lambda value: ("-" if value[0] else "") + value[1], parse=_parse_apparmor_profile
+)
 """Ignore failure (written as `-`), name."""
 
 
@@ -308,12 +305,7 @@ def _parse_deny_list(text: str) -> tuple[bool, list[str]]:
     return (False, calls)
 
 
-def _format_filter(value: Any) -> str:
-    allow, names = value
-    return ("" if allow else "~") + " ".join(names) or "none"
-
-
-FILTER = PropertyType(signature="(bas)", format=_format_filter)
+FILTER = PropertyType(signature="(bas)", format=lambda value: ("" if value[0] else "~") + " ".join(value[1]) or "none")
 """An allow list, or a deny list after `~`."""
 
 SYSTEM_CALLS = replace(FILTER, parse=_parse_deny_list)
