@@ -152,13 +152,6 @@ async def test_a_bus_that_dies_is_reported_at_once_and_in_one_sentence(
     assert caplog.messages == []
 
 
-async def test_without_a_bus_there_is_a_sentence_and_what_to_look_at(bus: PrivateBus) -> None:
-    bus.close()
-    with pytest.raises(HostError, match="the system bus cannot be reached: .*systemctl start dbus"):
-        async with system_bus():
-            pass
-
-
 async def test_a_connection_is_closed_whatever_ended_its_use() -> None:
     with pytest.raises(ZeroDivisionError):
         async with system_bus() as connection:

@@ -1,6 +1,5 @@
 """Reads without an event loop return what the other client of PID 1 returns, and its errors."""
 
-import asyncio
 import os
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -12,14 +11,13 @@ from tests.contract.bus.child import with_bus
 from tests.contract.bus.fake_systemd import FakeSystemd, Unit
 from tests.contract.bus.given import SCOPE, TRANSIENT, UNIT, WEB, service
 from tests.contract.bus.test_unit_states import RUN, write
-from tests.contract.netservice import PrivateBus
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus import unit_reader as reader_module
 from solo5_systemd.bus.blocking import BlockingBus
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.bus.peers import MANAGER, SYSTEMD, Call
+from solo5_systemd.bus.peers import SYSTEMD, Call
 from solo5_systemd.bus.unit_reader import BlockingReader, UnitReader
 from solo5_systemd.cli.context import finished
 from solo5_systemd.dbus.messages import Message, Variant
@@ -31,10 +29,6 @@ DBUS = "org.freedesktop.DBus.Error."
 
 T = TypeVar("T")
 Read = Callable[[Callable[[UnitReader], Coroutine[Any, Any, Any]]], Coroutine[Any, Any, Any]]
-
-
-def list_units(bus: BlockingBus) -> object:
-    return bus.call(SYSTEMD, Call("/x", MANAGER, "ListUnits"))
 
 
 @pytest.fixture
@@ -176,32 +170,10 @@ async def test_an_error_of_systemd_is_one_sentence(systemd: FakeSystemd, read: R
         await read(lambda reader: reader.states())
 
 
-async def test_no_permission_is_said(systemd: FakeSystemd, read: Read) -> None:
-    systemd.errors["ListUnitsByPatterns"] = "org.freedesktop.DBus.Error.AccessDenied"
-    with pytest.raises(HostError, match="the system bus refuses: the reason.*Run it as root"):
-        await read(lambda reader: reader.names())
-
-
 def test_a_bus_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={tmp_path}/none")
     with pytest.raises(HostError, match="the system bus cannot be reached: .*No such file or directory.*dbus.socket"):
         BlockingBus()
-
-
-async def test_a_call_without_a_reply_is_given_up(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SYSTEMD_BUS_TIMEOUT", "100ms")
-    systemd.silent = {"ListUnits"}
-    with pytest.raises(HostError, match=r"org.freedesktop.systemd1 did not answer ListUnits: Connection timed out\."):
-        await with_bus(list_units)
-
-
-async def test_a_bus_that_dies_during_a_call(systemd: FakeSystemd, bus: PrivateBus) -> None:
-    systemd.silent = {"ListUnits"}
-    calling = asyncio.ensure_future(with_bus(list_units))
-    await systemd.until_called("ListUnits")
-    bus.close()
-    with pytest.raises(HostError, match="the connection to the system bus broke during ListUnits"):
-        await calling
 
 
 # --- values ---------------------------------------------------------------------------------------------------

@@ -1,15 +1,17 @@
 """Properties of many units are read from PID 1's files; those that are missing there, from D-Bus."""
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.contract.bus.fake_systemd import FakeSystemd, Unit
-from tests.contract.bus.given import SCOPE, UNIT, WEB, service
+from tests.contract.bus.given import NO_FILES, SCOPE, UNIT, WEB, service
 
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.cgroup.cgroupfs import write_fields
 from solo5_systemd.dbus.messages import Variant
+from solo5_systemd.task.properties import Property, TransientUnit
 from solo5_systemd.unit.state import ActiveState
 
 RUN = "ab" * 16
@@ -105,3 +107,60 @@ async def test_a_unit_that_waits_for_its_start_lives(systemd: FakeSystemd, manag
     systemd.units[UNIT].job = "start"
     (state,) = await manager.states(ended=False)
     assert state.active is ActiveState.ACTIVATING
+
+
+# --- by D-Bus alone -----------------------------------------------------------------------------------------
+
+
+async def test_a_unit_is_read_from_its_listing_and_its_properties(systemd: FakeSystemd, manager: Manager) -> None:
+    systemd.units[UNIT] = service(
+        MainPID=Variant("u", 42),
+        ControlGroup=Variant("s", "/x"),
+        LogExtraFields=Variant("aay", [b"A=b"]),
+    )
+    state = await manager.state(WEB)
+    assert state is not None
+    assert (state.task, state.unit, state.active) == (WEB, UNIT, ActiveState.ACTIVE)
+    assert (state.description, state.invocation) == ("text", "01" * 16)
+    assert state.main_pid == 42
+    assert (state.control_group, state.log_fields) == ("/x", {"A": "b"})
+
+
+async def test_how_it_ended_is_read_of_a_unit_that_is_over(systemd: FakeSystemd, manager: Manager) -> None:
+    systemd.units[UNIT] = replace(
+        service(ExecMainCode=Variant("i", 2), ExecMainStatus=Variant("i", 9), Result=Variant("s", "signal")),
+        active="failed",
+    )
+    state = await manager.state(WEB)
+    assert state is not None
+    assert (state.main_code, state.main_status, state.result) == (2, 9, "signal")
+
+
+async def test_what_a_scope_says_of_its_task_is_in_its_cgroup(
+    systemd: FakeSystemd, manager: Manager, tmp_path: Path
+) -> None:
+    (tmp_path / "cgroup/x").mkdir()
+    systemd.units[SCOPE] = Unit(SCOPE, properties={"ControlGroup": Variant("s", "/x")})
+    unit = TransientUnit(name=SCOPE, properties=(Property("PIDs", "au", [1]),), marks={"NOMAD_ALLOC_ID": "3fa8"})
+    await manager.start(unit, NO_FILES)
+    assert systemd.called("StartTransientUnit")[0][2] == [["PIDs", Variant("au", [1])]]
+    state = await manager.state(WEB)
+    assert state is not None
+    assert state.log_fields == {"NOMAD_ALLOC_ID": "3fa8"}
+
+
+async def test_a_scope_that_is_over_before_its_start_was_answered_is_not_marked(
+    systemd: FakeSystemd, manager: Manager, tmp_path: Path
+) -> None:
+    systemd.units[SCOPE] = Unit(SCOPE, properties={"ControlGroup": Variant("s", "")})
+    await manager.start(TransientUnit(name=SCOPE, properties=(), marks={"A": "b"}), NO_FILES)
+    systemd.units[SCOPE].properties["ControlGroup"] = Variant("s", "/")
+    state = await manager.state(WEB)
+    assert state is not None
+    assert state.log_fields == {}
+
+
+async def test_all_tasks_are_found_and_nothing_else(systemd: FakeSystemd, manager: Manager) -> None:
+    for name in (UNIT, "solo5-task-b.scope", "solo5-network@web.service", "ssh.service", "solo5-task-.service"):
+        systemd.units[name] = Unit(name)
+    assert sorted(state.unit for state in await manager.states()) == ["solo5-task-b.scope", UNIT]
