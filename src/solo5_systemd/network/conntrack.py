@@ -1,7 +1,6 @@
 """Flows in the kernel's connection tracking table: counted and deleted, through nfnetlink."""
 
 import errno
-import os
 import struct
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -193,6 +192,4 @@ def _delete(netfilter: nl.NetlinkSocket, flows: Iterable[bytes], version: int) -
     for flow in map(nl.attributes, flows):
         identity = nl.nested(_TUPLE_ORIG, flow[_TUPLE_ORIG]) + nl.attribute(_ID, flow[_ID])
         requests.append((_DELETE, 0, _NFGENMSG[version] + identity))
-    for code in netfilter.run(requests):
-        if code not in (0, errno.ENOENT):  # the flow has timed out since the dump
-            raise OSError(code, os.strerror(code))
+    netfilter.execute(requests, but=errno.ENOENT)  # the flow has timed out since the dump

@@ -2,25 +2,24 @@
 
 import contextlib
 import errno
+import itertools
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from solo5_systemd.base.dependencies import without_init
 from solo5_systemd.base.errors import HostError, TakenError
-from solo5_systemd.base.names import TaskName, task_namespace
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network import taps
 from solo5_systemd.network.derived_addresses import bridge_mac
 from solo5_systemd.network.ipam import TAP_PREFIX, segment_link
 from solo5_systemd.network.joined import TAP_MTU_MAX, Link
-from solo5_systemd.network.model import Lease, Network
+from solo5_systemd.network.model import IpAddress, Lease, Network
 from solo5_systemd.network.modules import BRIDGE, VETH, needing
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.routes import LOCAL_TABLE, LOOPBACK6, MAIN_TABLE, Routes
 from solo5_systemd.network.sysctls import read_sysctl, set_if_present, set_up_bridge6
-from solo5_systemd.network.tap_counters import tap_alias
-from solo5_systemd.network.taps import TaskTap
 from solo5_systemd.settings.addresses import IpNetwork
 
 with without_init("pyroute2"):  # a database and a command line: 7 MB of memory, and 0.3 s at each start
@@ -62,13 +61,10 @@ class Links:
         Raises:
             HostError: the kernel refused.
         """
-        index = nl.link_index(name)
-        try:
-            return _link_of(self._route.get_links(index)[0]) if index else None
-        except (NetlinkError, OSError) as error:
-            if isinstance(error, NetlinkError) and error.code == errno.ENODEV:  # deleted after if_nametoindex(3)
-                return None
-            raise HostError(f"the kernel refused to show link {name}: {_reason(error)}.") from error
+        with kernel_errors(f"link {name}"), _ignoring(errno.ENODEV):  # deleted after if_nametoindex(3)
+            if index := nl.link_index(name):
+                return _link_of(self._route.get_links(index)[0])
+        return None
 
     def has_bridge(self, network: Network, segment: str = "") -> bool:
         """Return whether the network's first bridge or a segment of it exists, with the MAC of `bridge_mac`."""
@@ -110,34 +106,20 @@ class Links:
             bridge = nl.link_index(network.bridge)
             if network.ipv4 is not None:
                 set_if_present(f"ipv4/conf/{network.bridge}/route_localnet", "1")  # for ports published at 127.0.0.1
-                with _ignoring(errno.EEXIST):
-                    self._route.addr(
-                        "add",
-                        index=bridge,
-                        address=str(network.gateway4),
-                        prefixlen=network.ipv4.prefixlen,
-                        broadcast=str(network.ipv4.broadcast_address),
-                    )
+                broadcast = str(network.ipv4.broadcast_address)
+                self._add_gateway(bridge, network.gateway4, network.ipv4, broadcast=broadcast)
             if network.ipv6 is not None:
-                self._add_gateway6(network, bridge)
+                set_up_bridge6(network.bridge)
+                # Usable at once: without duplicate address detection.
+                self._add_gateway(bridge, network.gateway6, network.ipv6, family=socket.AF_INET6, flags=_IFA_F_NODAD)
             self._route.link("set", index=bridge, state="up")
             if network.shared and network.ipv6 is not None:
                 with _ignoring(errno.EEXIST):
                     self._route.route("add", **_loopback_route(bridge))  # a link that is down has no route
 
-    def _add_gateway6(self, network: Network, bridge: int) -> None:
-        """Add the IPv6 address of a network's bridge, usable at once: without duplicate address detection."""
-        assert network.ipv6 is not None, "the network has IPv6"  # noqa: S101 - for mypy
-        set_up_bridge6(network.bridge)
+    def _add_gateway(self, bridge: int, address: IpAddress | None, inside: IpNetwork, **more: object) -> None:
         with _ignoring(errno.EEXIST):
-            self._route.addr(
-                "add",
-                family=socket.AF_INET6,
-                index=bridge,
-                address=str(network.gateway6),
-                prefixlen=network.ipv6.prefixlen,
-                flags=_IFA_F_NODAD,
-            )
+            self._route.addr("add", index=bridge, address=str(address), prefixlen=inside.prefixlen, **more)
 
     def make_segment(self, network: Network, segment: str) -> None:
         """Create a segment and the veth pair that joins it to the network's first bridge, or repair them; idempotent.
@@ -173,17 +155,21 @@ class Links:
             wanted = nl.ifinfo(0, nl.number(nl.IFLA_MASTER, nl.link_index(bridge)))
             return frozenset(nl.link_name(body) for _, body in self._socket.request(nl.GETLINK, nl.NLM_DUMP, wanted))
 
-    def known_macs(self, bridge: str, macs: Iterable[str], vlans: Collection[int]) -> frozenset[str]:
+    def known_macs(self, bridge: str, macs: Iterable[str], vlans: Collection[int]) -> Collection[str]:
         """Return those of some MAC addresses that a bridge has in some VLANs, and not as a guest's; raises as `link`.
 
         These are its own, and those of machines behind its ports. Each is looked up: machines of the LAN can fill the
         forwarding database, and the kernel's time for a list of it grows with the square of its length.
         """
+        found = set[str]()
         with kernel_errors(f"bridge {bridge}"):
             index = nl.link_index(bridge)
-            return frozenset(
-                mac for mac in macs for vlan in vlans if _is_of_others(taps.link_of_mac(self._socket, index, mac, vlan))
-            )
+            for mac, vlan in itertools.product(macs, vlans):
+                link = taps.link_of_mac(self._socket, index, mac, vlan)
+                with contextlib.suppress(OSError):  # of no such link: a bridge forgets the MACs of a port with it
+                    if not socket.if_indextoname(link).startswith(TAP_PREFIX):
+                        found.add(mac)
+        return found
 
     def make_tap(self, task: TaskName, lease: Lease, network: Network) -> None:
         """Create a NIC's tap in the task's namespace and its macvlan, or repair them; idempotent.
@@ -195,8 +181,7 @@ class Links:
             # Another MTU than its own could change that of a joined bridge: it is the lowest of the ports.
             bridge = self.link(lease.bridge) if network.join else None
             mtu = min(TAP_MTU_MAX, bridge.mtu) if bridge else lease.mtu
-            alias = tap_alias(task, lease.nic)
-            taps.make(self._socket, _tap(task, lease, network), uid=self._owner(task), mtu=mtu, alias=alias)
+            taps.make(self._socket, task, lease, network, uid=self._owner(task), mtu=mtu)
             # An earlier guest may have had such an address, with another MAC: the kernel would send to that one for
             # some eight seconds (5 s of NUD_DELAY, then three probes), unless the new guest asks for one meanwhile.
             self.neighbours.forget(network.bridge, lease.addresses)
@@ -228,7 +213,7 @@ class Links:
             HostError: the kernel refused to show them.
         """
         with kernel_errors(f"tap {lease.tap}"):
-            return taps.has_tap(self._socket, _tap(task, lease, network))
+            return taps.has_tap(self._socket, task, lease, network)
 
     def tap_states(self) -> Mapping[str, object]:
         """Return as `taps.states`; raises as `has_tap`."""
@@ -280,27 +265,6 @@ def delete_links(names: Iterable[str]) -> None:
             taps.delete(indexes.values())
 
 
-def _is_of_others(link: int) -> bool:
-    """Return whether a link, by its index, is there and no guest's tap. A bridge forgets the MACs of a port with it."""
-    try:
-        return bool(link) and not socket.if_indextoname(link).startswith(TAP_PREFIX)
-    except OSError:
-        return False
-
-
-def _tap(task: TaskName, lease: Lease, network: Network) -> TaskTap:
-    join = network.join
-    return TaskTap(
-        name=lease.tap,
-        mac=lease.mac,
-        namespace=task_namespace(task),
-        bridge=lease.bridge,
-        isolated=network.policy.isolated,
-        joined=join is not None,
-        vlan=join.vlan if join is not None else 0,
-    )
-
-
 def _link_of(message: Any) -> Link:
     info = message.get_attr("IFLA_LINKINFO")
     kind = info.get_attr("IFLA_INFO_KIND") if info else ""
@@ -349,8 +313,5 @@ def kernel_errors(link: str) -> Iterator[None]:
     try:
         yield
     except (NetlinkError, OSError) as error:
-        raise HostError(f"the kernel refused to change {link}: {_reason(error)}.") from error
-
-
-def _reason(error: Exception) -> str:
-    return str(error.args[1] if len(error.args) > 1 else error)
+        reason = error.args[1] if len(error.args) > 1 else error
+        raise HostError(f"the kernel refused to change {link}: {reason}.") from error

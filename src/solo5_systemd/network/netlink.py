@@ -128,14 +128,14 @@ class NetlinkSocket:
         starts = range(0, len(requests), _BATCH_MAX)
         return [code for start in starts for code in self._run(requests[start : start + _BATCH_MAX])]
 
-    def execute(self, requests: Sequence[Request]) -> None:
-        """Send requests as `run`, all of which have to succeed.
+    def execute(self, requests: Sequence[Request], but: int = 0) -> None:
+        """Send requests as `run`, all of which have to succeed, or fail with the errno `but`.
 
         Raises:
             OSError: the kernel refused one: the first that it refused. The others were sent as well.
         """
         for code in self.run(requests):
-            if code:
+            if code not in (0, but):
                 raise OSError(code, os.strerror(code))
 
     def _run(self, requests: Sequence[Request]) -> Sequence[int]:

@@ -7,7 +7,6 @@ import socket
 import struct
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
 from solo5_systemd.base.errors import host_errors
@@ -26,24 +25,6 @@ LOOPBACK6 = IPv6Network("::1/128")
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Address:
-    link: int
-    ip: bytes
-    length: int
-    scope: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Route:
-    """A route, with link 0 if it has several, or none."""
-
-    destination: bytes
-    length: int
-    table: int
-    link: int
-
-
 class Routes:
     """The routes and addresses of the network namespace in which it is made. Not thread-safe."""
 
@@ -57,34 +38,31 @@ class Routes:
     def ranges(self, ours: Collection[str]) -> Iterator[IPv4Network]:
         """Yield the ranges of all IPv4 routes and addresses, without default routes and those of the links `ours`."""
         skip = {nl.link_index(name) for name in ours} - {0}
-        for route in self._routes(socket.AF_INET):
-            if route.destination and route.link not in skip:
-                yield IPv4Network((route.destination, route.length), strict=False)
-        for address in self._addresses(socket.AF_INET):
-            if address.link not in skip:
-                yield IPv4Network((address.ip, address.length), strict=False)
+        for destination, length, _, link in (*self._routes(socket.AF_INET), *self._addresses(socket.AF_INET)):
+            if destination and link not in skip:
+                yield IPv4Network((destination, length), strict=False)
 
     def prefixes(self, ours: Collection[str]) -> Iterator[IPv6Network]:
         """Yield as `ranges` the prefixes of all IPv6 routes, those of addresses included."""
         skip = {nl.link_index(name) for name in ours} - {0}
-        for route in self._routes(socket.AF_INET6):
-            if route.destination and route.link not in skip:
-                yield IPv6Network((route.destination, route.length), strict=False)
+        for destination, length, _, link in self._routes(socket.AF_INET6):
+            if destination and link not in skip:
+                yield IPv6Network((destination, length), strict=False)
 
     def addresses(self, versions: Iterable[int] = (4,), link: str = "") -> frozenset[IpAddress]:
         """Return all addresses of IPv4, IPv6 or both, or those of one link."""
         number = nl.link_index(link) if link else None
         return frozenset(
-            IPv4Address(address.ip) if version == 4 else IPv6Address(address.ip)
+            IPv4Address(ip) if version == 4 else IPv6Address(ip)
             for version in versions
-            for address in self._addresses(_FAMILIES[version])
-            if number in (None, address.link)
+            for ip, _, _, own in self._addresses(_FAMILIES[version])
+            if number in (None, own)
         )
 
     def has_loopback6(self, link: str) -> bool:
         """Return whether packets to ::1 that come from a link are delivered, by a route in table local."""
-        wanted = (LOCAL_TABLE, LOOPBACK6.network_address.packed, nl.link_index(link))
-        return any((each.table, each.destination, each.link) == wanted for each in self._routes(socket.AF_INET6))
+        wanted = (LOOPBACK6.network_address.packed, LOOPBACK6.prefixlen, LOCAL_TABLE, nl.link_index(link))
+        return wanted in self._routes(socket.AF_INET6)
 
     def uplink_mtu(self) -> int | None:
         """Return the MTU of the link of the default route, of IPv4 or else of IPv6; None without one."""
@@ -101,30 +79,26 @@ class Routes:
         """Return whether that link has an IPv6 address besides link-local ones."""
         number = self._uplink()
         addresses = self._addresses(socket.AF_INET6) if number else ()
-        return any((each.link, each.scope) == (number, _UNIVERSE) for each in addresses)
+        return any(own[2:] == (_UNIVERSE, number) for own in addresses)
 
     def _uplink(self) -> int:
         """Return the index of the link of the default route; 0 without one."""
-        every = (route for family in (socket.AF_INET, socket.AF_INET6) for route in self._routes(family))
-        defaults = (each.link for each in every if not each.destination and each.link and each.table == MAIN_TABLE)
-        return next(defaults, 0)
+        every = (*self._routes(socket.AF_INET), *self._routes(socket.AF_INET6))
+        return next((link for at, _, table, link in every if not at and link and table == MAIN_TABLE), 0)
 
-    def _routes(self, family: int) -> Iterator[_Route]:
+    def _routes(self, family: int) -> Iterator[tuple[bytes, int, int, int]]:
+        """Yield destination, its length, table and link of each route, with link 0 if it has several, or none."""
         for body in self._list("routes", nl.GETROUTE, _RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0)):
             parts = nl.attributes(body[_RTMSG.size :])
-            yield _Route(
-                destination=parts.get(_RTA_DST, b""),
-                length=body[1],
-                table=body[4],
-                link=nl.integer(parts, _RTA_OIF),
-            )
+            yield parts.get(_RTA_DST, b""), body[1], body[4], nl.integer(parts, _RTA_OIF)
 
-    def _addresses(self, family: int) -> Iterator[_Address]:
+    def _addresses(self, family: int) -> Iterator[tuple[bytes, int, int, int]]:
+        """Yield each address with its length, scope and link."""
         for body in self._list("addresses", nl.GETADDR, nl.IFADDRMSG.pack(family, 0, 0, 0, 0)):
             _, length, _, scope, link = nl.IFADDRMSG.unpack_from(body)
             parts = nl.attributes(body[nl.IFADDRMSG.size :])
-            ip = parts.get(_IFA_LOCAL) or parts[_IFA_ADDRESS]  # that of IPv4 is the other end's on a link with two ends
-            yield _Address(link=link, ip=ip, length=length, scope=scope)
+            # That of IPv4 is the other end's on a link with two ends.
+            yield parts.get(_IFA_LOCAL) or parts[_IFA_ADDRESS], length, scope, link
 
     def _list(self, what: str, request: int, header: bytes) -> Sequence[bytes]:
         with host_errors(f"the kernel refused to list {what}"):

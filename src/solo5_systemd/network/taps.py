@@ -25,14 +25,16 @@ import sys
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 
 from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import TaskName, task_namespace
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.derived_addresses import octets
+from solo5_systemd.network.model import Lease, Network
 from solo5_systemd.network.modules import MACVLAN, TUN, needing
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.sysctls import set_if_present
+from solo5_systemd.network.tap_counters import tap_alias
 
 # linux/rtnetlink.h, if_link.h, net_namespace.h
 _GETNSID, _IFLA_NET_NS_FD, _IFLA_LINK_NETNSID, _IFLA_TARGET_NETNSID, _NETNSA_NSID, _NETNSA_FD = 90, 28, 37, 46, 1, 3
@@ -49,59 +51,36 @@ _IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
 _ENDLESS = struct.pack("i", 0x7FFFFFFF)  # more than one write has (MAX_RW_COUNT)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskTap:
-    """A tap in the network namespace of its task, and the macvlan of the host that has it as its lower link.
-
-    Attributes:
-        name: of both.
-        mac: of the guest: the only MAC address behind the port.
-        namespace: path of the tap's namespace.
-        bridge: of which the macvlan is a port.
-        isolated: the bridge forwards no frames between isolated ports. That needs neither a rule of nftables nor
-            br_netfilter.
-        joined: the bridge is an existing one.
-        vlan: the only VLAN of the port, on a joined bridge; 0: that of a new port.
-    """
-
-    name: str
-    mac: str
-    namespace: str
-    bridge: str
-    isolated: bool = False
-    joined: bool = False
-    vlan: int = 0
-
-
-def _make_links(host: nl.NetlinkSocket, tap: TaskTap, *, uid: int, mtu: int) -> None:
+def _make_links(host: nl.NetlinkSocket, task: TaskName, lease: Lease, *, uid: int, mtu: int) -> None:
     """Make or repair tap and macvlan; a new macvlan is down.
 
     A tap that no tender has is made anew, whatever an earlier tender has done to it. One that a tender has is kept:
     its macvlan alone was deleted or changed.
     """
-    found = nl.link_index(tap.name)
+    tap = lease.tap
+    found = nl.link_index(tap)
     with (
         closing(NetworkNamespace.own()) as own,
-        closing(NetworkNamespace(tap.namespace)) as there,
+        closing(NetworkNamespace(task_namespace(task))) as there,
         there.entered(),
         closing(nl.NetlinkSocket(nl.NETLINK_ROUTE)) as inside,
     ):
-        is_new = _create_tap(tap.name, uid)
-        lower = socket.if_nametoindex(tap.name)
+        is_new = _create_tap(tap, uid)
+        lower = socket.if_nametoindex(tap)
         inside.execute([(nl.SETLINK, 0, nl.ifinfo(lower, nl.number(nl.IFLA_MTU, mtu), up=True))])
-        _switch_offload_off(tap.name)
+        _switch_offload_off(tap)
         if found and not is_new:
-            [(_, link)] = host.request(nl.GETLINK, nl.NLM_ACK, nl.ifinfo(0, nl.named(tap.name)))
-            if _is_whole(host, tap, nl.link_attributes(link)):
+            [(_, link)] = host.request(nl.GETLINK, nl.NLM_ACK, nl.ifinfo(0, nl.named(tap)))
+            if _is_whole(host, task, lease, nl.link_attributes(link)):
                 return
         if found or not is_new:  # a link of another program or of an earlier namespace, or a changed one
             uppers = () if is_new else _deletions_of_uppers(host, there, lower)
-            host.run([(nl.DELLINK, 0, nl.ifinfo(0, nl.named(tap.name))), *uppers])
-        with needing(MACVLAN, f"link {tap.name}"):
-            inside.execute([_macvlan(tap, lower, own.descriptor, mtu)])
-    made = socket.if_nametoindex(_first_name(tap.name))
+            host.run([(nl.DELLINK, 0, nl.ifinfo(0, nl.named(tap))), *uppers])
+        with needing(MACVLAN, f"link {tap}"):
+            inside.execute([_macvlan(lease, lower, own.descriptor, mtu)])
+    made = socket.if_nametoindex(_first_name(tap))
     try:
-        host.execute([(nl.SETLINK, 0, nl.ifinfo(made, nl.named(tap.name)))])
+        host.execute([(nl.SETLINK, 0, nl.ifinfo(made, nl.named(tap)))])
     except OSError:
         host.run([(nl.DELLINK, 0, nl.ifinfo(made))])  # nothing else looks for this name
         raise
@@ -112,26 +91,26 @@ def _first_name(name: str) -> str:
     return f"{name[:-1]}~"
 
 
-def _macvlan(tap: TaskTap, lower: int, namespace: int, mtu: int) -> nl.Request:
+def _macvlan(lease: Lease, lower: int, namespace: int, mtu: int) -> nl.Request:
     settings = (nl.attribute(key, value) for key, value in _SETTINGS.items())
-    data = b"".join((*settings, nl.number(_MACADDR_MODE, _ADD), _source(tap.mac)))
-    link = nl.named(_first_name(tap.name)) + nl.number(nl.IFLA_LINK, lower) + nl.number(nl.IFLA_MTU, mtu)
+    data = b"".join((*settings, nl.number(_MACADDR_MODE, _ADD), _source(lease.mac)))
+    link = nl.named(_first_name(lease.tap)) + nl.number(nl.IFLA_LINK, lower) + nl.number(nl.IFLA_MTU, mtu)
     return nl.new_link("macvlan", data, link, nl.number(_IFLA_NET_NS_FD, namespace))
 
 
-def _is_whole(host: nl.NetlinkSocket, tap: TaskTap, found: Mapping[int, bytes]) -> bool:
+def _is_whole(host: nl.NetlinkSocket, task: TaskName, lease: Lease, found: Mapping[int, bytes]) -> bool:
     """Return whether macvlan and tap are as `_make_links` makes them, and the tap is up; True without the namespace.
 
     Raises:
         OSError: the kernel refused to show the tap; ENODEV: there is none.
     """
     info = nl.attributes(found.get(nl.IFLA_LINKINFO, b""))
-    expected = {**_SETTINGS, _MACADDR_DATA: _source(tap.mac)}
+    expected = {**_SETTINGS, _MACADDR_DATA: _source(lease.mac)}
     settings = nl.attributes(info.get(nl.INFO_DATA, b""))
     if info.get(nl.INFO_KIND) != b"macvlan\0" or not expected.items() <= settings.items():
         return False
     try:
-        with closing(NetworkNamespace(tap.namespace)) as there:
+        with closing(NetworkNamespace(task_namespace(task))) as there:
             its_id = _id_of(host, there)
     except HostError:
         return True
@@ -228,33 +207,33 @@ _RTNL = threading.Lock()
 a sysctl of a link does not wait for it: the kernel restarts write(2) until it gets the lock, which costs a core."""
 
 
-def make(route: nl.NetlinkSocket, tap: TaskTap, *, uid: int, mtu: int, alias: str) -> None:
+def make(route: nl.NetlinkSocket, task: TaskName, lease: Lease, network: Network, *, uid: int, mtu: int) -> None:
     """Make a tap whose macvlan is up and a port of its bridge (`_port`), or set up existing ones; idempotent.
 
     Args:
         route: an rtnetlink socket.
         uid: the user that may attach to the tap.
         mtu: in bytes.
-        alias: description of the macvlan (ifalias).
 
     Raises:
         OSError: the kernel refused.
-        HostError: the tap's namespace does not exist.
+        HostError: the task's namespace does not exist.
     """
     with _RTNL:
-        _make_links(route, tap, uid=uid, mtu=mtu)
-        set_if_present(f"ipv6/conf/{tap.name}/disable_ipv6", "1")
-        set_if_present(f"ipv6/conf/{tap.name}/addr_gen_mode", "1")  # none: no link-local address
-        index = socket.if_nametoindex(tap.name)
-        link = nl.number(nl.IFLA_MASTER, socket.if_nametoindex(tap.bridge)) + nl.number(nl.IFLA_MTU, mtu)
-        link += nl.attribute(nl.IFLA_IFALIAS, alias.encode()) + nl.attribute(nl.IFLA_ADDRESS, _high_mac(tap.mac))
-        # On a joined bridge it is set up last: before, a port has the bridge's VLAN, learns and is flooded.
-        first = (nl.SETLINK, 0, nl.ifinfo(index, link, up=not tap.joined))
-        last = [(nl.SETLINK, 0, nl.ifinfo(index, up=True))] if tap.joined else []
-        route.execute([first, *_port_vlan(index, tap.vlan), *_port(index, tap), *last])
+        _make_links(route, task, lease, uid=uid, mtu=mtu)
+        set_if_present(f"ipv6/conf/{lease.tap}/disable_ipv6", "1")
+        set_if_present(f"ipv6/conf/{lease.tap}/addr_gen_mode", "1")  # none: no link-local address
+        index, alias = socket.if_nametoindex(lease.tap), tap_alias(task, lease.nic)
+        link = nl.number(nl.IFLA_MASTER, socket.if_nametoindex(lease.bridge)) + nl.number(nl.IFLA_MTU, mtu)
+        link += nl.attribute(nl.IFLA_IFALIAS, alias.encode()) + nl.attribute(nl.IFLA_ADDRESS, _high_mac(lease.mac))
+        requests = [(nl.SETLINK, 0, nl.ifinfo(index, link, up=not network.join)), *_port(index, lease, network)]
+        if network.join:  # set up last: before, a port has the bridge's VLAN, learns and is flooded
+            requests[1:1] = _port_vlan(index, network.join.vlan)
+            requests.append((nl.SETLINK, 0, nl.ifinfo(index, up=True)))
+        route.execute(requests)
 
 
-def has_tap(route: nl.NetlinkSocket, tap: TaskTap) -> bool:
+def has_tap(route: nl.NetlinkSocket, task: TaskName, lease: Lease, network: Network) -> bool:
     """Return whether a link is up and a port of a bridge, with the MAC, settings and FDB entry that `make` sets.
 
     And whether it is the macvlan of its tap.
@@ -262,7 +241,7 @@ def has_tap(route: nl.NetlinkSocket, tap: TaskTap) -> bool:
     Raises:
         OSError: the kernel refused to show it.
     """
-    index, master = nl.link_index(tap.name), nl.link_index(tap.bridge)
+    index, master = nl.link_index(lease.tap), nl.link_index(lease.bridge)
     if not (index and master):
         return False
     try:
@@ -272,10 +251,10 @@ def has_tap(route: nl.NetlinkSocket, tap: TaskTap) -> bool:
         is_port = (
             bool(flags & nl.IFF_UP)
             and nl.integer(found, nl.IFLA_MASTER) == master
-            and found.get(nl.IFLA_ADDRESS) == _high_mac(tap.mac)
-            and all(settings.get(key, value) == value for key, value in _settings(tap).items())
+            and found.get(nl.IFLA_ADDRESS) == _high_mac(lease.mac)
+            and all(settings.get(key, value) == value for key, value in _settings(network).items())
         )
-        return is_port and _has_entry(route, index, tap) and _is_whole(route, tap, found)
+        return is_port and _has_entry(route, index, lease, network) and _is_whole(route, task, lease, found)
     except OSError as error:
         if error.errno in (errno.ENODEV, errno.ENOENT):
             return False
@@ -304,12 +283,13 @@ def states(route: nl.NetlinkSocket) -> Mapping[str, object]:
     return {nl.link_name(link): (link, entries) for link, entries in found.values()}
 
 
-def _has_entry(route: nl.NetlinkSocket, index: int, tap: TaskTap) -> bool:
+def _has_entry(route: nl.NetlinkSocket, index: int, lease: Lease, network: Network) -> bool:
     """Return whether the static FDB entry of a port is there; raises OSError, ENOENT for none."""
-    wanted = nl.NDMSG.pack(_AF_BRIDGE, index, 0, _NTF_MASTER, 0) + _mac_in(tap.mac, tap.vlan)
+    vlan = network.join.vlan if network.join else 0
+    wanted = nl.NDMSG.pack(_AF_BRIDGE, index, 0, _NTF_MASTER, 0) + _mac_in(lease.mac, vlan)
     [(_, entry)] = route.request(nl.GETNEIGH, nl.NLM_ACK, wanted)
     _, found, state, flags, _ = nl.NDMSG.unpack_from(entry)
-    return found == index and bool(state & _NUD_NOARP) and bool(flags & _NTF_STICKY) == tap.joined
+    return found == index and bool(state & _NUD_NOARP) and bool(flags & _NTF_STICKY) == bool(network.join)
 
 
 def link_of_mac(route: nl.NetlinkSocket, bridge: int, mac: str, vlan: int) -> int:
@@ -344,10 +324,7 @@ def delete(indexes: Collection[int]) -> None:
     requests = [(nl.SETLINK, 0, nl.ifinfo(index, group)) for index in indexes]
     requests.append((nl.DELLINK, 0, nl.ifinfo(0, group)))
     with closing(nl.NetlinkSocket(nl.NETLINK_ROUTE)) as route, _RTNL:
-        codes = route.run(requests)
-    for code in codes:
-        if code not in (0, errno.ENODEV):  # ENODEV: another program has deleted the link
-            raise OSError(code, os.strerror(code))
+        route.execute(requests, but=errno.ENODEV)  # another program has deleted the link
 
 
 def _high_mac(mac: str) -> bytes:
@@ -375,28 +352,28 @@ def _port_vlan(tap: int, vlan: int) -> Sequence[nl.Request]:
     return [(kind, 0, nl.ifinfo(tap, nl.nested(_IFLA_AF_SPEC, vlans), family=_AF_BRIDGE)) for kind, vlans in both]
 
 
-def _settings(tap: TaskTap) -> Mapping[int, bytes]:
+def _settings(network: Network) -> Mapping[int, bytes]:
     return {
-        _HAIRPIN: bytes([not tap.joined]),
+        _HAIRPIN: bytes([not network.join]),
         _LEARNING: b"\x00",
         _UNICAST_FLOOD: b"\x00",
-        _ISOLATED: bytes([tap.isolated]),
+        _ISOLATED: bytes([network.policy.isolated]),  # from each other; needs neither a rule nor br_netfilter
         _GROUP_FWD_MASK: _ALL_GROUPS.to_bytes(2, sys.byteorder),
         _MULTICAST_ROUTER: b"\x00",  # whatever PIM and router advertisements (RFC 4286) it sends
         _MCAST_MAX_GROUPS: _GROUPS_MAX.to_bytes(4, sys.byteorder),
     }
 
 
-def _port(index: int, tap: TaskTap) -> Sequence[nl.Request]:
+def _port(index: int, lease: Lease, network: Network) -> Sequence[nl.Request]:
     """Return the requests that set hairpin mode (see nft_rules), isolation, forwarded groups and the static FDB entry.
 
     The MAC is the only entry of the port, and none is learned. Frames for any other MAC do not reach this guest,
     and its own frames for an unknown MAC are not flooded to other ports of this kind.
     """
-    settings = nl.nested(_SLAVE_DATA, *(nl.attribute(key, value) for key, value in _settings(tap).items()))
+    settings = nl.nested(_SLAVE_DATA, *(nl.attribute(key, value) for key, value in _settings(network).items()))
     # Of a link that is a port already: so not in the message that makes it one.
     link = nl.nested(nl.IFLA_LINKINFO, nl.attribute(_SLAVE_KIND, b"bridge\0"), settings)
     # Other ports of a joined bridge learn: without NTF_STICKY, one frame there with this MAC would move the entry.
-    flags = _NTF_MASTER | _NTF_STICKY if tap.joined else _NTF_MASTER
-    entry = nl.NDMSG.pack(_AF_BRIDGE, index, _NUD_NOARP, flags, 0) + _mac_in(tap.mac)
+    flags = _NTF_MASTER | _NTF_STICKY if network.join else _NTF_MASTER
+    entry = nl.NDMSG.pack(_AF_BRIDGE, index, _NUD_NOARP, flags, 0) + _mac_in(lease.mac)
     return (nl.NEWLINK, 0, nl.ifinfo(index, link)), (nl.NEWNEIGH, nl.NLM_CREATE | nl.NLM_REPLACE, entry)
