@@ -69,9 +69,8 @@ class LinkWatch(nl.NetlinkSocket):
             [nl.is_type(nl.DELADDR)],
             [
                 nl.is_type(nl.NEWLINK),
-                nl.has_bits(_CHANGE, nl.IFF_UP),
-                nl.has_bits(_CHANGE, _IS_NEW, negated=True),
-                nl.has_bits(_FLAGS, nl.IFF_UP, negated=True),
+                nl.equals(_CHANGE, nl.IFF_UP, bits=nl.IFF_UP | _IS_NEW),
+                nl.equals(_FLAGS, 0, bits=nl.IFF_UP),
             ],
             # Behind the header: the family, the attribute of the link, which is none (all), and that of the sysctl. Of
             # IPv6 also that of new links: a write of 1 where there is one changes no other (`sysctls`).
@@ -84,27 +83,24 @@ class LinkWatch(nl.NetlinkSocket):
         found = self.queued()
         if found is None:
             return None
-        return frozenset(_sysctl(body) if kind == _RTM_NEWNETCONF else _link_name(kind, body) for kind, body in found)
+        return frozenset(_name_in(kind, body) for kind, body in found)
 
 
-def _sysctl(body: bytes) -> str:
-    """Return the name of the sysctl in a message on forwarding, by its family."""
-    return IPV6_FORWARDING if body[:1] == bytes([socket.AF_INET6]) else IP_FORWARD
-
-
-def _link_name(kind: int, body: bytes) -> str:
-    """Return the name of the link in a message on a link or an address, empty of one that is gone.
+def _name_in(kind: int, body: bytes) -> str:
+    """Return the name of the link in a message on a link or an address, empty of one that is gone; or of the sysctl.
 
     The label of an IPv4 address may have a suffix (`eth0:1`); one of IPv6 has an index, of the watch's own namespace.
     """
-    if kind == nl.DELADDR and body[:1] == bytes([socket.AF_INET6]):
+    is_ipv6 = body[:1] == bytes([socket.AF_INET6])
+    if kind == _RTM_NEWNETCONF:
+        return IPV6_FORWARDING if is_ipv6 else IP_FORWARD
+    if kind == nl.DELADDR and is_ipv6:
         with suppress(OSError):
             return socket.if_indextoname(nl.IFADDRMSG.unpack_from(body)[-1])
         return ""
     if kind == nl.DELADDR:
-        return os.fsdecode(
-            nl.attributes(body[nl.IFADDRMSG.size :]).get(_IFA_LABEL, b"").rstrip(b"\0").partition(b":")[0]
-        )
+        label = nl.attributes(body[nl.IFADDRMSG.size :]).get(_IFA_LABEL, b"")
+        return os.fsdecode(label.rstrip(b"\0").partition(b":")[0])
     return os.fsdecode(nl.link_attributes(body).get(nl.IFLA_IFNAME, b"").rstrip(b"\0"))
 
 
@@ -116,12 +112,12 @@ class CarrierWatch(nl.NetlinkSocket):
 
     def __init__(self) -> None:
         super().__init__(nl.NETLINK_ROUTE, nl.GROUP_LINK)
-        self.receive_only([nl.is_type(nl.NEWLINK), nl.has_bits(_FLAGS, nl.IFF_LOWER_UP)])
+        self.receive_only([nl.is_type(nl.NEWLINK), nl.equals(_FLAGS, nl.IFF_LOWER_UP, bits=nl.IFF_LOWER_UP)])
 
     def up(self) -> frozenset[str] | None:
         """Return the names of links with a carrier; None after lost messages. To be called when readable."""
         found = self.queued()
-        return None if found is None else frozenset(_link_name(kind, body) for kind, body in found)
+        return None if found is None else frozenset(_name_in(kind, body) for kind, body in found)
 
 
 class LookupWatch(nl.NetlinkSocket):

@@ -7,7 +7,6 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from solo5_systemd.base.errors import DependencyError, HostError
 from solo5_systemd.network.modules import NF_TABLES, remedy
@@ -30,26 +29,9 @@ _BUFFER = 1 << 16
 _BATCH_MAX = 64
 """Requests sent at once: the acknowledgements of all fit into the default receive buffer of a socket."""
 
-
-_LOADS = {2: 0x28, 4: 0x20}
-_EQUALS, _HAS_BITS = 0x15, 0x45
-
-
-class Condition(NamedTuple):
-    """A condition of a socket filter (BPF) on a number of a message, which is in host order.
-
-    Attributes:
-        offset: of the number, from the message's header on.
-        size: 2 or 4 bytes.
-        test: the jump of BPF that compares it.
-        value: what it is compared with, as BPF loads it: big-endian.
-    """
-
-    offset: int
-    size: int
-    test: int
-    value: int
-    negated: bool = False
+_LOADS, _AND, _EQUALS, _ACCEPT = {2: 0x28, 4: 0x20}, 0x54, 0x15, 0x06
+Condition = tuple[int, int, int, int]
+"""A condition of a socket filter (BPF): load instruction, offset, the bits that are compared, their value."""
 
 
 def is_type(kind: int) -> Condition:
@@ -57,14 +39,15 @@ def is_type(kind: int) -> Condition:
     return equals(4, kind, 2)
 
 
-def equals(offset: int, value: int, size: int = 4) -> Condition:
-    """Return the condition that a number has a value."""
-    return Condition(offset, size, _EQUALS, socket.htons(value) if size == 2 else socket.htonl(value))
+def equals(offset: int, value: int, size: int = 4, bits: int = 0xFFFFFFFF) -> Condition:
+    """Return the condition that some bits of a number, which is in host order, have a value.
 
-
-def has_bits(offset: int, bits: int, *, negated: bool = False) -> Condition:
-    """Return the condition that a number of four bytes has any, or with `negated` none, of some bits."""
-    return Condition(offset, 4, _HAS_BITS, socket.htonl(bits), negated)
+    Args:
+        offset: of the number, from the message's header on.
+        size: 2 or 4 bytes.
+    """
+    order = socket.htons if size == 2 else socket.htonl
+    return _LOADS[size], offset, order(bits & (1 << 8 * size) - 1), order(value)
 
 
 class NetlinkSocket:
@@ -163,13 +146,12 @@ class NetlinkSocket:
         """
         instructions: list[tuple[int, int, int, int]] = []
         for conditions in kinds:
-            left = 2 * len(conditions)
-            for each in conditions:
-                left -= 2
-                # To the next kind where it is not met; a negated jump has its branches exchanged.
-                skip = (0, left + 1) if not each.negated else (left + 1, 0)
-                instructions += [(_LOADS[each.size], 0, 0, each.offset), (each.test, *skip, each.value)]
-            instructions.append((0x06, 0, 0, 0xFFFFFFFF))  # accept
+            left = 3 * len(conditions)
+            for load, offset, bits, value in conditions:
+                left -= 3
+                # To the next kind where it is not met.
+                instructions += [(load, 0, 0, offset), (_AND, 0, 0, bits), (_EQUALS, 0, left + 1, value)]
+            instructions.append((_ACCEPT, 0, 0, 0xFFFFFFFF))
         attach_filter(self._socket, *instructions)
 
     def receive(self) -> Iterator[tuple[int, bytes]]:
@@ -196,7 +178,7 @@ class NetlinkSocket:
 
 def attach_filter(of: socket.socket, *instructions: tuple[int, int, int, int]) -> None:
     """Have the kernel drop what a BPF program does not accept by one of its instructions (SO_ATTACH_FILTER)."""
-    program = b"".join(_BPF.pack(*instruction) for instruction in (*instructions, (0x06, 0, 0, 0)))  # drop
+    program = b"".join(_BPF.pack(*instruction) for instruction in (*instructions, (_ACCEPT, 0, 0, 0)))  # no byte: drop
     buffer = ctypes.create_string_buffer(program, len(program))
     filtered = struct.pack("HP", len(program) // _BPF.size, ctypes.addressof(buffer))
     of.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, filtered)
