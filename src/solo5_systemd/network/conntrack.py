@@ -125,14 +125,7 @@ def _leads(
 
 
 def _source(flow: bytes, direction: int, version: int) -> bytes:
-    return _value(flow, direction, _TUPLE_IP, _IP_SRC[version])
-
-
-def _value(flow: bytes, *path: int) -> bytes:
-    """Return the value of an attribute that is nested in others."""
-    for kind in path:
-        flow = nl.attribute_of(flow, kind)
-    return flow
+    return nl.attribute_of(flow, direction, _TUPLE_IP, _IP_SRC[version])
 
 
 def open_connections(addresses: Collection[IpAddress]) -> int:
@@ -153,12 +146,12 @@ def open_connections(addresses: Collection[IpAddress]) -> int:
 
 
 def _is_open(flow: bytes) -> bool:
-    protocol = _value(flow, _TUPLE_ORIG, _TUPLE_PROTO, _PROTO_NUM)
+    protocol = nl.attribute_of(flow, _TUPLE_ORIG, _TUPLE_PROTO, _PROTO_NUM)
     if protocol == bytes([IPPROTO_UDP]):
         return bool(int.from_bytes(nl.attribute_of(flow, _STATUS)) & _ASSURED)
     if protocol != bytes([IPPROTO_TCP]):
         return False
-    return _value(flow, _PROTOINFO, _PROTOINFO_TCP, _PROTOINFO_TCP_STATE)[0] in _OPEN
+    return nl.attribute_of(flow, _PROTOINFO, _PROTOINFO_TCP, _PROTOINFO_TCP_STATE)[0] in _OPEN
 
 
 def _by_source(direction: int, address: IpAddress) -> bytes:
@@ -183,7 +176,7 @@ def _filter(ports: Collection[int]) -> bytes:
 
 def _is_stale(flow: bytes, guests: Mapping[int, set[IpAddress | None]], version: int) -> bool:
     """Return whether a flow to one of these ports is answered from another address than its guest's."""
-    port = int.from_bytes(_value(flow, _TUPLE_ORIG, _TUPLE_PROTO, _PROTO_DST_PORT))
+    port = int.from_bytes(nl.attribute_of(flow, _TUPLE_ORIG, _TUPLE_PROTO, _PROTO_DST_PORT))
     return port in guests and guests[port] != {ip_address(_source(flow, _TUPLE_REPLY, version))}
 
 

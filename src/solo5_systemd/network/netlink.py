@@ -230,21 +230,26 @@ def attributes(data: bytes) -> dict[int, bytes]:
     return found
 
 
-def attribute_of(data: bytes, kind: int) -> bytes:
-    """Return the first attribute of a type; a fifth of the processor time of `attributes`, for large dumps.
+def attribute_of(data: bytes, *path: int) -> bytes:
+    """Return the first attribute of a type, or of several types that are nested in turn.
+
+    It takes a fifth of the processor time of `attributes`, for large dumps.
 
     Raises:
         OSError: EBADMSG: there is none.
     """
-    offset = 0
-    while offset + _ATTRIBUTE.size <= len(data):
-        length, found = _ATTRIBUTE.unpack_from(data, offset)
-        if length < _ATTRIBUTE.size:
-            break
-        if found & _TYPE_MASK == kind:
-            return data[offset + _ATTRIBUTE.size : offset + length]
-        offset += length + -length % 4
-    raise _malformed()
+    for kind in path:
+        offset, length, found = 0, 0, -1
+        while found != kind:
+            offset += length + -length % 4
+            if offset + _ATTRIBUTE.size > len(data):
+                raise _malformed()
+            length, found = _ATTRIBUTE.unpack_from(data, offset)
+            found &= _TYPE_MASK
+            if length < _ATTRIBUTE.size:
+                raise _malformed()
+        data = data[offset + _ATTRIBUTE.size : offset + length]
+    return data
 
 
 def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:

@@ -7,7 +7,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any
 
 from nftables import Nftables
 
@@ -32,7 +32,7 @@ from solo5_systemd.network.nft_rules import (
 _GETGEN, _GETELEMENT = 10 << 8 | 16, 10 << 8 | 13
 _GEN_ID = 1
 _SET_TABLE, _SET_NAME, _SET_ELEMENTS, _ELEMENT, _ELEMENT_KEY, _VALUE = 1, 2, 3, 1, 1, 1
-_ELEMENT_EXPRESSION, _EXPRESSION_DATA, _COUNTER_PACKETS = 7, 2, 2
+_PACKETS_OF_ELEMENT = _SET_ELEMENTS, _ELEMENT, 7, 2, 2  # its expression, of which the data, of which the packets
 _OWNED_PROBE = f"table ip {TABLE}-probe {{ flags owner, persist; }}"
 _LOG_PROBE = f"table bridge {TABLE}-probe {{ chain probe {{ log group {ANNOUNCEMENTS}; }}; }}"
 
@@ -47,11 +47,6 @@ _REPLACE_ATTEMPTS = 3
 
 class _Nft(Nftables):  # type: ignore[misc]
     """A context of libnftables, of the network namespace in which it is made."""
-
-    def __new__(cls) -> Self:
-        """Return a context; its destructor fails in one that was never initialized."""
-        nl.check_netfilter()
-        return super().__new__(cls)  # type: ignore[no-any-return]
 
     def __init__(self) -> None:
         try:
@@ -91,6 +86,7 @@ class Tables:
 
     def __init__(self) -> None:
         """Open sockets of libnftables and netlink."""
+        nl.check_netfilter()  # before: the destructor of a context fails that was never initialized
         self._nft = _Nft()
         self._netfilter = nl.NetlinkSocket(nl.NETLINK_NETFILTER)
         self.owned = self._accepts(_OWNED_PROBE)
@@ -105,7 +101,7 @@ class Tables:
         self._flows_are_lost = any(record.state is LeaseState.ATTACHED for record in ruleset.records)
         try:
             for _ in range(_REPLACE_ATTEMPTS):
-                if self._build(commands, self._current_generation()):
+                if self._commit(commands, self._current_generation(), rebuilt=True):
                     return
         finally:
             return_memory()  # libnftables takes 11 KB for each task in a large transaction
@@ -120,7 +116,7 @@ class Tables:
             self.replace(after)
         elif commands:
             try:
-                done = self._build(commands, self._generation)
+                done = self._commit(commands, self._generation, rebuilt=True)
             except HostError:  # another program has changed the tables since the check
                 done = False
             if not done:
@@ -130,21 +126,25 @@ class Tables:
         """Have the next `change` replace the tables: what they are changed from may not be what they have."""
         self._built = {}
 
-    def _build(self, commands: str, known: int | None) -> bool:
-        """Run a transaction and list the rules; return whether the listing is certain to be the transaction's result.
+    def _commit(self, commands: str, known: int | None, *, rebuilt: bool = False) -> bool:
+        """Run a transaction; return whether the state of the tables, as of `known`, is certain to be its result.
 
         It is if no other program has committed since the generation `known`, or if the tables have an owner.
+
+        Args:
+            known: None: it was not certain before.
+            rebuilt: the rules are other ones, and listed.
         """
         self._generation = None  # unknown if the transaction raises
         self._nft.run(commands)
-        self._nft.set_terse_output(True)  # without elements, of which clients can add 65536 to a set
-        try:
-            self._built = self._listing()[0]
-        finally:
-            self._nft.set_terse_output(False)
-        current = self._current_generation()
-        if self.owned or (known is not None and current == known + 1):
-            self._generation = current
+        if rebuilt:
+            self._nft.set_terse_output(True)  # without elements, of which clients can add 65536 to a set
+            try:
+                self._built = self._listing()[0]
+            finally:
+                self._nft.set_terse_output(False)
+        if known is not None and (self.owned or self._current_generation() == known + 1):
+            self._generation = known + 1
         return self._generation is not None
 
     def remove(self) -> None:
@@ -163,7 +163,8 @@ class Tables:
         Raises:
             HostError: the tables or an element is missing; nothing is changed.
         """
-        self._change(f"{nft_rules.delete(old)}\n{nft_rules.add(new)}".strip("\n"))
+        if commands := f"{nft_rules.delete(old)}\n{nft_rules.add(new)}".strip("\n"):
+            self._commit(commands, self._generation)
 
     def are_intact(self, expected: Callable[[], Iterable[Element]], *, verify: bool = False) -> bool:
         """Return whether the tables have the built rules and exactly the `expected` elements.
@@ -203,11 +204,7 @@ class Tables:
         """
         with host_errors("nftables cannot be read"):
             found = self._found(ACTIVE, _link_key(tap), _BRIDGE)
-        if found is None:
-            return 0
-        for kind in (_SET_ELEMENTS, _ELEMENT, _ELEMENT_EXPRESSION, _EXPRESSION_DATA):
-            found = nl.attributes(found)[kind]
-        return int.from_bytes(nl.attributes(found)[_COUNTER_PACKETS])
+            return 0 if found is None else int.from_bytes(nl.attribute_of(found, *_PACKETS_OF_ELEMENT))
 
     def _counted(self, family: str, name: str) -> Mapping[str, int]:
         """Return the packet counters of a set above 0, by key."""
@@ -242,7 +239,7 @@ class Tables:
             for name in names:
                 if self._built and self._has(name, _link_key(tap), _BRIDGE):
                     with suppress(HostError):  # it has timed out since
-                        self._change(f'delete element bridge {TABLE} {name} {{ "{tap}" }}')
+                        self._commit(f'delete element bridge {TABLE} {name} {{ "{tap}" }}', self._generation)
 
     def may_have_flows(self, address: IpAddress) -> bool:
         """Return whether a guest may have open connections of its own; costs one netlink message.
@@ -282,20 +279,6 @@ class Tables:
             return bool(self._nft.cmd(commands)[0] == 0)
         finally:
             self._nft.set_dry_run(False)
-
-    def _change(self, commands: str) -> None:
-        if not commands:
-            return
-        known, self._generation = self._generation, None
-        if self.owned:
-            self._nft.run(commands)
-            self._generation = known
-            return
-        before = self._current_generation()
-        self._nft.run(commands)
-        after = self._current_generation()
-        # After a commit of another program in between, the state of the tables is unknown.
-        self._generation = after if before == known and after == before + 1 else None
 
     def _listing(self) -> tuple[Mapping[str, list[object]], set[Element]]:
         """Return tables, chains, sets and rules by family, and all elements; empty where a table is missing."""
