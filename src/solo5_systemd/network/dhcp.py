@@ -1,8 +1,5 @@
 """The files that the server of a network reads, which answers DHCP and sends router advertisements: dnsmasq(8)."""
 
-from collections.abc import Iterator
-from ipaddress import IPv4Network
-
 from solo5_systemd.base.names import TaskName, host_name
 from solo5_systemd.network.model import GuestNames, Lease, Network
 
@@ -45,7 +42,7 @@ def server_config(network: Network, directory: str) -> str:
         network: with a range and a gateway.
         directory: that of its entries and options, as the server sees it.
     """
-    lines = (
+    lines = [
         f"# Network {network.name}: written by solo5-networkd, and removed with the last guest.",
         "port=0",
         "no-hosts",
@@ -55,36 +52,29 @@ def server_config(network: Network, directory: str) -> str:
         "except-interface=lo",
         "bind-dynamic",
         "quiet-dhcp",
-        *(_dhcp(network, directory) if network.policy.dhcp else ()),
-        *(_advertisements(network) if network.ra else ()),
-    )
+    ]
+    if network.policy.dhcp and network.ipv4:
+        lines += [
+            f"dhcp-range={network.ipv4.network_address},static,{network.ipv4.netmask},{LEASE_TIME}",
+            "dhcp-authoritative",
+            "dhcp-ignore-clid",
+            "dhcp-ignore-names",
+            "leasefile-ro",
+            "no-ping",
+            f"dhcp-option=option:router,{network.gateway4}",
+            f"dhcp-option=option:mtu,{network.mtu}",
+            f"dhcp-hostsdir={directory}/{HOSTS}",
+            f"dhcp-optsdir={directory}/{OPTIONS}",
+        ]
+    if network.ra and network.ipv6:  # prefix, default route, MTU, name servers; no DHCPv6
+        lines += [
+            f"dhcp-range={network.ipv6.network_address},ra-only,{network.ipv6.prefixlen},{PREFIX_LIFETIME_S}",
+            f"ra-param={network.bridge},mtu:{network.mtu},{RA_INTERVAL_S},{ROUTER_LIFETIME_S}",
+            "quiet-ra",
+        ]
+        if network.dns6:
+            lines.append(f"dhcp-option=option6:dns-server,{','.join(f'[{server}]' for server in network.dns6)}")
     return "".join(f"{line}\n" for line in lines)
-
-
-def _dhcp(network: Network, directory: str) -> tuple[str, ...]:
-    ipv4 = network.ipv4 or IPv4Network(0)  # of this service: it has one
-    return (
-        f"dhcp-range={ipv4.network_address},static,{ipv4.netmask},{LEASE_TIME}",
-        "dhcp-authoritative",
-        "dhcp-ignore-clid",
-        "dhcp-ignore-names",
-        "leasefile-ro",
-        "no-ping",
-        f"dhcp-option=option:router,{network.gateway4}",
-        f"dhcp-option=option:mtu,{network.mtu}",
-        f"dhcp-hostsdir={directory}/{HOSTS}",
-        f"dhcp-optsdir={directory}/{OPTIONS}",
-    )
-
-
-def _advertisements(network: Network) -> Iterator[str]:
-    """Yield the lines for router advertisements: prefix, default route, MTU, name servers; no DHCPv6."""
-    assert network.ipv6 is not None, "a network with ra has IPv6"  # noqa: S101 - for mypy
-    yield f"dhcp-range={network.ipv6.network_address},ra-only,{network.ipv6.prefixlen},{PREFIX_LIFETIME_S}"
-    yield f"ra-param={network.bridge},mtu:{network.mtu},{RA_INTERVAL_S},{ROUTER_LIFETIME_S}"
-    yield "quiet-ra"
-    if network.dns6:
-        yield f"dhcp-option=option6:dns-server,{','.join(f'[{server}]' for server in network.dns6)}"
 
 
 def entry(lease: Lease) -> str:

@@ -19,7 +19,7 @@ from solo5_systemd.network.model import IpAddress, Lease, Network
 from solo5_systemd.network.modules import BRIDGE, VETH, needing
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.routes import LOCAL_TABLE, LOOPBACK6, MAIN_TABLE, Routes
-from solo5_systemd.network.sysctls import read_sysctl, set_if_present, set_up_bridge6
+from solo5_systemd.network.sysctls import read_sysctl, set_up_bridge6, write_sysctl
 from solo5_systemd.settings.addresses import IpNetwork
 
 with without_init("pyroute2"):  # a database and a command line: 7 MB of memory, and 0.3 s at each start
@@ -102,10 +102,10 @@ class Links:
         with kernel_errors(f"bridge {network.bridge}"):
             self._make_bridge(network)
             # Guests must not learn the host's other addresses; those of a network with IPv6 only, none (8).
-            set_if_present(f"ipv4/conf/{network.bridge}/arp_ignore", "1" if network.ipv4 else "8")
+            write_sysctl(f"ipv4/conf/{network.bridge}/arp_ignore", "1" if network.ipv4 else "8")
             bridge = nl.link_index(network.bridge)
             if network.ipv4 is not None:
-                set_if_present(f"ipv4/conf/{network.bridge}/route_localnet", "1")  # for ports published at 127.0.0.1
+                write_sysctl(f"ipv4/conf/{network.bridge}/route_localnet", "1")  # for ports published at 127.0.0.1
                 broadcast = str(network.ipv4.broadcast_address)
                 self._add_gateway(bridge, network.gateway4, network.ipv4, broadcast=broadcast)
             if network.ipv6 is not None:
@@ -134,14 +134,14 @@ class Links:
         with kernel_errors(f"bridge {segment}"):
             self._make_bridge(network, segment)
             # No reply: the first bridge has the gateway's address.
-            set_if_present(f"ipv4/conf/{segment}/arp_ignore", "8")
+            write_sysctl(f"ipv4/conf/{segment}/arp_ignore", "8")
             down, up = segment_link(segment)
             if not (nl.link_index(down) and nl.link_index(up)):
                 with needing(VETH, f"link {down}"):
                     self._route.link("add", ifname=down, kind="veth", mtu=network.mtu, peer={"ifname": up})
                 self._route.link("set", index=nl.link_index(up), mtu=network.mtu)
             for end, bridge in ((down, network.bridge), (up, segment)):
-                set_if_present(f"ipv6/conf/{end}/disable_ipv6", "1")
+                write_sysctl(f"ipv6/conf/{end}/disable_ipv6", "1")
                 self._route.link("set", index=nl.link_index(end), master=nl.link_index(bridge), state="up")
             # Hairpin mode as for taps. The segment learns no MAC from its link: its taps have theirs, and whatever else
             # has another MAC is behind that link.
@@ -250,7 +250,7 @@ class Links:
                 f"Set another one as network.{network.name}.bridge below /etc/solo5.",
             )
         if segment or network.ipv6 is None:
-            set_if_present(f"ipv6/conf/{name}/disable_ipv6", "1")
+            write_sysctl(f"ipv6/conf/{name}/disable_ipv6", "1")
 
 
 def delete_links(names: Iterable[str]) -> None:

@@ -147,6 +147,10 @@ class NicRequest:
     limits: Limits = NO_LIMITS
     ipv6: IPv6Address | None = None
 
+    def or_else(self, had: "NicRequest") -> "NicRequest":
+        """Return this request with the addresses of another where it leaves them open."""
+        return replace(self, ipv4=self.ipv4 or had.ipv4, mac=self.mac or had.mac, ipv6=self.ipv6 or had.ipv6)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortRequest:
@@ -357,16 +361,9 @@ class LeaseRecord:
     def serves(self, request: Request) -> bool:
         """Return whether this is the reservation of a request: a repeated one, or one for what it has."""
         held = self.reservation
-        leases = {lease.nic: lease for lease in held.leases}
-        nics = tuple(_with_lease(nic, leases.get(nic.nic)) for nic in request.nics)
+        leases = {lease.nic: lease.request for lease in held.leases}
+        nics = tuple(nic.or_else(leases.get(nic.nic, nic)) for nic in request.nics)
         return nics == held.request.nics and request.reservation(held.task, held.leases) == held
-
-
-def _with_lease(nic: NicRequest, lease: Lease | None) -> NicRequest:
-    """Return the request of a NIC with the addresses that it has by now, where it leaves them open."""
-    if lease is None:
-        return nic
-    return replace(nic, ipv4=nic.ipv4 or lease.address, mac=nic.mac or lease.mac, ipv6=nic.ipv6 or lease.address6)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,10 +53,18 @@ class NetworkNamespace:
         try:
             self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
-            raise _missing(path, error.strerror or "") from error
-        if not _is_network_namespace(self.descriptor):
+            reason = error.strerror
+        else:
+            with suppress(OSError):  # ENOTTY: of another file system, such as the mount point of a deleted namespace
+                is_file = stat.S_ISREG(os.fstat(self.descriptor).st_mode)
+                if is_file and fcntl.ioctl(self.descriptor, _NS_GET_NSTYPE) == _CLONE_NEWNET:
+                    return
             os.close(self.descriptor)
-            raise _missing(path, "it is something else")
+            reason = "it is something else"
+        raise HostError(
+            f"{path} is no network namespace ({reason}): expected one that exists.",
+            "`ip netns list` shows those with a name.",
+        )
 
     @classmethod
     def own(cls) -> Self:
@@ -137,20 +145,6 @@ def read_traffic_elsewhere() -> dict[TaskName, Mapping[DeviceName, "Traffic"]]:
                     task, nic = of_taps[link]
                     found[task][nic] = counted
     return dict(found)
-
-
-def _is_network_namespace(fd: int) -> bool:
-    try:
-        return stat.S_ISREG(os.fstat(fd).st_mode) and fcntl.ioctl(fd, _NS_GET_NSTYPE) == _CLONE_NEWNET
-    except OSError:  # ENOTTY: of another file system than nsfs, such as the mount point of a deleted namespace
-        return False
-
-
-def _missing(path: str, reason: str) -> HostError:
-    return HostError(
-        f"{path} is no network namespace ({reason}): expected one that exists.",
-        "`ip netns list` shows those with a name.",
-    )
 
 
 # -- of tasks ----------------------------------------------------------------------------------------------------------
@@ -238,6 +232,6 @@ def is_mounted(path: str) -> bool:
     A soft reboot of the host leaves the mount points of tasks that it ended.
     """
     try:
-        return Path(path).lstat().st_dev != Path("/run").stat().st_dev
+        return os.lstat(path).st_dev != os.stat("/run").st_dev  # noqa: PTH116 - no Path, as in lease_files
     except FileNotFoundError:
         return False

@@ -14,7 +14,7 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.derived_addresses import ASKER, link_local, octets
 from solo5_systemd.network.model import IpAddress, Lease
-from solo5_systemd.network.sysctls import read_sysctl, set_if_present, write_sysctl
+from solo5_systemd.network.sysctls import read_sysctl, write_sysctl
 
 # linux/rtnetlink.h, neighbour.h, if_link.h
 _NUD_INCOMPLETE, _NUD_REACHABLE, _NUD_PERMANENT = 0x01, 0x02, 0x80
@@ -70,7 +70,7 @@ class Neighbours:
         not dropped when the link has no carrier: a bridge without a guest that runs.
         """
         for name, value in _SYSCTLS_OF_LOOKUPS:
-            set_if_present(name.format(bridge), value)
+            write_sysctl(name.format(bridge), value)
         return self.forget(bridge, _addresses(lease))
 
     def forget(self, bridge: str, addresses: Iterable[IpAddress]) -> bool:

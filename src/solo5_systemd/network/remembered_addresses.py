@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -52,8 +52,8 @@ class LastRequest(Request):
 
     def with_addresses(self, nic: NicRequest) -> NicRequest:
         """Return a NIC with its last addresses where the request leaves them open, if it is on the same network."""
-        had = next((each for each in self.nics if (each.nic, each.network) == (nic.nic, nic.network)), nic)
-        return replace(nic, ipv4=nic.ipv4 or had.ipv4, mac=nic.mac or had.mac, ipv6=nic.ipv6 or had.ipv6)
+        same = (each for each in self.nics if (each.nic, each.network) == (nic.nic, nic.network))
+        return nic.or_else(next(same, nic))
 
 
 def declaration_digest(task: TaskName) -> str:

@@ -1,8 +1,8 @@
 """The sysctls below net that the service changes, and restores after the last network is down."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
@@ -57,7 +57,7 @@ def enable_forwarding() -> bool:
     if is_router():
         return False
     names = chain(_links(), (_FOR_NEW_LINKS,), _links())  # and those that were made meanwhile
-    return bool([name for name in names if _change(name, "1")])
+    return bool([name for name in names if write_sysctl(name, "1")])
 
 
 def restore(before: Mapping[str, str]) -> None:
@@ -69,14 +69,14 @@ def restore(before: Mapping[str, str]) -> None:
     if not before or is_router():
         return
     for name in (_FOR_NEW_LINKS, *_links()):
-        _change(name, before.get(name, "0"))
+        write_sysctl(name, before.get(name, "0"))
 
 
 def _links() -> Iterator[str]:
     """Yield the name of `forwarding` of each link."""
-    for path in (_ROOT / "ipv4/conf").glob("*/forwarding"):
-        if path.parent.name not in ("all", "default"):
-            yield f"ipv4/conf/{path.parent.name}/forwarding"
+    for link in os.listdir(f"{_ROOT}/ipv4/conf"):  # noqa: PTH208 - for strings, as in lease_files
+        if link not in ("all", "default"):
+            yield f"ipv4/conf/{link}/forwarding"
 
 
 def read_sysctl(name: str) -> str:
@@ -85,43 +85,37 @@ def read_sysctl(name: str) -> str:
     Raises:
         HostError: the value cannot be read.
     """
-    with host_errors(f"sysctl net/{name} cannot be read"), suppress(FileNotFoundError):
-        return (_ROOT / name).read_text().strip()
-    return ""
+    with host_errors(f"sysctl net/{name} cannot be read"):
+        try:
+            with open(f"{_ROOT}/{name}", encoding="ascii") as file:  # noqa: PTH123 - no Path, as in lease_files
+                return file.read().strip()
+        except FileNotFoundError:
+            return ""
 
 
-def write_sysctl(name: str, value: str) -> None:
-    """Write a value below net.
+def write_sysctl(name: str, value: str) -> bool:
+    """Write a value below net, unless it is that already, or does not exist; return whether it is written.
+
+    One does not exist if its link no longer does, or the kernel lacks it, such as those of IPv6 with `ipv6.disable=1`.
 
     Raises:
         HostError: the value cannot be written.
     """
-    with host_errors(f"sysctl net/{name} cannot be set to {value}"):
-        (_ROOT / name).write_text(value)
-
-
-def _change(name: str, value: str) -> bool:
-    """Write a value, unless it is that already, or its link no longer exists; return whether it is written."""
     if read_sysctl(name) in ("", value):
         return False
-    with host_errors(f"sysctl net/{name} cannot be set to {value}"), suppress(FileNotFoundError):
-        (_ROOT / name).write_text(value)
-        return True
-    return False
-
-
-def set_if_present(name: str, value: str) -> None:
-    """Set a value below net; a no-op where the kernel lacks it, such as those of IPv6 with `ipv6.disable=1`."""
-    path = _ROOT / name
-    if path.exists():
-        path.write_text(value)
+    with host_errors(f"sysctl net/{name} cannot be set to {value}"):
+        try:
+            with open(f"{_ROOT}/{name}", "w", encoding="ascii") as file:  # noqa: PTH123
+                file.write(value)
+        except FileNotFoundError:
+            return False
+    return True
 
 
 # -- IPv6 --------------------------------------------------------------------------------------------------------------
 # It has no ip_forward of its own: `conf/all/forwarding` makes every link a router's. A router ignores router
 # advertisements, so that the host would lose its default route: `accept_ra` 2 is set beforehand where it is 1.
 
-_CONF = _ROOT / "ipv6/conf"
 IPV6_FORWARDING = "ipv6/conf/all/forwarding"
 """Needed for all links: the kernel forwards a packet whatever the `forwarding` of the link on which it arrives."""
 
@@ -140,7 +134,7 @@ them (ip6_rcv_core of net/ipv6/ip6_input.c), which drops a packet that was trans
 
 def has_ipv6() -> bool:
     """Return whether the kernel has IPv6: not with ipv6.disable=1."""
-    return _CONF.exists()
+    return (_ROOT / "ipv6/conf").exists()
 
 
 def values_to_restore6(*, shared: bool) -> dict[str, str]:
@@ -155,15 +149,10 @@ def values_to_restore6(*, shared: bool) -> dict[str, str]:
     before = {IPV6_FORWARDING: read_sysctl(IPV6_FORWARDING)}
     if shared and (bridged := read_sysctl(_BRIDGED)):
         before[_BRIDGED] = bridged
-    if _was_forwarding(before):
+    if before[IPV6_FORWARDING] == "1":
         return before
     names = (f"ipv6/conf/{link}/{name}" for link in _links6() for name in ("forwarding", _ACCEPT_RA))
     return before | {name: value for name in names if (value := read_sysctl(name)) != ""}
-
-
-def _was_forwarding(before: Mapping[str, str]) -> bool:
-    """Return whether the host forwarded IPv6 packets before the first network with IPv6, by the saved values."""
-    return before.get(IPV6_FORWARDING) == "1"
 
 
 def is_router6(before: Mapping[str, str]) -> bool:
@@ -172,7 +161,7 @@ def is_router6(before: Mapping[str, str]) -> bool:
     Raises:
         HostError: a setting cannot be read.
     """
-    return _was_forwarding(before) or read_sysctl(IPV6_FORWARDING) == read_sysctl(_FOR_NEW_LINKS6) == "1"
+    return before.get(IPV6_FORWARDING) == "1" or read_sysctl(IPV6_FORWARDING) == read_sysctl(_FOR_NEW_LINKS6) == "1"
 
 
 def enable_forwarding6() -> bool:
@@ -191,7 +180,7 @@ def enable_forwarding6() -> bool:
     for link in _links6():
         name = f"ipv6/conf/{link}/{_ACCEPT_RA}"
         if read_sysctl(name) == _AS_HOST:
-            _change(name, _AS_ROUTER)
+            write_sysctl(name, _AS_ROUTER)
     write_sysctl(IPV6_FORWARDING, "1")
     try:
         write_sysctl(_FOR_NEW_LINKS6, "0")
@@ -210,17 +199,17 @@ def restore6(before: Mapping[str, str]) -> None:
         HostError: a setting cannot be written.
     """
     if _BRIDGED in before:
-        _change(_BRIDGED, before[_BRIDGED])
+        write_sysctl(_BRIDGED, before[_BRIDGED])
     if IPV6_FORWARDING not in before or is_router6(before) or read_sysctl(IPV6_FORWARDING) != "1":
         return
     write_sysctl(IPV6_FORWARDING, before[IPV6_FORWARDING])
     was_host = before.get(f"ipv6/conf/default/{_ACCEPT_RA}") == _AS_HOST
     for link in _links6():
         forwarding, accept_ra = f"ipv6/conf/{link}/forwarding", f"ipv6/conf/{link}/{_ACCEPT_RA}"
-        _change(forwarding, before.get(forwarding, "0"))
+        write_sysctl(forwarding, before.get(forwarding, "0"))
         earlier = before.get(accept_ra, _AS_HOST if was_host else "")
         if earlier == _AS_HOST and read_sysctl(accept_ra) == _AS_ROUTER:
-            _change(accept_ra, _AS_HOST)
+            write_sysctl(accept_ra, _AS_HOST)
 
 
 def receive_untranslated() -> bool:
@@ -231,22 +220,20 @@ def receive_untranslated() -> bool:
     Raises:
         HostError: the setting cannot be written.
     """
-    return _change(_BRIDGED, "0")
+    return write_sysctl(_BRIDGED, "0")
 
 
 def _links6() -> Iterator[str]:
     """Yield the name of each link with IPv6, and `default`."""
-    for path in _CONF.glob(f"*/{_ACCEPT_RA}"):
-        if path.parent.name != "all":
-            yield path.parent.name
+    return (link for link in os.listdir(f"{_ROOT}/ipv6/conf") if link != "all")  # noqa: PTH208
 
 
 def set_up_bridge6(bridge: str) -> None:
     """Enable IPv6 on a bridge that is to have the address of a router, at once and without router advertisements.
 
     Raises:
-        OSError: a setting cannot be written.
+        HostError: a setting cannot be written.
     """
     values = {"accept_ra": "0", "autoconf": "0", "accept_dad": "0", "forwarding": "1", "disable_ipv6": "0"}
     for name, value in values.items():
-        set_if_present(f"ipv6/conf/{bridge}/{name}", value)
+        write_sysctl(f"ipv6/conf/{bridge}/{name}", value)

@@ -33,7 +33,7 @@ from solo5_systemd.network.derived_addresses import octets
 from solo5_systemd.network.model import Lease, Network
 from solo5_systemd.network.modules import MACVLAN, TUN, needing
 from solo5_systemd.network.namespaces import NetworkNamespace
-from solo5_systemd.network.sysctls import set_if_present
+from solo5_systemd.network.sysctls import write_sysctl
 from solo5_systemd.network.tap_counters import tap_alias
 
 # linux/rtnetlink.h, if_link.h, net_namespace.h
@@ -221,8 +221,8 @@ def make(route: nl.NetlinkSocket, task: TaskName, lease: Lease, network: Network
     """
     with _RTNL:
         _make_links(route, task, lease, uid=uid, mtu=mtu)
-        set_if_present(f"ipv6/conf/{lease.tap}/disable_ipv6", "1")
-        set_if_present(f"ipv6/conf/{lease.tap}/addr_gen_mode", "1")  # none: no link-local address
+        write_sysctl(f"ipv6/conf/{lease.tap}/disable_ipv6", "1")
+        write_sysctl(f"ipv6/conf/{lease.tap}/addr_gen_mode", "1")  # none: no link-local address
         index, alias = socket.if_nametoindex(lease.tap), tap_alias(task, lease.nic)
         link = nl.number(nl.IFLA_MASTER, socket.if_nametoindex(lease.bridge)) + nl.number(nl.IFLA_MTU, mtu)
         link += nl.attribute(nl.IFLA_IFALIAS, alias.encode()) + nl.attribute(nl.IFLA_ADDRESS, _high_mac(lease.mac))
