@@ -12,7 +12,7 @@ from solo5_systemd.network.model import MacAddress
 _APPLICATION = bytes.fromhex("5d1c0f6b3a8e4f3f9e0b6a1f7c2d8e55")
 """The application ID of this package (sd_id128_get_machine_app_specific(3)): the machine ID itself is confidential."""
 
-_LINK_LOCAL = int(IPv6Address("fe80::"))
+_LINK_LOCAL = IPv6Network("fe80::/64")
 
 
 def digest_of(*words: str) -> bytes:
@@ -69,19 +69,16 @@ def unique_local_prefix(machine_id: str) -> IPv6Network:
 
 def link_local(mac: str) -> IPv6Address:
     """Return the link-local address that a guest derives from its MAC (RFC 4291, appendix A), as MirageOS does."""
-    return IPv6Address(_LINK_LOCAL | _interface_identifier(mac))
+    return slaac_address(_LINK_LOCAL, mac)
 
 
 def slaac_address(prefix: IPv6Network, mac: str) -> IPv6Address:
     """Return the address of a prefix of 64 bits that a guest derives from its MAC, as MirageOS and Linux do."""
-    return IPv6Address(int(prefix.network_address) | _interface_identifier(mac))
+    own = octets(mac)
+    identifier = bytes([own[0] ^ 2]) + own[1:3] + b"\xff\xfe" + own[3:]
+    return IPv6Address(int(prefix.network_address) | int.from_bytes(identifier))
 
 
 def octets(mac: str) -> bytes:
     """Return the six bytes of a MAC address."""
     return bytes.fromhex(mac.replace(":", ""))
-
-
-def _interface_identifier(mac: str) -> int:
-    own = octets(mac)
-    return int.from_bytes(bytes([own[0] ^ 2]) + own[1:3] + b"\xff\xfe" + own[3:])

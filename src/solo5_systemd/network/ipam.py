@@ -153,7 +153,8 @@ def assign_leases(
         InvalidRequestError: an explicit address or MAC is unusable in its network, or a NIC is requested twice.
         TakenError: an explicit address or MAC is in use, or the range or the bridge is full.
     """
-    _check_distinct(nics)
+    if twice := [name for name, number in Counter(nic.nic for nic in nics).items() if number > 1]:
+        raise InvalidRequestError(f"NIC {twice[0]} is requested twice: expected each NIC once.")
     choice = _Choice(task, networks, allocations, local, remembered or {})
     named = {network.name: network for network in networks}
     for nic in nics:
@@ -244,7 +245,6 @@ class _Choice:
             )
         for address in (each for each in (nic.ipv4, nic.ipv6) if each is not None):
             _check_usable(address, nic.nic, network)
-            _check_unreserved(address, nic.nic, network)
             self._claim(address, nic.nic)
         if nic.mac is not None:
             self._claim(nic.mac, nic.nic)
@@ -382,12 +382,6 @@ def tap_name(task: TaskName, nic: DeviceName, number: int = 0) -> str:
     return TAP_PREFIX + b32encode(digest_of("tap", task, nic, str(number)))[:12].decode().lower()
 
 
-def _check_distinct(nics: Sequence[NicRequest]) -> None:
-    for index, nic in enumerate(nics):
-        if nic.nic in (other.nic for other in nics[:index]):
-            raise InvalidRequestError(f"NIC {nic.nic} is requested twice: expected each NIC once.")
-
-
 def _check_usable(address: IpAddress, nic: DeviceName, network: Network) -> None:
     inside = network.inside(address.version)
     if inside is None:
@@ -407,6 +401,11 @@ def _check_usable(address: IpAddress, nic: DeviceName, network: Network) -> None
         raise InvalidRequestError(
             f"address {address} for NIC {nic} is {unusable[address]} in network {network.name}: expected a "
             f"guest's, from {inside}."
+        )
+    if reserved := next((each for each in network.policy.reserved_addresses if address in each), None):
+        raise InvalidRequestError(
+            f"address {address} for NIC {nic} is reserved in network {network.name}: expected one outside {reserved}.",
+            f"See network.{network.name}.reserved_addresses below /etc/solo5.",
         )
 
 
@@ -429,12 +428,3 @@ def _none_leased(address: IpAddress, nic: DeviceName, network: Network) -> Inval
         if network.join
         else f"Set {own}.ipv6 = true below /etc/solo5.",
     )
-
-
-def _check_unreserved(address: IpAddress, nic: DeviceName, network: Network) -> None:
-    for each in network.policy.reserved_addresses:
-        if address in each:
-            raise InvalidRequestError(
-                f"address {address} for NIC {nic} is reserved in network {network.name}: expected one outside {each}.",
-                f"See network.{network.name}.reserved_addresses below /etc/solo5.",
-            )

@@ -200,8 +200,12 @@ class LeaseStore:
         _write(_file(self._networks, network.name), network)
 
     def save_sysctls(self, before: Mapping[str, str]) -> None:
-        """Write the sysctl values to restore later; raises HostError as `save_lease_record` does."""
-        _write(_file(self._sysctls, "before"), _Sysctls(before=before))
+        """Write the sysctl values to restore later, of none no file; raises HostError as `save_lease_record` does."""
+        path = _file(self._sysctls, "before")
+        if before:
+            _write(path, _Sysctls(before=before))
+        else:
+            _remove(path)
 
     def remove_lease_record(self, task: TaskName) -> None:
         """Remove the lease record of a task; idempotent."""
@@ -210,10 +214,6 @@ class LeaseStore:
     def remove_network(self, name: NetworkName) -> None:
         """Remove the file of a network; idempotent."""
         _remove(_file(self._networks, name))
-
-    def remove_sysctls(self) -> None:
-        """Remove the saved sysctl values; idempotent."""
-        _remove(_file(self._sysctls, "before"))
 
     def record_repair(self, repair: Repair) -> None:
         """Add a repair to the file of the last ones; one that cannot be written is in the journal only."""

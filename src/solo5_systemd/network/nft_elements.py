@@ -5,6 +5,7 @@ The tables themselves, whose rules look them up, are in `nft_rules`; `drops` has
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.derived_addresses import bridge_mac, link_local, octets
@@ -283,8 +284,7 @@ def _element(family: str, name: str, *key: object, value: tuple[str, ...] = ()) 
     return Element(family=family, name=name, key=tuple(map(str, key)), value=value)
 
 
-def _bridged(name: str, *key: object, value: tuple[str, ...] = ()) -> Element:
-    return Element(family="bridge", name=name, key=tuple(map(str, key)), value=value)
+_bridged = partial(_element, "bridge")
 
 
 def _family(of: IpAddress | IpNetwork) -> str:

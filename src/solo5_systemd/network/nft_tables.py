@@ -112,15 +112,14 @@ class Tables:
         A change keeps the kernel's counts of connections, which a replacement resets for every guest.
         """
         commands = nft_rules.change(before, after, owned=self.owned)
-        if not self._built or not self.are_intact(lambda: nft_elements.elements(before)):
-            self.replace(after)
-        elif commands:
+        done = bool(self._built) and self.are_intact(lambda: nft_elements.elements(before))
+        if done and commands:
             try:
                 done = self._commit(commands, self._generation, rebuilt=True)
             except HostError:  # another program has changed the tables since the check
                 done = False
-            if not done:
-                self.replace(after)
+        if not done:
+            self.replace(after)
 
     def distrust(self) -> None:
         """Have the next `change` replace the tables: what they are changed from may not be what they have."""
@@ -190,11 +189,14 @@ class Tables:
     def dropped(self) -> Dropped:
         """Return the counts of dropped packets since the tables were made, by guest."""
         counts = Counter[tuple[str, str]]()
-        for rule, sets in SETS.items():
-            for family, name in sets:
-                for key, count in self._counted(family, name).items():
-                    counts[rule, key] += count
-        return Dropped(rules=counts)
+        self._nft.set_stateless_output(False)
+        try:
+            for rule, (family, name) in ((rule, each) for rule, sets in SETS.items() for each in sets):
+                for each in self._listed("set", family, name):
+                    counts[rule, each["elem"]["val"]] += each["elem"]["counter"]["packets"]
+        finally:
+            self._nft.set_stateless_output(True)
+        return Dropped(rules=+counts)
 
     def active_of(self, tap: str) -> int:
         """Return the frames from and to a guest that may sleep, since it was attached; costs one netlink message.
@@ -206,20 +208,6 @@ class Tables:
             found = self._found(ACTIVE, _link_key(tap), _BRIDGE)
             return 0 if found is None else int.from_bytes(nl.attribute_of(found, *_PACKETS_OF_ELEMENT))
 
-    def _counted(self, family: str, name: str) -> Mapping[str, int]:
-        """Return the packet counters of a set above 0, by key."""
-        self._nft.set_stateless_output(False)
-        try:
-            objects = self._json(f"list set {family} {TABLE} {name}")
-        finally:
-            self._nft.set_stateless_output(True)
-        return {
-            each["elem"]["val"]: count
-            for item in objects
-            for each in item.get("set", {}).get("elem", ())
-            if (count := each["elem"]["counter"]["packets"])
-        }
-
     def mistaken(self) -> Mapping[str, Sequence[str]]:
         """Return the taps of guests without their leased address.
 
@@ -227,11 +215,15 @@ class Tables:
         """
         found: dict[str, list[str]] = {}
         for kind, name in (("map", STRANGERS), ("set", UNSERVED)):
-            for item in self._json(f"list {kind} bridge {TABLE} {name}"):
-                for each in item.get(kind, {}).get("elem", ()):
-                    key, address = each if isinstance(each, list) else (each, "")
-                    found.setdefault(key["elem"]["val"] if isinstance(key, dict) else key, []).append(address)
+            for each in self._listed(kind, "bridge", name):
+                key, address = each if isinstance(each, list) else (each, "")
+                found.setdefault(key["elem"]["val"] if isinstance(key, dict) else key, []).append(address)
         return found
+
+    def _listed(self, kind: str, family: str, name: str) -> list[Any]:
+        """Return the elements of a set or map, as nftables lists them."""
+        objects = self._json(f"list {kind} {family} {TABLE} {name}")
+        return [each for item in objects for each in item.get(kind, {}).get("elem", ())]
 
     def forget_taps(self, taps: Iterable[str], *names: str) -> None:
         """Delete from dynamic sets what packets have added for some taps; costs a netlink message for each of both."""

@@ -90,19 +90,6 @@ def write_request(task: TaskName, request: LastRequest) -> None:
         replace_file(path, json.dumps(document(request)), durable=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    """A file that was read.
-
-    Attributes:
-        version: a hash of `version_of`. A file is replaced and never written again: the next one has another inode.
-        nics: empty for a damaged one.
-    """
-
-    version: int
-    nics: tuple[NicRequest, ...]
-
-
 class RememberedAddresses:
     """The addresses that all declared tasks had last, for a process that reads them often. Not thread-safe.
 
@@ -111,7 +98,9 @@ class RememberedAddresses:
 
     def __init__(self) -> None:
         self._stamp: tuple[int, ...] = ()
-        self._files: dict[TaskName, _File] = {}
+        # By task: a file's version and its NICs, none of a damaged one. The version is a hash of `version_of`, which is
+        # smaller. A file is replaced and never written again: the next one has another inode.
+        self._files: dict[TaskName, tuple[int, tuple[NicRequest, ...]]] = {}
         self._remembered: Remembered = {}
 
     def __call__(self) -> Remembered:
@@ -125,7 +114,7 @@ class RememberedAddresses:
         stamp = status.st_ino, status.st_mtime_ns, status.st_ctime_ns
         if stamp != self._stamp:
             self._files = dict(self._changed())
-            nics = [(task, nic) for task, file in self._files.items() for nic in file.nics]
+            nics = [(task, nic) for task, (_, own) in self._files.items() for nic in own]
             values = ((value, task) for task, nic in nics for value in (nic.ipv4, nic.ipv6, nic.mac))
             self._remembered = {value: task for value, task in values if value is not None}
             is_settled = abs(now - max(stamp[1:]) / 1e9) >= _TIME_SETTLE_S
@@ -134,7 +123,7 @@ class RememberedAddresses:
 
     def of_network(self, name: NetworkName) -> Collection[IpAddress]:
         """Return the addresses of one network, as they were at the last call; a new one has their range again."""
-        nics = [nic for file in self._files.values() for nic in file.nics if nic.network == name]
+        nics = [nic for _, own in self._files.values() for nic in own if nic.network == name]
         return frozenset(address for nic in nics for address in (nic.ipv4, nic.ipv6) if address is not None)
 
     def request(self, task: TaskName) -> Request | None:
@@ -145,7 +134,7 @@ class RememberedAddresses:
             return None
         return found if found.nics and found.declaration == declaration_digest(task) else None
 
-    def _changed(self) -> Iterator[tuple[TaskName, _File]]:
+    def _changed(self) -> Iterator[tuple[TaskName, tuple[int, tuple[NicRequest, ...]]]]:
         """Yield each file, read anew if it is not the one of the last time."""
         with suppress(OSError), os.scandir(ADDRESSES) as entries:  # removed since
             for entry in entries:
@@ -156,12 +145,9 @@ class RememberedAddresses:
                     _log.warning("%s is ignored: its name is not that of a task", entry.path)
                     continue
                 with suppress(FileNotFoundError):  # removed since: read again at the next call
-                    yield TaskName(name), self._file(TaskName(name), entry.stat(follow_symlinks=False))
-
-    def _file(self, task: TaskName, status: os.stat_result) -> _File:
-        version = hash(version_of(status))  # a number, which takes a third of the text's memory
-        known = self._files.get(task)
-        return known if known and known.version == version else _File(version, self._nics(task))
+                    task, version = TaskName(name), hash(version_of(entry.stat(follow_symlinks=False)))
+                    known = self._files.get(task)
+                    yield task, known if known and known[0] == version else (version, self._nics(task))
 
     def _nics(self, task: TaskName) -> tuple[NicRequest, ...]:
         try:

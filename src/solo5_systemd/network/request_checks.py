@@ -212,13 +212,8 @@ def check_limits(request: Request, networks: Iterable[Network]) -> None:
     named = {network.name: network for network in networks}
     for nic in request.nics:
         network = named[nic.network]
-        _check_unpublished(request.ports, nic, network)
-        if network.join is not None and nic.limits.egress is not None:
-            raise InvalidRequestError(
-                f"egress of NIC {nic.nic} cannot be enforced in network {network.name}, which joins bridge "
-                f"{network.bridge}: expected a network of this package.",
-                "Leave egress out there, or restrict the guest at the LAN's router.",
-            )
+        if network.join is not None:
+            _check_joined(request.ports, nic, network)
         _check_permitted(nic, network)
         listed = nic.limits.under(network.policy).egress
         if listed is not None and len(listed) > COMMON_MAX:
@@ -231,14 +226,20 @@ def check_limits(request: Request, networks: Iterable[Network]) -> None:
         _check_idle(request, nic, network)
 
 
-def _check_unpublished(ports: Iterable[PortRequest], nic: NicRequest, network: Network) -> None:
-    for port in ports if network.join is not None else ():
+def _check_joined(ports: Iterable[PortRequest], nic: NicRequest, network: Network) -> None:
+    for port in ports:
         if port.nic == nic.nic:
             raise InvalidRequestError(
                 f"port {show_port(port)} cannot be published to NIC {port.nic}: network {network.name} joins bridge "
                 f"{network.bridge}, where clients reach the guest itself at port {port.port}.",
                 "Leave it out: no --publish of solo5ctl, `ports = []` in a Nomad job.",
             )
+    if nic.limits.egress is not None:
+        raise InvalidRequestError(
+            f"egress of NIC {nic.nic} cannot be enforced in network {network.name}, which joins bridge "
+            f"{network.bridge}: expected a network of this package.",
+            "Leave egress out there, or restrict the guest at the LAN's router.",
+        )
 
 
 def _check_idle(request: Request, nic: NicRequest, network: Network) -> None:

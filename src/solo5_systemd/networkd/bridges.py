@@ -214,7 +214,7 @@ class Bridges:
             self._store.save_sysctls(saved)
         if not self.forwarding:
             sysctls.restore(saved)
-            self._store.remove_sysctls()
+            self._store.save_sysctls({})
 
     def follow_routers(self) -> Sequence[str]:
         """Drop packets between other links while only this service has enabled forwarding; pass them otherwise.
