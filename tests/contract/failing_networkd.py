@@ -138,7 +138,7 @@ def _patch_messages(faults: Faults) -> None:
     def run_some(self: NetlinkSocket, requests: Sequence[Request]) -> Sequence[int]:
         codes: list[int] = []
         for request in requests:
-            kind = _kind(self._socket.proto, request[0])
+            kind = _kind(self.proto, request[0])
             if faults.due(kind):
                 codes.append(FAULTS[kind])
                 continue

@@ -192,7 +192,7 @@ class AnnouncedPackets(nl.NetlinkSocket):
             nl.attribute(_QUEUE_THRESHOLD, struct.pack("!I", 1)),  # at once
         ):
             [*_] = self.request(_CONFIG, nl.NLM_ACK, head + setting)
-        self._socket.setblocking(False)
+        self.setblocking(False)
 
     def packets(self) -> Packets | None:
         """Return the packets since the last call; None after lost messages.

@@ -44,7 +44,7 @@ class Links:
         """
         self._route = iproute.IPRoute()
         self.routes = Routes()
-        self._socket = nl.NetlinkSocket(nl.NETLINK_ROUTE)
+        self._socket = nl.NetlinkSocket()
         self.neighbours = Neighbours()
         self._owner = owner
 

@@ -184,7 +184,7 @@ def _make(path: str) -> None:
     for name, value in _SYSCTLS:
         with suppress(OSError):  # a kernel without IPv6
             Path(f"/proc/sys/net/{name}").write_text(value, encoding="ascii")
-    with closing(nl.NetlinkSocket(nl.NETLINK_ROUTE)) as route:
+    with closing(nl.NetlinkSocket()) as route:
         route.execute([(nl.SETLINK, 0, nl.ifinfo(_LOOPBACK, nl.attribute(nl.IFLA_IFALIAS, _mark(path))))])
     bind_mount(_OWN, path)
 
@@ -202,7 +202,7 @@ def is_task_namespace(path: str) -> bool:
         with (
             closing(NetworkNamespace(path)) as namespace,
             namespace.entered(),
-            closing(nl.NetlinkSocket(nl.NETLINK_ROUTE)) as route,
+            closing(nl.NetlinkSocket()) as route,
         ):
             [(_, link)] = route.request(nl.GETLINK, nl.NLM_ACK, nl.ifinfo(_LOOPBACK))
             return nl.link_attributes(link).get(nl.IFLA_IFALIAS, b"").rstrip(b"\0") == _mark(path)

@@ -50,18 +50,11 @@ _BEYOND_GUESTS = 512
 _log = logging.getLogger(__name__)
 
 
-class Neighbours:
+class Neighbours(nl.NetlinkSocket):
     """An rtnetlink socket for the entries of guests on a bridge. Not thread-safe.
 
     Methods raise OSError if the kernel refuses, or the bridge does not exist.
     """
-
-    def __init__(self) -> None:
-        self._route = nl.NetlinkSocket(nl.NETLINK_ROUTE)
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._route.close()
 
     def hold(self, bridge: str, lease: Lease) -> bool:
         """Have the kernel hold packets for a guest, and announce the first; return whether it holds one already.
@@ -85,7 +78,7 @@ class Neighbours:
         for entry, state in self._found(bridge, addresses):
             looked_for |= state == _NUD_INCOMPLETE
             if state not in (_NUD_INCOMPLETE, _NUD_PERMANENT):
-                self._route.execute([(nl.DELNEIGH, 0, entry)])
+                self.execute([(nl.DELNEIGH, 0, entry)])
         return looked_for
 
     def keep(self, bridge: str, lease: Lease) -> None:
@@ -93,20 +86,20 @@ class Neighbours:
         # An update to this state stops the timer of the entry (__neigh_update of net/core/neighbour.c).
         for entry, state in self._found(bridge, _addresses(lease)):
             if state == _NUD_INCOMPLETE:
-                self._route.execute([(nl.NEWNEIGH, nl.NLM_REPLACE, _in_state(entry, state))])
+                self.execute([(nl.NEWNEIGH, nl.NLM_REPLACE, _in_state(entry, state))])
 
     def refuse(self, bridge: str, lease: Lease) -> None:
         """Drop the packets that the kernel holds for a guest: their senders learn that it is unreachable."""
         for entry, state in self._found(bridge, _addresses(lease)):
             if state == _NUD_INCOMPLETE:
-                self._route.execute([(nl.DELNEIGH, 0, entry)])
+                self.execute([(nl.DELNEIGH, 0, entry)])
 
     def deliver(self, bridge: str, lease: Lease) -> None:
         """Set the MAC address of a guest, as if it had answered: packets that wait for it are sent at once."""
         number = socket.if_nametoindex(bridge)
         mac = nl.attribute(nl.NDA_LLADDR, octets(lease.mac))
         entries = (_in_state(_entry(number, address), _NUD_REACHABLE) + mac for address in _addresses(lease))
-        self._route.execute([(nl.NEWNEIGH, nl.NLM_CREATE | nl.NLM_REPLACE, entry) for entry in entries])
+        self.execute([(nl.NEWNEIGH, nl.NLM_CREATE | nl.NLM_REPLACE, entry) for entry in entries])
 
     def _found(self, bridge: str, addresses: Iterable[IpAddress]) -> Iterator[tuple[bytes, int]]:
         """Yield the entries that exist, each with its state."""
@@ -114,13 +107,13 @@ class Neighbours:
         for address in addresses:
             entry = _entry(number, address)
             with suppress(FileNotFoundError):
-                [(_, found)] = self._route.request(nl.GETNEIGH, nl.NLM_ACK, entry)
+                [(_, found)] = self.request(nl.GETNEIGH, nl.NLM_ACK, entry)
                 yield entry, nl.NDMSG.unpack_from(found)[2]
 
     def passes_frames(self, link: str) -> bool:
         """Return whether a link has a carrier, and the kernel has activated its queue since (linkwatch_do_dev)."""
         try:
-            [(_, found)] = self._route.request(nl.GETLINK, nl.NLM_ACK, nl.ifinfo(0, nl.named(link)))
+            [(_, found)] = self.request(nl.GETLINK, nl.NLM_ACK, nl.ifinfo(0, nl.named(link)))
             return nl.link_attributes(found)[_IFLA_OPERSTATE] == bytes([_OPERSTATE_UP])
         except OSError:  # it does not exist
             return False

@@ -50,36 +50,28 @@ def equals(offset: int, value: int, size: int = 4, bits: int = 0xFFFFFFFF) -> Co
     return _LOADS[size], offset, order(bits & (1 << 8 * size) - 1), order(value)
 
 
-class NetlinkSocket:
+class NetlinkSocket(socket.socket):
     """A netlink socket for requests, or, with groups, for multicast messages of the kernel (non-blocking)."""
 
-    def __init__(self, protocol: int, *groups: int) -> None:
+    def __init__(self, protocol: int = NETLINK_ROUTE, *groups: int) -> None:
         """Open the socket.
 
         Raises:
             HostError: the process may not receive these messages.
         """
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
-        self._socket.bind((0, 0))
+        super().__init__(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+        self.bind((0, 0))
         for group in groups:
-            self._socket.setblocking(False)
+            self.setblocking(False)
             try:
-                self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
+                self.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
             except PermissionError as error:
-                self._socket.close()
+                self.close()
                 raise HostError(
                     f"messages of the kernel cannot be received: {error.strerror}; expected CAP_NET_ADMIN.",
                     "In a container: `systemd-nspawn --private-network` gives it.",
                 ) from error
         self._sequence = 0
-
-    def fileno(self) -> int:
-        """Return the file descriptor."""
-        return self._socket.fileno()
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
 
     def request(self, kind: int, flags: int, payload: bytes) -> Iterator[tuple[int, bytes]]:
         """Send one request and yield its replies, as message type and payload.
@@ -89,9 +81,9 @@ class NetlinkSocket:
         """
         self._sequence += 1
         length = _HEADER.size + len(payload)
-        self._socket.send(_HEADER.pack(length, kind, NLM_REQUEST | flags, self._sequence, 0) + payload)
+        self.send(_HEADER.pack(length, kind, NLM_REQUEST | flags, self._sequence, 0) + payload)
         while True:
-            for sequence, answer, body in _messages(self._socket.recv(_BUFFER)):
+            for sequence, answer, body in _messages(self.recv(_BUFFER)):
                 if sequence != self._sequence:
                     continue
                 if answer in (NLMSG_ERROR, NLMSG_DONE):
@@ -124,7 +116,7 @@ class NetlinkSocket:
     def _run(self, requests: Sequence[Request]) -> Sequence[int]:
         first = self._sequence + 1
         self._sequence += len(requests)
-        self._socket.send(
+        self.send(
             b"".join(
                 _HEADER.pack(_HEADER.size + len(payload), kind, NLM_REQUEST | NLM_ACK | flags, sequence, 0)
                 + payload
@@ -134,7 +126,7 @@ class NetlinkSocket:
         )
         codes: dict[int, int] = {}
         while len(codes) < len(requests):
-            for sequence, kind, body in _messages(self._socket.recv(_BUFFER)):
+            for sequence, kind, body in _messages(self.recv(_BUFFER)):
                 if kind == NLMSG_ERROR and first <= sequence <= self._sequence:
                     codes[sequence] = _errno(body)
         return [codes[sequence] for sequence in range(first, self._sequence + 1)]
@@ -152,7 +144,7 @@ class NetlinkSocket:
                 # To the next kind where it is not met.
                 instructions += [(load, 0, 0, offset), (_AND, 0, 0, bits), (_EQUALS, 0, left + 1, value)]
             instructions.append((_ACCEPT, 0, 0, 0xFFFFFFFF))
-        attach_filter(self._socket, *instructions)
+        attach_filter(self, *instructions)
 
     def receive(self) -> Iterator[tuple[int, bytes]]:
         """Receive one batch of multicast messages, as message type and payload.
@@ -161,7 +153,7 @@ class NetlinkSocket:
             BlockingIOError: no message is queued.
             OSError: ENOBUFS: messages were lost; EBADMSG: malformed.
         """
-        for _, kind, body in _messages(self._socket.recv(_BUFFER)):
+        for _, kind, body in _messages(self.recv(_BUFFER)):
             yield kind, body
 
     def queued(self) -> Sequence[tuple[int, bytes]] | None:

@@ -25,15 +25,8 @@ LOOPBACK6 = IPv6Network("::1/128")
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 
-class Routes:
-    """The routes and addresses of the network namespace in which it is made. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._netlink = nl.NetlinkSocket(nl.NETLINK_ROUTE)
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._netlink.close()
+class Routes(nl.NetlinkSocket):
+    """An rtnetlink socket for the routes and addresses of the namespace in which it is made. Not thread-safe."""
 
     def ranges(self, ours: Collection[str]) -> Iterator[IPv4Network]:
         """Yield the ranges of all IPv4 routes and addresses, without default routes and those of the links `ours`."""
@@ -70,7 +63,7 @@ class Routes:
         if not number:
             return None
         try:
-            [(_, body)] = self._netlink.request(nl.GETLINK, nl.NLM_ACK, nl.ifinfo(number))
+            [(_, body)] = self.request(nl.GETLINK, nl.NLM_ACK, nl.ifinfo(number))
         except OSError:  # deleted meanwhile
             return None
         return nl.integer(nl.link_attributes(body), nl.IFLA_MTU)
@@ -102,7 +95,7 @@ class Routes:
 
     def _list(self, what: str, request: int, header: bytes) -> Sequence[bytes]:
         with host_errors(f"the kernel refused to list {what}"):
-            return [body for _, body in self._netlink.request(request, nl.NLM_DUMP, header)]
+            return [body for _, body in self.request(request, nl.NLM_DUMP, header)]
 
 
 def overtaken(networks: Iterable[Network], leases: Iterable[Lease]) -> Sequence[Overtaken]:
@@ -111,7 +104,7 @@ def overtaken(networks: Iterable[Network], leases: Iterable[Lease]) -> Sequence[
     The bridge of a joined network is routed by others: its guests are left out.
     """
     own = {network.name: network for network in networks if network.join is None}
-    with closing(nl.NetlinkSocket(nl.NETLINK_ROUTE)) as netlink:
+    with closing(nl.NetlinkSocket()) as netlink:
         return [
             Overtaken(network=network.name, bridge=network.bridge, inside=inside, guest=address, route=route)
             for lease in leases

@@ -63,7 +63,7 @@ def _make_links(host: nl.NetlinkSocket, task: TaskName, lease: Lease, *, uid: in
         closing(NetworkNamespace.own()) as own,
         closing(NetworkNamespace(task_namespace(task))) as there,
         there.entered(),
-        closing(nl.NetlinkSocket(nl.NETLINK_ROUTE)) as inside,
+        closing(nl.NetlinkSocket()) as inside,
     ):
         is_new = _create_tap(tap, uid)
         lower = socket.if_nametoindex(tap)
@@ -323,7 +323,7 @@ def delete(indexes: Collection[int]) -> None:
     group = nl.number(_IFLA_GROUP, _DELETION_GROUP)
     requests = [(nl.SETLINK, 0, nl.ifinfo(index, group)) for index in indexes]
     requests.append((nl.DELLINK, 0, nl.ifinfo(0, group)))
-    with closing(nl.NetlinkSocket(nl.NETLINK_ROUTE)) as route, _RTNL:
+    with closing(nl.NetlinkSocket()) as route, _RTNL:
         route.execute(requests, but=errno.ENODEV)  # another program has deleted the link
 
 
