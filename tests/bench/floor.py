@@ -26,9 +26,9 @@ from solo5_systemd.base.names import TaskName, network_service, outcome_target
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.engine.backends import host_backends
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.network.model import Lease, MacAddress, PortRequest, Protocol, Reservation
+from solo5_systemd.network.model import Lease, LeaseRecord, LeaseState, MacAddress, PortRequest, Protocol, Reservation
 from solo5_systemd.network.netlink import link_index
-from solo5_systemd.network.nft_elements import Ruleset, task_elements
+from solo5_systemd.network.nft_elements import Ruleset, record_elements
 from solo5_systemd.network.nft_objects import TABLE
 from solo5_systemd.network.nft_rules import tables
 from solo5_systemd.network.tap_counters import tap_alias
@@ -166,7 +166,7 @@ def _lease(nic: Lease, number: int) -> Lease:
 def _words(unit: TransientUnit, reservation: Reservation, user: int) -> Iterator[object]:
     """Yield one task, as `floor.c` reads it."""
     [lease] = reservation.leases
-    elements = task_elements(reservation, ())
+    elements = record_elements(LeaseRecord(reservation=reservation, state=LeaseState.ATTACHED, expires=0), ())
     network = [f"solo5-floor-network@{reservation.task}.target"]
     assert unit.value("Requires") == [network_service(reservation.task)]
     yield from (unit.name, outcome_target(reservation.task))

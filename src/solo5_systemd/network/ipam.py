@@ -321,14 +321,13 @@ class _Choice:
         """
         lowest, hosts = pool.first, pool.size
         first = number_of(f"ipv{lowest.version}", self._task, nic)
-        found: IpAddress | None = None
-        for address in (lowest + (first + offset) % hosts for offset in range(hosts)):
-            if self._owner(address) or is_reserved(address, network.policy.reserved_addresses):
-                continue
-            if not self._is_remembered(address):
-                found = address
-                break
-            found = found or address
+
+        def free() -> Iterator[IpAddress]:
+            for address in (lowest + (first + offset) % hosts for offset in range(hosts)):
+                if not (self._owner(address) or is_reserved(address, network.policy.reserved_addresses)):
+                    yield address
+
+        found = next((each for each in free() if not self._is_remembered(each)), None) or next(free(), None)
         if found is not None:
             self._owners[found] = f"task {self._task}"
         return found

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from solo5_systemd.base.errors import HostError, TakenError, host_errors
 from solo5_systemd.base.mounts import bind_mount, detach
@@ -40,11 +40,11 @@ class NetworkNamespace:
         descriptor: the file descriptor.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str = _OWN) -> None:
         """Open a namespace.
 
         Args:
-            path: such as `/run/netns/web`.
+            path: such as `/run/netns/web`; by default that of the calling thread.
 
         Raises:
             HostError: there is none at this path.
@@ -66,11 +66,6 @@ class NetworkNamespace:
             "`ip netns list` shows those with a name.",
         )
 
-    @classmethod
-    def own(cls) -> Self:
-        """Open the namespace of the calling thread."""
-        return cls(_OWN)
-
     def close(self) -> None:
         """Close the file descriptor."""
         os.close(self.descriptor)
@@ -84,7 +79,7 @@ class NetworkNamespace:
         Raises:
             HostError: the namespace cannot be entered.
         """
-        with closing(NetworkNamespace.own()) as before:
+        with closing(NetworkNamespace()) as before:
             self.enter()
             try:
                 yield

@@ -122,23 +122,18 @@ def record_elements(record: LeaseRecord, networks: Sequence[Network]) -> tuple[E
 
     One that waits has no process: what lets its packets pass, and announces questions for it.
     """
-    held = record.reservation
-    if record.state is LeaseState.ATTACHED:
-        announced = (element for lease in held.leases for element in _asleep(lease)) if record.asleep else ()
-        return tuple(dict.fromkeys((*task_elements(held, networks), *announced)))
-    if record.state is LeaseState.WAITING:
-        own = (element for element in task_elements(held, networks) if element.family != "bridge")
-        return (*own, *(element for lease in held.leases for element in _waiting(lease)))
-    return ()
-
-
-def task_elements(reservation: Reservation, networks: Sequence[Network]) -> tuple[Element, ...]:
-    """Return the elements of an attached task that is awake."""
-    named = {network.name: network for network in networks}
-    return (
-        *(element for lease in reservation.leases for element in _guest(reservation, lease, named.get(lease.network))),
-        *(element for port in reservation.ports for element in _published(port, reservation.lease(port.nic))),
+    if record.state not in (LeaseState.ATTACHED, LeaseState.WAITING):
+        return ()
+    held, named = record.reservation, {network.name: network for network in networks}
+    own = (
+        *(element for lease in held.leases for element in _guest(held, lease, named.get(lease.network))),
+        *(element for port in held.ports for element in _published(port, held.lease(port.nic))),
     )
+    if record.waits:
+        waiting = (element for lease in held.leases for element in _waiting(lease))
+        return (*(element for element in own if element.family != "bridge"), *waiting)
+    announced = (element for lease in held.leases for element in _asleep(lease)) if record.asleep else ()
+    return tuple(dict.fromkeys((*own, *announced)))
 
 
 def _waiting(lease: Lease) -> Iterator[Element]:
@@ -173,7 +168,10 @@ def _guest(reservation: Reservation, lease: Lease, network: Network | None) -> I
             for address in lease.addresses:  # frames of a guest without limits pass table bridge after one look-up
                 yield _bridged(_numbered("plain", address), tap, lease.mac, address)
         if policy.dhcp:
-            yield from _asking(lease)
+            hardware, gateway = _number(lease.mac), (bridge_mac(lease.network),)
+            for own in (0, int(lease.address or 0)):
+                yield _bridged("asking", tap, lease.mac, hardware, own, value=gateway)
+            yield _bridged("answered", tap, hardware)
         yield from _egress(lease, limits)
     for route in limits.routes:
         yield _bridged(_numbered("behind", route), tap, lease.mac, _range(route))
@@ -259,14 +257,6 @@ def _rates(lease: Lease, limits: Limits, *, counted: bool) -> Iterator[Element]:
         yield _bridged(ACTIVE, tap)
     for name, value in values.items():
         yield _bridged(name, tap, value=value)
-
-
-def _asking(lease: Lease) -> Iterator[Element]:
-    """Yield the elements of a guest with DHCP."""
-    tap, hardware = _quoted(lease.tap), _number(lease.mac)
-    for own in (0, int(lease.address or 0)):
-        yield _bridged("asking", tap, lease.mac, hardware, own, value=(bridge_mac(lease.network),))
-    yield _bridged("answered", tap, hardware)
 
 
 def _published(port: PortRequest, lease: Lease) -> Iterator[Element]:

@@ -60,7 +60,7 @@ def _make_links(host: nl.NetlinkSocket, task: TaskName, lease: Lease, *, uid: in
     tap = lease.tap
     found = nl.link_index(tap)
     with (
-        closing(NetworkNamespace.own()) as own,
+        closing(NetworkNamespace()) as own,
         closing(NetworkNamespace(task_namespace(task))) as there,
         there.entered(),
         closing(nl.NetlinkSocket()) as inside,
