@@ -8,6 +8,7 @@ The file has a kind of calls, one of FAULTS, the number of them that succeed bef
 all later ones fail, too. Each call counts it down. Without the file, none fails.
 """
 
+import builtins
 import errno
 import fcntl
 import os
@@ -81,7 +82,7 @@ def patch(faults: Faults) -> None:
     _patch_messages(faults)
     _patch(nftables.Nftables, "cmd", lambda cmd: lambda self, text: _transaction(faults, cmd, self, text))
     _patch(fcntl, "ioctl", lambda ioctl: lambda fd, request, *rest: _ioctl(faults, ioctl, fd, request, *rest))
-    _patch(Path, "write_text", lambda write: lambda self, *rest, **more: _write(faults, write, self, *rest, **more))
+    _patch(builtins, "open", lambda open_: lambda path, *rest, **more: _open(faults, open_, path, *rest, **more))
     _patch(NetworkNamespace, "enter", lambda enter: lambda self: _enter(faults, enter, self))
     _patch(os, "replace", lambda replace: lambda source, target: _replace(faults, replace, source, target))
 
@@ -181,10 +182,10 @@ def _ioctl(faults: Faults, ioctl: Any, fd: Any, request: int, *rest: Any) -> Any
     return ioctl(fd, request, *rest)
 
 
-def _write(faults: Faults, write: Any, self: Path, *rest: Any, **more: Any) -> Any:
-    if self.is_relative_to("/proc/sys"):
+def _open(faults: Faults, open_: Any, path: Any, mode: str = "r", *rest: Any, **more: Any) -> Any:
+    if mode == "w" and str(path).startswith("/proc/sys/"):
         faults.check("sysctl")
-    return write(self, *rest, **more)
+    return open_(path, mode, *rest, **more)
 
 
 def _enter(faults: Faults, enter: Any, self: NetworkNamespace) -> None:
