@@ -2,7 +2,7 @@
 
 import errno
 import struct
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -61,8 +61,12 @@ def delete_udp_flows(redirected: Collection[RedirectedPort]) -> None:
             for each in redirected:
                 if each.version == version:
                     guests.setdefault(each.port, set()).add(each.guest)
-            flows = _flows(netfilter, version, _filter(guests.keys()))
-            _delete(netfilter, [flow for flow in flows if _is_stale(flow, guests, version)], version)
+            stale = []
+            for flow in _flows(netfilter, version, _filter(guests.keys())):
+                port = int.from_bytes(nl.attribute_of(flow, _TUPLE_ORIG, _TUPLE_PROTO, _PROTO_DST_PORT))
+                if port in guests and guests[port] != {ip_address(_source(flow, _TUPLE_REPLY, version))}:
+                    stale.append(flow)
+            _delete(netfilter, stale, version)
 
 
 def delete_flows_of(
@@ -172,12 +176,6 @@ def _filter(ports: Collection[int]) -> bytes:
         flags |= _BY_PORT
         protocol += [nl.attribute(_PROTO_DST_PORT, port.to_bytes(2)) for port in ports]
     return nl.nested(_TUPLE_ORIG, nl.nested(_TUPLE_PROTO, *protocol)) + _chosen(flags)
-
-
-def _is_stale(flow: bytes, guests: Mapping[int, set[IpAddress | None]], version: int) -> bool:
-    """Return whether a flow to one of these ports is answered from another address than its guest's."""
-    port = int.from_bytes(nl.attribute_of(flow, _TUPLE_ORIG, _TUPLE_PROTO, _PROTO_DST_PORT))
-    return port in guests and guests[port] != {ip_address(_source(flow, _TUPLE_REPLY, version))}
 
 
 def _delete(netfilter: nl.NetlinkSocket, flows: Iterable[bytes], version: int) -> None:

@@ -19,7 +19,7 @@ from solo5_systemd.network.model import IpAddress, Lease, Network
 from solo5_systemd.network.modules import BRIDGE, VETH, needing
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.routes import LOCAL_TABLE, LOOPBACK6, MAIN_TABLE, Routes
-from solo5_systemd.network.sysctls import read_sysctl, set_up_bridge6, write_sysctl
+from solo5_systemd.network.sysctls import read_sysctl, write_sysctl
 from solo5_systemd.settings.addresses import IpNetwork
 
 with without_init("pyroute2"):  # a database and a command line: 7 MB of memory, and 0.3 s at each start
@@ -27,6 +27,8 @@ with without_init("pyroute2"):  # a database and a command line: 7 MB of memory,
     from pyroute2.netlink.exceptions import NetlinkError
 
 _IFA_F_NODAD = 2  # linux/if_addr.h
+_OF_ROUTER6 = {"accept_ra": "0", "autoconf": "0", "accept_dad": "0", "forwarding": "1", "disable_ipv6": "0"}
+"""Sysctls of a bridge that is to have the address of an IPv6 router, at once and without router advertisements."""
 
 
 class Links:
@@ -89,8 +91,10 @@ class Links:
 
     def has_segment(self, network: Network, segment: str) -> bool:
         """Return whether a segment exists, and is joined to the network's first bridge by links that are up."""
-        ends = zip(segment_link(segment), (network.bridge, segment), strict=True)
-        return self.has_bridge(network, segment) and all(self._is_port(end, bridge) for end, bridge in ends)
+        ends = zip(map(self.link, segment_link(segment)), (network.bridge, segment), strict=True)
+        return self.has_bridge(network, segment) and all(
+            link is not None and link.up and link.master == nl.link_index(bridge) for link, bridge in ends
+        )
 
     def make_bridge(self, network: Network) -> None:
         """Create the network's bridge, or repair an existing one; idempotent.
@@ -109,7 +113,8 @@ class Links:
                 broadcast = str(network.ipv4.broadcast_address)
                 self._add_gateway(bridge, network.gateway4, network.ipv4, broadcast=broadcast)
             if network.ipv6 is not None:
-                set_up_bridge6(network.bridge)
+                for name, value in _OF_ROUTER6.items():
+                    write_sysctl(f"ipv6/conf/{network.bridge}/{name}", value)
                 # Usable at once: without duplicate address detection.
                 self._add_gateway(bridge, network.gateway6, network.ipv6, family=socket.AF_INET6, flags=_IFA_F_NODAD)
             self._route.link("set", index=bridge, state="up")
@@ -224,10 +229,6 @@ class Links:
         """Return the names of the macvlans of all taps, which have the prefix `s5-`."""
         names = (name for _, name in socket.if_nameindex() if name.startswith(TAP_PREFIX))
         return frozenset(name for name in names if (link := self.link(name)) and link.kind in ("tun", "macvlan"))
-
-    def _is_port(self, name: str, bridge: str) -> bool:
-        link = self.link(name)
-        return link is not None and link.up and link.master == nl.link_index(bridge)
 
     def _make_bridge(self, network: Network, segment: str = "") -> None:
         """Create the network's first bridge or a segment, without ports, unless it exists."""

@@ -121,7 +121,15 @@ def _egress_rule(entry: Destination) -> str:
 
 def listed_rules(objects: Sequence[Mapping[str, Any]]) -> list[object]:
     """Return the table, its chains, sets and rules, without elements, and without what belongs to one guest."""
-    return [_rule(item) for item in objects if "metainfo" not in item and not _is_of_guest(item)]
+    # Another handle of a table shows that another program has made it again, without the elements of dynamic sets.
+    return [
+        {
+            kind: {key: value for key, value in body.items() if key != "elem" and (key != "handle" or kind == "table")}
+            for kind, body in item.items()
+        }
+        for item in objects
+        if "metainfo" not in item and not _is_of_guest(item)
+    ]
 
 
 def listed_elements(objects: Sequence[Mapping[str, Any]], dynamic: Container[str]) -> Iterator[Element]:
@@ -130,14 +138,6 @@ def listed_elements(objects: Sequence[Mapping[str, Any]], dynamic: Container[str
     found = (element for item in objects for element in _elements(item, dynamic))
     # One of a map of objects has the value of its object; if that is missing, another one than any that was added.
     return (replace(each, value=values.get(each.object, each.value)) if each.object else each for each in found)
-
-
-def _rule(item: Mapping[str, Mapping[str, object]]) -> object:
-    # Another handle of a table shows that another program has made it again, without the elements of dynamic sets.
-    return {
-        kind: {key: value for key, value in body.items() if key != "elem" and (key != "handle" or kind == "table")}
-        for kind, body in item.items()
-    }
 
 
 def _elements(item: Mapping[str, Mapping[str, object]], dynamic: Container[str]) -> Iterator[Element]:
@@ -177,7 +177,8 @@ def _listed_objects(objects: Sequence[Mapping[str, Any]]) -> Mapping[str, tuple[
             if kind == "chain":
                 found.setdefault(body["name"], ())
             elif kind == "limit":
-                found[body["name"]] = _listed_limit(body)
+                rates = ((body[key], body.get(f"{key}_unit", "")) for key in ("rate", "burst"))
+                found[body["name"]] = tuple(str(value * _UNITS.get(unit, 1)) for value, unit in rates)
             elif "goto" not in body["expr"][-1]:  # the last rule of a chain
                 found[body["chain"]] = (*found.get(body["chain"], ()), body.get("comment", ""))
     return found
@@ -187,12 +188,6 @@ def _is_of_guest(item: Mapping[str, Mapping[str, Any]]) -> bool:
     """Return whether an object of a listing is a guest's chain, a rule of it, or a guest's limit."""
     chain = item.get("chain", {}).get("name") or item.get("rule", {}).get("chain", "")
     return "limit" in item or chain.startswith(f"{EGRESS}-")
-
-
-def _listed_limit(body: Mapping[str, Any]) -> tuple[str, str]:
-    rate = body["rate"] * _UNITS.get(body.get("rate_unit", ""), 1)
-    burst = body["burst"] * _UNITS.get(body.get("burst_unit", ""), 1)
-    return str(rate), str(burst)
 
 
 def _words(value: object) -> tuple[str, ...]:

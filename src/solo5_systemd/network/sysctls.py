@@ -226,14 +226,3 @@ def receive_untranslated() -> bool:
 def _links6() -> Iterator[str]:
     """Yield the name of each link with IPv6, and `default`."""
     return (link for link in os.listdir(f"{_ROOT}/ipv6/conf") if link != "all")  # noqa: PTH208
-
-
-def set_up_bridge6(bridge: str) -> None:
-    """Enable IPv6 on a bridge that is to have the address of a router, at once and without router advertisements.
-
-    Raises:
-        HostError: a setting cannot be written.
-    """
-    values = {"accept_ra": "0", "autoconf": "0", "accept_dad": "0", "forwarding": "1", "disable_ipv6": "0"}
-    for name, value in values.items():
-        write_sysctl(f"ipv6/conf/{bridge}/{name}", value)
