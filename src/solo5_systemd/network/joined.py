@@ -52,10 +52,7 @@ def usable_bridge(network: Network, facts: Link | None) -> Link:
             f"Make it, or set another one as network.{name}.join.",
         )
     if facts.kind != "bridge":
-        raise HostError(
-            f"link {bridge} of network {name} is {_kind(facts.kind)}: expected a Linux bridge.",
-            _remedy(name, bridge, facts.kind),
-        )
+        raise _no_bridge(name, bridge, facts.kind)
     if not facts.up:
         raise HostError(
             f"bridge {bridge} of network {name} is down: expected a bridge that is up.", f"`ip link set {bridge} up`."
@@ -75,20 +72,18 @@ def usable_bridge(network: Network, facts: Link | None) -> Link:
     return facts
 
 
-def _remedy(name: NetworkName, link: str, kind: str) -> str:
-    """Return what to do about a link that is no bridge; a macvtap on it would pass no rule of table bridge."""
+def _no_bridge(name: NetworkName, link: str, kind: str) -> HostError:
+    """Return the error of a link of another kind; a macvtap on it would pass no rule of table bridge."""
+    what = f"of kind {kind}" if kind else "a physical device"
+    if kind == "openvswitch":
+        what = "of Open vSwitch, whose ports are not the kernel's"
+    hint = f"`ip link show type bridge` shows the bridges; set one as network.{name}.join."
     if kind in ("", "bond", "team", "vlan"):
-        return (
+        hint = (
             f"Make a bridge with {link} as its port and the host's addresses, and set it as network.{name}.join: "
             "docs/network-lan.md, “A bridge for a physical link”."
         )
-    return f"`ip link show type bridge` shows the bridges; set one as network.{name}.join."
-
-
-def _kind(kind: str) -> str:
-    if kind == "openvswitch":
-        return "of Open vSwitch, whose ports are not the kernel's"
-    return f"of kind {kind}" if kind else "a physical device"
+    return HostError(f"link {link} of network {name} is {what}: expected a Linux bridge.", hint)
 
 
 def check_room(network: Network, ports: Iterable[str], ours: Collection[str], leases: int, wanted: int) -> None:
