@@ -128,24 +128,11 @@ async def test_lines_of_an_earlier_task_of_this_name_are_not_read(files: Files) 
     assert await read() == await read(last=2) == [b"this"]
 
 
-async def test_a_file_that_is_opened_at_the_end_is_read(files: Files) -> None:
-    files.write("a")
-    files.new = [replace(files.lines[0], data=b"b\n")]
-    assert await read() == [b"a", b"b"]
-
-
 async def test_reading_starts_with_the_last_lines(files: Files) -> None:
     for text in "abc":
         files.write(text)
     assert await read(last=2) == [b"b", b"c"]
     assert files.readers[-1].sought == ("last", 2)
-
-
-async def test_the_lines_of_a_task_are_read_in_its_own_namespace(files: Files) -> None:
-    """Also if new tasks have another namespace meanwhile."""
-    await read(state=replace(STATE, log_fields={"SOLO5_LOG_NAMESPACE": "guests"}))
-    await read()
-    assert [each.namespace for each in files.readers] == ["guests", ""]
 
 
 async def test_new_lines_are_followed_until_all_are_written(files: Files) -> None:
@@ -161,18 +148,6 @@ async def test_new_lines_are_followed_until_all_are_written(files: Files) -> Non
         is_written = True
         files.new = [replace(files.lines[0], data=b"c\n")]
         assert [line.message async for line in lines] == [b"c"]
-
-
-async def test_a_file_that_may_be_removed_at_once_is_read_at_once(
-    files: Files, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reader.PollTimer.__init__, "__defaults__", (3600, 3600, None))
-    async with aclosing(JOURNAL.lines(STATE, until=lambda: False)) as lines:
-        following = asyncio.ensure_future(anext(lines))
-        await yields()
-        files.write("a")
-        os.eventfd_write(files.readers[0].watched, 1)
-        assert (await following).message == b"a"
 
 
 async def test_a_console_of_any_length_leaves_other_tasks_their_turn(files: Files) -> None:

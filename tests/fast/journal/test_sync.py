@@ -82,7 +82,7 @@ async def test_a_missing_or_inaccessible_journald_is_not_waited_for(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await taken(synchronize(TASK)) == 0
-    monkeypatch.setattr(asyncio, "open_unix_connection", failing(errno.EACCES))
+    monkeypatch.setattr(asyncio.get_running_loop(), "sock_connect", failing(errno.EACCES))
     assert await taken(synchronize(TASK)) == 0
 
 

@@ -292,11 +292,6 @@ def test_a_path_with_a_nul_byte_is_none(keys: dict[str, Any], words: str) -> Non
     assert words in refusal(task_config(**keys))
 
 
-def test_the_policy_for_a_task_is_that_of_the_plugin_configuration() -> None:
-    plugin = replace(PLUGIN, networks=(NetworkName("lab"),), allow_missing_controllers=True)
-    assert workload(task_config(), plugin).policy is plugin
-
-
 def test_a_disk_has_the_jobs_limits_within_the_operators() -> None:
     plugin = replace(PLUGIN, ceilings=Ceilings(io=IoLimits(read_bps=50_000_000, write_bps=20_000_000)))
     made = workload(

@@ -74,14 +74,6 @@ async def test_a_stream_on_which_nothing_changes_stays_open_and_silent(
             assert not waiting.done()
 
 
-async def test_an_attribute_that_is_gone_is_sent_empty_once(
-    machine: Machine, no_pause: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with stream_of(Looks(GOOD, SICK, GOOD, SICK), monkeypatch) as (_, stream):
-        sent = [dict((await anext(stream)).attributes).get("driver.solo5.hvt.path") for _ in range(4)]
-    assert sent == [Attribute(string_val="/a"), Attribute(string_val="")] * 2
-
-
 # --- the driver's own looks ----------------------------------------------------------------------------------
 
 

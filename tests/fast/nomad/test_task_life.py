@@ -188,20 +188,6 @@ async def test_a_task_whose_user_another_process_holds_for_a_moment_is_destroyed
     assert (refusals, machine.holds) == (2, NOTHING)
 
 
-async def test_an_end_is_read_once_for_all_who_ask(machine: Machine, fifos: Fifos) -> None:
-    async with agent() as nomad:
-        await nomad.start(fifos.of(task_config()))
-        machine.units.end(UNIT, MainCode.EXITED, 0)
-        await nomad.wait()
-        before = len(machine.steps.taken)
-        await nomad.stop()
-        await nomad.wait()
-        assert machine.steps.taken[before:] == []
-        await nomad.destroy(force=False)
-        assert not {"state", "states", "is_running"} & set(machine.steps.taken[before:])
-    assert machine.holds == NOTHING
-
-
 # --- isolation -----------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,8 @@
 
 import os
 import select
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -104,17 +106,12 @@ async def test_a_console_is_forwarded_from_its_namespace_and_the_handle_keeps_th
 
 async def test_a_job_that_is_refused_lets_nomads_readers_go(machine: Machine, fifos: Fifos) -> None:
     """Each waits for its FIFO to be opened, and closed again, and Nomad seconds for each."""
-    readers = [os.open(path, os.O_RDONLY | os.O_NONBLOCK) for path in fifos]
-    hung_up = select.poll()
-    for reader in readers:
-        hung_up.register(reader, 0)
-    assert hung_up.poll(0) == []
-    async with agent() as nomad:
-        with pytest.raises(InvalidRequestError):
-            await nomad.start(fifos.of(task_config(tender="qemu")))
-    assert hung_up.poll(0) == [(reader, select.POLLHUP) for reader in readers]
-    for reader in readers:
-        os.close(reader)
+    with reading(fifos) as hung_up:
+        assert hung_up() == 0
+        async with agent() as nomad:
+            with pytest.raises(InvalidRequestError):
+                await nomad.start(fifos.of(task_config(tender="qemu")))
+        assert hung_up() == 2
 
 
 async def test_fifos_without_a_reader_are_reported_before_anything_is_made(machine: Machine) -> None:
@@ -171,18 +168,20 @@ async def test_the_relay_knows_the_unit_before_it_starts(machine: Machine, fifos
 async def test_a_console_that_stays_in_the_journal_ends_for_its_reader_at_once(
     machine: Machine, fifos: Fifos, config: dict[str, Any], plugin: dict[str, object]
 ) -> None:
-    readers = [os.open(path, os.O_RDONLY | os.O_NONBLOCK) for path in fifos]
-    async with agent() as nomad:
-        await nomad.configure(**plugin)
-        await nomad.start(fifos.of(task_config(**config)))
-    assert [_over(reader) for reader in readers] == [True, True]
+    with reading(fifos) as hung_up:
+        async with agent() as nomad:
+            await nomad.configure(**plugin)
+            await nomad.start(fifos.of(task_config(**config)))
+        assert hung_up() == 2
     assert machine.relay.units == []
+
+
+@contextmanager
+def reading(fifos: Fifos) -> Iterator[Callable[[], int]]:
+    """Read both; yields what returns to how many of them a writer came, and went."""
+    readers, seen = [os.open(path, os.O_RDONLY | os.O_NONBLOCK) for path in fifos], select.poll()
+    for reader in readers:
+        seen.register(reader, select.POLLIN)
+    yield lambda: [event for _, event in seen.poll(0)].count(select.POLLHUP)
     for reader in readers:
         os.close(reader)
-
-
-def _over(reader: int) -> bool:
-    """A writer came, and went."""
-    seen = select.poll()
-    seen.register(reader, select.POLLIN)
-    return seen.poll(0) == [(reader, select.POLLHUP)]

@@ -84,6 +84,9 @@ def test_memory_is_bounded_and_a_longer_line_is_accepted() -> None:
         queue.offer(line)
     assert queue.catch_up_to == rest[-1].position
     assert queue.next_chunk() == first.data
+    queue.advance(len(first.data))
+    assert not queue.catch_up(iter(rest), 100, fresh=True), "there is room for one"
+    assert (queue.catch_up_to, queue.next_chunk()) == (rest[-1].position, rest[0].data)
 
 
 def test_skipped_lines_are_read_again_up_to_the_last_one() -> None:
