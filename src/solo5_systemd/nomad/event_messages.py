@@ -4,7 +4,6 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from signal import Signals
-from typing import TYPE_CHECKING
 
 from solo5_systemd.base.sanitize import bounded
 from solo5_systemd.network.model import UNREPAIRED, Lease, Reservation, SleepChange
@@ -13,9 +12,7 @@ from solo5_systemd.storage.model import FullDiskChange
 from solo5_systemd.task.placeholders import uses_search, uses_servers
 from solo5_systemd.task.workload import MIB, Publish, Workload
 from solo5_systemd.unit.outcome import Ending, Outcome
-
-if TYPE_CHECKING:
-    from solo5_systemd.unit.tender import Parts
+from solo5_systemd.unit.tender import Parts
 
 LAST_LINES = 5
 """Console lines that an event quotes."""
@@ -38,7 +35,7 @@ class TaskEvent:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
-def preflight_passed(parts: "Parts") -> TaskEvent:
+def preflight_passed(parts: Parts) -> TaskEvent:
     """Return the event of a passed preflight: image, tender, guest memory and devices."""
     tender, workload = parts.tender, parts.workload
     devices = ", ".join(map(str, parts.image.facts.manifest.devices)) or "no devices"

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -21,9 +20,7 @@ from solo5_systemd.nomad import event_messages
 from solo5_systemd.nomad.event_messages import TaskEvent
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task_options import GuestPort, Rule, no_address_error
-
-if TYPE_CHECKING:
-    from solo5_systemd.unit.tender import Parts
+from solo5_systemd.unit.tender import Parts
 
 BUFFER_EVENTS = 4096
 """Events in the buffer; further ones replace the oldest. Nomad itself keeps 10 of each task."""
@@ -216,7 +213,7 @@ class StartEvents(StartCallbacks):
         """Set the current step."""
         self._step = doing
 
-    def on_preflight(self, parts: "Parts") -> None:
+    def on_preflight(self, parts: Parts) -> None:
         """Publish the passed preflight."""
         condition = self._rule.condition if self._rule else None
         if isinstance(condition, GuestPort) and not parts.image.facts.manifest.names(DeviceKind.NET_BASIC):

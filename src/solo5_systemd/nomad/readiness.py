@@ -5,8 +5,8 @@ Probes are imported when a job first has a `ready` block: Nomad launches the plu
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, Solo5Error, StartError, located
 from solo5_systemd.base.names import TaskName
@@ -14,18 +14,13 @@ from solo5_systemd.declared.update_request import ReadyLine
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.network.model import Endpoint
 from solo5_systemd.nomad import event_messages, ports
+from solo5_systemd.nomad.engine import EngineSession
+from solo5_systemd.nomad.event_messages import TaskEvent
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task_options import GuestPort, OnLoss, ReadinessProbe, Rule, TaskOptions
+from solo5_systemd.nomad.wait import TaskEnd
 from solo5_systemd.task.workload import STOP_TIMEOUT_S, StopSignal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from solo5_systemd.nomad.engine import EngineSession
-    from solo5_systemd.nomad.event_messages import TaskEvent
-    from solo5_systemd.nomad.wait import TaskEnd
-    from solo5_systemd.unit.state import UnitState
-
+from solo5_systemd.unit.state import UnitState
 
 ANSWER_TIMEOUT_S = 2.0
 """Seconds until a probe without an answer fails, unless the probe interval is shorter."""
@@ -56,11 +51,11 @@ async def check_rule(rule: Rule, task: wire.TaskConfig, options: TaskOptions) ->
 
 
 async def wait_until_ready(
-    session: "EngineSession",
-    run: "UnitState",
+    session: EngineSession,
+    run: UnitState,
     condition: ReadyLine | Endpoint,
     deadline: float,
-    ended: "asyncio.Future[TaskEnd]",
+    ended: asyncio.Future[TaskEnd],
 ) -> str:
     """Wait until a started task is ready, and return the evidence for the task event.
 
@@ -84,7 +79,7 @@ async def wait_until_ready(
     raise kind(f"task ended before it was ready ({condition}): {outcome.sentence}.", last)
 
 
-async def _last_lines(session: "EngineSession", name: TaskName) -> list[str]:
+async def _last_lines(session: EngineSession, name: TaskName) -> list[str]:
     """Return the last console lines of a running guest; none if they cannot be read."""
     with suppress(Solo5Error):  # the caller raises its own error, of which these lines are only a detail
         engine = session.engine
@@ -95,11 +90,11 @@ async def _last_lines(session: "EngineSession", name: TaskName) -> list[str]:
 
 
 async def watch(
-    session: "EngineSession",
+    session: EngineSession,
     name: TaskName,
     probe: ReadinessProbe,
-    publish: "Callable[[TaskEvent], None]",
-    on_stop: "Callable[[str], None]",
+    publish: Callable[[TaskEvent], None],
+    on_stop: Callable[[str], None],
 ) -> None:
     """Probe a ready task at the job's interval until it is cancelled, or has stopped the task after a loss.
 
