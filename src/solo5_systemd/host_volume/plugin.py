@@ -82,19 +82,18 @@ def create(request: CreateRequest) -> int:
                 f"volume {request.name} was created as {created}: expected {directory}, where the agent has volumes.",
                 f"Set host_volumes_dir of the agent back, or move the directory and write its path into {record}.",
             )
-        if not created:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        claims = DiskClaims(read_settings, Registry().copies, (directory.parent,))
+        if created:
+            return _create_image(request, directory, claims, is_new=False)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            claims = DiskClaims(read_settings, Registry().copies, (directory.parent,))
-            size = _create_image(request, directory, claims, is_new=not created)
+            size = _create_image(request, directory, claims, is_new=True)
         except BaseException:
-            if not created:
-                with suppress(OSError):  # it has files that are not of this call
-                    directory.rmdir()
+            with suppress(OSError):  # it has files that are not of this call
+                directory.rmdir()
             raise
-        if not created:
-            sync_directory(directory.parent)
-            replace_file(record, str(directory), durable=True)
+        sync_directory(directory.parent)
+        replace_file(record, str(directory), durable=True)
         return size
 
 
