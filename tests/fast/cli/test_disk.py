@@ -93,23 +93,13 @@ def test_an_export_that_fails_leaves_no_file(
     assert not (tmp_path / "out").exists()
 
 
-class Standard:
-    """Standard input or output with a descriptor."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-
 def test_standard_input_and_output(solo5ctl: Solo5ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = hashlib.sha256(b"x" * 512).hexdigest()
     (tmp_path / "in").write_bytes(b"x" * 512)
     with (tmp_path / "in").open("rb") as source, (tmp_path / "out").open("wb") as target:
-        monkeypatch.setattr("sys.stdin", Standard(source.fileno()))
+        monkeypatch.setattr("sys.stdin", source)
         assert solo5ctl("disk", "import", "data", "-").out == f"{digest}  data\n"
-        monkeypatch.setattr("sys.stdout", Standard(target.fileno()))
+        monkeypatch.setattr("sys.stdout", target)
         result = solo5ctl("disk", "export", "data", "-")
         assert (result.out, result.err) == ("", f"solo5ctl: {digest}  data\n")
         assert "mutually exclusive" in solo5ctl("disk", "export", "data", "-", "--json").err

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -169,24 +170,18 @@ def test_image_beyond_its_maximum_is_refused(volumes: Path) -> None:
         plugin.create(request(volumes, GRAIN, GRAIN))
 
 
-def link(image: Path, victim: Path) -> None:
-    image.symlink_to(victim)
+PLANTS: Mapping[str, Callable[[Path, Path], object]] = {
+    "link": lambda image, victim: image.symlink_to(victim),
+    "hard link": lambda image, victim: image.hardlink_to(victim),
+    "FIFO": lambda image, _victim: os.mkfifo(image),
+    "directory": lambda image, _victim: image.mkdir(),
+}
 
 
-def hard_link(image: Path, victim: Path) -> None:
-    image.hardlink_to(victim)
-
-
-def fifo(image: Path, victim: Path) -> None:
-    os.mkfifo(image)
-
-
-def directory(image: Path, victim: Path) -> None:
-    image.mkdir()
-
-
-@pytest.mark.parametrize("plant", [link, hard_link, fifo, directory])
-def test_planted_image_is_neither_used_nor_followed(volumes: Path, tmp_path: Path, plant) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS)
+def test_planted_image_is_neither_used_nor_followed(
+    volumes: Path, tmp_path: Path, plant: Callable[[Path, Path], object]
+) -> None:
     """Planted by a container that has the same volume."""
     victim = tmp_path / "victim"
     victim.write_text("victim")

@@ -29,10 +29,6 @@ def disks(tmp_path: Path) -> NamedDisks:
     return NamedDisks(tmp_path / "disks")
 
 
-def held(path: Path, locks: Path, task: str = "web") -> int:
-    return lock([disk_of(path)], task=task)
-
-
 def test_a_disk_is_created_listed_and_removed(disks: NamedDisks, tmp_path: Path) -> None:
     assert disks.all() == ()
     made = disks.create(DATA, 1 << 20)
@@ -57,7 +53,7 @@ def test_a_name_that_is_no_file_or_option_is_refused(name: str) -> None:
 
 def test_a_disk_that_a_task_has_stays_as_it_is(disks: NamedDisks, tmp_path: Path) -> None:
     disks.create(DATA, 1024)
-    descriptor = held(tmp_path / "disks" / "data", tmp_path / "locks")
+    descriptor = lock([disk_of(tmp_path / "disks" / "data")], task="web")
     assert disks.get(DATA).task == "web"
     for act in (
         lambda: Snapshots(disks).remove_disk(DATA),
@@ -91,7 +87,7 @@ def test_a_disk_that_is_replaced_before_it_is_locked_is_refused(
 
 def test_a_disk_of_another_process_has_no_task(disks: NamedDisks, tmp_path: Path) -> None:
     disks.create(DATA, 1024)
-    descriptor = held(tmp_path / "disks" / "data", tmp_path / "locks", task="")
+    descriptor = lock([disk_of(tmp_path / "disks" / "data")])
     with pytest.raises(TakenError, match="in use by another process"):
         Snapshots(disks).remove_disk(DATA)
     assert disks.get(DATA).task == ""

@@ -3,13 +3,11 @@
 import errno
 import os
 import stat
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.fast.storage.conftest import disk_of
+from tests.fast.storage.conftest import Running, disk_of
 from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError, TakenError
@@ -181,18 +179,17 @@ def test_a_device_whose_path_is_gone_has_a_node_in_dev(tmp_path: Path) -> None:
     assert module._with_node(of).path == "/dev/block/7:9999"
 
 
-async def test_a_disk_that_is_locked_is_taken_back_once_it_is_not(
-    old_disk: Path, tmp_path: Path, syscalls: list[str], monkeypatch: pytest.MonkeyPatch
+def test_a_disk_that_is_locked_is_taken_back_once_it_is_not(
+    old_disk: Path, syscalls: list[str], monkeypatch: pytest.MonkeyPatch, running: Running
 ) -> None:
     """PID 1 closes stdin of an ended service, and so the lock, some time later."""
-    files = ImageFiles()
-    held = await files.lock([disk_of(old_disk)])
+    running("web", disk_of(old_disk))
     with monkeypatch.context() as patch:
         patch.setattr(module, "LOCK_TIMEOUT_S", 0.0)
         with pytest.raises(HostError, match="it is in use"):
             reclaim_disk(disk(old_disk))
     assert syscalls == []
-    _at_sleep(monkeypatch, lambda: os.close(held))
+    monkeypatch.setattr(time, "sleep", lambda _: running.close())
     reclaim_disk(disk(old_disk))
     assert syscalls == TAKEN
 
@@ -221,15 +218,3 @@ async def test_a_disk_that_another_task_is_given_meanwhile_is_that_tasks(
     reclaim_disk(of, owner)
     os.close(held)
     assert syscalls == []
-
-
-def _at_sleep(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
-    """Call a function at the first poll for a lock."""
-    slept = threading.Event()
-
-    def sleep(_: float) -> None:
-        if not slept.is_set():
-            slept.set()
-            act()
-
-    monkeypatch.setattr(time, "sleep", sleep)
