@@ -1,5 +1,6 @@
 """Disks on full file systems, with changed files, without their device; and as `solo5ctl disk inspect` shows them."""
 
+import errno
 import os
 import shutil
 import threading
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.fast.storage.conftest import Device, Running, disk_of
+from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import DeviceName
@@ -211,11 +213,8 @@ async def test_a_file_system_that_hangs_is_left_behind(locks: Path, monkeypatch:
     end_thread(over)
 
 
-async def test_what_cannot_be_read_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(disk_state, "failed_disks", fail)
+async def test_what_cannot_be_read_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_state, "failed_disks", failing(errno.EPERM))
     assert await DiskSpace().failed_disks("web") == ()
 
 

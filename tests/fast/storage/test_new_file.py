@@ -243,11 +243,8 @@ def test_a_mount_point_is_recorded_once_and_a_removed_directory_no_longer(
 def test_records_that_cannot_be_read_are_one_sentence(
     tmp_path: Path, mounted: Mounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_path: str) -> str:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), "/records")
-
     mounted.found.add(str(tmp_path))
     remember_mount(str(tmp_path / "disk"))
-    monkeypatch.setattr(new_file, "mount_point_of", fail)
+    monkeypatch.setattr(new_file, "mount_point_of", failing(errno.EIO))
     with pytest.raises(HostError, match="disk storage: .*/mounts cannot be read: Input/output error"):
         check_mounted(str(tmp_path / "disk"), "disk storage")

@@ -499,13 +499,10 @@ async def test_a_note_is_on_stable_storage_before_a_disk_is_given(
 async def test_user_that_this_host_does_not_find_is_the_missing_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unknown(_: int) -> None:
-        raise KeyError
-
     def lacking(name: str) -> None:
         raise OSError(f"{name}: cannot open shared object file: No such file or directory")
 
-    monkeypatch.setattr(allocation, "pwd", SimpleNamespace(getpwuid=unknown))
+    monkeypatch.setattr(allocation, "pwd", SimpleNamespace(getpwuid={}.__getitem__))
     monkeypatch.setattr("ctypes.CDLL", lacking)
     with pytest.raises(DependencyError, match="library libnss_systemd.so.2 is missing.*libnss-systemd"):
         await users(tmp_path).acquire(WEB)
