@@ -25,30 +25,17 @@ def type_of(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class Method:
-    """A method.
+class Member:
+    """A method or a signal.
 
     Attributes:
-        in_signature: D-Bus signature of its arguments.
-        out_signature: D-Bus signature of its reply.
+        in_signature: D-Bus signature of a method's arguments.
+        out_signature: D-Bus signature of a method's reply, or of a signal's arguments.
         names: of arguments and results, separated by blanks.
     """
 
     in_signature: str
     out_signature: str
-    names: str
-
-
-@dataclass(frozen=True)
-class Signal:
-    """A signal.
-
-    Attributes:
-        signature: D-Bus signature of its arguments.
-        names: of its arguments, separated by blanks.
-    """
-
-    signature: str
     names: str
 
 
@@ -62,27 +49,27 @@ class Interface:
 
     name: str
     path: str
-    methods: Mapping[str, Method]
-    signals: Mapping[str, Signal] = field(default_factory=dict)
+    methods: Mapping[str, Member]
+    signals: Mapping[str, Member] = field(default_factory=dict)
 
 
 NETWORK1 = Interface(
     name="org.solo5.Network1",
     path="/org/solo5/Network1",
     methods={
-        "Reserve": Method(f"s{RECORD}", RECORDS, "task request leases"),
-        "Preview": Method(f"s{RECORD}", f"{RECORDS}s", "task request leases nft"),
-        "Attach": Method("s", "", "task"),
-        "MovePorts": Method("ss", "", "source target"),
-        "Release": Method("s", "", "task"),
-        "Sleep": Method("s", "", "task"),
-        "Wake": Method("s", "", "task"),
-        "Awake": Method("s", "s", "task because"),
-        "Leases": Method("", RECORDS, "records"),
-        "Networks": Method("", RECORD, "networks"),
-        "Collect": Method("b", "as", "dry_run collected"),
+        "Reserve": Member(f"s{RECORD}", RECORDS, "task request leases"),
+        "Preview": Member(f"s{RECORD}", f"{RECORDS}s", "task request leases nft"),
+        "Attach": Member("s", "", "task"),
+        "MovePorts": Member("ss", "", "source target"),
+        "Release": Member("s", "", "task"),
+        "Sleep": Member("s", "", "task"),
+        "Wake": Member("s", "", "task"),
+        "Awake": Member("s", "s", "task because"),
+        "Leases": Member("", RECORDS, "records"),
+        "Networks": Member("", RECORD, "networks"),
+        "Collect": Member("b", "as", "dry_run collected"),
     },
-    signals={"Repaired": Signal("ass", "tasks resource"), "SleepChanged": Signal("sbs", "task asleep reason")},
+    signals={"Repaired": Member("", "ass", "tasks resource"), "SleepChanged": Member("", "sbs", "task asleep reason")},
 )
 """The interface of solo5-networkd."""
 
@@ -90,10 +77,10 @@ RELAY1 = Interface(
     name="org.solo5.Relay1",
     path="/org/solo5/Relay1",
     methods={
-        "Forward": Method("sssthh", "", "namespace task unit since stdout stderr"),
-        "Drain": Method("s", "b", "task delivered"),
-        "List": Method("", "as", "tasks"),
+        "Forward": Member("sssthh", "", "namespace task unit since stdout stderr"),
+        "Drain": Member("s", "b", "task delivered"),
+        "List": Member("", "as", "tasks"),
     },
-    signals={"Gap": Signal("st", "task lines")},
+    signals={"Gap": Member("", "st", "task lines")},
 )
 """The interface of solo5-relay."""

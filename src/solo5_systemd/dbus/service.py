@@ -62,7 +62,7 @@ class Service:
 
     async def emit(self, member: str, body: Sequence[object]) -> None:
         """Emit a signal of the interface (broadcast)."""
-        signature = self._interface.signals[member].signature
+        signature = self._interface.signals[member].out_signature
         self._send(Message.new_signal(self._interface.path, self._interface.name, member, signature, list(body)))
 
     def _send(self, message: Message) -> None:
@@ -142,15 +142,12 @@ def _descriptor(message: Message, index: int) -> int:
 
 
 def _introspection(interface: Interface) -> str:
-    methods, signals = interface.methods.items(), interface.signals.items()
-    found = [_member("method", name, each.names, each.in_signature, each.out_signature) for name, each in methods]
-    found += [_member("signal", name, each.names, "", each.signature) for name, each in signals]
-    return f'<node><interface name="{interface.name}">{"".join(found)}</interface></node>'
-
-
-def _member(kind: str, name: str, names: str, in_signature: str, out_signature: str) -> str:
-    directed = [(each.signature, "in") for each in SignatureTree(in_signature).types]
-    directed += [(each.signature, "out") for each in SignatureTree(out_signature).types]
-    pairs = zip(names.split(), directed, strict=True)
-    inner = "".join(f'<arg name="{arg}" type="{type_}" direction="{direction}"/>' for arg, (type_, direction) in pairs)
-    return f'<{kind} name="{name}">{inner}</{kind}>'
+    found = ""
+    for kind, members in (("method", interface.methods), ("signal", interface.signals)):
+        for name, member in members.items():
+            directed = [(each.signature, "in") for each in SignatureTree(member.in_signature).types]
+            directed += [(each.signature, "out") for each in SignatureTree(member.out_signature).types]
+            pairs = zip(member.names.split(), directed, strict=True)
+            arguments = (f'<arg name="{arg}" type="{of}" direction="{direction}"/>' for arg, (of, direction) in pairs)
+            found += f'<{kind} name="{name}">{"".join(arguments)}</{kind}>'
+    return f'<node><interface name="{interface.name}">{found}</interface></node>'

@@ -55,11 +55,11 @@ async def prepare_start(
         await steps.hold_image()
         await steps.allocate_user(adopt=True)
         await steps.reserve()
-        undoing.on_any_failure(steps.release_private_disks)
-        undoing.on_any_failure(steps.remove_new_files)
+        undoing.on_failure(steps.release_private_disks)
+        undoing.on_failure(steps.remove_new_files)
         await steps.make_disks()
         bound = await backends.disks.bind(steps.plan.parts.disks)
-        undoing.on_any_failure(partial(backends.disks.release, bound))
+        undoing.on_failure(partial(backends.disks.release, bound))
         locks: list[int] = []
         undoing.close_on_failure(locks)
         await steps.take_disks(locks)
@@ -86,7 +86,7 @@ class _Preparation(Steps):
             await self._networks.release(self._name)
             return
         self.plan = replace(self.plan, lent=await self._lent_ports())
-        self.undo.on_failure(self.unreserve)
+        self.undo.on_failure(self.unreserve, by_name=True)
         lost = ""
         try:
             last = read_request(self._name)

@@ -111,16 +111,15 @@ class Restarter:
                 await self._units.reset_failed([self._service])
             try:
                 await self._units.restart(self._service, running=not over)
-            except JobConflictError:  # a stop is enqueued, of the task or of its last preparation
-                if asyncio.get_running_loop().time() >= until:
-                    raise
-                self._has_run = has_run
-                await asyncio.sleep(JOB_RETRY_S)
-                continue
-            except JobAssertError:  # the stop of its last preparation was still queued
-                failed = await self._units.active_state(prepare_service(self._name)) is ActiveState.FAILED
+            except (JobConflictError, JobAssertError) as error:
+                # A stop is enqueued, of the task or of its last preparation, whose result is asserted.
+                conflicts = isinstance(error, JobConflictError)
+                failed = not conflicts and (
+                    await self._units.active_state(prepare_service(self._name)) is ActiveState.FAILED
+                )
                 if failed or asyncio.get_running_loop().time() >= until:
                     raise
+                self._has_run = has_run and conflicts
                 await asyncio.sleep(JOB_RETRY_S)
                 continue
             self._has_run = has_run = True

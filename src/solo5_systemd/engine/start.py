@@ -51,13 +51,14 @@ class NameTakenError(TakenError):
 class Undo(AsyncExitStack):
     """What undoes the steps of a start. Errors of it are dropped: the first error is reported."""
 
-    def on_failure(self, undoing: Undoing) -> None:
-        """Undo a step by its task's name if the start fails, unless another start has the name."""
-        self._push(undoing, lambda error: not isinstance(error, NameTakenError))
+    def on_failure(self, undoing: Undoing, *, by_name: bool = False) -> None:
+        """Undo a step if the start fails; one that is undone by its task's name, unless another start has the name."""
 
-    def on_any_failure(self, undoing: Undoing) -> None:
-        """Undo a step if the start fails."""
-        self._push(undoing, lambda _: True)
+        async def leave(_type: object, error: BaseException | None, _traceback: object) -> None:
+            if error is not None and not (by_name and isinstance(error, NameTakenError)):
+                await undo(undoing())
+
+        self.push_async_exit(leave)
 
     def close_on_failure(self, held: list[int]) -> None:
         """Close descriptors if the start fails, also those that are added to the list later."""
@@ -67,13 +68,6 @@ class Undo(AsyncExitStack):
                 os.close(fd)
 
         self.push(leave)
-
-    def _push(self, undoing: Undoing, applies: Callable[[BaseException], bool]) -> None:
-        async def leave(_type: object, error: BaseException | None, _traceback: object) -> None:
-            if error is not None and applies(error):
-                await undo(undoing())
-
-        self.push_async_exit(leave)
 
 
 async def undo(undoing: Coroutine[object, object, None]) -> None:
@@ -181,8 +175,9 @@ class Starter:
             await steps.reserve()
             progress.on_leases(steps.plan.parts.reservation.leases)
             progress.on_step("attaching its network")
-            undoing.on_any_failure(steps.remove_new_files)
-            undoing.on_failure(steps.stop_unit)  # here, since a start can also be cancelled while the rest is released
+            undoing.on_failure(steps.remove_new_files)
+            # Here, since a start can also be cancelled while the rest is released.
+            undoing.on_failure(steps.stop_unit, by_name=True)
             undoing.push_async_callback(steps.release_private_disks)
             await steps.make_disks()
             yield steps
@@ -272,7 +267,7 @@ class Steps:
         except (HostError, asyncio.CancelledError):  # without a reply it may have been made nevertheless
             await undo(self.unreserve())
             raise
-        self.undo.on_failure(self.unreserve)
+        self.undo.on_failure(self.unreserve, by_name=True)
         self.plan = self.plan.reserved(reservation)
 
     async def request_reservation(self, nics: Sequence[NicRequest]) -> Reservation:

@@ -15,12 +15,12 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.bus import services
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.services import Service
-from solo5_systemd.dbus.interfaces import Interface, Method
+from solo5_systemd.dbus.interfaces import Interface, Member
 from solo5_systemd.dbus.message_bus import connect
 from solo5_systemd.dbus.messages import Message
 
 NAME = "org.solo5.Slow1"
-SLOW = Interface(name=NAME, path="/slow", methods={"Answer": Method("", "s", "answer")})
+SLOW = Interface(name=NAME, path="/slow", methods={"Answer": Member("", "s", "answer")})
 WAIT_MS = 200
 """`service_start_timeout` of the bus here; the system's is 25 s."""
 

@@ -34,14 +34,10 @@ async def test_a_units_files_are_read_on_either_kind_of_host(root: Path) -> None
     assert (sample.cpu.total, sample.memory.current, sample.memory.peak) == (7, 4096, None)
 
 
-async def test_a_cgroup_that_is_gone_has_no_usage(root: Path) -> None:
-    with closing(CgroupFs().meter("/solo5.slice/other.service")) as meter:
-        assert meter.sample() is None
-
-
-async def test_of_no_cgroup_there_is_nothing(root: Path) -> None:
+@pytest.mark.parametrize("group", ["/solo5.slice/other.service", ""])
+async def test_a_cgroup_that_is_gone_and_none_have_no_usage(root: Path, group: str) -> None:
     (root / "cpu.stat").write_text("usage_usec 7\n")
-    with closing(CgroupFs().meter("")) as meter:
+    with closing(CgroupFs().meter(group)) as meter:
         assert meter.sample() is None
 
 

@@ -1,13 +1,9 @@
 """The last messages of a run, by source."""
 
-import re
-
 import pytest
 
 from solo5_systemd.unit.exit_messages import (
     ABORT,
-    IMAGE_FILLS_MEMORY,
-    OUT_OF_MEMORY,
     ExitMessages,
     UnitMessage,
     tender_message,
@@ -75,20 +71,3 @@ def test_a_line_that_a_sentence_quotes_is_printable_and_bounded(line: str) -> No
         assert quoted is not None
         assert quoted.isprintable()
         assert len(quoted) <= 300
-
-
-@pytest.mark.parametrize(
-    "line, kind, said",
-    [
-        ("Solo5: ABORT: mem.c:54: Not enough memory", IMAGE_FILLS_MEMORY, True),
-        ("Solo5: abort: x.c:1: not enough memory", IMAGE_FILLS_MEMORY, True),
-        ("Fatal error: exception Out_of_memory", OUT_OF_MEMORY, True),
-        ("Fatal error: exception Out of memory", OUT_OF_MEMORY, True),
-        ("Fatal error: out of memory", OUT_OF_MEMORY, True),
-        ("served a page about exception Out_of_memory", OUT_OF_MEMORY, False),
-    ],
-)
-def test_a_guest_says_that_its_image_fills_its_memory_or_that_it_is_used_up(
-    line: str, kind: re.Pattern[str], said: bool
-) -> None:
-    assert ExitMessages(guest=["x", line, "y"]).guest_line(kind) == (line if said else None)

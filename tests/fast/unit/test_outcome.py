@@ -85,6 +85,7 @@ OCAML = (
     ("Fatal error: allocation failure during minor GC", False),
     ("Fatal error: not enough memory", False),
     ("Fatal error: not enough memory for the mark stack", False),
+    ("Fatal error: exception Out of memory", False),
 )
 OOM_LINE = "solo5-task-web.service: A process of this unit has been killed by the OOM killer."
 ROWS = [
@@ -97,7 +98,7 @@ ROWS = [
     Row(exited(1), Ending.EXITED, "the guest exited with 1", 1, guest=HELLO, code=1),
     Row(stop(spt(exited(1))), Ending.EXITED, "the guest exited with 1", 1, code=1, claim="spt dies of a stop"),
     Row(exited(1), Ending.EXITED, "the guest exited with 1", 1, guest=CAUGHT, code=1, claim="a guest is no tender"),
-    Row(exited(2), Ending.EXITED, "the guest exited with 2", 2, guest=HELLO, code=2),
+    Row(exited(2), Ending.EXITED, "the guest exited with 2", 2, guest=("about exception Out_of_memory",), code=2),
     Row(exited(3), Ending.EXITED, "the guest exited with 3", 3, code=3),
     Row(
         exited(9), Ending.EXITED, "the guest exited with 9", 9, code=9,
@@ -353,17 +354,20 @@ def test_every_ending_has_its_row() -> None:
     assert {row.ending for row in ROWS} == set(Ending)
 
 
-@pytest.mark.parametrize(
-    "state",
-    [exited(0), stop(exited(1)), stop(spt(killed(15))), stop(killed(1)), stop(killed(9)), replace(ENDED, main_code=0)],
-)
-def test_an_exit_with_0_and_a_stop_are_unambiguous(state: UnitState) -> None:
-    assert is_unambiguous(state)
+ALONE = [
+    exited(0),
+    stop(exited(1)),
+    stop(spt(killed(15))),
+    stop(killed(1)),
+    stop(killed(9)),
+    replace(ENDED, main_code=0),
+]
+WITH_MESSAGES = [exited(1), exited(3), killed(1), killed(9), spt(killed(15)), stop(spt(killed(11)))]
 
 
-@pytest.mark.parametrize("state", [exited(1), exited(3), killed(1), killed(9), spt(killed(15)), stop(spt(killed(11)))])
-def test_a_failure_and_a_foreign_signal_are_ambiguous(state: UnitState) -> None:
-    assert not is_unambiguous(state)
+@pytest.mark.parametrize("state", [*ALONE, *WITH_MESSAGES])
+def test_an_exit_with_0_and_a_stop_are_unambiguous_and_failures_and_foreign_signals_are_not(state: UnitState) -> None:
+    assert is_unambiguous(state) is (state in ALONE)
 
 
 def test_an_outcome_brings_the_consoles_end_and_the_peak() -> None:
