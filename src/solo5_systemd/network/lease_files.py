@@ -293,10 +293,10 @@ def to_document(value: object) -> dict[str, object]:
 
 
 def _write(path: str, value: object) -> None:
-    text = json.dumps(to_document(value))
-    with host_errors(f"{path} cannot be written", f"`df {Path(path).parent}` shows the free space."):
+    text, directory = json.dumps(to_document(value)), path.rpartition("/")[0]
+    with host_errors(f"{path} cannot be written", f"`df {directory}` shows the free space."):
         try:
             replace_file(path, text)
         except FileNotFoundError:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(directory).mkdir(parents=True, exist_ok=True)
             replace_file(path, text)

@@ -73,6 +73,24 @@ def elements(ruleset: Ruleset) -> tuple[Element, ...]:
     return tuple(found) if six else tuple(each for each in found if each.family != "ip6")
 
 
+def differing(ruleset: Ruleset, other: Ruleset) -> tuple[Element, ...]:
+    """Return the elements of all networks and segments, and of the tasks whose elements the other ruleset may lack.
+
+    Most changes are those of networks that most tasks are not on: the elements of many tasks take memory and time.
+    """
+    if has_ipv6(ruleset.networks) != has_ipv6(other.networks):
+        return elements(ruleset)
+    ours, theirs = ({network.name: network for network in each.networks} for each in (ruleset, other))
+    same = {record.reservation.task: record for record in other.records}
+    records = (
+        record
+        for record in ruleset.records
+        if same.get(record.reservation.task) is not record
+        or any(ours.get(lease.network) != theirs.get(lease.network) for lease in record.reservation.leases)
+    )
+    return elements(replace(ruleset, records=tuple(records)))
+
+
 def network_elements(network: Network, networks: Sequence[Network]) -> Iterator[Element]:
     """Yield the elements of a network; `networks` are all that are up, for its `reach`."""
     bridge, policy = _quoted(network.bridge), network.policy

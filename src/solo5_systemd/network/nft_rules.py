@@ -15,7 +15,7 @@ from solo5_systemd.network.derived_addresses import ASKER
 from solo5_systemd.network.drops import RULES
 from solo5_systemd.network.model import Network
 from solo5_systemd.network.nft_bridge import BRIDGE
-from solo5_systemd.network.nft_elements import Ruleset, elements, has_ipv6
+from solo5_systemd.network.nft_elements import Ruleset, differing, elements, has_ipv6
 from solo5_systemd.network.nft_ip import GROUPS, IP, TRANSPORTS, ip6
 from solo5_systemd.network.nft_objects import EGRESS, TABLE, Element
 from solo5_systemd.settings.egress import METADATA
@@ -168,9 +168,9 @@ def change(before: Ruleset, after: Ruleset, *, owned: bool = True) -> str:
 
     Table ip6 comes with the first network with IPv6, and goes with the last.
     """
-    if before == after:  # as after most changes of links: the elements of many tasks take long
+    if before == after:  # as after most changes of links
         return ""
-    old, new = elements(before), elements(after)
+    old, new = differing(before, after), differing(after, before)
     had6, has6 = has_ipv6(before.networks), has_ipv6(after.networks)
     removed = set(old) - set(new)
     commands = [delete(each for each in old if each in removed and (has6 or each.family != "ip6"))]

@@ -31,13 +31,14 @@ ATTEMPTS = 10
 """How often a FIFO is opened, or PID 1 asked to stop a socket unit, in that time."""
 
 ANSWER_TIMEOUT_S = 2.0
-"""Seconds in which a guest that has opened its tap has to answer a question for its address, before it gets what the
+"""Seconds in which a guest that has opened its tap has to answer two questions for its address, before it gets what the
 kernel holds. MirageOS answers once its stack is complete, a second later where it has IPv6 (RFC 4862, 5.4)."""
 
 ASK_INTERVAL_S = 0.05
 
-SETTLE_S = 0.02
-"""Seconds from its answer until then: MirageOS answers just before it listens to its ports, and refuses meanwhile."""
+SETTLE_S = 0.005
+"""Seconds from its first answer until it is asked again. MirageOS reads the first questions just before it listens to
+its ports, and refuses meanwhile; the next one it reads in its main loop, which begins after that."""
 
 STARTS_MAX = 4
 """Starts for packets in `STARTS_INTERVAL_S`, of a task that ends by itself each time. PID 1's default of
@@ -344,24 +345,29 @@ class Activation:
     async def _answer(
         self, lease: Lease, to_nic: Callable[[ForPackets], Coroutine[Any, Any, Sequence[object]]]
     ) -> None:
-        """Ask a guest for its first address until it answers, and wait until it listens.
+        """Ask a guest for its first address until it answers, and once more, so that it listens.
 
         With both families, by ARP: one with `--ipv4-only=true` has no use of its IPv6 address.
         """
         if lease.first_address is None:
             return
-        answered = self._asked[lease.first_address] = asyncio.Event()
-        try:
+        with suppress(TimeoutError):  # a guest that takes packets all the same, or none
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                while not answered.is_set():
-                    await to_nic(Neighbours.ask)
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(answered.wait(), ASK_INTERVAL_S)
+                await self._ask(lease.first_address, to_nic)
                 await asyncio.sleep(SETTLE_S)
-        except TimeoutError:
-            pass  # a guest that takes packets all the same, or none
+                await self._ask(lease.first_address, to_nic)
+
+    async def _ask(
+        self, address: IpAddress, to_nic: Callable[[ForPackets], Coroutine[Any, Any, Sequence[object]]]
+    ) -> None:
+        answered = self._asked[address] = asyncio.Event()
+        try:
+            while not answered.is_set():
+                await to_nic(Neighbours.ask)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(answered.wait(), ASK_INTERVAL_S)
         finally:
-            self._asked.pop(lease.first_address, None)
+            self._asked.pop(address, None)
 
     def _on_carriers(self, watch: CarrierWatch) -> None:
         found = watch.up()

@@ -295,11 +295,15 @@ def test_a_change_touches_what_differs_alone() -> None:
     assert "limited" not in nft_rules.change(after, replace(after, records=[in_state(RESERVATION)]))
 
 
-def test_of_rules_that_stay_no_element_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_tasks_whose_networks_stay_no_element_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each changed link is a reason to compare them, and a thousand tasks have as many elements as take a second."""
-    monkeypatch.setattr(nft_rules, "elements", lambda ruleset: pytest.fail("all elements"))
+    monkeypatch.setattr(nft_elements, "record_elements", lambda *_: pytest.fail("elements of a task"))
     held = Ruleset(networks=(DUAL,), records=(in_state(HELD),))
     assert nft_rules.change(held, replace(held)) == ""
+    other = replace(network(), name=NetworkName("other"), bridge="solo5-y", ipv4=IPv4Network("10.78.0.0/24"))
+    commands = nft_rules.change(held, replace(held, networks=(DUAL, other)))
+    assert [line for line in commands.splitlines() if line.startswith("delete")] == []
+    assert commands.endswith(f"add {[*nft_elements.network_elements(other, [DUAL, other])][-1]}")
 
 
 JOINED = replace(network(), name=NetworkName("default"), bridge="br0", join=Join())
