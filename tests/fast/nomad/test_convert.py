@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from typing import Any
 
 import pytest
@@ -15,7 +15,9 @@ from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.plugin_config import Defaults, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import cpu_weight, image_candidates, logging_of, name_of, workload_of
+from solo5_systemd.settings.egress import destination
 from solo5_systemd.settings.node_limits import Tenant
+from solo5_systemd.settings.rate import Rate
 from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
 from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
@@ -72,7 +74,19 @@ def test_what_a_job_says_is_in_the_workload() -> None:
         task_config(
             unikernel="local/web.spt",
             args=["-v", "x"],
-            nic={"service": {"network": "lab", "ip": "10.1.2.3", "ip6": "fd00::7", "mac": "02:00:5e:10:00:01"}},
+            nic={
+                "service": {
+                    "network": "lab",
+                    "ip": "10.1.2.3",
+                    "ip6": "fd00::7",
+                    "mac": "02:00:5E:10:00:01",
+                    "egress": [],
+                    "rate": ["sent=2M"],
+                    "routes": ["192.168.2.0/24"],
+                }
+            },
+            egress=["10.0.0.0/8"],
+            rate=["sent=1M"],
             block={"storage": {"source": "local/disk", "sector_size": 4096}},
             tender="spt",
             unit="scope",
@@ -89,8 +103,10 @@ def test_what_a_job_says_is_in_the_workload() -> None:
             ipv4=IPv4Address("10.1.2.3"),
             mac=MacAddress("02:00:5e:10:00:01"),
             ipv6=IPv6Address("fd00::7"),
+            limits=Limits(egress=(), rate=Rate(sent=2 * 10**6), routes=(IPv4Network("192.168.2.0/24"),)),
         ),
     )
+    assert made.limits == Limits(egress=(destination("10.0.0.0/8"),), rate=Rate(sent=10**6))
     assert made.disks == (
         DiskRequest(
             disk=DeviceName("storage"),

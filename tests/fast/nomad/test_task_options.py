@@ -1,77 +1,16 @@
 """A job's `config`: each key right and wrong, and whatever else can come as msgpack."""
 
 import sys
-from ipaddress import IPv4Address
 from typing import Any
 
 import pytest
 from tests.fast.nomad.values import packed
 
 from solo5_systemd.base.errors import DependencyError, InvalidRequestError
-from solo5_systemd.base.names import DeviceName, NetworkName, Target, TaskName, UnitKind
-from solo5_systemd.network.model import Limits, MacAddress, Protocol
-from solo5_systemd.nomad.option_values import CONFIG_MAX_BYTES, DEPTH_MAX, Logging
-from solo5_systemd.nomad.task_options import DiskOptions, NicOptions, PortLabel, TaskOptions, task_options
-from solo5_systemd.settings.egress import destination
-from solo5_systemd.settings.rate import Rate
+from solo5_systemd.base.names import DeviceName, TaskName
+from solo5_systemd.nomad.option_values import CONFIG_MAX_BYTES, DEPTH_MAX
+from solo5_systemd.nomad.task_options import NicOptions, TaskOptions, task_options
 from solo5_systemd.task.workload import Workload
-
-HTTP = PortLabel(label="http")
-DNS = PortLabel(label="dns", protocols=(Protocol.UDP,))
-
-LAB = {"network": "lab", "ip": "10.1.2.3"}
-
-
-def test_every_key_is_read() -> None:
-    options = task_options(
-        packed(
-            unikernel="local/web.hvt",
-            args=["--port=80", "${x}"],
-            nic={
-                "service": {
-                    "network": "lab",
-                    "ip": "10.1.2.3",
-                    "mac": "02:00:5E:10:00:01",
-                    "ports": ["http"],
-                    "egress": [],
-                }
-            },
-            egress=["10.0.0.0/8"],
-            rate=["sent=1M"],
-            ports=["http", "dns/udp"],
-            block={"storage": {"source": "local/disk", "sector_size": 4096}},
-            tender="spt",
-            unit="scope",
-            logging="journald",
-            quiet=True,
-            cpu_hard_limit=False,
-            properties={"TasksMax": "32"},
-        )
-    )
-    nic = NicOptions(
-        network=NetworkName("lab"),
-        ip=IPv4Address("10.1.2.3"),
-        mac=MacAddress("02:00:5e:10:00:01"),
-        ports=(HTTP,),
-        egress=(),
-    )
-    assert options == TaskOptions(
-        shared=shared(
-            "local/web.hvt",
-            arguments=("--port=80", "${x}"),
-            limits=Limits(egress=(destination("10.0.0.0/8"),), rate=Rate(sent=10**6)),
-            tender=Target.SPT,
-        ),
-        args=("--port=80", "${x}"),
-        nic={DeviceName("service"): nic},
-        ports=(HTTP, DNS),
-        block={DeviceName("storage"): DiskOptions(source="local/disk", sector_size=4096)},
-        unit=UnitKind.SCOPE,
-        logging=Logging.JOURNALD,
-        quiet=True,
-        cpu_hard_limit=False,
-        properties=(("TasksMax", "32"),),
-    )
 
 
 def shared(image: str, **settings: Any) -> Workload:

@@ -32,15 +32,6 @@ def write_all(queue: LineQueue) -> bytes:
     return written
 
 
-def test_offered_lines_are_written_in_order() -> None:
-    queue = LineQueue()
-    for line in lines(5):
-        queue.offer(line)
-    assert write_all(queue) == b"".join(line.data for line in lines(5))
-    assert queue.is_delivered
-    assert queue.position == StreamPosition(cursor="c4")
-
-
 def test_a_queue_without_lines_has_no_deque_of_its_own() -> None:
     queue, other = LineQueue(), LineQueue()
     [line] = lines(1)
@@ -87,16 +78,6 @@ def test_memory_is_bounded_and_a_longer_line_is_accepted() -> None:
     queue.advance(len(first.data))
     assert not queue.catch_up(iter(rest), 100, fresh=True), "there is room for one"
     assert (queue.catch_up_to, queue.next_chunk()) == (rest[-1].position, rest[0].data)
-
-
-def test_skipped_lines_are_read_again_up_to_the_last_one() -> None:
-    queue = LineQueue()
-    all_lines = lines(9)
-    queue.skip(all_lines[3])
-    assert not queue.catch_up(iter(all_lines), 100, fresh=True)
-    assert queue.catch_up_to is None
-    queue.offer(all_lines[4])
-    assert write_all(queue) == b"".join(line.data for line in all_lines[:5])
 
 
 def test_catch_up_ends_after_the_last_skipped_line_even_if_it_was_removed() -> None:
