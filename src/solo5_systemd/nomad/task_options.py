@@ -298,9 +298,6 @@ def no_address_error(port: GuestPort, lack: str = "the image has no NIC") -> Inv
     )
 
 
-READY = Type(lambda fields, key: parse_rule(fields.table(key)), document, kind=Rule)
-
-
 @dataclass(frozen=True, kw_only=True)
 class OwnOptions:
     """The task options that `solo5ctl run` has not. None: not set by the job, so that the plugin's default applies.
@@ -321,7 +318,7 @@ class OwnOptions:
     cpu_hard_limit: bool | None = None
     properties: Annotated[tuple[tuple[str, str], ...], Type(assignments, dict, is_map=True)] = ()
     labels: Annotated[tuple[tuple[str, str], ...], Type(_labels, dict, is_map=True)] = ()
-    ready: Annotated[Rule | None, READY] = None
+    ready: Annotated[Rule | None, Type(lambda fields, key: parse_rule(fields.table(key)), document, kind=Rule)] = None
     idle: IdleOptions | None = None
 
 

@@ -62,7 +62,6 @@ class Forwarder:
         self._consoles: dict[TaskName, TaskConsole] = {}
         self._by_unit: dict[tuple[str, str], TaskConsole] = {}
         self._catching_up: set[TaskConsole] = set()
-        self._ended: set[TaskConsole] = set()
         self._followers: dict[str, _Follower] = {}
         self._follower("")  # its position is from before the first call
 
@@ -226,8 +225,6 @@ class Forwarder:
         console = TaskConsole(state, catch_up_to, stored, self._save, self._open_journal)
         self._consoles[console.task] = self._by_unit[console.namespace, console.unit] = console
         self._catching_up.add(console)
-        if console.ended:
-            self._ended.add(console)
         return console
 
     def _save(self, console: TaskConsole) -> None:
@@ -237,13 +234,12 @@ class Forwarder:
             self.dropped.put_nowait(DroppedLines(task=console.task, lines=lines))
 
     def _set_ended(self, console: TaskConsole, *, ended: bool) -> None:
-        (self._ended.add if ended else self._ended.discard)(console)
         if console.ended is not ended:  # else not saved: the file's mtime is the time of the last delivery
             console.ended = ended
             self._state_files.save(console.state)
 
     def _close_finished(self) -> None:
-        for console in [each for each in self._ended if each.is_finished]:
+        for console in [each for each in self._consoles.values() if each.is_finished]:
             if not console.is_delivered:
                 _log.warning("last lines of task %s not delivered, its FIFO was removed", console.task)
             self._remove(console)
@@ -251,7 +247,6 @@ class Forwarder:
     def _remove(self, console: TaskConsole) -> None:
         del self._consoles[console.task], self._by_unit[console.namespace, console.unit]
         self._catching_up.discard(console)
-        self._ended.discard(console)
         console.close()
         remove_stored(console.number, console.generation)
         self._state_files.remove(console.task)
