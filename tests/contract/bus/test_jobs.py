@@ -113,13 +113,6 @@ async def test_a_slice_that_does_not_start_is_not_confined(systemd: FakeSystemd,
     assert not systemd.called("SetUnitProperties")
 
 
-async def test_stderr_alone_is_the_first_descriptor(systemd: FakeSystemd, manager: Manager) -> None:
-    with tempfile.TemporaryFile() as stderr:
-        await manager.start(TRANSIENT, UnitFiles(stderr=stderr.fileno()))
-    ((_, _, sent, _),) = systemd.called("StartTransientUnit")
-    assert (sent[-1][0], sent[-1][1].value, len(systemd.files)) == ("StandardErrorFileDescriptor", 0, 1)
-
-
 @pytest.mark.parametrize(("report", "result"), [(Report.BEFORE, "failed"), (Report.AFTER, "timeout")])
 async def test_a_jobs_result_is_known_whether_it_comes_before_or_after_the_reply(
     systemd: FakeSystemd, manager: Manager, report: Report, result: str

@@ -1,8 +1,6 @@
 """The end of a run: PID 1's link below /run/systemd/units, and what is read over a real bus after it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from tests.contract.bus.given import PROMPT, UNIT, WEB, restarted, service
 from tests.contract.netservice import PrivateBus
 
 from solo5_systemd.base import inotify as inotify_module
-from solo5_systemd.base.names import TaskName, task_service
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus import unit_watch as watch_module
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.manager import Manager
@@ -195,32 +193,6 @@ async def test_where_inotify_has_reached_a_limit_the_link_is_looked_at(
         links.end(UNIT)
         await unit.changed()
         assert is_over(unit)
-
-
-@asynccontextmanager
-async def watching(manager: Manager, units: Sequence[str]) -> AsyncIterator[list[watch_module.WatchedUnit]]:
-    async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(manager.watched(a_run(unit))) for unit in units]
-
-
-async def test_an_end_wakes_the_watchers_of_that_run_alone(
-    systemd: FakeSystemd, manager: Manager, links: Links
-) -> None:
-    names = [task_service(TaskName(f"t{number}")) for number in range(100)]
-    for name in names:
-        links.begin(name)
-    async with asyncio.timeout(5 * PROMPT), watching(manager, [*names, names[7]]) as units:
-        waiting = [asyncio.ensure_future(unit.changed()) for unit in units]
-        await settled(manager, links)
-        links.begin("ssh.service")
-        links.end("ssh.service")
-        systemd.units[names[7]] = replace(stopped(), name=names[7])
-        links.end(names[7])
-        await asyncio.gather(waiting[7], waiting[100])
-        assert [unit for unit, wait in zip(units, waiting, strict=True) if wait.done()] == [units[7], units[100]]
-        for wait in waiting:
-            wait.cancel()
-    assert len(systemd.read) == 22
 
 
 async def test_an_outage_is_no_end_and_what_ended_during_it_is_read_after_it(

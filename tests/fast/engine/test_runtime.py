@@ -20,7 +20,6 @@ from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Sample, Task
 from solo5_systemd.network.tap_counters import Counters, Traffic
 from solo5_systemd.task.workload import Workload
-from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.unit.state import MainCode
 
 WEB = TaskName("web")
@@ -143,15 +142,6 @@ async def test_waiting_for_a_task_that_is_removed_meanwhile_says_so(
         machine.units.put(replace(web.state, invocation="f" * 32))
         with pytest.raises(NoSuchTaskError):  # another task of the same name
             await waiting
-
-
-@pytest.mark.leaps
-async def test_who_waits_for_a_hung_tender_ends_it(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.usages.zombies = {web.state.main_pid}
-    task = await runtime.wait(WEB)
-    assert machine.units.sent == [(UNIT, 9, True)]
-    assert outcome_of(task).ending is Ending.STALLED
-    assert machine.steps.taken.index("log_hung") < machine.steps.taken.index(f"kill {UNIT}")
 
 
 @pytest.mark.leaps

@@ -101,14 +101,9 @@ async def test_a_thaw_that_fails_is_an_error_and_left_to_the_guard(machine: Mach
 async def test_a_task_that_does_not_stay_frozen_is_an_error(
     machine: Machine, web: Runtime, act: Callable[[Machine], None], sentence: str
 ) -> None:
+    machine.steps.errors["thaw"] = HostError("Unit is not frozen.")
     with pytest.raises(HostError, match=sentence):
         await web.while_frozen(WEB, lambda: act(machine))
-
-
-async def test_a_task_that_ends_needs_no_thaw(machine: Machine, web: Runtime) -> None:
-    machine.steps.errors["thaw"] = HostError("Unit is not active.")
-    with pytest.raises(HostError, match="task web has ended meanwhile"):
-        await web.while_frozen(WEB, lambda: machine.units.end(UNIT, MainCode.KILLED, 9))
 
 
 async def test_a_task_that_was_frozen_before_stays_frozen(machine: Machine, web: Runtime) -> None:

@@ -52,7 +52,6 @@ class FakeUnits(Manager):
         heeds: signals on which a tender ends, besides SIGKILL.
         busy: stop jobs are queued and not run.
         refused: the last start of each unit failed an assertion.
-        reload_left: seconds until PID 1 ends the reload of each unit.
         canceled: a stop of the operator's takes the place of each restart.
         conflicts: so many restarts find a stop of the operator's enqueued, which PID 1 begins then.
         stopped_before: a stop of the operator's is handled before each restart.
@@ -73,7 +72,6 @@ class FakeUnits(Manager):
         self.heeds: tuple[int, ...] = (2, 15)
         self.busy = False
         self.refused = False
-        self.reload_left: float | None = None
         self.canceled = False
         self.stopped_before = False
         self.conflicts = 0
@@ -139,7 +137,7 @@ class FakeUnits(Manager):
 
     async def reload_time_left(self, unit: str) -> float | None:
         async with self._steps.step("reload_time_left"):
-            return self.reload_left
+            return None
 
     async def restart(self, unit: str, *, running: bool = False) -> None:
         async with self._steps.step(f"restart {unit}"):
