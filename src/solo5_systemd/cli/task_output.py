@@ -105,10 +105,6 @@ def _port(host_ip: str, host_port: int, port: int, protocol: str, count: int = 1
     return f"{shown}:{ours}->{theirs}/{protocol}"
 
 
-Drops = Mapping["DeviceName", Mapping[str, int]]
-"""The packets of each NIC that the packet filter has dropped, by rule."""
-
-
 Disks = Sequence[Mapping[str, Any]]
 """The disks of a task, as far as they are known.
 
@@ -123,11 +119,12 @@ class Details:
     """What `inspect` shows of a task that is not read with it.
 
     Attributes:
+        drops: the packets of each NIC that the packet filter has dropped, by rule.
         problems: of its network.
         awake: what keeps it awake; empty: nothing, or it never sleeps.
     """
 
-    drops: Drops = field(default_factory=dict)
+    drops: Mapping["DeviceName", Mapping[str, int]] = field(default_factory=dict)
     disks: Disks = ()
     problems: Sequence[str] = ()
     awake: str = ""

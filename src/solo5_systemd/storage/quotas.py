@@ -33,9 +33,6 @@ from solo5_systemd.storage.model import NAMED_DISKS, SNAPSHOTS
 CLAIMS = Path("/var/lib/solo5/claims")
 STATE = Path("/var/lib/solo5")
 
-Quotas = Mapping[str, int]
-"""Bytes, by directory."""
-
 _UNCOUNTED = f"{NAMED_DISKS}/{SNAPSHOTS}"
 """Snapshots share the blocks of their disks, and are made by root only."""
 
@@ -120,8 +117,8 @@ class DiskClaims:
         """
         return sum(disk.unwritten for disk in self._others(prune=False, only=_key(str(path))))
 
-    def _quotas(self, path: str, more: int) -> Quotas:
-        """Return the quotas that hold for a file that becomes larger; a symbolic link is followed."""
+    def _quotas(self, path: str, more: int) -> Mapping[str, int]:
+        """Return the quotas (bytes, by directory) of a file that becomes larger; a symbolic link is followed."""
         resolved = os.path.realpath(path)
         found = self._settings().disk_quotas if more > 0 else {}
         return {directory: most for directory, most in found.items() if is_below(resolved, (directory,))}
@@ -190,7 +187,7 @@ def _key(path: str) -> str:
     return f"{Resource.DISKS}/{mount_point_of(str(existing(Path(path)).resolve())) or '/'}"
 
 
-def _check_quotas(quotas: Quotas, more: int, what: str, *, new: int = -1) -> None:
+def _check_quotas(quotas: Mapping[str, int], more: int, what: str, *, new: int = -1) -> None:
     for directory, most in quotas.items():
         has = used(directory, None if new < 0 else identity(os.fstat(new)))
         if has + more > most:

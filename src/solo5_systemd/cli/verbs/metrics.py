@@ -8,12 +8,10 @@ from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from solo5_systemd.engine.queries import Queries
 
 
-def write_textfile(path: "Path", text: str) -> None:
+def _write_textfile(file: str, text: str) -> None:
     """Replace a file atomically, mode 0644: a concurrent reader gets the old or the new content.
 
     There is no fsync(2): metrics from before a power failure are worthless after it.
@@ -21,39 +19,29 @@ def write_textfile(path: "Path", text: str) -> None:
     Raises:
         HostError: the file cannot be written; the temporary file is removed.
     """
+    from pathlib import Path
+
     from solo5_systemd.base.atomic_file import replace_file
     from solo5_systemd.base.locks import closing
     from solo5_systemd.base.paths import open_directory, within
 
+    path = Path(file)
     hint = f"Check the directory: ls -ld {path.parent}"
     with closing(open_directory(path.parent)) as directory, host_errors(f"{path} cannot be written", hint):
         # The temporary name does not match *.prom, the pattern of the textfile collector.
         replace_file(within(directory, path.name), text, mode=0o644, several_writers=True)
 
 
-def _path(text: str) -> "Path":
-    from pathlib import Path
-
-    return Path(text)
-
-
 def configure(parser: Parser) -> None:
     parser.add_argument(
-        "--textfile",
-        metavar="PATH",
-        type=_path,
-        help="write to PATH in the format of node_exporter's textfile collector",
+        "--textfile", metavar="PATH", help="write to PATH in the format of node_exporter's textfile collector"
     )
     parser.add_output_options(json=False)
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
     async def command(engine: "Queries") -> int:
-        from solo5_systemd.cli.metric_families import (
-            families,  # imported here for startup time
-            openmetrics,
-            prometheus,
-        )
+        from solo5_systemd.cli.metric_families import families, openmetrics, prometheus  # for startup time
 
         tasks = await engine.tasks(ended=False, reservations=False)
         endpoints = await engine.endpoints() if tasks else {}
@@ -63,7 +51,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         leased = context.root and any(task.name in endpoints for task in tasks)
         found = families(tasks, endpoints, samples, await engine.backends.networks.networks() if leased else (), full)
         if arguments.textfile:
-            write_textfile(arguments.textfile, prometheus(found))
+            _write_textfile(arguments.textfile, prometheus(found))
         else:
             context.screen.write(openmetrics(found))
         return 0
