@@ -54,8 +54,8 @@ class Snapshots:
         Solo5Error: (a method) as of `NamedDisks`; HostError also if the file system cannot share blocks.
     """
 
-    def __init__(self, disks: NamedDisks | None = None) -> None:
-        self._disks = disks or NamedDisks()
+    def __init__(self, disks: NamedDisks) -> None:
+        self._disks = disks
         self._directory = self._disks.directory
 
     def all(self) -> tuple[Snapshot, ...]:
