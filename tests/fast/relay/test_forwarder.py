@@ -188,18 +188,6 @@ def _read(fd: int) -> str:
         return ""
 
 
-async def test_the_last_lines_of_an_ended_task_wait_for_a_reader(tmp_path: Path) -> None:
-    journal = Journal()
-    async with running(journal, tmp_path) as relay:
-        out, _ = relay.forward()
-        text = journal.write("x" * (1 << 18)).data.decode()
-        assert not await relay.forwarder.drain(WEB)
-        assert relay.forwarder.tasks == [WEB]
-        await until(out.read, text)
-        assert await relay.forwarder.drain(WEB)
-        assert relay.forwarder.tasks == []
-
-
 async def test_an_ended_task_is_removed_when_its_fifo_is_unreachable(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -244,41 +232,6 @@ async def test_a_console_with_unlinked_fifos_is_removed_unless_they_have_a_reade
         await passed(2 * module.UNREACHABLE_CHECK_INTERVAL_S)
         assert relay.forwarder.tasks == []
         assert list(tmp_path.iterdir()) == []
-
-
-async def test_a_new_reader_is_detected_without_a_call(tmp_path: Path) -> None:
-    journal = Journal()
-    async with running(journal, tmp_path) as relay:
-        path = tmp_path / "fifo"
-        os.mkfifo(path)
-        out, errors = relay.forward()
-        out.open(path)
-        fifos = {Stream.STDOUT: out.write_end, Stream.STDERR: errors.write_end}
-        relay.forwarder.forward(WEB, "solo5-task-web.service", 0, fifos)
-        journal.write("1\n")
-        await until(out.read, "1\n")
-        journal.write("2, not read yet\n")
-        await passed(1)
-        out.lose_reader()
-        journal.write("3\n")
-        await passed(1)
-        journal.write("4\n")
-        out.read_end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        await until(out.read, "2, not read yet\n3\n4\n")
-
-
-async def test_an_ended_task_without_fifos_is_delivered_to_new_ones(tmp_path: Path) -> None:
-    journal = Journal()
-    async with running(journal, tmp_path) as relay:
-        relay.forward()
-        text = "".join(journal.write(f"{number}\n".rjust(1 << 14)).data.decode() for number in range(16))
-        assert not await relay.forwarder.drain(WEB)
-    async with running(journal, tmp_path) as relay:
-        relay.forwarder.restore({})
-        await passed(1)
-        out, _ = relay.forward()
-        await until(out.read, text[1 << 16 :])  # what the first FIFO has taken
-        assert await relay.forwarder.drain(WEB)
 
 
 async def test_each_console_has_a_unique_number_also_after_a_restart(tmp_path: Path) -> None:
