@@ -20,6 +20,7 @@ from tests.machine.records import newest
 from solo5_systemd.base.names import SnapshotName, TaskName
 from solo5_systemd.engine.runtime import Runtime, connect
 from solo5_systemd.settings import files
+from solo5_systemd.storage.named_disks import NamedDisks
 from solo5_systemd.storage.snapshots import Snapshot, Snapshots
 
 DISKS = Path("/var/lib/solo5/disks")
@@ -285,13 +286,14 @@ def snapshots_while_it_runs(task: str, count: int, kept: int | None = None) -> l
     taken: list[tuple[float, tuple[Snapshot, ...]]] = []
 
     async def story() -> None:
+        snapshots = Snapshots(NamedDisks())
         async with connect(files.read_settings) as engine:
             for i in range(count):
-                with Snapshots().of_task(task, SnapshotName(f"s{i}")) as instant:
+                with snapshots.of_task(task, SnapshotName(f"s{i}")) as instant:
                     pause = await engine.while_frozen(TaskName(task), instant.take, instant.prepare)
                     taken.append((pause * 1000, instant.keep()))
                 for old in taken[-kept - 1][1] if kept is not None and i >= kept else ():
-                    Snapshots().remove(old.disk, old.name)
+                    snapshots.remove(old.disk, old.name)
 
     asyncio.run(story())
     return taken
