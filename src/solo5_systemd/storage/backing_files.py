@@ -143,7 +143,7 @@ def inspect(request: DiskRequest, *, how: int = READ_WRITE) -> Disk:
     with closing(opened) as descriptor:
         status = os.fstat(descriptor)
         filesystem = os.fstatvfs(descriptor).f_fsid
-        check_size(request, os.lseek(descriptor, 0, os.SEEK_END))
+        check_size(f"{request} has", os.lseek(descriptor, 0, os.SEEK_END), sector)
         owner, holder = check_title(request, path, descriptor, how)
     block = stat.S_ISBLK(status.st_mode)
     if request.private:
@@ -169,7 +169,7 @@ def inspect(request: DiskRequest, *, how: int = READ_WRITE) -> Disk:
 
 def _planned(request: DiskRequest, new: NewFile, sector: int) -> Disk | None:
     """Return the disk that a start would create; None if its file exists."""
-    check_size(request, new.size)
+    check_size(f"{request} has", new.size, sector)
     with find_place(request) as place:
         if place.exists:
             return None
@@ -197,7 +197,7 @@ def make(request: DiskRequest, claims: DiskClaims | None = None) -> MadeDisk:
     """
     created = False
     if (new := request.create) is not None:
-        check_size(request, new.size)
+        check_size(f"{request} has", new.size, sector_size(request))
         with host_errors(f"{request} cannot be created with {new.size} bytes"), find_place(request) as place:
             if not place.exists:
                 check_mounted(place.path, str(request))

@@ -282,12 +282,14 @@ def sector_size(request: DiskRequest) -> int:
     return size
 
 
-def check_size(request: DiskRequest, size: int) -> None:
+def check_size(what: str, size: int, sector: int = SECTOR_SIZE) -> None:
     """Check the size (bytes) of a disk.
+
+    Args:
+        what: the disk, and its verb, such as `disk 'web' would have`.
 
     Raises:
         InvalidRequestError: zero, or not a multiple of the sector size.
     """
-    sector = sector_size(request)
-    if size == 0 or size % sector:
-        raise InvalidRequestError(f"{request} has {size} bytes: expected one or more whole sectors of {sector}.")
+    if size <= 0 or size % sector:
+        raise InvalidRequestError(f"{what} {size} bytes: expected one or more whole sectors of {sector}.")

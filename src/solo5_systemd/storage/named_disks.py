@@ -18,7 +18,7 @@ from solo5_systemd.base.names import DeviceName, DiskName, disk_name
 from solo5_systemd.base.paths import identity
 from solo5_systemd.storage.block_devices import check_unused
 from solo5_systemd.storage.locks import holders, lock, lock_shared
-from solo5_systemd.storage.model import NAMED_DISKS, SECTOR_SIZE, Backing, Disk
+from solo5_systemd.storage.model import NAMED_DISKS, Backing, Disk, check_size
 from solo5_systemd.storage.new_file import create_file, zeros
 from solo5_systemd.storage.quotas import DiskClaims
 
@@ -94,7 +94,7 @@ class NamedDisks:
             TakenError: there is a disk of this name.
             HostError: it cannot be created, such as on a full file system or beyond a quota.
         """
-        _check_size(name, size)
+        check_size(f"disk {name!r} would have", size)
         with self.claims.admitted(f"{self.directory}/{name}", size, size, f"disk {name!r}"):
             if preallocate:
                 self.claims.check_reserve(self.directory, size, f"disk {name!r}")
@@ -113,7 +113,7 @@ class NamedDisks:
             TakenError: a task has it.
             HostError: it cannot be changed.
         """
-        _check_size(name, size)
+        check_size(f"disk {name!r} would have", size)
         with self.opened(name, os.O_RDWR, shared=False) as descriptor:
             now = os.fstat(descriptor).st_size
             if size < now and not shrink:
@@ -144,7 +144,7 @@ class NamedDisks:
         regular = stat.S_ISREG(status.st_mode)
         path, what = f"{self.directory}/{name}", f"disk {name!r}"
         if regular:
-            _check_size(name, status.st_size)
+            check_size(f"{what} would have", status.st_size)
             self.claims.check(path, status.st_size, what)
         digest: list[str] = []
 
@@ -153,7 +153,7 @@ class NamedDisks:
                 size, sha256 = status.st_size, _copy(source, target, status.st_size, progress)
             else:
                 size, sha256 = receive_data(source, target, progress)
-                _check_size(name, size)
+                check_size(f"{what} would have", size)
             digest.append(sha256)
             # On a file system without O_TMPFILE, the new file has a name by now.
             admission.enter_context(self.claims.admitted(path, size, size, what, new=target))
@@ -283,13 +283,6 @@ def _copy(source: int, target: int, size: int, progress: Progress) -> str:
         return copy_data(source, target, size, progress)
     with closing(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)) as nowhere:
         return send_data(source, nowhere, size, progress)
-
-
-def _check_size(name: DiskName, size: int) -> None:
-    if size <= 0 or size % SECTOR_SIZE:
-        raise InvalidRequestError(
-            f"disk {name!r} would have {size} bytes: expected one or more whole sectors of {SECTOR_SIZE}."
-        )
 
 
 def open_file(path: Path, flags: int, what: str) -> int:
