@@ -80,7 +80,7 @@ class Host:
         settings: the error in /etc/solo5; empty: valid.
         devices: device nodes, each with the problem of a tender with it; empty: usable.
         virtualization: /proc/cpuinfo has svm or vmx.
-        store: the directory of the image store, its free bytes, and the reserve; None: statvfs(3) failed.
+        store: the directory of the image store, its free bytes, and the reserve; None: there is no directory.
         drop_ins: the problem of a drop-in for all services; empty: there is none.
         log_namespace: the journal namespace of consoles; empty: the host's journal.
         namespace_problem: the problem of that namespace; empty: usable.

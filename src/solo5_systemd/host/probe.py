@@ -7,7 +7,7 @@ import pwd
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from ctypes import CDLL
 from functools import partial
 from importlib.util import find_spec
@@ -33,8 +33,8 @@ from solo5_systemd.network.network_ranges import Overtaken
 from solo5_systemd.network.routes import overtaken
 from solo5_systemd.settings.files import ETC, RUN, read_settings
 from solo5_systemd.settings.network import NetworkSettings
-from solo5_systemd.settings.node_limits import Limits
 from solo5_systemd.settings.solo5_toml import Settings
+from solo5_systemd.storage.quotas import space_of
 from solo5_systemd.unit.confinement import KVM, TUN, USER
 from solo5_systemd.unit.tender import LAUNCHER, Tender
 
@@ -85,6 +85,11 @@ async def probe(*, systemd: int | None = None, settings: Settings | None = None)
     version = systemd is None and re.match(r"systemd ([0-9]+)", _systemctl("--version"))
     flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
     drop_ins = [partial(check_drop_ins, f"{TASK_PREFIX}*.{kind}", declared=False) for kind in ("service", "scope")]
+    directory, store = ROOT / STORE.relative_to("/"), None
+    with suppress(OSError):  # this user may not search it
+        if directory.is_dir():
+            space = space_of(directory)
+            store = str(directory), space.free, settings.limits.reserve(space.size)
     return Host(
         systemd=systemd if systemd is not None else int(version[1]) if version else None,
         booted=(ROOT / "run/systemd/system").is_dir(),
@@ -100,7 +105,7 @@ async def probe(*, systemd: int | None = None, settings: Settings | None = None)
             TUN: _problem(lambda: groups_for(Target.SPT, nics=True)),
         },
         virtualization=flags is None or not {"svm", "vmx"}.isdisjoint(flags[1].split()),  # only x86 has a line `flags`
-        store=_store(ROOT / STORE.relative_to("/"), settings.limits),
+        store=store,
         networks=settings.networks,
         launcher=os.access(ROOT / LAUNCHER.removeprefix("/"), os.X_OK),
         drop_ins=next(filter(None, map(_problem, drop_ins)), ""),
@@ -142,20 +147,6 @@ def _problem(check: Callable[[], object], kind: type[Exception] = Solo5Error) ->
     except kind as error:
         return str(error)
     return ""
-
-
-def _store(directory: Path, limits: Limits) -> tuple[str, int, int] | None:
-    status = _space(directory)
-    if status is None:
-        return None
-    return str(directory), status.f_bavail * status.f_frsize, limits.reserve(status.f_blocks * status.f_frsize)
-
-
-def _space(directory: Path) -> os.statvfs_result | None:
-    try:
-        return os.statvfs(directory)
-    except OSError:
-        return None
 
 
 def _open_error(node: str) -> OSError | None:
@@ -208,14 +199,13 @@ def read_kernel(networks: Sequence[NetworkSettings]) -> Kernel:
     Args:
         networks: those of the settings, whose packets other programs may drop.
     """
-    run = _space(ROOT / "run")
     dropping, forwarding, forwarding6 = _read_filters(networks)
     return Kernel(
         dropping_chains=dropping,
         forwarding_tables=forwarding,
         forwarding_tables6=forwarding6,
         br_netfilter=_text(ROOT / "proc/sys/net/bridge/bridge-nf-call-iptables") == "1\n",
-        run_free=None if run is None else run.f_bavail * run.f_frsize,
+        run_free=space_of(ROOT / "run").free,
         missing_modules=missing_modules(),
         lacks_log=lacks_log(),
         overtaken=_overtaken(),

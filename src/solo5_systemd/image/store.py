@@ -144,8 +144,8 @@ class ImageStore:
             status = os.fstat(source.fileno())
             memo = self._read_memo(status) or _read(path, source, status.st_size)
             if not (self._directory / memo.sha256).exists():
-                self._check_room(path, _disk_usage(status), removable=removable)
-                self._check_free(path, _disk_usage(status))
+                self._check_room(path, status.st_blocks * 512, removable=removable)
+                self._check_free(path, status.st_blocks * 512)
             return self._stored(memo, status.st_size)
 
     async def open(self, image: StoredImage) -> int:
@@ -238,7 +238,7 @@ class ImageStore:
     def _add(self, path: str, source: FileIO, status: os.stat_result) -> StoredImage:
         _facts(path, source, status.st_size)  # first, to avoid the copy of a large file that is no image
         with (
-            self._reserved_room(path, _disk_usage(status)),
+            self._reserved_room(path, status.st_blocks * 512),
             os.fdopen(open_unnamed(self._directory, 0o444), "w+b") as copy,
         ):
             _copy(source, copy, status.st_size)
@@ -260,7 +260,7 @@ class ImageStore:
         with closing(lock_file(self._locks / _ADD)):
             stored = self._find(memo, status.st_size)
             if stored is None:
-                self._check_room(path, _disk_usage(status))
+                self._check_room(path, status.st_blocks * 512)
                 link_unnamed(copy.fileno(), self._directory / memo.sha256)
         return stored or self._stored(memo, status.st_size)
 
@@ -284,7 +284,7 @@ class ImageStore:
 
     def _check_room(self, path: str, size: int, pending: int = 0, removable: Collection[str] = ()) -> None:
         quota = self._quota()
-        used = pending + sum(_disk_usage(file.stat()) for file in self._images() if file.name not in removable)
+        used = pending + sum(file.stat().st_blocks * 512 for file in self._images() if file.name not in removable)
         if used + size > quota:
             raise StoreFullError(
                 f"image {path!r} needs {size} bytes, and the store {self._directory} has {used} of {quota}: "
@@ -390,11 +390,6 @@ def _read(path: str, file: FileIO | BufferedRandom, size: int) -> Memo:
     facts = _facts(path, file, size)
     file.seek(0)
     return Memo(sha256=hashlib.file_digest(file, "sha256").hexdigest(), facts=facts)
-
-
-def _disk_usage(status: os.stat_result) -> int:
-    """Return the bytes that a file occupies in its file system, holes excluded."""
-    return status.st_blocks * 512
 
 
 def _copy(source: FileIO, copy: BufferedRandom, size: int) -> None:
