@@ -7,7 +7,7 @@ from argparse import Namespace
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, TakenError, host_errors
+from solo5_systemd.base.errors import InvalidRequestError, TakenError, host_errors
 from solo5_systemd.base.names import TaskName, disk_name, disk_or_snapshot, snapshot_name
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
@@ -284,21 +284,22 @@ def _import(arguments: Namespace, context: CommandContext) -> int:
     return context.show(arguments, lambda: _json(disk) | {"sha256": sha256}, lambda: f"{sha256}  {disk.name}\n")
 
 
-def _check_source(path: str, source: int) -> None:
+def _check_source(path: str, place: str, source: int) -> None:
     """Check that no other user has led the path to a file that the user may not read."""
-    from solo5_systemd.base.paths import ANYONE, path_of, way_of
+    from solo5_systemd.base.paths import way_of
 
     status, way = os.fstat(source), way_of(path)
     if stat.S_ISFIFO(status.st_mode):  # such as of a shell's <(command), which has no path
         return
-    others = (frozenset((ANYONE,)) if way is None else way.changers) - {os.geteuid()}
-    is_public = way is not None and not way.of_links and stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH
-    if way is None or str(way.place) != path_of(source) or (others - {status.st_uid} and not is_public):
-        raise InvalidRequestError(
-            f"{path!r} resolves to a file of user {status.st_uid}, by a directory that another user can change: "
-            "expected a file of that user, or one that every user may read.",
-            "Name the file itself, or move it to a directory of root's.",
-        )
+    if way is not None and str(way.place) == place:
+        is_public = not way.of_links and stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH
+        if is_public or way.changers <= {os.geteuid(), status.st_uid}:
+            return
+    raise InvalidRequestError(
+        f"{path!r} resolves to a file of user {status.st_uid}, by a directory that another user can change: "
+        "expected a file of that user, or one that every user may read.",
+        "Name the file itself, or move it to a directory of root's.",
+    )
 
 
 def _export(arguments: Namespace, context: CommandContext) -> int:
@@ -349,15 +350,12 @@ def _write_new(path: str, write: "Callable[[int], None]") -> None:
 
 def _opened(path: str) -> int:
     from solo5_systemd.base.locks import closing
+    from solo5_systemd.base.paths import open_path
 
-    with host_errors(f"{path!r} cannot be opened"):
-        try:
-            found = os.open(path, os.O_PATH | os.O_CLOEXEC)  # an open of a device may act on it
-        except FileNotFoundError as error:
-            raise NotFoundError(f"{path!r} does not exist.") from error
-        with closing(found):
-            _check_source(path, found)
-            return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+    found, place = open_path(repr(path), path, ())
+    with closing(found), host_errors(f"{path!r} cannot be opened"):
+        _check_source(path, place, found)
+        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
 
 
 @contextmanager
