@@ -361,19 +361,6 @@ def test_an_image_for_another_tender_needs_a_daemon_reload(declare: Declarations
     ok("systemctl", "start", "web")
 
 
-def test_a_copy_in_etc_is_named_and_what_is_said_undoes_it(declare: Declarations, place: Files) -> None:
-    unit = declare("web", "", image="sleeper.spt")
-    # As `systemctl edit --full` does.
-    copy = place(f"/etc/systemd/system/{unit}", Path(f"/run/systemd/system/{unit}").read_text())
-    systemctl("daemon-reload")
-    assert unit_property(unit, "FragmentPath") == str(copy)
-    found = ok("solo5ctl", "doctor")
-    assert f"{copy} is a copy of the unit file that is made of the declaration" in " ".join(found.split())
-    ok("sh", "-c", f"rm {copy}; systemctl daemon-reload")
-    assert "is a copy of the unit file" not in " ".join(ok("solo5ctl", "doctor").split())
-    assert unit_property(unit, "FragmentPath") == f"/run/systemd/system/{unit}"
-
-
 _OTHER_GENERATOR = """#!/bin/sh
 for file in /etc/containers/systemd/*.container; do
     name=${file##*/}
