@@ -370,30 +370,6 @@ async def scoped(runtime: Runtime, workload: Workload, spawn: Spawn | None = Non
     return started
 
 
-async def test_scope_is_started_with_the_callers_process_which_gets_argv_and_descriptors(
-    machine: Machine, runtime: Runtime
-) -> None:
-    spawn = Spawn(machine.steps)
-    entered = await scoped(runtime, replace(WORKLOAD, kind=UnitKind.SCOPE, arguments=("{name}",)), spawn)
-    assert "/usr/bin/solo5-hvt" in spawn.argv
-    enters = ("/usr/bin/nsenter", "--net=/run/netns/solo5-web", "--", "/usr/bin/setpriv")
-    assert (tuple(spawn.argv[:4]), spawn.argv[-1]) == (enters, "web"), "before it drops its privileges"
-    taken = machine.steps.taken
-    assert taken[taken.index("attach") :][:3] == ["attach", "spawn", "start unit"]
-    (unit,) = machine.units.started
-    assert (unit.name, unit.value("PIDs")) == ("solo5-task-web.scope", [spawn.pid])
-    state = machine.units.loaded[unit.name]
-    assert (entered.state.unit, entered.state.invocation) == (unit.name, state.invocation)
-    assert (entered.state.control_group, entered.reservation) == (state.control_group, machine.networks.held[WEB])
-    assert state.log_fields["SOLO5_TASK"] == "web"
-    lock, file = machine.disks.locks
-    (image,) = machine.images.opened
-    assert f"--block:storage=/proc/self/fd/{file}" in spawn.argv
-    assert f"/proc/self/fd/{image}" in spawn.argv
-    assert not [word for word in spawn.argv if word.startswith("/var")]
-    assert {*spawn.descriptors} == {lock, file, image}
-
-
 def is_open(descriptor: int) -> bool:
     return os.path.lexists(f"/proc/self/fd/{descriptor}")
 

@@ -101,26 +101,6 @@ def make_unready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "failure", failure)
 
 
-async def test_ports_go_to_the_second_guest_and_back(
-    machine: Machine, updater: Updater, report: Report, old: Manifest
-) -> None:
-    await updater.update(WORKLOAD, QUICK, None, old)
-    assert report.seen == [
-        "beside",
-        "the new guest, task web.next, has the published ports",
-        "serving",
-        "switching",
-        "switch",
-        "finish",
-        "draining",
-        "task web runs the new image and has its ports again",
-    ]
-    assert machine.units.loaded.keys() == {UNIT}
-    assert machine.networks.held.keys() == {WEB}
-    assert len(machine.networks.held[WEB].ports) == 1
-    assert not report.under_way
-
-
 async def test_the_guest_beside_the_task_has_no_idle_time(
     machine: Machine, updater: Updater, report: Report, old: Manifest
 ) -> None:

@@ -1,35 +1,58 @@
-"""When a task without a process is started, and how long its packets are held."""
+"""When a task without a process is started, how long its packets are held, and what begins and ends these steps.
+
+tests/contract/test_network_activation.py shows what they do, with the kernel's packets.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from tests.fast.network.test_nft_rules import RESERVATION
+from tests.support.fakes.background import yields
 
-from solo5_systemd import networkd
 from solo5_systemd.base.concurrency import KeyedLocks
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, LeaseState
 from solo5_systemd.network.neighbours import Neighbours
+from solo5_systemd.networkd import dormant_starts, releases
 from solo5_systemd.networkd.dormant_starts import CHECK_INTERVAL_S, STARTS_INTERVAL_S, STARTS_MAX, Activation
 from solo5_systemd.networkd.releases import Releases
 
-WEB = TaskName("web")
+LEASE = RESERVATION.leases[0]
+A = RESERVATION.task
+RUNS = LeaseRecord(reservation=replace(RESERVATION, idle_s=60, idle_stops=True), state=LeaseState.ATTACHED, expires=0)
+WAITS = replace(RUNS, state=LeaseState.WAITING)
 
 
-class Waiting:
-    """One task that waits, and what is done with its packets."""
+class Host:
+    """The record of one task, the packets of the kernel for it, its FIFO, and PID 1, which has no job of its start."""
 
-    def __init__(self) -> None:
-        self.ending: set[TaskName] = set()
-        self.reads = True
-        self.has_file = True
-        self.started = 0
-        self.done: list[str] = []
+    def __init__(self, record: LeaseRecord | None = WAITS) -> None:
+        self.record, self.ending = record, set[TaskName]()
+        self.reads = self.has_file = True
+        self.starts, self.done = 0, list[str]()
+        self.on_hold: Callable[[], None] = lambda: None
+        self.asked: list[TaskName] = []
+        self.networks = {LEASE.network: SimpleNamespace(bridge=LEASE.bridge)}
+        self.allocations = SimpleNamespace(addresses=dict.fromkeys(LEASE.addresses, A))
+
+    @property
+    def records(self) -> Sequence[LeaseRecord]:
+        return [self.record] if self.record else []
+
+    def get(self, task: TaskName) -> LeaseRecord | None:
+        return self.record
+
+    def waiting(self) -> Sequence[LeaseRecord]:
+        return [each for each in self.records if each.waits]
 
     def start(self, task: TaskName) -> bool:
-        self.started += self.reads
+        self.starts += self.reads
         return self.reads
 
     def is_read(self, task: TaskName) -> bool:
@@ -38,135 +61,122 @@ class Waiting:
     def has_fifo(self, task: TaskName) -> bool:
         return self.has_file
 
-    is_expected = has_fifo
-
     def remove_fifo(self, task: TaskName) -> None:
         self.has_file = False
 
     def is_waiting(self, task: TaskName) -> bool:
-        return True
+        return bool(self.record and self.record.waits)
 
-    def packets(self, task: TaskName, do: object) -> None:
-        assert do is Neighbours.refuse
-        self.done.append("refused")
+    def is_expected(self, task: TaskName) -> bool:
+        return self.has_file and self.is_waiting(task)
 
+    def links(self, lease: Lease) -> Sequence[str]:
+        return [lease.tap]
 
-class Writer:
-    async def run(self, function: Callable[..., Any], *arguments: object) -> Any:
-        return function(*arguments)
+    def closed_link(self, links: Sequence[str]) -> str:
+        return links[0]
 
+    def packets(self, task: TaskName, do: Any) -> Sequence[bool]:
+        self.done.append(do.__name__)
+        if do is Neighbours.hold:
+            self.on_hold()
+        return [True]
 
-class Units:
-    """A start job, while it is there."""
-
-    def __init__(self) -> None:
-        self.has_job = True
-        self.asked: list[TaskName] = []
-
-    async def over(self, tasks: list[TaskName]) -> frozenset[TaskName]:
-        return frozenset() if self.has_job else frozenset(tasks)
+    async def over(self, tasks: Sequence[TaskName]) -> Sequence[TaskName]:
+        return tasks
 
     async def stop_undeclared_socket(self, task: TaskName) -> bool:
         self.asked.append(task)
         return len(self.asked) > 1
+
+    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        await asyncio.sleep(0)
+        return function(*arguments)
+
+    def looked_up(self) -> Sequence[tuple[int, IpAddress]]:
+        return [(1, LEASE.addresses[0])]
+
+
+def core(host: Any, tasks: asyncio.TaskGroup) -> Any:
+    state = SimpleNamespace(host=SimpleNamespace(leases=host, waiting=host, bridges=host))
+    return SimpleNamespace(state=state, writer=host, units=host, tasks=tasks, locks=KeyedLocks[TaskName]())
+
+
+@asynccontextmanager
+async def activation(host: Host) -> AsyncIterator[Activation]:
+    async with asyncio.TaskGroup() as tasks:
+        found = Activation(core(host, tasks))
+        try:
+            yield found
+        finally:
+            released(found)
+
+
+def released(subject: Activation) -> None:
+    with subject.releasing(A):
+        pass
 
 
 async def later(intervals: float = 5) -> None:
     await asyncio.sleep(intervals * CHECK_INTERVAL_S)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is logged about units."""
     lines: list[str] = []
-    for module in (networkd.dormant_starts, networkd.releases):
+    monkeypatch.setattr(dormant_starts, "link_index", lambda name: 1)
+    for module in (dormant_starts, releases):
         monkeypatch.setattr(module, "log_about", lambda unit, text, **_: lines.append(text))
     return lines
 
 
-def core(state: object, writer: object, units: object, tasks: asyncio.TaskGroup) -> Any:
-    return SimpleNamespace(state=state, writer=writer, units=units, tasks=tasks, locks=KeyedLocks[TaskName]())
-
-
-def released(subject: Activation) -> None:
-    with subject.releasing(WEB):
-        pass
-
-
-@asynccontextmanager
-async def activation() -> AsyncIterator[tuple[Activation, Waiting]]:
-    """Of a task whose starts are over at once."""
-    waiting, units = Waiting(), Units()
-    units.has_job = False
-    state: Any = SimpleNamespace(host=SimpleNamespace(waiting=waiting))
-    async with asyncio.TaskGroup() as tasks:
-        yield Activation(core(state, Writer(), units, tasks)), waiting
-
-
-@pytest.mark.leaps
-async def test_a_start_that_fails_is_repeated_for_a_later_packet() -> None:
-    waiting, units = Waiting(), Units()
-    state: Any = SimpleNamespace(host=SimpleNamespace(waiting=waiting))
-    async with asyncio.TaskGroup() as tasks:
-        writer: Any = Writer()
-        subject = Activation(core(state, writer, units, tasks))
-        assert subject.start(WEB, "a packet")
-        assert subject.start(WEB, "another")
-        await later()
-        assert (waiting.started, waiting.done) == (1, [])
-        units.has_job = False
-        await later()
-        assert waiting.done == ["refused"]
-        assert subject.start(WEB, "a packet")
-        assert waiting.started == 2
-        released(subject)
-        await later()
-    assert waiting.done == ["refused"], "nothing is refused after a release"
-
-
 @pytest.mark.leaps
 async def test_a_start_that_pid_1_has_not_begun_yet_has_not_failed() -> None:
-    async with activation() as (subject, waiting):
-        assert subject.start(WEB, "a packet")
+    host = Host()
+    async with activation(host) as subject:
+        assert subject.start(A, "a packet")
         await later(1.5)
-        assert waiting.done == []
-        released(subject)
+        assert host.done == []
 
 
 @pytest.mark.leaps
 async def test_a_task_that_ends_by_itself_is_not_started_more_often_than_it_may_be(log: list[str]) -> None:
     """So that a client which makes it crash cannot have PID 1 give it up."""
-    async with activation() as (subject, waiting):
+    host = Host()
+    async with activation(host) as subject:
         begun = asyncio.get_running_loop().time()
         while asyncio.get_running_loop().time() < begun + STARTS_INTERVAL_S:
-            assert subject.start(WEB, "a packet")
+            assert subject.start(A, "a packet")
             await later()
-        assert waiting.started == STARTS_MAX < len(waiting.done)
-        assert {*waiting.done} == {"refused"}, "at once"
+        assert host.starts == STARTS_MAX < len(host.done)
+        assert {*host.done} == {"refuse"}, "at once"
         assert len([line for line in log if "is not started for packets until later" in line]) == 1
-        assert subject.start(WEB, "a packet")
-        assert waiting.started == STARTS_MAX + 1
+        assert subject.start(A, "a packet")
+        assert host.starts == STARTS_MAX + 1
 
 
 @pytest.mark.leaps
 async def test_a_task_that_is_ended_for_idleness_is_started_each_time() -> None:
-    async with activation() as (subject, waiting):
-        waiting.ending.add(WEB)
+    host = Host()
+    async with activation(host) as subject:
+        host.ending.add(A)
         for _ in range(3 * STARTS_MAX):
-            assert subject.start(WEB, "a packet")
+            assert subject.start(A, "a packet")
             released(subject)
-        assert waiting.started == 3 * STARTS_MAX
+        assert host.starts == 3 * STARTS_MAX
 
 
 @pytest.mark.leaps
 async def test_a_task_whose_fifo_is_closed_waits_no_longer(log: list[str]) -> None:
-    async with activation() as (subject, waiting):
-        waiting.reads = False
-        assert subject.start(WEB, "a packet"), "PID 1 may be about to open it"
+    host = Host()
+    async with activation(host) as subject:
+        host.reads = False
+        assert subject.start(A, "a packet"), "PID 1 may be about to open it"
         await later()
-        assert (waiting.done, waiting.has_file) == (["refused"], False)
+        assert (host.done, host.has_file) == (["refuse"], False)
         assert [line for line in log if "PID 1 has closed its FIFO" in line]
-        assert not subject.start(WEB, "a packet")
+        assert not subject.start(A, "a packet")
 
 
 @pytest.mark.leaps
@@ -175,15 +185,100 @@ async def test_a_task_without_its_fifo_is_released_and_its_socket_unit_stopped_f
     log: list[str], monkeypatch: pytest.MonkeyPatch, idle_stops: bool
 ) -> None:
     """The file of that unit may be gone: PID 1 is asked again where it does not reply, such as during its reload."""
-    waiting, units, released = Waiting(), Units(), list[tuple[list[TaskName], int]]()
-    waiting.has_file = False
-    record = SimpleNamespace(reservation=SimpleNamespace(task=WEB, idle_stops=idle_stops))
-    leases = SimpleNamespace(get=lambda _: record)
-    state: Any = SimpleNamespace(host=SimpleNamespace(waiting=waiting, leases=leases))
+    host, over = Host(replace(WAITS, reservation=replace(RESERVATION, idle_stops=idle_stops))), list[tuple[Any, int]]()
+    host.has_file = False
     none: Any = None
     async with asyncio.TaskGroup() as tasks:
-        subject = Releases(core(state, Writer(), units, tasks), none, none, none)
-        monkeypatch.setattr(subject, "release_without_run", lambda each: released.append(([*each], len(units.asked))))
-        subject._on_fifos([WEB])
+        subject = Releases(core(host, tasks), none, none, none)
+        monkeypatch.setattr(subject, "release_without_run", lambda each: over.append(([*each], len(host.asked))))
+        subject._on_fifos([A])
         await later()
-    assert (released, len(log)) == (([([WEB], 2)], 1) if idle_stops else ([], 0))
+    assert (over, len(log)) == (([([A], 2)], 1) if idle_stops else ([], 0))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dormant_starts, "CHECK_INTERVAL_S", 0)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_look_up_amid_a_release_begins_no_delivery_to_taps_that_go() -> None:
+    host = Host(RUNS)
+    async with activation(host) as found:
+        with found.releasing(A):
+            found._on_lookups(cast(Any, host))
+            await yields()
+            host.record = WAITS
+        await found.hold(A)
+        assert host.starts == 1
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_task_that_waits_by_the_time_its_held_packets_are_found_is_started_for_them() -> None:
+    host = Host(RUNS)
+    host.on_hold = lambda: setattr(host, "record", WAITS)
+    async with activation(host) as found:
+        await found._deliver_held()
+        await yields()
+        await found.hold(A)
+        assert host.starts == 1
+        assert "deliver" not in host.done
+
+
+@pytest.mark.usefixtures("quick")
+async def test_the_end_of_the_service_waits_for_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be begun last by a release, and itself wait for the next service."""
+    monkeypatch.setattr(dormant_starts, "LookupWatch", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+    host = Host()
+    async with activation(host) as found:
+        with found.watching():
+            await yields()
+        await found.hold(A)
+        assert host.starts == 2, "PID 1 starts it"
+        assert A not in found._started
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_start_that_left_no_lease_is_made_again() -> None:
+    host = Host()
+    async with activation(host) as found:
+        assert found.start(A, "it has not run before")
+        host.record = None
+        await yields()
+        assert found.start(A, "it has not run before")
+        assert host.starts == 2
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("kept", [True, False])
+async def test_of_a_task_that_is_not_to_wait_no_packet_is_kept(kept: bool) -> None:
+    host = Host(replace(RUNS, reservation=replace(RUNS.reservation, idle_stops=kept)))
+    async with activation(host) as found:
+        for _ in range(2):  # the second, while its tap is waited for
+            found._on_lookups(cast(Any, host))
+            await yields()
+        assert ("keep" in host.done) == kept
+
+
+# -- when the network of a task without a run is looked at again -----------------------------------------------------
+
+
+B = TaskName("a")
+
+
+async def test_what_happens_during_a_release_is_looked_at_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the end of a socket unit while its task begins to wait."""
+    releases, news = Releases.__new__(Releases), asyncio.Event()
+    releases._without_run, releases._stopping = {B: news}, False
+    looks: list[bool] = []
+
+    async def is_settled(task: TaskName) -> bool:
+        looks.append(news.is_set())
+        if len(looks) == 1:
+            releases._release_after_run(task)
+        return True
+
+    monkeypatch.setattr(releases, "_is_settled", is_settled)
+    await releases._wait_and_release(B, news)
+    assert looks == [False, False]
+    assert releases._without_run == {}

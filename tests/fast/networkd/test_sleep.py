@@ -327,15 +327,6 @@ async def test_a_service_that_dies_amid_a_signal_leaves_a_task_that_packets_wake
     assert (service.tables.asleep(), service.asleep) == ([], 0)
 
 
-async def test_a_task_whose_network_is_attached_again_is_woken(service: Service) -> None:
-    await service.sleep.wake_for_attach(A)
-    assert service.units.signals == []
-    await service.sleep.sleep(A)
-    await service.sleep.wake_for_attach(A)
-    assert (service.units.signals, service.asleep) == ([STOP, CONT], 0)
-    assert [change.reason for change in service.changes] == ["a request", "its network is attached again"]
-
-
 async def test_a_task_that_cannot_sleep_keeps_no_other_awake(monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service(monkeypatch, idle_s=60, others=1)
 
