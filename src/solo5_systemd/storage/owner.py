@@ -292,19 +292,17 @@ def reclaim_disk(uid: int, disk: GivenDisk) -> None:
     Raises:
         HostError: the disk may still belong to the user.
     """
-    try:
+    hint = (
+        "The next `solo5ctl gc` retries, and a task that gets the disk ends it; if the disk was removed for good: rm "
+        f"/var/lib/solo5/users/{uid}"
+    )
+    with host_errors(f"disk {disk.path!r} cannot be reclaimed from user {uid}", hint):
         disk = _with_node(disk)
         if (opened := _open(disk)) is None:
             return
         with closing(opened) as descriptor:
             if _is_owned_by(uid, disk, descriptor):
                 _take_back(uid, disk, descriptor)
-    except OSError as error:
-        raise HostError(
-            f"disk {disk.path!r} cannot be reclaimed from user {uid}: {error.strerror}.",
-            f"The next `solo5ctl gc` retries, and a task that gets the disk ends it; if the disk was removed for good: "
-            f"rm /var/lib/solo5/users/{uid}",
-        ) from error
 
 
 def _with_node(disk: GivenDisk) -> GivenDisk:
