@@ -12,6 +12,7 @@ from typing import Any
 from nftables import Nftables
 
 from solo5_systemd.base.errors import HostError, host_errors
+from solo5_systemd.base.names import hash_of
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network import nft_elements, nft_rules
 from solo5_systemd.network.drops import SETS, Dropped
@@ -92,7 +93,7 @@ class Tables:
         self.owned = self._accepts(_OWNED_PROBE)
         self.announces = self._accepts(_LOG_PROBE)
         self._generation: int | None = None  # None: unknown until the tables are listed
-        self._built: Mapping[str, list[object]] = {}
+        self._built = ""
         self._flows_are_lost = False
 
     def replace(self, ruleset: Ruleset) -> None:
@@ -123,7 +124,7 @@ class Tables:
 
     def distrust(self) -> None:
         """Have the next `change` replace the tables: what they are changed from may not be what they have."""
-        self._built = {}
+        self._built = ""
 
     def _commit(self, commands: str, known: int | None, *, rebuilt: bool = False) -> bool:
         """Run a transaction; return whether the state of the tables, as of `known`, is certain to be its result.
@@ -151,9 +152,9 @@ class Tables:
         try:
             self._nft.run(nft_rules.remove(owned=self.owned))
         except HostError:
-            if any(self._listing()[0].values()):
+            if self._listing()[0]:
                 raise
-        self._generation, self._built = None, {}
+        self._generation, self._built = None, ""
         self._flows_are_lost = False
 
     def exchange(self, old: Iterable[Element], new: Iterable[Element] = ()) -> None:
@@ -272,11 +273,12 @@ class Tables:
         finally:
             self._nft.set_dry_run(False)
 
-    def _listing(self) -> tuple[Mapping[str, list[object]], set[Element]]:
-        """Return tables, chains, sets and rules by family, and all elements; empty where a table is missing."""
+    def _listing(self) -> tuple[str, set[Element]]:
+        """Return a hash of tables, chains, sets and rules, which take 600 KB, and all elements; empty: no table."""
         listings = {family: self._json(f"list table {family} {TABLE}") for family in FAMILIES}
         rules = {family: listed_rules(objects) for family, objects in listings.items()}
-        return rules, {element for objects in listings.values() for element in listed_elements(objects, DYNAMIC)}
+        known = hash_of(json.dumps(rules, sort_keys=True), 64) if any(rules.values()) else ""
+        return known, {element for objects in listings.values() for element in listed_elements(objects, DYNAMIC)}
 
     def _json(self, command: str) -> list[Any]:
         """Return the objects of an nft listing; empty where the command fails."""
