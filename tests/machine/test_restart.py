@@ -171,7 +171,7 @@ def test_a_port_that_another_task_has_taken_meanwhile_is_named_by_systemctl_stat
     machine.expect(REFUSED)
     name = web(run)
     ok("systemctl", "stop", service(name))
-    eventually(lambda: not answers(PORT), "it is released")
+    eventually(lambda: not (STATE / f"tasks/{name}.json").exists(), "it is released")
     web(run, name="other")
     assert sh("systemctl", "start", service(name)).returncode != 0
     sentence = "the network of task web cannot be attached: port 8600/tcp is taken by task other: "
