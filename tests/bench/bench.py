@@ -23,6 +23,7 @@ from tests.bench import (
     paths,
     processes,
     scale,
+    shell,
 )
 from tests.bench.driver import SETTINGS, Driver, driver
 from tests.bench.extent import SHORT, extent
@@ -202,6 +203,7 @@ def tasks(report: Report, options: argparse.Namespace) -> None:
 MEASUREMENTS: Mapping[str, Callable[[Report, argparse.Namespace], None]] = {
     "paths": paths.measure,
     "tasks": tasks,
+    "shell": shell.measure,
     "disks": disks.measure,
     "declared": declared.measure,
     "activation": activation.measure,
