@@ -44,7 +44,7 @@ async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *,
         async with asyncio.TaskGroup() as group:
             passing = group.create_task(_forward_signals(received, engine, task, group))
             try:
-                count = await copy_console(engine.console(task, follow=True), screen)
+                count = await copy_console(engine.follow(task), screen)
             except DependencyError:  # without libsystemd the task would run unseen
                 await remove_existing(engine, task.name)
                 raise

@@ -123,28 +123,24 @@ class Runtime(Queries):
     async def _views(self, states: Sequence[tuple[UnitState, LeaseRecord | None]]) -> Sequence[Task]:
         return await gather(self._view(state, record) for state, record in states)
 
-    async def console(
-        self, task: Task, *, follow: bool = False, last: int | None = None
-    ) -> AsyncGenerator["Line", None]:
-        """Yield the lines of a task's console; with `follow`, until the task has ended and all lines are read."""
+    async def follow(self, task: Task, *, last: int | None = None) -> AsyncGenerator["Line", None]:
+        """Yield the lines of a task's console, as `console`, until the task has ended and all lines are read."""
 
         async def last_line() -> None:
             await wait_until_over(self.backends, task.state)
             # After an end, journald may still have lines in its sockets.
             await self.backends.console.sync(task.name, task.state.log_namespace)
 
-        written = asyncio.ensure_future(last_line()) if follow else None
+        written = asyncio.ensure_future(last_line())
         try:
-            until = None if written is None else written.done
-            async with aclosing(self.backends.console.lines(task.state, until=until, last=last)) as lines:
+            async with aclosing(self.backends.console.lines(task.state, until=written.done, last=last)) as lines:
                 async for line in lines:
                     yield line
-            if written is not None and written.done():
+            if written.done():
                 written.result()  # raises its error
         finally:
-            if written is not None:
-                written.cancel()
-                await asyncio.gather(written, return_exceptions=True)
+            written.cancel()
+            await asyncio.gather(written, return_exceptions=True)
 
     async def wait(self, name: TaskName) -> Task:
         """Wait until a task has ended, and return it.

@@ -84,7 +84,7 @@ async def _last_lines(session: EngineSession, name: TaskName) -> list[str]:
     with suppress(Solo5Error):  # the caller raises its own error, of which these lines are only a detail
         engine = session.engine
         task = await engine.task(name)
-        lines = engine.console(task, follow=False, last=event_messages.LAST_LINES)
+        lines = engine.console(task, last=event_messages.LAST_LINES)
         return [line.message.decode("utf-8", "replace") async for line in lines]
     return []
 

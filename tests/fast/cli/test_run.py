@@ -110,7 +110,7 @@ def test_the_foreground_copies_the_console_and_ends_as_the_guest(solo5ctl: Solo5
     solo5ctl.engine.outcome = Outcome(ending=Ending.EXITED, exit_code=3, sentence="the guest exited with 3")
     result = solo5ctl("run", "--name", "web", "a.spt")
     assert (result.status, result.out, result.err) == (3, "hello\n", "oops\n")
-    assert solo5ctl.engine.calls == [("console", "web", True, None)]
+    assert solo5ctl.engine.calls == [("follow", "web", None)]
     assert "web" in solo5ctl.engine.known
 
 

@@ -211,13 +211,13 @@ def test_logs_separate_stdout_and_stderr_and_do_not_change_bytes(solo5ctl: Solo5
     solo5ctl.engine.lines = [line("hello"), line("bad", Stream.STDERR), line("\x1b[2Jbye")]
     result = solo5ctl("logs", "old")
     assert (result.status, result.out, result.err) == (0, "hello\n\x1b[2Jbye\n", "bad\n")
-    assert solo5ctl.engine.calls == [("console", "old", False, None)]
+    assert solo5ctl.engine.calls == [("console", "old", None)]
 
 
 def test_logs_options(solo5ctl: Solo5ctl) -> None:
     solo5ctl.engine.lines = [line("hello")]
     assert solo5ctl("logs", "-f", "-n", "3", "-t", "old").out == "2023-11-14T22:13:20.000000Z hello\n"
-    assert solo5ctl.engine.calls == [("console", "old", True, 3)]
+    assert solo5ctl.engine.calls == [("follow", "old", 3)]
 
 
 def test_an_empty_console_has_a_hint_without_root(solo5ctl: Solo5ctl) -> None:

@@ -1,6 +1,6 @@
 """The engine on in-memory backends: tasks are looked at, waited for, stopped, killed and removed."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.engine import stop
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Sample, Task
+from solo5_systemd.journal.lines import Line
 from solo5_systemd.network.tap_counters import Counters, Traffic
 from solo5_systemd.task.properties import Property
 from solo5_systemd.task.workload import StopSignal, Workload
@@ -162,8 +163,8 @@ async def test_a_main_thread_that_ends_a_moment_before_the_others_is_no_hung_ten
 # --- console -------------------------------------------------------------------------------------------------
 
 
-async def read(runtime: Runtime, task: Task, *, follow: bool = False, last: int | None = None) -> list[str]:
-    async with aclosing(runtime.console(task, follow=follow, last=last)) as entries:
+async def read(lines: AsyncGenerator[Line, None]) -> list[str]:
+    async with aclosing(lines) as entries:
         return [each.position.cursor async for each in entries]
 
 
@@ -172,7 +173,7 @@ async def test_a_console_is_read_from_its_beginning_or_its_last_lines(
     machine: Machine, runtime: Runtime, web: Task, last: int | None, lines: str
 ) -> None:
     machine.console.say(*map(console_line, "abc"))
-    assert await read(runtime, web, last=last) == list(lines)
+    assert await read(runtime.console(web, last=last)) == list(lines)
 
 
 @pytest.mark.parametrize("last, first", [(None, "ab"), (1, "b")])
@@ -180,7 +181,7 @@ async def test_following_gives_every_line_once_to_the_last_and_ends_with_the_tas
     machine: Machine, runtime: Runtime, web: Task, last: int | None, first: str
 ) -> None:
     machine.console.say(*map(console_line, "ab"))
-    async with Background(read(runtime, web, follow=True, last=last)) as reading:
+    async with Background(read(runtime.follow(web, last=last))) as reading:
         for line in "cd":
             machine.console.say(console_line(line))
             await yields()
@@ -191,7 +192,7 @@ async def test_following_gives_every_line_once_to_the_last_and_ends_with_the_tas
 
 
 async def test_following_ends_where_the_task_is_removed(machine: Machine, runtime: Runtime, web: Task) -> None:
-    async with Background(read(runtime, web, follow=True)) as reading:
+    async with Background(read(runtime.follow(web))) as reading:
         machine.console.say(console_line("a"))
         await yields()
         machine.units.vanish(UNIT)
@@ -201,12 +202,12 @@ async def test_following_ends_where_the_task_is_removed(machine: Machine, runtim
 async def test_a_broken_bus_is_no_end_of_the_task(machine: Machine, runtime: Runtime, web: Task) -> None:
     machine.steps.errors["watch"] = HostError("the bus broke.")
     with pytest.raises(HostError, match="the bus broke"):
-        await read(runtime, web, follow=True)
+        await read(runtime.follow(web))
 
 
 async def test_a_follower_may_leave_at_any_line(machine: Machine, runtime: Runtime, web: Task) -> None:
     machine.console.say(*map(console_line, "abc"))
-    async with aclosing(runtime.console(web, follow=True)) as entries:
+    async with aclosing(runtime.follow(web)) as entries:
         assert (await anext(entries)).position.cursor == "a"
 
 

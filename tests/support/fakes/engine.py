@@ -217,12 +217,17 @@ class FakeRuntime(Runtime):
         found = next(self.rounds, {})
         return with_disks(found) if disks else found
 
-    async def console(self, task: Task, *, follow: bool = False, last: int | None = None) -> AsyncGenerator[Line, None]:
-        self.calls.append(("console", task.name, follow, last))
+    async def console(self, task: Task, *, last: int | None = None) -> AsyncGenerator[Line, None]:
+        self.calls.append(("console", task.name, last))
+        for line in self.lines:
+            yield line
+
+    async def follow(self, task: Task, *, last: int | None = None) -> AsyncGenerator[Line, None]:
+        self.calls.append(("follow", task.name, last))
         for line in self.lines:
             yield line
         self.on_console()
-        if follow and self.known[task.name].phase is not Phase.ENDED:
+        if self.known[task.name].phase is not Phase.ENDED:
             await self._over.wait()
 
     def _end(self, name: TaskName, outcome: Outcome) -> None:

@@ -40,7 +40,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 
     async def follow(engine: "Runtime") -> int:
         task = await engine.task(arguments.name)
-        return await copied(task, engine.console(task, follow=True, last=arguments.tail))
+        return await copied(task, engine.follow(task, last=arguments.tail))
 
     async def show(engine: "Queries") -> int:
         task = await engine.task(arguments.name)
