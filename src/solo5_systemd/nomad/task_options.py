@@ -59,16 +59,15 @@ class PortLabel:
 
 
 def _ports(fields: Fields, key: str) -> tuple[PortLabel, ...]:
-    return tuple(_port(fields, key, text) for text in fields.texts(key))
-
-
-def _port(fields: Fields, key: str, text: str) -> PortLabel:
-    """Parse `LABEL`, for both protocols, or `LABEL/tcp`, `LABEL/udp`; a label has no slash."""
-    label, slash, protocol = text.partition("/")
-    if not label or (slash and protocol not in tuple(Protocol)):
-        expected = 'labels of the group\'s ports, alone or with /tcp or /udp, such as ports = ["http", "dns/udp"]'
-        raise fields.wrong(key, text, expected)
-    return PortLabel(label=label, protocols=(Protocol(protocol),)) if slash else PortLabel(label=label)
+    """Parse each `LABEL`, for both protocols, or `LABEL/tcp`, `LABEL/udp`; a label has no slash."""
+    ports = []
+    for given in fields.texts(key):
+        label, slash, protocol = given.partition("/")
+        if not label or (slash and protocol not in tuple(Protocol)):
+            expected = 'labels of the group\'s ports, alone or with /tcp or /udp, such as ports = ["http", "dns/udp"]'
+            raise fields.wrong(key, given, expected)
+        ports.append(PortLabel(label=label, protocols=(Protocol(protocol),)) if slash else PortLabel(label=label))
+    return tuple(ports)
 
 
 def _file(fields: Fields, key: str) -> str:

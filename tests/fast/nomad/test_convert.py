@@ -12,9 +12,17 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, UnitKind
 from solo5_systemd.network.model import Limits, MacAddress, NicRequest
 from solo5_systemd.nomad.option_values import Logging
-from solo5_systemd.nomad.plugin_config import Defaults, PluginConfig
+from solo5_systemd.nomad.plugin_config import TIGHTENING, Defaults, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.workload import cpu_weight, image_candidates, logging_of, name_of, workload_of
+from solo5_systemd.nomad.workload import (
+    USUAL,
+    cpu_weight,
+    image_candidates,
+    logging_of,
+    merged_properties,
+    name_of,
+    workload_of,
+)
 from solo5_systemd.settings.egress import destination
 from solo5_systemd.settings.node_limits import Tenant
 from solo5_systemd.settings.rate import Rate
@@ -270,6 +278,55 @@ def test_a_property_that_the_operator_does_not_allow_is_refused() -> None:
     allowed = replace(PLUGIN, allowed_properties=("Nice",))
     assert workload(task_config(properties={"Nice": "-5"}), allowed).properties == (("Nice", "-5"),)
     assert "expected one of Nice." in refusal(task_config(properties={"TasksMax": "5"}), allowed)
+
+
+ALLOWED = (*TIGHTENING, "IOReadBandwidthMax")
+OPERATOR = (("TasksMax", "8"), ("IOReadBandwidthMax", "/dev/sda 10M"), ("SystemCallFilter", "~fork"))
+
+
+@pytest.mark.parametrize(
+    "key, text, operator",
+    [
+        ("TasksMax", "17", ()),
+        ("TasksMax", "infinity", ()),
+        ("TasksMax", "9", OPERATOR),
+        ("LimitCORE", "1", ()),
+        ("LimitCORE", "infinity", ()),
+        ("LimitNOFILE", "1000000", ()),
+        ("RuntimeMaxSec", "61s", (("RuntimeMaxSec", "1min"),)),
+        ("MemoryHigh", "infinity", (("MemoryHigh", "64M"),)),
+        ("IOReadBandwidthMax", "/dev/sda 11M", OPERATOR),
+    ],
+)
+def test_a_job_loosens_nothing(key: str, text: str, operator: tuple[tuple[str, str], ...]) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        merged_properties([(key, text)], operator, ALLOWED)
+    assert f"config.properties.{key} is {text!r}" in refused.value.sentence
+    assert dict((*USUAL.items(), *operator))[key] in refused.value.sentence
+
+
+@pytest.mark.parametrize(
+    "key, text",
+    [("TasksMax", "8"), ("TasksMax", "1"), ("LimitCORE", "0"), ("LimitNOFILE", "524288"), ("MemoryHigh", "32M")],
+)
+def test_a_job_tightens_what_holds(key: str, text: str) -> None:
+    assert dict(merged_properties([(key, text)], OPERATOR, ALLOWED))[key] == text
+
+
+def test_an_operator_raises_what_a_job_may_have() -> None:
+    job = (("TasksMax", "100"),)
+    assert merged_properties(job, [("TasksMax", "infinity")], ALLOWED) == job
+
+
+def test_what_the_operator_takes_away_stays_away() -> None:
+    """A filter of system calls is added to the operator's, and a limit of one device takes none from another."""
+    job = (("SystemCallFilter", "~vfork"), ("IOReadBandwidthMax", "/dev/sdb 1G"), ("TasksMax", "7"))
+    assert merged_properties(job, OPERATOR, ALLOWED) == (*OPERATOR[1:], *job)
+
+
+def test_a_malformed_value_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="TasksMax=many: expected a whole number"):
+        merged_properties([("TasksMax", "many")], (), ALLOWED)
 
 
 # --- image and disks -----------------------------------------------------------------------------------------
