@@ -12,7 +12,7 @@ from tests.machine.chaos import disks
 from tests.machine.chaos.lines import broken, faults, last_run, numbers
 from tests.machine.chaos.model import FIRST_PORT, PORTS, PREFIX, Door, End, State, Task, World
 from tests.machine.chaos.operations import allocation, images
-from tests.machine.chaos.sleeping import FIFOS, LEASES, echoes, is_dormant, lease
+from tests.machine.chaos.sleeping import FIFOS, LEASES, echoes, is_dormant, lease, sync_journal
 from tests.machine.conftest import ok, sh, systemctl, unit_property
 from tests.machine.nomad import jobs
 from tests.machine.nomad.agent import DATA, plugins
@@ -201,7 +201,7 @@ class Truth:
     def _entries(self, task: Task) -> list[tuple[str, str]]:
         """Invocation ID, empty where journald did not know it, and text of each line that its units wrote."""
         unit = self._unit(task)
-        ok("journalctl", "--sync")
+        sync_journal()
         matches = ("SYSLOG_FACILITY=21", "_TRANSPORT=stdout", "PRIORITY=6", f"_SYSTEMD_UNIT={unit}")
         fields = ("--output=json", "--output-fields=MESSAGE,_SYSTEMD_INVOCATION_ID", "--all")
         read = ok("journalctl", "--quiet", *fields, self._since, *matches).splitlines()

@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 from typing import Any
 
 from tests.machine.chaos.model import Act, State, Task
-from tests.machine.conftest import eventually, ok, unit_property
+from tests.machine.conftest import eventually, ok, sh, unit_property
 from tests.machine.nomad.agent import NODE_ADDRESS
 
 LEASES = Path("/run/solo5/network/tasks")
@@ -90,9 +90,14 @@ def _is_quiet(name: str) -> bool:
     return not any(own & {each["dst"]} and asking & {*each["state"]} for each in json.loads(ok("ip", "-json", "neigh")))
 
 
+def sync_journal() -> None:
+    """Wait until journald has written what it has; one that is being restarted ends the wait with an error."""
+    eventually(lambda: sh("journalctl", "--sync").returncode == 0, "journald writes what it has")
+
+
 def runs(unit: str) -> set[str]:
     """The invocations of a unit that have a line of its guest in the journal."""
-    ok("journalctl", "--sync")
+    sync_journal()
     fields = ("--output=json", "--output-fields=_SYSTEMD_INVOCATION_ID")
     lines = ok("journalctl", "--quiet", *fields, "_TRANSPORT=stdout", "PRIORITY=6", f"_SYSTEMD_UNIT={unit}")
     found = {json.loads(line).get("_SYSTEMD_INVOCATION_ID", "") for line in lines.splitlines()}
