@@ -9,7 +9,7 @@ from solo5_systemd.base.event_loop import off_the_loop, on_a_loop
 from solo5_systemd.base.names import TaskName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from solo5_systemd.base.names import DeviceName
     from solo5_systemd.bus.blocking import BlockingBus
@@ -74,15 +74,10 @@ class BlockingNetworks(NetworkReader):
 
     Args:
         bus: returns the connection to the system bus.
-        on_loop: `networks` by a client that finds out why the service was not activated; it needs an event loop.
     """
 
-    def __init__(
-        self,
-        bus: "Callable[[], BlockingBus]",
-        on_loop: "Callable[[], Coroutine[None, None, Sequence[NetworkOverview]]]",
-    ) -> None:
-        self._bus, self._on_loop = bus, on_loop
+    def __init__(self, bus: "Callable[[], BlockingBus]") -> None:
+        self._bus = bus
 
     async def awake_because(self, task: TaskName) -> str:  # noqa: D102 - as in NetworkReader
         from solo5_systemd.bus.peers import Call, RemoteError
@@ -100,8 +95,8 @@ class BlockingNetworks(NetworkReader):
 
         try:
             networks = self._bus().call(_SERVICE, Call(_PATH, _SERVICE, "Networks"))
-        except RemoteError:
-            return await on_a_loop(self._on_loop())
+        except RemoteError:  # another client finds out why the service was not activated
+            return await on_a_loop(_networks())
 
         class Reply(Fields):
             """A table of pystemd, which returns an empty list for an empty array of any type."""
@@ -110,6 +105,14 @@ class BlockingNetworks(NetworkReader):
                 return Reply(self.having(key).get(key) or {}, self.path(key))
 
         return tuple(record(NetworkOverview, Reply(row)) for row in dict(networks).values())
+
+
+async def _networks() -> "Sequence[NetworkOverview]":
+    from solo5_systemd.bus.connection import system_bus
+    from solo5_systemd.bus.network_client import Networkd
+
+    async with system_bus() as connection:
+        return await Networkd(connection).networks()
 
 
 def read_endpoints() -> "dict[TaskName, Endpoints]":

@@ -5,7 +5,7 @@ only errors of `solo5_systemd.base.errors`. tests/support/fakes has the implemen
 """
 
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from solo5_systemd.host.tenders import TenderPath
     from solo5_systemd.image.store import ImageStore
     from solo5_systemd.journal.console import Journal
-    from solo5_systemd.network.model import NetworkOverview
     from solo5_systemd.settings.node_limits import Node, Space
     from solo5_systemd.settings.solo5_toml import Settings
     from solo5_systemd.storage.backing_files import ImageFiles
@@ -82,21 +81,13 @@ class QueryBackends(KernelReads):
     def networks(self) -> "NetworkReader":
         from solo5_systemd.bus.lease_reader import BlockingNetworks
 
-        return BlockingNetworks(self.bus, _networks)
+        return BlockingNetworks(self.bus)
 
     @cached_property
     def console(self) -> "Journal":
         from solo5_systemd.journal.console import Journal
 
         return Journal(str)  # no task is started
-
-
-async def _networks() -> "Sequence[NetworkOverview]":
-    from solo5_systemd.bus.connection import system_bus
-    from solo5_systemd.bus.network_client import Networkd
-
-    async with system_bus() as connection:
-        return await Networkd(connection).networks()
 
 
 class Backends(KernelReads):
