@@ -34,7 +34,7 @@ from solo5_systemd.bus.peers import (
 from solo5_systemd.bus.unit_reader import READ_RETRIES, UnitReader
 from solo5_systemd.bus.unit_states import wanted
 from solo5_systemd.bus.unit_watch import WatchedUnit
-from solo5_systemd.cgroup.cgroupfs import control_group
+from solo5_systemd.cgroup.hierarchy import control_group
 from solo5_systemd.dbus.messages import Variant
 from solo5_systemd.task.properties import (
     JobAssertError,

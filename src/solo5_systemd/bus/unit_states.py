@@ -18,7 +18,7 @@ from functools import cache
 from solo5_systemd.base.declared_units import declared_task, prepared_fields
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, UnitKind
 from solo5_systemd.bus.peers import INTERFACES, UNIT, ListedUnit
-from solo5_systemd.cgroup.cgroupfs import read, read_fields, unified, units, write_fields
+from solo5_systemd.cgroup.hierarchy import read, read_fields, unified, units, write_fields
 from solo5_systemd.unit.state import (
     TYPE_END_PROPERTIES,
     TYPE_PROPERTIES,

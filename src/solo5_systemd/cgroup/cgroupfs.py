@@ -1,112 +1,23 @@
-"""The cgroups of units: their files, resource usage and attributes. A cgroup may be removed at any moment.
+"""The resource usage of tasks, from the cgroups of their units, with /proc and /sys for what these lack.
 
 Parsers are imported where they are used, for startup time: a list of tasks takes none.
 """
 
-import errno
-import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.declared_units import task_of
-from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.locks import closing
-from solo5_systemd.base.names import SLICE, TaskName
+from solo5_systemd.cgroup.hierarchy import read, unified, units
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
+    from solo5_systemd.base.names import TaskName
     from solo5_systemd.cgroup.meter import Meter
     from solo5_systemd.cgroup.usage import Usage
 
-
-MOUNT = Path("/sys/fs/cgroup")
 PROC, BLOCKS = Path("/proc"), Path("/sys/dev/block")
-
-READ_SIZE = 1 << 16
-"""Bytes of one read(2); memory.stat, the largest file of a cgroup, has some two thousand."""
-
-VANISHED = (errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.EOPNOTSUPP)
-"""The errnos of a read where the cgroup was removed, or its controller is not enabled."""
-
-
-def open_file(path: str) -> int:
-    """Open a file for reading and return its descriptor.
-
-    Raises:
-        OSError: one of `VANISHED`, or another.
-    """
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-
-def read(path: str) -> bytes | None:
-    """Return the content of a file of a cgroup, or of one that PID 1 exports; None for an errno of `VANISHED`."""
-    try:
-        with closing(open_file(path)) as descriptor:
-            return os.read(descriptor, READ_SIZE)
-    except OSError as error:
-        if error.errno in VANISHED:
-            return None
-        raise
-
-
-def unified() -> str:
-    """Return the root of the unified hierarchy; on a hybrid host it is `unified/`, without most controllers."""
-    return str(MOUNT if (MOUNT / "cgroup.procs").exists() else MOUNT / "unified")
-
-
-def control_group(slice_unit: str, unit: str) -> str:
-    """Return ControlGroup= of a unit in a slice; each `-` in a slice's name is a level (systemd.slice(5))."""
-    words = slice_unit.removesuffix(".slice").split("-")
-    levels = ["-".join(words[: count + 1]) for count in range(len(words))] if slice_unit != "-.slice" else []
-    return "".join(f"/{level}.slice" for level in levels) + f"/{unit}"
-
-
-def units(root: str, control_group: str = f"/{SLICE}") -> Iterator[tuple[str, str]]:
-    """Yield the services and scopes below a slice, recursively, as unit name and ControlGroup= value.
-
-    Args:
-        control_group: ControlGroup= of the slice.
-    """
-    try:
-        names = os.listdir(root + control_group)  # noqa: PTH208 - a thousand times cheaper
-    except OSError:  # the slice has no cgroup before its first unit
-        return
-    for name in names:
-        if name.endswith(".slice"):
-            yield from units(root, f"{control_group}/{name}")
-        elif name.endswith((".service", ".scope")):
-            yield name, f"{control_group}/{name}"
-
-
-ATTRIBUTE = "user.solo5.log_fields"
-"""A JSON object. The namespace is that of systemd's own cgroup attributes: user.invocation_id, user.delegate."""
-
-
-def write_fields(directory: str, fields: Mapping[str, str]) -> None:
-    """Set the log fields of a scope, which has no LogExtraFields=; only root can set the attribute, any user reads it.
-
-    It is removed with the cgroup, so that it always belongs to the present run of the scope. Errors are ignored: the
-    cgroup was removed, or the kernel has no such xattrs.
-    """
-    import json
-
-    with suppress(OSError):
-        os.setxattr(directory, ATTRIBUTE, json.dumps(dict(fields)).encode())
-
-
-def read_fields(directory: str) -> Mapping[str, str]:
-    """Return the log fields of a scope's cgroup; empty without a valid attribute."""
-    from solo5_systemd.base.decode import Fields, json_document
-
-    try:
-        fields = Fields(json_document(os.getxattr(directory, ATTRIBUTE), ATTRIBUTE))
-        return {key: fields.text(key) for key in fields}
-    except (OSError, InvalidRequestError):
-        return {}
 
 
 class CgroupFs:

@@ -11,7 +11,7 @@ from solo5_systemd.bus import manager as manager_module
 from solo5_systemd.bus import unit_states
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.cgroup import cgroupfs
+from solo5_systemd.cgroup import hierarchy
 
 __all__ = ["no_task_left", "pytest_configure", "pytest_itemcollected", "pytest_runtest_call"]
 
@@ -48,7 +48,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cgroup").mkdir()
     (tmp_path / "cgroup/cgroup.procs").touch()
     monkeypatch.setattr(unit_states, "UNITS", str(tmp_path / "units"))
-    monkeypatch.setattr(cgroupfs, "MOUNT", tmp_path / "cgroup")
+    monkeypatch.setattr(hierarchy, "MOUNT", tmp_path / "cgroup")
     Attributes(monkeypatch)
 
 

@@ -9,7 +9,7 @@ from tests.contract.bus.fake_systemd import FakeSystemd, Unit
 from tests.contract.bus.given import NO_FILES, SCOPE, UNIT, WEB, service
 
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.cgroup.cgroupfs import write_fields
+from solo5_systemd.cgroup.hierarchy import write_fields
 from solo5_systemd.dbus.messages import Variant
 from solo5_systemd.task.properties import Property, TransientUnit
 from solo5_systemd.unit.state import ActiveState

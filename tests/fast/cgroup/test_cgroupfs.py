@@ -8,8 +8,9 @@ from tests.support.fakes.attributes import Attributes
 from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.cgroup import cgroupfs
-from solo5_systemd.cgroup.cgroupfs import ATTRIBUTE, CgroupFs, read_fields, unified, write_fields
+from solo5_systemd.cgroup import cgroupfs, hierarchy
+from solo5_systemd.cgroup.cgroupfs import CgroupFs
+from solo5_systemd.cgroup.hierarchy import ATTRIBUTE, read_fields, unified, write_fields
 
 GROUP = "/solo5.slice/solo5-task-web.service"
 
@@ -23,7 +24,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     (top / "cgroup.procs").touch()
     (group / "cpu.stat").write_text("usage_usec 7\n")
     (group / "memory.current").write_text("4096\n")
-    monkeypatch.setattr(cgroupfs, "MOUNT", tmp_path)
+    monkeypatch.setattr(hierarchy, "MOUNT", tmp_path)
     return tmp_path
 
 
@@ -70,7 +71,7 @@ async def test_tasks_are_found_in_our_slice_and_those_below(root: Path) -> None:
 
 async def test_before_the_first_task_there_is_no_slice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cgroup.procs").touch()
-    monkeypatch.setattr(cgroupfs, "MOUNT", tmp_path)
+    monkeypatch.setattr(hierarchy, "MOUNT", tmp_path)
     assert await CgroupFs().usages() == {}
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support.fakes.kernel import failing
 
 from solo5_systemd.cgroup import meter as meter_module
-from solo5_systemd.cgroup.cgroupfs import open_file
+from solo5_systemd.cgroup.hierarchy import open_file
 from solo5_systemd.cgroup.meter import MISSING_INTERVAL_S, SETTLE_S, Meter
 from solo5_systemd.cgroup.usage import Usage
 

@@ -10,7 +10,7 @@ from tests.support.fakes.tasks import STARTED, ended, running
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import UnitKind
-from solo5_systemd.cgroup import cgroupfs
+from solo5_systemd.cgroup import hierarchy
 from solo5_systemd.cli.verbs import export
 from solo5_systemd.cli.verbs.export import running_task
 from solo5_systemd.declared import files
@@ -22,7 +22,7 @@ from solo5_systemd.task.property_types import INFINITY
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "4711").mkdir()
     (tmp_path / "4711" / "cmdline").write_bytes(b"/usr/bin/solo5-hvt\0--mem=60\0--\0/image\0--a=b c\0\0")
-    monkeypatch.setattr(cgroupfs, "unified", lambda: str(tmp_path))
+    monkeypatch.setattr(hierarchy, "unified", lambda: str(tmp_path))
     monkeypatch.setattr(locks, "disks_of", lambda _: ())
     monkeypatch.setattr(export, "_PROC", str(tmp_path))
     return tmp_path

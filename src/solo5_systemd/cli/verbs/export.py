@@ -64,7 +64,7 @@ def running_task(task: "Task") -> "RunningTask":
     """
     from pathlib import Path
 
-    from solo5_systemd.cgroup.cgroupfs import unified
+    from solo5_systemd.cgroup.hierarchy import unified
     from solo5_systemd.declared.export import RunningTask
     from solo5_systemd.storage.locks import disks_of
 
@@ -89,7 +89,7 @@ def running_task(task: "Task") -> "RunningTask":
 
 def _words(path: str) -> list[str]:
     """Return the words of a cgroup's file; empty without it."""
-    from solo5_systemd.cgroup.cgroupfs import read
+    from solo5_systemd.cgroup.hierarchy import read
 
     return (read(path) or b"").decode("ascii", "replace").split()
 
