@@ -53,6 +53,17 @@ async def gather(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     raise first  # here, so that its own cause and context stay
 
 
+@asynccontextmanager
+async def background(coroutine: Coroutine[Any, Any, T]) -> AsyncIterator["asyncio.Task[T]"]:
+    """Run a coroutine during a block; at the end of the block cancel it, and wait for its end."""
+    task = asyncio.ensure_future(coroutine)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 K = TypeVar("K", bound=Hashable)
 
 

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager, closing, suppress
 from typing import TYPE_CHECKING, Any
 
-from solo5_systemd.base.concurrency import reaped
+from solo5_systemd.base.concurrency import background, reaped
 from solo5_systemd.base.errors import DependencyError, HostError, InvalidRequestError, Solo5Error, StartError
 from solo5_systemd.base.names import primary_nic
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
@@ -70,8 +70,7 @@ async def first_of(
             why = await failure(condition, ANSWER_TIMEOUT_S)
         return f"{condition} answers"
 
-    ready = asyncio.ensure_future(evidence())
-    try:
+    async with background(evidence()) as ready:
         await asyncio.wait((ready, ended), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if ended.done() and isinstance(condition, ReadyLine):
             # PID 1 may report the end before journald has stored the last line.
@@ -85,9 +84,6 @@ async def first_of(
         if isinstance(condition, ReadyLine) and (problem := await storage_problem(state.log_namespace)):
             why = problem.rstrip(".")
         raise TimeoutError(why)
-    finally:
-        ready.cancel()
-        await asyncio.gather(ready, return_exceptions=True)
 
 
 async def until_ready(runtime: "Runtime", task: Task, condition: Ready | None, timeout_s: float) -> str:
@@ -97,18 +93,15 @@ async def until_ready(runtime: "Runtime", task: Task, condition: Ready | None, t
         StartError: it has ended before, or was not ready in time.
     """
     known = _endpoint(task, condition) if isinstance(condition, ReadyPort) else condition
-    ended = asyncio.ensure_future(end_of(runtime, task))
-    try:
-        found = await first_of(task.state, known, timeout_s, ended)
-    except TimeoutError as error:
-        why = f" ({condition or 'it runs'}): {error}"
-        raise StartError(f"the new guest was not ready within {timeout_s:g} s{why}.") from error
-    finally:
-        ended.cancel()
-        await asyncio.gather(ended, return_exceptions=True)
-    if found is None:
-        raise StartError(f"the new guest ended before it was ready: {ended.result()}.")
-    return found
+    async with background(end_of(runtime, task)) as ended:
+        try:
+            found = await first_of(task.state, known, timeout_s, ended)
+        except TimeoutError as error:
+            why = f" ({condition or 'it runs'}): {error}"
+            raise StartError(f"the new guest was not ready within {timeout_s:g} s{why}.") from error
+        if found is None:
+            raise StartError(f"the new guest ended before it was ready: {ended.result()}.")
+        return found
 
 
 async def end_of(runtime: "Runtime", task: Task) -> str:
@@ -190,17 +183,11 @@ async def first_match(pattern: str, lines: AsyncGenerator[Iterable[bytes], None]
     """
     async with _running(pattern) as process:
         assert process.stdout is not None  # noqa: S101 - a pipe was requested
-        feeding = asyncio.ensure_future(_feed(process, lines))
-        finding = asyncio.ensure_future(process.stdout.readline())
-        try:
+        async with background(_feed(process, lines)) as feeding, background(process.stdout.readline()) as finding:
             await asyncio.wait((feeding, finding), return_when=asyncio.FIRST_COMPLETED)
             if not finding.done():
                 await feeding  # raises the error of `lines`, if it failed
             found = await finding
-        finally:
-            feeding.cancel()
-            finding.cancel()
-            await asyncio.gather(feeding, finding, return_exceptions=True)
         if found:
             return found
         raise await _failure(pattern, process)

@@ -4,7 +4,6 @@ Each combines several backends. What one backend does alone is called there (`Ru
 orphans at `Runtime.gc`. No state is kept between calls: each reads PID 1 again.
 """
 
-import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -12,7 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.concurrency import gather
+from solo5_systemd.base.concurrency import background, gather
 from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind
@@ -131,16 +130,12 @@ class Runtime(Queries):
             # After an end, journald may still have lines in its sockets.
             await self.backends.console.sync(task.name, task.state.log_namespace)
 
-        written = asyncio.ensure_future(last_line())
-        try:
+        async with background(last_line()) as written:
             async with aclosing(self.backends.console.lines(task.state, until=written.done, last=last)) as lines:
                 async for line in lines:
                     yield line
             if written.done():
                 written.result()  # raises its error
-        finally:
-            written.cancel()
-            await asyncio.gather(written, return_exceptions=True)
 
     async def wait(self, name: TaskName) -> Task:
         """Wait until a task has ended, and return it.

@@ -8,6 +8,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.concurrency import background
 from solo5_systemd.base.declared_units import forget_instance, outcome_targets_of, units_of
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName, UnitKind
@@ -82,8 +83,7 @@ async def stop(backends: "Backends", state: UnitState, signal: StopSignal, timeo
 
 async def _kill(units: "Manager", state: UnitState) -> None:
     """Kill the cgroup after a timeout, once a stop job has begun: PID 1 has the stop's timestamp before the end."""
-    stopping = asyncio.ensure_future(units.stop(state.unit))
-    try:
+    async with background(units.stop(state.unit)) as stopping:
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_JOB_TIMEOUT_S):
                 # Once the stop job has begun, `UnitState.stop_requested` is true at the end.
@@ -91,9 +91,6 @@ async def _kill(units: "Manager", state: UnitState) -> None:
                     await asyncio.sleep(STOP_JOB_POLL_S)
         await units.kill(state.unit, SIGKILL, everyone=True)
         await stopping
-    finally:
-        stopping.cancel()
-        await asyncio.gather(stopping, return_exceptions=True)
 
 
 async def send_signal(backends: "Backends", state: UnitState, number: int) -> None:

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol as Interface
 
+from solo5_systemd.base.concurrency import background
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, StartError
 from solo5_systemd.base.names import TaskName, host_name
 from solo5_systemd.declared.update_request import (
@@ -218,8 +219,7 @@ class Updater:
         """
         loop = asyncio.get_running_loop()
         begun, watch, drain = loop.time(), request.watch or 0.0, request.drain or 0.0
-        ended = asyncio.ensure_future(end_of(self._runtime, second))
-        try:
+        async with background(end_of(self._runtime, second)) as ended:
             while True:
                 left = watch - (loop.time() - begun)
                 await asyncio.wait((ended,), timeout=min(WATCH_INTERVAL_S, left) if left > 0 else WATCH_INTERVAL_S / 5)
@@ -230,9 +230,6 @@ class Updater:
                 elapsed = loop.time() - begun
                 if elapsed >= watch and (elapsed >= drain or not await self._connections(first)):
                     return
-        finally:
-            ended.cancel()
-            await asyncio.gather(ended, return_exceptions=True)
 
     async def _start_again(self, update: _Update) -> Task:
         """Start the task with the new image, or else with its earlier one; the guest beside it serves meanwhile."""
