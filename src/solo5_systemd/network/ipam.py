@@ -15,6 +15,7 @@ from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.derived_addresses import ASKER, bridge_mac, digest_of, guest_macs, number_of, slaac_address
 from solo5_systemd.network.model import (
+    TAP_PREFIX,
     IpAddress,
     Lease,
     MacAddress,
@@ -33,9 +34,6 @@ T = TypeVar("T")
 
 Remembered = Mapping[IpAddress | MacAddress, TaskName]
 """The addresses that declared tasks had last, each with its task: another task gets one only if no other is free."""
-
-
-TAP_PREFIX = "s5-"
 
 _SEGMENT_STEM = 13
 """Characters of a link's name (15) that a dot and the number of a segment leave."""

@@ -13,9 +13,9 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network import taps
 from solo5_systemd.network.derived_addresses import bridge_mac
-from solo5_systemd.network.ipam import TAP_PREFIX, segment_link
+from solo5_systemd.network.ipam import segment_link
 from solo5_systemd.network.joined import TAP_MTU_MAX, Link
-from solo5_systemd.network.model import IpAddress, Lease, Network
+from solo5_systemd.network.model import TAP_PREFIX, IpAddress, Lease, Network
 from solo5_systemd.network.modules import BRIDGE, VETH, needing
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.routes import LOCAL_TABLE, LOOPBACK6, MAIN_TABLE, Routes

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from solo5_systemd.network import lease_files, nft_elements
-from solo5_systemd.network.ipam import TAP_PREFIX
 from solo5_systemd.network.lease_files import has_lease, read_lease_records, read_networks
-from solo5_systemd.network.model import LeaseState
+from solo5_systemd.network.model import TAP_PREFIX, LeaseState
 from solo5_systemd.network.nft_elements import Ruleset
 from solo5_systemd.network.nft_objects import Element, unquoted
 from solo5_systemd.network.tap_counters import LINKS, read_tap_owner

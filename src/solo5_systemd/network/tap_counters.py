@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from solo5_systemd.base.names import DeviceName, TaskName
-from solo5_systemd.network.ipam import TAP_PREFIX
+from solo5_systemd.network.model import TAP_PREFIX
 
 LINKS = Path("/sys/class/net")
 _COUNTERS = Path("/proc/net/dev")

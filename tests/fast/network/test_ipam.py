@@ -16,7 +16,6 @@ from solo5_systemd.network import ipam
 from solo5_systemd.network.derived_addresses import ASKER, bridge_mac, link_local, slaac_address, unique_local_prefix
 from solo5_systemd.network.ipam import (
     SEGMENTS,
-    TAP_PREFIX,
     TAPS_PER_BRIDGE,
     Allocations,
     Remembered,
@@ -28,6 +27,7 @@ from solo5_systemd.network.ipam import (
     tap_name,
 )
 from solo5_systemd.network.model import (
+    TAP_PREFIX,
     IpAddress,
     Lease,
     MacAddress,
