@@ -20,7 +20,6 @@ CRUMB = 50
 """Lines under which a module needs a reason in SMALL."""
 
 SMALL = {
-    "networkd/parts.py": "of the classes that share them, and imports two of them",
     "base/event_loop.py": "of locks, and of reads that verbs make without a loop",
     "base/journal_entry.py": "of the network service too, which imports nothing of `journal/`",
 }

@@ -12,11 +12,14 @@ from solo5_systemd.network import sysctls
 from solo5_systemd.network.derived_addresses import unique_local_prefix
 from solo5_systemd.network.ipam import Remembered, assign_leases
 from solo5_systemd.network.joined import check_macs, check_room, with_mtu
+from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import IpAddress, Network, NicRequest, Request, Reservation
 from solo5_systemd.network.netlink import link_index
 from solo5_systemd.network.network_ranges import advertised_servers, choose_network, with_ipv6
+from solo5_systemd.network.remembered_addresses import RememberedAddresses
 from solo5_systemd.network.request_checks import check_families, check_limits, check_ports, check_reserved, check_routes
-from solo5_systemd.networkd.parts import Parts
+from solo5_systemd.networkd.bridges import Bridges
+from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.settings.addresses import IpNetwork
 from solo5_systemd.settings.network import NetworkSettings, default_mtu
 from solo5_systemd.settings.solo5_toml import Settings
@@ -27,13 +30,24 @@ _MACHINE_ID = Path("/etc/machine-id")
 class Choice:
     """Chooses values that a task does not request, and checks those that it does. Changes nothing; not thread-safe.
 
+    Args:
+        settings, reserved, last: as `settings`, `reserved` and `remembered` of `NetworkState`.
+
     Attributes:
         remembered: those at the last choice.
     """
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._links, self._bridges, self._leases = parts.links, parts.bridges, parts.leases
+    def __init__(
+        self,
+        links: Links,
+        bridges: Bridges,
+        leases: Leases,
+        settings: Callable[[], Settings],
+        reserved: Callable[[], Iterable[IpNetwork]],
+        last: RememberedAddresses | None,
+    ) -> None:
+        self._links, self._bridges, self._leases = links, bridges, leases
+        self._settings, self._reserved, self._last = settings, reserved, last
         self.remembered: Remembered = {}
 
     def choose(self, task: TaskName, request: Request) -> tuple[Reservation, Sequence[Network]]:
@@ -45,13 +59,13 @@ class Choice:
             HostError: the host lacks a resource, such as a free range.
         """
         nics, ports = request.nics, request.ports
-        settings = self._parts.settings() if ports else Settings()
+        settings = self._settings() if ports else Settings()
         check_reserved(ports, settings)
         loops = any(str(port.host_ip) == "::1" for port in ports) and any(
             network.shared for network in settings.networks
         )
         check_ports(ports, [nic.nic for nic in nics], self._leases.allocations, loopback6=loops)
-        self.remembered = self._parts.remembered() if self._parts.remembered else {}
+        self.remembered = self._last() if self._last else {}
         new = self._new_networks(nics)
         networks = [self._checked(network, nics) for network in (*self._bridges.networks.values(), *new)]
         check_limits(request, networks)
@@ -59,8 +73,8 @@ class Choice:
             held = [record.reservation for record in self._leases.records if record.reservation.task != task]
             own = [network.bridge for network in networks if network.join is None]
             routes = self._links.routes
-            host = (*routes.ranges(own), *routes.prefixes(own), *self._parts.reserved())
-            check_routes(nics, held, networks, self._parts.settings().networks, host)
+            host = (*routes.ranges(own), *routes.prefixes(own), *self._reserved())
+            check_routes(nics, held, networks, self._settings().networks, host)
         # In the range of a joined network, the host has addresses as well.
         joined = {network.name for network in networks if network.join}
         local = self._links.routes.addresses() if any(nic.network in joined for nic in nics) else ()
@@ -99,13 +113,13 @@ class Choice:
         names = dict.fromkeys(nic.network for nic in nics if nic.network not in self._bridges.networks)
         if not names:
             return ()
-        settings = self._parts.settings()
+        settings = self._settings()
         new: list[Network] = []
         mtu_of = self.default_mtus()
         own = [network.bridge for network in self._bridges.networks.values() if network.join is None]
         held = [lease for each in self._leases.records for lease in each.reservation.leases]
         behind = [route for lease in held for route in lease.limits.routes]
-        taken = (*self._parts.reserved(), *behind)
+        taken = (*self._reserved(), *behind)
         ranges = (each for each in taken if isinstance(each, IPv4Network))
         routed = (*self._links.routes.ranges(own), *ranges)
         for name in names:
@@ -145,7 +159,7 @@ class Choice:
                 f"network {network.name} has IPv6, and this host's kernel has none (ipv6.disable=1).",
                 f"Leave out network.{network.name}.ipv6 below /etc/solo5, or boot without ipv6.disable=1.",
             )
-        settings = (each for each in self._parts.settings().networks if each.name != network.name and each.ipv6)
+        settings = (each for each in self._settings().networks if each.name != network.name and each.ipv6)
         busy = (
             *self._links.routes.prefixes([each.bridge for each in used]),
             *(each for each in taken if isinstance(each, IPv6Network)),
@@ -155,7 +169,7 @@ class Choice:
         return replace(found, dns6=advertised_servers(known))
 
     def _remembered_of(self, network: NetworkName) -> Collection[IpAddress]:
-        return self._parts.remembered.of_network(network) if self._parts.remembered else ()
+        return self._last.of_network(network) if self._last else ()
 
 
 def _local_prefix() -> IPv6Network:

@@ -6,9 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 from solo5_systemd.base.names import NetworkName, TaskName, task_namespace
 from solo5_systemd.network import links, namespaces, sysctls
+from solo5_systemd.network.lease_files import LeaseStore
+from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import UNREPAIRED, Lease, LeaseState, Repair
 from solo5_systemd.network.netlink import link_index
-from solo5_systemd.networkd.parts import Parts
+from solo5_systemd.network.nft_tables import Tables
+from solo5_systemd.networkd.bridges import Bridges
+from solo5_systemd.networkd.leases import Leases
 
 _log = logging.getLogger(__name__)
 
@@ -38,9 +42,8 @@ def mistake(lease: Lease, address: str) -> str:
 class Repairs:
     """Compares the kernel's state of one network namespace with the leases, and restores it. Not thread-safe."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._store, self._links, self._tables = parts.store, parts.links, parts.tables
-        self._bridges, self._leases = parts.bridges, parts.leases
+    def __init__(self, store: LeaseStore, links: Links, tables: Tables, bridges: Bridges, leases: Leases) -> None:
+        self._store, self._links, self._tables, self._bridges, self._leases = store, links, tables, bridges, leases
         self._done: list[Repair] = []
         self._missing: frozenset[NetworkName] = frozenset()
         self._restored: Counter[TaskName] = Counter()

@@ -3,14 +3,13 @@
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_elements
 from solo5_systemd.network.conntrack import RedirectedPort
-from solo5_systemd.network.lease_files import remove_request
+from solo5_systemd.network.lease_files import LeaseStore, remove_request
 from solo5_systemd.network.links import Links, delete_links
 from solo5_systemd.network.model import (
     GuestNames,
@@ -26,16 +25,19 @@ from solo5_systemd.network.model import (
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.network.nft_rules import STRANGERS, UNSERVED
+from solo5_systemd.network.nft_tables import Tables
+from solo5_systemd.network.remembered_addresses import RememberedAddresses
 from solo5_systemd.network.request_checks import absent, host_ports
 from solo5_systemd.network.routes import overtaken
 from solo5_systemd.networkd.address_choice import Choice
+from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.dhcp import DhcpFiles
 from solo5_systemd.networkd.dormant_tasks import Waiting
 from solo5_systemd.networkd.held_ports import HeldPorts
-from solo5_systemd.networkd.leases import Remains, attached, redirected
-from solo5_systemd.networkd.parts import Parts
+from solo5_systemd.networkd.leases import Leases, Remains, attached, redirected
 from solo5_systemd.networkd.repairs import Repairs
 from solo5_systemd.networkd.sleepers import Sleepers
+from solo5_systemd.settings.addresses import IpNetwork
 from solo5_systemd.settings.solo5_toml import Settings
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class NetworkState(Parts):
+class NetworkState:
     """Networks, leases and port sockets, in memory, in files and in the kernel. Not thread-safe.
 
     A file is written before the object that it describes is made, and removed after it: a service that is killed
@@ -52,9 +54,20 @@ class NetworkState(Parts):
     match the files. It is made in a thread that has entered its network namespace.
 
     Args:
+        links: its links.
+        settings: returns the settings of its networks.
         ports: its published ports.
+        namespace: its path; empty: the host's own.
+        reserved: returns ranges and prefixes that a chosen one must not overlap, besides those of the namespace's
+            routes.
 
     Attributes:
+        store: its files.
+        tables: its nftables tables.
+        remembered: the addresses that declared tasks had last: other tasks get them last, and a network has the range
+            of its own again; None: there are none.
+        leases: the lease records.
+        bridges: the networks in use.
         choice: of addresses and ports.
         within: its open network namespace, which the caller sets; None: the host's own.
         is_restored: it matches the files.
@@ -70,17 +83,20 @@ class NetworkState(Parts):
         settings: Callable[[], Settings],
         ports: HeldPorts,
         namespace: str = "",
-        reserved: Callable[[], Iterable[IPv4Network | IPv6Network]] = tuple,
+        reserved: Callable[[], Iterable[IpNetwork]] = tuple,
     ) -> None:
-        super().__init__(links, settings, namespace, reserved)
+        self.links, self.settings, self.ports, self.namespace = links, settings, ports, namespace
         self.within: NetworkNamespace | None = None
         self.is_restored = True
-        self.ports = ports
+        self.store, self.tables = LeaseStore(namespace), Tables()
+        self.remembered = None if namespace else RememberedAddresses()
+        self.leases = Leases(self.store, namespace)
+        self.bridges = Bridges(self.store, links, self.tables, self.leases)
         self.dhcp = DhcpFiles(self.store.own / "dhcp")  # remains empty in another namespace: no network there has DHCP
-        self.repairs = Repairs(self)
+        self.repairs = Repairs(self.store, links, self.tables, self.bridges, self.leases)
         self.sleepers = Sleepers(self.leases, self.bridges, self.tables)
         self.waiting = Waiting(self.leases, self.bridges, links)
-        self.choice = Choice(self)
+        self.choice = Choice(links, self.bridges, self.leases, settings, reserved, self.remembered)
 
     # -- one task ------------------------------------------------------------------------------------------------
 
