@@ -8,7 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeAlias
+from typing import Any
 
 from solo5_systemd.base.concurrency import begin, gather
 from solo5_systemd.base.declared_units import service_of
@@ -46,43 +46,7 @@ StartLimitBurst= is not reached by them, which would fail it and its socket unit
 
 STARTS_INTERVAL_S = 30.0
 
-ForPackets: TypeAlias = Callable[[Neighbours, str, Lease], object]
-"""A method of `Neighbours` for the packets of one NIC: called with its bridge and lease."""
-
 _log = logging.getLogger(__name__)
-
-
-class StartLimit:
-    """The starts of tasks for packets, of which each may have `STARTS_MAX` in `STARTS_INTERVAL_S`."""
-
-    def __init__(self) -> None:
-        self._times: dict[TaskName, deque[float]] = {}  # of the last ones, by the event loop's clock
-        self._refused: set[TaskName] = set()
-
-    def admits(self, task: TaskName) -> bool:
-        """Return whether a task may be started; the first refusal after a start is logged, and not one each second."""
-        times = self._times.get(task)
-        if times is None or len(times) < STARTS_MAX or times[0] <= _now() - STARTS_INTERVAL_S:
-            return True
-        if task not in self._refused:
-            text = f"it has ended by itself, or not started, {STARTS_MAX} times in {STARTS_INTERVAL_S:.0f} s"
-            log_about(service_of(task), f"task {task} is not started for packets until later: {text}")
-        self._refused.add(task)
-        return False
-
-    def count(self, task: TaskName) -> None:
-        """Count a start from now on."""
-        self._times.setdefault(task, deque(maxlen=STARTS_MAX)).append(_now())
-        self._refused.discard(task)
-
-    def forget(self, task: TaskName) -> None:
-        """Forget the starts of a task: it is ended for idleness or by an operator, not by itself."""
-        self._times.pop(task, None)
-        self._refused.discard(task)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 class Activation:
@@ -92,7 +56,8 @@ class Activation:
         self._core = core
         self._host = core.state.host
         self._waiting = core.state.host.waiting
-        self._limit = StartLimit()
+        self._start_times: dict[TaskName, deque[float]] = {}  # of the last ones, by the event loop's clock
+        self._refused: set[TaskName] = set()
         self._started: dict[TaskName, asyncio.Task[None]] = {}
         self._carriers: CarrierWatch | None = None
         self._awaited: dict[str, asyncio.Event] = {}
@@ -176,9 +141,9 @@ class Activation:
             self._lost.set()
             return
         for link, address in found:
-            task = self._host.leases.allocations.addresses.get(address)
-            record = self._host.leases.get(task) if task is not None else None
-            if task is None or record is None or not self._is_of(record, link, address):
+            task = self._host.leases.allocations.addresses.get(address, TaskName(""))
+            record = self._host.leases.get(task)
+            if record is None or not self._is_of(record, link, address):
                 continue
             if record.waits:
                 self.start(task, f"a packet for {address}")
@@ -205,9 +170,10 @@ class Activation:
 
     def _asked_for(self, tap: str, address: IpAddress) -> None:
         """Start the task of an address for which a neighbour asks that may reach it."""
-        task, asker = self._host.leases.allocations.addresses.get(address), self._host.leases.allocations.taps.get(tap)
-        record, of_asker = (self._host.leases.get(each) if each is not None else None for each in (task, asker))
-        if task is None or record is None or of_asker is None or not record.waits:
+        leases, nobody = self._host.leases, TaskName("")
+        task = leases.allocations.addresses.get(address, nobody)
+        record, of_asker = leases.get(task), leases.get(leases.allocations.taps.get(tap, nobody))
+        if record is None or of_asker is None or not record.waits:
             return
         name = next(lease.network for lease in record.reservation.leases if address in lease.addresses)
         policy = self._host.bridges.networks[name].policy
@@ -221,15 +187,28 @@ class Activation:
         """Have PID 1 start a task that waits, unless it does, and return whether it does."""
         if self._is_started(task):
             return True
-        if self._limit.admits(task):
+        if self._may_start(task):
             if self._waiting.start(task):
-                self._limit.count(task)
+                times = self._start_times.setdefault(task, deque(maxlen=STARTS_MAX))
+                times.append(asyncio.get_running_loop().time())
+                self._refused.discard(task)
                 text = f"task {task} is started: {reason}"
                 log_about(service_of(task), text, priority=NOTICE)
             elif not self._waiting.is_expected(task):
                 return False
         self._begin_step(task, self._watch(task))
         return True
+
+    def _may_start(self, task: TaskName) -> bool:
+        """Return whether a task may be started; the first refusal after a start is logged, and not one each second."""
+        times = self._start_times.get(task, deque[float]())
+        if len(times) < STARTS_MAX or times[0] <= asyncio.get_running_loop().time() - STARTS_INTERVAL_S:
+            return True
+        if task not in self._refused:
+            text = f"it has ended by itself, or not started, {STARTS_MAX} times in {STARTS_INTERVAL_S:.0f} s"
+            log_about(service_of(task), f"task {task} is not started for packets until later: {text}")
+        self._refused.add(task)
+        return False
 
     def _is_started(self, task: TaskName) -> bool:
         """Return whether a step of a start is under way; a `_watch` may have found that the start left nothing."""
@@ -247,11 +226,10 @@ class Activation:
             self._started[task] = begun
 
     def _end_step(self, task: TaskName) -> None:
-        if step := self._started.pop(task, None):
+        """End a step, unless it is what calls this as its own end."""
+        step = self._started.pop(task, None)
+        if step is not None and step is not asyncio.current_task():
             step.cancel()
-        self._close_carriers()
-
-    def _close_carriers(self) -> None:
         if self._carriers is not None and not self._started:
             asyncio.get_running_loop().remove_reader(self._carriers.fileno())
             self._carriers.close()
@@ -269,8 +247,7 @@ class Activation:
             if not self._waiting.is_waiting(task):  # it is attached, or released
                 return
             looks = looks + 1 if await self._core.units.over([task]) else 0
-        self._started.pop(task, None)
-        self._close_carriers()
+        self._end_step(task)
         await self._have(task, Neighbours.refuse)
         if self._waiting.is_expected(task) and not self._waiting.is_read(task):
             text = "PID 1 has closed its FIFO, as for a changed declaration at a daemon-reload"
@@ -288,7 +265,8 @@ class Activation:
     def releasing(self, task: TaskName) -> Iterator[None]:
         """Forget a start: the task waits again, or is over. No packet begins a delivery to its taps, for the block."""
         if task in self._waiting.ending or not self._waiting.has_fifo(task):
-            self._limit.forget(task)
+            self._start_times.pop(task, None)  # it is ended for idleness or by an operator, not by itself
+            self._refused.discard(task)
         self._end_step(task)
         self._releasing.add(task)
         try:
@@ -313,17 +291,13 @@ class Activation:
         record = self._host.leases.get(task)
         if record is not None and record.state is LeaseState.ATTACHED and task not in self._releasing:
             await gather(self._deliver_to(task, lease, boots) for lease in record.reservation.leases)
-        self._started.pop(task, None)
-        self._close_carriers()
+        self._end_step(task)
 
     async def _deliver_to(self, task: TaskName, lease: Lease, boots: bool) -> None:
-        def to_nic(do: ForPackets) -> Coroutine[Any, Any, Sequence[object]]:
-            return self._have(task, lambda entries, bridge, each: do(entries, bridge, each) if each == lease else None)
-
         if await self._opened(lease) or boots:  # else it has run for a while
-            await to_nic(Neighbours.keep)
-            await self._answer(lease, to_nic)
-        await to_nic(Neighbours.deliver)
+            await self._have(task, Neighbours.keep, lease)
+            await self._answer(task, lease)
+        await self._have(task, Neighbours.deliver, lease)
 
     async def _opened(self, lease: Lease) -> bool:
         """Wait until the tender has a tap open; return whether it had not.
@@ -342,9 +316,7 @@ class Activation:
             has_waited = True
             await carriers[closed].wait()
 
-    async def _answer(
-        self, lease: Lease, to_nic: Callable[[ForPackets], Coroutine[Any, Any, Sequence[object]]]
-    ) -> None:
+    async def _answer(self, task: TaskName, lease: Lease) -> None:
         """Ask a guest for its first address until it answers, and once more, so that it listens.
 
         With both families, by ARP: one with `--ipv4-only=true` has no use of its IPv6 address.
@@ -353,17 +325,15 @@ class Activation:
             return
         with suppress(TimeoutError):  # a guest that takes packets all the same, or none
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                await self._ask(lease.first_address, to_nic)
+                await self._ask(task, lease, lease.first_address)
                 await asyncio.sleep(SETTLE_S)
-                await self._ask(lease.first_address, to_nic)
+                await self._ask(task, lease, lease.first_address)
 
-    async def _ask(
-        self, address: IpAddress, to_nic: Callable[[ForPackets], Coroutine[Any, Any, Sequence[object]]]
-    ) -> None:
+    async def _ask(self, task: TaskName, lease: Lease, address: IpAddress) -> None:
         answered = self._asked[address] = asyncio.Event()
         try:
             while not answered.is_set():
-                await to_nic(Neighbours.ask)
+                await self._have(task, Neighbours.ask, lease)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(answered.wait(), ASK_INTERVAL_S)
         finally:
@@ -374,10 +344,12 @@ class Activation:
         for link in [*self._awaited] if found is None else found & self._awaited.keys():
             self._awaited.pop(link).set()
 
-    async def _have(self, task: TaskName, do: ForPackets) -> Sequence[object]:
-        """Have the kernel do something with the packets that it holds for a task; return the result for each NIC."""
+    async def _have(
+        self, task: TaskName, do: Callable[[Neighbours, str, Lease], object], only: Lease | None = None
+    ) -> Sequence[object]:
+        """Have the kernel do as `Waiting.packets`; return the result for each NIC."""
         try:
-            return await self._core.writer.run(self._waiting.packets, task, do)
+            return await self._core.writer.run(self._waiting.packets, task, do, only)
         except Solo5Error as error:  # released meanwhile; otherwise the kernel asks the guest in a second
             _log.info("%s", error)
             return ()

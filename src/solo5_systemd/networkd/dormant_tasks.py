@@ -30,12 +30,7 @@ class Waiting:
         ending: those that are about to end, for which packets are held already.
     """
 
-    def __init__(
-        self,
-        leases: Leases,
-        bridges: Bridges,
-        links: Links,
-    ) -> None:
+    def __init__(self, leases: Leases, bridges: Bridges, links: Links) -> None:
         self._leases = leases
         self._bridges = bridges
         self._links = links
@@ -109,14 +104,17 @@ class Waiting:
         self._leases.save(waiting)
         self._bridges.change_elements([record], [waiting])
 
-    def packets(self, task: TaskName, do: Callable[[Neighbours, str, Lease], T]) -> Sequence[T]:
-        """Do what a method of `Neighbours` does with the packets for each NIC of a task.
+    def packets(
+        self, task: TaskName, do: Callable[[Neighbours, str, Lease], T], only: Lease | None = None
+    ) -> Sequence[T]:
+        """Do what a method of `Neighbours` does with the packets for each NIC of a task, or for one of them.
 
         Raises:
             HostError: the kernel refused.
         """
         record, networks = self._leases.get(task), self._bridges.networks
         leases = [each for each in (record.reservation.leases if record else ()) if each.network in networks]
+        leases = [each for each in leases if only in (None, each)]
         with host_errors(f"the kernel refused to change the neighbours of task {task}"):
             return [do(self._links.neighbours, networks[each.network].bridge, each) for each in leases]
 

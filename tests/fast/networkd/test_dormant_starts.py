@@ -76,7 +76,7 @@ class Host:
     def closed_link(self, links: Sequence[str]) -> str:
         return links[0]
 
-    def packets(self, task: TaskName, do: Any) -> Sequence[bool]:
+    def packets(self, task: TaskName, do: Any, only: Lease | None = None) -> Sequence[bool]:
         self.done.append(do.__name__)
         if do is Neighbours.hold:
             self.on_hold()
