@@ -6,6 +6,7 @@ That packet waits in the queue of the tap, and a rule announces it (docs/decisio
 import asyncio
 import logging
 import os
+import re
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -71,29 +72,6 @@ class _Seen:
     busy: bool
 
 
-class _Packets:
-    """The packets that wake a task, as their descriptions."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._answers = asyncio.Event()
-        if not is_question(what):
-            self._answers.set()
-
-    def add(self, what: str) -> None:
-        """Add a packet."""
-        if not self._answers.is_set() and not is_question(what):
-            self._what = what
-            self._answers.set()
-
-    async def first(self) -> str:
-        """Return the first one: after a question for the guest's address, that for which it was asked, if it comes."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(QUESTION_TIMEOUT_S):
-                await self._answers.wait()
-        return self._what
-
-
 class Sleep:
     """Puts tasks to sleep, and wakes them.
 
@@ -106,7 +84,7 @@ class Sleep:
         self._report = report
         self._seen: dict[TaskName, _Seen] = {}
         self._busy: dict[TaskName, int] = {}
-        self._waking: dict[TaskName, _Packets] = {}
+        self._waking: dict[TaskName, asyncio.Future[str]] = {}
         self._next_check: float | None = None
 
     # -- falling asleep ------------------------------------------------------------------------------------------
@@ -164,17 +142,14 @@ class Sleep:
             return False
         cpu = await self._core.units.processor_time(task)
         if cpu is not None and seen.cpu is not None and cpu - seen.cpu > SHARE_MAX * (now - seen.since):
-            self._report_busy(task, record.expires, (cpu - seen.cpu) / (now - seen.since))
+            if self._busy.get(task) != record.expires:  # logged once in a run
+                self._busy[task] = record.expires
+                share = (cpu - seen.cpu) / (now - seen.since)
+                text = f"task {task} stays awake: it has no packets, and uses {share:.1%} of a processor"
+                log_about(service_of(task), f"{text} (at most {SHARE_MAX:.0%} to sleep)", priority=NOTICE)
             self._note(record, frames, cpu, busy=True)
             return False
         return True
-
-    def _report_busy(self, task: TaskName, run: int, share: float) -> None:
-        """Log, once in a run, that a task without packets computes too much to sleep."""
-        if self._busy.get(task) != run:
-            self._busy[task] = run
-            text = f"task {task} stays awake: it has no packets, and uses {share:.1%} of a processor"
-            log_about(service_of(task), f"{text} (at most {SHARE_MAX:.0%} to sleep)", priority=NOTICE)
 
     def awake_because(self, task: TaskName) -> str:
         """Return what keeps a task awake; empty: it never sleeps, or does, or has not been looked at."""
@@ -280,21 +255,21 @@ class Sleep:
             task = self._core.state.task_of_tap(tap, path)
             if task is None or not self._is_asleep(task):
                 continue
-            if task in self._waking:
-                self._waking[task].add(what)
-            else:
-                self._waking[task] = _Packets(what)
+            if task not in self._waking:
+                self._waking[task] = asyncio.get_running_loop().create_future()
                 # Or the next service does: it is counted.
-                begin(self._core.tasks, self._wake_for(task, self._waking[task]))
+                begin(self._core.tasks, self._wake_for(task, what, self._waking[task]))
+            if not self._waking[task].done() and not is_question(what):
+                self._waking[task].set_result(what)
 
     def _is_asleep(self, task: TaskName) -> bool:
         record = self._core.state.record(task)
         return record is not None and record.sleeps
 
-    async def _wake_for(self, task: TaskName, packets: _Packets) -> None:
+    async def _wake_for(self, task: TaskName, reason: str, packet: asyncio.Future[str] | None = None) -> None:
         try:
             async with self._core.locks[task]:
-                await self._wake(task, packets)
+                await self._wake(task, reason, packet)
         except Solo5Error as error:  # nftables, PID 1; the counter remains, so that the next check repeats it
             _log.error("task %s cannot be woken: %s", task, error)
         finally:
@@ -307,21 +282,29 @@ class Sleep:
             HostError: nftables refused it, or PID 1 has not replied; it sleeps on, and its next packet wakes it.
         """
         async with self._core.locks[task]:
-            await self._wake(task, _Packets(reason))
+            await self._wake(task, reason)
 
     async def wake_for_attach(self, task: TaskName) -> None:
         """Wake a task, under its lock, whose network is attached again while it runs; raises as `wake`."""
         if self._is_asleep(task):
-            await self._wake(task, _Packets("its network is attached again"))
+            await self._wake(task, "its network is attached again")
 
-    async def _wake(self, task: TaskName, packets: _Packets) -> None:
+    async def _wake(self, task: TaskName, reason: str, packet: asyncio.Future[str] | None = None) -> None:
+        """Wake a task, under its lock.
+
+        Args:
+            packet: the first one that is no question for the guest's address: after one, the packet for which it was
+                asked is the reason, if it comes.
+        """
         begun = time.monotonic()
         await self._core.units.signal(task, signal.SIGCONT)
         record = self._core.state.record(task)
         if record is None or not record.sleeps:
             return
         took, slept = (time.monotonic() - begun) * 1000, time.time() - record.asleep / 1e6
-        reason = await packets.first()
+        if packet is not None:
+            await asyncio.wait([packet], timeout=QUESTION_TIMEOUT_S)
+            reason = packet.result() if packet.done() else reason
         await self._core.writer.run(self._core.state.at, task, lambda state: state.sleepers.end(task))
         self._seen.pop(task, None)
         self.expect(task)
@@ -337,7 +320,7 @@ class Sleep:
         for record in self._core.state.sleepers():
             task = record.reservation.task
             if record.asleep and self._core.units.has_run(task):
-                await self._wake_for(task, _Packets("the end of solo5-networkd"))
+                await self._wake_for(task, "the end of solo5-networkd")
 
 
 def _interval(record: LeaseRecord) -> float:
@@ -366,7 +349,8 @@ def reclaim(control_group: str, wanted: Callable[[], bool]) -> int:
                 try:
                     os.write(descriptor, f"{min(left, RECLAIM_MAX)}".encode())
                 except BlockingIOError:  # EAGAIN: no more can be reclaimed now
-                    if not _in_swap_cache(directory):
+                    # Of pages that are in the swap, or are written to it, and in memory as well.
+                    if not re.search(r"^swapcached [1-9]", (directory / "memory.stat").read_text(), re.MULTILINE):
                         break
                     time.sleep(WRITING_INTERVAL_S)
                 last, left = left, int((directory / "memory.current").read_text())
@@ -375,9 +359,3 @@ def reclaim(control_group: str, wanted: Callable[[], bool]) -> int:
             os.close(descriptor)
         return max(0, before - int((directory / "memory.current").read_text()))
     return 0
-
-
-def _in_swap_cache(directory: Path) -> int:
-    """Return the bytes of pages that are in the swap, or are written to it, and in memory as well."""
-    lines = (directory / "memory.stat").read_text().splitlines()
-    return next((int(line.split()[1]) for line in lines if line.startswith("swapcached ")), 0)
