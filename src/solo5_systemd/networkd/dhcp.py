@@ -6,7 +6,7 @@
 
 A server notices a new file by itself (inotify). It keeps the content of a file that was removed or changed, refuses an
 entry with an address of an earlier one, and gives an address that it has leased to no other MAC address: see
-`Servers.outdated`.
+`DhcpFiles.pop_servers`.
 """
 
 import asyncio
@@ -40,21 +40,6 @@ SEEN_AT = "/run/solo5-dhcp"
 
 _CONFIG = "dnsmasq.conf"
 _GONE = ".gone"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Servers:
-    """The servers as they have to be.
-
-    Attributes:
-        needed: the networks with a guest.
-        outdated: those of them whose server has read entries that contradict the present ones, until its restart.
-        idle: the networks that had a guest, and have none.
-    """
-
-    needed: frozenset[NetworkName] = frozenset()
-    outdated: frozenset[NetworkName] = frozenset()
-    idle: frozenset[NetworkName] = frozenset()
 
 
 @dataclass
@@ -146,8 +131,13 @@ class DhcpFiles:
             file.replace(gone)  # dnsmasq reads a file that is removed from its directory, and logs the error
             gone.unlink()
 
-    def pop_servers(self) -> Servers:
-        """Return the servers as they have to be; those that are outdated are returned once."""
+    def pop_servers(self) -> tuple[frozenset[NetworkName], frozenset[NetworkName], frozenset[NetworkName]]:
+        """Return the servers as they have to be.
+
+        Returns:
+            The networks with a guest; those of them whose server has read entries that contradict the present ones,
+            until its restart, which are returned once; and the networks that had a guest, and have none.
+        """
         outdated = {name: entries for name, entries in self._entries.items() if entries.present and entries.outdated}
         for entries in outdated.values():
             entries.outdated = False
@@ -156,7 +146,7 @@ class DhcpFiles:
                 mac, tag, address = text[0].strip().split(",")
                 entries.known |= {tag.removeprefix("set:"): text, mac: text, address: text}
         needed = frozenset(name for name, entries in self._entries.items() if entries.present)
-        return Servers(needed=needed, outdated=frozenset(outdated), idle=frozenset(self._entries.keys() - needed))
+        return needed, frozenset(outdated), frozenset(self._entries.keys() - needed)
 
     @property
     def in_use(self) -> bool:
@@ -213,13 +203,13 @@ class DhcpServers:
             HostError: a server does not start.
         """
         async with self._lock:
-            servers = await self._writer.run(self._files.pop_servers)
+            needed, outdated, idle = await self._writer.run(self._files.pop_servers)
             running = self.running()
-            for network in running - servers.needed:
+            for network in running - needed:
                 await self._stop(network)
-            for network in servers.idle:
+            for network in idle:
                 await self._writer.run(self._files.forget, network)
-            for network in servers.needed - (running - servers.outdated):
+            for network in needed - (running - outdated):
                 await self._start(network)
 
     async def _start(self, network: NetworkName) -> None:

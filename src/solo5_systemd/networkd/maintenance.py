@@ -52,22 +52,24 @@ class Maintenance:
             await self._releases.release(task)
         await self._delete_flows_to_others()
         while True:
-            await self._wait_for_work()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._seconds_until_due()):
+                    await self._core.watches.wake.wait()
+            self._core.watches.wake.clear()  # before the flags are read: an event from here on wakes the loop again
             await self._repair()
             if now() - self._units_checked_at >= self._check_interval:
                 await self._check_units()
-            await self._report_repairs()  # last: the check repairs and reports, too
+            if self._core.state.has_repairs:  # last: the check repairs and reports, too
+                for repair in await self._core.writer.run(self._core.state.pop_repairs):
+                    await self._report(repair)
+                await self._delete_flows_to_others()
             if self._sleep.seconds_until_check() == 0:
-                await self._put_to_sleep()
+                try:
+                    await self._sleep.check()
+                except (Solo5Error, OSError) as error:  # repeated at the next check
+                    _log.error("idle tasks cannot be put to sleep: %s", error)
             for task in self._core.state.expired():
                 await self._releases.release_if_due(task, "reservation expired")
-
-    async def _wait_for_work(self) -> None:
-        """Wait for a wake-up or for the next deadline."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._seconds_until_due()):
-                await self._core.watches.wake.wait()
-        self._core.watches.wake.clear()  # before the flags are read: an event from here on wakes the loop again
 
     def _seconds_until_due(self) -> float:
         """Return the seconds until the next reservation expires, or the next check of units or of idle tasks."""
@@ -77,12 +79,6 @@ class Maintenance:
         due = max(1, (check if expiry is None else min(expiry, check)) - now())
         sleep = self._sleep.seconds_until_check()
         return due if sleep is None else min(due, max(0.1, sleep))
-
-    async def _put_to_sleep(self) -> None:
-        try:
-            await self._sleep.check()
-        except (Solo5Error, OSError) as error:  # repeated at the next check
-            _log.error("idle tasks cannot be put to sleep: %s", error)
 
     async def _repair(self) -> None:
         watches, repairs = self._core.watches, self._host.repairs
@@ -103,12 +99,6 @@ class Maintenance:
         except (Solo5Error, OSError) as error:  # OSError: such as ENOBUFS, which passes
             _log.error("network repair failed: %s", error)
             watches.rules, watches.links = True, None  # all is compared at the next wake-up
-
-    async def _report_repairs(self) -> None:
-        if self._core.state.has_repairs:
-            for repair in await self._core.writer.run(self._core.state.pop_repairs):
-                await self._report(repair)
-            await self._delete_flows_to_others()
 
     async def _delete_flows_to_others(self) -> None:
         """Delete UDP flows to published ports that began while there were no tables."""

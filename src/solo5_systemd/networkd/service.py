@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
-from solo5_systemd.base.names import TaskName, task_name
+from solo5_systemd.base.names import task_name
 from solo5_systemd.dbus.interfaces import NETWORK1
 from solo5_systemd.dbus.message_bus import MessageBus
 from solo5_systemd.dbus.process import NOTICE, log_about
@@ -44,7 +44,12 @@ class Networkd:
         self._servers = servers
         self._idle = idle
         self._deletions = Deletions()
-        self._service = Service(bus, NETWORK1, self._handlers(), self._is_needed)
+        self._service = Service(
+            bus,
+            NETWORK1,
+            self._handlers(),
+            lambda: bool(self._state.records) or any(self._state.host.waiting.names()),
+        )
         self._activation = Activation(core)
         self._releases = Releases(core, servers, self._deletions, self._activation)
         self._sleep = Sleep(core, self._report_sleep)
@@ -64,9 +69,6 @@ class Networkd:
                     needed = await self._service.serve(self._idle)
                     maintaining.cancel()
         return needed
-
-    def _is_needed(self) -> bool:
-        return bool(self._state.records) or any(self._state.host.waiting.names())
 
     @contextmanager
     def _waking_all_at_a_stop(self) -> Iterator[None]:
@@ -148,7 +150,11 @@ class Networkd:
             try:
                 redirected = await self._writer.run(self._state.attach, task)
                 if self._state.host.dhcp.in_use:
-                    await self._serve_dhcp_of(task)
+                    try:
+                        await self._servers.serve()
+                    except Solo5Error:
+                        await self._releases.release_now(task)
+                        raise
             except Solo5Error as error:
                 log_about(service_of(task), f"the network of task {task} cannot be attached: {error}")
                 raise
@@ -163,13 +169,6 @@ class Networkd:
             where = attached.namespace if (attached := self._state.record(task)) else ""
             self._core.tasks.create_task(self._deletions.delete_flows(redirected, FLOW_BATCH_INTERVAL_S, where))
         return []
-
-    async def _serve_dhcp_of(self, task: TaskName) -> None:
-        try:
-            await self._servers.serve()
-        except Solo5Error:
-            await self._releases.release_now(task)
-            raise
 
     async def _move_ports(self, source: str, target: str) -> Sequence[object]:
         old, new = task_name(source), task_name(target)
