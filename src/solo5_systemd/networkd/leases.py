@@ -1,13 +1,12 @@
 """The lease records of tasks: in memory, and in files that a restarted service reads; and what a release leaves."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import Any, TypeVar
 
-from solo5_systemd.base.errors import NotFoundError, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.ipam import Allocations
@@ -20,7 +19,6 @@ from solo5_systemd.network.model import (
     LeaseState,
     PortRequest,
     Protocol,
-    Request,
     Reservation,
     destinations,
 )
@@ -56,36 +54,6 @@ class Leases:
     def get(self, task: TaskName) -> LeaseRecord | None:
         """Return the record of a task; safe in any thread."""
         return self._records.get(task)
-
-    def same(self, task: TaskName, request: Request) -> Reservation | None:
-        """Return the reservation of a task, of which this is the request; None without one.
-
-        Raises:
-            TakenError: the task has another reservation.
-        """
-        held = self.get(task)
-        if held is None:
-            return None
-        if held.serves(request):
-            return held.reservation
-        raise TakenError(
-            f"task {task} holds another reservation: expected the same request or another name.",
-            f"`solo5ctl rm {task}` releases it.",
-        )
-
-    def request(self, task: TaskName) -> LeaseRecord:
-        """Return what a released task had.
-
-        Raises:
-            NotFoundError: the task has had no reservation.
-        """
-        kept = self._store.request(task)
-        if kept is None:
-            raise NotFoundError(
-                f"task {task} has no reservation: expected one made less than {RESERVATION_TIMEOUT_S} s ago.",
-                "Start the task again.",
-            )
-        return kept
 
     def reserved(self, reservation: Reservation, names: GuestNames) -> LeaseRecord:
         """Return a new record of a reservation, which `save` keeps."""
@@ -168,10 +136,6 @@ class Leases:
     def attached_leases(self) -> Sequence[tuple[TaskName, Lease]]:
         """Return each attached lease with its task."""
         return [(held.reservation.task, lease) for held in self.attached() for lease in held.reservation.leases]
-
-    def tasks(self, of: Callable[[Lease], bool]) -> Sequence[TaskName]:
-        """Return the tasks with an attached lease for which `of` returns true, sorted."""
-        return sorted({task for task, lease in self.attached_leases() if of(lease)})
 
     def published_ports(self) -> Sequence[PortRequest]:
         """Return the host's ports of all tasks that are not being released."""

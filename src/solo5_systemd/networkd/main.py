@@ -33,7 +33,13 @@ def main() -> int:
 
 
 async def _serve() -> bool:
-    owner = _user_id(OWNER)
+    try:
+        owner = pwd.getpwnam(OWNER).pw_uid
+    except KeyError as error:
+        raise HostError(
+            f"user {OWNER} does not exist: expected the owner of taps.",
+            "The package's /usr/lib/sysusers.d/solo5-systemd.conf creates it: `systemd-sysusers`.",
+        ) from error
     ports = HeldPorts(fdstore.restored())
     watches = Watches(asyncio.get_running_loop())
 
@@ -77,13 +83,3 @@ async def _serve() -> bool:
     needed = await process.serve_with(serve(), watchdog, process.until_disconnected(bus))
     bus.disconnect()
     return needed
-
-
-def _user_id(name: str) -> int:
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except KeyError as error:
-        raise HostError(
-            f"user {name} does not exist: expected the owner of taps.",
-            "The package's /usr/lib/sysusers.d/solo5-systemd.conf creates it: `systemd-sysusers`.",
-        ) from error

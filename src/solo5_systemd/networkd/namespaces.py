@@ -113,18 +113,16 @@ class Namespaces:
 
     def attach(self, task: TaskName) -> frozenset[RedirectedPort]:
         """Attach as `NetworkState.attach`."""
-        path = self._tasks.get(task) or self._requested_namespace(task)
+        path = self._tasks.get(task, "")
+        if not path and not self.host.leases.get(task):
+            released = self.host.store.request(task)
+            path = released.namespace if released else ""
         with self._entered(path) as state:
             try:
                 return state.attach(task)
             finally:
                 if path and state.leases.get(task) is not None:  # also one whose attach failed and could not be undone
                     self._tasks[task] = path
-
-    def _requested_namespace(self, task: TaskName) -> str:
-        """Return the path of the namespace that a released task had; empty: the host's own, or it is not released."""
-        request = None if self.host.leases.get(task) else self.host.store.request(task)
-        return request.namespace if request else ""
 
     def begin_release(self, task: TaskName, *, waits: bool = False) -> Remains:
         """Begin a release as `NetworkState.begin_release`; what remains is in the namespace of the result."""
@@ -167,7 +165,7 @@ class Namespaces:
         """Return the records of the tasks that may sleep or do; safe in any thread."""
         return [record for state in self._all() for record in state.sleepers.records()]
 
-    def task_of_tap(self, tap: str, path: str = "") -> TaskName | None:
+    def task_of_tap(self, tap: str, path: str) -> TaskName | None:
         """Return the task of a tap in a namespace; safe in any thread."""
         state = self._states.get(path)
         return state.leases.allocations.taps.get(tap) if state else None
@@ -346,16 +344,12 @@ def _networks(state: NetworkState) -> Sequence[NetworkOverview]:
             )
         )
     resolvers = {each.name: each.resolver for each in settings}
-    found = [replace(_with_bridge(each, state), resolver=resolvers.get(each.name, UNSET)) for each in found]
+    found = [replace(each, resolver=resolvers.get(each.name, UNSET)) for each in found]
+    for index, each in enumerate(found):
+        if each.join is not None:
+            bridge = state.links.link(each.bridge)
+            found[index] = replace(each, up=bridge is not None, mtu=bridge.mtu if bridge else 0)
     return sorted(found, key=lambda each: each.name)
-
-
-def _with_bridge(overview: NetworkOverview, state: NetworkState) -> NetworkOverview:
-    """Return an overview with the state and the MTU of a joined bridge."""
-    if overview.join is None:
-        return overview
-    bridge = state.links.link(overview.bridge)
-    return replace(overview, up=bridge is not None, mtu=bridge.mtu if bridge else 0)
 
 
 def configured(settings: NetworkSettings, mtu: int) -> NetworkOverview:

@@ -133,8 +133,8 @@ class Repairs:
         for segment, name in bridges.segments.items():
             if not self._links.has_segment(bridges.networks[name], segment):
                 self._links.make_segment(bridges.networks[name], segment)
-                tasks = self._leases.tasks(lambda lease, segment=segment: lease.bridge == segment)  # type: ignore[misc]
-                self._add(tasks, f"bridge {segment} of network {name} was incomplete: it is restored")
+                tasks = {task for task, lease in self._leases.attached_leases() if lease.bridge == segment}
+                self._add(sorted(tasks), f"bridge {segment} of network {name} was incomplete: it is restored")
         for task, lease in self._leases.attached_leases():
             if only is not None and task not in only:
                 continue
@@ -162,10 +162,8 @@ class Repairs:
                 state = "was down or had lost a setting" if self._links.has_bridge(network) else "was missing"
                 self._links.make_bridge(network)
                 what = f"bridge {network.bridge} of network {network.name} {state}: it is restored"
-                self._add(self._tasks_of(network.name), what)
-
-    def _tasks_of(self, network: NetworkName) -> Sequence[TaskName]:
-        return self._leases.tasks(lambda lease: lease.network == network)
+                tasks = {task for task, lease in self._leases.attached_leases() if lease.network == network.name}
+                self._add(sorted(tasks), what)
 
     # -- joined bridges ------------------------------------------------------------------------------------------
 

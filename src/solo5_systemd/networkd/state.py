@@ -34,7 +34,7 @@ from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.dhcp import DhcpFiles
 from solo5_systemd.networkd.dormant_tasks import Waiting
 from solo5_systemd.networkd.held_ports import HeldPorts
-from solo5_systemd.networkd.leases import Leases, Remains, attached, redirected
+from solo5_systemd.networkd.leases import RESERVATION_TIMEOUT_S, Leases, Remains, attached, redirected
 from solo5_systemd.networkd.repairs import Repairs
 from solo5_systemd.networkd.sleepers import Sleepers
 from solo5_systemd.settings.addresses import IpNetwork
@@ -183,13 +183,18 @@ class NetworkState:
         self.repairs.repair_tables()
         self.sleepers.end(task)  # of an earlier run
         held = self.leases.get(task)
-        record = held or self._reserve_again(task, self.leases.request(task))
+        record = held or self._reserve_again(task)
         self.tables.forget_taps((lease.tap for lease in record.reservation.leases), STRANGERS, UNSERVED)
         if record.state in (LeaseState.RESERVED, LeaseState.WAITING):
             try:
                 self._attach(record)
             except Solo5Error:
-                self._undo_attach(record.reservation)
+                _attempt_each(
+                    f"the attach of task {task}",
+                    lambda: self.bridges.replace_tables() if self.bridges.up else None,
+                    lambda: delete_links(lease.tap for lease in record.reservation.leases),
+                )
+                self.dhcp.remove(record.reservation, self.bridges.networks)
                 if held is None:
                     self.ports.release(host_ports(record.reservation))
                     _attempt_each(f"the reservation of task {task}", lambda: self.end_release(task))
@@ -254,8 +259,14 @@ class NetworkState:
         self.waiting.enter(record)
         return True
 
-    def _reserve_again(self, task: TaskName, kept: LeaseRecord) -> LeaseRecord:
+    def _reserve_again(self, task: TaskName) -> LeaseRecord:
         """Reserve what a released task had: its unit's command line has these values."""
+        kept = self.store.request(task)
+        if kept is None:
+            raise NotFoundError(
+                f"task {task} has no reservation: expected one made less than {RESERVATION_TIMEOUT_S} s ago.",
+                "Start the task again.",
+            )
         had = kept.reservation
         reservation, networks = self.choice.choose(task, had.request)
         if _without_bridges(reservation) != _without_bridges(had):  # a bridge is not part of the unit
@@ -268,12 +279,15 @@ class NetworkState:
     def begin_release(self, task: TaskName, *, waits: bool = False) -> Remains:
         """Remove the firewall elements and ports of a task, or with `waits` what it does not need while it waits.
 
+        Ports that it has of another task are moved back to that one, if it has a network.
         The caller deletes what remains, and then calls `end_release`.
         """
         record = self.leases.get(task)
         if record is None:
             return Remains(reservation=Reservation(task=task))
-        record = self._return_ports(record)
+        lender = self.leases.get(TaskName(record.lender))
+        if lender is not None and lender.state is LeaseState.ATTACHED and not lender.reservation.ports:
+            self.move_ports(task, lender.reservation.task)
         self.repairs.repair_tables()
         self.sleepers.end(task)
         record = self.leases.get(task) or record
@@ -297,19 +311,16 @@ class NetworkState:
             if (network := self.bridges.networks.get(lease.network)) is not None:
                 self.links.delete_routes(lease, network, lease.limits.routes)
         addresses = [address for lease in own for address in lease.addresses]
+        has_tcp = any(port.protocol is not Protocol.UDP for port in record.reservation.ports)
+        # Or it had TCP ports before an update moved them.
+        served_tcp = has_tcp or record.moves > 0 or any(each.lender == task for each in self.leases.records)
         return Remains(
             reservation=record.reservation,
             redirected=redirected([record.reservation], ended=True) if ends else frozenset(),
             addresses=[address for address in addresses if again or self.tables.may_have_flows(address)],
-            servers=addresses if self._served_tcp(record) else (),
+            servers=addresses if served_tcp else (),
             behind=tuple(route for lease in own for route in lease.limits.routes),
         )
-
-    def _served_tcp(self, record: LeaseRecord) -> bool:
-        """Return whether a task has, or had before an update moved them, published TCP ports."""
-        ports, task = record.reservation.ports, record.reservation.task
-        has_tcp = any(port.protocol is not Protocol.UDP for port in ports)
-        return has_tcp or record.moves > 0 or any(each.lender == task for each in self.leases.records)
 
     def move_ports(self, source: TaskName, target: TaskName) -> None:
         """Move the published ports of a task to another task's guest, in one nftables transaction; idempotent.
@@ -338,14 +349,6 @@ class NetworkState:
                 )
         self.repairs.repair_tables()
         self.bridges.change_elements((old, new), self.leases.move_ports(old, new))
-
-    def _return_ports(self, record: LeaseRecord) -> LeaseRecord:
-        """Move the ports that a task has of another one back to it, if that has a network; return the task's record."""
-        task, lender = record.reservation.task, self.leases.get(TaskName(record.lender))
-        if lender is None or lender.state is not LeaseState.ATTACHED or lender.reservation.ports:
-            return record
-        self.move_ports(task, lender.reservation.task)
-        return self.leases.get(task) or record
 
     def end_release(self, task: TaskName) -> None:
         """Remove the networks without a lease, and the lease record of a task whose taps are deleted; not if it waits.
@@ -417,8 +420,13 @@ class NetworkState:
 
     def _find_or_choose(self, task: TaskName, request: Request) -> tuple[Reservation, Sequence[Network]]:
         """Return the task's existing reservation or a new one, and the networks that it would create."""
-        held = self.leases.same(task, request)
-        reservation, networks = self.choice.choose(task, request) if held is None else (held, ())
+        held = self.leases.get(task)
+        if held is not None and not held.serves(request):
+            raise TakenError(
+                f"task {task} holds another reservation: expected the same request or another name.",
+                f"`solo5ctl rm {task}` releases it.",
+            )
+        reservation, networks = (held.reservation, ()) if held else self.choice.choose(task, request)
         if reservation.idle_s:
             self.sleepers.check(reservation, networks)
         return reservation, networks
@@ -442,15 +450,6 @@ class NetworkState:
         self.links.make_tap(reservation.task, lease, network)
         if network.join is None:
             self.links.route_behind(lease, network, lease.limits.routes)
-
-    def _undo_attach(self, reservation: Reservation) -> None:
-        """Undo an attach as far as the kernel lets it; the release of the reservation does the rest."""
-        _attempt_each(
-            f"the attach of task {reservation.task}",
-            lambda: self.bridges.replace_tables() if self.bridges.up else None,
-            lambda: delete_links(lease.tap for lease in reservation.leases),
-        )
-        self.dhcp.remove(reservation, self.bridges.networks)
 
 
 def _attempt_each(what: str, *steps: Callable[[], object]) -> None:

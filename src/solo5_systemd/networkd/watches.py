@@ -82,35 +82,25 @@ class Watches:
 
     def _on_readable(self, path: str, watch: _Watch) -> None:
         if isinstance(watch, AnnouncedPackets):
-            self._on_packets(watch, path)
-            return
-        if path:
+            found = watch.packets()
+            if self._callees is not None:  # else the first check of sleeping tasks counts them; a question is repeated
+                of_sleeping, of_waiting = self._callees
+                of_sleeping(found.by_tap if found is not None else None, path)
+                if found is not None and not path:
+                    of_waiting(found)
+        elif path:
             if (changed := watch.changed()) or changed is None:  # None: messages were lost
                 self.namespaces.add(path)
                 self.wake.set()
         elif isinstance(watch, LinkWatch):
-            self._on_links(watch.changed())
+            changed = watch.changed()
+            if changed is not None and not any(map(self._is_expected, changed)):
+                return  # taps of released tasks, or links of other programs
+            self.links = None if changed is None or self.links is None else self.links | changed
+            self.wake.set()
         elif watch.changed():
             self.rules = True
             self.wake.set()
-
-    def _on_packets(self, announced: AnnouncedPackets, path: str) -> None:
-        found = announced.packets()
-        if self._callees is None:  # the first check of sleeping tasks counts them, and a question is repeated
-            return
-        of_sleeping, of_waiting = self._callees
-        of_sleeping(found.by_tap if found is not None else None, path)
-        if found is not None and not path:
-            of_waiting(found)
-
-    def _on_links(self, changed: frozenset[str] | None) -> None:
-        if changed is not None and not any(map(self._is_expected, changed)):
-            return  # taps of released tasks, or links of other programs
-        if changed is None or self.links is None:
-            self.links = None
-        else:
-            self.links |= changed
-        self.wake.set()
 
 
 def _watches(*, rules: bool) -> Sequence[_Watch]:
