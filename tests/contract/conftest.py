@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from tests.contract.family import FOUR, SIX, Family
 from tests.contract.netns import BRIDGE_NF, BRIDGE_NF6, CLIENT6, HOST6, Outside, private_namespace, run
-from tests.contract.netservice import Client, Pid1, PrivateBus, Service, leaving_nothing, pid1
+from tests.contract.netservice import Client, Pid1, PrivateBus, Service, Socket, leaving_nothing, pid1
 
 
 @pytest.fixture
@@ -48,6 +48,21 @@ async def client(service: Service) -> AsyncIterator[Client]:
 async def manager(service: Service) -> AsyncIterator[Pid1]:
     async with pid1(service) as manager:
         yield manager
+
+
+@pytest.fixture
+def fifo(service: Service) -> Iterator[Socket]:
+    fifo = Socket(service)
+    yield fifo
+    fifo.close()
+
+
+@pytest.fixture
+def br0(namespace: None) -> Iterator[str]:
+    """A bridge of others."""
+    run("ip", "link", "add", "br0", "up", "type", "bridge")
+    yield "br0"
+    run("ip", "link", "del", "br0")
 
 
 @pytest.fixture

@@ -1,11 +1,7 @@
-"""solo5-networkd, some of whose system calls fail: a program of its own, which tests start in its place.
+"""solo5-networkd, some of whose system calls fail, or whose kernel lacks a module.
 
-    failing_networkd.py PLAN [OPTION …]
-
-PLAN is a module that the kernel lacks from the first call on, one of MODULES; or the path of a file.
-
-The file has a kind of calls, one of FAULTS, the number of them that succeed before one that fails, and `+` behind it if
-all later ones fail, too. Each call counts it down. Without the file, none fails.
+The file of a plan has a kind of calls, one of FAULTS, the number of them that succeed before one that fails, and `+`
+behind it if all later ones fail, too. Each call counts it down. Without the file, none fails.
 """
 
 import builtins
@@ -14,7 +10,6 @@ import fcntl
 import os
 import socket
 import struct
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +19,6 @@ import nftables
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.netlink import NETLINK_NETFILTER, NETLINK_ROUTE, NetlinkSocket, Request
-from solo5_systemd.networkd import main as program
 
 FAULTS = {
     "rtnetlink": errno.ENOBUFS,
@@ -43,8 +37,6 @@ RENAMED = {
     "macvlan": (b"macvlan\0", b"mac*lan\0"),
 }
 """By module, the kind in messages of rtnetlink that is renamed: the kernel's error is that for one that it lacks."""
-
-MODULES = (*RENAMED, "tun", "nf_tables", "nft_connlimit")
 
 _KIND = struct.Struct("=4xH")  # of struct nlmsghdr
 _IOCTLS = (0x400454CA, 0x400454CB, 0x400454CC, 0x8946)  # TUNSETIFF, TUNSETPERSIST, TUNSETOWNER, SIOCETHTOOL
@@ -77,8 +69,9 @@ class Faults:
             raise OSError(code, os.strerror(code))
 
 
-def patch(faults: Faults) -> None:
+def patch(plan: Path) -> None:
     """Have calls of this process fail."""
+    faults = Faults(plan)
     _patch_messages(faults)
     _patch(nftables.Nftables, "cmd", lambda cmd: lambda self, text: _transaction(faults, cmd, self, text))
     _patch(fcntl, "ioctl", lambda ioctl: lambda fd, request, *rest: _ioctl(faults, ioctl, fd, request, *rest))
@@ -199,12 +192,3 @@ def _replace(faults: Faults, replace: Any, source: str, target: str | Path) -> A
     if os.path.basename(source).startswith("."):  # noqa: PTH119 - of `replace_file`
         faults.check("file")
     return replace(source, target)
-
-
-if __name__ == "__main__":
-    plan = sys.argv.pop(1)
-    if plan in MODULES:
-        remove(plan)
-    else:
-        patch(Faults(Path(plan)))
-    sys.exit(program.main())

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from tests.contract.guest import ICMP, Address, Guest
-from tests.contract.guest6 import Guest6
+from tests.contract.guest import ICMP, IPV4, IPV6, Address, Guest
 from tests.contract.netns import CLIENT6, HOST6
 from tests.contract.netservice import until
+
+from solo5_systemd.network.model import Lease
 
 OUTSIDE = "192.0.2.2"
 
@@ -18,7 +19,6 @@ class Family:
     Args:
         table: of nftables.
         options: of the guest's network.
-        guest: with addresses of the family.
         here: the address of the host at the link to its neighbour `wan`.
         far: the neighbour's.
         near: another address of their link.
@@ -30,7 +30,6 @@ class Family:
 
     table: str
     options: str
-    guest: type[Guest]
     here: str
     far: str
     near: str
@@ -46,27 +45,39 @@ class Family:
         """Return an entry of a list: of an address or range, and ports or a protocol."""
         return f"{of}{rest}" if self is FOUR else f"[{of}]{rest}"
 
+    def address(self, lease: Lease) -> str:
+        return str(lease.address if self is FOUR else lease.address6)
+
     def own(self, guest: Guest) -> Address:
         return guest.own(ip_address(self.far))
 
     def router(self, guest: Guest) -> Address:
         return guest.router(ip_address(self.far))
 
+    def protocol(self, frame: bytes) -> int:
+        """Return the protocol of a packet of the family; 0 for any other frame."""
+        ether, at = (IPV4, 23) if self is FOUR else (IPV6, 20)
+        return frame[at] if frame[12:14] == ether.to_bytes(2) else 0
+
+    def transport(self, frame: bytes) -> bytes:
+        """Return what is behind the header of a packet."""
+        return frame[34 if self is FOUR else 54 :]
+
     async def pinged(self, guest: Guest) -> None:
         """Wait for a reply of the gateway: it has processed all earlier packets."""
-        if isinstance(guest, Guest6):
+        if self is SIX:
             await guest.pinged6(guest.gateway6, b"ping")
         else:
             await until_pinged(guest)
 
 
 FOUR = Family(
-    "ip", "", Guest, "192.0.2.1", OUTSIDE, "192.0.2.5", "0.0.0.0/0", "192.0.2.0/24", "198.51.100.",
+    "ip", "", "192.0.2.1", OUTSIDE, "192.0.2.5", "0.0.0.0/0", "192.0.2.0/24", "198.51.100.",
     ("169.254.169.254", "168.63.129.16", "100.100.100.200"),
 )  # fmt: skip
 SIX = Family(
-    "ip6", "ipv6 = true\n", Guest6, HOST6, CLIENT6, "2001:db8:f::5", "::/0", "2001:db8:f::/64", "2001:db8:e::",
-    ("fd00:ec2::254", "fd20:ce::254"),
+    "ip6", "ipv6 = true\n", HOST6, CLIENT6, "2001:db8:f::5", "::/0", "2001:db8:f::/64", "2001:db8:e::",
+    ("fd00:ec2::254", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42"),
 )  # fmt: skip
 """With the metadata services of several clouds."""
 

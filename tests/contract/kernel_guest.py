@@ -2,16 +2,14 @@
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
-import struct
 import subprocess
 from ipaddress import IPv6Address
 from typing import Any, Self
 
-from tests.contract.guest import _TUNSETIFF, IFF_TAP_NO_PI, opened_tap
-from tests.contract.netns import entered, run
+from tests.contract.guest import opened_tap, tun
+from tests.contract.netns import entered, holder, run
 
 from solo5_systemd.network.model import Lease
 
@@ -26,15 +24,10 @@ class KernelGuest:
     """
 
     def __init__(self, lease: Lease, mac: str | None = None, *, privacy: bool = False) -> None:
-        self._holder = subprocess.Popen(["unshare", "-n", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._holder.stdin is not None
-        assert self._holder.stdout is not None
-        self._holder.stdin.write(b"\n")
-        self._holder.stdin.flush()
-        self._holder.stdout.readline()  # cat runs, so that its namespace is there
+        self._holder = holder()
         self._tap = opened_tap(lease.tap)[1]
         with entered(f"/proc/{self._holder.pid}/ns/net"):
-            self._own = _opened("eth0")
+            self._own = tun("eth0")
         for sysctl, value in (("accept_ra", "1"), ("autoconf", "1"), ("use_tempaddr", "2" if privacy else "0")):
             self.run("sh", "-c", f"echo {value} >/proc/sys/net/ipv6/conf/eth0/{sysctl}")
         self.run("ip", "link", "set", "eth0", "addrgenmode", "eui64", "mtu", "1500", "address", mac or lease.mac)
@@ -83,9 +76,3 @@ class KernelGuest:
                 os.write(target, os.read(source, 1 << 16))
 
         asyncio.get_running_loop().add_reader(source, copy)
-
-
-def _opened(tap: str) -> int:
-    descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
-    fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", tap.encode(), IFF_TAP_NO_PI))
-    return descriptor

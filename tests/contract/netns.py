@@ -43,17 +43,23 @@ def private_namespace() -> Iterator[None]:
             enter(home.fileno())
 
 
+def holder() -> "subprocess.Popen[bytes]":
+    """Start a process that has a network namespace of its own, until the end of its input."""
+    made = subprocess.Popen(["unshare", "-n", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert made.stdin is not None
+    assert made.stdout is not None
+    made.stdin.write(b"\n")
+    made.stdin.flush()
+    made.stdout.readline()  # cat runs, so that its namespace is there
+    return made
+
+
 class Outside:
     """A neighbour of the host: 192.0.2.2, connected to the host's 192.0.2.1 by a veth of its own."""
 
     def __init__(self, link: str = "veth", host: str = "192.0.2.1", address: str = "192.0.2.2") -> None:
         self.link, self.host, self.address = link, host, address
-        self._holder = subprocess.Popen(["unshare", "-n", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._holder.stdin is not None
-        assert self._holder.stdout is not None
-        self._holder.stdin.write(b"\n")
-        self._holder.stdin.flush()
-        self._holder.stdout.readline()  # cat runs, so that its namespace is there
+        self._holder = holder()
         pid = str(self._holder.pid)
         run("ip", "link", "add", f"{link}-in", "up", "type", "veth", "peer", "name", f"{link}-out", "netns", pid)
         run("ip", "address", "add", f"{self.host}/24", "dev", f"{link}-in")
@@ -106,6 +112,13 @@ def link(name: str, task: str = "") -> dict[str, Any]:
     where = ("-n", f"solo5-{task}") if task else ()
     found = subprocess.run(["ip", *where, "-j", "-d", "link", "show", name], capture_output=True, check=False)
     return json.loads(found.stdout)[0] if found.returncode == 0 else {}
+
+
+def counted(family: str, name: str) -> dict[str, int]:
+    """Return the packets that each element of a set of the service has counted."""
+    listed = json.loads(run("nft", "-j", "list", "set", family, "solo5", name))["nftables"]
+    elements = [each["elem"] for item in listed for each in item.get("set", {}).get("elem", ())]
+    return {each["val"]: each["counter"]["packets"] for each in elements}
 
 
 def received(name: str, task: str = "") -> int:

@@ -122,8 +122,14 @@ class Service:
         self.bus = bus
         self._process: subprocess.Popen[bytes] | Forked | None = None
 
-    def start(self, *options: str, program: Sequence[str] = ()) -> None:
-        """Start the service, or a program of the test in its place: the words behind `python3`."""
+    def start(self, *options: str, change: str = "", within: Sequence[str] = ()) -> None:
+        """Start the service.
+
+        Args:
+            options: of `placed.py`.
+            change: lines of Python that its process executes before it.
+            within: a command with which it is executed.
+        """
         assert self._process is None
         environment = {
             **os.environ,
@@ -132,8 +138,8 @@ class Service:
         }
         words = [str(self.directory), *options]
         with self.log.open("ab") as log:
-            if program:
-                command = [sys.executable, "-m", "tests.contract.placed", *words, "--", *program]
+            if change or within:
+                command = [*within, sys.executable, "-m", "tests.contract.placed", change, *words]
                 self._process = subprocess.Popen(command, env=environment, stderr=log)
             else:
                 self._process = Forked(words, environment, log)
@@ -145,18 +151,26 @@ class Service:
                 assert self._process.poll() is None, self.log.read_text()
                 await asyncio.sleep(0.02)
 
-    async def restart(self, *options: str) -> None:
-        self.start(*options)
+    async def restart(self, *options: str, change: str = "", within: Sequence[str] = ()) -> None:
+        self.start(*options, change=change, within=within)
         await self.ready()
 
+    def configure(self, settings: str) -> None:
+        """Write `solo5.toml`."""
+        (self.settings / "solo5.toml").write_text(settings)
+
     @asynccontextmanager
-    async def running(self, settings: str | None = None, *options: str) -> "AsyncIterator[Client]":
-        """Write `solo5.toml`, start the service, and give a client; at the end, all tasks are released."""
+    async def running(
+        self, settings: str | None = None, *options: str, change: str = "", within: Sequence[str] = ()
+    ) -> "AsyncIterator[Client]":
+        """Write `solo5.toml`, start the service, and give a client; at the end, no task waits, and all are released."""
         if settings is not None:
-            (self.settings / "solo5.toml").write_text(settings)
-        await self.restart(*options)
+            self.configure(settings)
+        await self.restart(*options, change=change, within=within)
         async with self.client() as client:
             yield client
+            for fifo in self.waiting.iterdir():
+                fifo.unlink()
             for each in await client.reservations():
                 await client.drop(each.task)
 
@@ -251,6 +265,24 @@ class Pid1:
         return Message.new_method_return(message, "a(ssssssouso)", [rows])
 
 
+class Socket:
+    """The FIFO of the socket unit of task `web`, as PID 1 has it."""
+
+    def __init__(self, service: Service) -> None:
+        self._path = service.waiting / "web"
+        os.mkfifo(self._path)
+        self._file = os.fdopen(os.open(self._path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
+
+    def taken(self) -> bytes:
+        """Return what is in the FIFO, and empty it."""
+        return self._file.read(100) or b""  # None: a writer has opened it, and not written yet
+
+    def close(self) -> None:
+        if not self._file.closed:
+            self._file.close()
+            self._path.unlink(missing_ok=True)
+
+
 @asynccontextmanager
 async def pid1(service: Service, active: Iterable[str] = ()) -> AsyncIterator[Pid1]:
     """Give the bus a stand-in for PID 1 with these active units."""
@@ -285,8 +317,9 @@ class Client(Networkd):
         await self.attach(TaskName(task))
         return reservation
 
-    async def lease(self, task: str, *ports: PortRequest) -> Lease:
-        return (await self.have(task, *ports)).leases[0]
+    async def lease(self, task: str, *ports: PortRequest, network: str = "default", **of: Any) -> Lease:
+        """Have a task with one NIC; `of`: as of `nic`."""
+        return (await self.have(task, *ports, nics=(nic("service", network, **of),))).leases[0]
 
     async def reservations(self) -> Sequence[Reservation]:
         return tuple(each.reservation for each in await self.records())

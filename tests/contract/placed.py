@@ -1,12 +1,11 @@
-"""solo5-networkd with the directories of a test, or a program of the test in its place.
+"""solo5-networkd with the directories of a test.
 
-    python3 -m tests.contract.placed DIRECTORY [OPTION …] [-- PROGRAM …]
+    python3 -m tests.contract.placed CHANGE DIRECTORY [OPTION …]
 
-PROGRAM is the path of a Python program, or `-c` and its text. Its own `sys.argv` ends with DIRECTORY and the options.
+CHANGE is Python, which is executed before the service.
 """
 
 import argparse
-import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,20 +55,9 @@ def place(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    own = sys.argv[1:]
-    program: list[str] = []
-    if "--" in own:
-        at = own.index("--")
-        own, program = own[:at], own[at + 1 :]
-    place(own)
-    match program:
-        case ["-c", text]:
-            sys.argv = ["-c", *own]
-            exec(compile(text, "<program>", "exec"), {"__name__": "__main__"})
-        case [path, *arguments]:
-            sys.argv = [path, *arguments, *own]
-            runpy.run_path(path, run_name="__main__")
-        case _:
-            from solo5_systemd.dbus.process import run_module
+    from solo5_systemd.dbus.process import run_module
 
-            sys.exit(run_module("solo5_systemd.networkd.main"))
+    place(sys.argv[2:])
+    exec(compile(sys.argv[1], "<change>", "exec"), {"__name__": "<change>"})
+    sys.argv = ["solo5-networkd"]
+    sys.exit(run_module("solo5_systemd.networkd.main"))

@@ -16,9 +16,8 @@ from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Protocol
 
-from tests.contract.guest import ICMP, IPV4, IPV6, SYN, TCP, UDP, Address, Guest
+from tests.contract.guest import ICMP, ICMPV6, IPV4, IPV6, SYN, TCP, UDP, Address, Guest
 from tests.contract.guest import _sum as checksum
-from tests.contract.guest6 import ICMPV6
 
 SERVICE = 4646
 """The port of a TCP and a UDP service at every address of a namespace."""

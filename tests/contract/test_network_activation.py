@@ -1,6 +1,7 @@
-"""Tasks that wait without a process, and are started for their first packet."""
+"""Tasks that wait without a process, and are started for their first packet; their guests take a while to boot."""
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -8,21 +9,40 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
-from ipaddress import IPv4Address
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from statistics import median
 from typing import Any
 
 import pytest
-from tests.contract.guest import IPV4, SYN, TCP, WHOLE, Guest, _sum, _tcp, opened_tap
-from tests.contract.guest6 import Guest6
+from tests.contract.family import Family
+from tests.contract.guest import (
+    ACK,
+    ARP,
+    BROADCAST,
+    ICMP,
+    IPV4,
+    NOWHERE,
+    RST,
+    SYN,
+    TCP,
+    WHOLE,
+    Guest,
+    _sum,
+    _tcp,
+    opened_tap,
+)
 from tests.contract.netns import Outside, link, run, sent_again
-from tests.contract.netservice import Client, Pid1, Service, nic, tcp, udp, until
+from tests.contract.netservice import Client, Pid1, Service, Socket, nic, tcp, udp, until
 from tests.contract.syn_flood import flood
-from tests.contract.test_network_exhaustion import round_trips
-from tests.contract.test_network_sleep import UNIT, WEB, Sleeper6, get
+from tests.contract.test_network_exhaustion import at, round_trips
+from tests.contract.test_network_exhaustion import flood as flooded
+from tests.contract.test_network_joined import _addressed
+from tests.contract.test_network_sleep import UNIT, WEB, get, sleeper
 
+from solo5_systemd.base.errors import TakenError
+from solo5_systemd.network.derived_addresses import ASKER, link_local
 from solo5_systemd.network.model import Lease, LeaseState, Limits, NicRequest, Reservation
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.remembered_addresses import LastRequest, write_request
@@ -37,31 +57,7 @@ isolated = false
 isolated = false
 """
 WAITS: Any = {"idle_s": 5, "idle_stops": True}
-
-
-class Socket:
-    """The FIFO of a socket unit, as PID 1 has it."""
-
-    def __init__(self, service: Service) -> None:
-        self.path = service.waiting / WEB
-        os.mkfifo(self.path)
-        self._fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
-
-    def taken(self) -> bytes:
-        """Return what is in the FIFO, and empty it."""
-        try:
-            return os.read(self._fd, 100)
-        except BlockingIOError:  # a writer has opened it, and not written yet
-            return b""
-
-    def close(self) -> None:
-        os.close(self._fd)
-        self.path.unlink()
-
-
-@pytest.fixture
-def fifo(service: Service) -> Socket:
-    return Socket(service)
+ECHO, TIMESTAMP = 8, 13
 
 
 async def state(client: Client) -> LeaseState | None:
@@ -104,33 +100,21 @@ async def answers(client: Client, manager: Pid1, fifo: Socket, lease: Lease) -> 
             assert await asyncio.wait_for(answer, 20) == b"HELLO"
 
 
-async def test_the_first_packet_starts_the_task_and_is_answered(client: Client, manager: Pid1, fifo: Socket) -> None:
-    reservation = await waiting(client, manager, fifo)
-    lease = reservation.leases[0]
-    before = sent_again()
-    async with asyncio.TaskGroup() as tasks:
-        answer = tasks.create_task(get(str(lease.address)))
-        await started(client, manager, fifo)
-        async with Guest(lease):
-            assert await asyncio.wait_for(answer, 20) == b"HELLO"
-            assert sent_again() == before, "the first packet has come"
-            assert fifo.taken() == b"", "once"
-            assert await get(str(lease.address)) == b"HELLO"
-    assert (await client.reservations()) == (reservation,)
-    fifo.close()
-
-
-async def test_the_first_packet_of_ipv6_starts_the_task(service: Service, manager: Pid1, fifo: Socket) -> None:
-    async with service.running("[network.default]\nipv6 = true\n") as client:
+async def test_the_first_packet_starts_the_task_and_is_answered(
+    service: Service, manager: Pid1, fifo: Socket, family: Family
+) -> None:
+    async with service.running(family.settings()) as client:
         reservation = await waiting(client, manager, fifo)
-        lease = reservation.leases[0]
+        [lease], before = reservation.leases, sent_again()
         async with asyncio.TaskGroup() as tasks:
-            answer = tasks.create_task(get(str(lease.address6)))
+            answer = tasks.create_task(get(family.address(lease)))
             await started(client, manager, fifo)
-            async with Sleeper6(lease):
-                async with asyncio.timeout(0.9):
-                    assert await answer == b"HELLO"
-        fifo.close()
+            async with Guest(lease):
+                assert await asyncio.wait_for(answer, 20) == b"HELLO"
+                assert sent_again() == before, "the first packet has come"
+                assert fifo.taken() == b"", "once"
+                assert await get(family.address(lease)) == b"HELLO"
+        assert (await client.reservations()) == (reservation,)
 
 
 async def test_packets_are_held_through_a_long_start(client: Client, manager: Pid1, fifo: Socket) -> None:
@@ -146,7 +130,6 @@ async def test_packets_are_held_through_a_long_start(client: Client, manager: Pi
         async with Guest(reservation.leases[0]):
             assert await asyncio.wait_for(answer, 20) == b"HELLO"
     assert fifo.taken() == b"", "once"
-    fifo.close()
 
 
 async def test_a_bridge_that_loses_its_last_carrier_drops_nothing(
@@ -167,9 +150,8 @@ async def test_a_bridge_that_loses_its_last_carrier_drops_nothing(
             await until(lambda: link(lease.bridge)["operstate"] == "DOWN")  # the kernel has dropped what it drops then
             assert all("INCOMPLETE" in run(*show) for show in held)
             await started(client, manager, fifo)
-            async with Sleeper6(lease):
+            async with Guest(lease):
                 assert [await asyncio.wait_for(answer, 20) for answer in answers] == [b"HELLO", b"HELLO"]
-        fifo.close()
 
 
 async def test_a_link_passes_frames_once_its_other_end_is_up(client: Client) -> None:
@@ -200,7 +182,6 @@ async def test_a_packet_for_a_task_that_has_not_its_tap_yet_waits_for_it(
         async with Guest(reservation.leases[0]):
             assert await asyncio.wait_for(answer, 20) == b"HELLO"
             assert sent_again() == before, "the first packet has come"
-    fifo.close()
 
 
 @pytest.mark.parametrize("opened", [True, False], ids=["opened later", "never"])
@@ -227,7 +208,6 @@ async def test_a_nic_whose_tap_is_not_open_keeps_no_packet_of_another(
                 await client.drop("web")
                 with pytest.raises(OSError, match="Errno 113"):
                     await asyncio.wait_for(answers[1], 5)
-        fifo.close()
 
 
 async def test_a_start_and_an_end_leave_the_rules_of_others(client: Client, manager: Pid1, fifo: Socket) -> None:
@@ -239,7 +219,6 @@ async def test_a_start_and_an_end_leave_the_rules_of_others(client: Client, mana
     assert sorted(_handles()) == handles
     await over(client, manager, reservation)
     assert sorted(_handles()) == handles
-    fifo.close()
 
 
 def _handles() -> Iterator[str]:
@@ -258,7 +237,6 @@ async def test_a_start_that_fails_is_told_to_the_sender_and_repeated_for_the_nex
         with pytest.raises(OSError, match="Errno 113"):
             await asyncio.wait_for(get(str(reservation.leases[0].address)), 5)
         assert fifo.taken() != b""
-    fifo.close()
 
 
 async def test_a_sweep_starts_nothing(client: Client, manager: Pid1, fifo: Socket, outside: Outside) -> None:
@@ -272,7 +250,6 @@ async def test_a_sweep_starts_nothing(client: Client, manager: Pid1, fifo: Socke
     await asyncio.sleep(0.5)
     assert fifo.taken() == b""
     assert len(run("ip", "neigh").splitlines()) <= neighbours + 1, "those of the network itself"
-    fifo.close()
 
 
 FLOOD = 100_000
@@ -311,7 +288,6 @@ async def test_a_flood_starts_it_once_and_another_guest_answers(
         assert await get(str(guest.ip)) == b"HELLO"
     assert fifo.taken() == b"", "once"
     print(f"{sent.rate:.0f} packets/s; another guest answers in {median(trips):.2f} ms, at most {max(trips):.2f}")
-    fifo.close()
 
 
 def send(outside: Outside, mac: str, to: Iterable[tuple[str, int]]) -> None:
@@ -329,30 +305,16 @@ def send(outside: Outside, mac: str, to: Iterable[tuple[str, int]]) -> None:
             sender.send(bytes.fromhex(mac.replace(":", "")) + source + IPV4.to_bytes(2) + packet)
 
 
-async def test_a_neighbours_question_starts_the_task(client: Client, manager: Pid1, fifo: Socket) -> None:
-    reservation = await waiting(client, manager, fifo)
-    other = await client.have("other")
-    async with Guest(other.leases[0]) as neighbour, asyncio.TaskGroup() as tasks:
-        assert reservation.leases[0].address is not None
-        asked = tasks.create_task(neighbour.resolve(reservation.leases[0].address))
-        await started(client, manager, fifo)
-        async with Guest(reservation.leases[0]) as guest:
-            assert await asyncio.wait_for(asked, 10) == guest.mac
-    fifo.close()
-
-
-async def test_a_question_of_ipv6_starts_the_task(service: Service, manager: Pid1, fifo: Socket) -> None:
-    async with service.running("[network.default]\nipv6 = true\n") as client:
-        reservation = await waiting(client, manager, fifo)
-        (lease,) = reservation.leases
-        assert lease.address6 is not None
-        other = await client.have("other")
-        async with Guest6(other.leases[0]) as neighbour, asyncio.TaskGroup() as tasks:
-            asked = tasks.create_task(neighbour.resolve(lease.address6))
+async def test_a_neighbours_question_starts_the_task(
+    service: Service, manager: Pid1, fifo: Socket, family: Family
+) -> None:
+    async with service.running(family.settings()) as client:
+        [lease] = (await waiting(client, manager, fifo)).leases
+        async with Guest(await client.lease("other")) as neighbour, asyncio.TaskGroup() as tasks:
+            asked = tasks.create_task(neighbour.resolve(ip_address(family.address(lease))))
             await started(client, manager, fifo)
-            async with Guest6(lease) as guest:
+            async with Guest(lease) as guest:
                 assert await asyncio.wait_for(asked, 10) == guest.mac
-        fifo.close()
 
 
 @pytest.mark.parametrize(
@@ -380,7 +342,6 @@ async def test_a_question_of_a_guest_that_may_not_reach_it_starts_nothing(
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(guest.resolve(reservation.leases[0].address), 1)
         assert fifo.taken() == b""
-        fifo.close()
 
 
 def test_only_root_can_announce_a_packet() -> None:
@@ -390,68 +351,75 @@ def test_only_root_can_announce_a_packet() -> None:
 
 
 async def test_what_belongs_to_no_connection_starts_nothing(
-    client: Client, manager: Pid1, fifo: Socket, outside: Outside
+    service: Service, manager: Pid1, fifo: Socket, outside: Outside
 ) -> None:
-    await until(lambda: fifo.taken() != b"")
-    reservation = await client.have("web", tcp(8080), **WAITS)
-    manager.begin(UNIT)
-    loop = asyncio.get_running_loop()
-    with outside.entered():
-        sender = socket.socket(socket.AF_INET)
-    sender.setblocking(False)
-    with sender:
-        async with Guest(reservation.leases[0]):
-            await loop.sock_connect(sender, (outside.host, 8080))
-        await over(client, manager, reservation)
-        await loop.sock_sendall(sender, b"hello")
-        with pytest.raises(ConnectionResetError):
-            await asyncio.wait_for(loop.sock_recv(sender, 100), 5)
-    await asyncio.sleep(0.5)
-    assert fifo.taken() == b""
-    fifo.close()
+    """By a port of the host, and on a way to the guest itself, by which a ping starts it."""
+    async with service.running("[network.default]\nrouted = true\n") as client:
+        await until(lambda: fifo.taken() != b"")
+        reservation = await client.have("web", tcp(8080), **WAITS)
+        manager.begin(UNIT)
+        [lease], loop = reservation.leases, asyncio.get_running_loop()
+        outside.ip("route", "replace", f"{lease.address}/32", "via", outside.host)
+        with outside.entered():
+            sender = socket.socket(socket.AF_INET)
+            raw = {kind: socket.socket(socket.AF_INET, socket.SOCK_RAW, kind) for kind in (TCP, ICMP)}
+        sender.setblocking(False)
+        with sender, raw[TCP], raw[ICMP]:
+            async with Guest(lease):
+                await loop.sock_connect(sender, (outside.host, 8080))
+            await over(client, manager, reservation)
+            await loop.sock_sendall(sender, b"hello")
+            with pytest.raises(ConnectionResetError):
+                await asyncio.wait_for(loop.sock_recv(sender, 100), 5)
+            ends = IPv4Address(outside.address).packed + lease.addresses[0].packed
+            raw[TCP].sendto(_tcp(ends, 5000, 80, 1, 1, ACK), (str(lease.address), 0))
+            for kind in (TIMESTAMP, ECHO):
+                await asyncio.sleep(0.5)
+                assert fifo.taken() == b""
+                message = bytes((kind, 0)) + bytes(2) + bytes(16)
+                raw[ICMP].sendto(message[:2] + _sum(message) + message[4:], (str(lease.address), 0))
+            await until(lambda: fifo.taken() != b"")
+        await client.drop("web")
 
 
 async def test_a_service_that_was_killed_starts_it_for_what_is_held(
-    service: Service, manager: Pid1, fifo: Socket
+    service: Service, client: Client, manager: Pid1, fifo: Socket
 ) -> None:
-    async with service.running() as client:
-        reservation = await waiting(client, manager, fifo)
-        service.kill()
-        async with asyncio.TaskGroup() as tasks:
-            answer = tasks.create_task(get(str(reservation.leases[0].address)))
-            await asyncio.sleep(0.2)
-            await service.restart()
-            await started(client, manager, fifo)
-            async with Guest(reservation.leases[0]):
-                assert await asyncio.wait_for(answer, 20) == b"HELLO"
-        fifo.close()
-
-
-async def test_after_a_boot_it_waits_with_what_it_had(service: Service, manager: Pid1, fifo: Socket) -> None:
-    async with service.running() as client:
-        reservation = await waiting(client, manager, fifo)
-        service.end()
-        for path in (service.state / "tasks").iterdir():
-            path.unlink()
-        for path in (service.state / "networks").iterdir():
-            path.unlink()
-        run("ip", "link", "delete", reservation.leases[0].bridge)
-        run("nft", "flush", "ruleset")
-        write_request(WEB, LastRequest(**vars(reservation.request)))  # as its preparation has
+    reservation = await waiting(client, manager, fifo)
+    service.kill()
+    async with asyncio.TaskGroup() as tasks:
+        answer = tasks.create_task(get(str(reservation.leases[0].address)))
+        await asyncio.sleep(0.2)
         await service.restart()
-        async with asyncio.timeout(5):
-            while await state(client) is not LeaseState.WAITING:  # noqa: ASYNC110 - of another process
-                await asyncio.sleep(0.02)
-        assert await client.reservations() == (reservation,)
-        await answers(client, manager, fifo, reservation.leases[0])
-        fifo.close()
+        await started(client, manager, fifo)
+        async with Guest(reservation.leases[0]):
+            assert await asyncio.wait_for(answer, 20) == b"HELLO"
+
+
+async def test_after_a_boot_it_waits_with_what_it_had(
+    service: Service, client: Client, manager: Pid1, fifo: Socket
+) -> None:
+    reservation = await waiting(client, manager, fifo)
+    service.end()
+    for path in (service.state / "tasks").iterdir():
+        path.unlink()
+    for path in (service.state / "networks").iterdir():
+        path.unlink()
+    run("ip", "link", "delete", reservation.leases[0].bridge)
+    run("nft", "flush", "ruleset")
+    write_request(WEB, LastRequest(**vars(reservation.request)))  # as its preparation has
+    await service.restart()
+    async with asyncio.timeout(5):
+        while await state(client) is not LeaseState.WAITING:  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.02)
+    assert await client.reservations() == (reservation,)
+    await answers(client, manager, fifo, reservation.leases[0])
 
 
 async def test_a_task_of_which_nothing_is_known_is_started_once(client: Client, fifo: Socket, manager: Pid1) -> None:
     await until(lambda: fifo.taken() != b"")
     await asyncio.sleep(0.5)
     assert fifo.taken() == b""
-    fifo.close()
 
 
 async def test_without_its_socket_unit_the_network_is_released(client: Client, manager: Pid1, fifo: Socket) -> None:
@@ -503,4 +471,286 @@ async def test_an_idle_task_is_ended(client: Client, manager: Pid1, fifo: Socket
     manager.end(UNIT)
     await until(lambda: not link(reservation.leases[0].tap))
     assert await state(client) is LeaseState.WAITING
-    fifo.close()
+
+
+# -- guests that take a while to boot after they were started for their first packet, as MirageOS does ---------------
+
+
+ASKING = bytes.fromhex(ASKER.replace(":", ""))
+
+
+class Booting(Guest):
+    """A guest that boots as MirageOS: it announces its address, drops what it reads until its stack is complete, and
+    then refuses connections and datagrams until it listens."""
+
+    listens_after_s = 0.005
+    refusal = b"\3\3", bytes(4)  # of a datagram: port unreachable
+
+    def __init__(self, lease: Lease, seconds: float) -> None:
+        super().__init__(lease)
+        self._complete = time.monotonic() + seconds
+        self._listens = 0.0
+        self.send(self.arp(1, BROADCAST, self.ip) if lease.ipv4 else self.advertise(self.ip6))
+
+    def _on_readable(self) -> None:
+        if time.monotonic() < self._complete:
+            self._on_early(os.read(self.descriptor, 65536))
+            return
+        self._listens = self._listens or time.monotonic() + self.listens_after_s
+        super()._on_readable()
+
+    def _on_early(self, frame: bytes) -> None:
+        """Drop a frame."""
+
+    def _on_tcp(self, frame: bytes, body: bytes) -> bytes:
+        if time.monotonic() >= self._listens:
+            return super()._on_tcp(frame, body)
+        source, port, sequence = struct.unpack_from("!HHI", body)
+        ends = frame[30:34] + frame[26:30] if frame[12:14] == IPV4.to_bytes(2) else frame[38:54] + frame[22:38]
+        return _tcp(ends, port, source, 0, sequence + 1, RST | ACK)
+
+    def _on_udp(self, frame: bytes, body: bytes) -> bytes:
+        if time.monotonic() >= self._listens:
+            return super()._on_udp(frame, body)
+        kind, rest = self.refusal[0], self.refusal[1] + frame[14:42]
+        message = _sum(kind + rest).join((kind, rest))
+        self.send(self.ipv4(frame[6:12], IPv4Address(frame[26:30]), ICMP, message))
+        return b""
+
+
+class Detecting(Booting):
+    """One that gives its address up for what it takes for another machine's probe (RFC 5227, section 2.1.1)."""
+
+    def _on_early(self, frame: bytes) -> None:
+        if frame[12:14] == ARP.to_bytes(2) and frame[28:32] in (bytes(4), self.ip.packed):
+            self._complete += 60
+
+
+class Late(Booting):
+    """One that has other work before it listens."""
+
+    listens_after_s = 0.5
+
+
+def is_connecting(frame: bytes) -> bool:
+    protocol, flags = (23, 47) if frame[12:14] == IPV4.to_bytes(2) else (20, 67)
+    return frame[protocol] == TCP and frame[flags] & SYN > 0
+
+
+@asynccontextmanager
+async def answering(
+    client: Client, manager: Pid1, fifo: Socket, guest_of: Callable[[Lease], Guest]
+) -> AsyncIterator[tuple[Guest, bool]]:
+    """Start a guest for its first request; yield it once that is answered, and whether that did not send it again."""
+    [lease] = (await waiting(client, manager, fifo)).leases
+    async with asyncio.TaskGroup() as tasks:
+        before = sent_again()
+        answer = tasks.create_task(get(str(lease.first_address)))
+        await started(client, manager, fifo)
+        async with guest_of(lease) as guest:
+            assert await asyncio.wait_for(answer, 20) == b"HELLO"
+            yield guest, sent_again() == before
+
+
+ALONE = "ipv4 = false\nipv6 = true\n"
+
+
+@pytest.mark.parametrize("seconds", [0, 0.3])
+@pytest.mark.parametrize("options", ["", ALONE], ids=["IPv4", "IPv6"])
+async def test_a_guest_that_boots_gets_the_first_packet_once_it_answers(
+    service: Service, manager: Pid1, fifo: Socket, options: str, seconds: float
+) -> None:
+    async with (
+        service.running(f"[network.default]\n{options}") as client,
+        answering(client, manager, fifo, lambda lease: Booting(lease, seconds)) as (guest, at_once),
+    ):
+        assert at_once
+        assert await get(str(guest.own(IPv6Address(0)) if options else guest.ip)) == b"HELLO"
+
+
+@pytest.mark.parametrize("options", ["", ALONE], ids=["IPv4", "IPv6"])
+async def test_a_guest_that_listens_late_refuses_no_client(
+    service: Service, manager: Pid1, fifo: Socket, options: str
+) -> None:
+    async with (
+        service.running(f"[network.default]\n{options}") as client,
+        answering(client, manager, fifo, lambda lease: Late(lease, 0.1)) as (guest, _),
+    ):
+        assert len([*filter(is_connecting, guest.frames)]) > 1, "the first request came too early"
+
+
+async def test_a_datagram_that_comes_before_the_guest_listens_is_lost(
+    client: Client, manager: Pid1, fifo: Socket
+) -> None:
+    [lease] = (await waiting(client, manager, fifo)).leases
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as datagrams:
+        datagrams.connect((str(lease.address), 7))
+        datagrams.settimeout(0.1)
+        datagrams.send(b"hello")
+        await started(client, manager, fifo)
+
+        def answered() -> bool:
+            datagrams.send(b"hello")
+            with suppress(TimeoutError):
+                return datagrams.recv(100) == b"HELLO"
+            return False
+
+        async with Late(lease, 0.1):
+            assert await asyncio.to_thread(lambda: any(answered() for _ in range(30)))
+
+
+async def test_a_guest_that_boots_may_say_that_a_datagram_was_too_long(
+    client: Client, manager: Pid1, fifo: Socket
+) -> None:
+    """One that forwards packets learns so from behind it: only refusals of its own are dropped."""
+
+    class Narrow(Booting):
+        listens_after_s = 60
+        refusal = b"\3\4", bytes(2) + (600).to_bytes(2)
+
+    [lease] = (await waiting(client, manager, fifo)).leases
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as datagrams:
+        datagrams.connect((str(lease.address), 7))
+        datagrams.send(b"hello")
+        await started(client, manager, fifo)
+
+        def is_known() -> bool:
+            try:
+                datagrams.send(b"hello")
+            except OSError as error:
+                return error.errno == errno.EMSGSIZE
+            return False
+
+        async with Narrow(lease, 0.1):
+            await until(is_known)
+
+
+async def test_a_guest_that_detects_conflicts_takes_no_question_for_one(
+    client: Client, manager: Pid1, fifo: Socket
+) -> None:
+    async with answering(client, manager, fifo, lambda lease: Detecting(lease, 0.3)) as (guest, _):
+        senders = {IPv4Address(each[28:32]) for each in guest.frames if each[6:14] == ASKING + ARP.to_bytes(2)}
+        assert senders == {IPv4Address("192.0.0.8")}, "no guest learns the MAC address of the question for its gateway"
+
+
+async def test_a_guest_that_answers_no_question_gets_the_first_packet_later(
+    client: Client, manager: Pid1, fifo: Socket
+) -> None:
+    class Mute(Guest):
+        def arp(self, kind: int, *arguments: Any, **options: Any) -> bytes:
+            assert kind == 2
+            return bytes(60)
+
+    async with answering(client, manager, fifo, Mute):
+        pass
+
+
+async def test_what_is_held_for_a_guest_that_boots_survives_the_service(
+    service: Service, client: Client, manager: Pid1, fifo: Socket
+) -> None:
+    reservation = await waiting(client, manager, fifo)
+    lease = reservation.leases[0]
+    async with asyncio.TaskGroup() as tasks:
+        answer = tasks.create_task(get(str(lease.address)))
+        await started(client, manager, fifo)
+        async with Booting(lease, 0.5):
+            with closing(Neighbours()) as neighbours:
+                await until(lambda: neighbours.passes_frames(lease.bridge))
+            service.kill()
+            assert "INCOMPLETE" in run("ip", "neigh", "show", str(lease.address))
+            await service.restart()
+            assert await asyncio.wait_for(answer, 20) == b"HELLO"
+
+
+async def test_a_request_for_a_connection_that_is_sent_again_while_it_is_held_comes_once(
+    client: Client, manager: Pid1, fifo: Socket
+) -> None:
+    async with answering(client, manager, fifo, lambda lease: Booting(lease, 1.3)) as (guest, _):
+        assert len([*filter(is_connecting, guest.frames)]) == 1
+
+
+async def test_a_request_for_a_connection_that_is_repeated_at_once_reaches_a_guest_that_never_waits(
+    client: Client, outside: Outside
+) -> None:
+    [lease] = (await client.have("web", tcp(8080), nics=(nic("service", limits=at("received=10M")),))).leases
+    async with Guest(lease) as guest:
+        for _ in range(2):
+            send(outside, link(f"{outside.link}-in")["address"], [(outside.host, 8080)])
+        assert await get(str(guest.ip)) == b"HELLO"
+        ports = [each[34:36] for each in guest.frames if is_connecting(each)]
+        assert ports[0] == ports[1]
+
+
+# -- attacks ----------------------------------------------------------------------------------------------------------
+
+
+def answers_for(guest: Guest, of: Guest) -> Iterator[bytes]:
+    """Yield a guest's answers to the question of the service for a guest: for itself, or all for another one."""
+    for mac in {of.mac, guest.mac}:
+        if of.ip6 != NOWHERE:
+            for source in {of.ip6, guest.ip6}:
+                yield guest.advertise(of.ip6, mac=mac, source=source, to=link_local(ASKER), to_mac=ASKING)
+        else:
+            yield guest.arp(2, ASKING, IPv4Address(0), mac=mac, ip=of.ip)
+
+
+async def test_answers_without_end_cost_the_service_and_a_task_that_sleeps_nothing(
+    service: Service, manager: Pid1, family: Family
+) -> None:
+    async with service.running(family.settings()) as client, sleeper(client, manager) as asleep:
+        async with Guest(await client.lease("other")) as flooder:
+            [answer] = answers_for(flooder, flooder)
+        with flooded(flooder, answer) as sent:
+            await until(lambda: sent() > 1000)
+            before, begun = service.processor_time, sent()
+            await until(lambda: sent() - begun > 100_000, 30)
+            assert service.processor_time - before < 0.2, "of 100,000 it is told few"
+            await client.sleep(WEB)
+            async with asyncio.timeout(0.9):
+                assert await get(str(asleep.ip)) == b"HELLO", "without a retransmission"
+
+
+class Beset(Booting):
+    """A guest that boots, for which another one answers whenever a frame comes to it."""
+
+    def __init__(self, lease: Lease, seconds: float, other: Guest) -> None:
+        super().__init__(lease, seconds)
+        self._other = other
+
+    def _on_readable(self) -> None:
+        super()._on_readable()
+        for frame in answers_for(self._other, self):
+            self._other.send(frame)
+
+
+@pytest.mark.parametrize("network", ["default", "lan"])
+@pytest.mark.parametrize("options", ["", ALONE], ids=["ARP", "IPv6"])
+async def test_a_guest_that_answers_for_another_does_not_have_it_called_ready(
+    service: Service, manager: Pid1, fifo: Socket, br0: str, network: str, options: str
+) -> None:
+    """Neither a neighbour does, nor a guest on a bridge of others, without a leased address: it may announce any."""
+    lan = f'[network.lan]\njoin = "{br0}"\nipv6 = true\n'
+    async with service.running(f"[network.default]\n{options}{lan}") as client:
+        forger = await client.lease("forger", network=network)
+        async with (
+            Guest(_addressed(forger) if network == "lan" else forger) as other,
+            answering(client, manager, fifo, lambda lease: Beset(lease, 0.3, other)) as (_, at_once),
+        ):
+            assert at_once
+
+
+async def test_no_guest_has_the_mac_address_by_which_it_is_asked(client: Client) -> None:
+    with pytest.raises(TakenError, match=f"^MAC address {ASKER} for NIC service is taken by solo5-networkd: expected"):
+        await client.have("web", nics=(nic("service", mac=ASKER),))
+    async with Guest(await client.lease("web")) as guest, Guest(await client.lease("other")) as other:
+        for frame in (
+            guest.arp(1, BROADCAST, other.ip),
+            guest.arp(2, other.mac, other.ip),
+            guest.udp(other.mac, other.ip, 7, b"forged"),
+        ):
+            guest.send(frame[:6] + ASKING + frame[12:])
+        guest.send(guest.arp(1, BROADCAST, other.ip, mac=ASKING))
+        guest.send(guest.frame(BROADCAST, ARP, guest.arp(1, BROADCAST, other.ip, mac=ASKING)[14:], source=ASKING))
+        guest.send(guest.udp(other.mac, other.ip, 7, b"sincere"))
+        await other.heard_udp(b"sincere")
+        assert [each for each in other.frames if ASKING in each] == []

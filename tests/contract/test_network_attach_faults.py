@@ -1,24 +1,33 @@
-"""Faults of the kernel during an attach: one sentence, and nothing is left of it."""
+"""Faults of the kernel during an attach, and modules that it lacks: one sentence, and nothing is left of it."""
 
+import errno
+import json
 import os
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from tests.contract import failing_networkd
-from tests.contract.netns import Outside, entered, run
+from tests.contract import failing_networkd, without_nfnetlink
+from tests.contract.netns import Outside, entered, link, run
 from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp
 
+from solo5_systemd.base.dependencies import EXIT_CONFIG
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.host import probe
+from solo5_systemd.host.probe import lacks_log, missing_modules
+from solo5_systemd.network.kernel_events import AnnouncedPackets
 from solo5_systemd.network.model import Limits, NicRequest, PortRequest, Reservation
+from solo5_systemd.network.netlink import NETLINK_NETFILTER, NLM_CREATE, NetlinkSocket
 from solo5_systemd.settings.egress import egress
 
 A = TaskName("a")
-_PROGRAM = str(Path(failing_networkd.__file__))
+FAILING = "from pathlib import Path\nfrom tests.contract.failing_networkd import *\n{}"
 _BACK = '[network.back]\nipv4 = "10.78.0.0/24"\n'
 _LIMITS = Limits(egress=egress(["192.0.2.0/24", "2001:db8::/32"]))
 
@@ -74,17 +83,14 @@ PLACES = {
 
 
 @pytest.fixture
-def place(service: Service, outside: Outside, request: pytest.FixtureRequest) -> Iterator[Place]:
+def place(service: Service, outside: Outside, br0: str, request: pytest.FixtureRequest) -> Place:
     """A place, with the bridge and the namespace of other programs that it needs; they stay as they were."""
     found = PLACES[request.param]
-    (service.settings / "solo5.toml").write_text(found.settings)
-    run("ip", "link", "add", "br0", "type", "bridge")
-    run("ip", "link", "set", "br0", "up")
+    service.configure(found.settings)
     outside.ip("link", "set", "lo", "up")
     outside.ip("route", "add", "default", "via", outside.host)
     outside.ip("address", "add", "2001:db8:f::2/64", "dev", f"{outside.link}-out", "nodad")
-    yield replace(found, namespace=outside.path if found.namespace else "")
-    run("ip", "link", "del", "br0")
+    return replace(found, namespace=outside.path if found.namespace else "")
 
 
 @asynccontextmanager
@@ -92,8 +98,7 @@ async def attached_before(
     service: Service, place: Place, plan: Path
 ) -> AsyncIterator[tuple[Client, Reservation, tuple[str, ...]]]:
     """Give a client, a reservation that was attached and is again to be, and the state while it was attached."""
-    service.start(program=(_PROGRAM, str(plan)))
-    await service.ready()
+    await service.restart(change=FAILING.format(f"patch(Path({str(plan)!r}))"))
     before = place.state()
     async with service.client() as client:
         had = await _reserve(client, place)
@@ -212,9 +217,7 @@ async def test_a_kernel_without_a_module_is_one_sentence_that_names_it(
     service: Service, place: Place, module: str
 ) -> None:
     before = place.state()
-    service.start(program=(_PROGRAM, module))
-    await service.ready()
-    async with service.client() as client:
+    async with service.running(change=FAILING.format(f"remove({module!r})")) as client:
         for _ in range(2):
             had = await _reserve(client, place)
             with pytest.raises(HostError, match=WITHOUT_MODULES[module][1]):
@@ -224,11 +227,6 @@ async def test_a_kernel_without_a_module_is_one_sentence_that_names_it(
             assert place.state() == before
 
 
-_ELSEWHERE = """
-import os, sys
-command = {command!r}
-os.execvp(command[0], [*command, sys.executable, "-m", "tests.contract.placed", *sys.argv[1:]])
-"""
 WITHOUT = {
     "a device for taps": ("mount --bind /dev/null /dev/net/tun", "tap s5-.*: Inappropriate ioctl for device"),
     "the module of taps": (
@@ -242,9 +240,7 @@ WITHOUT = {
 async def test_a_service_without_what_it_needs_leaves_nothing(service: Service, lacking: str) -> None:
     mount, words = WITHOUT[lacking]
     command = ["unshare", "--mount", "--propagation=slave", "sh", "-c", f'{mount} && exec "$0" "$@"']
-    service.start(program=("-c", _ELSEWHERE.format(command=command)))
-    await service.ready()
-    async with service.client() as client:
+    async with service.running(within=command) as client:
         before = host_state()
         reservation = await client.reserve(A, (nic("service"), nic("admin")), (tcp(8080),))
         with pytest.raises(HostError, match=words):
@@ -256,8 +252,65 @@ async def test_a_service_without_what_it_needs_leaves_nothing(service: Service, 
 
 async def test_a_service_without_rights_ends_with_one_sentence(service: Service) -> None:
     command = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin", "--"]
-    service.start(program=("-c", _ELSEWHERE.format(command=command)))
+    service.start(within=command)
     assert service.wait(10) == 1
     log = service.log.read_text()
     assert "Traceback" not in log
     assert "messages of the kernel cannot be received: Operation not permitted; expected CAP_NET_ADMIN" in log
+
+
+# -- A kernel that lacks a module: what `solo5ctl doctor`, the fingerprint and the service have to say of it ---------
+
+
+_WITHOUT_NFNETLINK = Path(without_nfnetlink.__file__)
+FOUND = ("bridge", "macvlan", "tun")
+
+
+@pytest.mark.usefixtures("namespace")
+def test_none_is_missing_here_and_looking_for_them_leaves_nothing() -> None:
+    before = run("ip", "-o", "link")
+    assert missing_modules() == []
+    assert not lacks_log()
+    assert run("ip", "-o", "link") == before
+    assert not link("bridge")
+
+
+@pytest.mark.parametrize("module", FOUND)
+def test_one_that_is_missing_is_found(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    failing_networkd.remove(module, monkeypatch.setattr)
+    assert missing_modules() == [module]
+
+
+@pytest.mark.usefixtures("namespace")
+def test_the_error_of_a_missing_subsystem_is_that_of_this_kernel_for_one_that_no_module_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    netfilter = NetlinkSocket(NETLINK_NETFILTER)
+    found = netfilter.run([(60 << 8 | 16, NLM_CREATE, bytes(4))])
+    assert found == [errno.EINVAL]
+    netfilter.close()
+
+    def absent() -> AnnouncedPackets:
+        raise OSError(found[0], "Invalid argument")
+
+    monkeypatch.setattr(probe, "AnnouncedPackets", absent)
+    assert lacks_log()
+
+
+def test_doctor_goes_on_without_nfnetlink() -> None:
+    """libnftables would end the process."""
+    command = [sys.executable, str(_WITHOUT_NFNETLINK), "solo5ctl", "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = {fact["name"]: fact for fact in json.loads(done.stdout)}
+    assert found["nftables"]["value"] == "unavailable"
+    assert "`modprobe nf_tables` loads it" in found["nftables"]["advice"]
+    assert "kernel modules" not in found
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_service_ends_without_nfnetlink_by_one_sentence(service: Service) -> None:
+    """With the status of a missing dependency, after which systemd does not start it again and again."""
+    service.start(within=[sys.executable, str(_WITHOUT_NFNETLINK)])
+    assert service.wait(10) == EXIT_CONFIG
+    log = service.log.read_text()
+    assert "nftables cannot be used: Protocol not supported; expected a kernel with module nf_tables. `modprobe" in log

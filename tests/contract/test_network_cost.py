@@ -4,23 +4,23 @@ import os
 import re
 import socket
 from collections import Counter
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.contract.guest import Guest
 from tests.contract.netns import run
-from tests.contract.netservice import Service, nic, tcp, udp
-from tests.contract.test_network_joined import POOL, Lan
+from tests.contract.netservice import Client, Service, nic, tcp, udp
+from tests.contract.sockets import ask_udp
+from tests.contract.test_network_joined import POOL, Lan, lan
 from tests.contract.test_network_life import until_answered
-from tests.contract.test_network_paths import ask_udp
 
 from solo5_systemd.base.names import TaskName
 
+__all__ = ["lan"]
+
 _RECORDING = """
-import socket, sys
+import socket
 from solo5_systemd.network.netlink import _messages
-from solo5_systemd.networkd import main as program
 
 log = open({log!r}, "a", buffering=1)
 
@@ -38,7 +38,6 @@ def if_nameindex(original=socket.if_nameindex):
 
 socket.if_nameindex = if_nameindex
 socket.socket.send, socket.socket.sendto = recorded(socket.socket.send), recorded(socket.socket.sendto)
-sys.exit(program.main())
 """
 """The service with a record of the netlink messages of all its threads but those of libnftables.
 
@@ -69,7 +68,7 @@ class Messages:
 
     def __init__(self, log: Path) -> None:
         self._log = log
-        self.program = ("-c", _RECORDING.format(log=str(log)))
+        self.recording = _RECORDING.format(log=str(log))
 
     def taken(self) -> Counter[tuple[int, int]]:
         """Return and forget the protocol and type of each message, without reads of the ruleset's generation."""
@@ -85,57 +84,29 @@ def messages(tmp_path: Path) -> Messages:
     return Messages(tmp_path / "messages")
 
 
-async def test_an_attach_and_a_release_send_few_messages(service: Service, messages: Messages) -> None:
-    service.start(program=messages.program)
-    await service.ready()
-    async with service.client() as client:
-        await client.lease("neighbour")  # makes the bridge
-        messages.taken()
-        await client.reserve(TaskName("a"), (nic("service"),), (tcp(8000), udp(8000)))
-        assert messages.taken() == {}
-        await client.attach(TaskName("a"))
-        assert messages.taken() == MADE | {
-            (ROUTE, GET_NEIGH): 1,
-            (ROUTE, GET_ROUTE): 1,
-            (NETFILTER, GET_ELEMENT): EARLIER,
-        }
-        await client.drop("a")  # with a search for flows to its UDP port
-        deleted = {(ROUTE, SETLINK): 1, (ROUTE, DELLINK): 1, (NETFILTER, GET_ELEMENT): 1, (NETFILTER, GET_FLOWS): 1}
-        assert messages.taken() == Counter(deleted) + Counter(FLOWS_OF_ONE)
-        await client.drop("neighbour")
-
-
-async def test_with_ipv6_an_attach_and_a_release_send_two_more_messages(service: Service, messages: Messages) -> None:
+@pytest.mark.parametrize("families", [1, 2], ids=["IPv4", "both"])
+async def test_an_attach_and_a_release_send_few_messages(service: Service, messages: Messages, families: int) -> None:
     """One look for flows to UDP ports and of each address, for a neighbour entry and a route, in each family."""
-    (service.settings / "solo5.toml").write_text("[network.default]\nipv6 = true\n")
-    service.start(program=messages.program)
-    await service.ready()
-    async with service.client() as client:
-        await client.lease("neighbour")
-        for number in range(3):
+    settings = f"[network.default]\nipv6 = {str(families == 2).lower()}\n"
+    async with service.running(settings, change=messages.recording) as client:
+        for number in range(4):  # the first one makes the bridge
             await client.lease(f"other{number}", tcp(5400 + number))
         messages.taken()
         await client.reserve(TaskName("a"), (nic("service"),), (tcp(8000), udp(8000)))
         assert messages.taken() == {}
         await client.attach(TaskName("a"))
-        assert messages.taken() == MADE | {
-            (ROUTE, GET_NEIGH): 2,
-            (ROUTE, GET_ROUTE): 2,
-            (NETFILTER, GET_ELEMENT): EARLIER,
-        }
-        await client.drop("a")
-        deleted = {(ROUTE, SETLINK): 1, (ROUTE, DELLINK): 1, (NETFILTER, GET_ELEMENT): 2, (NETFILTER, GET_FLOWS): 2}
-        assert messages.taken() == Counter(deleted) + Counter(dict.fromkeys(FLOWS_OF_ONE, 2))
-        for task in ("neighbour", *(f"other{number}" for number in range(3))):
-            await client.drop(task)
+        looks = {(ROUTE, GET_NEIGH): families, (ROUTE, GET_ROUTE): families, (NETFILTER, GET_ELEMENT): EARLIER}
+        assert messages.taken() == MADE | looks
+        await client.drop("a")  # with a search for flows to its UDP port
+        deleted = {(ROUTE, SETLINK): 1, (ROUTE, DELLINK): 1}
+        deleted |= {(NETFILTER, GET_ELEMENT): families, (NETFILTER, GET_FLOWS): families}
+        assert messages.taken() == Counter(deleted) + Counter(dict.fromkeys(FLOWS_OF_ONE, families))
 
 
 async def test_a_range_of_ports_sends_no_more_messages_than_one_port(service: Service, messages: Messages) -> None:
     """Of libnftables there is one transaction for all."""
-    service.start(program=messages.program)
-    await service.ready()
     found = []
-    async with service.client() as client:
+    async with service.running(change=messages.recording) as client:
         await client.lease("neighbour", udp(5301))
         for task, count in (("one", 1), ("range", 128)):
             messages.taken()
@@ -146,7 +117,6 @@ async def test_a_range_of_ports_sends_no_more_messages_than_one_port(service: Se
             released = messages.taken()
             assert released.pop((NETFILTER, GET_FLOWS)) in (1, 2), "with the search after the attach, or after it"
             found.append((attached, released))
-        await client.drop("neighbour")
     assert found[0] == found[1]
 
 
@@ -155,10 +125,8 @@ async def test_many_networks_without_an_mtu_cost_one_look_for_the_default_route(
 ) -> None:
     """The list of networks, and a task with a NIC on each."""
     names = [f"n{number}" for number in range(4)]
-    (service.settings / "solo5.toml").write_text("".join(f"[network.{name}]\n" for name in names))
-    service.start(program=messages.program)
-    await service.ready()
-    async with service.client() as client:
+    settings = "".join(f"[network.{name}]\n" for name in names)
+    async with service.running(settings, change=messages.recording) as client:
         messages.taken()
         await client.networks()
         assert messages.taken()[ROUTE, GET_ROUTE] == 2, "of IPv4, and of IPv6 since there is none"
@@ -171,21 +139,18 @@ async def test_many_networks_without_an_mtu_cost_one_look_for_the_default_route(
         assert found[1] == found[4]
 
 
-async def test_a_requested_mac_on_a_joined_bridge_costs_one_look(service: Service, messages: Messages) -> None:
+async def test_a_requested_mac_on_a_joined_bridge_costs_one_look(
+    service: Service, lan: Lan, messages: Messages
+) -> None:
     """For the MAC, however many links and machines there are, and none for a MAC that is chosen."""
-    with closing(Lan()):
-        (service.settings / "solo5.toml").write_text(POOL)
-        service.start(program=messages.program)
-        await service.ready()
-        async with service.client() as client:
-            await client.reserve(TaskName("neighbour"), [nic("service", "lan")], ())
-            found = []
-            for mac in (None, "02:00:5e:00:00:07"):
-                messages.taken()
-                await client.reserve(TaskName("a"), [nic("service", "lan", mac=mac)], ())
-                found.append(messages.taken())
-                await client.drop("a")
-            await client.drop("neighbour")
+    async with service.running(POOL, change=messages.recording) as client:
+        await client.reserve(TaskName("neighbour"), [nic("service", "lan")], ())
+        found = []
+        for mac in (None, "02:00:5e:00:00:07"):
+            messages.taken()
+            await client.reserve(TaskName("a"), [nic("service", "lan", mac=mac)], ())
+            found.append(messages.taken())
+            await client.drop("a")
         assert found[0][ROUTE, LIST_LINKS] == found[0][ROUTE, GET_NEIGH] == 0
         assert found[1] == found[0] + Counter({(ROUTE, GET_NEIGH): 1})
 
@@ -197,20 +162,16 @@ async def test_a_client_of_before_the_first_network_reaches_the_guest(service: S
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client_socket:
         client_socket.bind(("127.0.0.1", 6000))
         client_socket.sendto(b"nobody there", ("127.0.0.1", 5353))
-        await service.restart()
-        async with service.client() as client, Guest(await client.lease("a", udp(5353)), greeting=b"a"):
+        async with service.running() as client, Guest(await client.lease("a", udp(5353)), greeting=b"a"):
             await until_answered(lambda: ask_udp("127.0.0.1", 5353, sock=client_socket.dup()), b"aHELLO")
-        async with service.client() as client:
-            await client.drop("a")
     run("nft", "delete table ip other")
 
 
-async def test_the_rules_that_a_packet_meets_do_not_grow_with_the_tasks(service: Service) -> None:
+async def test_the_rules_that_a_packet_meets_do_not_grow_with_the_tasks(client: Client) -> None:
     """A task is elements of sets and maps, each of which one lookup searches."""
-    async with service.running() as client:
-        await client.lease("t0", udp(5300), tcp(8000))
-        rules = run("nft", "--terse", "--stateless", "list", "ruleset")
-        for number in range(1, 20):
-            await client.lease(f"t{number}", udp(5300 + number), tcp(8000 + number))
-        assert run("nft", "--terse", "--stateless", "list", "ruleset") == rules
-        assert len(re.findall(r"(tcp|udp) \. \d+ : ", run("nft", "list", "map", "ip", "solo5", "published"))) == 40
+    await client.lease("t0", udp(5300), tcp(8000))
+    rules = run("nft", "--terse", "--stateless", "list", "ruleset")
+    for number in range(1, 20):
+        await client.lease(f"t{number}", udp(5300 + number), tcp(8000 + number))
+    assert run("nft", "--terse", "--stateless", "list", "ruleset") == rules
+    assert len(re.findall(r"(tcp|udp) \. \d+ : ", run("nft", "list", "map", "ip", "solo5", "published"))) == 40

@@ -23,7 +23,7 @@ from tests.contract.dhcp import (
 from tests.contract.guest import UDP, Guest
 from tests.contract.netns import run
 from tests.contract.netservice import Client, Service, nic, until
-from tests.contract.test_network_segments import FIRST, SECOND, THIRD, started
+from tests.contract.test_network_segments import FIRST, ONE_TAP, SECOND, THIRD
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
@@ -33,10 +33,8 @@ from solo5_systemd.settings.resolver import resolver
 DHCP = '[network.default]\nipv4 = "10.9.0.0/24"\nmtu = 1400\ndhcp = true\n'
 NAMED = GuestNames(resolver=resolver(["9.9.9.9", "192.0.2.53"], ["example.org", "b.example"]), hostname="web.example")
 WITHOUT_DNSMASQ = """
-import sys
-from solo5_systemd.networkd import dhcp, main
+from solo5_systemd.networkd import dhcp
 dhcp.DHCP_SERVER = dhcp.DHCP_SERVER._replace(name="/no")
-sys.exit(main.main())
 """
 SERVER = "solo5-dhcp@default.service"
 
@@ -280,7 +278,7 @@ async def test_the_server_is_there_while_a_guest_is(client: Client, service: Ser
 
 async def test_without_dhcp_there_is_no_server_and_no_answer(service: Service, pid1: Pid1WithServers) -> None:
     async with service.running(DHCP + '[network.other]\nipv4 = "10.10.0.0/24"\n') as client:
-        plain = (await client.have("plain", nics=(nic("service", "other"),))).leases[0]
+        plain = await client.lease("plain", network="other")
         assert (pid1.running(), pid1.asked) == ([], [])
         served = await attached(client, "served")
         async with Guest(plain) as guest, Guest(served) as other:
@@ -306,20 +304,18 @@ async def test_dhcp_that_is_switched_on_and_off_applies_to_running_guests(
 ) -> None:
     async with Guest(await attached(client, "web")) as guest:
         await leased(guest)
-        (service.settings / "solo5.toml").write_text(DHCP.replace("true", "false"))
+        service.configure(DHCP.replace("true", "false"))
         service.end()
         await service.restart()
         assert (pid1.running(), files(service)) == ([], [])
-        (service.settings / "solo5.toml").write_text(DHCP)
+        service.configure(DHCP)
         service.end()
         await service.restart()
         assert (await leased(guest)).options[12] == b"web.example"
 
 
 async def test_a_guest_on_a_segment_is_served(service: Service, pid1: Pid1WithServers, bridge_nf: None) -> None:
-    (service.settings / "solo5.toml").write_text(DHCP)
-    await started(service)  # with one tap on each bridge
-    async with service.client() as client:
+    async with service.running(DHCP, change=ONE_TAP) as client:
         leases = [await attached(client, task, GuestNames()) for task in ("a", "b", "c")]
         assert [lease.bridge for lease in leases] == [FIRST, SECOND, THIRD]
         async with Guest(leases[0]) as first, Guest(leases[1]) as second, Guest(leases[2]) as third:
@@ -329,15 +325,10 @@ async def test_a_guest_on_a_segment_is_served(service: Service, pid1: Pid1WithSe
                     assert (await leased(guest, broadcast=broadcast)).address == lease.address
             for guest in guests:
                 assert {each.hardware for each in answers(guest)} == {guest.mac}
-        for task in ("a", "b", "c"):
-            await client.drop(task)
 
 
 async def test_a_missing_program_is_named_with_its_package(service: Service, pid1: Pid1WithServers) -> None:
-    (service.settings / "solo5.toml").write_text(DHCP)
-    service.start(program=("-c", WITHOUT_DNSMASQ))
-    await service.ready()
-    async with service.client() as client:
+    async with service.running(DHCP, change=WITHOUT_DNSMASQ) as client:
         with pytest.raises(
             HostError, match="network default has dhcp = true or ra = true, but /no is missing"
         ) as error:

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 from tests.contract.family import until_pinged
 from tests.contract.guest import BROADCAST, TCP, UDP, Guest, _tcp, _udp
 from tests.contract.netns import Outside, run
-from tests.contract.netservice import UNTOLD, Client, Service, nic, until
+from tests.contract.netservice import UNTOLD, Client, Service, until
 from tests.contract.test_network_policy import datagram
 
 from solo5_systemd.network.lease_files import REPAIRS_MAX, read_repairs
@@ -24,10 +24,10 @@ async def counts(client: Client, name: str = "default") -> Mapping[str, int]:
 
 
 async def test_each_rule_counts_what_it_drops(service: Service, outside: Outside) -> None:
-    (service.settings / "solo5.toml").write_text("[network.default]\n[network.back]\n")
+    service.configure("[network.default]\n[network.back]\n")
     run("ip", "route", "add", "169.254.169.254", "via", outside.address)
     async with service.running() as client:
-        other = (await client.have("b", nics=(nic("service", "back"),))).leases[0]
+        other = await client.lease("b", network="back")
         lease = await client.lease("a")
         async with Guest(lease) as guest:
             await until_pinged(guest)
@@ -73,12 +73,9 @@ async def test_each_rule_counts_what_it_drops(service: Service, outside: Outside
             assert (of_guest["spoofed"], of_guest["fragments"], of_guest["egress"]) == (1, 7, 0)
 
 
-async def test_frames_that_are_unsafe_on_a_bridge_of_others_are_counted(service: Service) -> None:
-    (service.settings / "solo5.toml").write_text('[network.lan]\njoin = "br0"\n')
-    run("ip", "link", "add", "br0", "type", "bridge")
-    run("ip", "link", "set", "br0", "up")
-    async with service.running() as client:
-        lease = (await client.have("a", nics=(nic("service", "lan"),))).leases[0]
+async def test_frames_that_are_unsafe_on_a_bridge_of_others_are_counted(service: Service, br0: str) -> None:
+    async with service.running(f'[network.lan]\njoin = "{br0}"\n') as client:
+        lease = await client.lease("a", network="lan")
         async with Guest(lease) as guest:
             for frame in (
                 guest.frame(bytes.fromhex("0180c2000000"), 4, b"bpdu"),
@@ -88,17 +85,12 @@ async def test_frames_that_are_unsafe_on_a_bridge_of_others_are_counted(service:
                 guest.send(frame)
             guest.send(guest.frame(b"\xff" * 6, 0x86DD, b"ipv6"))
 
-            async def found() -> Mapping[str, int]:
-                return await counts(client, "lan")
-
-            assert await found() == {"unsafe": 3, "spoofed": 1}
-    run("ip", "link", "delete", "br0")
+            assert await counts(client, "lan") == {"unsafe": 3, "spoofed": 1}
 
 
 async def test_repairs_are_recorded_newest_first_and_outlive_the_service(service: Service) -> None:
-    await service.restart()
-    assert read_repairs() == ()
-    async with service.client() as client:
+    async with service.running() as client:
+        assert read_repairs() == ()
         lease = await client.lease("a")
         begun = time.time_ns() // 1000
         for number in range(1, 4):
@@ -114,20 +106,16 @@ async def test_repairs_are_recorded_newest_first_and_outlive_the_service(service
         assert len(recorded) <= REPAIRS_MAX
         service.kill()
         await service.restart()
-        assert read_repairs() == recorded
-    async with service.client() as client:
-        assert await client.recent_repairs() == recorded
-        await client.drop("a")
+        assert read_repairs() == await client.recent_repairs() == recorded
 
 
 async def test_a_guest_without_its_address_is_reported_once_for_each_run(service: Service) -> None:
     """What it sends from instead, or that it looks for a DHCP server; nothing that an earlier run has done."""
-    await service.restart(*UNTOLD)
 
     def told() -> list[str]:
         return [each.what for each in read_repairs()]
 
-    async with service.client() as client:
+    async with service.running(None, *UNTOLD) as client:
         lease = await client.lease("a")
         async with Guest(lease) as guest:
             await until_pinged(guest)
@@ -151,4 +139,3 @@ async def test_a_guest_without_its_address_is_reported_once_for_each_run(service
             await until(lambda: len(told()) > 2)
             assert "sends from 10.0.0.3" in told()[0]
             assert len(told()) == 3
-        await client.drop("a")

@@ -4,7 +4,6 @@ Each attempt ends in one of two ways, which the test waits for: an answer, or a 
 """
 
 import asyncio
-import json
 import socket
 import struct
 from collections.abc import AsyncIterator, Sequence
@@ -13,24 +12,30 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import pytest
 from tests.contract.family import FOUR, OUTSIDE, SIX, Family
-from tests.contract.guest import BROADCAST, ICMP, MORE, SYN, TCP, UDP, Address, Guest, _udp
-from tests.contract.guest6 import (
+from tests.contract.guest import (
     ALL_NODES,
+    BROADCAST,
     ECHO_REPLY,
     FRAGMENT,
+    ICMP,
     ICMPV6,
+    MORE,
     NOWHERE,
     ROUTER_SOLICIT,
-    Guest6,
+    SYN,
+    TCP,
+    UDP,
+    Address,
+    Guest,
+    _udp,
     datagram,
     kind_of,
     multicast,
 )
-from tests.contract.netns import CLIENT6, HOST6, Outside, run
-from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp, until
+from tests.contract.netns import CLIENT6, HOST6, Outside, counted, run
+from tests.contract.netservice import Client, Service, host_state, tcp, udp, until
+from tests.contract.sockets import Inbox, arrived, ask_tcp, ask_udp, bound, wire
 from tests.contract.test_network_ipv6 import far_socket
-from tests.contract.test_network_paths import ask_tcp, ask_udp
-from tests.contract.test_network_policy import arrived, bound
 
 from solo5_systemd.network.model import Lease, Limits, PortRequest
 from solo5_systemd.settings.egress import egress
@@ -45,14 +50,9 @@ def only(*texts: str) -> Limits:
     return Limits(egress=egress(texts))
 
 
-async def have(client: Client, task: str, limits: Limits, *ports: PortRequest, network: str = "default") -> Lease:
-    requested = nic("service", network, limits=limits)
-    return (await client.have(task, *ports, nics=(requested,))).leases[0]
-
-
 async def leased(client: Client, wan: Outside, task: str, limits: Limits, *ports: PortRequest) -> Lease:
     """Lease an address, to which the neighbour of the host has a route by IPv6."""
-    lease = await have(client, task, limits, *ports)
+    lease = await client.lease(task, *ports, limits=limits)
     if lease.ipv6 is not None:
         wan.ip("route", "replace", str(lease.ipv6.network), "via", HOST6)
     return lease
@@ -60,14 +60,8 @@ async def leased(client: Client, wan: Outside, task: str, limits: Limits, *ports
 
 def unlisted(guest: Guest, of: Family = FOUR) -> int:
     """Return the packets of a guest that its egress has dropped."""
-    count = 0
-    for family, name in ((of.table, "unlisted"), ("bridge", "unlisted" if of is FOUR else "unlisted6")):
-        listed = json.loads(run("nft", "-j", "list", "set", family, "solo5", name))["nftables"]
-        for item in listed:
-            for each in item.get("set", {}).get("elem", ()):
-                if each["elem"]["val"] == str(of.own(guest)):
-                    count += each["elem"]["counter"]["packets"]
-    return count
+    sets = (of.table, "unlisted"), ("bridge", "unlisted" if of is FOUR else "unlisted6")
+    return sum(counted(*each).get(str(of.own(guest)), 0) for each in sets)
 
 
 @asynccontextmanager
@@ -146,7 +140,7 @@ async def test_a_guest_opens_connections_to_what_is_listed_and_to_nothing_else(
     async with (
         service.running(family.settings()) as client,
         echoes(wan, 7, 8, addresses=(OUTSIDE, CLIENT6)),
-        family.guest(await leased(client, wan, "a", only(*listed))) as guest,
+        Guest(await leased(client, wan, "a", only(*listed))) as guest,
     ):
         attempts = Attempts(guest, family)
         for to, what in ((far, "7/udp"), (far, "100/tcp"), (far, "102/tcp"), (here, "ping")):
@@ -172,7 +166,7 @@ async def test_an_entry_without_protocol_or_ports_is_for_all_of_them(
     async with service.running(family.settings()) as client, echoes(wan, 7, addresses=[family.far]):
         for task, which, ports in (("a", family.far, ""), ("b", family.every, ""), ("c", family.link, ":1-65535")):
             listed = only(family.entry(which, ports))
-            async with family.guest(await leased(client, wan, task, listed)) as guest:
+            async with Guest(await leased(client, wan, task, listed)) as guest:
                 attempts = Attempts(guest, family)
                 assert await attempts.reaches(family.far, "7/udp")
                 assert await attempts.reaches(family.far, "99/tcp")
@@ -180,10 +174,10 @@ async def test_an_entry_without_protocol_or_ports_is_for_all_of_them(
 
 
 async def test_a_guest_with_an_empty_list_opens_nothing_and_answers_everyone(
-    service: Service, outside: Outside, bridge_nf: None
+    outside: Outside, bridge_nf: None, client: Client
 ) -> None:
-    async with service.running() as client, echoes(outside, 7):
-        lease = await have(client, "a", only("none"), udp(5353), tcp(8080))
+    async with echoes(outside, 7):
+        lease = await client.lease("a", udp(5353), tcp(8080), limits=only("none"))
         async with Guest(lease) as guest, Guest(await client.lease("b")) as neighbour:
             attempts = Attempts(guest)
             assert not await attempts.reaches(OUTSIDE, "7/udp")
@@ -207,7 +201,7 @@ async def test_no_way_around_the_list(service: Service, outside: Outside, bridge
         service.running('[network.default]\nhost = ["53/udp"]\nfragments = true\n') as client,
         echoes(outside, 7),
     ):
-        lease = await have(client, "a", only("192.0.2.2:7/udp"), udp(5353))
+        lease = await client.lease("a", udp(5353), limits=only("192.0.2.2:7/udp"))
         other = await client.lease("b", udp(5354))
         async with Guest(lease) as guest, Guest(other) as neighbour:
             attempts = Attempts(guest)
@@ -243,8 +237,8 @@ async def test_a_list_without_ipv6_opens_nothing_by_ipv6_and_answers_everyone(
     async with (
         service.running(SIX.settings("routed = true")) as client,
         echoes(wan, 7, addresses=[CLIENT6]),
-        Guest6(await leased(client, wan, "a", only(text), udp(5353), tcp(8080))) as guest,
-        Guest6(await client.lease("b")) as neighbour,
+        Guest(await leased(client, wan, "a", only(text), udp(5353), tcp(8080))) as guest,
+        Guest(await client.lease("b")) as neighbour,
     ):
         attempts = Attempts(guest, SIX)
         assert not await attempts.reaches(CLIENT6, "7/udp")
@@ -259,12 +253,12 @@ async def test_a_list_without_ipv6_opens_nothing_by_ipv6_and_answers_everyone(
             assert await towards.reaches(guest.ip6, what, mac), what
 
 
-def behind(guest: Guest6, mac: bytes, to: IPv6Address, kind: int, header: bytes, port: int, word: bytes) -> bytes:
+def behind(guest: Guest, mac: bytes, to: IPv6Address, kind: int, header: bytes, port: int, word: bytes) -> bytes:
     """Return a frame with a datagram behind an extension header, whose first byte names the next one."""
     return guest.ipv6(mac, to, kind, bytes([UDP]) + header[1:] + datagram(guest.ip6, to, 40000, port, word))
 
 
-def routed(guest: Guest6, mac: bytes, by: IPv6Address, to: IPv6Address, kind: int, word: bytes) -> bytes:
+def routed(guest: Guest, mac: bytes, by: IPv6Address, to: IPv6Address, kind: int, word: bytes) -> bytes:
     """Return a frame with a datagram that a routing header of a type sends on from one address to another.
 
     Its checksum is that of the first one: so conntrack finds nothing wrong with it.
@@ -273,7 +267,7 @@ def routed(guest: Guest6, mac: bytes, by: IPv6Address, to: IPv6Address, kind: in
     return guest.ipv6(mac, by, ROUTING, struct.pack("!BBBBI", UDP, 2, kind, 1, 0) + to.packed + body)
 
 
-def fragments(guest: Guest6, mac: bytes, to: IPv6Address, kind: int, body: bytes, cut: int, number: int) -> list[bytes]:
+def fragments(guest: Guest, mac: bytes, to: IPv6Address, kind: int, body: bytes, cut: int, number: int) -> list[bytes]:
     """Return the frames of two fragments; `cut`, a multiple of 8: where the second one begins."""
     first = struct.pack("!BBHI", kind, 0, 1, number) + body[:cut]
     return [
@@ -293,10 +287,12 @@ async def test_no_way_around_the_list_by_ipv6(service: Service, wan: Outside, br
     ):
         lease = await leased(client, wan, "a", only("[2001:db8:f::2]:7/udp"), udp(5353))
         other = await client.lease("b", udp(5354))
-        with far_packets(wan) as far, bound("::", 53) as host, bound("::", 7) as host7:
+        with wan.entered():
+            packets = wire(f"{wan.link}-out")
+        with packets as far, bound("::", 53) as host, bound("::", 7) as host7:
             for each in (far, host, host7):
                 each.setblocking(False)
-            async with Guest6(lease) as a, Guest6(other) as b:
+            async with Guest(lease) as a, Guest(other) as b:
                 attempts, hop, beside = Attempts(a, SIX), await a.resolve(a.gateway6), await a.resolve(b.ip6)
                 for mac in (hop, beside):
                     for what in ("7/udp", "7/tcp", "ping"):
@@ -331,7 +327,7 @@ async def test_no_way_around_the_list_by_ipv6(service: Service, wan: Outside, br
                 assert any(b"IN PARTS" in each for each in everywhere), "fragments for a listed port arrive"
 
 
-def _forged(a: Guest6, b: Guest6, hop: bytes, beside: bytes) -> dict[str, bytes]:
+def _forged(a: Guest, b: Guest, hop: bytes, beside: bytes) -> dict[str, bytes]:
     """Return frames of a guest that must reach nothing, each with its name in its text."""
 
     def udp6(to: IPv6Address, mac: bytes, name: str, source: IPv6Address | None = None, port: int = 7) -> bytes:
@@ -378,19 +374,11 @@ def _forged(a: Guest6, b: Guest6, hop: bytes, beside: bytes) -> dict[str, bytes]
     return made
 
 
-def far_packets(wan: Outside) -> socket.socket:
-    """Return a socket of all packets that arrive at the neighbour of the host."""
-    with wan.entered():
-        made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))  # ETH_P_ALL
-        made.bind((f"{wan.link}-out", 0))
-    return made
-
-
 async def test_a_guest_with_a_list_is_found_and_finds_routers(service: Service, wan: Outside, bridge_nf: None) -> None:
     """Neighbour discovery, detection of duplicates, router solicitations and groups, as without a list."""
     async with service.running(SIX.settings()) as client:
         lease, other = await leased(client, wan, "a", only("none")), await client.lease("b")
-        async with Guest6(lease) as a, Guest6(other) as b:
+        async with Guest(lease) as a, Guest(other) as b:
             assert await b.resolve(a.ip6) == a.mac
             assert await b.resolve(a.link_local) == a.mac
             assert await a.resolve(b.ip6) == b.mac
@@ -400,13 +388,8 @@ async def test_a_guest_with_a_list_is_found_and_finds_routers(service: Service, 
                 for source in (a.link_local, NOWHERE):
                     a.send(a.icmp6(multicast(routers), routers, ROUTER_SOLICIT, bytes(4), source=source))
                 a.send(a.icmp6(multicast(groups), groups, MLD_REPORT, bytes(4), source=a.link_local))
-                seen: list[bytes] = []
-
-                def solicited() -> bool:
-                    seen.extend(arrived(host))
-                    return len([each for each in seen if each[0] == ROUTER_SOLICIT]) == 2
-
-                await until(solicited)
+                inbox = Inbox(host)
+                await until(lambda: len([each for each in inbox() if each[0] == ROUTER_SOLICIT]) == 2)
             await b.pinged6(b.gateway6, b"last")
             assert not [f for f in b.frames if kind_of(f) in (ROUTER_SOLICIT, MLD_REPORT) and f[6:12] == a.mac]
             assert unlisted(a, SIX) == 0
@@ -426,11 +409,11 @@ async def test_listed_neighbours_and_published_ports_are_reached(
 ) -> None:
     async with (
         service.running(family.settings()) as client,
-        family.guest(await client.lease("b", udp(5354, 7))) as neighbour,
+        Guest(await client.lease("b", udp(5354, 7))) as neighbour,
     ):
         near = family.own(neighbour)
         listed = only(family.entry(near, ":7"), family.entry(family.here, ":5354/udp"))
-        async with family.guest(await leased(client, wan, "a", listed)) as guest:
+        async with Guest(await leased(client, wan, "a", listed)) as guest:
             attempts = Attempts(guest, family)
             beside = await guest.resolve(near)
             assert await attempts.reaches(near, "7/udp", beside)
@@ -453,11 +436,11 @@ async def test_an_isolated_network_stays_so_for_a_guest_with_a_list(
 ) -> None:
     async with service.running(family.settings("isolated = true")) as client:
         lease, other = await leased(client, wan, "a", only(family.entry(family.every))), await client.lease("b")
-        async with family.guest(lease) as guest, family.guest(other) as neighbour:
+        async with Guest(lease) as guest, Guest(other) as neighbour:
             for one, peer in ((guest, neighbour), (neighbour, guest)):
                 for mac in (await one.resolve(family.router(one)), peer.mac):
                     one.send(one.udp(mac, family.own(peer), 7, b"to a neighbour"))
-                    if isinstance(one, Guest6) and isinstance(peer, Guest6):
+                    if family is SIX:
                         own, to = one.link_local, peer.link_local
                         one.send(one.ipv6(mac, to, UDP, datagram(own, to, 1, 7, b"to a neighbour"), source=own))
                 await family.pinged(one)
@@ -477,7 +460,7 @@ async def test_a_network_has_a_list_that_no_job_widens(service: Service, wan: Ou
             (only("::/0" if family is FOUR else "0.0.0.0/0"), set()),
         )
         for number, (limits, expected) in enumerate(lists):
-            async with family.guest(await leased(client, wan, f"a{number}", limits)) as guest:
+            async with Guest(await leased(client, wan, f"a{number}", limits)) as guest:
                 attempts = Attempts(guest, family)
                 assert {port for port in (7, 8, 9) if await attempts.reaches(family.far, f"{port}/udp")} == expected
             await client.drop(f"a{number}")
@@ -486,7 +469,7 @@ async def test_a_network_has_a_list_that_no_job_widens(service: Service, wan: Ou
 async def test_the_list_outlives_a_flush_and_the_service(service: Service, wan: Outside, family: Family) -> None:
     async with service.running(family.settings()) as client, echoes(wan, 7, 8, addresses=[family.far]):
         listed = only(family.entry(family.far, ":7/udp"))
-        async with family.guest(await leased(client, wan, "a", listed)) as guest:
+        async with Guest(await leased(client, wan, "a", listed)) as guest:
             attempts = Attempts(guest, family)
             run("nft", "flush", "ruleset")
             await until(lambda: "jump egress-" in run("nft", "list", "ruleset"))
@@ -497,8 +480,6 @@ async def test_the_list_outlives_a_flush_and_the_service(service: Service, wan: 
             await service.restart()
             assert await attempts.reaches(family.far, "7/udp")
             assert not await attempts.reaches(family.far, "8/udp")
-        async with service.client() as again:
-            await again.drop("a")
 
 
 LISTED = (
@@ -511,38 +492,11 @@ LIMITS = Limits(
 )
 
 
-async def test_tables_that_others_may_change_are_repaired_when_they_do_and_only_then(service: Service) -> None:
-    async with service.running("[network.default]\nipv6 = true\n", "--shared-tables") as client:
-        lease = await have(client, "a", LIMITS)
-        assert lease.address6 is not None
-        chain, chain6 = f"egress-{lease.address}", f"egress-{lease.address6.packed.hex()}"
-        run("nft", "add", "table", "ip", "other")
-        await client.lease("b")
-        run("nft", "delete", "table", "ip", "other")
-        await client.drop("b")
-        assert "repaired" not in service.log.read_text()
-        before = host_state()
-        for harm in (
-            ("flush", "ruleset"),
-            ("flush", "chain", "ip", "solo5", chain),
-            ("insert", "rule", "ip", "solo5", chain, "ip daddr 0.0.0.0/1 return"),
-            ("flush", "map", "ip", "solo5", "egress"),
-            ("flush", "map", "bridge", "solo5", "confined"),
-            ("delete", "element", "bridge", "solo5", "sent_bytes", f'{{ "{lease.tap}" }}'),
-            ("flush", "chain", "ip6", "solo5", chain6),
-            ("insert", "rule", "ip6", "solo5", chain6, "ip6 daddr 8000::/1 return"),
-            ("flush", "map", "ip6", "solo5", "egress"),
-            ("delete", "table", "ip6", "solo5"),
-        ):
-            run("nft", *harm)
-            await until(lambda: host_state() == before)
-
-
 async def test_a_release_leaves_nothing_of_a_list(service: Service, family: Family) -> None:
     async with service.running(family.settings()) as client:
         await client.lease("b")
         before = host_state()
-        await have(client, "a", LIMITS)
+        await client.lease("a", limits=LIMITS)
         assert host_state() != before
         await client.drop("a")
         assert host_state() == before

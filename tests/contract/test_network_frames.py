@@ -1,24 +1,43 @@
-"""What passes where all else is forbidden carries nothing: ARP, neighbour discovery; and no packet names its own route.
+"""What passes where all else is forbidden carries nothing: ARP, neighbour discovery, ICMP errors of other connections.
 
-What is proper follows each attack on the same way: what has not arrived by then was dropped.
+And no packet names its own route. What is proper follows each attack on the same way: what has not arrived by then was
+dropped.
 """
 
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
-from tests.contract.guest import ARP, BROADCAST, IPV4, UDP, Guest, _sum, _udp
-from tests.contract.guest6 import ADVERT, ICMPV6, NOWHERE, ROUTER_SOLICIT, SOLICIT, Guest6, datagram, multicast
-from tests.contract.netns import Outside
+from tests.contract.guest import (
+    ADVERT,
+    ARP,
+    BROADCAST,
+    ICMP,
+    ICMPV6,
+    IPV4,
+    NOWHERE,
+    ROUTER_SOLICIT,
+    SOLICIT,
+    UDP,
+    Guest,
+    _sum,
+    _udp,
+    datagram,
+    multicast,
+)
+from tests.contract.netns import CLIENT6, HOST6, Outside, run
 from tests.contract.netservice import Service, udp, until
+from tests.contract.sockets import Inbox, ask_udp
 from tests.contract.test_network_drops import counts
-from tests.contract.test_network_egress import have, only
-from tests.contract.test_network_ipv6 import default
-from tests.contract.test_network_joined import LAN, PEER, Lan, frames, lan, leased, more
+from tests.contract.test_network_egress import only
+from tests.contract.test_network_ipv6 import default, far_socket
+from tests.contract.test_network_joined import LAN, PEER, Lan, lan, leased
+
+from solo5_systemd.network.model import NO_LIMITS, Limits
 
 __all__ = ["lan"]
 
@@ -41,17 +60,10 @@ def optioned(guest: Guest, mac: bytes, to: IPv4Address, options: bytes, body: by
     return guest.frame(mac, IPV4, head + _sum(head + b"\0\0" + ends + options) + ends + options + body)
 
 
-def routed6(guest: Guest6, mac: bytes, to: IPv6Address, first: int = 0) -> bytes:
+def routed6(guest: Guest, mac: bytes, to: IPv6Address, kind: int = 0, *, hidden: bool = False) -> bytes:
     """A datagram with a routing header, or with one behind a header of destination options."""
-    body = datagram(guest.ip6, to, 7, 7, SECRET)
-    routing = bytes([UDP, 2, first, 1]) + bytes(4) + guest.ip6.packed
-    return guest.ipv6(mac, to, 43, routing + body)
-
-
-def hidden6(guest: Guest6, mac: bytes, to: IPv6Address) -> bytes:
-    body = datagram(guest.ip6, to, 7, 7, SECRET)
-    routing = bytes([UDP, 2, 0, 1]) + bytes(4) + guest.ip6.packed
-    return guest.ipv6(mac, to, 60, bytes([43, 0, 1, 4]) + bytes(4) + routing + body)
+    body = bytes([UDP, 2, kind, 1]) + bytes(4) + guest.ip6.packed + datagram(guest.ip6, to, 7, 7, SECRET)
+    return guest.ipv6(mac, to, 60, bytes([43, 0, 1, 4, 0, 0, 0, 0]) + body) if hidden else guest.ipv6(mac, to, 43, body)
 
 
 def raw_arp(
@@ -62,10 +74,10 @@ def raw_arp(
     return to + guest.mac + ARP.to_bytes(2) + body
 
 
-@pytest.mark.parametrize("limits", [only(), None], ids=["no egress", "open"])
-async def test_arp_between_guests_carries_nothing(service: Service, limits: object) -> None:
+@pytest.mark.parametrize("limits", [only(), NO_LIMITS], ids=["no egress", "open"])
+async def test_arp_between_guests_carries_nothing(service: Service, limits: Limits) -> None:
     async with service.running("[network.default]\n") as client:
-        lease = await have(client, "a", only()) if limits else await client.lease("a")
+        lease = await client.lease("a", limits=limits)
         other = await client.lease("b")
         async with Guest(lease) as guest, Guest(other) as neighbour:
             beside = await guest.resolve(neighbour.ip)
@@ -103,8 +115,8 @@ async def test_arp_between_guests_carries_nothing(service: Service, limits: obje
 
 async def test_neighbour_discovery_between_guests_carries_nothing(service: Service, bridge_nf: None) -> None:
     async with service.running(default()) as client:
-        first, second = await have(client, "a", only()), await client.lease("b")
-        async with Guest6(first) as guest, Guest6(second) as neighbour:
+        first, second = await client.lease("a", limits=only()), await client.lease("b")
+        async with Guest(first) as guest, Guest(second) as neighbour:
             beside = await guest.resolve(neighbour.ip6)
             plain = guest.solicit(neighbour.ip6, to=beside)
             told = guest.advertise(guest.ip6, to=neighbour.ip6, to_mac=beside)
@@ -143,10 +155,8 @@ async def test_neighbour_discovery_between_guests_carries_nothing(service: Servi
 
 async def test_ipv4_options_pass_nowhere(service: Service, outside: Outside, bridge_nf: None) -> None:
     """Guest to guest, guest to outside, guest to host, and outside to a published port."""
-    (service.settings / "solo5.toml").write_text('[network.default]\nhost = ["9/udp"]\n')
-    await service.restart()
     there = IPv4Address(outside.address)
-    async with service.client() as client:
+    async with service.running('[network.default]\nhost = ["9/udp"]\n') as client:
         lease, other = await client.lease("a", udp(5353)), await client.lease("b")
         with outside.entered():
             far = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -166,8 +176,9 @@ async def test_ipv4_options_pass_nowhere(service: Service, outside: Outside, bri
                 for mac, to in ((beside, neighbour.ip), (gateway, there), (gateway, guest.gateway)):
                     guest.send(guest.ipv4(mac, to, UDP, _udp(9, 9, PLAIN)))
                 await neighbour.heard_udp(PLAIN)
-                await until(lambda: PLAIN in received(far))
-                await until(lambda: PLAIN in received(host))
+                for inbox in (Inbox(far), Inbox(host)):
+                    await until(lambda inbox=inbox: PLAIN in inbox())  # type: ignore[misc]
+                    assert SECRET not in inbox()
                 assert not [frame for frame in neighbour.frames if b"SECR" in frame]
                 assert (await counts(client))["unsafe"] == 4 * len(OPTIONS)
                 before = len(guest.frames)
@@ -179,35 +190,18 @@ async def test_ipv4_options_pass_nowhere(service: Service, outside: Outside, bri
                 await guest.heard_udp(PLAIN)
                 assert not [frame for frame in guest.frames[before:] if SECRET in frame]
                 assert (await counts(client))["options"] >= len(OPTIONS) - 2, "the kernel drops source routes by itself"
-        await client.drop("a")
-        await client.drop("b")
-
-
-SEEN: dict[int, list[bytes]] = {}
-
-
-def received(sock: socket.socket) -> list[bytes]:
-    """All that a socket has received, and never what has options."""
-    seen = SEEN.setdefault(id(sock), [])
-    try:
-        while True:
-            seen.append(sock.recv(65536))
-            assert SECRET not in seen[-1]
-    except BlockingIOError:
-        return seen
 
 
 async def test_ipv6_routing_headers_pass_nowhere(service: Service, bridge_nf: None) -> None:
     async with service.running(default()) as client:
         first, second = await client.lease("a"), await client.lease("b")
-        async with Guest6(first) as guest, Guest6(second) as neighbour:
+        async with Guest(first) as guest, Guest(second) as neighbour:
             gateway, beside = await guest.resolve(guest.gateway6), await guest.resolve(neighbour.ip6)
             attacks = [
-                attack
+                routed6(guest, mac, neighbour.ip6, kind, hidden=hidden)
                 for mac in (gateway, beside)
-                for attack in (*(routed6(guest, mac, neighbour.ip6, kind) for kind in (0, 2, 3, 4)),
-                               hidden6(guest, mac, neighbour.ip6))
-            ]  # fmt: skip
+                for kind, hidden in ((0, False), (2, False), (3, False), (4, False), (0, True))
+            ]
             neighbour.frames.clear()
             for attack in attacks:
                 guest.send(attack)
@@ -221,11 +215,7 @@ async def test_no_options_between_a_lan_and_a_guest(service: Service, lan: Lan) 
     async with service.running(f"{LAN}ipv6 = true\n") as client, Guest(await leased(client)) as guest:
         guest.ip = IPv4Address("192.168.1.77")
         there = await guest.resolve(PEER)
-        with lan.machine.entered():
-            wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
-            wire.bind((lan_link(lan), 0))
-        wire.setblocking(False)
-        with closing(wire):
+        with lan.wire() as wire:
             ends = bytes.fromhex("fe80" + "00" * 13 + "07" + "ff02" + "00" * 13 + "01")
             routing = bytes([59, 2, 0, 1]) + bytes(20)
             packet6 = struct.pack("!IHBB", 6 << 28, len(routing + SECRET), 43, 255) + ends + routing + SECRET
@@ -235,9 +225,9 @@ async def test_no_options_between_a_lan_and_a_guest(service: Service, lan: Lan) 
                 guest.send(attack)
             own = guest.ipv4(there, PEER, UDP, _udp(7, 7, b"proper"))
             guest.send(own)
-            got: list[bytes] = []
-            await until(lambda: own[42:48] in [frame[42:48] for frame in more(got, frames(wire))])
-            assert not [frame for frame in got if b"SECR" in frame]
+            inbox = Inbox(wire)
+            await until(lambda: own[42:48] in [frame[42:48] for frame in inbox()])
+            assert not [frame for frame in inbox() if b"SECR" in frame]
             back = [guest.mac + there + attack[12:] for attack in attacks[:-2]]
             back.append(b"\x33\x33\0\0\0\1" + there + attacks[-2][12:])
             for frame in (*back, guest.mac + there + own[12:]):
@@ -246,10 +236,109 @@ async def test_no_options_between_a_lan_and_a_guest(service: Service, lan: Lan) 
             assert not [frame for frame in guest.frames if b"SECR" in frame]
 
 
-def lan_link(lan: Lan) -> str:
-    with lan.machine.entered():
-        return next(name for _, name in socket.if_nameindex() if name != "lo")
-
-
 def test_the_attacks_have_options() -> None:
     assert all(len(each) % 4 == 0 for each in OPTIONS.values())
+
+
+# -- ICMP errors of guests: about packets of their own connections, and of no others ---------------------------------
+
+
+LONG_SECRET, LONG_PLAIN = b"LONG_SECRET" * 9, b"plain" * 9
+UNREACHABLE, TOO_LARGE, REDIRECT = (3, 3), (3, 4), (5, 1)
+UNREACHABLE6, TOO_LARGE6 = 1, 2
+CLIENT_PORT, HOST_PORT = 40007, 40100
+
+
+def quoting(
+    guest: Guest, mac: bytes, of: tuple[IPv4Address, int], to: tuple[IPv4Address, int], text: bytes,
+    kind: tuple[int, int] = UNREACHABLE,
+) -> bytes:  # fmt: skip
+    """Return an error for the sender of a datagram from one end to another, which it quotes."""
+    body = _udp(of[1], to[1], text)
+    head = struct.pack("!BBHHHBB", 0x45, 0, 20 + len(body), 1, 0x4000, 64, UDP)
+    ends = of[0].packed + to[0].packed
+    quoted = head + _sum(head + b"\0\0" + ends) + ends + body
+    error = bytes(kind) + _sum(bytes(kind) + bytes(6) + quoted) + bytes(4) + quoted
+    return guest.ipv4(mac, of[0], ICMP, error)
+
+
+def quoting6(
+    guest: Guest, mac: bytes, of: tuple[IPv6Address, int], to: tuple[IPv6Address, int], text: bytes,
+    kind: int = UNREACHABLE6,
+) -> bytes:  # fmt: skip
+    body = datagram(of[0], to[0], of[1], to[1], text)
+    head = struct.pack("!IHBB", 6 << 28, len(body), UDP, 64)
+    number = 1280 if kind == TOO_LARGE6 else 0
+    return guest.icmp6(mac, of[0], kind, number.to_bytes(4) + head + of[0].packed + to[0].packed + body)
+
+
+@pytest.fixture
+def heard(outside: Outside) -> Iterator[tuple[Inbox, Inbox]]:
+    """What the neighbour of the host receives, and the host."""
+    with outside.entered():
+        far = socket.socket(socket.AF_INET, socket.SOCK_RAW, ICMP)
+    with closing(far), socket.socket(socket.AF_INET, socket.SOCK_RAW, ICMP) as here:
+        yield Inbox(far), Inbox(here)
+
+
+@pytest.mark.parametrize("limits", [only(), NO_LIMITS], ids=["no egress", "open"])
+async def test_a_guest_reports_errors_of_its_own_connections_alone(
+    service: Service, outside: Outside, heard: tuple[Inbox, Inbox], bridge_nf: None, limits: Limits
+) -> None:
+    beyond, here, own = IPv4Address(outside.address), IPv4Address(outside.host), heard[1]
+    async with service.running() as client:
+        lease = await client.lease("a", udp(5353), limits=limits)
+        other = await client.lease("b", udp(5354))
+        with outside.entered():
+            caller = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        caller.bind((outside.address, CLIENT_PORT))
+        async with Guest(lease) as guest, Guest(other) as neighbour:
+            gateway = await guest.resolve(guest.gateway)
+            with closing(caller), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hosts:
+                hosts.bind((outside.host, HOST_PORT))
+                hosts.connect((outside.address, 9))
+                hosts.send(b"the host's own")
+                for port in (5353, 5354):
+                    assert await ask_udp(outside.host, port, sock=caller.dup()) == b"HELLO"
+                ends = (here, HOST_PORT), (beyond, 9)
+                attacks = [
+                    quoting(guest, gateway, (beyond, CLIENT_PORT), (neighbour.ip, 53), LONG_SECRET),
+                    *(quoting(guest, gateway, *ends, LONG_SECRET, kind) for kind in (UNREACHABLE, TOO_LARGE, REDIRECT)),
+                ]
+                for attack in attacks:
+                    guest.send(attack)
+                guest.send(quoting(guest, gateway, (beyond, CLIENT_PORT), (guest.ip, 53), LONG_PLAIN))
+                await until(lambda: LONG_PLAIN in b"".join(heard[0]()))
+                assert LONG_SECRET not in b"".join(heard[0]()), "as the host's, by a connection of its neighbour"
+                assert LONG_SECRET not in b"".join(own()), "about the host's own connection"
+                assert "mtu" not in run("ip", "route", "get", outside.address)
+                assert (await counts(client))["invalid"] >= len(attacks)
+                hosts.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # nobody listens at the other address
+                hosts.connect((f"{guest.ip}", 9))
+                hosts.send(b"to the guest")
+                await guest.heard_udp(b"to the guest")
+                guest.send(quoting(guest, gateway, ends[0], (guest.ip, 9), LONG_PLAIN))
+                await until(lambda: LONG_PLAIN in b"".join(own()))
+
+
+async def test_a_guest_reports_errors_of_its_own_ipv6_connections_alone(
+    service: Service, wan: Outside, bridge_nf: None
+) -> None:
+    async with service.running(default()) as client:
+        lease = await client.lease("a", udp(5353), limits=only())
+        other = await client.lease("b", udp(5354))
+        with wan.entered():
+            raw = socket.socket(socket.AF_INET6, socket.SOCK_RAW, ICMPV6)
+        there = Inbox(raw)
+        async with Guest(lease) as guest, Guest(other) as neighbour:
+            gateway = await guest.resolve(guest.gateway6)
+            with closing(raw), closing(far_socket(wan, port=CLIENT_PORT)) as caller:
+                for port, whose in ((5353, guest), (5354, neighbour)):
+                    caller.sendto(b"hello", (HOST6, port))
+                    await whose.heard_udp(b"hello")
+                beyond = IPv6Address(CLIENT6), CLIENT_PORT
+                for kind in (UNREACHABLE6, TOO_LARGE6):
+                    guest.send(quoting6(guest, gateway, beyond, (neighbour.ip6, 53), LONG_SECRET, kind))
+                guest.send(quoting6(guest, gateway, beyond, (guest.ip6, 53), LONG_PLAIN))
+                await until(lambda: LONG_PLAIN in b"".join(there()))
+                assert LONG_SECRET not in b"".join(there())

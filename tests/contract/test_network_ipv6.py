@@ -1,15 +1,18 @@
-"""IPv6 on networks of this service, with real packets."""
+"""IPv6 on networks of this service, and what one guest can do to its neighbour discovery and groups."""
 
 import asyncio
 import json
 import socket
+import struct
+import time
+from collections.abc import Sequence
 from contextlib import closing
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
+from itertools import product
 from pathlib import Path
 
 import pytest
-from tests.contract.guest import UDP
-from tests.contract.guest6 import (
+from tests.contract.guest import (
     ADVERT,
     ALL_NODES,
     FRAGMENT,
@@ -18,16 +21,19 @@ from tests.contract.guest6 import (
     REDIRECT,
     ROUTER_ADVERT,
     ROUTER_SOLICIT,
-    Guest6,
+    SOLICIT,
+    UDP,
+    Guest,
     checksum,
     datagram,
+    kind_of,
     multicast,
 )
-from tests.contract.netns import CLIENT6, HOST6, Outside, run
-from tests.contract.netservice import Service, nic, tcp, udp, until
+from tests.contract.netns import CLIENT6, HOST6, Outside, counted, link, run
+from tests.contract.netservice import Client, Service, tcp, udp, until
+from tests.contract.sockets import arrived, ask_udp, next_at, wire
+from tests.contract.test_network_exhaustion import neighbours
 from tests.contract.test_network_life import until_answered
-from tests.contract.test_network_paths import ask_udp
-from tests.contract.test_network_policy import PACKET_AUXDATA, SOL_PACKET, arrived
 
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.network.derived_addresses import bridge_mac, link_local
@@ -51,7 +57,7 @@ def far_socket(wan: Outside, kind: socket.SocketKind = socket.SOCK_DGRAM, port: 
 
 async def test_a_published_port_answers_at_both_families(service: Service, wan: Outside) -> None:
     async with service.running(default()) as client:
-        async with Guest6(await client.lease("a", udp(5353), tcp(8080))) as guest:
+        async with Guest(await client.lease("a", udp(5353), tcp(8080))) as guest:
             assert await ask_udp(HOST6, 5353, sock=far_socket(wan, port=6000)) == b"HELLO"
             asked = [f for f in guest.frames if f[12:14] == b"\x86\xdd" and f[20] == UDP]
             assert IPv6Address(asked[-1][22:38]) == IPv6Address(CLIENT6), "the client's own address"
@@ -72,7 +78,7 @@ async def test_a_published_port_answers_at_both_families(service: Service, wan: 
 
 async def test_a_port_at_one_ipv6_address_answers_there_alone(service: Service, wan: Outside) -> None:
     async with service.running(default()) as client:
-        async with Guest6(
+        async with Guest(
             await client.lease("a", udp(5301, host_ip=HOST6), udp(5302, host_ip="::"), udp(5303))
         ) as guest:
             for port in (5301, 5302):
@@ -89,7 +95,7 @@ async def test_a_port_at_one_ipv6_address_answers_there_alone(service: Service, 
                 await client.lease("b", udp(5304, host_ip=host_ip))
         with pytest.raises(TakenError, match=r"port \[::\]:5303/udp is taken by task a"):
             await client.lease("b", udp(5303, host_ip="::"))
-    (service.settings / "solo5.toml").write_text(default(""))
+    service.configure(default(""))
     service.end()
     async with service.running() as client:
         with pytest.raises(InvalidRequestError, match="NIC service: it has no IPv6 address in network default"):
@@ -111,7 +117,7 @@ async def test_a_guest_that_restarts_is_reached_by_a_client_that_keeps_sending(s
     async with service.running(default()) as client:
         with far_socket(wan) as far:
             for task in ("a", "b"):
-                async with Guest6(await client.lease(task, udp(5353)), greeting=task.encode()):
+                async with Guest(await client.lease(task, udp(5353)), greeting=task.encode()):
                     await until_answered(lambda: ask_udp(HOST6, 5353, sock=far.dup()), task.encode() + b"HELLO")
                 await client.drop(task)
 
@@ -119,7 +125,7 @@ async def test_a_guest_that_restarts_is_reached_by_a_client_that_keeps_sending(s
 async def test_forged_frames_are_dropped(service: Service, bridge_nf: None) -> None:
     async with service.running(default()) as client:
         first, second = await client.lease("a"), await client.lease("b")
-        async with Guest6(first) as a, Guest6(second) as b:
+        async with Guest(first) as a, Guest(second) as b:
             stranger, other = bytes.fromhex("020000000099"), IPv6Address(int(a.ip6) ^ 1)
             body = b"\0\1\0\1\0\x0e\0\0FORGED"
             unspecified, nodes, routers = NOWHERE, ALL_NODES, IPv6Address("ff02::2")
@@ -166,7 +172,7 @@ async def test_forged_frames_are_dropped(service: Service, bridge_nf: None) -> N
             }
             await a.pinged6(a.gateway6, b"up")
             await b.pinged6(b.gateway6, b"up")
-            with sniffer(first.bridge) as host:
+            with wire(first.bridge) as host:
                 for frame in (*forged.values(), *proper.values()):
                     a.send(frame)
                 await a.pinged6(a.gateway6, b"last")
@@ -179,21 +185,12 @@ async def test_forged_frames_are_dropped(service: Service, bridge_nf: None) -> N
         assert network.dropped.by_guest("fragments") == {first.address6: 1}
 
 
-def sniffer(link: str) -> socket.socket:
-    made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))  # ETH_P_ALL
-    made.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
-    made.bind((link, 0))
-    made.setblocking(False)
-    return made
-
-
-async def test_without_ipv6_nothing_of_it_is_there(service: Service) -> None:
-    async with service.running() as client:
-        lease = await client.lease("a")
-        assert (lease.ipv6, lease.gateway6) == (None, None)
-        assert "table ip6" not in run("nft", "list", "tables")
-        assert (CONF / "all/forwarding").read_text() == "0\n"
-        assert run("ip", "-6", "address", "show", "dev", lease.bridge) == ""
+async def test_without_ipv6_nothing_of_it_is_there(client: Client) -> None:
+    lease = await client.lease("a")
+    assert (lease.ipv6, lease.gateway6) == (None, None)
+    assert "table ip6" not in run("nft", "list", "tables")
+    assert (CONF / "all/forwarding").read_text() == "0\n"
+    assert run("ip", "-6", "address", "show", "dev", lease.bridge) == ""
 
 
 def prefix(lease: Lease) -> IPv6Network:
@@ -204,25 +201,23 @@ def prefix(lease: Lease) -> IPv6Network:
 async def test_nat66_and_published_ports_follow_the_address_and_the_name_of_the_uplink(
     service: Service, wan: Outside
 ) -> None:
-    (service.settings / "solo5.toml").write_text(default("ipv6 = true\nnat66 = true"))
-    await service.restart()
     later = "2001:db8:f::9"
     with far_socket(wan, port=7) as listener:
         listener.setblocking(False)
-        async with service.client() as client, Guest6(await client.lease("a", udp(5353))) as guest:
+        async with (
+            service.running(default("ipv6 = true\nnat66 = true")) as client,
+            Guest(await client.lease("a", udp(5353))) as guest,
+        ):
             await guest.pinged6(guest.gateway6, b"up")
             run("ip", "address", "add", f"{later}/64", "dev", f"{wan.link}-in", "nodad")
             run("ip", "address", "delete", f"{HOST6}/64", "dev", f"{wan.link}-in")
             run("ip", "link", "set", f"{wan.link}-in", "name", "uplink")
             try:
                 await guest.send_udp(IPv6Address(CLIENT6), 7, b"out")
-                async with asyncio.timeout(30):
-                    _, sender = await asyncio.get_running_loop().sock_recvfrom(listener, 100)
-                assert sender[0] == later
+                assert (await next_at(listener))[1][0] == later
                 assert await ask_udp(later, 5353, sock=far_socket(wan)) == b"HELLO"
             finally:
                 run("ip", "link", "set", "uplink", "name", f"{wan.link}-in")
-            await client.drop("a")
 
 
 async def test_the_host_keeps_its_default_route_and_its_sysctls(service: Service, outside: Outside) -> None:
@@ -279,13 +274,11 @@ async def test_a_host_that_forwards_by_itself_goes_on_doing_so(service: Service,
 
 async def test_a_program_for_which_the_host_forwards_ipv6_is_followed(service: Service, wan: Outside) -> None:
     """By its write of 1, where the service has written 1 before it."""
-    (service.settings / "solo5.toml").write_text(default())
-    await service.restart()
 
     def drops(family: str) -> bool:
         return "drop" in run("nft", "list", "chain", family, "solo5", "foreign")
 
-    async with service.client() as client:
+    async with service.running(default()) as client:
         lease = await client.lease("a")
         assert (CONF / f"{lease.bridge}/forwarding").read_text() == "1\n", "it advertises itself as a router"
         assert drops("ip6")
@@ -295,7 +288,6 @@ async def test_a_program_for_which_the_host_forwards_ipv6_is_followed(service: S
         service.kill()
         await service.restart()
         assert not drops("ip6")
-        await client.drop("a")
     assert (CONF / "all/forwarding").read_text() == "1\n"
     (CONF / "all/forwarding").write_text("0\n")
 
@@ -303,7 +295,7 @@ async def test_a_program_for_which_the_host_forwards_ipv6_is_followed(service: S
 async def test_forwarding_that_another_program_switches_off_is_restored(service: Service, wan: Outside) -> None:
     """A kernel without forwarding drops the default routes that it has learned, and packets to published ports."""
     async with service.running(default()) as client:
-        async with Guest6(await client.lease("a", udp(5353))):
+        async with Guest(await client.lease("a", udp(5353))):
             assert await ask_udp(HOST6, 5353, sock=far_socket(wan)) == b"HELLO"
             (CONF / "all/forwarding").write_text("0")
             await until(lambda: (CONF / "all/forwarding").read_text() == "1\n")
@@ -317,7 +309,7 @@ async def test_forwarding_that_another_program_switches_off_is_restored(service:
 async def test_what_is_lost_is_restored(service: Service, options: str) -> None:
     async with service.running(default(options)) as client:
         lease = await client.lease("a", udp(5353))
-        async with Guest6(lease) as guest:
+        async with Guest(lease) as guest:
             await guest.pinged6(guest.gateway6, b"before")
             conf = CONF / lease.bridge / "disable_ipv6"
             conf.write_text("1")
@@ -339,12 +331,10 @@ async def test_what_is_lost_is_restored(service: Service, options: str) -> None:
 
 async def test_a_saved_listing_of_the_tables_can_be_read_again(service: Service, tmp_path: Path) -> None:
     """As by `nft list ruleset > /etc/nftables.conf`, where the tables have no owner."""
-    (service.settings / "solo5.toml").write_text(default())
-    await service.restart("--shared-tables")
     saved = tmp_path / "saved"
-    async with service.client() as client:
+    async with service.running(default(), "--shared-tables") as client:
         lease = await client.lease("a", udp(5353))
-        async with Guest6(lease) as guest:
+        async with Guest(lease) as guest:
             await guest.pinged6(guest.gateway6, b"before")
             saved.write_text("flush ruleset\n" + run("nft", "--stateless", "list", "ruleset"))
             run("nft", "-f", str(saved))
@@ -353,17 +343,14 @@ async def test_a_saved_listing_of_the_tables_can_be_read_again(service: Service,
             run("nft", "delete", "table", "ip6", "solo5")
             await until(lambda: "table ip6 solo5" in run("nft", "list", "tables"))
             await until_answered(lambda: ask_udp(str(lease.gateway6), 5353), b"HELLO")
-        await client.drop("a")
 
 
 async def test_the_connection_limit_holds_for_the_leased_address(service: Service, wan: Outside) -> None:
-    (service.settings / "solo5.toml").write_text(default("ipv6 = true\nconnections = 16"))
-    await service.restart()
     with far_socket(wan, port=7) as listener:
-        async with service.client() as client:
+        async with service.running(default("ipv6 = true\nconnections = 16")) as client:
             lease = await client.lease("a")
             wan.ip("route", "add", str(prefix(lease)), "via", HOST6)
-            async with Guest6(lease) as guest:
+            async with Guest(lease) as guest:
                 await guest.pinged6(guest.gateway6, b"up")  # a connection, too
                 hop = await guest.resolve(guest.gateway6)
                 for number in range(40):
@@ -372,20 +359,13 @@ async def test_the_connection_limit_holds_for_the_leased_address(service: Servic
                 packet = datagram(guest.link_local, guest.gateway6, 1, 53, b"unlimited")
                 guest.send(guest.ipv6(hop, guest.gateway6, UDP, packet, source=guest.link_local))
                 listener.setblocking(False)
-                await until(lambda: refused_of(guest) == 25)
+                await until(lambda: counted("ip6", "refused")[str(guest.ip6)] == 25)
                 found: list[bytes] = []
                 async with asyncio.timeout(20):  # the host looks for the neighbour first
                     while len(found) < 15:
                         found.append(await asyncio.get_running_loop().sock_recv(listener, 100))
                 assert arrived(listener) == []
             assert (await client.networks())[0].dropped.by_guest("connections") == {lease.address6: 25}
-            await client.drop("a")
-
-
-def refused_of(guest: Guest6) -> int:
-    [_, found] = json.loads(run("nft", "-j", "list", "set", "ip6", "solo5", "refused"))["nftables"]
-    counts = {each["elem"]["val"]: each["elem"]["counter"]["packets"] for each in found["set"]["elem"]}
-    return int(counts[str(guest.ip6)])
 
 
 async def test_networks_with_and_without_ipv6_come_and_go(service: Service) -> None:
@@ -393,10 +373,10 @@ async def test_networks_with_and_without_ipv6_come_and_go(service: Service) -> N
     async with service.running("[network.back]\nipv6 = true\nconnections = 16\n") as client:
         await client.lease("a")
         handle = run("nft", "-a", "list", "tables")
-        third = (await client.have("c", nics=(nic("service", "back"),))).leases[0]
+        third = await client.lease("c", network="back")
         assert run("nft", "-a", "list", "tables").startswith(handle.splitlines()[0])
         assert "ct count over 16" in run("nft", "list", "chain", "ip6", "solo5", "limited")
-        async with Guest6(third) as guest:
+        async with Guest(third) as guest:
             await guest.pinged6(guest.gateway6, b"up")
         await client.drop("c")
         assert "ip6" not in run("nft", "list", "tables")
@@ -419,7 +399,7 @@ async def test_a_network_with_ipv6_alone_has_nothing_of_ipv4(service: Service) -
 async def test_a_guest_sends_nothing_by_ipv4(service: Service) -> None:
     async with service.running(default(ALONE)) as client:
         lease, near = await client.lease("a"), await client.lease("b")
-        async with Guest6(lease) as guest, Guest6(near) as neighbour:
+        async with Guest(lease) as guest, Guest(near) as neighbour:
             await guest.pinged6(guest.gateway6, b"up")
             [host, other] = [bytes.fromhex(each.replace(":", "")) for each in (bridge_mac(lease.network), near.mac)]
             for source in ("10.153.0.7", "192.0.2.1", "0.0.0.0"):
@@ -439,9 +419,9 @@ async def test_networks_of_each_kind_are_beside_each_other(service: Service, wan
         f"[network.default]\n[network.both]\nipv6 = true\nreach = ['alone']\n[network.alone]\n{ALONE}\n"
     ) as client:
         await client.lease("four", udp(5301))
-        both = (await client.have("both", nics=(nic("service", "both"),))).leases[0]
-        alone = (await client.have("alone", udp(5302), nics=(nic("service", "alone"),))).leases[0]
-        async with Guest6(both) as first, Guest6(alone) as second:
+        both = await client.lease("both", network="both")
+        alone = await client.lease("alone", udp(5302), network="alone")
+        async with Guest(both) as first, Guest(alone) as second:
             await first.pinged6(first.gateway6, b"up")
             await second.pinged6(second.gateway6, b"up")
             assert await ask_udp(HOST6, 5302, sock=far_socket(wan)) == b"HELLO"
@@ -449,10 +429,181 @@ async def test_networks_of_each_kind_are_beside_each_other(service: Service, wan
             first.send(first.udp(hop, second.ip6, 7, b"reach"))
             assert await first.heard_udp(b"REACH") == (second.ip6, 7)
         await client.drop("both")
-        async with Guest6(alone) as second:
+        async with Guest(alone) as second:
             await second.pinged6(second.gateway6, b"still")
         await client.drop("alone")
         assert "table ip6 solo5" not in run("nft", "list", "tables")
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):
                 await ask_udp(wan.host, 5302)
+
+
+# -- what one guest can do to neighbour discovery and groups of the host and of its neighbours, with real packets ----
+
+
+MLD_QUERY, MLD_REPORT = 130, 143
+MANY = 300
+FEW = 20
+"""Neighbours: two addresses of each of two guests, and the groups to which the host itself sends."""
+
+
+def at(base: str, number: int) -> IPv6Address:
+    return IPv6Address(int(IPv6Address(base)) + number)
+
+
+async def answered(guest: Guest) -> None:
+    """Wait until the host has processed all earlier frames: it answers a solicitation after them."""
+    guest.frames.clear()
+    await guest.resolve(guest.gateway6)
+
+
+async def test_neither_a_guest_nor_a_client_fills_the_table_of_neighbours(
+    service: Service, wan: Outside, bridge_nf: None
+) -> None:
+    """The host solicits each new destination on a link, and keeps an entry: 1024 for all links."""
+    service.configure(default("ipv6 = true\nrouted = true"))
+    run("ip", "address", "add", "2001:db8:99::1/64", "dev", f"{wan.link}-in", "nodad")
+    async with service.running() as client:
+        first, second = await client.lease("a"), await client.lease("b")
+        wan.ip("route", "replace", str(prefix(first)), "via", HOST6)
+        with far_socket(wan, port=7) as far:
+            async with Guest(first) as a, Guest(second) as b:
+                hop, begun = await a.resolve(a.gateway6), time.monotonic()
+                inside = [at(str(prefix(first).network_address), 0x77770000 + number) for number in range(MANY)]
+                beyond = [at("2001:db8:99::1:0", number) for number in range(MANY)]
+                links = [at("fe80::1:0", number) for number in range(MANY)]
+                own = bytes.fromhex(link(first.tap)["address"].replace(":", ""))  # which the bridge takes for its own
+                macs = (hop, own, multicast(ALL_NODES))
+                for mac, to in product(macs, (*inside, *beyond, *links)):
+                    a.send(a.udp(mac, to, 9, b"x"))
+                for mac, to in product(macs, (*inside, *links)):
+                    a.send(a.ipv6(mac, to, UDP, datagram(a.link_local, to, 9, 9, b"x"), source=a.link_local))
+                    for source in (a.ip6, a.link_local, NOWHERE):  # as messages that pass within a link
+                        body = bytes(4) + a.ip6.packed
+                        a.send(a.icmp6(mac, to, SOLICIT, body, source=source))
+                        a.send(a.icmp6(mac, to, ADVERT, body, source=source))
+                        a.send(a.icmp6(mac, to, ROUTER_SOLICIT, bytes(4), source=source))
+                        a.send(a.icmp6(mac, to, MLD_REPORT, bytes(4), source=source))
+                for to in inside:
+                    far.sendto(b"x", (str(to), 9))
+                await answered(a)
+                assert neighbours(first.bridge) <= FEW
+                # An entry for each address and, for a while, one for the group that its solicitation is sent to.
+                assert neighbours(f"{wan.link}-in") <= 2 * (64 + 16 * (time.monotonic() - begun)) + 9
+                await until_answered(lambda: ask_udp(str(b.ip6), 7, sock=far.dup()), b"HELLO")
+
+
+async def test_solicitations_and_advertisements_fill_no_table(service: Service, bridge_nf: None) -> None:
+    """A receiver keeps an entry for the sender of each solicitation, and takes addresses from advertisements."""
+    async with service.running(default()) as client:
+        first, second = await client.lease("a"), await client.lease("b")
+        async with Guest(first) as a, Guest(second) as b:
+            await answered(a)
+            await answered(b)
+            for number in range(MANY):
+                own = bytes.fromhex(f"0200000000{number % 256:02x}")
+                for source in (at("fe80::2:0", number), at(str(prefix(first).network_address), 0x99990000 + number)):
+                    for target in (a.gateway6, b.ip6):
+                        a.send(a.solicit(target, source=source))
+                        a.send(a.solicit(target, source=source, mac=own))
+                        a.send(own.join((a.solicit(target, source=source)[:6], a.solicit(target, source=source)[12:])))
+                    a.send(a.advertise(source))
+            await answered(a)
+            assert neighbours(first.bridge) <= FEW
+            sources = {f[22:38] for f in b.frames if kind_of(f) in (SOLICIT, ADVERT)}
+            assert sources <= {each.packed for each in (a.ip6, a.link_local, a.gateway6, *_of_host(first.bridge))}
+
+
+def _of_host(link: str) -> Sequence[IPv6Address]:
+    [found] = json.loads(run("ip", "-j", "-6", "address", "show", "dev", link))
+    return [IPv6Address(each["local"]) for each in found["addr_info"]]
+
+
+async def test_solicitations_and_groups_are_as_rare_as_broadcasts(service: Service) -> None:
+    """Those of one guest reach every other one: 500 a second, and a burst of 100."""
+    async with (
+        service.running(default()) as client,
+        Guest(await client.lease("a")) as a,
+        Guest(await client.lease("b")) as b,
+    ):
+        await answered(b)
+        await answered(a)
+        group = IPv6Address("ff02::fb")
+        to_all = a.udp(multicast(group), group, 5353, b"for all")
+        dropped = 0
+        for frames in ([a.solicit(at("fe80::3:0", number)) for number in range(3000)], [to_all] * 3000):
+            b.frames.clear()
+            begun = time.monotonic()
+            for frame in frames:
+                a.send(frame)
+            await b.pinged6(b.gateway6, b"last")
+            seen = [f for f in b.frames if f[6:12] == a.mac and (kind_of(f) == SOLICIT or f[-7:] == b"for all")]
+            assert len(seen) <= 100 + 500 * (time.monotonic() - begun) + 10
+            (network,) = await client.networks()
+            assert network.dropped.by_rule()["broadcasts"] > dropped
+            dropped = network.dropped.by_rule()["broadcasts"]
+            assert len(seen) > 0
+
+
+async def test_no_guest_changes_routes_or_neighbours_of_the_host(
+    service: Service, wan: Outside, bridge_nf: None
+) -> None:
+    """By advertisements, redirects and router advertisements, also behind headers, from any source, to any address."""
+    async with service.running(default()) as client:
+        first, second = await client.lease("a"), await client.lease("b")
+        for each in ("all", first.bridge):  # as a host that would take all of it
+            (CONF / each / "accept_redirects").write_text("1")
+        (CONF / first.bridge / "accept_ra").write_text("2")
+        async with Guest(first) as a, Guest(second) as b:
+            await a.pinged6(a.gateway6, b"up")
+            await b.pinged6(b.gateway6, b"up")
+            before = run("ip", "-6", "route", "show", "table", "all"), _entries(first.bridge)
+            hop = await a.resolve(a.gateway6)
+            [router, *_] = [each for each in _of_host(first.bridge) if each.is_link_local]
+            lifetime = bytes([64, 0]) + (1800).to_bytes(2) + bytes(8)
+            there = IPv6Address(CLIENT6)
+            for source in (a.ip6, a.link_local, b.ip6, b.link_local, a.gateway6, router):
+                for to, mac in ((ALL_NODES, multicast(ALL_NODES)), (router, hop), (a.gateway6, hop), (b.ip6, b.mac)):
+                    for target in (b.ip6, b.link_local, a.gateway6):
+                        a.send(a.advertise(target, source=source, to=to, to_mac=mac))
+                        a.send(a.icmp6(mac, to, SOLICIT, bytes(4) + target.packed + b"\1\1" + a.mac, source=source))
+                    a.send(a.icmp6(mac, to, ROUTER_ADVERT, lifetime, source=source))
+                    redirect = bytes(4) + a.link_local.packed + there.packed
+                    a.send(a.icmp6(mac, to, REDIRECT, redirect, source=source))
+                    for kind, rest in ((ROUTER_ADVERT, lifetime), (REDIRECT, redirect)):
+                        body = bytes([ICMPV6, 0, 1, 4, 0, 0, 0, 0]) + a.icmp6(mac, to, kind, rest, source=source)[54:]
+                        a.send(a.ipv6(mac, to, 60, body, source=source))
+            await a.pinged6(a.gateway6, b"last")
+            await b.pinged6(b.gateway6, b"last")
+            assert (run("ip", "-6", "route", "show", "table", "all"), _entries(first.bridge)) == before
+            assert not [f for f in b.frames if kind_of(f) in (ROUTER_ADVERT, REDIRECT) and f[6:12] == a.mac]
+            adverts = [f for f in b.frames if kind_of(f) == ADVERT and f[6:12] == a.mac]
+            assert {f[62:78] for f in adverts} <= {a.ip6.packed, a.link_local.packed}
+
+
+def _entries(link: str) -> dict[str, str]:
+    found = json.loads(run("ip", "-j", "-6", "neigh", "show", "dev", link))
+    return {each["dst"]: each.get("lladdr", "") for each in found if not each["dst"].startswith("fe80")}
+
+
+async def test_a_guest_is_a_member_of_groups_and_no_querier(service: Service, bridge_nf: None) -> None:
+    """A querier gets the traffic of all groups from a bridge that learns them, such as one of the LAN."""
+    async with service.running(default()) as client:
+        first = await client.lease("a")
+        async with Guest(first) as a, Guest(await client.lease("b")) as b:
+            await answered(a)
+            await answered(b)
+            groups = IPv6Address("ff02::16")
+            for source in (a.link_local, a.ip6, NOWHERE):
+                for length in (20, 24):  # of MLDv1 and MLDv2
+                    a.send(a.icmp6(multicast(ALL_NODES), ALL_NODES, MLD_QUERY, bytes(length), source=source))
+            for number in range(MANY):
+                record = struct.pack("!HHBBH", 0, 1, 4, 0, 0) + at("ff05::", number).packed
+                a.send(a.icmp6(multicast(groups), groups, MLD_REPORT, record, source=a.link_local))
+            await b.pinged6(b.gateway6, b"last")
+            kinds = [kind_of(f) for f in b.frames if f[6:12] == a.mac]
+            assert MLD_REPORT in kinds
+            assert MLD_QUERY not in kinds
+            assert run("bridge", "mdb", "show", "dev", first.bridge) == ""
+            (network,) = await client.networks()
+            assert network.dropped.by_rule()["unsafe"] == 3 * 2

@@ -1,7 +1,6 @@
 """Networks that join an existing bridge: reach, addresses, VLANs, attacks, repair; and the bridge stays as it is."""
 
 import asyncio
-import contextlib
 import json
 import socket
 import struct
@@ -14,30 +13,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.guest import BROADCAST, UDP, Guest
-from tests.contract.guest import _sum as checksum
-from tests.contract.guest6 import (
+from tests.contract.guest import (
     ADVERT,
     ALL_NODES,
+    BROADCAST,
     FRAGMENT,
     ICMPV6,
     NOWHERE,
     REDIRECT,
     ROUTER_ADVERT,
     ROUTER_SOLICIT,
-    Guest6,
+    UDP,
+    Guest,
     datagram,
     multicast,
 )
+from tests.contract.guest import _sum as checksum
 from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Service, host_state, nic, udp, until
-from tests.contract.test_network_guards6 import MLD_QUERY, MLD_REPORT
-from tests.contract.test_network_paths import ask_udp
-from tests.contract.test_network_policy import FORWARD, arrived, bound, heard
+from tests.contract.sockets import Inbox, arrived, ask_udp, bound, next_at, wire
+from tests.contract.test_network_ipv6 import MLD_QUERY, MLD_REPORT
+from tests.contract.test_network_policy import FORWARD, heard
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.model import Lease, Reservation
+from solo5_systemd.network.model import Lease
 
 IGMP = 2
 
@@ -69,6 +69,11 @@ class Lan:
 
     def delete(self) -> None:
         run("ip", "link", "del", "br0")
+
+    def wire(self) -> socket.socket:
+        """Return a socket that receives every frame that reaches the machine."""
+        with self.machine.entered():
+            return wire("lan-out")
 
     def close(self) -> None:
         if link("br0"):
@@ -124,11 +129,6 @@ def _stable(of: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-async def join(service: Service, settings: str) -> None:
-    (service.settings / "solo5.toml").write_text(settings)
-    await service.restart()
-
-
 async def leased(client: Client, task: str = "a", ip: str | None = None, network: str = "lan") -> Lease:
     return (await client.have(task, nics=(nic("service", network, ip),))).leases[0]
 
@@ -142,16 +142,9 @@ async def calls(lan: Lan, guest: Guest) -> None:
     with closing(client), closing(listener):
         client.setblocking(False)
         client.sendto(b"to the guest", (str(guest.ip), 7777))
-        got: list[bytes] = []
-        await until(lambda: bool(more(got, arrived(client))))
-        assert got == [b"TO THE GUEST"]
+        assert await next_at(client) == (b"TO THE GUEST", (str(guest.ip), 7777))
         guest.send(guest.ipv4(await guest.resolve(PEER), PEER, UDP, _udp(7, b"to the LAN")))
-        await until(lambda: b"to the LAN" in more(got, arrived(listener)))
-
-
-def more(got: list[bytes], new: list[bytes]) -> list[bytes]:
-    got += new
-    return got
+        assert await next_at(listener) == (b"to the LAN", (str(guest.ip), 4000))
 
 
 def _udp(port: int, data: bytes, source: int = 4000) -> bytes:
@@ -217,9 +210,7 @@ async def test_a_guest_without_a_leased_address_uses_dhcp_and_what_it_gets(servi
             with closing(server):
                 asked = _udp(67, b"DISCOVER", 68)
                 guest.send(guest.ipv4(BROADCAST, IPv4Address("255.255.255.255"), UDP, asked))
-                got: list[bytes] = []
-                await until(lambda: bool(more(got, arrived(server))))
-                assert got == [b"DISCOVER"]
+                assert (await next_at(server))[0] == b"DISCOVER"
             guest.ip = IPv4Address("192.168.1.77")
             await calls(lan, guest)
 
@@ -229,10 +220,9 @@ async def test_attacks_of_a_guest_do_not_leave_its_tap(service: Service, lan: La
     run("ip", "link", "set", "br0", "type", "bridge", "group_fwd_mask", "0xfff8")
     async with service.running(POOL) as client:
         await _attack(await leased(client), lan, known=True)
-    (service.settings / "solo5.toml").write_text(LAN)
-    async with service.client() as client:
-        await _attack(await leased(client), lan, known=False)
         await client.drop("a")
+        service.configure(LAN)
+        await _attack(await leased(client), lan, known=False)
 
 
 async def _attack(lease: Lease, lan: Lan, *, known: bool) -> None:
@@ -241,10 +231,7 @@ async def _attack(lease: Lease, lan: Lan, *, known: bool) -> None:
         guest.ip = lease.address or IPv4Address("192.168.1.77")
         there = await guest.resolve(PEER)
         other = IPv4Address("192.168.1.3")
-        with lan.machine.entered():
-            wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
-        wire.setblocking(False)
-        with closing(wire):
+        with lan.wire() as wire:
             own = guest.ipv4(there, PEER, UDP, _udp(7, b"proper"))
             stranger = bytes.fromhex("020000000099")
             attacks = {
@@ -279,8 +266,9 @@ async def _attack(lease: Lease, lan: Lan, *, known: bool) -> None:
                 for name, attack in attacks.items():
                     guest.send(attack + f"<{name}>".encode())
             guest.send(own)
-            got: list[bytes] = []
-            await until(lambda: own[42:48] in [frame[42:48] for frame in more(got, frames(wire))])
+            inbox = Inbox(wire)
+            await until(lambda: own[42:48] in [frame[42:48] for frame in inbox()])
+            got = inbox()
             ours = [frame for frame in got if frame[:6] != guest.mac and frame[6:12] != there]
             assert {name for name in attacks for frame in got if f"<{name}>".encode() in frame} == set()
             assert {frame[6:12] for frame in ours} <= {guest.mac, bridge}
@@ -325,29 +313,16 @@ def _igmp(guest: Guest, group: str, head: bytes, rest: bytes) -> None:
     guest.send(guest.ipv4(b"\1\0\x5e" + to.packed[1:], to, IGMP, body))
 
 
-def frames(wire: socket.socket) -> list[bytes]:
-    found = []
-    while True:
-        try:
-            found.append(wire.recv(65536))
-        except BlockingIOError:
-            return found
-
-
 async def test_a_guest_cannot_request_the_mac_of_another_machine(service: Service, lan: Lan) -> None:
-    await join(service, POOL)
-    with lan.machine.entered():
-        client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    with closing(client):
-        client.sendto(b"here I am", ("192.168.1.1", 7))
+    with lan.machine.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(b"here I am", ("192.168.1.1", 7))
     machine = json.loads(lan.machine.ip("-j", "link", "show", "lan-out"))[0]["address"]
-    async with service.client() as client_of_service:
+    async with service.running(POOL) as client:
         for mac in (machine, link("br0")["address"]):
             with pytest.raises(TakenError, match=f"MAC address {mac} for NIC service is in use on bridge br0"):
-                await client_of_service.reserve(TaskName("a"), (nic("service", "lan", mac=mac),), ())
+                await client.reserve(TaskName("a"), (nic("service", "lan", mac=mac),), ())
         mine = "02:00:5e:00:00:07"
-        assert (await client_of_service.have("a", nics=(nic("service", "lan", mac=mine),))).leases[0].mac == mine
-        await client_of_service.drop("a")
+        assert (await client.have("a", nics=(nic("service", "lan", mac=mine),))).leases[0].mac == mine
 
 
 ENTRIES = 20_000
@@ -356,7 +331,6 @@ FULL_S = 5
 
 
 async def test_a_machine_of_the_lan_that_fills_the_bridge_with_macs_delays_no_start(service: Service, lan: Lan) -> None:
-    await join(service, POOL)
     with lan.machine.entered():
         sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
     with closing(sender):
@@ -364,13 +338,13 @@ async def test_a_machine_of_the_lan_that_fills_the_bridge_with_macs_delays_no_st
         for number in range(ENTRIES):
             sender.send(b"\xff" * 6 + b"\x02" + struct.pack(">IB", number, 1) + b"\x88\xb5" + bytes(46))
     assert run("bridge", "fdb", "show", "br", "br0").count("\n") > ENTRIES // 2
-    begun = time.monotonic()
-    async with service.client() as client:
+    async with service.running(POOL) as client:
+        begun = time.monotonic()
         with pytest.raises(TakenError, match="is in use on bridge br0"):
             await client.reserve(TaskName("a"), (nic("service", "lan", mac="02:00:00:00:07:01"),), ())
         await client.have("a", nics=(nic("service", "lan", mac="02:00:5e:00:00:07"),))
         await client.drop("a")
-    assert time.monotonic() - begun < FULL_S
+        assert time.monotonic() - begun < FULL_S
 
 
 async def test_a_machine_of_the_lan_does_not_take_the_frames_of_a_guest(service: Service, lan: Lan) -> None:
@@ -379,10 +353,7 @@ async def test_a_machine_of_the_lan_does_not_take_the_frames_of_a_guest(service:
         lease = await leased(client)
         async with Guest(lease) as guest:
             await calls(lan, guest)
-            with lan.machine.entered():
-                wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-            with closing(wire):
-                wire.bind(("lan-out", 0))
+            with lan.wire() as wire:
                 wire.send(guest.arp(1, BROADCAST, IPv4Address("192.168.1.1")))
             entries = json.loads(run("bridge", "-j", "fdb", "show", "br", "br0"))
             [entry] = [each for each in entries if each["mac"] == lease.mac]
@@ -399,17 +370,13 @@ async def test_what_is_unusable_is_refused_before_anything_is_made(service: Serv
         "br9": "bridge br9 of network lan is down",
         'br0"\nvlan = 20 #': r"bridge br0 of network lan does not filter VLANs \(vlan_filtering 0\)",
     }
-    try:
+    async with service.running() as client:
         for name, reason in cases.items():
-            (service.settings / "solo5.toml").write_text(f'[network.lan]\njoin = "{name}"\n')
-            if not service.is_alive:
-                await service.restart()
-            async with service.client() as client:
-                with pytest.raises(HostError, match=reason):
-                    await client.reserve(TaskName("a"), (nic("service", "lan"),), ())
+            service.configure(f'[network.lan]\njoin = "{name}"\n')
+            with pytest.raises(HostError, match=reason):
+                await client.reserve(TaskName("a"), (nic("service", "lan"),), ())
         assert not list(service.state.rglob("*.json"))
-    finally:
-        run("ip", "link", "del", "br9")
+    run("ip", "link", "del", "br9")
 
 
 async def test_a_full_bridge_has_no_port_for_a_guest(service: Service, lan: Lan, tmp_path: Path) -> None:
@@ -457,28 +424,11 @@ async def test_a_bridge_that_does_not_come_back_is_not_made_and_its_guests_can_b
     async with service.running(POOL) as client:
         await leased(client)
         lan.delete()
-        await service_is_restarted(service)
+        service.kill()
+        await service.restart()
         with pytest.raises(HostError, match="bridge br0 of network lan does not exist"):
             await leased(client, "b")
     assert not link("br0")
-
-
-async def service_is_restarted(service: Service) -> None:
-    service.kill()
-    await service.restart()
-
-
-async def stays(service: Service, wanted: Reservation) -> None:
-    """Kill the service, damage its lease record, and find the guest, the rules and the bridge as they were."""
-    before, rules = state(), host_state()
-    for damaged in (None, "tasks/a.json"):
-        service.kill()
-        if damaged:
-            (service.state / damaged).write_bytes(b"\xff\xfe")
-        await service.restart()
-        async with service.client() as client:
-            assert (await client.reservations()) == (wanted,)
-        assert (changes(before), host_state()) == ({}, rules)
 
 
 @pytest.mark.parametrize(
@@ -489,21 +439,25 @@ async def stays(service: Service, wanted: Reservation) -> None:
 async def test_a_restart_and_a_damaged_record_leave_guests_and_bridge_as_they_are(
     service: Service, machine: Lan, settings: str, by_ipv6: bool
 ) -> None:
-    await join(service, settings)
-    async with service.client() as client:
-        wanted = await client.have("a", nics=(nic("service", "lan"),))
     before = state()
-    await stays(service, wanted)
-    [lease] = wanted.leases
-    if by_ipv6:
-        async with Guest6(lease if lease.ipv6 else _addressed(lease)) as guest6:
-            await guest6.pinged6(PEER6, b"still")
-    else:
-        async with Guest(lease) as guest:
-            guest.ip = lease.address or IPv4Address("192.168.1.77")
-            await calls(machine, guest)
-    async with service.client() as client:
-        await client.drop("a")
+    async with service.running(settings) as client:
+        wanted = await client.have("a", nics=(nic("service", "lan"),))
+        attached, rules = state(), host_state()
+        for damaged in (False, True):
+            service.kill()
+            if damaged:
+                (service.state / "tasks/a.json").write_bytes(b"\xff\xfe")
+            await service.restart()
+            assert (await client.reservations()) == (wanted,)
+            assert (changes(attached), host_state()) == ({}, rules)
+        [lease] = wanted.leases
+        if by_ipv6:
+            async with Guest(lease if lease.ipv6 else _addressed(lease)) as guest6:
+                await guest6.pinged6(PEER6, b"still")
+        else:
+            async with Guest(lease) as guest:
+                guest.ip = lease.address or IPv4Address("192.168.1.77")
+                await calls(machine, guest)
     assert changes(before) == {}
 
 
@@ -528,7 +482,7 @@ async def test_a_joined_network_beside_one_of_the_service_forwards_nothing(servi
         await calls(lan, guest)
 
 
-async def test_isolated_guests_reach_the_lan_and_not_each_other(service: Service, lan: Lan) -> None:
+async def test_isolated_guests_reach_the_lan_and_not_each_other(service: Service, bridge_nf: None, lan: Lan) -> None:
     async with (
         service.running(f"{POOL}isolated = true\n") as client,
         Guest(await leased(client)) as a,
@@ -546,10 +500,7 @@ async def test_isolated_guests_reach_the_lan_and_not_each_other(service: Service
 async def test_ipv6_is_open_where_it_is_set_but_for_routers_and_dhcp_servers(service: Service, lan: Lan) -> None:
     async with service.running(f"{LAN}ipv6 = true\n") as client, Guest(await leased(client)) as guest:
         guest.ip = IPv4Address("192.168.1.77")
-        with lan.machine.entered():
-            wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
-        wire.setblocking(False)
-        with closing(wire):
+        with lan.wire() as wire:
             frames_of = {
                 b"neighbour": (58, b"\x87\0\0\0\0\0\0\0"),
                 b"router": (58, b"\x86\0\0\0\0\0\0\0"),
@@ -561,7 +512,7 @@ async def test_ipv6_is_open_where_it_is_set_but_for_routers_and_dhcp_servers(ser
                 guest.send(_ipv6(guest, kind, head + word.ljust(16, b".")))
             guest.send(_ipv6(guest, 59, b"as a stranger...", source=b"\x02\0\0\0\0\x99"))
             await calls(lan, guest)
-            got = b"".join(frames(wire))
+            got = b"".join(arrived(wire))
             assert [word for word in frames_of if word in got] == [b"neighbour", b"datagram"]
             assert b"as a stranger" not in got
 
@@ -580,16 +531,6 @@ def machine(lan: Lan) -> Lan:
     return lan
 
 
-@contextlib.contextmanager
-def wire(machine: Lan) -> Iterator[socket.socket]:
-    """A socket that receives every frame that reaches the machine."""
-    with machine.machine.entered():
-        made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
-    made.setblocking(False)
-    with closing(made):
-        yield made
-
-
 async def test_a_guest_has_an_ipv6_address_of_the_lan_and_changes_nothing_on_the_host(
     service: Service, machine: Lan
 ) -> None:
@@ -598,7 +539,7 @@ async def test_a_guest_has_an_ipv6_address_of_the_lan_and_changes_nothing_on_the
         lease = await leased(client)
         assert str(lease.ipv6) in ("2001:db8:5::200/64", "2001:db8:5::201/64")
         assert (lease.gateway6, lease.ipv4) == (ROUTER, None)
-        async with Guest6(lease) as guest:
+        async with Guest(lease) as guest:
             await guest.pinged6(PEER6, b"to the LAN")
             with machine.machine.entered():
                 asking = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
@@ -625,7 +566,7 @@ def _addressed(lease: Lease) -> Lease:
 async def _attack6(lease: Lease, machine: Lan, *, known: bool) -> None:
     """Send each frame, and then what is proper: what has not arrived at the machine by then was dropped."""
     other = IPv6Address("2001:db8:5::3")
-    async with Guest6(lease) as guest:
+    async with Guest(lease) as guest:
         there = await guest.resolve(guest.gateway6)
 
         def said(to: IPv6Address, word: bytes, *, source: IPv6Address | None = None) -> bytes:
@@ -667,25 +608,24 @@ async def _attack6(lease: Lease, machine: Lan, *, known: bool) -> None:
             **(by_address if known else {}),
         }
         passing = proper if known else proper | by_address
-        with wire(machine) as heard:
+        with machine.wire() as heard:
             for frame in (*attacks.values(), *passing.values(), own):
                 guest.send(frame)
-            got: list[bytes] = []
             await guest.pinged6(PEER6, b"after all of them")
-            got += frames(heard)
+            got = arrived(heard)
         assert {name for name, frame in attacks.items() if frame in got} == set()
         assert {name for name, frame in passing.items() if frame in got} == passing.keys()
         assert own in got
 
 
 async def test_fragments_of_ipv6_pass_where_the_network_permits_them(service: Service, machine: Lan) -> None:
-    async with service.running(f"{POOL6}fragments = true\n") as client, Guest6(await leased(client)) as guest:
+    async with service.running(f"{POOL6}fragments = true\n") as client, Guest(await leased(client)) as guest:
         there = await guest.resolve(guest.gateway6)
         part = guest.ipv6(there, PEER6, FRAGMENT, bytes([ICMPV6, 0, 0, 1, 0, 0, 0, 7]) + bytes(8))
-        with wire(machine) as heard:
+        with machine.wire() as heard:
             guest.send(part)
             await guest.pinged6(PEER6, b"after it")
-            assert part in frames(heard)
+            assert part in arrived(heard)
 
 
 async def test_beside_a_network_of_the_service_with_ipv6(service: Service, machine: Lan) -> None:
@@ -694,7 +634,7 @@ async def test_beside_a_network_of_the_service_with_ipv6(service: Service, machi
     async with service.running(f"{POOL}{POOL6.removeprefix(LAN)}[network.default]\nipv6 = true\n") as client:
         lease = await leased(client)
         assert lease.ipv4 is not None
-        async with Guest6(lease) as guest:
+        async with Guest(lease) as guest:
             own = await client.lease("b")
             assert own.address6 not in IPv6Interface("2001:db8:5::/64").network
             assert "table ip6" in run("nft", "list", "tables")

@@ -1,4 +1,4 @@
-"""The life of reservations and leases, also with a killed service and changes by other programs."""
+"""The life of reservations, leases and remembered addresses, also with a killed service."""
 
 import array
 import asyncio
@@ -10,18 +10,20 @@ import struct
 import subprocess
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from ipaddress import IPv4Network
 from pathlib import Path
 
 import pytest
 from tests.contract.guest import Guest
 from tests.contract.netns import Outside, entered, link, run
-from tests.contract.netservice import NAME, PATH, Service, host_state, nic, pid1, tcp, udp, until
-from tests.contract.test_network_paths import ask_udp
+from tests.contract.netservice import NAME, PATH, Client, Service, host_state, nic, pid1, tcp, udp, until
+from tests.contract.sockets import ask_udp
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.model import PortRequest
 from solo5_systemd.network.netlink import link_index
+from solo5_systemd.network.remembered_addresses import LastRequest, write_request
 
 
 async def test_a_network_has_the_mtu_of_the_uplink(service: Service, outside: Outside) -> None:
@@ -38,29 +40,28 @@ async def test_a_network_has_the_mtu_of_the_uplink(service: Service, outside: Ou
     run("ip", "route", "del", "default")
 
 
-async def test_tap_and_bridge_are_as_a_tender_needs_them(service: Service) -> None:
-    async with service.running() as client:
-        lease = await client.lease("a")
-        tap, bridge = link(lease.tap), link(lease.bridge)
-        inside = link(lease.tap, "a")
-        assert tap["master"] == lease.bridge
-        assert tap["ifalias"] == "solo5 task a NIC service"
-        assert tap["mtu"] == bridge["mtu"] == 1500
-        assert "UP" in tap["flags"]
-        assert "UP" in inside["flags"]
-        assert inside["mtu"] == 1500
-        assert inside["linkinfo"]["info_data"]["persist"]
-        assert inside["linkinfo"]["info_data"]["user"] in ("nobody", 65534, "65534")
-        assert "group" not in inside["linkinfo"]["info_data"]
-        assert (bridge["linkinfo"]["info_data"]["stp_state"], bridge["linkinfo"]["info_data"]["forward_delay"]) == (
-            0,
-            0,
-        )
-        for name in (lease.tap, lease.bridge):
-            assert run("ip", "-6", "address", "show", "dev", name) == ""
-        for namespace in ("/proc/self/ns/net", "/run/netns/solo5-a"):
-            with entered(namespace):
-                assert _offload(lease.tap, ETHTOOL_GGRO) == _offload(lease.tap, ETHTOOL_GGSO) == 0
+async def test_tap_and_bridge_are_as_a_tender_needs_them(client: Client) -> None:
+    lease = await client.lease("a")
+    tap, bridge = link(lease.tap), link(lease.bridge)
+    inside = link(lease.tap, "a")
+    assert tap["master"] == lease.bridge
+    assert tap["ifalias"] == "solo5 task a NIC service"
+    assert tap["mtu"] == bridge["mtu"] == 1500
+    assert "UP" in tap["flags"]
+    assert "UP" in inside["flags"]
+    assert inside["mtu"] == 1500
+    assert inside["linkinfo"]["info_data"]["persist"]
+    assert inside["linkinfo"]["info_data"]["user"] in ("nobody", 65534, "65534")
+    assert "group" not in inside["linkinfo"]["info_data"]
+    assert (bridge["linkinfo"]["info_data"]["stp_state"], bridge["linkinfo"]["info_data"]["forward_delay"]) == (
+        0,
+        0,
+    )
+    for name in (lease.tap, lease.bridge):
+        assert run("ip", "-6", "address", "show", "dev", name) == ""
+    for namespace in ("/proc/self/ns/net", "/run/netns/solo5-a"):
+        with entered(namespace):
+            assert _offload(lease.tap, ETHTOOL_GGRO) == _offload(lease.tap, ETHTOOL_GGSO) == 0
 
 
 async def test_an_address_that_another_guest_had_is_not_sent_to_its_mac(service: Service) -> None:
@@ -84,48 +85,43 @@ async def test_an_address_that_another_guest_had_is_not_sent_to_its_mac(service:
 
 
 @pytest.mark.parametrize("kind", [("tuntap", "add", "mode", "tap"), ("link", "add", "type", "bridge")])
-async def test_a_link_that_took_the_name_of_a_tap_is_replaced(service: Service, kind: tuple[str, ...]) -> None:
+async def test_a_link_that_took_the_name_of_a_tap_is_replaced(client: Client, kind: tuple[str, ...]) -> None:
     """A tap without an owner is open to every user of the host."""
-    async with service.running() as client:
-        lease = (await client.reserve(TaskName("a"), (nic("service"),), ())).leases[0]
-        run("ip", *kind[:2], lease.tap, *kind[2:])
-        await client.attach(TaskName("a"))
-        assert link(lease.tap)["linkinfo"]["info_kind"] == "macvlan"
-        assert link(lease.tap)["master"] == lease.bridge
+    lease = (await client.reserve(TaskName("a"), (nic("service"),), ())).leases[0]
+    run("ip", *kind[:2], lease.tap, *kind[2:])
+    await client.attach(TaskName("a"))
+    assert link(lease.tap)["linkinfo"]["info_kind"] == "macvlan"
+    assert link(lease.tap)["master"] == lease.bridge
 
 
-async def test_an_attached_tap_is_set_up_again_without_being_replaced(service: Service) -> None:
+async def test_an_attached_tap_is_set_up_again_without_being_replaced(client: Client) -> None:
     """While a tender has it. Without one: test_network_task_namespaces.py."""
-    async with service.running() as client:
-        lease = await client.lease("a")
-        async with Guest(lease):
-            made = [link(lease.tap, task)["ifindex"] for task in ("", "a")]
-            run("ip", "link", "set", lease.tap, "nomaster")
-            await until(lambda: link(lease.tap).get("master") == lease.bridge)
-            assert [link(lease.tap, task)["ifindex"] for task in ("", "a")] == made
+    lease = await client.lease("a")
+    async with Guest(lease):
+        made = [link(lease.tap, task)["ifindex"] for task in ("", "a")]
+        run("ip", "link", "set", lease.tap, "nomaster")
+        await until(lambda: link(lease.tap).get("master") == lease.bridge)
+        assert [link(lease.tap, task)["ifindex"] for task in ("", "a")] == made
 
 
-async def test_every_call_is_idempotent(service: Service) -> None:
-    async with service.running() as client:
-        request = (TaskName("a"), (nic("service"),), (udp(5353),))
-        assert await client.reserve(*request) == await client.reserve(*request)
-        await client.attach(TaskName("a"))
-        before = host_state()
-        await client.attach(TaskName("a"))
-        assert await client.reserve(*request) == (await client.reservations())[0]
-        assert host_state() == before
-        for task in ("a", "a", "never"):
-            await client.drop(task)
+async def test_every_call_is_idempotent(client: Client) -> None:
+    request = (TaskName("a"), (nic("service"),), (udp(5353),))
+    assert await client.reserve(*request) == await client.reserve(*request)
+    await client.attach(TaskName("a"))
+    before = host_state()
+    await client.attach(TaskName("a"))
+    assert await client.reserve(*request) == (await client.reservations())[0]
+    assert host_state() == before
+    for task in ("a", "a", "never"):
+        await client.drop(task)
 
 
 async def test_refusals_name_the_value_and_the_holder(service: Service) -> None:
-    (service.settings / "solo5.toml").write_text('[network.default]\nipv4 = "10.77.0.0/29"\n')
-    await service.restart()
     with socket.socket() as listener, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bound:
         listener.bind(("127.0.0.1", 8000))
         listener.listen()
         bound.bind(("0.0.0.0", 5300))
-        async with service.client() as client:
+        async with service.running('[network.default]\nipv4 = "10.77.0.0/29"\n') as client:
             await client.have("a", udp(5353), nics=(nic("service", ip="10.77.0.3"),))
             for error, words, nics, ports in (
                 (TakenError, "8000/tcp is taken by another process", (nic("service"),), (tcp(8000),)),
@@ -146,7 +142,6 @@ async def test_refusals_name_the_value_and_the_holder(service: Service) -> None:
             with pytest.raises(NotFoundError, match="task b has no reservation"):
                 await client.attach(TaskName("b"))
             assert [held.task for held in await client.reservations()] == ["a"]
-            await client.drop("a")
 
 
 async def test_a_range_in_use_is_left_alone(service: Service) -> None:
@@ -156,7 +151,7 @@ async def test_a_range_in_use_is_left_alone(service: Service) -> None:
         assert lease.ipv4 is not None
         assert str(lease.ipv4.network) == "10.153.1.0/24"
         await client.drop("a")
-        (service.settings / "solo5.toml").write_text('[network.default]\nipv4 = "10.153.0.0/16"\n')
+        service.configure('[network.default]\nipv4 = "10.153.0.0/16"\n')
         with pytest.raises(HostError, match=r"it overlaps 10\.153\.0\.\d+/\d+ of the host's own routes"):
             await client.reserve(TaskName("a"), (nic("service"),), ())
     run("ip", "address", "del", "10.153.0.7/24", "dev", "lo")
@@ -172,16 +167,14 @@ async def test_the_bridge_of_another_program_is_not_changed(service: Service) ->
 
 
 async def test_a_preview_changes_nothing(service: Service) -> None:
-    await service.restart()
     before = host_state()
-    async with service.client() as client:
+    async with service.running() as client:
         reservation, nft = await client.preview(TaskName("a"), (nic("service"),), (udp(5353),))
         assert host_state() == before
         lease = await client.lease("a", udp(5353))
         assert reservation.leases == (lease,)
         added = nft.splitlines()
         run("nft", *added[-1].replace("add ", "get ").split())
-        await client.drop("a")
     assert "add element ip solo5 masqueraded { 10.153.0.0/24 }" in added
 
 
@@ -207,28 +200,23 @@ async def test_fifty_at_once_share_nothing(service: Service) -> None:
 async def test_a_client_does_not_stick_to_a_guest_that_is_gone(
     service: Service, ports: tuple[PortRequest, ...]
 ) -> None:
-    await service.restart()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client_socket:
         client_socket.bind(("127.0.0.1", 6000))
 
         async def ask() -> bytes:
             return await ask_udp("127.0.0.1", 5353, sock=client_socket.dup())
 
-        async with service.client() as client:
+        async with service.running() as client:
             await client.lease("neighbour")  # as long as a network is up, flows outlive their guests
             client_socket.sendto(b"nobody there", ("127.0.0.1", 5353))
             for name in ("a", "b"):
                 async with Guest(await client.lease(name, *ports), greeting=name.encode()):
                     await until_answered(ask, name.encode() + b"HELLO")
                 await client.drop(name)
-            await client.drop("neighbour")
 
 
-async def test_a_running_guest_does_not_notice_a_kill(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
-        lease = await client.lease("a", udp(5353))
-    async with Guest(lease) as guest:
+async def test_a_running_guest_does_not_notice_a_kill(service: Service, client: Client) -> None:
+    async with Guest(await client.lease("a", udp(5353))) as guest:
         assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
         before = host_state()
         service.kill()
@@ -239,9 +227,7 @@ async def test_a_running_guest_does_not_notice_a_kill(service: Service) -> None:
         assert host_state() == before
         assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
         await guest.resolve(guest.gateway)
-    async with service.client() as client:
-        await client.attach(TaskName("a"))
-        await client.drop("a")
+    await client.attach(TaskName("a"))
 
 
 async def test_killed_again_and_again_between_any_two_steps(service: Service) -> None:
@@ -259,45 +245,42 @@ async def test_killed_again_and_again_between_any_two_steps(service: Service) ->
 
 
 @pytest.mark.parametrize("state", ["reserved", "releasing"])
-async def test_half_done_work_is_finished_or_undone(service: Service, state: str) -> None:
+async def test_half_done_work_is_finished_or_undone(service: Service, client: Client, state: str) -> None:
     """Taps, rules and bridge exist, and the lease record has the state before the attach or release."""
-    await service.restart()
-    async with service.client() as client:
-        await client.lease("a", udp(5353))
-        lease = await client.lease("b")
+    await client.lease("a", udp(5353))
+    lease = await client.lease("b")
     service.kill()
     _rewrite(service.state / "tasks/a.json", state=state, expires=1 << 40)
-    async with service.running() as client:
-        await until(lambda: len([each for each in host_state()[:-3] if each.startswith("s5-")]) == 1)
-        assert "5353" not in run("nft", "list", "ruleset")
-        assert link(lease.tap)["master"] == lease.bridge
-        # The lease is the last to go: a file without taps can be finished, taps without a file would be nobody's.
-        await until(lambda: (service.state / "tasks/a.json").exists() == (state == "reserved"))
-        assert [held.task for held in await client.reservations()] == (["a", "b"] if state == "reserved" else ["b"])
-        if state == "reserved":
-            await client.attach(TaskName("a"))
-            assert "5353" in run("nft", "list", "ruleset")
-
-
-async def test_a_reservation_without_an_attach_expires(service: Service) -> None:
     await service.restart()
-    async with service.client() as client:
-        await client.reserve(TaskName("a"), (nic("service"),), ())
+    await until(lambda: len([each for each in host_state()[:-3] if each.startswith("s5-")]) == 1)
+    assert "5353" not in run("nft", "list", "ruleset")
+    assert link(lease.tap)["master"] == lease.bridge
+    # The lease is the last to go: a file without taps can be finished, taps without a file would be nobody's.
+    await until(lambda: (service.state / "tasks/a.json").exists() == (state == "reserved"))
+    assert [held.task for held in await client.reservations()] == (["a", "b"] if state == "reserved" else ["b"])
+    if state == "reserved":
+        await client.attach(TaskName("a"))
+        assert "5353" in run("nft", "list", "ruleset")
+
+
+async def test_a_reservation_without_an_attach_expires(service: Service, client: Client) -> None:
+    """With its request."""
+    await client.reserve(TaskName("a"), (nic("service"),), ())
+    assert (service.state / "requests/a.json").exists()
     service.kill()
     _rewrite(service.state / "tasks/a.json", expires=0)
     await service.restart()
     await until(lambda: not list(service.state.rglob("*.json")))
 
 
-async def test_an_orphan_is_taken_back_when_its_unit_had_time_to_come(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
-        for task in "abc":
-            await client.lease(task)
+async def test_an_orphan_is_taken_back_when_its_unit_had_time_to_come(service: Service, client: Client) -> None:
+    for task in "abc":
+        await client.lease(task)
     service.kill()
     for task in "ab":
         _rewrite(service.state / f"tasks/{task}.json", expires=0)
-    async with service.running() as client, pid1(service, active={"solo5-task-b.service"}):
+    await service.restart()
+    async with pid1(service, active={"solo5-task-b.service"}):
         assert await client.collect(dry_run=True) == ("network lease of task a",)
         assert len(await client.reservations()) == 3
         await client.collect(dry_run=False)
@@ -313,9 +296,8 @@ async def test_it_exits_without_leases(service: Service) -> None:
 async def test_a_state_directory_that_cannot_be_written_is_an_error(service: Service) -> None:
     service.state.mkdir()
     (service.state / "networks").write_text("in the way")
-    await service.restart()
     before = host_state()
-    async with service.client() as client:
+    async with service.running() as client:
         with pytest.raises(HostError, match=r"networks/default\.json cannot be written: "):
             await client.reserve(TaskName("a"), (nic("service"),), ())
         assert await client.reservations() == ()
@@ -387,16 +369,14 @@ EXIT_RESTART = 75
 SOON = ("--idle", "0.1")
 
 _CALLED_ON_THE_WAY_OUT = """
-import subprocess, sys
+import subprocess
 from solo5_systemd.dbus import service
-from solo5_systemd.networkd import main as program
 
 def notify(message):
     if message == "STOPPING=1":
         subprocess.run({command!r}, check=True)
 
 service.notify = notify
-sys.exit(program.main())
 """
 """The service, with a call between STOPPING=1 and the release of its bus name."""
 
@@ -404,7 +384,7 @@ sys.exit(program.main())
 def _called_on_the_way_out(service: Service, *call: str) -> int:
     """Run the service with such a call and return its exit status."""
     bus = ("busctl", f"--address={service.bus.address}", "--expect-reply=no", "call", NAME, PATH, NAME)
-    service.start(*SOON, program=("-c", _CALLED_ON_THE_WAY_OUT.format(command=[*bus, *call])))
+    service.start(*SOON, change=_CALLED_ON_THE_WAY_OUT.format(command=[*bus, *call]))
     return service.wait(10)
 
 
@@ -436,8 +416,7 @@ async def test_calls_around_each_exit_are_answered_and_leave_nothing(service: Se
             else:
                 return
 
-    await service.restart(*SOON)
-    async with service.client() as client:
+    async with service.running(None, *SOON) as client:
         for _ in range(6):
             await asyncio.sleep(0.1 + chance.uniform(-0.004, 0.004))
             await insist(lambda: client.reserve(*REQUEST))
@@ -446,37 +425,96 @@ async def test_calls_around_each_exit_are_answered_and_leave_nothing(service: Se
     assert await asyncio.to_thread(service.wait, 5) == 0
 
 
-async def test_elements_without_a_lease_are_orphans_until_the_services_next_start(service: Service) -> None:
+async def test_elements_without_a_lease_are_orphans_until_the_services_next_start(
+    service: Service, client: Client
+) -> None:
+    await client.lease("a", udp(5301))
+    await client.lease("b", udp(5302))
+    assert await client.orphans() == ()
+    service.kill()
+    (service.state / "tasks/a.json").unlink()
+    found = await client.orphans()
+    assert any("5301" in line for line in found)
+    assert all(line.startswith("nftables element ") and "5302" not in line for line in found)
+    await service.restart()
+    assert await client.orphans() == ()
+
+
+async def test_a_running_service_removes_an_orphaned_tap_when_it_collects(client: Client) -> None:
+    lease = await client.lease("a")
+    run("ip", "tuntap", "add", "s5-orphan", "mode", "tap")
+    await client.collect(dry_run=True)
+    assert link_index("s5-orphan")
+    await client.collect(dry_run=False)
+    assert not link_index("s5-orphan")
+    assert link_index(lease.tap)
+
+
+async def test_only_what_had_time_to_come_is_overdue(service: Service, client: Client) -> None:
+    await client.lease("a")
+    await client.lease("b")
+    service.kill()
+    _rewrite(service.state / "tasks/a.json", expires=0)
+    assert [record.reservation.task for record in await client.expired()] == ["a"]
+    _rewrite(service.state / "tasks/a.json", expires=1 << 40)
+    await service.restart()
+
+
+# -- the addresses that declared tasks had last: chosen for another task only where a network has no other left ------
+
+
+SMALL = "[network.default]\nipv4 = '10.77.0.0/28'\n"
+GUESTS = 13
+"""Of a /28: neither its own address, nor that for broadcasts, nor the gateway's."""
+
+WEB = TaskName("web")
+
+
+def remember(service: Service, task: str, ip: str) -> None:
+    write_request(TaskName(task), LastRequest(nics=(nic("service", ip=ip),)))
+
+
+async def addresses(client: Client, count: int) -> list[str]:
+    """The addresses of new tasks, in turn."""
+    return [str((await client.lease(f"task{number}")).address) for number in range(count)]
+
+
+async def test_what_a_stopped_task_had_is_given_away_last_and_named(service: Service) -> None:
+    async with service.running(SMALL) as client:
+        lease = await client.lease("web")
+        had = str(lease.address)
+        await client.drop("web")
+        remember(service, "web", had)
+        remember(service, "other", "10.77.0.14")
+        made = await addresses(client, GUESTS - 2)
+        assert {had, "10.77.0.14"}.isdisjoint(made)
+        again = await client.lease("web")
+        assert (str(again.address), again.mac) == (had, lease.mac), "its own, without a request by value"
+        assert "declared task" not in service.log.read_text()
+        assert str((await client.lease("last")).address) == "10.77.0.14"
+        assert (
+            "task last has the address 10.77.0.14 of network default, which declared task other had last"
+            in service.log.read_text()
+        )
+        with pytest.raises(TakenError, match="has no free address for NIC service"):
+            await client.lease("more")
+
+
+async def test_a_network_has_the_range_of_its_declared_tasks_again(service: Service) -> None:
+    """Also where the range that it would choose is free by now: at a boot before a VPN has its routes."""
+    service.configure("[network.default]\nipv6 = true\n")
+    run("ip", "link", "add", "vpn", "type", "bridge")
+    run("ip", "link", "set", "vpn", "up")
+    run("ip", "route", "add", "10.153.0.0/16", "dev", "vpn")
     async with service.running() as client:
-        await client.lease("a", udp(5301))
-        await client.lease("b", udp(5302))
-        assert await client.orphans() == ()
-        service.kill()
-        (service.state / "tasks/a.json").unlink()
-        found = await client.orphans()
-        assert any("5301" in line for line in found)
-        assert all(line.startswith("nftables element ") and "5302" not in line for line in found)
-        await service.restart()
-        assert await client.orphans() == ()
-
-
-async def test_a_running_service_removes_an_orphaned_tap_when_it_collects(service: Service) -> None:
-    async with service.running() as client:
-        lease = await client.lease("a")
-        run("ip", "tuntap", "add", "s5-orphan", "mode", "tap")
-        await client.collect(dry_run=True)
-        assert link_index("s5-orphan")
-        await client.collect(dry_run=False)
-        assert not link_index("s5-orphan")
-        assert link_index(lease.tap)
-
-
-async def test_only_what_had_time_to_come_is_overdue(service: Service) -> None:
-    async with service.running() as client:
-        await client.lease("a")
-        await client.lease("b")
-        service.kill()
-        _rewrite(service.state / "tasks/a.json", expires=0)
-        assert [record.reservation.task for record in await client.expired()] == ["a"]
-        _rewrite(service.state / "tasks/a.json", expires=1 << 40)
-        await service.restart()
+        lease = await client.lease("web")
+        assert lease.address in IPv4Network("172.29.0.0/24")
+        write_request(WEB, LastRequest(nics=(lease.request,)))
+        await client.drop("web")
+        run("ip", "link", "del", "vpn")
+        first = await client.lease("other")
+        assert (first.ipv4 and first.ipv4.network, first.ipv6 and first.ipv6.network) == (
+            lease.ipv4 and lease.ipv4.network,
+            lease.ipv6 and lease.ipv6.network,
+        )
+        assert (await client.lease("web")).addresses == lease.addresses

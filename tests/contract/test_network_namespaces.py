@@ -5,29 +5,31 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
-from typing import TypeVar
 
 import pytest
-from tests.contract.guest import ACK, SYN, TCP, UDP, Address, Guest
-from tests.contract.guest6 import (
+from tests.contract.guest import (
+    ACK,
     ADVERT,
     ALL_NODES,
     ICMPV6,
     NOWHERE,
     REDIRECT,
     ROUTER_ADVERT,
-    Guest6,
+    SYN,
+    TCP,
+    UDP,
+    Address,
+    Guest,
     datagram,
     kind_of,
     multicast,
 )
 from tests.contract.netns import BRIDGE_NF6, CLIENT6, HOST6, Outside, link, run
 from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp, until
-from tests.contract.test_network_ipv6 import sniffer, sysctls6
-from tests.contract.test_network_paths import ask_tcp, ask_udp
-from tests.contract.test_network_policy import FORWARD, arrived, bound
+from tests.contract.sockets import arrived, ask_tcp, ask_udp, bound, next_at, wire
+from tests.contract.test_network_ipv6 import sysctls6
+from tests.contract.test_network_policy import FORWARD
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, TaskName
@@ -100,7 +102,6 @@ class Place:
     """A group for the tests of both families, and the addresses of one: of the host, the group and the loopback."""
 
     group: Outside
-    guest: type[Guest]
     host: str
     address: str
     loopback: str
@@ -118,27 +119,21 @@ def place(request: pytest.FixtureRequest, outside: Outside) -> Iterator[Place]:
     group = routed(outside) if request.param is None else with_ipv6(routed(outside))
     with unchanged(group, request.param or "0"):
         if request.param is None:
-            yield Place(group, Guest, group.host, group.address, "127.0.0.1", "0.0.0.0")
+            yield Place(group, group.host, group.address, "127.0.0.1", "0.0.0.0")
         else:
-            yield Place(group, Guest6, HOST6, GROUP6, "::1", "::")
-
-
-G = TypeVar("G", bound=Guest)
+            yield Place(group, HOST6, GROUP6, "::1", "::")
 
 
 @asynccontextmanager
 async def opened(
-    of: type[G], client: Client, group: Outside, task: str, *ports: PortRequest, nics: tuple[NicRequest, ...] = NIC
-) -> AsyncIterator[G]:
+    client: Client, group: Outside, task: str, *ports: PortRequest, nics: tuple[NicRequest, ...] = NIC
+) -> AsyncIterator[Guest]:
     [lease] = (await client.reserve(TaskName(task), nics, ports, namespace=group.path)).leases
     await client.attach(TaskName(task))
-    async with of(lease) as guest:
-        await guest.resolve(guest.router(IPv6Address(HOST6) if isinstance(guest, Guest6) else guest.gateway))
+    async with Guest(lease) as guest:
+        await guest.resolve(guest.gateway if lease.ipv6 is None else guest.gateway6)
         yield guest
     await client.drop(task)
-
-
-guest, guest6 = partial(opened, Guest), partial(opened, Guest6)
 
 
 async def reserved(client: Client, group: Outside, task: str, *ports: PortRequest) -> Reservation:
@@ -146,9 +141,8 @@ async def reserved(client: Client, group: Outside, task: str, *ports: PortReques
 
 
 async def test_a_guest_has_the_ports_of_its_namespace(service: Service, group: Outside) -> None:
-    await service.restart()
     before = host_state()
-    async with service.client() as client, guest(client, group, "web", tcp(8080), udp(5353)):
+    async with service.running() as client, opened(client, group, "web", tcp(8080), udp(5353)):
         assert host_state() == before, "the host has none of it"
         assert await ask_tcp(group.address, 8080) == b"HELLO"
         assert await ask_udp(group.address, 5353) == b"HELLO"
@@ -161,9 +155,8 @@ async def test_a_guest_has_the_ports_of_its_namespace(service: Service, group: O
 @BOTH
 async def test_a_guest_has_the_ports_of_its_namespace_by_ipv6(service: Service, group6: Outside) -> None:
     """At its addresses, and at ::1; by IPv4 as without IPv6."""
-    await service.restart()
     before = host_state()
-    async with service.client() as client, guest6(client, group6, "web", tcp(8080), udp(5353)) as web:
+    async with service.running() as client, opened(client, group6, "web", tcp(8080), udp(5353)) as web:
         assert host_state() == before, "the host has none of it"
         expected = (None, HOST6), (group6, GROUP6), (group6, "::1")
         for where, address in expected:
@@ -180,13 +173,12 @@ async def test_a_guest_has_the_ports_of_its_namespace_by_ipv6(service: Service, 
 
 
 async def test_the_traffic_of_its_nic_is_counted(service: Service, group: Outside) -> None:
-    await service.restart()
-    async with service.client() as client, guest(client, group, "web") as web:
-        await web.send_udp(IPv4Address(group.host), 9, b"out")
-        [counted] = (await client.traffic())[TaskName("web")].values()
-        assert counted.sent.packets > 0
-        assert counted.received.packets > 0
-    async with service.client() as client:
+    async with service.running() as client:
+        async with opened(client, group, "web") as web:
+            await web.send_udp(IPv4Address(group.host), 9, b"out")
+            [counted] = (await client.traffic())[TaskName("web")].values()
+            assert counted.sent.packets > 0
+            assert counted.received.packets > 0
         assert TaskName("web") not in await client.traffic()
 
 
@@ -196,7 +188,7 @@ async def test_packets_that_its_filter_drops_are_counted_for_its_nic(service: Se
     )
     async with service.running() as client:
         on_host = await client.lease("host")
-        async with guest(client, group, "web") as web:
+        async with opened(client, group, "web") as web:
             for port in (9, 10, 11):
                 await web.send_udp(IPv4Address(group.host), port, b"out")
 
@@ -217,8 +209,7 @@ async def test_packets_that_its_filter_drops_are_counted_for_its_nic(service: Se
 
 
 async def test_a_restarted_service_knows_its_namespaces(service: Service, group: Outside) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         [lease] = (await reserved(client, group, "web", tcp(8080))).leases
         await client.attach(TaskName("web"))
         with group.entered():
@@ -229,10 +220,8 @@ async def test_a_restarted_service_knows_its_namespaces(service: Service, group:
             assert await ask_tcp(group.address, 8080) == b"HELLO"
             with group.entered():
                 run("nft", "flush", "ruleset")
-    async with service.client() as client:
         await client.collect(dry_run=False)
         assert await client.reservation(TaskName("web")) is not None
-        await client.drop("web")
 
 
 async def test_guests_are_not_released_if_their_namespace_cannot_be_restored(service: Service, group: Outside) -> None:
@@ -254,56 +243,50 @@ async def test_guests_are_not_released_if_their_namespace_cannot_be_restored(ser
     assert f"network namespace {group.path} cannot be restored" in service.log.read_text()
 
 
-async def test_a_released_task_is_attached_in_its_namespace_again(service: Service, group: Outside) -> None:
-    async with service.running() as client:
-        [lease] = (await reserved(client, group, "web", tcp(8080))).leases
-        await client.attach(TaskName("web"))
-        await client.drop("web")
-        await client.attach(TaskName("web"))
-        with group.entered():
-            assert link(lease.tap)
-            async with Guest(lease):
-                assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
-        assert not link(lease.tap)
+async def test_a_released_task_is_attached_in_its_namespace_again(group: Outside, client: Client) -> None:
+    [lease] = (await reserved(client, group, "web", tcp(8080))).leases
+    await client.attach(TaskName("web"))
+    await client.drop("web")
+    await client.attach(TaskName("web"))
+    with group.entered():
+        assert link(lease.tap)
+        async with Guest(lease):
+            assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
+    assert not link(lease.tap)
 
 
 async def test_a_port_of_a_program_beside_is_taken(service: Service, group: Outside) -> None:
-    await service.restart()
     with group.entered():
         listener = bound("0.0.0.0", 5353)
-    async with service.client() as client:
+    async with service.running() as client:
         with closing(listener), pytest.raises(TakenError, match="port 5353/udp is taken by another process"):
             await reserved(client, group, "web", udp(5353))
-        async with guest(client, group, "web", udp(5353)):
+        async with opened(client, group, "web", udp(5353)):
             with pytest.raises(TakenError, match="port 5353/udp is taken by task web"):
                 await reserved(client, group, "other", udp(5353))
 
 
-async def test_what_is_no_namespace_is_refused(service: Service) -> None:
-    async with service.running() as client:
-        for path in ("/run/netns/none", "/proc/self/ns/mnt", "/etc/passwd", "/etc", "/dev/null", "relative"):
-            with pytest.raises(HostError, match="is no network namespace"):
-                await client.reserve(TaskName("web"), NIC, (), namespace=path)
-            assert await client.reservation(TaskName("web")) is None
-
-
-async def test_a_namespace_that_is_gone_leaves_nothing(service: Service) -> None:
-    await service.restart()
-    group = Outside("gone", "198.51.100.1", "198.51.100.2")
-    async with service.client() as client:
-        await reserved(client, group, "web", tcp(8080))
-        await client.attach(TaskName("web"))
-        service.kill()
-        group.close()
-        await service.restart()
-    async with service.client() as client:
-        await client.drop("web")
+async def test_what_is_no_namespace_is_refused(client: Client) -> None:
+    for path in ("/run/netns/none", "/proc/self/ns/mnt", "/etc/passwd", "/etc", "/dev/null", "relative"):
+        with pytest.raises(HostError, match="is no network namespace"):
+            await client.reserve(TaskName("web"), NIC, (), namespace=path)
         assert await client.reservation(TaskName("web")) is None
 
 
-async def test_what_guests_have_in_a_namespace_is_not_what_the_host_has(service: Service, group: Outside) -> None:
+async def test_a_namespace_that_is_gone_leaves_nothing(service: Service, client: Client) -> None:
+    group = Outside("gone", "198.51.100.1", "198.51.100.2")
+    await reserved(client, group, "web", tcp(8080))
+    await client.attach(TaskName("web"))
+    service.kill()
+    group.close()
+    await service.restart()
+    await client.drop("web")
+    assert await client.reservation(TaskName("web")) is None
+
+
+async def test_what_guests_have_in_a_namespace_is_not_what_the_host_has(group: Outside, client: Client) -> None:
     """Ports and taps of two namespaces are independent; ranges are not, so that guests reach the host's guests."""
-    async with service.running() as client, guest(client, group, "web", tcp(8080)) as web:
+    async with opened(client, group, "web", tcp(8080)) as web:
         lease = await client.lease("other", tcp(8080))
         async with Guest(lease):
             assert lease.ipv4 is not None
@@ -314,7 +297,7 @@ async def test_what_guests_have_in_a_namespace_is_not_what_the_host_has(service:
 
 async def test_what_other_programs_change_in_it_is_restored_at_once(service: Service, group: Outside) -> None:
     """Before the regular check, which is due after 20 s."""
-    async with service.running(None, "--shared-tables") as client, guest(client, group, "web", tcp(8080)) as web:
+    async with service.running(None, "--shared-tables") as client, opened(client, group, "web", tcp(8080)) as web:
         changes: list[tuple[str, Callable[[], bool], str]] = [
             ("ip link set solo5-namespace down", lambda: is_up("solo5-namespace"), "bridge solo5-namespace"),
             (f"ip link set {web.tap} nomaster", lambda: link(web.tap).get("master") == "solo5-namespace", web.tap),
@@ -351,50 +334,41 @@ def shown() -> str:
     return run("ip", "-o", "address", "show", "dev", "solo5-namespace")
 
 
-async def received(listener: socket.socket) -> tuple[bytes, tuple[str, int]]:
-    async with asyncio.timeout(10):
-        data, source = await asyncio.get_running_loop().sock_recvfrom(listener, 100)
-    return data, source[:2]
-
-
 async def test_programs_beside_a_guest_are_at_its_gateway(service: Service, place: Place) -> None:
-    await service.restart()
     with place.group.entered():
         listeners = [bound(place.loopback, 9191), bound(place.every, 9192), bound(place.address, 9193)]
         stream = socket.create_server((place.loopback, 9194), family=listeners[0].family)
-    async with service.client() as client, opened(place.guest, client, place.group, "web") as web:
+    async with service.running() as client, opened(client, place.group, "web") as web:
         gateway = place.router(web)
         for listener, to in zip(listeners, (gateway, gateway, ip_address(place.address)), strict=True):
             with closing(listener):
                 port = listener.getsockname()[1]
                 await web.send_udp(to, port, b"upstream")
-                data, source = await received(listener)
+                data, source = await next_at(listener)
                 assert (data, source[0]) == (b"upstream", place.loopback if to == gateway else str(place.own(web)))
                 listener.sendto(b"REPLY", source)
                 assert await web.heard_udp(b"REPLY") == (to, port)
                 web.frames.clear()
         with closing(stream):
             web.send(web.tcp(await web.resolve(gateway), gateway, (40001, 9194), (7, 0), SYN))
-            head = 54 if isinstance(web, Guest6) else 34
+            head = 54 if gateway.version == 6 else 34
             answer = await web.heard(lambda f: f[20 if head == 54 else 23] == TCP and f[12:14] != b"\x08\x06")
             assert (answer[head - 32 : head - 16] if head == 54 else answer[26:30]) == gateway.packed
             assert answer[head + 13] == SYN | ACK
 
 
 async def test_beyond_the_namespace_a_guest_has_its_address(service: Service, place: Place) -> None:
-    await service.restart()
     with closing(bound(place.every, 9)) as listener:
-        async with service.client() as client, opened(place.guest, client, place.group, "web") as web:
+        async with service.running() as client, opened(client, place.group, "web") as web:
             await web.send_udp(ip_address(place.host), 9, b"out")
-            data, source = await received(listener)
-            assert (data, source[0]) == (b"out", place.address)
+            data, (source, _) = await next_at(listener)
+            assert (data, source) == (b"out", place.address)
 
 
-async def test_guests_of_one_namespace_reach_each_other(service: Service, place: Place) -> None:
+async def test_guests_of_one_namespace_reach_each_other(place: Place, client: Client) -> None:
     async with (
-        service.running() as client,
-        opened(place.guest, client, place.group, "a") as a,
-        opened(place.guest, client, place.group, "b", tcp(80)) as b,
+        opened(client, place.group, "a") as a,
+        opened(client, place.group, "b", tcp(80)) as b,
     ):
         assert await a.resolve(place.own(b)) == b.mac
         a.send(a.udp(b.mac, place.own(b), 7, b"hello"))
@@ -406,15 +380,15 @@ def inside(group6: Outside, kind: socket.SocketKind = socket.SOCK_STREAM) -> soc
         return socket.socket(socket.AF_INET6, kind)
 
 
-def sources(web: Guest6, protocol: int) -> list[IPv6Address]:
+def sources(web: Guest, protocol: int) -> list[IPv6Address]:
     """Return the source of each packet of IPv6 that the guest has received, once for those of one flow."""
     found = (frame for frame in web.frames if frame[12:14] == b"\x86\xdd" and frame[20] == protocol)
     return list(dict.fromkeys(IPv6Address(frame[22:38]) for frame in found))
 
 
-async def test_what_is_lost_of_ipv6_is_restored(service: Service, group6: Outside) -> None:
+async def test_what_is_lost_of_ipv6_is_restored(service: Service, group6: Outside, client: Client) -> None:
     """By a restart of the service, and by what the kernel reports of the namespace: the lost address."""
-    async with service.running() as client, guest6(client, group6, "web", tcp(8080)) as web:
+    async with opened(client, group6, "web", tcp(8080)) as web:
         for restart in (True, False):
             with group6.entered():
                 run("ip", "-6", "route", "delete", "local", "::1", "dev", "solo5-namespace", "table", "local")
@@ -437,8 +411,8 @@ def is_looped(group6: Outside) -> bool:
 
 
 @BOTH
-async def test_forged_packets_of_ipv6_reach_neither_neighbour_nor_namespace(service: Service, group6: Outside) -> None:
-    async with service.running() as client, guest6(client, group6, "a") as a, guest6(client, group6, "b") as b:
+async def test_forged_packets_of_ipv6_reach_neither_neighbour_nor_namespace(group6: Outside, client: Client) -> None:
+    async with opened(client, group6, "a") as a, opened(client, group6, "b") as b:
         other, loop = IPv6Address(int(a.ip6) ^ 1), IPv6Address("::1")
         hop = await a.resolve(a.gateway6)
 
@@ -462,12 +436,12 @@ async def test_forged_packets_of_ipv6_reach_neither_neighbour_nor_namespace(serv
         }
         with group6.entered():
             listeners = [bound(GROUP6, 9), bound("::1", 9)]
-            bridge, uplink = sniffer("solo5-namespace"), sniffer(f"{group6.link}-out")
+            bridge, uplink = wire("solo5-namespace"), wire(f"{group6.link}-out")
         with closing(bound("::", 9)) as far:
             for frame in forged.values():
                 a.send(frame)
             await a.send_udp(IPv6Address(HOST6), 9, b"honest")  # behind the others, in their order
-            data, _ = await received(far)
+            data, _ = await next_at(far)
             assert data == b"honest"
             await a.pinged6(a.gateway6, b"last")
             forged.pop("to ::1")  # the kernel drops it behind the sniffer
@@ -483,35 +457,31 @@ async def test_forged_packets_of_ipv6_reach_neither_neighbour_nor_namespace(serv
 
 
 async def test_its_egress_list_holds_by_ipv6(service: Service, group6: Outside) -> None:
-    await service.restart()
     listed = (replace(NIC[0], limits=Limits(egress=egress([f"[{HOST6}]:7/udp"]))),)
     with closing(bound("::", 7)) as open_, closing(bound("::", 9)) as closed:
-        async with service.client() as client, guest6(client, group6, "web", nics=listed) as web:
+        async with service.running() as client, opened(client, group6, "web", nics=listed) as web:
             for port in (9, 7):
                 await web.send_udp(IPv6Address(HOST6), port, b"out")
-            async with asyncio.timeout(10):
-                assert await asyncio.get_running_loop().sock_recv(open_, 100) == b"out"
+            assert (await next_at(open_))[0] == b"out"
             assert arrived(closed) == []
 
 
 async def test_a_port_at_the_loopback_of_ipv6_alone_is_published_there(service: Service, group6: Outside) -> None:
-    await service.restart()
-    async with service.client() as client, guest6(client, group6, "web", tcp(8080, host_ip="::1")):
-        assert await ask_tcp("::1", 8080, inside(group6)) == b"HELLO"
-        with pytest.raises(ConnectionRefusedError):
-            await ask_tcp(GROUP6, 8080, socket.socket(socket.AF_INET6))
-        with group6.entered(), pytest.raises(ConnectionRefusedError):
-            await ask_tcp("127.0.0.1", 8080)
-    async with service.client() as client:
+    async with service.running() as client:
+        async with opened(client, group6, "web", tcp(8080, host_ip="::1")):
+            assert await ask_tcp("::1", 8080, inside(group6)) == b"HELLO"
+            with pytest.raises(ConnectionRefusedError):
+                await ask_tcp(GROUP6, 8080, socket.socket(socket.AF_INET6))
+            with group6.entered(), pytest.raises(ConnectionRefusedError):
+                await ask_tcp("127.0.0.1", 8080)
         with pytest.raises(InvalidRequestError, match="no reply of a guest to ::1"):
             await client.lease("other", tcp(8080, host_ip="::1"))
 
 
 async def test_a_port_that_a_program_has_at_the_loopback_of_ipv6_is_taken(service: Service, group6: Outside) -> None:
-    await service.restart()
     with group6.entered(), socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as listener:
         listener.bind(("::1", 5353))
-        async with service.client() as client:
+        async with service.running() as client:
             with pytest.raises(TakenError, match="port .*5353/udp is taken by another process"):
                 await client.reserve(TaskName("web"), NIC, (udp(5353, host_ip="::1"),), namespace=group6.path)
 
@@ -520,18 +490,18 @@ async def test_the_prefix_is_none_of_the_hosts(service: Service, group6: Outside
     """So that a guest reaches the host's guests; and the operator's, where that is set."""
     async with service.running("[network.default]\nipv6 = true\n") as client:
         host = await client.lease("other")
-        async with guest6(client, group6, "web") as web:
+        async with opened(client, group6, "web") as web:
             assert host.ipv6 is not None
             assert web.ip6 not in host.ipv6.network
             run("ip", "-6", "route", "add", str(IPv6Network((web.ip6, 64), strict=False)), "dev", f"{group6.link}-in")
-        async with guest6(client, group6, "again") as again:
+        async with opened(client, group6, "again") as again:
             assert IPv6Network((again.ip6, 64), strict=False) != IPv6Network((web.ip6, 64), strict=False)
 
 
 async def test_the_operator_sets_the_prefix(service: Service, dual: Outside) -> None:
     options = 'ipv6 = "fd00:77::/64"\ngateway6 = "fd00:77::5"'
     async with service.running(f"[network.namespace]\n{options}\n") as client:
-        async with guest6(client, dual, "web") as web:
+        async with opened(client, dual, "web") as web:
             assert (web.ip6 in IPv6Network("fd00:77::/64"), web.gateway6) == (True, IPv6Address("fd00:77::5"))
         run("ip", "-6", "route", "add", "fd00:77::/64", "dev", f"{dual.link}-in")
         with pytest.raises(HostError, match=r"network namespace cannot use fd00:77::/64: it overlaps"):
@@ -547,7 +517,7 @@ async def test_without_ipv6_nothing_of_it_is_there(service: Service, dual: Outsi
         dual.ip("-6", "route", "delete", "default")
     else:
         option = {"denied": "ipv6 = false", "small": "mtu = 1000"}[case]
-        (service.settings / "solo5.toml").write_text(f"[network.namespace]\n{option}\n")
+        service.configure(f"[network.namespace]\n{option}\n")
     with dual.entered():
         before = sysctls6()
     async with service.running() as client:
@@ -565,15 +535,15 @@ async def test_a_namespace_with_ipv6_alone_is_enough(service: Service, dual: Out
     dual.ip("route", "delete", "default")
     dual.ip("address", "delete", f"{dual.address}/24", "dev", f"{dual.link}-out")
     dual.ip("link", "set", f"{dual.link}-out", "mtu", "1400")
-    async with service.running() as client, guest6(client, dual, "web", tcp(8080)):
+    async with service.running() as client, opened(client, dual, "web", tcp(8080)):
         assert await ask_tcp(GROUP6, 8080, socket.socket(socket.AF_INET6)) == b"HELLO"
         with dual.entered():
             assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
             assert " mtu 1400 " in run("ip", "link", "show", "solo5-namespace")
 
 
-async def test_a_detection_of_its_own_address_passes(service: Service, group6: Outside) -> None:
-    async with service.running() as client, guest6(client, group6, "a") as a, guest6(client, group6, "b") as b:
+async def test_a_detection_of_its_own_address_passes(group6: Outside, client: Client) -> None:
+    async with opened(client, group6, "a") as a, opened(client, group6, "b") as b:
         a.send(a.solicit(a.ip6, source=NOWHERE))
         await b.heard(lambda f: kind_of(f) == 135 and f[62:78] == a.ip6.packed)
         b.frames.clear()

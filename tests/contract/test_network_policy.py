@@ -1,9 +1,5 @@
-"""The policy of networks with real packets: attacks fail by default, and each option opens its own path only.
+"""The paths of packets and the policy of networks: attacks fail by default, each option opens its own path only."""
 
-The rules by single packets are in tests/fast/network/test_nft_rules.py.
-"""
-
-import asyncio
 import json
 import socket
 import struct
@@ -14,13 +10,11 @@ from pathlib import Path
 
 import pytest
 from tests.contract.family import FOUR, SIX, Family, until_pinged
-from tests.contract.guest import UDP, Guest
-from tests.contract.guest6 import Guest6, multicast
+from tests.contract.guest import BROADCAST, SYN, TCP, UDP, Guest, multicast, wait_for_port
 from tests.contract.netns import BRIDGE_NF, HOST6, Outside, link, run
-from tests.contract.netservice import Client, Service, nic, udp, until
-from tests.contract.test_network_paths import ask_udp
+from tests.contract.netservice import Client, Service, nic, tcp, udp, until
+from tests.contract.sockets import Inbox, arrived, ask_tcp, ask_udp, bound, next_at, wire
 
-from solo5_systemd.network.model import Lease
 from solo5_systemd.settings.network_keys import HostPort, NetworkPolicy
 
 FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
@@ -35,33 +29,6 @@ def elsewhere(namespace: None) -> Iterator[Outside]:
     other.ip("route", "replace", "default", "via", other.host)
     yield other
     other.close()
-
-
-def bound(address: str, port: int) -> socket.socket:
-    made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
-    made.bind((address, port))
-    made.setblocking(False)
-    return made
-
-
-SOL_PACKET, PACKET_AUXDATA = 263, 8  # linux/socket.h, if_packet.h
-_AUXDATA = struct.Struct("=IIIHHHH")  # status, lengths, offsets, tag, its Ethernet type
-_VLAN_VALID = 1 << 4
-
-
-def arrived(listener: socket.socket) -> list[bytes]:
-    """Return all received datagrams or frames; frames with their VLAN tag, if the socket has PACKET_AUXDATA."""
-    found: list[bytes] = []
-    while True:
-        try:
-            data, more, _, _ = listener.recvmsg(2000, socket.CMSG_SPACE(_AUXDATA.size))
-        except BlockingIOError:
-            return found
-        for _, _, auxiliary in more:
-            *_, tag, kind = values = _AUXDATA.unpack(auxiliary)
-            if values[0] & _VLAN_VALID:  # the kernel has taken it off the frame
-                data = data[:12] + struct.pack("!HH", kind, tag) + data[12:]
-        found.append(data)
 
 
 def heard(guest: Guest) -> list[bytes]:
@@ -105,8 +72,9 @@ async def open_paths(of: Family, guests: Guests, wan: Outside, elsewhere: Outsid
     await a.send_udp(of.own(b), 7777, b"a to b by the gateway")
     a.send(a.udp(b.mac, of.own(b), 7777, b"a to b itself"))
     for host in (of.router(a), ip_address(of.here), of.router(c)):
-        await a.send_udp(host, 53, b"a to service")
-        await a.send_udp(host, 4646, b"a to api")
+        for port, name in SERVICES.items():
+            await a.send_udp(host, port, f"a to {name}".encode())
+            a.send(a.tcp(await a.resolve(of.router(a)), host, (4000, port), (1, 0), SYN))
     for address in of.metadata:
         await a.send_udp(ip_address(address), 80, f"a to metadata at {address}".encode())
     await a.send_udp(ip_address(of.far), 7, b"a to lan")
@@ -124,28 +92,32 @@ async def open_paths(of: Family, guests: Guests, wan: Outside, elsewhere: Outsid
         everything += arrived(listener)
         listener.close()
     words = {each.decode(errors="replace").rstrip("\0") for each in everything}
+    refused = {of.transport(frame)[:2] for frame in a.frames if of.protocol(frame) == TCP}  # nobody listens
+    words |= {f"a to {name} by TCP" for port, name in SERVICES.items() if port.to_bytes(2) in refused}
     return {each for each in words if " to " in each}
 
 
 async def scene(client: Client, of: Family, wan: Outside, elsewhere: Outside, *, neighbours: bool = True) -> set[str]:
     wan.ip("route", "replace", "default", "via", wan.host)
     leases = await client.lease("a", udp(5301)), await client.lease("b", udp(5302))
-    third = (await client.have("c", udp(5303), nics=(nic("service", "back"),))).leases[0]
+    third = await client.lease("c", udp(5303), network="back")
     for lease in (*leases, third):
         if lease.ipv6 is not None:
             wan.ip("route", "replace", str(lease.ipv6.network), "via", HOST6)
-    async with of.guest(leases[0]) as a, of.guest(leases[1]) as b, of.guest(third) as c:
+    async with Guest(leases[0]) as a, Guest(leases[1]) as b, Guest(third) as c:
         return await open_paths(of, (a, b, c), wan, elsewhere, neighbours=neighbours)
 
 
 WITHIN = {"a to b by the gateway", "a to b itself"}
+SERVICES = {53: "service", 4646: "api"}
+"""Of the host, by their ports."""
 
 
 OPENED: dict[str, set[str]] = {
     "": set(),
     "routed = true": {"lan to a"},
     'reach = ["back"]': {"a to c"},
-    'host = ["53/udp"]': {"a to service"},
+    'host = ["53/udp", "4646/tcp"]': {"a to service", "a to api by TCP"},
     "metadata = true": {f"a to metadata at {address}" for each in (FOUR, SIX) for address in each.metadata},
     "isolated = true": set(),
 }
@@ -187,15 +159,14 @@ async def test_what_leaves_a_network_has_the_hosts_address_or_the_guests(
     with wan.entered():
         listener = bound(family.far, 7)
     with listener:
-        async with service.running(settings) as client, family.guest(await client.lease("a")) as guest:
+        async with service.running(settings) as client, Guest(await client.lease("a")) as guest:
             assert family is FOUR or str(family.router(guest)) == "2001:db8:1::5"
             await family.pinged(guest)
             await guest.send_udp(ip_address(family.far), 7, b"out")
-            async with asyncio.timeout(30):
-                _, sender = await asyncio.get_running_loop().sock_recvfrom(listener, 100)
+            _, sender = await next_at(listener)
             assert sender[0] == (family.here if translated else str(family.own(guest)))
             if translated or family is SIX:
-                listener.sendto(b"BACK", sender[:2])
+                listener.sendto(b"BACK", sender)
                 assert await guest.heard_udp(b"BACK") == (ip_address(family.far), 7)
 
 
@@ -209,11 +180,10 @@ async def test_a_host_that_forwards_by_itself_goes_on_doing_so(
 
 
 async def test_a_neighbour_does_not_reach_a_port_that_is_published_on_the_loopback_alone(
-    service: Service, outside: Outside
+    outside: Outside, client: Client
 ) -> None:
     """The kernel drops packets for 127.0.0.1 from a link, unless a rule has translated the address before."""
     async with (
-        service.running() as client,
         Guest(await client.lease("a", udp(5301, host_ip="127.0.0.1"), udp(5302))) as guest,
     ):
         with outside.entered():
@@ -230,63 +200,54 @@ async def test_a_neighbour_does_not_reach_a_port_that_is_published_on_the_loopba
         assert b"forged" not in heard(guest)
 
 
-async def test_a_change_of_settings_holds_after_a_restart_for_networks_in_use(service: Service) -> None:
-    async with service.running() as client:
-        await client.lease("a")
-        (service.settings / "solo5.toml").write_text('[network.default]\nhost = ["9/udp"]\nisolated = true\n')
-        service.end()
-        await service.restart()
-        with closing(bound("0.0.0.0", 9)) as listener:
-            async with Guest((await client.reservations())[0].leases[0]) as guest:
-                await guest.send_udp(guest.gateway, 9, b"let in")
-                await until_pinged(guest)
-                assert arrived(listener) == [b"let in"]
-                [port] = json.loads(run("bridge", "-j", "-d", "link", "show", "dev", guest.tap))
-                assert port["isolated"]
-        (network,) = await client.networks()
-        assert network.policy == NetworkPolicy(host=(HostPort(port=9, protocol="udp"),), isolated=True)
+async def test_a_change_of_settings_holds_after_a_restart_for_networks_in_use(service: Service, client: Client) -> None:
+    await client.lease("a")
+    service.configure('[network.default]\nhost = ["9/udp"]\nisolated = true\n')
+    service.end()
+    await service.restart()
+    with closing(bound("0.0.0.0", 9)) as listener:
+        async with Guest((await client.reservations())[0].leases[0]) as guest:
+            await guest.send_udp(guest.gateway, 9, b"let in")
+            await until_pinged(guest)
+            assert arrived(listener) == [b"let in"]
+            [port] = json.loads(run("bridge", "-j", "-d", "link", "show", "dev", guest.tap))
+            assert port["isolated"]
+    (network,) = await client.networks()
+    assert network.policy == NetworkPolicy(host=(HostPort(port=9, protocol="udp"),), isolated=True)
 
 
 async def test_a_frame_for_the_bridge_itself_meets_the_rules(service: Service) -> None:
     """A bridge accepts 01:80:C2:00:00:0X itself: without a mask it learns the source and bypasses the rules."""
-    await service.restart()
     listener = bound("0.0.0.0", 5399)
-    async with service.client() as client:
-        async with Guest(await client.lease("a")) as a, Guest(await client.lease("b")) as b:
-            assert await ask_udp(str(b.ip), 7) == b"HELLO"
-            body = struct.pack("!HHHH", 4000, 5399, 8 + 6, 0) + b"forged"
-            for last in (0x00, 0x02, 0x03, 0x0E, 0x0F):
-                group = bytes.fromhex("0180c20000") + bytes([last])
-                a.send(a.frame(group, 0x88CC, b"", source=b.mac))
-                a.send(a.ipv4(group, a.gateway, UDP, body))
-            await a.resolve(a.gateway)
-            assert await ask_udp(str(b.ip), 7) == b"HELLO", "b still has its MAC address"
-            assert arrived(listener) == []
-        await client.drop("a")
-        await client.drop("b")
+    async with service.running() as client, Guest(await client.lease("a")) as a, Guest(await client.lease("b")) as b:
+        assert await ask_udp(str(b.ip), 7) == b"HELLO"
+        body = struct.pack("!HHHH", 4000, 5399, 8 + 6, 0) + b"forged"
+        for last in (0x00, 0x02, 0x03, 0x0E, 0x0F):
+            group = bytes.fromhex("0180c20000") + bytes([last])
+            a.send(a.frame(group, 0x88CC, b"", source=b.mac))
+            a.send(a.ipv4(group, a.gateway, UDP, body))
+        await a.resolve(a.gateway)
+        assert await ask_udp(str(b.ip), 7) == b"HELLO", "b still has its MAC address"
+        assert arrived(listener) == []
     listener.close()
 
 
-async def test_a_guest_receives_no_unicast_but_its_own(service: Service, bridge_nf: None) -> None:
+async def test_a_guest_receives_no_unicast_but_its_own(bridge_nf: None, client: Client) -> None:
     """The same for a guest that has not sent a frame yet, whose MAC a learning bridge would not have."""
-    async with service.running() as client:
-        leases = [await client.lease(task) for task in "abc"]
-        async with Guest(leases[0]) as a, Guest(leases[1]) as b, Guest(leases[2]) as c:
-            await until(lambda: all(map(_is_forwarding, leases)))  # some time after the guest has opened its tap
-            nowhere = bytes.fromhex("020000000099")
-            for _ in range(100):
-                a.send(a.ipv4(nowhere, c.ip, UDP, datagram(b"for a guest that is not")))
-                a.send(a.ipv4(b.mac, b.ip, UDP, datagram(b"for the second guest")))
-            a.send(a.ipv4(await a.resolve(c.ip), c.ip, UDP, datagram(b"for the third guest")))
-            assert await a.heard_udp(b"FOR THE SECOND GUEST") == (b.ip, 7777)
-            assert await a.heard_udp(b"FOR THE THIRD GUEST") == (c.ip, 7777)
-            assert set(heard(a)) == {b"FOR THE SECOND GUEST", b"FOR THE THIRD GUEST"}
-            assert set(heard(b)) == {b"for the second guest"}
-            assert set(heard(c)) == {b"for the third guest"}
-
-
-def _is_forwarding(lease: Lease) -> bool:
-    return bool(link(lease.tap)["linkinfo"]["info_slave_data"]["state"] == "forwarding")
+    leases = [await client.lease(task) for task in "abc"]
+    async with Guest(leases[0]) as a, Guest(leases[1]) as b, Guest(leases[2]) as c:
+        for lease in leases:
+            wait_for_port(lease.tap)
+        nowhere = bytes.fromhex("020000000099")
+        for _ in range(100):
+            a.send(a.ipv4(nowhere, c.ip, UDP, datagram(b"for a guest that is not")))
+            a.send(a.ipv4(b.mac, b.ip, UDP, datagram(b"for the second guest")))
+        a.send(a.ipv4(await a.resolve(c.ip), c.ip, UDP, datagram(b"for the third guest")))
+        assert await a.heard_udp(b"FOR THE SECOND GUEST") == (b.ip, 7777)
+        assert await a.heard_udp(b"FOR THE THIRD GUEST") == (c.ip, 7777)
+        assert set(heard(a)) == {b"FOR THE SECOND GUEST", b"FOR THE THIRD GUEST"}
+        assert set(heard(b)) == {b"for the second guest"}
+        assert set(heard(c)) == {b"for the third guest"}
 
 
 GROUP, GROUP6, PORT = IPv4Address("224.0.0.251"), IPv6Address("ff02::fb"), 7777
@@ -314,7 +275,7 @@ async def test_neighbours_receive_it_unless_they_are_isolated(
     async with service.running(f"[network.default]\n{policy}[network.other]\nipv6 = true\n") as client:
         leases = [await client.lease(name) for name in ("a", "b")]
         leases += (await client.have("c", nics=(nic("service", "other"),))).leases
-        async with Guest6(leases[0]) as a, Guest6(leases[1]) as b, Guest6(leases[2]) as c:
+        async with Guest(leases[0]) as a, Guest(leases[1]) as b, Guest(leases[2]) as c:
             with outside.entered():
                 beyond = member("veth-out", outside.address)
             here = member("solo5-default", str(a.gateway))
@@ -332,3 +293,82 @@ async def test_neighbours_receive_it_unless_they_are_isolated(
             assert arrived(here) == arrived(beyond) == []
             for listener in (here, beyond):
                 listener.close()
+
+
+# -- paths of packets: published ports, hairpin, localhost, masquerading, and forged frames --------------------------
+
+
+async def test_a_port_published_at_one_address_answers_there_alone(outside: Outside, client: Client) -> None:
+    async with (
+        Guest(await client.lease("a", tcp(8080, host_ip="127.0.0.1"))),
+    ):
+        assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
+        with pytest.raises(ConnectionRefusedError):
+            await ask_tcp(outside.host, 8080)
+
+
+async def test_a_guest_reaches_published_ports_of_itself_and_of_neighbours(bridge_nf: None, client: Client) -> None:
+    first = await client.lease("a", udp(5353))
+    second = await client.lease("b")
+    async with Guest(first) as a, Guest(second) as b:
+        for guest in (a, b):
+            await guest.send_udp(guest.gateway, 5353, b"hello")
+            assert await guest.heard_udp(b"HELLO") == (guest.gateway, 5353)
+        assert not [f for f in a.frames if f[:6] == BROADCAST and f[6:12] == a.mac], "its own broadcast"
+
+
+async def test_a_guest_does_not_reach_the_hosts_loopback(service: Service, bridge_nf: None) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+        listener.bind(("0.0.0.0", 9))
+        listener.setblocking(False)
+        async with (
+            service.running('[network.default]\nhost = ["9/udp"]\n') as client,
+            Guest(await client.lease("a")) as guest,
+        ):
+            await guest.send_udp(IPv4Address("127.0.0.1"), 9, b"loopback")
+            await guest.send_udp(guest.gateway, 9, b"gateway")
+            assert (await next_at(listener))[0] == b"gateway"
+
+
+async def test_forged_frames_are_dropped(bridge_nf: None, client: Client) -> None:
+    first, second = await client.lease("a"), await client.lease("b")
+    async with Guest(first) as a, Guest(second) as b:
+        stranger, other = bytes.fromhex("020000000099"), IPv4Address(int(a.ip) ^ 1)
+        right = a.ipv4(b.mac, b.ip, UDP, b"\0\1\0\1\0\x0e\0\0proper")
+        forged = {
+            "MAC": right[:6] + stranger + right[12:],
+            "address": a.ipv4(b.mac, b.ip, UDP, b"\0\1\0\1\0\x0e\0\0FORGED", source=other),
+            "ARP sender's address": a.arp(2, b.mac, b.ip, ip=other),
+            "ARP sender's MAC": a.arp(2, b.mac, b.ip, mac=stranger),
+            "the gateway in ARP": a.arp(2, BROADCAST, b.ip, ip=a.gateway),
+            "IPv6": a.frame(b.mac, 0x86DD, b"\x60" + bytes(39)),
+            "another protocol": a.frame(b.mac, 0x88B5, b"x"),
+            "a VLAN": right[:12] + b"\x81\0\0\5" + right[12:],
+            "a BPDU": a.frame(bytes.fromhex("0180c2000000"), 0x27, b"\x42\x42\3" + bytes(35)),
+            "LLDP": a.frame(bytes.fromhex("0180c200000e"), 0x88CC, b"x"),
+        }
+        for guest in (a, b):
+            await guest.resolve(guest.gateway)
+        with wire(first.bridge) as host:
+            for frame in forged.values():
+                a.send(frame)
+            a.send(right)
+            await b.heard(lambda f: f[34:].startswith(right[34:48]))
+            a.send(a.ipv4(await a.resolve(a.gateway), a.gateway, UDP, b"\0\1\0\1\0\x0e\0\0proper"))
+            inbox = Inbox(host)
+            await until(lambda: any(f.rstrip(b"\0").endswith(b"proper") and f[:6] != b.mac for f in inbox()))
+            seen = inbox()
+    for what, frame in forged.items():
+        # From the sender's MAC on, and without the padding, which br_netfilter takes off.
+        for heard in (*b.frames, *seen):
+            assert heard[6:].rstrip(b"\0") != frame[6:].rstrip(b"\0"), what
+
+
+async def test_two_networks_two_bridges(service: Service) -> None:
+    async with service.running('[network.back]\nipv4 = "10.77.0.0/28"\nmtu = 1280\n') as client:
+        reservation = await client.have("a", udp(5353, nic_name="back"), nics=(nic("front"), nic("back", "back")))
+        front, back = reservation.leases
+        assert (back.bridge, str(back.gateway4), back.mtu) == ("solo5-back", "10.77.0.1", 1280)
+        assert front.bridge == "solo5-default"
+        async with Guest(back):
+            assert await ask_udp("127.0.0.1", 5353) == b"HELLO"

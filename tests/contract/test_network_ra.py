@@ -8,23 +8,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.contract.dhcp import Pid1WithServers, leased, pid1_with_servers
-from tests.contract.guest import UDP, Guest
-from tests.contract.guest6 import (
+from tests.contract.guest import (
     ALL_NODES,
     NOWHERE,
     ROUTER_ADVERT,
     ROUTER_SOLICIT,
-    Guest6,
+    UDP,
+    Guest,
     datagram,
     kind_of,
     multicast,
 )
 from tests.contract.kernel_guest import KernelGuest
 from tests.contract.netns import received
-from tests.contract.netservice import Client, Service, nic, until
-from tests.contract.test_network_ipv6 import sniffer
-from tests.contract.test_network_policy import arrived
-from tests.contract.test_network_segments import FIRST, SECOND, THIRD, started
+from tests.contract.netservice import Client, Service, until
+from tests.contract.sockets import arrived, wire
+from tests.contract.test_network_segments import FIRST, ONE_TAP, SECOND, THIRD
 
 from solo5_systemd.network.derived_addresses import slaac_address
 
@@ -50,13 +49,13 @@ async def client(service: Service, pid1: Pid1WithServers) -> AsyncIterator[Clien
         yield client
 
 
-def solicitation(guest: Guest6, source: IPv6Address = NOWHERE) -> bytes:
+def solicitation(guest: Guest, source: IPv6Address = NOWHERE) -> bytes:
     """Return a router solicitation; without an address, as MirageOS sends it."""
     option = b"" if source == NOWHERE else b"\1\1" + guest.mac
     return guest.icmp6(multicast(ROUTERS), ROUTERS, ROUTER_SOLICIT, bytes(4) + option, source=source)
 
 
-async def advertised(guest: Guest6, source: IPv6Address = NOWHERE) -> bytes:
+async def advertised(guest: Guest, source: IPv6Address = NOWHERE) -> bytes:
     """Return the advertisement that a guest solicits, once its bridge port is up."""
     await guest.pinged6(guest.gateway6, b"up")
     guest.frames.clear()
@@ -78,7 +77,7 @@ def options(frame: bytes) -> dict[int, list[bytes]]:
 async def test_an_advertisement_has_all_that_a_guest_needs_and_no_more(client: Client, pid1: Pid1WithServers) -> None:
     lease = await client.lease("a")
     assert lease.address6 == slaac_address(PREFIX, lease.mac)
-    async with Guest6(lease) as guest:
+    async with Guest(lease) as guest:
         for source in (NOWHERE, guest.link_local):
             frame = await advertised(guest, source)
             flags, lifetime = frame[59], int.from_bytes(frame[60:62])
@@ -140,7 +139,7 @@ async def test_a_kernel_with_another_mac_gets_nothing(client: Client) -> None:
 
 async def test_a_neighbour_is_no_router_and_sees_no_solicited_reply(client: Client) -> None:
     first, second = await client.lease("a"), await client.lease("b")
-    async with Guest6(first) as a, Guest6(second) as b:
+    async with Guest(first) as a, Guest(second) as b:
         await advertised(b)
         body = bytes([64, 0]) + (9000).to_bytes(2) + bytes(8)
         body += b"\3\4\x40\xc0" + (3600).to_bytes(4) * 2 + bytes(4) + IPv6Address("2001:db8:66::").packed
@@ -152,7 +151,7 @@ async def test_a_neighbour_is_no_router_and_sees_no_solicited_reply(client: Clie
         forged.append(b.ipv6(multicast(ALL_NODES), ALL_NODES, 0, bytes([58, 0, 1, 4, 0, 0, 0, 0]) + forged[0][54:]))
         await advertised(a)
         a.frames.clear()
-        with closing(sniffer(first.bridge)) as host:
+        with closing(wire(first.bridge)) as host:
             for frame in forged:
                 b.send(frame)
             await b.pinged6(b.gateway6, b"last")
@@ -170,28 +169,23 @@ async def test_a_neighbour_is_no_router_and_sees_no_solicited_reply(client: Clie
 
 async def test_a_guest_that_solicits_without_end_is_limited_and_others_are_served(client: Client) -> None:
     first, second = await client.lease("a"), await client.lease("b")
-    async with Guest6(first) as a, Guest6(second) as b:
+    async with Guest(first) as a, Guest(second) as b:
         await advertised(b)
         await advertised(a)
         b.frames.clear()
         for _ in range(2000):
             a.send(solicitation(a))
-        await advertised_to(b)
+        b.send(solicitation(b, b.link_local))
+        await b.heard(lambda frame: kind_of(frame) == ROUTER_ADVERT and frame[:6] == b.mac)
+        await b.pinged6(b.gateway6, b"last")
         assert len([frame for frame in b.frames if kind_of(frame) == ROUTER_ADVERT]) <= 50
-
-
-async def advertised_to(guest: Guest6) -> None:
-    """Have a reply to a solicitation of the guest itself."""
-    guest.send(solicitation(guest, guest.link_local))
-    await guest.heard(lambda frame: kind_of(frame) == ROUTER_ADVERT and frame[:6] == guest.mac)
-    await guest.pinged6(guest.gateway6, b"last")
 
 
 async def test_only_guests_of_that_network_have_advertisements(service: Service, pid1: Pid1WithServers) -> None:
     async with service.running(RA + "[network.other]\nipv6 = true\n") as client:
         first = await client.lease("a")
-        plain = (await client.have("b", nics=(nic("service", "other"),))).leases[0]
-        async with Guest6(first) as a, Guest6(plain) as b:
+        plain = await client.lease("b", network="other")
+        async with Guest(first) as a, Guest(plain) as b:
             await b.pinged6(b.gateway6, b"up")
             await advertised(a)
             b.send(solicitation(b))
@@ -203,7 +197,7 @@ async def test_only_guests_of_that_network_have_advertisements(service: Service,
 
 
 async def test_no_message_of_dhcp_reaches_a_server_without_dhcp(client: Client) -> None:
-    async with Guest6(await client.lease("a")) as guest:
+    async with Guest(await client.lease("a")) as guest:
         await advertised(guest)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(2):
@@ -220,7 +214,7 @@ async def test_no_message_of_dhcp_reaches_a_server_without_dhcp(client: Client) 
 async def test_with_dhcp_one_server_does_both(service: Service, pid1: Pid1WithServers) -> None:
     async with service.running(RA + "dhcp = true\n") as client:
         lease = await client.lease("a")
-        async with Guest6(lease) as guest:
+        async with Guest(lease) as guest:
             await advertised(guest)
             assert (await leased(guest)).address == lease.address
         assert pid1.running() == [SERVER]
@@ -237,7 +231,7 @@ async def test_a_lease_is_the_same_after_each_restart(client: Client, service: S
     await service.restart()
     [held] = await client.reservations()
     assert held.leases == (lease,)
-    async with Guest6(lease) as guest:
+    async with Guest(lease) as guest:
         await advertised(guest)
         pid1.die()
         await advertised(guest)
@@ -246,17 +240,13 @@ async def test_a_lease_is_the_same_after_each_restart(client: Client, service: S
 async def test_a_guest_on_a_segment_has_advertisements(
     service: Service, pid1: Pid1WithServers, bridge_nf: None
 ) -> None:
-    (service.settings / "solo5.toml").write_text(RA)
-    await started(service)  # with one tap on each bridge
-    async with service.client() as client:
+    async with service.running(RA, change=ONE_TAP) as client:
         leases: list[Lease] = [await client.lease(task) for task in "abc"]
         assert [lease.bridge for lease in leases] == [FIRST, SECOND, THIRD]
         for lease in leases:
-            async with Guest6(lease) as guest:
+            async with Guest(lease) as guest:
                 await advertised(guest)
                 await advertised(guest, guest.link_local)
-        for task in "abc":
-            await client.drop(task)
 
 
 async def test_ra_that_is_switched_on_applies_after_the_last_task(service: Service, pid1: Pid1WithServers) -> None:
@@ -264,11 +254,11 @@ async def test_ra_that_is_switched_on_applies_after_the_last_task(service: Servi
     async with service.running(RA.replace("ra = true", "")) as client:
         lease = await client.lease("a")
         assert lease.address6 != slaac_address(PREFIX, lease.mac)
-        (service.settings / "solo5.toml").write_text(RA)
+        service.configure(RA)
         service.end()
         await service.restart()
         assert (pid1.running(), (await client.networks())[0].ra) == ([], False)
-        async with Guest6(lease) as guest, Guest(await client.lease("b")):
+        async with Guest(lease) as guest, Guest(await client.lease("b")):
             await guest.pinged6(guest.gateway6, b"up")
         for task in "ab":
             await client.drop(task)

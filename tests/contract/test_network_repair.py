@@ -1,4 +1,4 @@
-"""Repairs after changes by other programs or a damaged file, and the signal Repaired."""
+"""Repairs after changes by other programs or a damaged file, also during a change, and the signal Repaired."""
 
 import asyncio
 import platform
@@ -8,45 +8,56 @@ import struct
 import subprocess
 import time
 from contextlib import aclosing, closing
-from ipaddress import IPv4Address
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 
 import pytest
 from tests.contract.guest import UDP, Guest
 from tests.contract.netns import link, run
 from tests.contract.netservice import UNTOLD, Client, Service, host_state, nic, tcp, udp, until
-from tests.contract.test_network_paths import ask_tcp, ask_udp
+from tests.contract.sockets import ask_tcp, ask_udp
+from tests.contract.test_network_egress import LIMITS
 from tests.contract.test_network_policy import FORWARD
+from tests.fast.network.test_nft_rules import RESERVATION, in_state
 from tests.support.nft_listing import settled
 
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.kernel_events import LinkWatch
 from solo5_systemd.network.model import Lease
+from solo5_systemd.network.nft_elements import Ruleset, elements
+from solo5_systemd.network.nft_objects import Element
+from solo5_systemd.network.nft_tables import Tables
 
 
 async def test_a_flushed_ruleset_is_rebuilt(service: Service) -> None:
     """As on a kernel or nftables without table owners."""
-    async with service.running(None, "--shared-tables") as client:
-        lease = await client.lease("a", udp(5353))
+    async with service.running("[network.default]\nipv6 = true\n", "--shared-tables") as client:
+        lease = await client.lease("a", udp(5353), limits=LIMITS)
+        assert lease.address6 is not None
+        chain, chain6 = f"egress-{lease.address}", f"egress-{lease.address6.packed.hex()}"
         before = host_state()
         for harm in (
-            ("flush", "ruleset"),
-            ("delete", "table", "bridge", "solo5"),
-            ("flush", "chain", "bridge", "solo5", "prerouting"),
-            ("flush", "map", "ip", "solo5", "published"),
-            ("add", "rule", "ip", "solo5", "output", "drop"),
+            "flush ruleset",
+            "delete table bridge solo5",
+            "delete table ip6 solo5",
+            "flush chain bridge solo5 prerouting",
+            "flush map ip solo5 published",
+            "add rule ip solo5 output drop",
+            f"flush chain ip solo5 {chain}",
+            f"insert rule ip solo5 {chain} ip daddr 0.0.0.0/1 return",
+            "flush map ip solo5 egress",
+            "flush map bridge solo5 confined",
+            f'delete element bridge solo5 sent_bytes {{ "{lease.tap}" }}',
+            f"flush chain ip6 solo5 {chain6}",
+            f"insert rule ip6 solo5 {chain6} ip6 daddr 8000::/1 return",
+            "flush map ip6 solo5 egress",
         ):
-            begun = time.monotonic()
-            run("nft", *harm)
-            _until_both_are_there()
-            print(f"nft {' '.join(harm)}: both tables are there after {(time.monotonic() - begun) * 1000:.0f} ms")
+            run("nft", harm)
             await until(lambda: host_state() == before)
         async with Guest(lease):
             assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
-
-
-def _until_both_are_there() -> None:
-    while not {"table ip solo5", "table bridge solo5"} <= {*run("nft", "list", "tables").splitlines()}:
-        pass
 
 
 async def test_a_change_of_other_tables_is_no_reason_for_a_repair(service: Service) -> None:
@@ -61,7 +72,6 @@ async def test_a_change_of_other_tables_is_no_reason_for_a_repair(service: Servi
         run("nft", "add", "table", "ip", "other")
         await client.lease("b")
         run("nft", "delete", "table", "ip", "other")
-        await client.drop("b")
     assert "repaired" not in service.log.read_text()
 
 
@@ -72,20 +82,19 @@ def has_table_owners() -> bool:
     return versions[0] >= (6, 9) and versions[1] >= (1, 1)
 
 
-async def test_a_flush_by_another_program_does_not_touch_the_tables(service: Service) -> None:
+async def test_a_flush_by_another_program_does_not_touch_the_tables(service: Service, client: Client) -> None:
     """At no moment can a guest reach the loopback or forge its address; without owners, tables are repaired."""
-    async with service.running() as client:
-        first, second = await client.lease("a"), await client.lease("b")
-        before = settled(run("nft", "--stateless", "-a", "list", "ruleset"))
-        assert ("progname" in before) is has_table_owners(), "nft shows the program that owns a table"
-        if has_table_owners():
-            await _flushed_in_vain(first, second)
-            assert settled(run("nft", "--stateless", "-a", "list", "ruleset")) == before
-            assert "repaired" not in service.log.read_text()
-        else:
-            state = host_state()
-            run("nft", "flush", "ruleset")
-            await until(lambda: host_state() == state)
+    first, second = await client.lease("a"), await client.lease("b")
+    before = settled(run("nft", "--stateless", "-a", "list", "ruleset"))
+    assert ("progname" in before) is has_table_owners(), "nft shows the program that owns a table"
+    if has_table_owners():
+        await _flushed_in_vain(first, second)
+        assert settled(run("nft", "--stateless", "-a", "list", "ruleset")) == before
+        assert "repaired" not in service.log.read_text()
+    else:
+        state = host_state()
+        run("nft", "flush", "ruleset")
+        await until(lambda: host_state() == state)
 
 
 async def _flushed_in_vain(first: Lease, second: Lease) -> None:
@@ -114,15 +123,14 @@ async def _flushed_in_vain(first: Lease, second: Lease) -> None:
             run("nft", *harm)
 
 
-async def test_deleted_links_are_rebuilt(service: Service) -> None:
-    async with service.running() as client:
-        lease = await client.lease("a", udp(5353))
-        before = host_state()
-        for harm in (("del", lease.bridge), ("del", lease.tap), ("set", lease.tap, "nomaster")):
-            run("ip", "link", *harm)
-            await until(lambda: host_state() == before and link(lease.tap).get("master") == lease.bridge)
-        async with Guest(lease):
-            assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
+async def test_deleted_links_are_rebuilt(client: Client) -> None:
+    lease = await client.lease("a", udp(5353))
+    before = host_state()
+    for harm in (("del", lease.bridge), ("del", lease.tap), ("set", lease.tap, "nomaster")):
+        run("ip", "link", *harm)
+        await until(lambda: host_state() == before and link(lease.tap).get("master") == lease.bridge)
+    async with Guest(lease):
+        assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
 
 
 @pytest.mark.parametrize(
@@ -135,12 +143,12 @@ async def test_deleted_links_are_rebuilt(service: Service) -> None:
     ],
 )
 async def test_what_is_restored_is_signalled_to_its_tasks_and_the_rest_is_not_touched(
-    service: Service, harm: str
+    client: Client, harm: str
 ) -> None:
-    async with service.running() as client, aclosing(client.repairs()) as repairs:
+    async with aclosing(client.repairs()) as repairs:
         told = asyncio.ensure_future(anext(repairs))
         lease = await client.lease("a", udp(5353))
-        other = (await client.have("b", nics=(nic("service", "default"),))).leases[0]
+        other = await client.lease("b", network="default")
         async with Guest(lease):  # a tap that no tender has is made anew
             taps = [(lease.tap, ""), (lease.tap, "a"), (other.tap, ""), (other.tap, "b")]
             numbers = [link(*tap)["ifindex"] for tap in taps]
@@ -169,9 +177,8 @@ async def test_a_port_at_127_0_0_1_is_reachable_again_after_a_flipped_sysctl(ser
 
 async def test_an_attach_is_no_message_to_the_watch_and_a_release_few(service: Service) -> None:
     """A link, its address and its sysctls change some twenty times in between; the kernel drops the messages."""
-    await service.restart()
     with closing(LinkWatch()) as watch:
-        async with service.client() as client:
+        async with service.running() as client:
             first = await client.lease("a", udp(5353))
             second = await client.lease("b")
             assert watch.changed() == frozenset()
@@ -179,43 +186,36 @@ async def test_an_attach_is_no_message_to_the_watch_and_a_release_few(service: S
             assert watch.changed() == frozenset({second.tap})
             run("ip", "link", "set", first.tap, "down")
             assert first.tap in (watch.changed() or ())
-            await client.drop("a")
 
 
 async def test_what_is_changed_while_the_service_is_down_is_restored_by_its_start(service: Service) -> None:
-    (service.settings / "own.toml").write_text("[network.default]\nipv6 = true\n")
-    await service.restart()
-    async with service.client() as client:
+    async with service.running("[network.default]\nipv6 = true\n") as client:
         await client.lease("a", udp(5353))
-    flags = (FORWARD.parent / "conf/lo/forwarding", Path("/proc/sys/net/ipv6/conf/all/forwarding"))
-    service.kill()
-    FORWARD.write_text("1\n")
-    for flag in (FORWARD, *flags):
-        flag.write_text("0\n")
-    await service.restart()
-    assert [flag.read_text() for flag in flags] == ["1\n", "1\n"]
-    async with service.client() as client:
+        flags = (FORWARD.parent / "conf/lo/forwarding", Path("/proc/sys/net/ipv6/conf/all/forwarding"))
+        service.kill()
+        FORWARD.write_text("1\n")
+        for flag in (FORWARD, *flags):
+            flag.write_text("0\n")
+        await service.restart()
+        assert [flag.read_text() for flag in flags] == ["1\n", "1\n"]
         assert sorted(each.what for each in await client.recent_repairs()) == [
             "net.ipv4.conf.*.forwarding was not 1: it is set again",
             "net.ipv6.conf.all.forwarding was not 1: it is set again",
         ]
-        await client.drop("a")
 
 
-async def test_a_damaged_lease_file_is_restored(service: Service) -> None:
+async def test_a_damaged_lease_file_is_restored(service: Service, client: Client) -> None:
     """From the task's request; without one, it is removed."""
-    await service.restart()
-    async with service.client() as client:
-        wanted = await client.have("a", udp(5353), tcp(80, host_ip="127.0.0.1"))
+    wanted = await client.have("a", udp(5353), tcp(80, host_ip="127.0.0.1"))
     before = host_state()
     service.kill()
     for file in ("tasks/a.json", "tasks/b.json"):
         (service.state / file).write_text('{"version": 1, "leases": [["')
-    async with service.running() as client:
-        (found,) = await client.reservations()
-        assert (found.leases, set(found.ports)) == (wanted.leases, set(wanted.ports))
-        assert host_state() == before
-        assert "b.json cannot be read" in service.log.read_text()
+    await service.restart()
+    (found,) = await client.reservations()
+    assert (found.leases, set(found.ports)) == (wanted.leases, set(wanted.ports))
+    assert host_state() == before
+    assert "b.json cannot be read" in service.log.read_text()
 
 
 async def test_each_repair_is_signalled_with_its_tasks_also_after_a_kill(service: Service) -> None:
@@ -246,3 +246,194 @@ async def test_a_signal_of_another_sender_is_no_repair(service: Service) -> None
         run("ip", "link", "del", lease.tap)
         assert (await told).what != "forged"
         await client.drop("a")
+
+
+# -- Races: other programs that change nftables during a change of the service, and a release that fails -------------
+
+
+RULESET = Ruleset(records=[in_state(RESERVATION)])
+THERE = Element(family="bridge", name="reflected", key=('"s5-b"', '"s5-b"'))
+
+
+class Disturbed(Tables):
+    """Tables with another program that commits a change right after each of the first commits."""
+
+    def __init__(self, *harms: str) -> None:
+        super().__init__()
+        self.owned = False
+        commit, left = self._nft.run, list(harms)
+
+        def disturbed(commands: str) -> None:
+            commit(commands)
+            if left:
+                run("nft", left.pop(0))
+
+        self._nft.run = disturbed  # type: ignore[method-assign]
+
+
+@pytest.fixture
+def no_tables(namespace: None) -> None:
+    assert run("nft", "list", "ruleset") == ""
+
+
+async def test_tables_that_are_taken_away_before_they_were_looked_at_are_made_again(no_tables: None) -> None:
+    tables = Disturbed("delete table bridge solo5", "flush ruleset")
+    tables.replace(RULESET)
+    assert tables.are_intact(lambda: elements(RULESET))
+    assert RESERVATION.leases[0].tap in run("nft", "list", "table", "bridge", "solo5")
+    tables.close()
+
+
+async def test_tables_that_are_taken_away_again_and_again_are_never_taken_for_intact(no_tables: None) -> None:
+    tables = Disturbed(*["delete table bridge solo5"] * 9)
+    tables.replace(RULESET)
+    assert not tables.are_intact(lambda: elements(RULESET))
+    tables.close()
+
+
+async def test_what_others_do_to_their_own_tables_leaves_ours_intact(no_tables: None) -> None:
+    tables = Disturbed("add table ip other", *["delete table ip other; add table ip other"] * 2)
+    tables.replace(RULESET)
+    tables.replace(RULESET)
+    assert tables.are_intact(lambda: elements(RULESET))
+    tables.close()
+
+
+async def test_after_a_change_that_failed_all_is_in_doubt(no_tables: None) -> None:
+    tables = Tables()
+    tables.replace(RULESET)
+    with pytest.raises(HostError, match="nftables refused a change"):
+        tables.exchange([*elements(RULESET), THERE])
+    assert not tables.are_intact(list)
+    assert tables.are_intact(lambda: elements(RULESET))
+    tables.close()
+
+
+_FLUSHED_AMID = """
+import subprocess
+from solo5_systemd.network.nft_tables import Tables
+
+def meddled(change):
+    def meddle(self, *elements):
+        for family in ("ip", "bridge"):
+            subprocess.run(["nft", "delete", "table", family, "solo5"], check=True)
+        change(self, *elements)
+    return meddle
+
+Tables.exchange = meddled(Tables.exchange)
+"""
+"""The service, whose tables are deleted after each successful check."""
+
+
+async def test_a_start_and_an_end_amid_a_flush_leave_the_tables_as_they_are_to_be(service: Service) -> None:
+    async with service.running(None, "--shared-tables", change=_FLUSHED_AMID) as client:
+        await client.lease("a", udp(5301))
+        before = host_state()
+        await client.lease("b", udp(5302))
+        assert "5302" in run("nft", "list", "table", "ip", "solo5")
+        await client.drop("b")
+        assert host_state() == before
+
+
+_FAILS_ONCE = """
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import TaskName
+from solo5_systemd.network import links as netlink
+from solo5_systemd.networkd import leases, maintenance, task_units
+
+async def over(self, tasks):
+    return frozenset(tasks)
+
+def fail(links):
+    netlink.delete_links = delete
+    raise HostError("not now.")
+
+delete, netlink.delete_links = netlink.delete_links, fail
+leases.ATTACH_TIMEOUT_S = maintenance.UNIT_CHECK_INTERVAL_S = 1
+task_units.TaskUnits.over = over
+"""
+"""The service, with one failing deletion of links, a check of units every second, and no running units."""
+
+
+async def test_a_release_that_failed_is_finished_by_a_sweep(service: Service) -> None:
+    before = host_state()
+    async with service.running(change=_FAILS_ONCE) as client:
+        await client.lease("a", udp(5301))
+        with pytest.raises(HostError, match=r"not now\."):
+            await client.drop("a")
+        assert host_state() != before
+        await until(lambda: host_state() == before, 10)
+
+
+_ATTACHED_LATE = """
+import asyncio, threading
+from solo5_systemd.networkd import leases, main as program, maintenance, namespaces, service
+
+time, over, called, looked = 100, threading.Event(), threading.Event(), threading.Event()
+leases.now = maintenance.now = namespaces.now = lambda: time
+maintenance.UNIT_CHECK_INTERVAL_S = 1
+attach, make_tap, expired = service.Networkd._attach, program.Links.make_tap, namespaces.Namespaces.expired
+
+async def until_called(self):
+    global time
+    if self._core.state.next_expiry() is not None and not called.is_set():
+        time += leases.RESERVATION_TIMEOUT_S + 1
+        over.set()
+        await asyncio.to_thread(called.wait, 60)
+
+async def call(self, name):
+    await asyncio.to_thread(over.wait, 60)
+    called.set()
+    return await attach(self, name)
+
+def look(self):
+    found = expired(self)
+    if found:
+        looked.set()
+    return found
+
+def make(self, *arguments, **options):
+    looked.wait(60)
+    make_tap(self, *arguments, **options)
+
+service.Networkd._attach, namespaces.Namespaces.expired = call, look
+maintenance.Maintenance._report_repairs = until_called
+program.Links.make_tap = make
+"""
+"""The service with a test clock: an expired reservation is attached just before its release."""
+
+
+async def test_a_reservation_that_is_attached_as_it_expires_is_kept(service: Service) -> None:
+    async with service.running(change=_ATTACHED_LATE) as client:
+        lease = await client.lease("a")
+        # Calls for one task are in turn: this one is answered after all that is to be done with it.
+        await client.attach(TaskName("a"))
+        assert link(lease.tap)["master"] == lease.bridge
+        assert [held.task for held in await client.reservations()] == ["a"]
+
+
+def test_a_large_transaction_keeps_no_memory(no_tables: None) -> None:
+    """libnftables takes 11 KB for each task."""
+    tables = Tables()
+    tables.owned = False
+    tables.replace(RULESET)
+    (lease,), (port, _) = RESERVATION.leases, RESERVATION.ports
+    many = [
+        replace(
+            RESERVATION,
+            leases=(replace(lease, tap=f"s5-{number:012}", ipv4=IPv4Interface((0x0A4E0000 + number, 16))),),
+            ports=(replace(port, host_port=10_000 + number),),
+        )
+        for number in range(1, 1001)
+    ]
+    ruleset = Ruleset(records=[*map(in_state, many)])
+    before = _own_memory()
+    tables.replace(ruleset)
+    assert _own_memory() - before < 5000
+    tables.close()
+
+
+def _own_memory() -> int:
+    """Return the anonymous memory of this process in KiB (proc_pid_status(5))."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))

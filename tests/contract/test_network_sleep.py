@@ -8,8 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tests.contract.guest import Guest
-from tests.contract.guest6 import Guest6
+from tests.contract.guest import ALL_NODES, Guest, multicast
 from tests.contract.netns import Outside, run, sent_again
 from tests.contract.netservice import Client, Pid1, Service, nic, tcp, until
 
@@ -29,10 +28,6 @@ class Sleeper(Guest):
 
     def go_on(self) -> None:
         asyncio.get_running_loop().add_reader(self.descriptor, self._on_readable)
-
-
-class Sleeper6(Sleeper, Guest6):
-    """The same with IPv6."""
 
 
 @asynccontextmanager
@@ -122,36 +117,34 @@ async def test_a_neighbour_wakes(client: Client, manager: Pid1) -> None:
 
 
 async def test_a_packet_of_ipv6_wakes_and_a_question_for_its_address(service: Service, manager: Pid1) -> None:
-    (service.settings / "solo5.toml").write_text("[network.default]\nipv6 = true\n")
-    async with service.running() as client:
-        reservation = await client.have("web", tcp(8080))
-        (lease,) = reservation.leases
-        manager.begin(UNIT)
-        async with Sleeper6(lease) as guest:
-            manager.on_signal = {signal.SIGSTOP: guest.stop, signal.SIGCONT: guest.go_on}
-            assert await get(str(guest.ip6)) == b"HELLO"
-            for flush in (False, True):
-                await client.sleep(WEB)
-                if flush:
-                    run("ip", "-6", "neighbour", "flush", "dev", lease.bridge)
-                async with asyncio.timeout(0.9):
-                    assert await get(str(guest.ip6)) == b"HELLO"
-            assert manager.signals == [STOP, CONT] * 2
-            manager.on_signal = {}
-
-
-async def test_questions_for_others_and_broadcasts_wake_nobody(client: Client, manager: Pid1) -> None:
-    async with sleeper(client, manager) as guest:
-        other = await client.have("other")
-        async with Guest(other.leases[0]) as neighbour:
+    async with service.running("[network.default]\nipv6 = true\n") as client, sleeper(client, manager) as guest:
+        assert await get(str(guest.ip6)) == b"HELLO"
+        for flush in (False, True):
             await client.sleep(WEB)
-            await neighbour.resolve(neighbour.gateway)
-            for _ in range(5):
-                neighbour.send(neighbour.arp(1, b"\xff" * 6, guest.ip + 40))
-                neighbour.send(neighbour.udp(b"\xff" * 6, guest.ip, 7, b"to all"))
-            await asyncio.sleep(0.5)
-            assert manager.signals == [STOP]
-            assert await asleep(client)
+            if flush:
+                run("ip", "-6", "neighbour", "flush", "dev", "solo5-default")
+            async with asyncio.timeout(0.9):
+                assert await get(str(guest.ip6)) == b"HELLO"
+        assert manager.signals == [STOP, CONT] * 2
+
+
+async def test_questions_for_others_and_broadcasts_wake_nobody(service: Service, manager: Pid1) -> None:
+    async with (
+        service.running("[network.default]\nipv6 = true\n") as client,
+        sleeper(client, manager) as guest,
+        Guest(await client.lease("other")) as neighbour,
+    ):
+        await client.sleep(WEB)
+        await neighbour.resolve(neighbour.gateway)
+        for number in range(5):
+            neighbour.send(neighbour.arp(1, b"\xff" * 6, guest.ip + 40))
+            neighbour.send(neighbour.udp(b"\xff" * 6, guest.ip, 7, b"to all"))
+            neighbour.send(neighbour.udp(multicast(ALL_NODES), ALL_NODES, 7, b"to all"))
+            neighbour.send(neighbour.advertise(neighbour.ip6, to_mac=guest.mac))
+            neighbour.send(neighbour.solicit(neighbour.gateway6 + 40 + number, to=guest.mac))
+        await asyncio.sleep(0.5)
+        assert manager.signals == [STOP]
+        assert await asleep(client)
 
 
 async def test_broadcasts_of_days_leave_room_for_the_packet_that_wakes(client: Client, manager: Pid1) -> None:
@@ -182,8 +175,10 @@ async def test_what_the_filter_refuses_wakes_nobody(client: Client, manager: Pid
         assert manager.signals == [STOP]
 
 
-async def test_a_packet_while_the_service_is_dead_wakes_after_its_start(service: Service, manager: Pid1) -> None:
-    async with service.running() as client, sleeper(client, manager) as guest:
+async def test_a_packet_while_the_service_is_dead_wakes_after_its_start(
+    service: Service, client: Client, manager: Pid1
+) -> None:
+    async with sleeper(client, manager) as guest:
         await client.sleep(WEB)
         service.kill()
         async with asyncio.TaskGroup() as tasks:
@@ -195,23 +190,12 @@ async def test_a_packet_while_the_service_is_dead_wakes_after_its_start(service:
         assert manager.signals == [STOP, CONT]
 
 
-async def test_a_sleeping_task_is_released(client: Client, manager: Pid1, service: Service) -> None:
+async def test_a_sleeping_task_is_released(client: Client, manager: Pid1) -> None:
     async with sleeper(client, manager):
         await client.sleep(WEB)
         await client.drop("web")
         assert await client.record(WEB) is None
         assert "solo5" not in run("nft", "list", "tables")
-
-
-async def test_a_task_that_is_started_again_while_it_sleeps_is_awake(client: Client, manager: Pid1) -> None:
-    """As by `systemctl restart`: its unit has a job all the time, so that its network is not released."""
-    async with sleeper(client, manager) as guest:
-        await client.sleep(WEB)
-        await client.attach(WEB)
-        guest.go_on()
-        assert not await asleep(client)
-        for name in ("asleep", "asleep4"):
-            assert "elements" not in run("nft", "list", "set", "bridge", "solo5", name)
 
 
 async def test_a_packet_in_the_moment_of_falling_asleep_wakes(client: Client, manager: Pid1) -> None:
@@ -230,8 +214,8 @@ async def test_a_packet_in_the_moment_of_falling_asleep_wakes(client: Client, ma
                     assert await loop.sock_recv(sender, 100) == b"N%d" % number
 
 
-async def test_a_stop_of_the_service_wakes_all(service: Service, manager: Pid1) -> None:
-    async with service.running() as client, sleeper(client, manager) as guest:
+async def test_a_stop_of_the_service_wakes_all(service: Service, client: Client, manager: Pid1) -> None:
+    async with sleeper(client, manager) as guest:
         await client.sleep(WEB)
         await asyncio.to_thread(service.end)  # PID 1 is in this event loop
         assert manager.signals == [STOP, CONT]
@@ -240,12 +224,15 @@ async def test_a_stop_of_the_service_wakes_all(service: Service, manager: Pid1) 
         assert await asleep(client) == 0
 
 
-async def test_a_start_by_systemd_begins_awake(client: Client, manager: Pid1) -> None:
+async def test_a_task_that_is_started_again_while_it_sleeps_is_awake(client: Client, manager: Pid1) -> None:
+    """As by `systemctl restart`: its unit has a job all the time, so that its network is not released."""
     async with sleeper(client, manager) as guest:
         await client.sleep(WEB)
         guest.go_on()
         await client.attach(WEB)
         assert await asleep(client) == 0
+        for name in ("asleep", "asleep4"):
+            assert "elements" not in run("nft", "list", "set", "bridge", "solo5", name)
         assert await get(str(guest.ip)) == b"HELLO"
         assert manager.signals == [STOP, CONT], "the one that runs may be stopped, and only be attached anew"
         await client.sleep(WEB)

@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from tests.contract.guest import Address, Guest
-from tests.contract.guest6 import Guest6
 from tests.contract.netns import Outside, private_namespace, run
 from tests.contract.netservice import PrivateBus, Service, leaving_nothing, nic, tcp, udp, until
 from tests.contract.stations import SERVICE, GuestStation, NamespaceStation, Seen, Station, Via
@@ -180,7 +179,7 @@ class Stage:
 
 def ends(world: World, guest: Guest) -> tuple[Address, Address]:
     """Return the address of a guest and of its gateway."""
-    return (guest.ip6, guest.gateway6) if world is SIX and isinstance(guest, Guest6) else (guest.ip, guest.gateway)
+    return (guest.ip6, guest.gateway6) if world is SIX else (guest.ip, guest.gateway)
 
 
 def _guest(world: World, lease: Lease) -> Guest:
@@ -189,14 +188,14 @@ def _guest(world: World, lease: Lease) -> Guest:
     if lease.ipv6 is None:  # of a joined network: the guest has an address of its own choice
         own, router = IPv6Address(str(world.own[MEMBER])), IPv6Address(str(world.lan_here))
         lease = replace(lease, ipv6=IPv6Interface((own, world.prefix)), gateway6=router)
-    return Guest6(lease)
+    return Guest(lease)
 
 
 async def _play(service: Service, name: str) -> Mapping[Attempt, str]:
     """Set the stage in this network namespace, play, and clear it."""
     world = WORLDS[name]
     alone = "ipv4 = false" if name == "IPv6 alone" else ""
-    (service.settings / "solo5.toml").write_text(SETTINGS.format(ipv4=alone, ipv6=str(world is SIX).lower()))
+    service.configure(SETTINGS.format(ipv4=alone, ipv6=str(world is SIX).lower()))
     async with AsyncExitStack() as stack:
         client, far = Outside(), Outside("far", str(FOUR.far_here), str(FOUR.own[FAR]))
         machine = Outside("lan", "192.168.1.9", str(FOUR.own[MACHINE]))
@@ -221,7 +220,7 @@ async def _play(service: Service, name: str) -> Mapping[Attempt, str]:
         leases = {
             ITSELF: await requests.lease("a", tcp(PUBLISHED, GUEST_PORT), udp(PUBLISHED, GUEST_PORT)),
             NEIGHBOUR: await requests.lease("b"),
-            STRANGER: (await requests.have("c", nics=(nic("service", "other"),))).leases[0],
+            STRANGER: await requests.lease("c", network="other"),
             MEMBER: (await requests.have("d", nics=(nic("service", "lan", str(FOUR.own[MEMBER])),))).leases[0],
         }
         guests = {row: await stack.enter_async_context(_guest(world, lease)) for row, lease in leases.items()}

@@ -14,7 +14,7 @@ import pytest
 from tests.contract.guest import IFF_TAP_NO_PI, IFF_VNET_HDR, MORE, UDP, Guest, opened_tap
 from tests.contract.netns import link, run
 from tests.contract.netservice import UNTOLD, Client, Service, host_state, nic, tcp, udp, until
-from tests.contract.test_network_paths import ask_tcp, ask_udp
+from tests.contract.sockets import ask_tcp, ask_udp
 
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import TaskName
@@ -97,11 +97,10 @@ async def test_a_tender_has_the_kernel_fill_in_no_checksum(apart: Service) -> No
 
 
 async def test_there_is_nothing_in_it_but_the_tap(apart: Service) -> None:
-    await apart.restart()
     with closing(socket.socket(socket.AF_UNIX)) as listener:
         listener.bind("\0solo5-secret")
         listener.listen()
-        async with apart.client() as client, held(client, "web") as reservation:
+        async with apart.running() as client, held(client, "web") as reservation:
             tap = reservation.leases[0].tap
             names = {line.split(": ")[1].split("@")[0] for line in inside("web", "ip", "-o", "link").splitlines()}
             assert names == {"lo", tap}
@@ -216,7 +215,7 @@ async def test_a_tap_of_an_earlier_tender_is_made_anew(apart: Service) -> None:
     async with apart.running() as client, held(client, "web") as reservation:
         [lease] = reservation.leases
         made = link(lease.tap, "web")
-        with closing_fd(opened_tap(lease.tap)[1]) as tap:
+        with os.fdopen(opened_tap(lease.tap)[1], "wb", buffering=0) as tap:
             fcntl.ioctl(tap, TUNSETOWNER, 12345)
             fcntl.ioctl(tap, TUNSETGROUP, 12345)
             fcntl.ioctl(tap, TUNSETCARRIER, struct.pack("i", 0))
@@ -224,14 +223,6 @@ async def test_a_tap_of_an_earlier_tender_is_made_anew(apart: Service) -> None:
         found = link(lease.tap, "web")
         assert found["ifindex"] != made["ifindex"]
         assert found["linkinfo"]["info_data"] == made["linkinfo"]["info_data"]
-
-
-@contextmanager
-def closing_fd(descriptor: int) -> Iterator[int]:
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def set_mac(opened: Guest, mac: bytes) -> None:
@@ -258,8 +249,7 @@ async def test_a_mac_that_a_tender_gives_its_tap_is_no_mac_of_a_bridge_of_others
     run("ip", "link", "add", "br0", "type", "bridge")
     run("ip", "link", "add", "uplink", "master", "br0", "up", "type", "veth", "peer", "name", "other")
     run("ip", "link", "set", "br0", "up")
-    await apart.restart()
-    async with apart.client() as client:
+    async with apart.running() as client:
         web = await client.have("web", nics=(nic("service", "lan"),))
         mac = link("br0")["address"]
         assert mac == link("uplink")["address"]
@@ -275,18 +265,11 @@ async def test_a_mac_that_a_tender_gives_its_tap_is_no_mac_of_a_bridge_of_others
 
 
 CHECK_INTERVAL_S = 6
-PROGRAM = f"""
-import sys
-from solo5_systemd.networkd import main as program, maintenance
-maintenance.UNIT_CHECK_INTERVAL_S = {CHECK_INTERVAL_S}
-sys.exit(program.main())
-"""
+CHECKED = f"from solo5_systemd.networkd import maintenance\nmaintenance.UNIT_CHECK_INTERVAL_S = {CHECK_INTERVAL_S}"
 
 
 async def test_a_tap_that_its_tender_removes_again_and_again_waits_for_the_next_check(apart: Service) -> None:
-    apart.start(program=("-c", PROGRAM))
-    await apart.ready()
-    async with apart.client() as client, held(client, "web") as reservation:
+    async with apart.running(change=CHECKED) as client, held(client, "web") as reservation:
         [lease] = reservation.leases
         for _ in range(RESTORED_MAX + 1):
             await until(lambda: link(lease.tap).get("master") == lease.bridge)
@@ -305,7 +288,6 @@ async def test_one_that_is_gone_is_an_error(apart: Service) -> None:
         with pytest.raises(HostError, match="solo5-web is no network namespace"):
             await client._service.call("Attach", "web")  # as its network unit, which makes none
         assert not link(reservation.leases[0].tap)
-        await client.drop("web")
 
 
 def test_make_and_remove_are_idempotent() -> None:
@@ -334,9 +316,8 @@ def foreign(name: str) -> Iterator[Path]:
 
 
 async def test_a_namespace_of_another_program_is_not_removed(apart: Service) -> None:
-    await apart.restart()
     with foreign("solo5-web"):
-        async with apart.client() as client:
+        async with apart.running() as client:
             await client.reserve(TaskName("web"), (nic("service"),), ())
             await client.drop("web")
             await client.forget(TaskName("web"))

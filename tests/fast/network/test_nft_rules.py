@@ -1,6 +1,6 @@
-"""The verdict on packets, by source, destination and options of the networks.
+"""The elements of tasks and networks, and the transactions that write them.
 
-tests/contract/test_network_policy.py sends such packets through a kernel.
+What becomes of packets by the rules, a kernel shows in tests/contract.
 """
 
 import re
@@ -10,11 +10,11 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6
 
 import pytest
 from tests.fast.network.conftest import network as network_of
-from tests.fast.network.packets import Frame, Packet, seen, verdict
 from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import nft_elements, nft_rules
+from solo5_systemd.network.ipam import segments
 from solo5_systemd.network.model import (
     NO_LIMITS,
     LeaseRecord,
@@ -26,23 +26,13 @@ from solo5_systemd.network.model import (
     Protocol,
     Reservation,
 )
-from solo5_systemd.network.nft_elements import Ruleset
+from solo5_systemd.network.nft_elements import Ruleset, elements
+from solo5_systemd.network.nft_ip import ip6
 from solo5_systemd.network.nft_objects import Element
-from solo5_systemd.settings.egress import egress
+from solo5_systemd.settings.egress import METADATA6, egress
 from solo5_systemd.settings.network import Join
 from solo5_systemd.settings.network_keys import CLOSED, HostPort, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
-
-FRONT, BACK, LAN, WAN = "solo5-front", "solo5-back", "eth0", "eth1"
-ROUTED = NetworkPolicy(routed=True)
-REACHES_BACK = NetworkPolicy(reach=(NetworkName("back"),))
-ISOLATED = NetworkPolicy(isolated=True)
-SERVING = NetworkPolicy(host=(HostPort(port=53, protocol="udp"), HostPort(port=8080, protocol="tcp")))
-METADATA = NetworkPolicy(metadata=True)
-DHCP = NetworkPolicy(dhcp=True)
-OPEN = NetworkPolicy(
-    routed=True, reach=(NetworkName("back"),), host=(HostPort(port=53, protocol="udp"),), metadata=True
-)
 
 
 def linked_network(name: str, policy: NetworkPolicy = CLOSED) -> Network:
@@ -60,143 +50,6 @@ def with_limits(held: Reservation, limits: Limits) -> Reservation:
 def task_elements(held: Reservation, networks: Sequence[Network], *, asleep: int = 0) -> Sequence[Element]:
     """Return the elements of an attached task."""
     return nft_elements.record_elements(in_state(held, asleep=asleep), networks)
-
-
-def plan(front: NetworkPolicy = CLOSED, *, forwards: bool = False) -> Ruleset:
-    guests = (in_state(RESERVATION), in_state(at_back(RESERVATION)))
-    networks = (linked_network("front", front), linked_network("back"))
-    return Ruleset(networks=networks, records=guests, forwards=forwards)
-
-
-def at_back(reservation: Reservation) -> Reservation:
-    (lease,) = reservation.leases
-    return Reservation(task=TaskName("b"), leases=(replace(lease, ipv4=IPv4Interface("10.78.0.5/24")),))
-
-
-def error(ends: tuple[str, str], oif: str = "") -> Packet:
-    """Return an ICMP error of the guest that quotes a packet of a connection between two addresses."""
-    return Packet(iif=FRONT, oif=oif, what="icmp 3", state="related", ends=ends)
-
-
-CELLS = [
-    # of a guest: the host
-    ("a guest pings the gateway", Packet(iif=FRONT, what="ping"), CLOSED, "accept"),
-    ("a guest calls a service of the host", Packet(iif=FRONT, what="udp 53"), CLOSED, "drop"),
-    ("a guest calls an API of the host", Packet(iif=FRONT, what="tcp 4646"), CLOSED, "drop"),
-    ("a guest sends anything else to the host", Packet(iif=FRONT, what="gre 0"), CLOSED, "drop"),
-    ("a service is opened", Packet(iif=FRONT, what="udp 53"), SERVING, "accept"),
-    ("another one is opened", Packet(iif=FRONT, what="tcp 8080"), SERVING, "accept"),
-    ("its other protocol is not", Packet(iif=FRONT, what="tcp 53"), SERVING, "drop"),
-    ("another port is not", Packet(iif=FRONT, what="udp 54"), SERVING, "drop"),
-    ("a guest sends to a DHCP server", Packet(iif=FRONT, what="udp 67"), CLOSED, "drop"),
-    ("there is one", Packet(iif=FRONT, what="udp 67"), DHCP, "accept"),
-    ("it is not another network's", Packet(iif=BACK, what="udp 67"), DHCP, "drop"),
-    ("for another network it is not", Packet(iif=BACK, what="udp 53"), SERVING, "drop"),
-    ("a guest answers the host", Packet(iif=FRONT, what="tcp 40000", state="established"), CLOSED, "accept"),
-    ("an error about the host's packet", error(("10.77.0.1", "10.77.0.5")), CLOSED, "accept"),
-    ("about the guest's own to the host", error(("10.77.0.5", "10.77.0.1")), SERVING, "accept"),
-    ("about a packet of the host to another guest", error(("10.77.0.1", "10.77.0.6")), SERVING, "drop"),
-    ("about a packet of the host to others", error(("192.0.2.1", "192.0.2.9")), SERVING, "drop"),
-    ("others call the host", Packet(iif=LAN, what="tcp 22"), CLOSED, "accept"),
-    ("the host calls itself", Packet(iif="lo", what="tcp 4646"), CLOSED, "accept"),
-    ("a guest's packet of no connection", Packet(iif=FRONT, what="ping", state="invalid"), SERVING, "drop"),
-    # of a guest: beyond the host
-    ("one that would leave with the guest's own address", Packet(iif=FRONT, oif=LAN, state="invalid"), OPEN, "drop"),
-    ("a guest's way out", Packet(iif=FRONT, oif=LAN), CLOSED, "accept"),
-    ("the metadata service", Packet(iif=FRONT, oif=LAN, to="169.254.169.254"), CLOSED, "drop"),
-    ("that of Azure", Packet(iif=FRONT, oif=LAN, to="168.63.129.16"), CLOSED, "drop"),
-    ("that of Alibaba Cloud", Packet(iif=FRONT, oif=LAN, to="100.100.100.200"), CLOSED, "drop"),
-    ("that of Alibaba Cloud, opened", Packet(iif=FRONT, oif=LAN, to="100.100.100.200"), METADATA, "accept"),
-    ("the address beside it", Packet(iif=FRONT, oif=LAN, to="100.100.100.201"), CLOSED, "accept"),
-    ("another link-local address", Packet(iif=FRONT, oif=LAN, to="169.254.0.1"), OPEN, "accept"),
-    ("the metadata service, opened", Packet(iif=FRONT, oif=LAN, to="169.254.169.254"), METADATA, "accept"),
-    ("for another network it is not", Packet(iif=BACK, oif=LAN, to="169.254.169.254"), METADATA, "drop"),
-    ("an error about the guest's own packet", error(("10.77.0.5", "192.0.2.9"), oif=LAN), CLOSED, "accept"),
-    ("about one of a client of its port", error(("192.0.2.9", "10.77.0.5"), oif=LAN), CLOSED, "accept"),
-    ("about one of a client of another guest's", error(("192.0.2.9", "10.77.0.6"), oif=LAN), OPEN, "drop"),
-    ("about one of another network's guest", error(("10.78.0.5", "192.0.2.9"), oif=BACK), OPEN, "drop"),
-    # between guests
-    ("within a network", Packet(iif=FRONT, oif=FRONT), CLOSED, "accept"),
-    ("within one that is isolated", Packet(iif=FRONT, oif=FRONT), ISOLATED, "drop"),
-    ("a published port there", Packet(iif=FRONT, oif=FRONT, dnat=True), ISOLATED, "accept"),
-    ("from network to network", Packet(iif=FRONT, oif=BACK), CLOSED, "drop"),
-    ("a published port of another network", Packet(iif=FRONT, oif=BACK, dnat=True), CLOSED, "accept"),
-    ("to a network that may be reached", Packet(iif=FRONT, oif=BACK), REACHES_BACK, "accept"),
-    ("not the other way", Packet(iif=BACK, oif=FRONT), REACHES_BACK, "drop"),
-    ("but its answer", Packet(iif=BACK, oif=FRONT, state="established"), REACHES_BACK, "accept"),
-    ("a routed network is routed for the outside", Packet(iif=BACK, oif=FRONT), ROUTED, "drop"),
-    ("an address that no guest has", Packet(iif=FRONT, oif=FRONT, to="10.77.0.6"), OPEN, "drop"),
-    ("one of another network", Packet(iif=FRONT, oif=BACK, to="10.78.0.6"), OPEN, "drop"),
-    # from beyond the host
-    ("a client calls an address that no guest has", Packet(iif=LAN, oif=FRONT, to="10.77.0.6"), ROUTED, "drop"),
-    ("a client calls a published port", Packet(iif=LAN, oif=FRONT, dnat=True), CLOSED, "accept"),
-    ("a client calls a port that is not published", Packet(iif=LAN, oif=FRONT), CLOSED, "drop"),
-    ("a client of a routed network does", Packet(iif=LAN, oif=FRONT), ROUTED, "accept"),
-    ("and of another one does not", Packet(iif=LAN, oif=BACK), ROUTED, "drop"),
-    ("an answer to a guest", Packet(iif=LAN, oif=FRONT, state="established"), CLOSED, "accept"),
-    ("an error about a guest's packet", Packet(iif=LAN, oif=FRONT, state="related"), CLOSED, "accept"),
-    # none of ours
-    ("from link to link of the host", Packet(iif=LAN, oif=WAN), CLOSED, "drop"),
-    ("whatever our networks open", Packet(iif=LAN, oif=WAN), OPEN, "drop"),
-]
-
-
-@pytest.mark.parametrize(("packet", "policy", "expected"), [pytest.param(*cell[1:], id=cell[0]) for cell in CELLS])
-def test_a_packet_is_accepted_or_dropped(packet: Packet, policy: NetworkPolicy, expected: str) -> None:
-    assert verdict(plan(policy), packet) == expected
-
-
-def test_a_host_that_forwards_by_itself_goes_on() -> None:
-    assert verdict(plan(forwards=True), Packet(iif=LAN, oif=WAN)) == "accept"
-    assert verdict(plan(forwards=True), Packet(iif=LAN, oif=FRONT)) == "drop"
-
-
-NEW_ONES = [
-    Packet(iif=FRONT, what="ping"),
-    Packet(iif=FRONT, what="udp 53"),
-    Packet(iif=FRONT, oif=LAN),
-    Packet(iif=FRONT, oif=FRONT),
-    Packet(iif=FRONT, oif=BACK),
-    Packet(iif=FRONT, oif=BACK, dnat=True),
-    Packet(iif=FRONT, oif=LAN, to="169.254.169.254"),
-]
-
-
-@pytest.mark.parametrize("packet", NEW_ONES, ids=str)
-@pytest.mark.parametrize(
-    ("limit", "open_ones", "expected"), [(4096, 4095, "accept"), (4096, 4096, "drop"), (16, 16, "drop")]
-)
-def test_whatever_a_guest_opens_counts(packet: Packet, limit: int, open_ones: int, expected: str) -> None:
-    limited = plan(replace(OPEN, connections=limit))
-    assert verdict(limited, replace(packet, open=open_ones)) == expected
-    for later in ({"state": "established"}, {"tracked": True}):
-        assert verdict(limited, replace(packet, open=open_ones, **later)) == "accept"
-
-
-OUT, BACK_OUT = Packet(iif=FRONT, oif=LAN), Packet(iif=BACK, oif=LAN)
-
-
-@pytest.mark.parametrize(
-    ("packet", "expected"),
-    [
-        # connections that are closed by now count by their rate, those of TCP
-        (replace(OUT, what="tcp 7", opened=15), "accept"),
-        (replace(OUT, what="tcp 7", opened=16), "drop"),
-        (replace(OUT, what="udp 7", opened=16), "accept"),
-        # neighbours of the host that are called at once
-        (replace(OUT, sought=64), "accept"),
-        (replace(OUT, sought=65), "drop"),
-        (replace(OUT, sought=65, tracked=True), "drop"),
-        # each network has its own limit, and clients of a guest are not the guest's own connections
-        (replace(OUT, open=100), "drop"),
-        (replace(BACK_OUT, open=100), "accept"),
-        (replace(BACK_OUT, open=5000), "drop"),
-        (Packet(iif=LAN, oif=FRONT, dnat=True, open=99999), "accept"),
-    ],
-    ids=str,
-)
-def test_what_a_guest_may_open_at_once_is_limited(packet: Packet, expected: str) -> None:
-    assert verdict(plan(NetworkPolicy(connections=16)), packet) == expected
 
 
 SERVICE = DeviceName("service")
@@ -268,6 +121,31 @@ def test_a_network_is_elements_alone() -> None:
     for masquerade, expected in ((True, elements), (False, elements[:3])):
         made = network(masquerade=masquerade)
         assert sorted(map(str, nft_elements.network_elements(made, [made]))) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("policy", "families", "expected"),
+    [
+        (NetworkPolicy(routed=True), "ip ip6", {'routed { "solo5-x.y" }'}),
+        (NetworkPolicy(reach=(NetworkName("back"),)), "ip ip6", {'paths { "solo5-x.y" . "solo5-back" }'}),
+        (NetworkPolicy(isolated=True), "ip ip6", {'paths { "solo5-x.y" . "solo5-x.y" }'}),
+        (
+            NetworkPolicy(host=(HostPort(port=53, protocol="udp"), HostPort(port=80, protocol="tcp"))),
+            *("ip ip6", {'services { "solo5-x.y" . udp . 53 }', 'services { "solo5-x.y" . tcp . 80 }'}),
+        ),
+        (NetworkPolicy(metadata=True), "ip ip6", {'metadata { "solo5-x.y" }'}),
+        (NetworkPolicy(dhcp=True), "ip", {'dhcp { "solo5-x.y" }'}),
+    ],
+)
+def test_an_option_of_a_network_is_elements(policy: NetworkPolicy, families: str, expected: set[str]) -> None:
+    """What they open: tests/contract/test_network_policy.py."""
+    back, dual = linked_network("back"), replace(network(), ipv6=DUAL.ipv6, gateway6=DUAL.gateway6)
+    plain, changed = (
+        set(map(str, nft_elements.network_elements(each, [each, back])))
+        for each in (dual, replace(dual, policy=policy))
+    )
+    assert plain ^ changed == {f"element {family} solo5 {each}" for family in families.split() for each in expected}
+    assert policy.isolated or plain < changed
 
 
 @pytest.mark.parametrize("owned", [True, False])
@@ -353,12 +231,9 @@ BRIDGED = 'element ip solo5 bridged { "br0" . "br0" }'
 
 
 def test_frames_within_a_joined_bridge_are_forwarded_with_br_netfilter() -> None:
-    """Also where several networks join it; and none from there to another link."""
-    joining = replace(plan(), networks=(*plan().networks, JOINED, replace(JOINED, name=NetworkName("second"))))
+    """Also where several networks join it."""
+    joining = Ruleset(networks=(network(), JOINED, replace(JOINED, name=NetworkName("second"))))
     assert [str(each) for each in nft_elements.elements(joining)].count(BRIDGED) == 1
-    assert verdict(joining, Packet(iif="br0", oif="br0")) == "accept"
-    assert verdict(plan(), Packet(iif="br0", oif="br0")) == "drop"
-    assert verdict(joining, Packet(iif="br0", oif=WAN)) == "drop"
 
 
 def test_a_network_on_a_bridge_of_others_is_neither_reached_nor_limited() -> None:
@@ -380,47 +255,7 @@ def test_a_network_with_ipv6_alone_has_its_bridge_in_table_ip_and_no_range() -> 
 (TAP,) = (lease.tap for lease in RESERVATION.leases)
 SIX = replace(RESERVATION.leases[0], ipv6=IPv6Interface("fd00:1::7/64"), gateway6=IPv6Address("fd00:1::1"))
 HELD = replace(RESERVATION, leases=(SIX,))
-AWAKE = replace(HELD, idle_s=60)
 DUAL = replace(network(), bridge="solo5-default", ipv6=IPv6Network("fd00:1::/64"), gateway6=IPv6Address("fd00:1::1"))
-
-
-@pytest.mark.parametrize(
-    ("frame", "sent", "expected"),
-    [
-        # activity: IP for one receiver
-        (Frame(), False, "counted announced"),
-        (Frame(), True, "counted announced"),
-        (Frame(kind="ip6"), False, "counted announced"),
-        (Frame(kind="ip6"), True, "counted announced"),
-        (Frame(kind="ip6", icmpv6=128), False, "counted announced"),
-        (Frame(kind="ip6", icmpv6=128), True, "counted announced"),
-        # to all, which would fill its queue, and neighbour discovery: as of every machine that is idle
-        (Frame(grouped=True), False, "dropped"),
-        (Frame(kind="ip6", grouped=True), True, ""),
-        (Frame(kind="ip6", icmpv6=134), False, ""),
-        (Frame(kind="ip6", icmpv6=134, grouped=True), False, ""),
-        (Frame(kind="ip6", icmpv6=136), True, ""),
-        # questions for its addresses wake it, and do not keep it awake
-        (Frame(kind="arp", target="10.77.0.5", grouped=True), False, "announced"),
-        (Frame(kind="arp", target="10.77.0.6", grouped=True), False, "dropped"),
-        (Frame(kind="arp", target="10.77.0.5"), False, "announced"),
-        (Frame(kind="arp", target="10.77.0.5"), True, ""),
-        (Frame(kind="ip6", icmpv6=135, target="fd00:1::7", grouped=True), False, "announced"),
-        (Frame(kind="ip6", icmpv6=135, target="fe80::ff:fe00:9"), False, "announced"),
-        (Frame(kind="ip6", icmpv6=135, target="fd00:1::8", grouped=True), False, "dropped"),
-    ],
-    ids=str,
-)
-def test_packets_for_a_task_that_sleeps_are_announced(frame: Frame, sent: bool, expected: str) -> None:
-    """One that may sleep is counted by the same rules; of any other nothing is."""
-    dual = Ruleset(networks=(DUAL,))
-    asleep = replace(dual, records=(in_state(HELD, asleep=1),))
-    awake = replace(dual, records=(in_state(AWAKE),))
-    assert seen(asleep, TAP, frame, sent=sent) == {*expected.split()}
-    assert seen(replace(dual, records=(in_state(AWAKE, asleep=1),)), TAP, frame, sent=sent) == {*expected.split()}
-    assert seen(awake, TAP, frame, sent=sent) == {*expected.split()} - {"announced", "dropped"}
-    assert seen(replace(dual, records=(in_state(HELD),)), TAP, frame, sent=sent) == set()
-    assert seen(asleep, "s5-other", frame, sent=sent) == set()
 
 
 def test_what_the_filter_refuses_does_not_come_to_where_it_would_be_announced() -> None:
@@ -428,7 +263,6 @@ def test_what_the_filter_refuses_does_not_come_to_where_it_would_be_announced() 
 
     A guest without a process has no tap: its neighbours' questions are announced where their own are accepted.
     """
-    assert verdict(plan(), Packet(iif=LAN, oif=FRONT)) == "drop"
     of_bridge = nft_rules.tables(Ruleset(networks=(DUAL,)), owned=True)["bridge"]
     chains = {each.partition(" {")[0]: each for each in of_bridge.split("    chain ")[1:]}
     logging = {name for name, each in chains.items() if " log group " in each.partition("\n    }")[0]}
@@ -453,21 +287,99 @@ def test_a_task_that_waits_has_its_elements_of_packets_and_none_of_a_tap() -> No
     assert not [each for each in without if "waiting" in each.name]
 
 
+def test_a_task_that_sleeps_has_elements_for_its_addresses_of_both_families() -> None:
+    """What they announce: tests/contract/test_network_sleep.py."""
+    more = {*task_elements(HELD, [DUAL], asleep=1)} - {*task_elements(HELD, [DUAL])}
+    assert sorted(each.name for each in more) == ["active", "asleep", "asleep4", "asleep6", "asleep6", "metered"]
+
+
+def test_packets_between_links_of_others_are_dropped_unless_the_host_forwards_by_itself() -> None:
+    assert nft_rules.foreign(forwards=False, forwarding=["ve"]) == ('iifname { "ve" } accept', "drop")
+    assert nft_rules.foreign(forwards=True) == ()
+
+
 def test_a_task_whose_network_is_not_attached_has_no_elements() -> None:
     for state in (LeaseState.RESERVED, LeaseState.RELEASING):
         assert nft_elements.record_elements(in_state(HELD, state), [DUAL]) == ()
 
 
-@pytest.mark.parametrize(
-    ("what", "of_waiting"),
-    [("tcp 80", "accept"), ("tcp-ack 80", "reject"), ("udp 7", "accept"), ("ping", "accept"), ("icmp 3", "drop")],
-)
-def test_only_what_may_begin_a_connection_reaches_a_task_that_waits(what: str, of_waiting: str) -> None:
-    """A guest without a process has no connection; whatever passes starts it."""
-    running = plan(replace(ROUTED, reach=(NetworkName("back"),)))
-    waits = replace(running, records=[replace(each, state=LeaseState.WAITING) for each in running.records])
-    for packet in (Packet(iif=LAN, oif=FRONT, what=what), Packet(iif=BACK, oif=BACK, to="10.78.0.5", what=what)):
-        assert verdict(running, packet) == "accept"
-        assert verdict(waits, packet) == of_waiting
-    assert verdict(waits, Packet(iif=LAN, oif=BACK, what=what)) == "drop", "as without a guest"
-    assert verdict(waits, Packet(iif=LAN, oif=FRONT, what=what, state="established")) == "accept"
+# -- the elements of networks and tasks with IPv6 --------------------------------------------------------------------
+
+
+(OWN,) = RESERVATION.leases
+INTERFACE6 = IPv6Interface("fd00:77::5/64")
+HELD6 = replace(RESERVATION, leases=(replace(OWN, ipv6=INTERFACE6, gateway6=INTERFACE6.network[1]),))
+
+
+def six(front: Network) -> Network:
+    prefix = IPv6Network("fd00:77::/64" if front.name == "front" else "fd00:78::/64")
+    return replace(front, ipv6=prefix, gateway6=prefix[1])
+
+
+def plan(front: NetworkPolicy = CLOSED) -> Ruleset:
+    networks = (six(linked_network("front", front)), six(linked_network("back")))
+    return Ruleset(networks=networks, records=(in_state(HELD6),))
+
+
+def test_no_word_of_ipv4_is_left() -> None:
+    text = nft_rules.tables(plan(), owned=True)["ip6"]
+    rules = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    assert [line for line in rules if re.search(r"\bip\b|ipv4|icmp\b|127\.|METADATA|FOREIGN|LIMITED", line)] == []
+    assert ip6("ip daddr { METADATA } drop") == f"ip6 daddr {{ {', '.join(METADATA6)} }} drop"
+
+
+def test_table_ip6_is_there_for_networks_with_ipv6_alone() -> None:
+    both = plan()
+    front, back = both.networks
+    without = replace(
+        both, networks=(replace(front, ipv6=None, gateway6=None), replace(back, ipv6=None, gateway6=None))
+    )
+    assert [*nft_rules.tables(without, owned=True)] == ["ip", "bridge"]
+    for owned in (True, False):
+        made = nft_rules.change(without, both, owned=owned)
+        assert made.count("table ip6 solo5 {") == 1
+        assert "table ip solo5" not in made
+        assert "add element ip6 solo5 leased { fd00:77::5 . fd00:77::5 }" in made
+        gone = nft_rules.change(both, without, owned=owned)
+        assert "element ip6" not in gone
+        assert ("destroy table ip6 solo5" if owned else "delete table ip6 solo5") in gone
+    assert "limited" not in nft_rules.change(both, replace(both, records=()))
+
+
+def test_a_changed_limit_is_changed_in_both_tables() -> None:
+    commands = nft_rules.change(plan(), plan(NetworkPolicy(connections=16)))
+    assert re.findall(r"flush chain (\w+) solo5 limited", commands) == ["ip", "ip6"]
+    assert (
+        'add rule ip6 solo5 limited iifname { "solo5-front" } add @flows { ip6 saddr ct count over 16 } goto refuse'
+        in (commands)
+    )
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_programs_that_share_a_namespace_are_at_its_gateways_and_loopback(shared: bool) -> None:
+    own = replace(plan(), networks=(replace(six(linked_network("front")), shared=shared), six(linked_network("back"))))
+    found = [each.key for each in elements(own) if each.name in ("gateways", "looped")]
+    ours = [('"solo5-front"', "10.77.0.1"), ('"solo5-front"', "fd00:77::1"), ("::1",)]
+    assert found == (ours if shared else [])
+
+
+def test_a_guest_with_ipv6_alone_has_no_element_of_an_ipv4_address() -> None:
+    (lease,) = HELD6.leases
+    alone = replace(HELD6, leases=(replace(lease, ipv4=None, gateway4=None),))
+    both, made = set(map(str, task_elements(HELD6, []))), set(map(str, task_elements(alone, [])))
+    assert made < both
+    assert {each for each in both - made if "10.77.0.5" not in each} == set()
+
+
+def test_segments_and_bridges_of_others_have_elements_in_both_tables() -> None:
+    front = six(linked_network("front"))
+    [segment, *_] = segments(front.bridge)
+    joined = replace(linked_network("back"), bridge="br0", join=Join())
+    made = {
+        str(each) for each in elements(Ruleset(networks=(front, joined), segments=[(segment, NetworkName("front"))]))
+    }
+    for family in ("ip", "ip6"):
+        assert f'element {family} solo5 bridges {{ "{segment}" }}' in made
+        assert f'element {family} solo5 segments {{ "{segment}" }}' in made
+        assert f'element {family} solo5 bridged {{ "br0" . "br0" }}' in made
+    assert not any(each.family == "ip6" for each in elements(Ruleset(networks=(joined,))))
