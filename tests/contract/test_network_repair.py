@@ -371,7 +371,7 @@ from solo5_systemd.networkd import leases, main as program, maintenance, namespa
 
 time, over, called, looked = 100, threading.Event(), threading.Event(), threading.Event()
 leases.now = maintenance.now = namespaces.now = lambda: time
-maintenance.UNIT_CHECK_INTERVAL_S = 1
+maintenance.UNIT_CHECK_INTERVAL_S = 0  # in each turn
 attach, make_tap, expired = service.Networkd._attach, program.Links.make_tap, namespaces.Namespaces.expired
 
 async def until_called(self):
@@ -397,7 +397,7 @@ def make(self, *arguments, **options):
     make_tap(self, *arguments, **options)
 
 service.Networkd._attach, namespaces.Namespaces.expired = call, look
-maintenance.Maintenance._report_repairs = until_called
+maintenance.Maintenance._check_units, namespaces.Namespaces.has_repairs = until_called, False
 program.Links.make_tap = make
 """
 """The service with a test clock: an expired reservation is attached just before its release."""
