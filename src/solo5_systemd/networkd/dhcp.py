@@ -206,7 +206,7 @@ class DhcpServers:
             needed, outdated, idle = await self._writer.run(self._files.pop_servers)
             running = self.running()
             for network in running - needed:
-                await self._stop(network)
+                await self._run_job("StopUnit", network)
             for network in idle:
                 await self._writer.run(self._files.forget, network)
             for network in needed - (running - outdated):
@@ -224,43 +224,38 @@ class DhcpServers:
                 "installed.",
                 f"{DHCP_SERVER.advice.rstrip('.')}, or leave out both of network.{network} below /etc/solo5.",
             )
-        unit = dhcp_service(network)
         # RestartUnit starts a unit that does not run.
-        await self._call("RestartUnit", "ss", [unit, "replace"], network)
-        if await self._state_after_job(unit) != "active":
-            await self._stop(network)  # it would be started again and again
+        if await self._run_job("RestartUnit", network) != "active":
+            await self._run_job("StopUnit", network)  # it would be started again and again
+            unit = dhcp_service(network)
             raise HostError(
                 f"the DHCP server of network {network} does not start: expected {unit} to be active.",
                 f"`systemctl status {unit}` shows the reason.",
             )
 
-    async def _stop(self, network: NetworkName) -> None:
-        """Stop the server of a network.
+    async def _run_job(self, member: str, network: NetworkName) -> str:
+        """Return the ActiveState= of a server after a job; empty where the job has not ended in time.
 
         Raises:
             HostError: PID 1 refuses it.
         """
         unit = dhcp_service(network)
-        await self._call("StopUnit", "ss", [unit, "replace"], network)
-        await self._state_after_job(unit)
-
-    async def _state_after_job(self, unit: str) -> str:
-        """Return the ActiveState= of a unit once it has no job; empty without one in time."""
+        await self._call(member, "ss", [unit, "replace"], network)
         with suppress(TimeoutError):
             async with asyncio.timeout(JOB_TIMEOUT_S):
                 while True:
-                    ((row,),) = await self._call("ListUnitsByNames", "as", [[unit]], None)
+                    ((row,),) = await self._call("ListUnitsByNames", "as", [[unit]], network)
                     if not row[7]:
                         return str(row[3])
                     await asyncio.sleep(_JOB_INTERVAL_S)
         return ""
 
-    async def _call(self, member: str, signature: str, body: list[object], network: NetworkName | None) -> list[Any]:
+    async def _call(self, member: str, signature: str, body: list[object], network: NetworkName) -> list[Any]:
         reply = await call_pid1(self._bus, member, signature, *body, timeout_s=JOB_TIMEOUT_S)
         if reply is not None and reply.message_type is MessageType.METHOD_RETURN:
             return list(reply.body)
         reason = "no reply" if reply is None else str(reply.body[0]) if reply.body else reply.error_name
-        where = f" of network {network}" if network else ""
         raise HostError(
-            f"{member} of the DHCP server{where} failed: {reason}.", "`systemctl list-jobs` shows all jobs."
+            f"{member} of the DHCP server of network {network} failed: {reason}.",
+            "`systemctl list-jobs` shows all jobs.",
         )

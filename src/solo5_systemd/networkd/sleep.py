@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from solo5_systemd.base.concurrency import begin
 from solo5_systemd.base.declared_units import service_of
@@ -24,9 +23,7 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import NOTICE, log_about
 from solo5_systemd.network.kernel_events import is_question
 from solo5_systemd.network.model import LeaseRecord, SleepChange
-
-if TYPE_CHECKING:
-    from solo5_systemd.networkd.namespaces import Core
+from solo5_systemd.networkd.namespaces import Core
 
 CHECKS = 10
 """The checks of a task within its idle time: it sleeps a tenth of that later at most."""
@@ -79,7 +76,7 @@ class Sleep:
         report: awaited for each task that falls asleep or is woken.
     """
 
-    def __init__(self, core: "Core", report: Callable[[SleepChange], Awaitable[None]]) -> None:
+    def __init__(self, core: Core, report: Callable[[SleepChange], Awaitable[None]]) -> None:
         self._core = core
         self._report = report
         self._seen: dict[TaskName, _Seen] = {}
