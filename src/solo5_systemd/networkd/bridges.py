@@ -54,7 +54,15 @@ class Bridges:
         network = self.networks[lease.network]
         self._bring_up(network)
         if lease.bridge != network.bridge and lease.bridge not in self.segments:
-            self._bring_up_segment(network, lease.bridge)
+            before = self.ruleset()
+            self.segments[lease.bridge] = network.name
+            try:
+                self._tables.change(before, self.ruleset())
+                self._links.make_segment(network, lease.bridge)
+            except Solo5Error:
+                del self.segments[lease.bridge]
+                self._tables.distrust()
+                raise
 
     def _bring_up(self, network: Network) -> None:
         if network.name in self.up:
@@ -71,17 +79,6 @@ class Bridges:
                 self._links.make_bridge(network)
         except Solo5Error:
             self.up.discard(network.name)
-            self._tables.distrust()
-            raise
-
-    def _bring_up_segment(self, network: Network, segment: str) -> None:
-        before = self.ruleset()
-        self.segments[segment] = network.name
-        try:
-            self._tables.change(before, self.ruleset())
-            self._links.make_segment(network, segment)
-        except Solo5Error:
-            del self.segments[segment]
             self._tables.distrust()
             raise
 

@@ -162,26 +162,22 @@ class Activation:
         return any(network is not None and link_index(network.bridge) == link for network in networks)
 
     def on_packets(self, found: Packets) -> None:
-        """Start the tasks for whose addresses their neighbours ask, and note which guests have answered."""
+        """Start the tasks for whose addresses neighbours ask that may reach them, and note which have answered."""
+        leases, nobody = self._host.leases, TaskName("")
         for tap, address in found.questions:
-            self._asked_for(tap, address)
+            task = leases.allocations.addresses.get(address, nobody)
+            record, of_asker = leases.get(task), leases.get(leases.allocations.taps.get(tap, nobody))
+            if record is None or of_asker is None or not record.waits:
+                continue
+            name = next(lease.network for lease in record.reservation.leases if address in lease.addresses)
+            policy = self._host.bridges.networks[name].policy
+            for lease in of_asker.reservation.leases:
+                if lease.tap == tap and lease.network == name and not policy.isolated:
+                    egress = lease.limits.under(policy).egress
+                    if egress is None or any(address in destination.network for destination in egress):
+                        self.start(task, f"a question for {address}")
         for address in found.answers & self._asked.keys():
             self._asked[address].set()
-
-    def _asked_for(self, tap: str, address: IpAddress) -> None:
-        """Start the task of an address for which a neighbour asks that may reach it."""
-        leases, nobody = self._host.leases, TaskName("")
-        task = leases.allocations.addresses.get(address, nobody)
-        record, of_asker = leases.get(task), leases.get(leases.allocations.taps.get(tap, nobody))
-        if record is None or of_asker is None or not record.waits:
-            return
-        name = next(lease.network for lease in record.reservation.leases if address in lease.addresses)
-        policy = self._host.bridges.networks[name].policy
-        for lease in of_asker.reservation.leases:
-            if lease.tap == tap and lease.network == name and not policy.isolated:
-                egress = lease.limits.under(policy).egress
-                if egress is None or any(address in destination.network for destination in egress):
-                    self.start(task, f"a question for {address}")
 
     def start(self, task: TaskName, reason: str) -> bool:
         """Have PID 1 start a task that waits, unless it does, and return whether it does."""
