@@ -332,7 +332,7 @@ class _Choice:
 
     def bridge(self, network: Network) -> str:
         """Return the first bridge of a network that has a free port: a segment where all earlier ones are full."""
-        if network.join:  # `joined.check_room` counts the ports of others as well
+        if network.join:  # its other ports are those of others
             return network.bridge
         for bridge in (network.bridge, *segments(network.bridge)):
             if self._allocations.ports.get(bridge, 0) + self._ports[bridge] < TAPS_PER_BRIDGE:

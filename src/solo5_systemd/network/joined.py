@@ -1,13 +1,11 @@
 """The rules for a network that joins an existing bridge: which bridge it may be, and what may be requested on it."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import NetworkName
-from solo5_systemd.network.ipam import BRIDGE_PORTS
 from solo5_systemd.network.model import Network, NicRequest
-from solo5_systemd.settings.network import IPV6_MTU
 
 TAP_MTU_MAX = 65521
 
@@ -86,27 +84,6 @@ def _no_bridge(name: NetworkName, link: str, kind: str) -> HostError:
     return HostError(f"link {link} of network {name} is {what}: expected a Linux bridge.", hint)
 
 
-def check_room(network: Network, ports: Iterable[str], ours: Collection[str], leases: int, wanted: int) -> None:
-    """Check that a bridge has room for more ports.
-
-    Args:
-        ports: the names of all ports of the bridge.
-        ours: the tap names of all leases.
-        leases: the number of leases on this bridge, of all networks.
-        wanted: the number of NICs of the request.
-
-    Raises:
-        TakenError: the bridge is full.
-    """
-    others = sum(port not in ours for port in ports)
-    if others + leases + wanted > BRIDGE_PORTS:
-        raise TakenError(
-            f"bridge {network.bridge} of network {network.name} has no free port: it has {leases} for guests and "
-            f"{others} of others, of the {BRIDGE_PORTS} of a Linux bridge.",
-            "End a task, or use another network.",
-        )
-
-
 def check_macs(network: Network, macs: Collection[str], nics: Iterable[NicRequest]) -> None:
     """Check that no requested MAC address is that of another machine, or of the bridge.
 
@@ -119,18 +96,3 @@ def check_macs(network: Network, macs: Collection[str], nics: Iterable[NicReques
                 f"MAC address {nic.mac} for NIC {nic.nic} is in use on bridge {network.bridge}: expected a free one.",
                 "Leave it out to have one chosen.",
             )
-
-
-def with_mtu(network: Network, facts: Link) -> Network:
-    """Return a network with the present MTU of its bridge.
-
-    Raises:
-        HostError: it is too small for IPv6, which the network has.
-    """
-    if network.join and network.join.ipv6 and facts.mtu < IPV6_MTU:
-        raise HostError(
-            f"bridge {network.bridge} of network {network.name} has an MTU of {facts.mtu} bytes: expected at "
-            f"least {IPV6_MTU}, the smallest of IPv6.",
-            f"`ip link set {network.bridge} mtu {IPV6_MTU}`, or leave out network.{network.name}.ipv6.",
-        )
-    return replace(network, mtu=min(facts.mtu, TAP_MTU_MAX))

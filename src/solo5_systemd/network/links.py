@@ -154,12 +154,6 @@ class Links:
             self._route.brport("set", index=nl.link_index(up), learning=0)
             self._route.link("set", index=nl.link_index(segment), state="up")
 
-    def ports(self, bridge: str) -> frozenset[str]:
-        """Return the names of all ports of a bridge; raises as `link`. pyroute2 would decode each of a thousand."""
-        with kernel_errors(f"bridge {bridge}"):
-            wanted = nl.ifinfo(0, nl.number(nl.IFLA_MASTER, nl.link_index(bridge)))
-            return frozenset(nl.link_name(body) for _, body in self._socket.request(nl.GETLINK, nl.NLM_DUMP, wanted))
-
     def known_macs(self, bridge: str, macs: Iterable[str], vlans: Collection[int]) -> Collection[str]:
         """Return those of some MAC addresses that a bridge has in some VLANs, and not as a guest's; raises as `link`.
 

@@ -11,7 +11,7 @@ from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network import sysctls
 from solo5_systemd.network.derived_addresses import unique_local_prefix
 from solo5_systemd.network.ipam import Remembered, assign_leases
-from solo5_systemd.network.joined import check_macs, check_room, with_mtu
+from solo5_systemd.network.joined import TAP_MTU_MAX, check_macs
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import IpAddress, Network, NicRequest, Request, Reservation
 from solo5_systemd.network.netlink import link_index
@@ -95,19 +95,16 @@ class Choice:
 
         Raises:
             HostError: taps cannot become ports of the bridge.
-            TakenError: the bridge is full, or has a requested MAC address.
+            TakenError: the bridge has a requested MAC address.
         """
         wanted = [nic for nic in nics if nic.network == network.name]
         if network.join is None or not wanted:
             return network
         facts = self._bridges.joined_bridge(network)
-        joining = [other.name for other in self._bridges.networks.values() if other.bridge == network.bridge]
-        leases = sum(self._leases.allocations.leases.get(name, 0) for name in joining)
-        check_room(network, self._links.ports(network.bridge), self._leases.allocations.taps, leases, len(wanted))
         if macs := [nic.mac for nic in wanted if nic.mac]:  # else no list of all links is read
             vlans = {0, network.join.vlan or facts.default_pvid} if facts.vlan_filtering else {0}
             check_macs(network, self._links.known_macs(network.bridge, macs, vlans), wanted)
-        return with_mtu(network, facts)
+        return replace(network, mtu=min(facts.mtu, TAP_MTU_MAX))
 
     def _new_networks(self, nics: Iterable[NicRequest]) -> Sequence[Network]:
         names = dict.fromkeys(nic.network for nic in nics if nic.network not in self._bridges.networks)

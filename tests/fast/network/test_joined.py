@@ -11,7 +11,7 @@ from tests.fast.network.test_ipam import nic as any_nic
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.ipam import Allocations, assign_leases, free_addresses
-from solo5_systemd.network.joined import Link, check_macs, check_room, usable_bridge, with_mtu
+from solo5_systemd.network.joined import Link, check_macs, usable_bridge
 from solo5_systemd.network.model import Lease, Network, NicRequest, PortRequest, Protocol, Request, Reservation
 from solo5_systemd.network.network_ranges import choose_network
 from solo5_systemd.network.request_checks import check_limits
@@ -112,29 +112,9 @@ def test_a_link_of_which_taps_cannot_be_ports(facts: Link | None, vlan: int, wor
     assert re.search(words, str(error.value))
 
 
-def test_a_usable_bridge_gives_a_guest_its_mtu() -> None:
-    facts = replace(BRIDGE, mtu=9000, vlan_filtering=True)
-    on = network(Join(vlan=20), None)
-    assert usable_bridge(on, facts) is usable_bridge(network(Join(), None), facts) is facts
-    assert with_mtu(on, facts).mtu == 9000
-    assert with_mtu(on, replace(facts, mtu=65535)).mtu == 65521
-
-
-def test_a_bridge_with_an_mtu_below_that_of_ipv6_is_for_networks_without_it() -> None:
-    small = replace(BRIDGE, mtu=1279)
-    assert with_mtu(network(Join()), small).mtu == 1279
-    with pytest.raises(HostError, match="bridge br0 of network lan has an MTU of 1279 bytes: expected at least 1280"):
-        with_mtu(network(Join(ipv6=True)), small)
-
-
-def test_all_ports_of_a_bridge_count_and_a_guest_that_has_a_tap_counts_once() -> None:
-    on = network(POOL)
-    others = [f"veth{number}" for number in range(1000)]
-    ours = {"s5-a": TaskName("a")}
-    check_room(on, [*others, "s5-a"], ours, 22, 1)
-    words = "bridge br0 of network lan has no free port: it has 22 for guests and 1000 of others, of the 1023"
-    with pytest.raises(TakenError, match=words):
-        check_room(on, [*others, "s5-a"], ours, 22, 2)
+def test_a_bridge_of_vlans_is_usable_with_one_and_with_its_own() -> None:
+    facts = replace(BRIDGE, vlan_filtering=True)
+    assert usable_bridge(network(Join(vlan=20), None), facts) is usable_bridge(network(Join(), None), facts) is facts
 
 
 def test_a_mac_of_another_machine_is_refused() -> None:
