@@ -198,7 +198,7 @@ async def test_a_job_requests_its_address_where_there_is_no_pool(service: Servic
 
 async def test_a_guest_without_a_leased_address_uses_dhcp_and_what_it_gets(service: Service, lan: Lan) -> None:
     async with service.running(LAN) as client:
-        with pytest.raises(InvalidRequestError, match="network lan, which leases none"):
+        with pytest.raises(InvalidRequestError, match="network lan, which leases no IPv4 addresses"):
             await leased(client, ip="192.168.1.77")
         lease = await leased(client)
         assert (lease.ipv4, lease.gateway4) == (None, None)

@@ -382,7 +382,12 @@ def tap_name(task: TaskName, nic: DeviceName, number: int = 0) -> str:
 def _check_usable(address: IpAddress, nic: DeviceName, network: Network) -> None:
     inside = network.inside(address.version)
     if inside is None:
-        raise _none_leased(address, nic, network)
+        key = f"network.{network.name}.ipv{address.version}"
+        raise InvalidRequestError(
+            f"address {address} for NIC {nic} is requested in network {network.name}, which leases no "
+            f"IPv{address.version} addresses: expected a request without one.",
+            f"Set {key} below /etc/solo5{': the range of the LAN' if network.join else ''}.",
+        )
     pool = _pool(network, inside)
     if address not in inside or (pool and address not in pool):
         raise InvalidRequestError(
@@ -404,24 +409,3 @@ def _check_usable(address: IpAddress, nic: DeviceName, network: Network) -> None
             f"address {address} for NIC {nic} is reserved in network {network.name}: expected one outside {reserved}.",
             f"See network.{network.name}.reserved_addresses below /etc/solo5.",
         )
-
-
-def _none_leased(address: IpAddress, nic: DeviceName, network: Network) -> InvalidRequestError:
-    requested = f"address {address} for NIC {nic} is requested in network {network.name}, which"
-    own = f"network.{network.name}"
-    if is_without_ipv4(network) and address.version == 4:
-        return InvalidRequestError(
-            f"{requested} has IPv6 only: expected a request without an IPv4 address.",
-            f"Remove {own}.ipv4 = false below /etc/solo5 for guests with both.",
-        )
-    if address.version == 4:
-        return InvalidRequestError(
-            f"{requested} leases none: expected a request without an address.",
-            f"Set the LAN's range as {own}.ipv4 below /etc/solo5.",
-        )
-    return InvalidRequestError(
-        f"{requested} leases no IPv6 address: expected a request without one.",
-        f"Set the LAN's prefix as {own}.ipv6 below /etc/solo5; with ipv6 = true, a guest gives itself any address."
-        if network.join
-        else f"Set {own}.ipv6 = true below /etc/solo5.",
-    )

@@ -463,10 +463,10 @@ def test_a_requested_address_is_leased_or_refused() -> None:
         with pytest.raises(InvalidRequestError, match=f"is {why} network default: expected .* 2001:db8:1::/64"):
             leases("b", replace(nic(), ipv6=address), networks=(six(),))
     for of, hint in (
-        (network(), "Set network.default.ipv6 = true"),
-        (replace(network(), join=Join()), "Set the LAN's prefix as network.default.ipv6"),
+        (network(), "Set network.default.ipv6 below"),
+        (replace(network(), join=Join()), "Set network.default.ipv6 below /etc/solo5: the range of the LAN"),
     ):
-        with pytest.raises(InvalidRequestError, match="leases no IPv6 address") as caught:
+        with pytest.raises(InvalidRequestError, match="leases no IPv6 addresses") as caught:
             leases("b", wanted, networks=(of,))
         assert hint in str(caught.value)
 
@@ -535,7 +535,7 @@ def test_a_network_with_ipv6_alone_has_no_range_and_leases_no_address_of_ipv4() 
     assert (lease.ipv4, lease.gateway4, lease.addresses) == (None, None, (lease.address6,))
     assert lease.first_address == lease.address6
     assert (free_addresses(wanted, 0), free_addresses(alone, 1)) == (10000, 9999)
-    with pytest.raises(InvalidRequestError, match="in network default, which has IPv6 only"):
+    with pytest.raises(InvalidRequestError, match="in network default, which leases no IPv4 addresses"):
         leases("a", nic(ip="10.153.0.7"), networks=[alone])
 
 

@@ -80,7 +80,7 @@ def test_an_address_that_a_guest_cannot_have_on_the_lan(join: Join, ip: str | No
 def test_a_lan_with_dhcp_leases_no_address() -> None:
     made = lease(network(Join(), None))
     assert (made.ipv4, made.gateway4, made.address) == (None, None, None)
-    with pytest.raises(InvalidRequestError, match="in network lan, which leases none"):
+    with pytest.raises(InvalidRequestError, match="in network lan, which leases no IPv4 addresses"):
         lease(network(Join(), None), nic(ip="192.168.1.7"))
     allocations = Allocations([held := Reservation(task=TaskName("a"), leases=(made,))])
     assert (allocations.addresses, allocations.leases[LAN.name]) == ({}, 1)
