@@ -293,10 +293,7 @@ def to_document(value: object) -> dict[str, object]:
 
 
 def _write(path: str, value: object) -> None:
-    text, directory = json.dumps(to_document(value)), path.rpartition("/")[0]
+    directory = path.rpartition("/")[0]
     with host_errors(f"{path} cannot be written", f"`df {directory}` shows the free space."):
-        try:
-            replace_file(path, text)
-        except FileNotFoundError:
-            Path(directory).mkdir(parents=True, exist_ok=True)
-            replace_file(path, text)
+        os.makedirs(directory, exist_ok=True)  # noqa: PTH103
+        replace_file(path, json.dumps(to_document(value)))

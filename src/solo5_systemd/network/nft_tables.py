@@ -1,7 +1,6 @@
 """The kernel's tables `ip`, `ip6` and `bridge solo5`, written and verified through libnftables and nfnetlink."""
 
 import ctypes
-import errno
 import json
 import socket
 from collections import Counter
@@ -291,11 +290,8 @@ class Tables:
 
     def _current_generation(self) -> int:
         # Without NLM_F_DUMP and NLM_F_ACK the reply is a single NEWGEN message.
-        try:
+        with host_errors("nftables cannot be read", remedy(NF_TABLES)):
             _, body = next(self._netfilter.request(_GETGEN, 0, nl.NFGENMSG.pack(0, 0, 0)))
-        except OSError as error:
-            hint = remedy(NF_TABLES) if error.errno == errno.EINVAL else "`nft list ruleset` shows whether others can."
-            raise HostError(f"nftables cannot be read: {error.strerror}.", hint) from error
         return int.from_bytes(nl.attributes(body[nl.NFGENMSG.size :])[_GEN_ID])
 
 

@@ -149,12 +149,8 @@ def absent(ports: Iterable[PortRequest], local: Collection[IpAddress]) -> Sequen
 
 
 def _overlap(one: PortRequest, other: PortRequest) -> bool:
-    """Return whether a packet exists that matches both ports."""
-    return (
-        one.protocol == other.protocol
-        and one.host_port == other.host_port
-        and (_covers(one.host_ip, other.host_ip) or _covers(other.host_ip, one.host_ip))
-    )
+    """Return whether a packet exists that matches both of two ports with one number and protocol."""
+    return _covers(one.host_ip, other.host_ip) or _covers(other.host_ip, one.host_ip)
 
 
 def _covers(one: IpAddress | None, other: IpAddress | None) -> bool:
@@ -171,15 +167,12 @@ def check_families(reservation: Reservation) -> None:
     for port in reservation.ports:
         lease = reservation.lease(port.nic)
         if not destinations(port, lease):
-            where = "at an IPv6 address" if lease.ipv6 is not None else "to a NIC of another network"
-            lacks, hint = "IPv4", f"Publish the port {where}."
-            if lease.ipv4 is not None:
-                setting = f"network.{lease.network}.ipv6 = true"
-                lacks, hint = "IPv6", f"Set {setting} below /etc/solo5, or publish the port at an IPv4 address."
+            lacks = "IPv4" if lease.ipv4 is None else "IPv6"
             raise InvalidRequestError(
                 f"port {show_port(port)} cannot be published to NIC {port.nic}: it has no {lacks} address in network "
                 f"{lease.network}.",
-                hint,
+                f"Set network.{lease.network}.{lacks.lower()} below /etc/solo5, or publish the port at an address of "
+                "another version, or to another NIC.",
             )
 
 
