@@ -138,14 +138,11 @@ class RememberedAddresses:
         """Yield each file, read anew if it is not the one of the last time."""
         with suppress(OSError), os.scandir(ADDRESSES) as entries:  # removed since
             for entry in entries:
-                name = entry.name.removesuffix(_SUFFIX)
-                if name == entry.name or name.startswith("."):  # a file that is being written
-                    continue
-                if not is_task_name(name):
-                    _log.warning("%s is ignored: its name is not that of a task", entry.path)
+                task = TaskName(entry.name.removesuffix(_SUFFIX))
+                if task == entry.name or not is_task_name(task):  # such as a file that is being written
                     continue
                 with suppress(FileNotFoundError):  # removed since: read again at the next call
-                    task, version = TaskName(name), hash(version_of(entry.stat(follow_symlinks=False)))
+                    version = hash(version_of(entry.stat(follow_symlinks=False)))
                     known = self._files.get(task)
                     yield task, known if known and known[0] == version else (version, self._nics(task))
 
