@@ -18,7 +18,6 @@ from tests.bench import (
     console,
     declared,
     disks,
-    flood,
     groups,
     paths,
     processes,
@@ -207,7 +206,6 @@ MEASUREMENTS: Mapping[str, Callable[[Report, argparse.Namespace], None]] = {
     "disks": disks.measure,
     "declared": declared.measure,
     "activation": activation.measure,
-    "flood": flood.measure,
     "console": console.measure,
     "groups": groups.measure,
 }
