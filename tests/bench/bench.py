@@ -18,6 +18,7 @@ from tests.bench import (
     console,
     declared,
     disks,
+    flood,
     groups,
     paths,
     processes,
@@ -206,6 +207,7 @@ MEASUREMENTS: Mapping[str, Callable[[Report, argparse.Namespace], None]] = {
     "disks": disks.measure,
     "declared": declared.measure,
     "activation": activation.measure,
+    "flood": flood.measure,
     "console": console.measure,
     "groups": groups.measure,
 }

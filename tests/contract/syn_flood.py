@@ -11,14 +11,20 @@ from tests.contract.netns import Outside, link
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """What was sent: packets, and the seconds that they took."""
+    """What was sent: packets, the seconds that they took, and those that the kernel took of the sender's processor."""
 
     packets: int
     seconds: float
+    kernel_seconds: float
 
     @property
     def rate(self) -> float:
         return self.packets / self.seconds
+
+    @property
+    def kernel_us(self) -> float:
+        """The microseconds for a packet."""
+        return self.kernel_seconds / self.packets * 1e6
 
 
 class Flood:
@@ -35,7 +41,7 @@ class Flood:
         """Wait for its end, and return what was sent."""
         answer = json.loads(self._process.communicate()[0])
         assert self._process.returncode == 0
-        return Sent(packets=answer["sent"], seconds=answer["seconds"])
+        return Sent(packets=answer["sent"], seconds=answer["seconds"], kernel_seconds=answer["kernel_seconds"])
 
 
 @contextmanager
