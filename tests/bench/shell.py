@@ -41,7 +41,6 @@ LEFT_OUT = {"Description", "Type", "ExecStart", "Wants", "Requires", "After", "U
 """What names our task, its other units, its user and the namespace of its taps; everything else is its confinement."""
 
 SPELT = {
-    "RestrictNamespaces=0x4000000": "RestrictNamespaces=uts",
     "PrivateTmp=disconnected": "PrivateTmpEx=disconnected",
     "ProtectControlGroups=strict": "ProtectControlGroupsEx=strict",
 }
