@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.errors import HostError, NoSuchTaskError
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.engine.backends import QueryBackends
+from solo5_systemd.engine.hung_tenders import is_hung
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 
     from solo5_systemd.bus.unit_reader import UnitReader
-    from solo5_systemd.cgroup.cgroupfs import CgroupFs
     from solo5_systemd.engine.backends import Backends
     from solo5_systemd.engine.task import Sample, Task
     from solo5_systemd.journal.lines import Line
@@ -173,11 +173,6 @@ class Queries:
         if not found.by_disk:
             return found
         return with_failed_disks(found, await self.backends.disk_space.failed_disks(state.task))
-
-
-async def is_hung(state: "UnitState", usages: "CgroupFs") -> bool:
-    """Return whether the tender hangs: its main thread is a zombie, and other threads live."""
-    return bool(state.main_pid) and not state.over and await usages.stalled(state.main_pid)
 
 
 async def images_in_use(units: "UnitReader") -> frozenset[str]:

@@ -16,8 +16,9 @@ from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.engine.backends import host_backends
+from solo5_systemd.engine.hung_tenders import SIGKILL, wait_until_over
 from solo5_systemd.engine.queries import Queries
-from solo5_systemd.engine.stop import SIGKILL, SIGNALS, discard, send_signal, stop, wait_until_over
+from solo5_systemd.engine.stop import SIGNALS, discard, send_signal, stop
 from solo5_systemd.engine.task import SpawnProcess, StartCallbacks, Task
 from solo5_systemd.network.model import LeaseRecord
 from solo5_systemd.task.log_fields import STDERR_PRIORITY, STDOUT_PRIORITY

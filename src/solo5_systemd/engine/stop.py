@@ -1,8 +1,4 @@
-"""Wait for the end of tasks, stop them, and remove what one has left: its outcome, its network and its user.
-
-PID 1 reports the end of a main process once no thread of it is left: a hung tender, whose main thread has ended before
-others, is looked for, and killed.
-"""
+"""Stop tasks, and remove what one has left: its outcome, its network and its user."""
 
 import asyncio
 from contextlib import suppress
@@ -10,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.base.concurrency import background
 from solo5_systemd.base.declared_units import forget_instance, outcome_targets_of, units_of
-from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName, UnitKind
-from solo5_systemd.engine.queries import is_hung
+from solo5_systemd.engine.hung_tenders import SIGKILL, is_hung, wait_until_over
 from solo5_systemd.task.workload import STOP_TIMEOUT_S, StopSignal
 from solo5_systemd.unit.state import ActiveState, UnitState
 
@@ -28,40 +23,6 @@ A kill before the stop job would make the outcome `killed` instead of `stopped`.
 
 STOP_JOB_POLL_S = 0.02
 """Interval of the reads of a unit until its stop job has begun."""
-
-SIGKILL = 9
-HUNG_CHECK_INTERVAL_S = 20.0
-"""Interval of the check for a hung tender: no signal reports that a main thread has ended before the others.
-
-With 500 tasks, a check every 5 seconds took a fifth of the processor time of an idle plugin."""
-
-HUNG_LOOK_INTERVAL_S = 0.5
-"""Between two looks at a tender that seems to hang: an ordinary end of its main thread may precede that of others."""
-
-
-async def wait_until_over(backends: "Backends", state: UnitState) -> UnitState | None:
-    """Wait until a run is over; return its unit, or None if the unit was removed or has another run.
-
-    While the bus or PID 1 restarts, the wait goes on. A hung tender is killed.
-
-    Args:
-        state: the run, as it was last read. There is no D-Bus call before its end.
-
-    Raises:
-        HostError: the kernel or PID 1 refused.
-    """
-    seen = False
-    async with backends.units.watched(state) as unit:
-        while (now := unit.state) is not None and now.invocation == state.invocation:
-            if now.over:
-                return now
-            before, seen = seen, await is_hung(now, backends.usages)
-            if before and seen:
-                with suppress(HostError):  # without the note, the outcome is `killed`
-                    await backends.console.log_hung(now)
-                await backends.units.kill(now.unit, SIGKILL, everyone=True)
-            await unit.changed(HUNG_LOOK_INTERVAL_S if seen and not before else HUNG_CHECK_INTERVAL_S)
-    return None
 
 
 async def stop(backends: "Backends", state: UnitState, signal: StopSignal, timeout_s: float) -> None:

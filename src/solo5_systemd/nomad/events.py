@@ -1,4 +1,4 @@
-"""Task events: the driver's stream to the agent (TaskEvents), how often recurring ones are sent, and those of starts.
+"""Task events: the driver's stream to the agent (TaskEvents), and those of starts.
 
 Events are buffered while no agent is connected: it opens the stream only after the first tasks may have been recovered,
 and opens a new one after a restart.
@@ -8,7 +8,6 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -18,6 +17,7 @@ from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.network.model import Lease
 from solo5_systemd.nomad import event_messages
 from solo5_systemd.nomad.event_messages import TaskEvent
+from solo5_systemd.nomad.event_throttle import Throttle
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task_options import GuestPort, Rule, no_address_error
 from solo5_systemd.unit.tender import Parts
@@ -33,53 +33,6 @@ SETTLE_TIMEOUT_S = 0.05
 
 DELIVERY_TIMEOUT_S = 0.5
 """Seconds that a task's end waits at most until its event is written to the agent."""
-
-BURST = 4
-"""Recurring events at once. Nomad keeps ten of a task, and those of its start and end must stay among them."""
-
-REFILL_INTERVAL_S = 60.0
-"""Seconds until one more recurring event may be published."""
-
-
-@dataclass
-class Throttle:
-    """A token bucket for the recurring events of one task. Excess events are summarised by the last of them.
-
-    All times are seconds of the same monotonic clock.
-    """
-
-    since: float
-    tokens: float = BURST
-    held: int = 0
-    last: TaskEvent | None = None
-
-    def offer(self, event: TaskEvent, now: float) -> TaskEvent | None:
-        """Return the event if it may be published now; None if it is held back."""
-        self._refill(now)
-        if self.held == 0 and self.tokens >= 1:  # no event overtakes a held one
-            self.tokens -= 1
-            return event
-        self.held, self.last = self.held + 1, event
-        return None
-
-    def due(self, now: float) -> float:
-        """Return the seconds until the held events may be released."""
-        self._refill(now)
-        return max(0.0, (1 - self.tokens) * REFILL_INTERVAL_S)
-
-    def release(self, now: float) -> TaskEvent | None:
-        """Return the last held event, with the number of the others; None if none is held."""
-        self._refill(now)
-        held, last = self.held, self.last
-        self.held, self.last = 0, None
-        if last is None:
-            return None
-        self.tokens -= 1
-        return last if held == 1 else replace(last, message=f"{last.message} … and {held - 1} earlier events")
-
-    def _refill(self, now: float) -> None:
-        self.tokens = min(BURST, self.tokens + (now - self.since) / REFILL_INTERVAL_S)
-        self.since = now
 
 
 class EventStream:

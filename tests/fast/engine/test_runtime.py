@@ -15,7 +15,7 @@ from tests.support.fakes.tasks import outcome_of
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError
 from solo5_systemd.base.names import DeviceName, TaskName, UnitKind, outcome_target
 from solo5_systemd.cgroup.usage import Usage
-from solo5_systemd.engine import stop
+from solo5_systemd.engine import hung_tenders, stop
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Sample, Task
 from solo5_systemd.journal.lines import Line
@@ -141,10 +141,10 @@ async def test_waiting_for_a_task_that_is_removed_meanwhile_says_so(
 async def test_a_tender_that_hangs_during_the_wait_is_killed(machine: Machine, runtime: Runtime, web: Task) -> None:
     """PID 1 sends no signal for it: the wait checks every few seconds."""
     async with Background(runtime.wait(WEB)) as waiting:
-        await passed(stop.HUNG_CHECK_INTERVAL_S / 2)
+        await passed(hung_tenders.HUNG_CHECK_INTERVAL_S / 2)
         machine.usages.zombies = {web.state.main_pid}
         assert machine.units.sent == []
-        assert await taken(waiting) <= stop.HUNG_CHECK_INTERVAL_S + stop.HUNG_LOOK_INTERVAL_S
+        assert await taken(waiting) <= hung_tenders.HUNG_CHECK_INTERVAL_S + hung_tenders.HUNG_LOOK_INTERVAL_S
     assert machine.units.sent == [(UNIT, 9, True)]
 
 
@@ -154,9 +154,9 @@ async def test_a_main_thread_that_ends_a_moment_before_the_others_is_no_hung_ten
 ) -> None:
     machine.usages.zombies = {web.state.main_pid}
     async with Background(runtime.wait(WEB)):
-        await passed(stop.HUNG_LOOK_INTERVAL_S / 2)
+        await passed(hung_tenders.HUNG_LOOK_INTERVAL_S / 2)
         machine.usages.zombies = set()
-        await passed(3 * stop.HUNG_CHECK_INTERVAL_S)
+        await passed(3 * hung_tenders.HUNG_CHECK_INTERVAL_S)
         assert machine.units.sent == []
 
 

@@ -10,15 +10,8 @@ from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed, taken
 
 from solo5_systemd.nomad.event_messages import TaskEvent
-from solo5_systemd.nomad.events import (
-    BUFFER_EVENTS,
-    BURST,
-    DELIVERY_TIMEOUT_S,
-    REFILL_INTERVAL_S,
-    SETTLE_TIMEOUT_S,
-    EventStream,
-    Throttle,
-)
+from solo5_systemd.nomad.event_throttle import BURST, REFILL_INTERVAL_S, Throttle
+from solo5_systemd.nomad.events import BUFFER_EVENTS, DELIVERY_TIMEOUT_S, SETTLE_TIMEOUT_S, EventStream
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 
 TASK = task_config()
