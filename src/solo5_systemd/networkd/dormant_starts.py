@@ -36,7 +36,7 @@ kernel holds. MirageOS answers once its stack is complete, a second later where 
 
 ASK_INTERVAL_S = 0.05
 
-SETTLE_S = 0.005
+SETTLE_S = 0.01
 """Seconds from its first answer until it is asked again. MirageOS reads the first questions just before it listens to
 its ports, and refuses meanwhile; the next one it reads in its main loop, which begins after that."""
 

@@ -37,6 +37,9 @@ _STOP_JOB = frozenset({"de5b426a63be47a7b6ac3eaac82e2f6f", "9d1aaa27d60140bd9636
 _OOM_KILL = frozenset({"fe6faa94e7774663a0da52717891d8ef", "d989611b15e44c9dbf31e3c81256e4ed"})
 """MESSAGE_ID= of SD_MESSAGE_UNIT_STOPPING, _STOPPED; of _OUT_OF_MEMORY, _OOMD_KILL (systemd/sd-messages.h)."""
 
+PASSING = ("Cannot allocate memory", "Device or resource busy", "Resource temporarily unavailable", "Too many open")
+"""Errors of the host in the messages of a tender, which a later start may not have."""
+
 GENERIC_MESSAGE_IDS = frozenset(
     {
         "7d4958e842da4a758f6c1cdc7b36dcc5",  # SD_MESSAGE_UNIT_STARTING

@@ -19,6 +19,7 @@ from solo5_systemd.unit.exit_messages import (
     IMAGE_FILLS_MEMORY,
     NO_ROOM_TO_START,
     OUT_OF_MEMORY,
+    PASSING,
     TRAP,
     TRAP_TYPE,
     ExitMessages,
@@ -103,7 +104,7 @@ class Outcome:
         run: a guest whose memory has leaked is to be started again.
         """
         at_the_start = self.ending in (Ending.TENDER_REFUSED, Ending.GUEST_OUT_OF_MEMORY) and not self.retry
-        return at_the_start and not any(error in self.sentence for error in _PASSING)
+        return at_the_start and not any(error in self.sentence for error in PASSING)
 
     @property
     def shell_status(self) -> int:
@@ -120,9 +121,6 @@ class Outcome:
         guests = (Ending.EXITED, Ending.ABORTED, Ending.TRAPPED)
         return self.ending is Ending.TENDER_FAILED or (self.ending in guests and not self.clean)
 
-
-_PASSING = ("Cannot allocate memory", "Device or resource busy", "Resource temporarily unavailable", "Too many open")
-"""Errors of the host in the messages of a tender, which a later start may not have."""
 
 REQUESTED = (Ending.STOPPED, Ending.HOST_SHUTDOWN)
 
