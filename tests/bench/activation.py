@@ -223,7 +223,7 @@ def _is_over(unit: str) -> bool:
 def _memory() -> float:
     """Return the memory at rest in MB: what is not in use has been returned to the kernel."""
     time.sleep(REST_S)
-    return processes.memory(int(_property("solo5-networkd.service", "MainPID")))
+    return processes.memory(int(_property("solo5-networkd.service", "MainPID")), "Pss_Anon")
 
 
 def _spent() -> float:

@@ -100,12 +100,12 @@ def frozen() -> Iterator[None]:
             file.write_text("0")
 
 
-def memory(pid: int) -> float:
-    """Proportional set size, in MB."""
+def memory(pid: int, part: str = "Pss") -> float:
+    """Proportional set size, in MB; `Pss_Anon`: without the pages of programs and libraries, that others have too."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
+        if line.startswith(f"{part}:"):
             return int(line.split()[1]) / 1024
-    raise ValueError(f"/proc/{pid}/smaps_rollup has no Pss")
+    raise ValueError(f"/proc/{pid}/smaps_rollup has no {part}")
 
 
 def count() -> int:

@@ -6,6 +6,7 @@ The tables themselves, whose rules look them up, are in `nft_rules`; `drops` has
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.derived_addresses import bridge_mac, link_local, octets
@@ -61,16 +62,21 @@ class Ruleset:
 
 def elements(ruleset: Ruleset) -> tuple[Element, ...]:
     """Return all elements of all tables, each once: several networks may join one bridge."""
+    return tuple(dict.fromkeys(element for group in grouped(ruleset) for element in group))
+
+
+def grouped(ruleset: Ruleset) -> Iterator[Sequence[Element]]:
+    """Yield the elements of all networks and segments, then those of each task: all at once take 5 KB for each."""
     networks = ruleset.networks
     six = {network.name for network in networks if network.routes6}
-    found = dict.fromkeys(
+    shared = dict.fromkeys(
         (
             *(element for network in networks for element in network_elements(network, networks)),
             *(element for segment, name in ruleset.segments for element in _segment(segment, name, six=name in six)),
-            *(element for record in ruleset.records for element in record_elements(record, networks)),
         )
     )
-    return tuple(found) if six else tuple(each for each in found if each.family != "ip6")
+    for group in chain((tuple(shared),), (record_elements(record, networks) for record in ruleset.records)):
+        yield group if six else [each for each in group if each.family != "ip6"]
 
 
 def differing(ruleset: Ruleset, other: Ruleset) -> tuple[Element, ...]:

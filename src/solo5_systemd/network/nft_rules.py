@@ -15,7 +15,7 @@ from solo5_systemd.network.derived_addresses import ASKER
 from solo5_systemd.network.drops import RULES
 from solo5_systemd.network.model import Network
 from solo5_systemd.network.nft_bridge import BRIDGE
-from solo5_systemd.network.nft_elements import Ruleset, differing, elements, has_ipv6
+from solo5_systemd.network.nft_elements import Ruleset, differing, grouped, has_ipv6
 from solo5_systemd.network.nft_ip import GROUPS, IP, TRANSPORTS, ip6
 from solo5_systemd.network.nft_objects import EGRESS, TABLE, Element
 from solo5_systemd.settings.egress import METADATA
@@ -160,7 +160,8 @@ def _limit(connections: int, networks: Sequence[Network], *, behind: bool = Fals
 def replace(ruleset: Ruleset, *, owned: bool, announced: bool = True) -> str:
     """Return the transaction that replaces all tables, whatever their state."""
     made = "".join(tables(ruleset, owned=owned, announced=announced).values())
-    return f"{remove(owned=owned)}\n{made}\n{add(elements(ruleset))}"
+    added = "\n".join(filter(None, map(add, grouped(ruleset))))
+    return f"{remove(owned=owned)}\n{made}\n{added}"
 
 
 def change(before: Ruleset, after: Ruleset, *, owned: bool = True) -> str:
