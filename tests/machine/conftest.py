@@ -71,6 +71,11 @@ def eventually(claim: Callable[[], object], what: str, patience: float = PATIENC
     assert holds, f"{what}: not within {patience} seconds"
 
 
+def logged(text: str, *matches: str) -> None:
+    """Wait until the journal has a text: a process's own may come after what PID 1 has written of its end."""
+    eventually(lambda: text in ok("journalctl", "--quiet", "--boot", "--output=cat", *matches), f"it logs {text!r}")
+
+
 _DEAF = ("Transport endpoint is not connected", "Connection reset by peer", "Failed to connect to", "Broken pipe")
 """What systemctl says of PID 1 while that executes itself anew; systemctl does not ask again."""
 

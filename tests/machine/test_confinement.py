@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Runner, eventually, inspect, ok, says, sh, unit_property
+from tests.machine.conftest import GUESTS, Machine, Runner, eventually, inspect, logged, ok, says, sh, unit_property
 from tests.machine.declared import Declarations
 
 KERNELS = ("proc", "dev", "sys")
@@ -144,8 +144,7 @@ def test_one_that_changes_the_sandbox_of_a_declared_task_refuses_its_start_until
     assert sh("systemctl", "start", unit).returncode == 1
     doctor = " ".join(sh("solo5ctl", "doctor").stdout.split())
     [said] = re.findall(rf"drop-in {ALL} sets User= of {unit}.*?/all.conf(?= |$)", doctor)
-    ok("journalctl", "--sync")
-    assert "sets User=" in ok("journalctl", "-b", "-u", "solo5-prepare@web")
+    logged("sets User=", "-u", "solo5-prepare@web")
     hide(said)
 
     def starts() -> bool:

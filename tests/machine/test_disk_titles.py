@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Runner, console, ok, sh
+from tests.machine.conftest import GUESTS, Machine, Runner, console, logged, ok, sh
 from tests.machine.declared import declarations
 
 EVE, BOB = 65534, 1999
@@ -121,7 +121,7 @@ def test_a_declaration_by_a_users_directory_gets_that_users_files_alone(run: Run
         own.unlink()
         of_eve(f"ln -s {idle} {own}")
         assert sh("systemctl", "restart", unit).returncode != 0
-        assert f"user {EVE} can change" in ok("journalctl", "-u", "solo5-prepare@titled.service")
+        logged(f"user {EVE} can change", "-u", "solo5-prepare@titled.service")
     assert idle.read_bytes().startswith(b"secret\0")
 
 

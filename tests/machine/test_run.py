@@ -10,7 +10,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh, unit_property
+from tests.machine.conftest import (
+    GUESTS,
+    Machine,
+    Runner,
+    console,
+    eventually,
+    inspect,
+    logged,
+    ok,
+    says,
+    sh,
+    unit_property,
+)
 from tests.machine.consoles import UNLIMITED, shell_task
 from tests.machine.mishaps import end_main_thread
 
@@ -32,7 +44,7 @@ def test_detached_task_is_shown_as_by_systemd(run: Runner) -> None:
     assert "active (running)" in status
     assert "solo5-hvt --mem=" in status, "the whole command line of the tender"
     assert f"solo5-task-{name}.service" in ok("systemd-cgls", "--no-pager", "--unit", "solo5.slice")
-    assert "sleeping" in ok("journalctl", "--no-pager", "-o", "cat", f"SOLO5_TASK={name}")
+    logged("sleeping", f"SOLO5_TASK={name}")
     assert unit_property(f"solo5-task-{name}.service", "InvocationID") == seen["invocation_id"]
     assert "sleeper.hvt" in unit_property(f"solo5-task-{name}.service", "Description")
 

@@ -22,6 +22,7 @@ from tests.machine.conftest import (
     answers,
     eventually,
     inspect,
+    logged,
     ok,
     says,
     sh,
@@ -96,7 +97,7 @@ def test_a_new_image_takes_the_place_of_the_old_one_at_its_address_until_a_rollb
     assert (image_of("web"), address("web")) == (newer, had)
     assert main_pid(web) != before
     assert f"Image={newer}" in DROP_IN.read_text()
-    assert "update: task web runs the new image" in ok("journalctl", "--quiet", "-u", web, "--output=cat")
+    logged("update: task web runs the new image", "-u", web)
     ok("systemctl", "restart", web)
     assert image_of("web") == newer
     begun = f"--since=@{time.time():.6f}"
@@ -231,7 +232,7 @@ def test_no_request_fails_through_updates_a_rollback_and_a_bad_image(
         ok("systemctl", "stop", web)
         eventually(lambda: client.tally().failed, "the client notices a guest that is not there")
         ok("systemctl", "start", web)
-    assert "update: the new guest was not ready within 1 s" in ok("journalctl", "--quiet", "-u", web, "--output=cat")
+    logged("update: the new guest was not ready within 1 s", "-u", web)
     whole(web)
 
 
@@ -532,7 +533,7 @@ def test_edits_that_are_not_in_effect_are_no_part_of_an_update(web: str, newer: 
     edited(declare, "Memmory=64M")
     whole(web)
     assert main_pid(web) == before
-    assert "update: /etc/solo5/web.unikernel:6: " in ok("journalctl", "--quiet", "-u", web, "--output=cat")
+    logged("update: /etc/solo5/web.unikernel:6: ", "-u", web)
     edited(declare, "CPUs=1")
     done = update(newer, "--watch", "0")
     assert done.returncode == 0, done.stderr
@@ -586,7 +587,7 @@ def test_a_frozen_task_is_refused_with_what_to_type(web: str, newer: str) -> Non
     for refused in (update(newer), update(newer, "--pause"), sh(*back, timeout=120)):
         assert "task web is frozen: expected one that runs." in refused.stderr
         assert "solo5ctl thaw web" in refused.stderr
-    assert "task web is frozen" in ok("journalctl", "--quiet", "--boot", "--output=cat", "--unit=solo5-update@web")
+    logged("task web is frozen", "--unit=solo5-update@web")
     ok("solo5ctl", "thaw", "web")
     whole(web)
     assert main_pid(web) == before

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.machine.conftest import GUESTS, eventually, inspect, ok, sh, unit_property
+from tests.machine.conftest import GUESTS, eventually, inspect, logged, ok, sh, unit_property
 from tests.machine.mishaps import held_still
 from tests.machine.nomad.agent import Agent
 from tests.machine.nomad.jobs import (
@@ -36,7 +36,7 @@ def alloc(installed: Agent) -> Iterator[str]:
 
 @pytest.mark.usefixtures("agent")
 def test_task_is_a_unit_with_nomads_names_in_the_journal(alloc: str) -> None:
-    assert "sleeping" in ok("journalctl", "--no-pager", "-o", "cat", "NOMAD_JOB_NAME=seen", f"NOMAD_ALLOC_ID={alloc}")
+    logged("sleeping", "NOMAD_JOB_NAME=seen", f"NOMAD_ALLOC_ID={alloc}")
     assert unit_property(unit(alloc), "ActiveState") == "active"
     assert "seen/group/guest" in unit_property(unit(alloc), "Description")
     assert any("NIC" in event for event in events(alloc)) is False, "it has none"
