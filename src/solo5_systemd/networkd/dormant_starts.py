@@ -141,10 +141,10 @@ class Activation:
             self._lost.set()
             return
         for link, address in found:
-            task = self._host.leases.allocations.addresses.get(address, TaskName(""))
-            record = self._host.leases.get(task)
+            record = self._host.leases.of_address(address)
             if record is None or not self._is_of(record, link, address):
                 continue
+            task = record.reservation.task
             if record.waits:
                 self.start(task, f"a packet for {address}")
                 begin(self._core.tasks, self._have(task, Neighbours.keep))
@@ -163,10 +163,9 @@ class Activation:
 
     def on_packets(self, found: Packets) -> None:
         """Start the tasks for whose addresses neighbours ask that may reach them, and note which have answered."""
-        leases, nobody = self._host.leases, TaskName("")
+        leases = self._host.leases
         for tap, address in found.questions:
-            task = leases.allocations.addresses.get(address, nobody)
-            record, of_asker = leases.get(task), leases.get(leases.allocations.taps.get(tap, nobody))
+            record, of_asker = leases.of_address(address), leases.of_tap(tap)
             if record is None or of_asker is None or not record.waits:
                 continue
             name = next(lease.network for lease in record.reservation.leases if address in lease.addresses)
@@ -175,7 +174,7 @@ class Activation:
                 if lease.tap == tap and lease.network == name and not policy.isolated:
                     egress = lease.limits.under(policy).egress
                     if egress is None or any(address in destination.network for destination in egress):
-                        self.start(task, f"a question for {address}")
+                        self.start(record.reservation.task, f"a question for {address}")
         for address in found.answers & self._asked.keys():
             self._asked[address].set()
 

@@ -106,7 +106,7 @@ class Repairs:
             return self._bridges.forwarding
         if link == sysctls.IPV6_FORWARDING:
             return self._bridges.forwarding6
-        record = self._leases.get(self._leases.allocations.taps.get(link, TaskName("")))
+        record = self._leases.of_tap(link)
         if record is not None:
             return record.state is not LeaseState.RELEASING
         return self._bridges.is_own(link)
@@ -190,7 +190,7 @@ class Repairs:
             return
         reported, self._reported = self._reported, set()
         for tap, addresses in self._tables.mistaken().items():
-            record = self._leases.get(self._leases.allocations.taps.get(tap, TaskName("")))
+            record = self._leases.of_tap(tap)
             if record is None or record.state is not LeaseState.ATTACHED:
                 continue
             lease = next(each for each in record.reservation.leases if each.tap == tap)

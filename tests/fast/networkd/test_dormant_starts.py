@@ -39,7 +39,6 @@ class Host:
         self.on_hold: Callable[[], None] = lambda: None
         self.asked: list[TaskName] = []
         self.networks = {LEASE.network: SimpleNamespace(bridge=LEASE.bridge)}
-        self.allocations = SimpleNamespace(addresses=dict.fromkeys(LEASE.addresses, A))
 
     @property
     def records(self) -> Sequence[LeaseRecord]:
@@ -47,6 +46,9 @@ class Host:
 
     def get(self, task: TaskName) -> LeaseRecord | None:
         return self.record
+
+    def of_address(self, address: IpAddress) -> LeaseRecord | None:
+        return self.record if address in LEASE.addresses else None
 
     def waiting(self) -> Sequence[LeaseRecord]:
         return [each for each in self.records if each.waits]
