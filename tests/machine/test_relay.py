@@ -63,6 +63,21 @@ def test_full_fifo_delays_no_other_task_and_loses_no_line(run: Runner, consoles:
     assert numbers(stuck.got) == list(range(1, 60001))
 
 
+def test_a_hundred_consoles_at_once_are_complete_in_bounded_memory(consoles: Consoles) -> None:
+    """A quarter of them has readers that are behind: 75 MB wait in the journal, and not in the relay."""
+    readers = [consoles.forward(f"crowd-{i}", reads=i % 4 > 0)[0] for i in range(100)]
+    for i, reader in enumerate(readers):
+        lines = 20 if reader.reads else 300
+        shell_task(f"crowd-{i}", f"exec seq -f 'line %g {'.' * 10000}' {lines}", *UNLIMITED)
+    for reader in filter(lambda reader: reader.reads, readers):
+        eventually(lambda reader=reader: numbers(reader.got) == list(range(1, 21)), "its lines come")  # type: ignore[misc]
+    assert resident_mib() < 64
+    for reader in [reader for reader in readers if not reader.reads]:
+        reader.start()
+        eventually(lambda reader=reader: numbers(reader.got) == list(range(1, 301)), "its lines come")  # type: ignore[misc]
+    assert resident_mib() < 64
+
+
 def resident_mib() -> int:
     status = Path(f"/proc/{relay_pid()}/status").read_text()
     return int(status.partition("RssAnon:")[2].split()[0]) // 1024

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.machine.conftest import GUESTS, Files, Machine, ok, systemctl
+from tests.machine.conftest import GUESTS, Files, Machine, Runner, ok, systemctl
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import DeviceName, TaskName, UnitKind, task_service, unit_path
@@ -86,9 +86,6 @@ def workload(name: TaskName, rng: random.Random, folder: Path) -> Workload:
         log_fields=tuple((f"LABEL_{number}", text(rng)) for number in range(20)),
         description=text(rng, 300),
     )
-
-
-"""A value of each property that an operator may set; none that keeps a program from being executed."""
 
 
 Shown = dict[str, dict[str, Any]]
@@ -193,6 +190,16 @@ def test_a_text_means_what_it_means_in_a_unit_file(written: str) -> None:
         key, _, value = line.partition("=")
         ours = parse_property(key, value)
         assert comparable(read[ours.name]) == comparable(ours.value), line
+
+
+def test_properties_of_an_operator_are_after_a_reload_what_was_set(run: Runner) -> None:
+    unit = task_service(TaskName(run("sleeper.spt", options=tuple(f"--property={line}" for line in TEXTS))))
+    names = [parse_property(*line.split("=", 1)).name for line in TEXTS]
+    words = ("show", *(f"--property={name}" for name in names), unit)
+    before = systemctl(*words)
+    assert sorted(line.partition("=")[0] for line in before.splitlines()) == sorted(names)
+    systemctl("daemon-reload")
+    assert systemctl(*words) == before
 
 
 def comparable(value: Any) -> Any:

@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from tests.machine.conftest import GUESTS, eventually, ok, unit_property
-from tests.machine.nomad.agent import api
+from tests.machine.conftest import GUESTS, Outside, eventually, ok, unit_property
+from tests.machine.nomad.agent import NODE_ADDRESS, api
 from tests.machine.nomad.jobs import (
     NEVER_AGAIN,
     SERVER,
     Jobs,
     allocations,
+    blocked,
     deployment,
     ended,
     events,
@@ -62,6 +63,21 @@ def test_version_that_does_not_become_ready_is_reverted(jobs: Jobs) -> None:
     assert any("was not ready within 1 s" in event for event in events(unready))
     assert versions("revert") == [2]
     says(next(a["ID"] for a in allocations("revert") if a["ClientStatus"] == "running"), "count 3\n")
+
+
+def test_canary_with_a_static_port_is_placed_beside_no_old_allocation(jobs: Jobs, outside: Outside) -> None:
+    group = WEB.replace("to", "static = 8751\n    to")
+    text = hcl("static", SERVER, job=update("canary = 1"), group=group)
+    jobs.run(text)
+    becomes("static", "successful", 0)
+    jobs.submit(text.replace("args = [", 'args = ["--second", '))
+    eventually(lambda: blocked("static"), "no node has the port left")
+    assert "reserved port collision" in ok("nomad", "job", "status", "static")
+    assert versions("static") == [0]
+    assert "--ipv4=" in outside.tcp(NODE_ADDRESS, 8751)
+    jobs.submit(hcl("static", SERVER, job=update(), group=group))
+    becomes("static", "successful", 2)
+    assert versions("static") == [2]
 
 
 def test_service_is_deregistered_for_the_shutdown_delay_before_the_guest_ends(jobs: Jobs) -> None:
