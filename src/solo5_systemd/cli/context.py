@@ -1,11 +1,11 @@
 """The context in which a verb runs: its screen, and a connection to the engine."""
 
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from solo5_systemd.base.errors import HostError, NoSuchTaskError, Solo5Error
+from solo5_systemd.base.errors import HostError, NoSuchTaskError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.cli.screen import Screen
 
@@ -16,12 +16,11 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.task.workload import Workload
 
-EngineCommand = Callable[["Runtime"], Coroutine[Any, Any, int]]
-Query = Callable[["Queries"], Coroutine[Any, Any, int]]
-
-EXIT_SIGTERM = 128 + 15
-
 T = TypeVar("T")
+
+
+class CancelledError(Exception):
+    """SIGTERM has cancelled the command."""
 
 
 def connect() -> "AbstractAsyncContextManager[Runtime]":
@@ -43,25 +42,26 @@ class CommandContext:
         self.screen = screen
         self.root = os.geteuid() == 0 if root is None else root
 
-    def run(self, command: EngineCommand, *, needs_root: bool = True) -> int:
-        """Connect to the engine, run a command in an event loop, and return its exit status.
+    def run(self, command: Callable[["Runtime"], Coroutine[Any, Any, T]], *, needs_root: bool = True) -> T:
+        """Connect to the engine, run a command in an event loop, and return its result.
 
         Raises:
             HostError: root is required, and the process is not root.
+            CancelledError: of the command.
             Solo5Error: raised by the command.
         """
         if needs_root:
             self.require_root()
         import asyncio  # imported here for startup time: a third of that of a short verb
 
-        async def connected() -> int:
+        async def connected() -> T:
             async with connect() as engine:
                 return await command(engine)
 
         try:
             return asyncio.run(connected())
-        except asyncio.CancelledError:
-            return EXIT_SIGTERM
+        except asyncio.CancelledError as error:
+            raise CancelledError from error
         except BaseExceptionGroup as group:
             raise _root_cause(group) from group
 
@@ -74,8 +74,8 @@ class CommandContext:
         if not self.root:
             raise HostError("this verb requires root.", "Run it with sudo.")
 
-    def query(self, command: Query) -> int:
-        """Run a command that only reads, without an event loop, and return its exit status.
+    def query(self, command: Callable[["Queries"], Coroutine[Any, Any, T]]) -> T:
+        """Run a command that only reads, without an event loop, and return its result.
 
         Raises:
             Solo5Error: raised by the command.
@@ -104,32 +104,6 @@ class CommandContext:
                 f"warning: limits not enforced: {names}; cgroup v2 controllers not available: {controllers}; see "
                 "solo5ctl doctor."
             )
-
-    def for_each(self, names: Sequence[TaskName], act: Callable[["Runtime", TaskName], Awaitable[object]]) -> int:
-        """Await `act` for all tasks concurrently, and print the name of each that succeeded.
-
-        Returns:
-            0, or the highest exit status of the errors, which are written to stderr.
-
-        Raises:
-            HostError: the process is not root.
-        """
-
-        async def attempt(engine: "Runtime", name: TaskName) -> int:
-            try:
-                await act(engine, name)
-            except Solo5Error as error:
-                self.screen.error(error)
-                return error.exit_status
-            self.screen.write(f"{name}\n")
-            return 0
-
-        async def command(engine: "Runtime") -> int:
-            import asyncio
-
-            return max(await asyncio.gather(*(attempt(engine, name) for name in dict.fromkeys(names))))
-
-        return self.run(command)
 
 
 async def remove_existing(engine: "Runtime", name: TaskName) -> None:

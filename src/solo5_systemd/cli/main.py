@@ -6,12 +6,13 @@ import sys
 from collections.abc import Sequence
 
 from solo5_systemd.base.errors import Solo5Error
-from solo5_systemd.cli.context import CommandContext
+from solo5_systemd.cli.context import CancelledError, CommandContext
 from solo5_systemd.cli.parser import parse
 from solo5_systemd.cli.screen import discard_stdout, standard_screen
 
 EXIT_SIGINT = 128 + 2
 EXIT_SIGPIPE = 128 + 13
+EXIT_SIGTERM = 128 + 15
 EXIT_INTERNAL_ERROR = 125
 
 GC_THRESHOLD = 200_000
@@ -56,6 +57,8 @@ def run(words: Sequence[str], context: CommandContext) -> int:
         return _missing_module(error, context)
     except KeyboardInterrupt:
         return EXIT_SIGINT
+    except CancelledError:
+        return EXIT_SIGTERM
     except BrokenPipeError:
         discard_stdout()
         return EXIT_SIGPIPE

@@ -96,12 +96,12 @@ def print_plan(workload: Workload, context: CommandContext, arguments: Namespace
         Solo5Error: the preflight failed.
     """
 
-    async def command(engine: "Runtime") -> int:
+    async def command(engine: "Runtime") -> "Plan":
         await context.warn_unenforced(engine, workload)
-        plan = await engine.starter.preview(workload)
-        return context.show(arguments, lambda: _plan_json(plan), lambda: _plan_text(plan))
+        return await engine.starter.preview(workload)
 
-    return context.run(command)
+    plan = context.run(command)
+    return context.show(arguments, lambda: _plan_json(plan), lambda: _plan_text(plan))
 
 
 def plain_value(value: object) -> object:
@@ -154,10 +154,10 @@ def exec_in_scope(workload: Workload, context: CommandContext) -> NoReturn:
         line.extend(argv)
         yield os.getpid()
 
-    async def command(engine: "Runtime") -> int:
+    async def command(engine: "Runtime") -> None:
         await context.warn_unenforced(engine, workload)
         async with engine.start_scope(workload, spawn):
-            return 0
+            pass
 
     context.run(command)
     execute(line)
@@ -183,13 +183,12 @@ def declare(workload: Workload, context: CommandContext, *, replace: bool, dry_r
     path = write_source(workload.name, text, ETC, replace=replace)
     context.screen.write(f"{path}\n")
 
-    async def warn(engine: "Runtime") -> int:  # what the task lacks may come later
+    async def warn(engine: "Runtime") -> None:  # what the task lacks may come later
         try:
             await context.warn_unenforced(engine, workload)
             await engine.starter.check_declared(workload)
         except Solo5Error as error:
             context.screen.message(f"warning: the task could not start now: {error}")
-        return 0
 
     context.run(warn)
     context.screen.message(

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from solo5_systemd.base.names import DiskName, SnapshotName
-    from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.storage.disk_state import DiskPath
     from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks
     from solo5_systemd.storage.snapshots import Snapshot, Snapshots
@@ -241,17 +240,8 @@ def _snapshot_running(task: TaskName, name: "SnapshotName", arguments: Namespace
             f"--copy: task {task} has disk {arguments.name!r}: expected a disk that none has, since a copy takes long.",
             f"Stop it first: solo5ctl stop {task}",
         )
-    pause = 0.0
     with _snapshots().of_task(task, name) as instant:
-
-        async def command(engine: "Runtime") -> int:
-            nonlocal pause
-            pause = await engine.while_frozen(task, instant.take, instant.prepare)
-            return 0
-
-        status = context.run(command)
-        if status:  # SIGTERM
-            return status
+        pause = context.run(lambda engine: engine.while_frozen(task, instant.take, instant.prepare))
         made = instant.keep()
     if arguments.json:
         document = {"snapshots": [_json(each) for each in made], "task": task}

@@ -19,7 +19,6 @@ from solo5_systemd.settings.files import ETC, read_settings
 
 if TYPE_CHECKING:
     from solo5_systemd.declared.declaration import Declaration
-    from solo5_systemd.engine.orphans import Orphan
     from solo5_systemd.engine.runtime import Runtime
 
 HEADER = ("FACT", "VERDICT", "VALUE")
@@ -88,11 +87,11 @@ def _declarations(good: "list[Declaration]") -> Iterator[Fact]:
 
 def _starts(declared: "Sequence[Declaration]", context: CommandContext) -> Iterator[Fact]:
     """Yield a fact for each task that could not start, or start again, or is not started; only root can see it."""
-    found: list[Fact] = []
 
-    async def command(engine: "Runtime") -> int:
+    async def check(engine: "Runtime") -> list[Fact]:
         from solo5_systemd.unit.state import ActiveState
 
+        found: list[Fact] = []
         for each in declared:
             try:
                 await engine.starter.check_declared(each.workload)
@@ -103,24 +102,17 @@ def _starts(declared: "Sequence[Declaration]", context: CommandContext) -> Itera
                 value = f"{each.workload.name} is not started for packets"
                 advice = f"{socket} has failed: see `systemctl status {socket}`, then: systemctl restart {socket}"
                 found.append(limited("declaration", value, advice))
-        return 0
+        return found
 
     if declared and context.root:
         with suppress(Solo5Error):  # what the engine lacks is a fact of its own
-            context.run(command)
-    yield from found
+            yield from context.run(check)
 
 
 def _orphans(context: CommandContext) -> Iterator[Fact]:
     """Yield a fact for each orphan, or one that there is none or that the check failed."""
-    found: list[Orphan] = []
-
-    async def command(engine: "Runtime") -> int:
-        found.extend(await engine.gc.orphans())
-        return 0
-
     try:
-        context.run(command, needs_root=False)
+        found = context.run(lambda engine: engine.gc.orphans(), needs_root=False)
     except Solo5Error as error:
         # Not BROKEN: what the engine lacks is a fact of its own.
         yield limited("orphans", "check failed", str(error))
@@ -135,7 +127,8 @@ def _orphans(context: CommandContext) -> Iterator[Fact]:
 def _text(found: Sequence[Fact], screen: Screen) -> str:
     """Return a table, each row followed by its advice."""
     rows = [(fact.name, fact.verdict, fact.value) for fact in found]
-    header, *lines = table(HEADER, rows, lambda column, cell: _paint(column, cell, screen)).splitlines()
+    paint = {"VERDICT": lambda cell: screen.paint(cell, _COLOURS[Verdict(cell.rstrip())])}
+    header, *lines = table(HEADER, rows, paint).splitlines()
     advice = [f"\n    {printable(fact.advice)}" if fact.advice else "" for fact in found]
     return "".join(f"{line}\n" for line in (header, *map("".join, zip(lines, advice, strict=True))))
 
@@ -143,7 +136,3 @@ def _text(found: Sequence[Fact], screen: Screen) -> str:
 def _json(fact: Fact) -> dict[str, str]:
     document = {"name": fact.name, "value": fact.value, "verdict": fact.verdict.value}
     return document | {"advice": fact.advice} if fact.advice else document
-
-
-def _paint(column: str, cell: str, screen: Screen) -> str:
-    return screen.paint(cell, _COLOURS[Verdict(cell.rstrip())]) if column == "VERDICT" else cell

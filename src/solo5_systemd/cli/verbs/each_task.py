@@ -8,11 +8,13 @@ import signal as signals
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import FOR_EACH_TASK, VerbParser
 
 if TYPE_CHECKING:
+    from solo5_systemd.base.names import TaskName
+    from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.task.workload import StopSignal
 
 _ARGUMENTS = ("force", "number", "signal", "timeout_s")
@@ -73,4 +75,19 @@ def _kill_signal(text: str) -> int:
 def execute(arguments: Namespace, context: CommandContext) -> int:
     method = FOR_EACH_TASK[arguments.verb]
     given = {name: value for name, value in vars(arguments).items() if name in _ARGUMENTS}
-    return context.for_each(arguments.names, lambda engine, name: getattr(engine, method)(name, **given))
+
+    async def attempt(engine: "Runtime", name: "TaskName") -> int:
+        try:
+            await getattr(engine, method)(name, **given)
+        except Solo5Error as error:
+            context.screen.error(error)
+            return error.exit_status
+        context.screen.write(f"{name}\n")
+        return 0
+
+    async def command(engine: "Runtime") -> int:
+        import asyncio
+
+        return max(await asyncio.gather(*(attempt(engine, name) for name in dict.fromkeys(arguments.names))))
+
+    return context.run(command)

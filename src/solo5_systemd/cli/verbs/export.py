@@ -10,7 +10,6 @@ from solo5_systemd.cli.parser import Parser
 
 if TYPE_CHECKING:
     from solo5_systemd.declared.export import RunningTask
-    from solo5_systemd.engine.queries import Queries
     from solo5_systemd.engine.task import Task
 
 EPILOG = """\
@@ -32,15 +31,11 @@ def configure(parser: Parser) -> None:
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
     context.require_root()
+    from solo5_systemd.declared.export import exported
 
-    async def command(engine: "Queries") -> int:
-        from solo5_systemd.declared.export import exported
-
-        task = await engine.task(arguments.name)
-        context.screen.write(_declaration(task) if task.dormant else exported(running_task(task)))
-        return 0
-
-    return context.query(command)
+    task = context.query(lambda engine: engine.task(arguments.name))
+    context.screen.write(_declaration(task) if task.dormant else exported(running_task(task)))
+    return 0
 
 
 def _declaration(task: "Task") -> str:

@@ -17,17 +17,15 @@ def configure(parser: Parser) -> None:
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    async def command(engine: "Runtime") -> int:
+    async def collect(engine: "Runtime") -> list[str]:
         import asyncio
 
         from solo5_systemd.declared.update_files import collect_previous
 
-        removed = (
+        return [
             *await engine.gc.collect(dry_run=arguments.dry_run),
             *await asyncio.to_thread(collect_previous, dry_run=arguments.dry_run),
-        )
-        return context.show(
-            arguments, lambda: list(removed), lambda: "".join(f"{printable(line)}\n" for line in removed)
-        )
+        ]
 
-    return context.run(command)
+    removed = context.run(collect)
+    return context.show(arguments, lambda: removed, lambda: "".join(f"{printable(line)}\n" for line in removed))

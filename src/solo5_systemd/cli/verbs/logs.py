@@ -36,26 +36,22 @@ def _line_count(text: str) -> int:
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    count, namespace = 0, ""
-
-    async def follow(engine: "Runtime") -> int:
+    async def follow(engine: "Runtime") -> tuple[int, str]:
         task = await engine.task(arguments.name)
         return await copied(task, engine.follow(task, last=arguments.tail))
 
-    async def show(engine: "Queries") -> int:
+    async def show(engine: "Queries") -> tuple[int, str]:
         task = await engine.task(arguments.name)
         return await copied(task, engine.console(task, last=arguments.tail))
 
-    async def copied(task: "Task", lines: "AsyncGenerator[Line, None]") -> int:
-        nonlocal count, namespace
-        namespace = task.state.log_namespace
+    async def copied(task: "Task", lines: "AsyncGenerator[Line, None]") -> tuple[int, str]:
         count = await copy_console(lines, context.screen, timed=arguments.timestamps, as_json=arguments.json)
-        return 0
+        return count, task.state.log_namespace
 
-    status = context.run(follow, needs_root=False) if arguments.follow else context.query(show)
-    if not status and not count and (why := _why_none(namespace, context)):
+    count, namespace = context.run(follow, needs_root=False) if arguments.follow else context.query(show)
+    if not count and (why := _why_none(namespace, context)):
         context.screen.message(f"no console lines: {why}")
-    return status
+    return 0
 
 
 def _why_none(namespace: str, context: CommandContext) -> str:

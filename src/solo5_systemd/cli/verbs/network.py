@@ -46,16 +46,14 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 
 
 def _list(arguments: Namespace, context: CommandContext) -> int:
-    async def command(engine: "Runtime") -> int:
-        networks = await _of_host(engine)
-        names, rows = ([network.name for network in networks], [_row(network) for network in networks])
-        return context.show(
-            arguments,
-            lambda: [_json(network) for network in networks],
-            lambda: "".join(f"{name}\n" for name in names) if arguments.quiet else table(HEADER, rows),
-        )
+    networks = context.run(_of_host)
 
-    return context.run(command)
+    def text() -> str:
+        if arguments.quiet:
+            return "".join(f"{network.name}\n" for network in networks)
+        return table(HEADER, [_row(network) for network in networks])
+
+    return context.show(arguments, lambda: [_json(network) for network in networks], text)
 
 
 async def _of_host(engine: "Runtime") -> "Sequence[NetworkOverview]":
@@ -64,30 +62,25 @@ async def _of_host(engine: "Runtime") -> "Sequence[NetworkOverview]":
 
 
 def _inspect(arguments: Namespace, context: CommandContext) -> int:
-    async def command(engine: "Runtime") -> int:
+    async def read(engine: "Runtime") -> "tuple[Sequence[NetworkOverview], Sequence[Task], Sequence[Repair]]":
         known = {network.name: network for network in await _of_host(engine)}
         wanted = [_lookup(name, known) for name in arguments.networks]
         tasks = await engine.tasks(ended=False)  # an ended task has no lease
-        repairs = await engine.backends.networks.recent_repairs()
-        return context.show(
-            arguments,
-            lambda: [_details_json(network, tasks, repairs) for network in wanted],
-            lambda: "\n".join(fields([*_fields(network, tasks, repairs)]) for network in wanted),
-        )
+        return wanted, tasks, await engine.backends.networks.recent_repairs()
 
-    return context.run(command)
+    wanted, tasks, repairs = context.run(read)
+    return context.show(
+        arguments,
+        lambda: [_details_json(network, tasks, repairs) for network in wanted],
+        lambda: "\n".join(fields([*_fields(network, tasks, repairs)]) for network in wanted),
+    )
 
 
 def _repairs(arguments: Namespace, context: CommandContext) -> int:
-    async def command(engine: "Runtime") -> int:
-        repairs = await engine.backends.networks.recent_repairs()
-        tasks = [", ".join([*each.tasks, *([f"{each.others} others"] if each.others else ())]) for each in repairs]
-        rows = [(moment(each.time), each.what, names) for each, names in zip(repairs, tasks, strict=True)]
-        return context.show(
-            arguments, lambda: [_repair_json(each) for each in repairs], lambda: table(REPAIR_HEADER, rows)
-        )
-
-    return context.run(command)
+    repairs = context.run(lambda engine: engine.backends.networks.recent_repairs())
+    tasks = [", ".join([*each.tasks, *([f"{each.others} others"] if each.others else ())]) for each in repairs]
+    rows = [(moment(each.time), each.what, names) for each, names in zip(repairs, tasks, strict=True)]
+    return context.show(arguments, lambda: [_repair_json(each) for each in repairs], lambda: table(REPAIR_HEADER, rows))
 
 
 def _lookup(name: NetworkName, known: "dict[NetworkName, NetworkOverview]") -> "NetworkOverview":

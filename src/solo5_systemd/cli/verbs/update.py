@@ -151,7 +151,7 @@ def _start(arguments: Namespace, image: str, files: "UpdateFiles", context: Comm
     """
     unit, request = update_service(arguments.name), _requested(arguments, image)
 
-    async def command(engine: "Runtime") -> int:
+    async def begin(engine: "Runtime") -> None:
         import asyncio
 
         from solo5_systemd.unit.state import OVER
@@ -167,10 +167,9 @@ def _start(arguments: Namespace, image: str, files: "UpdateFiles", context: Comm
         except BaseException:
             files.remove_request()
             raise
-        return 0
 
-    status = context.run(command)
-    return status if status or arguments.no_block else _show(files, context, f"{UNITS}/{INVOCATION_LINK}{unit}")
+    context.run(begin)
+    return 0 if arguments.no_block else _show(files, context, f"{UNITS}/{INVOCATION_LINK}{unit}")
 
 
 def _show(files: "UpdateFiles", context: CommandContext, run: str) -> int:

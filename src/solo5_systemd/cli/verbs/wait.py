@@ -1,14 +1,10 @@
 """`solo5ctl wait`: waits for tasks to end and prints their exit statuses."""
 
 from argparse import Namespace
-from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import UNKNOWN
-
-if TYPE_CHECKING:
-    from solo5_systemd.engine.runtime import Runtime
 
 
 def configure(parser: Parser) -> None:
@@ -17,18 +13,14 @@ def configure(parser: Parser) -> None:
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    async def command(engine: "Runtime") -> int:
-        from solo5_systemd.base.concurrency import gather  # imported here for startup time: `--help` needs none
+    from solo5_systemd.base.concurrency import gather  # imported here for startup time: `--help` needs none
 
-        tasks = await gather(engine.wait(name) for name in arguments.names)
+    def documents() -> list[object]:
+        from solo5_systemd.cli.task_output import outcome_json
 
-        def documents() -> list[object]:
-            from solo5_systemd.cli.task_output import outcome_json
+        outcomes = ((task.name, task.outcome) for task in tasks)
+        return [{"name": name, "outcome": each and outcome_json(each)} for name, each in outcomes]
 
-            outcomes = ((task.name, task.outcome) for task in tasks)
-            return [{"name": name, "outcome": each and outcome_json(each)} for name, each in outcomes]
-
-        statuses = (task.outcome.shell_status if task.outcome else UNKNOWN for task in tasks)
-        return context.show(arguments, documents, lambda: "".join(f"{status}\n" for status in statuses))
-
-    return context.run(command, needs_root=False)
+    tasks = context.run(lambda engine: gather(engine.wait(name) for name in arguments.names), needs_root=False)
+    statuses = (task.outcome.shell_status if task.outcome else UNKNOWN for task in tasks)
+    return context.show(arguments, documents, lambda: "".join(f"{status}\n" for status in statuses))
