@@ -1,12 +1,12 @@
 """Tables, sizes and times as text; colour is added by the caller's `Paint` function."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from solo5_systemd.base.sanitize import printable
 
 Row = Sequence[str]
-Paint = Callable[[str, str], str]
-"""Takes a column's header and a padded cell, returns the cell as it is written."""
+Paint = Mapping[str, Callable[[str], str]]
+"""By a column's header: takes a padded cell, returns the cell as it is written."""
 
 UNKNOWN = "-"
 
@@ -21,24 +21,17 @@ _SPANS = (
 )
 
 
-def plain(_column: str, cell: str) -> str:
-    """Return the cell without colour."""
-    return cell
-
-
-def table(header: Row, rows: Sequence[Row], paint: Paint = plain) -> str:
+def table(header: Row, rows: Sequence[Row], paint: Paint | None = None) -> str:
     """Return rows as aligned columns, two blanks apart, below the header; empty cells are `UNKNOWN`."""
     cells = [[printable(cell) or UNKNOWN for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in (header, *cells)) for i in range(len(header))]
-    lines = [_line(header, widths, header, plain)]
-    lines += [_line(row, widths, header, paint) for row in cells]
-    return "".join(lines)
-
-
-def _line(row: Row, widths: Sequence[int], header: Row, paint: Paint) -> str:
-    *front, last = zip(row, widths, header, strict=True)
-    text = "".join(paint(column, cell.ljust(width)) + "  " for cell, width, column in front)
-    return f"{text}{paint(last[2], last[0])}\n"
+    widths[-1] = 0  # nothing is beside the last one
+    painters = [(paint or {}).get(column, str) for column in header]
+    lines = ["  ".join(map(str.ljust, header, widths))]
+    for row in cells:
+        padded = map(str.ljust, row, widths)
+        lines.append("  ".join(painter(cell) for painter, cell in zip(painters, padded, strict=True)))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def fields(pairs: Sequence[tuple[str, str]]) -> str:

@@ -165,7 +165,7 @@ def task_fields(task: Task, now: int, details: Details = NO_DETAILS) -> Iterator
     for lease in task.reservation.leases if task.reservation else ():
         yield "NIC", f"{lease.nic} {lease_text(lease)}"
     for lease in task.reservation.leases if task.reservation else ():
-        for key, texts in _limits_json(lease.limits).items():
+        for key, texts in _record(lease.limits).items():
             yield key.capitalize(), f"{lease.nic} {' '.join(texts) or 'none'}"
     if task.reservation is not None and task.reservation.idle_s:
         yield (
@@ -285,38 +285,22 @@ def reservation_json(reservation: "Reservation | None") -> dict[str, object]:
     """Return the keys `nics` and `ports`; both are empty lists without a reservation."""
     leases = reservation.leases if reservation else ()
     published = reservation.ports if reservation else ()
-    nics = [_lease_json(each) | _limits_json(each.limits) for each in leases]
-    return {"nics": nics, "ports": [port_json(each) for each in published]}
+    return {"nics": [*map(_lease_json, leases)], "ports": [*map(port_json, published)]}
 
 
 def _lease_json(lease: "Lease") -> dict[str, object]:
-    return {
-        "nic": lease.nic,
-        "network": lease.network,
-        "ipv4": str(lease.ipv4) if lease.ipv4 else None,
-        "gateway4": str(lease.gateway4) if lease.gateway4 else None,
-        **({"ipv6": str(lease.ipv6)} if lease.ipv6 else {}),
-        **({"gateway6": str(lease.gateway6)} if lease.gateway6 else {}),
-        "mac": lease.mac,
-        "mtu": lease.mtu,
-        "tap": lease.tap,
-        "bridge": lease.bridge,
-    }
+    """Return a lease as a JSON object, with the keys of its limits: `egress`, `rate`, `routes`."""
+    document = _record(lease)
+    limits: dict[str, object] = document.pop("limits", {})
+    return {"ipv4": None, "gateway4": None, **document, **limits}
 
 
-def _limits_json(limits: "Limits") -> dict[str, Any]:
-    """Return the keys `egress`, `rate` and `routes`, as a job has them; absent without limits."""
+def _record(value: "Lease | Limits | PortRequest") -> dict[str, Any]:
     from solo5_systemd.settings.records import document
 
-    return document(limits)
+    return document(value)
 
 
 def port_json(request: "PortRequest") -> dict[str, object]:
     """Return a published port as a JSON object."""
-    return {
-        "nic": request.nic,
-        "host_ip": str(request.host_ip or "0.0.0.0"),  # noqa: S104 - shown, never bound
-        "host_port": request.host_port,
-        "port": request.port,
-        "protocol": request.protocol.value,
-    }
+    return {"host_ip": "0.0.0.0"} | _record(request)  # noqa: S104 - shown, never bound

@@ -10,7 +10,7 @@ from solo5_systemd.cli import render
 def test_columns_and_colons_are_aligned_and_a_cell_cannot_break_its_line() -> None:
     assert render.table(("NAME", "N"), [("a", "1"), ("longer", "")]) == "NAME    N\na       1\nlonger  -\n"
     assert render.table(("NAME", "PORTS"), []) == "NAME  PORTS\n"
-    painted = render.table(("A", "B"), [("x", "y")], lambda column, cell: f"<{cell}>" if column == "A" else cell)
+    painted = render.table(("A", "B"), [("x", "y")], {"A": "<{}>".format})
     assert painted == "A  B\n<x>  y\n"
     assert render.table(("A",), [("x\n\x1b[2J",)]) == "A\nx\\x0a\\x1b[2J\n"
     assert render.fields([("Unit", "a"), ("Name", ""), ("X", "b")]) == "Unit: a\nName: -\n   X: b\n"

@@ -62,7 +62,7 @@ def _text(tasks: "Sequence[Task]", endpoints: "Mapping[TaskName, Endpoints]", sc
     now = screen.now()
     rows = [_row(task, endpoints.get(task.name), now) for task in tasks]
     rows += [_waiting(name, each, now) for name, each in endpoints.items() if each.waits]
-    return table(HEADER, sorted(rows), lambda column, cell: _paint(column, cell, screen))
+    return table(HEADER, sorted(rows), {"STATUS": lambda cell: _paint(cell, screen)})
 
 
 def _row(task: "Task", endpoints: "Endpoints | None", now: int) -> tuple[str, ...]:
@@ -86,9 +86,7 @@ def _waiting(name: str, endpoints: "Endpoints", now: int) -> tuple[str, ...]:
     return name, "", f"Dormant {span((now - endpoints.asleep) / 1e6)}", "", addresses(endpoints), ports(endpoints)
 
 
-def _paint(column: str, cell: str, screen: Screen) -> str:
-    if column != "STATUS":
-        return cell
+def _paint(cell: str, screen: Screen) -> str:
     if cell.startswith(("Up", "Asleep")):
         return screen.paint(cell, "green")
     expected = cell.startswith(("Exited (0)", "Stopped", "Starting", "Stopping", "Dormant"))
