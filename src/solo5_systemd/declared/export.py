@@ -11,7 +11,7 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, Target, TaskName, device_name, disk_name
 from solo5_systemd.declared.declaration import write_declaration
 from solo5_systemd.network.model import Lease, NicRequest, Reservation
-from solo5_systemd.storage.model import NAMED_DISKS, Backing, DiskRequest, named_disk
+from solo5_systemd.storage.model import NAMED_DISKS, SECTOR_SIZE, Backing, DiskRequest, named_disk
 from solo5_systemd.task.disks import disk as parse_disk
 from solo5_systemd.task.log_fields import DNS, DNS_SEARCH, HOSTNAME, HOSTS, NETWORK_NAMESPACE
 from solo5_systemd.task.placeholders import mirage, verbatim
@@ -142,13 +142,13 @@ def _disks(task: RunningTask, notes: list[str]) -> Iterator[DiskRequest]:
     sectors = dict(word.removeprefix(_SECTOR).split("=", 1) for word in task.argv if word.startswith(_SECTOR))
     for record in task.disks:
         name = record.get("disk", "")
-        sector = int(sectors.pop(name, "512"))
+        sector = int(sectors.pop(name, SECTOR_SIZE))
         if record.get("backing") == Backing.ARCHIVE:
             notes.append(f"Disk {name} is an archive of {record.get('path', 'files')}: add Block={name}=files:PATH.")
             continue
         yield replace(
             _request(device_name(name), record.get("path", "")),
-            sector_size=None if sector == 512 else sector,
+            sector_size=sector,
             private=record.get("backing") == Backing.COPY,
             io=parse_disk(",".join((f"{name}=/", *record.get("io", "").split())), "Block=").io,
         )

@@ -123,7 +123,7 @@ class DiskOptions:
         file: a path in the volume; None: the default.
         size: of the named disk, or the file in the volume, that is created if there is none, in bytes; None: none is
             created.
-        sector_size: in bytes; None: the default.
+        sector_size: in bytes.
     """
 
     source: str = ""
@@ -137,7 +137,7 @@ class DiskOptions:
     create: bool = False
     ephemeral: bool = False
     read_only: bool = False
-    sector_size: Annotated[int | None, integer(SECTOR_SIZE, MAX_SECTOR_SIZE)] = None
+    sector_size: Annotated[int, integer(SECTOR_SIZE, MAX_SECTOR_SIZE)] = SECTOR_SIZE
     io: IoLimits = NO_IO_LIMITS
 
     @property

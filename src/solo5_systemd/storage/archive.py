@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.sanitize import MAX_NAME, bounded
-from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, Disk, DiskRequest, Member, sector_size
+from solo5_systemd.storage.model import SECTOR_SIZE, ArchiveFormat, ArchiveRequest, Backing, Disk, DiskRequest, Member
 
 if TYPE_CHECKING:
     import tarfile
@@ -100,7 +100,7 @@ def tar_info(entry: Entry) -> "tarfile.TarInfo":
 
 def size_of(request: DiskRequest, entries: Sequence[Entry]) -> int:
     """Return the bytes of the archive of these entries, in whole sectors; that of a tar archive has its end."""
-    sector = sector_size(request)
+    sector = request.sector_size
     if request.archive is not None and request.archive.format is ArchiveFormat.TAR:
         return _padded(sum(BLOCK + _padded(each.size, BLOCK) for each in entries) + 2 * BLOCK, sector)
     return _padded(sum(each.size for each in entries), sector)
@@ -150,7 +150,7 @@ def check_entry(request: DiskRequest, count: int, size: int) -> None:
 
 
 def archive_disk(
-    disk: DeviceName, archive: ArchiveRequest, *, sector_size: int | None = None, roots: tuple[str, ...] = ()
+    disk: DeviceName, archive: ArchiveRequest, *, sector_size: int = SECTOR_SIZE, roots: tuple[str, ...] = ()
 ) -> DiskRequest:
     """Return the request for a disk with an archive.
 

@@ -28,7 +28,6 @@ from solo5_systemd.storage.model import (
     MadeDisk,
     NewFile,
     check_size,
-    sector_size,
 )
 from solo5_systemd.storage.new_file import check_mounted, create_file, find_place, remember_mount, zeros
 from solo5_systemd.storage.owner import READ, READ_WRITE, check_single_link, check_title, give, is_in_allocation
@@ -133,17 +132,16 @@ def inspect(request: DiskRequest, *, how: int = READ_WRITE) -> Disk:
         NotFoundError: the file does not exist.
         HostError: this process cannot open it, or the operator has not marked it for tasks.
     """
-    sector = sector_size(request)
     if request.archive is not None:
         return replace(planned_disk(request), size=size_of(request, scan(request)))
     how = READ if request.private else how
-    if request.create is not None and (planned := _planned(request, request.create, sector)) is not None:
+    if request.create is not None and (planned := _planned(request, request.create)) is not None:
         return planned
     opened, path = _open(request, how)
     with closing(opened) as descriptor:
         status = os.fstat(descriptor)
         filesystem = os.fstatvfs(descriptor).f_fsid
-        check_size(f"{request} has", os.lseek(descriptor, 0, os.SEEK_END), sector)
+        check_size(f"{request} has", os.lseek(descriptor, 0, os.SEEK_END), request.sector_size)
         owner, holder = check_title(request, path, descriptor, how)
     block = stat.S_ISBLK(status.st_mode)
     if request.private:
@@ -154,7 +152,7 @@ def inspect(request: DiskRequest, *, how: int = READ_WRITE) -> Disk:
     return Disk(
         disk=request.disk,
         path=path,
-        sector_size=sector,
+        sector_size=request.sector_size,
         device=(os.major(status.st_rdev), os.minor(status.st_rdev)) if block else None,
         identity=identity(status),
         size=status.st_size,
@@ -167,9 +165,9 @@ def inspect(request: DiskRequest, *, how: int = READ_WRITE) -> Disk:
     )
 
 
-def _planned(request: DiskRequest, new: NewFile, sector: int) -> Disk | None:
+def _planned(request: DiskRequest, new: NewFile) -> Disk | None:
     """Return the disk that a start would create; None if its file exists."""
-    check_size(f"{request} has", new.size, sector)
+    check_size(f"{request} has", new.size, request.sector_size)
     with find_place(request) as place:
         if place.exists:
             return None
@@ -177,11 +175,9 @@ def _planned(request: DiskRequest, new: NewFile, sector: int) -> Disk | None:
         return Disk(
             disk=request.disk,
             path=place.path,
-            sector_size=sector,
-            identity=(0, 0),
+            sector_size=request.sector_size,
             size=new.size,
             filesystem=os.fstatvfs(place.directory).f_fsid,
-            planned=True,
             backing=Backing.FILE if request.name is None else Backing.NAMED,
         )
 
@@ -197,7 +193,7 @@ def make(request: DiskRequest, claims: DiskClaims | None = None) -> MadeDisk:
     """
     created = False
     if (new := request.create) is not None:
-        check_size(f"{request} has", new.size, sector_size(request))
+        check_size(f"{request} has", new.size, request.sector_size)
         with host_errors(f"{request} cannot be created with {new.size} bytes"), find_place(request) as place:
             if not place.exists:
                 check_mounted(place.path, str(request))

@@ -97,7 +97,7 @@ class DiskRequest:
 
     Attributes:
         path: of the file or device node, in the caller's mount namespace.
-        sector_size: in bytes; None: 512.
+        sector_size: in bytes.
         roots: directories, of which one must contain the path with symbolic links resolved; empty: no restriction.
         allocation: those of the roots with the files of the task's allocation, or of its volume; a file there that
             root owns is given to the task's user. A volume may be a block device, which is `path` then.
@@ -110,7 +110,7 @@ class DiskRequest:
 
     disk: DeviceName
     path: str
-    sector_size: int | None = None
+    sector_size: int = SECTOR_SIZE
     roots: tuple[str, ...] = ()
     allocation: tuple[str, ...] = ()
     create: NewFile | None = None
@@ -119,6 +119,18 @@ class DiskRequest:
     archive: ArchiveRequest | None = None
     io: IoLimits = NO_IO_LIMITS
     holder: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the sector size.
+
+        Raises:
+            InvalidRequestError: not a power of two within the tenders' range.
+        """
+        if not SECTOR_SIZE <= self.sector_size <= MAX_SECTOR_SIZE or self.sector_size.bit_count() != 1:
+            raise InvalidRequestError(
+                f"disk {self.disk}: sector size {self.sector_size} is not supported: "
+                f"expected a power of two from {SECTOR_SIZE} to {MAX_SECTOR_SIZE}."
+            )
 
     def __str__(self) -> str:
         return f"disk {self.disk}: {self.path!r}"
@@ -131,6 +143,7 @@ class Disk:
     Attributes:
         path: of the file or device node, absolute, without symbolic links.
         identity: device and inode of a file, or device number and zero of a block device; equal for the same disk only.
+            Zeros: the start has to make it first.
         device: major and minor number of a block device, None for a file.
         size: bytes of a file; 0: not known.
         copied: bytes that a start has to copy for a private copy, whose file system cannot share them.
@@ -138,7 +151,6 @@ class Disk:
         mount: the mount point above `path`; empty: the root directory, or not known.
         exposed: a user other than root may change what `path` resolves to, or the path has characters that a unit file
             cannot hold.
-        planned: the start has to make it first; `identity` is (0, 0) until then.
         source: path of the file that a private copy is of, or names of what an archive has; empty: none.
         sha256: of an archive, in hexadecimal digits; empty: not known.
         sources: the request of an archive of files; None for any other disk.
@@ -150,7 +162,7 @@ class Disk:
 
     disk: DeviceName
     path: str
-    identity: tuple[int, int]
+    identity: tuple[int, int] = (0, 0)
     sector_size: int = SECTOR_SIZE
     device: tuple[int, int] | None = None
     size: int = 0
@@ -158,7 +170,6 @@ class Disk:
     filesystem: int = 0
     mount: str = ""
     exposed: bool = False
-    planned: bool = False
     backing: Backing = Backing.FILE
     source: str = ""
     sha256: str = ""
@@ -170,6 +181,11 @@ class Disk:
 
     def __str__(self) -> str:
         return f"disk {self.disk}: {self.path!r}"
+
+    @property
+    def planned(self) -> bool:
+        """Return whether the start has to make it first."""
+        return self.identity == (0, 0)
 
     @property
     def is_private(self) -> bool:
@@ -237,7 +253,7 @@ def named_disk(
     disk: DeviceName,
     name: DiskName,
     *,
-    sector_size: int | None = None,
+    sector_size: int = SECTOR_SIZE,
     create: NewFile | None = None,
     private: bool = False,
     directory: str = NAMED_DISKS,
@@ -265,21 +281,6 @@ def named_disk(
         name=name,
         private=private,
     )
-
-
-def sector_size(request: DiskRequest) -> int:
-    """Return the requested sector size in bytes, or the default.
-
-    Raises:
-        InvalidRequestError: not a power of two within the tenders' range.
-    """
-    size = SECTOR_SIZE if request.sector_size is None else request.sector_size
-    if not SECTOR_SIZE <= size <= MAX_SECTOR_SIZE or size.bit_count() != 1:
-        raise InvalidRequestError(
-            f"disk {request.disk}: sector size {size} is not supported: "
-            f"expected a power of two from {SECTOR_SIZE} to {MAX_SECTOR_SIZE}."
-        )
-    return size
 
 
 def check_size(what: str, size: int, sector: int = SECTOR_SIZE) -> None:

@@ -25,7 +25,6 @@ from solo5_systemd.storage.model import (
     DiskRequest,
     MadeDisk,
     StartDirectory,
-    sector_size,
 )
 
 MEMORY = Path("/run/solo5/memory")
@@ -45,9 +44,7 @@ def planned_disk(request: DiskRequest, source: str = "") -> Disk:
     return Disk(
         disk=request.disk,
         path=f"{directory}/{request.disk}",
-        sector_size=sector_size(request),
-        identity=(0, 0),
-        planned=True,
+        sector_size=request.sector_size,
         backing=backing,
         source=source,
     )
@@ -129,6 +126,5 @@ def _made(planned: Disk, made: StartDirectory, path: Path) -> MadeDisk:
         identity=identity(status),
         size=status.st_size,
         filesystem=os.statvfs(path).f_fsid,
-        planned=False,
     )
     return MadeDisk(disk=disk, directory=made)

@@ -7,7 +7,15 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import device_name, disk_name
 from solo5_systemd.storage.archive import archive_disk, credential_name, member
 from solo5_systemd.storage.io_limits import KEYS, IoLimits, io_limit
-from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
+from solo5_systemd.storage.model import (
+    MAX_SECTOR_SIZE,
+    SECTOR_SIZE,
+    ArchiveFormat,
+    ArchiveRequest,
+    DiskRequest,
+    NewFile,
+    named_disk,
+)
 from solo5_systemd.task.property_types import SIZE
 from solo5_systemd.task.quantities import integer, named, size
 
@@ -67,7 +75,7 @@ def disk(text: str, option: str) -> DiskRequest:
 
 def disk_text(request: DiskRequest) -> str:
     """Return what `disk` parses as this request."""
-    options = [f"sector-size={request.sector_size}"] if request.sector_size is not None else []
+    options = [f"sector-size={request.sector_size}"] if request.sector_size != SECTOR_SIZE else []
     if request.archive is not None:
         names = request.archive.credential or ",".join(each.path for each in request.archive.members)
         default = ArchiveFormat.RAW if request.archive.credential else ArchiveFormat.TAR
@@ -94,8 +102,8 @@ def _io_limits(options: Mapping[str, str]) -> IoLimits:
     return IoLimits(**{key: io_limit(key, options[key]) for key in KEYS if key in options})
 
 
-def _sector_size(options: Mapping[str, str]) -> int | None:
-    return integer(options["sector-size"], "sector-size", 512, 32768) if "sector-size" in options else None
+def _sector_size(options: Mapping[str, str]) -> int:
+    return integer(options.get("sector-size", str(SECTOR_SIZE)), "sector-size", SECTOR_SIZE, MAX_SECTOR_SIZE)
 
 
 def _archive(name: str, rest: str, where: str) -> DiskRequest:

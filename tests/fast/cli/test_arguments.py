@@ -59,7 +59,7 @@ def named(**more: Any) -> DiskRequest:
     return named_disk(DISK, DiskName("web"), **more)
 
 
-def archived(*paths: str, sector_size: int | None = None, **more: Any) -> DiskRequest:
+def archived(*paths: str, sector_size: int = 512, **more: Any) -> DiskRequest:
     members = tuple(member(path, path) for path in paths)
     return archive_disk(DISK, ArchiveRequest(members=members, **more), sector_size=sector_size)
 

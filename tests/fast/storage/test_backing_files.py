@@ -14,7 +14,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundEr
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage.backing_files import inspect
 from solo5_systemd.storage.bind_mounts import reopen
-from solo5_systemd.storage.model import Disk, DiskRequest, check_size, sector_size
+from solo5_systemd.storage.model import Disk, DiskRequest, check_size
 
 DEVICE = os.makedev(254, 7)
 
@@ -32,8 +32,8 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def request(path: Path, name: str = "storage", sector_size: int | None = None) -> DiskRequest:
-    return DiskRequest(disk=DeviceName(name), path=str(path), sector_size=sector_size)
+def request(path: Path, sector_size: int = 512) -> DiskRequest:
+    return DiskRequest(disk=DeviceName("storage"), path=str(path), sector_size=sector_size)
 
 
 def test_a_file_is_known_by_its_device_and_inode_under_every_name(file: Path, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_read_only_file_system_is_the_hosts_refusal(file: Path, monkeypatch: p
 @pytest.mark.parametrize("size", [-512, 0, 1, 256, 513, 1000, 65536, 66048])
 def test_a_sector_size_that_tenders_refuse_or_misread_is_refused(size: int) -> None:
     with pytest.raises(InvalidRequestError, match=f"sector size {size} is not supported: expected a power of two"):
-        sector_size(request(Path("/srv/disk"), sector_size=size))
+        request(Path("/srv/disk"), sector_size=size)
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,8 @@ class FakeDisks(ImageFiles):
                 or (request.create is not None and request.path not in self.files)
             )
             found = disk(request.disk, path=request.path)
-            found = replace(found, planned=planned, io=request.io, device=self.device, devices=self.devices)
+            found = replace(found, identity=(0, 0)) if planned else found
+            found = replace(found, io=request.io, device=self.device, devices=self.devices)
             return found if request.archive is None else replace(found, backing=Backing.ARCHIVE, size=0)
 
     async def make(self, request: DiskRequest, planned: Disk) -> MadeDisk:
