@@ -34,9 +34,10 @@ from solo5_systemd.network.nft_rules import tables
 from solo5_systemd.network.tap_counters import tap_alias
 from solo5_systemd.nomad.plugin_config import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.start import _job_request
+from solo5_systemd.nomad.start import agent_id
+from solo5_systemd.nomad.task_options import task_options
+from solo5_systemd.nomad.workload import workload_of
 from solo5_systemd.settings.files import read_settings
-from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.task.properties import Property, TransientUnit
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.translate import service
@@ -150,7 +151,9 @@ def _workload(name: TaskName) -> Workload:
             linux_resources=wire.LinuxResources(cpu_shares=100),
         ),
     )
-    return replace(_job_request(task, PluginConfig(image_paths=(GUESTS,)), Settings()).workload, name=name)
+    options, plugin = task_options(task.msgpack_driver_config), PluginConfig(image_paths=(GUESTS,))
+    workload = workload_of(task, options, plugin, os.cpu_count() or 1)
+    return replace(workload, name=name, log_fields=(*workload.log_fields, ("SOLO5_AGENT", agent_id())))
 
 
 def _lease(nic: Lease, number: int) -> Lease:

@@ -1,4 +1,4 @@
-"""Task events: the driver's stream to the agent (TaskEvents), and those of starts.
+"""Task events: the driver's stream to the agent (TaskEvents).
 
 Events are buffered while no agent is connected: it opens the stream only after the first tasks may have been recovered,
 and opens a new one after a restart.
@@ -6,21 +6,15 @@ and opens a new one after a restart.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from solo5_systemd.base.sanitize import bounded
-from solo5_systemd.engine.task import StartCallbacks
-from solo5_systemd.image.manifest import DeviceKind
-from solo5_systemd.network.model import Lease
-from solo5_systemd.nomad import event_messages
 from solo5_systemd.nomad.event_messages import TaskEvent
 from solo5_systemd.nomad.event_throttle import Throttle
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.task_options import GuestPort, Rule, no_address_error
-from solo5_systemd.unit.tender import Parts
 
 BUFFER_EVENTS = 4096
 """Events in the buffer; further ones replace the oldest. Nomad itself keeps 10 of each task."""
@@ -130,54 +124,3 @@ class EventStream:
     def _drop_delivered(self, last: int) -> None:
         while self._buffer and self._buffer[0][0] <= last:
             self._buffer.popleft()
-
-
-SLOW_START_S = (5.0, 30.0)
-"""Seconds after which an event names the current step of an unfinished start."""
-
-
-class StartEvents(StartCallbacks):
-    """The task events of one start. Warns of a slow start while it is entered.
-
-    Args:
-        rule: the job's `ready` rule; `on_preflight` raises if the image cannot satisfy it.
-    """
-
-    def __init__(self, events: EventStream, task: wire.TaskConfig, rule: Rule | None) -> None:
-        self._events = events
-        self._task = task
-        self._rule = rule
-        self._step = "connecting to the system bus"
-        self._timers: list[asyncio.TimerHandle] = []
-
-    def __enter__(self) -> "StartEvents":
-        loop = asyncio.get_running_loop()
-        self._timers = [loop.call_later(seconds, self._warn, seconds) for seconds in SLOW_START_S]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for timer in self._timers:
-            timer.cancel()
-
-    def _warn(self, seconds: float) -> None:
-        self.publish(event_messages.slow_start(self._step, seconds))
-
-    def on_step(self, doing: str) -> None:
-        """Set the current step."""
-        self._step = doing
-
-    def on_preflight(self, parts: Parts) -> None:
-        """Publish the passed preflight."""
-        condition = self._rule.condition if self._rule else None
-        if isinstance(condition, GuestPort) and not parts.image.facts.manifest.names(DeviceKind.NET_BASIC):
-            raise no_address_error(condition)
-        self.publish(event_messages.preflight_passed(parts))
-
-    def on_leases(self, leases: Sequence[Lease]) -> None:
-        """Publish the task's leases, if it has NICs."""
-        if leases:
-            self.publish(event_messages.leases_attached(leases))
-
-    def publish(self, event: TaskEvent) -> None:
-        """Publish an event of the task."""
-        self._events.publish(self._task, event)

@@ -10,11 +10,12 @@ from typing import Annotated
 
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError
-from solo5_systemd.base.names import TaskName, UnitKind
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.task_options import ReadinessProbe
 from solo5_systemd.settings.records import document, integer, record
 from solo5_systemd.settings.solo5_toml import LOG_NAMESPACE
+from solo5_systemd.task import log_fields
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 VERSION = 1
@@ -28,7 +29,7 @@ class DriverState:
     Attributes:
         boot: the kernel's boot ID; a unit does not outlive its boot.
         started: microseconds since the epoch.
-        control_group: empty, as `pid` is 0, in a handle of an earlier release, and of a unit that has ended at once.
+        control_group: empty, as `pid` is 0, of a unit that has ended at once.
     """
 
     ready: ReadinessProbe | None = None
@@ -38,7 +39,6 @@ class DriverState:
     invocation: str
     boot: str
     started: Annotated[int, integer(0, 1 << 62)]
-    kind: UnitKind
     logging: Logging
     control_group: str = ""
     pid: int = 0
@@ -54,7 +54,7 @@ class DriverState:
             main_pid=self.pid,
             started=self.started,
             control_group=self.control_group,
-            log_fields={},
+            log_fields={log_fields.LOG_NAMESPACE: self.log_namespace},
         )
 
 

@@ -12,26 +12,27 @@ from pathlib import Path
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.base.names import UnitKind, task_scope, task_service
 from solo5_systemd.base.paths import boot_id, exists, mount_points
-from solo5_systemd.engine.task import Task
-from solo5_systemd.network.model import Endpoint
+from solo5_systemd.engine.task import StartCallbacks, Task
+from solo5_systemd.image.manifest import DeviceKind
+from solo5_systemd.network.model import Endpoint, Lease
 from solo5_systemd.nomad import event_messages, logs, ports, readiness, volumes
 from solo5_systemd.nomad.engine import EngineSession
-from solo5_systemd.nomad.events import EventStream, StartEvents
+from solo5_systemd.nomad.event_messages import TaskEvent
+from solo5_systemd.nomad.events import EventStream
 from solo5_systemd.nomad.handle import DriverState
-from solo5_systemd.nomad.option_values import Logging
-from solo5_systemd.nomad.plugin_config import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scope_tenders import ScopeChildren
-from solo5_systemd.nomad.task_options import GuestPort, ReadinessProbe, TaskOptions, task_options
+from solo5_systemd.nomad.task_options import GuestPort, ReadinessProbe, no_address_error, task_options
 from solo5_systemd.nomad.wait import TaskEnd, wait_for_end
 from solo5_systemd.nomad.workload import image_candidates, logging_of, name_of, workload_of
-from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.task.workload import Workload
-from solo5_systemd.unit.state import UnitState
+from solo5_systemd.unit.tender import Parts
 
 START_TIMEOUT_S = 120.0
 """Seconds until the unit runs. The timeouts of the single steps are shorter, and their errors name the step."""
 
+SLOW_START_S = (5.0, 30.0)
+"""Seconds after which an event names the current step of an unfinished start."""
 
 PROC = Path("/proc")
 
@@ -70,134 +71,186 @@ async def sibling_conflict(
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartedTask:
+class TaskEntry:
     """A task that was started and is ready, or was recovered.
 
     Attributes:
+        config: Nomad's configuration of the task, as far as it is kept.
         network: the guest's address and ports; None without a NIC.
-        ended: done when its unit has ended.
+        end: done when its unit has ended; in the registry, when its last line is delivered, too.
     """
 
+    config: wire.TaskConfig
     state: DriverState
-    run: UnitState
     network: wire.NetworkOverride | None
-    ended: "asyncio.Task[TaskEnd]"
+    end: "asyncio.Task[TaskEnd]"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _JobRequest:
-    """A job's task, decoded and checked. `images`: candidate paths of the image."""
-
-    options: TaskOptions
-    workload: Workload
-    images: Sequence[str]
-    logging: Logging
+def kept(config: wire.TaskConfig) -> wire.TaskConfig:
+    """Return what events and claims of a task need of its configuration, most of which is its environment."""
+    return wire.TaskConfig(id=config.id, name=config.name, alloc_id=config.alloc_id, alloc_dir=config.alloc_dir)
 
 
-@dataclass(frozen=True)
-class TaskStarter:
-    """Starts tasks."""
+class Start(StartCallbacks):
+    """The start of one task, and its events.
 
-    session: EngineSession
-    scopes: ScopeChildren
-    events: EventStream
-    background: asyncio.TaskGroup
+    Raises:
+        Solo5Error: the job is refused.
+    """
 
-    async def start(self, config: wire.TaskConfig) -> StartedTask:
-        """Start a task, and wait until it is ready.
+    def __init__(
+        self,
+        session: EngineSession,
+        scopes: ScopeChildren,
+        events: EventStream,
+        background: asyncio.TaskGroup,
+        config: wire.TaskConfig,
+    ) -> None:
+        self._session = session
+        self._scopes = scopes
+        self._events = events
+        self._background = background
+        self._config = config
+        self._options = task_options(config.msgpack_driver_config)
+        served = session.settings().served
+        self._workload = workload_of(config, self._options, session.config, os.cpu_count() or 1, served)
+        self._logging = logging_of(config, self._options, session.config)
+        self._step = "connecting to the system bus"
+
+    # --- events ----------------------------------------------------------------------------------------------------
+
+    def on_step(self, doing: str) -> None:
+        """Set the current step."""
+        self._step = doing
+
+    def on_preflight(self, parts: Parts) -> None:
+        """Publish the passed preflight.
+
+        Raises:
+            InvalidRequestError: the image cannot satisfy the job's `ready` rule.
+        """
+        condition = self._options.ready.condition if self._options.ready else None
+        if isinstance(condition, GuestPort) and not parts.image.facts.manifest.names(DeviceKind.NET_BASIC):
+            raise no_address_error(condition)
+        self._publish(event_messages.preflight_passed(parts))
+
+    def on_leases(self, leases: Sequence[Lease]) -> None:
+        """Publish the task's leases, if it has NICs."""
+        if leases:
+            self._publish(event_messages.leases_attached(leases))
+
+    def _publish(self, event: TaskEvent) -> None:
+        self._events.publish(self._config, event)
+
+    # --- steps -----------------------------------------------------------------------------------------------------
+
+    async def check_rule(self) -> None:
+        """Check the job's `ready` rule, if it has one; raises as `readiness.check_rule`."""
+        if self._options.ready is not None:
+            await readiness.check_rule(self._options.ready, self._config, self._options)
+
+    async def run(self) -> TaskEntry:
+        """Start the task, and wait until it is ready.
 
         Raises:
             Solo5Error: it did not start, or was not ready in time. The start is undone.
         """
-        try:
-            request = _job_request(config, self.session.config, self.session.settings())
-            if request.options.ready is not None:
-                await readiness.check_rule(request.options.ready, config, request.options)
-        except Solo5Error:
-            await logs.unblock_readers(config)  # the client has started logmon before StartTask
-            raise
-        with StartEvents(self.events, config, request.options.ready) as progress:
-            try:
-                async with asyncio.timeout(START_TIMEOUT_S):
-                    started = await self._start(config, request, progress)
-            except TimeoutError as error:
-                raise HostError(f"task {config.name} did not start within {START_TIMEOUT_S:.0f} seconds.") from error
-            progress.publish(event_messages.started(started.state.unit, started.state.invocation))
-            for limit in event_messages.port_limits(request.workload.publish, started.reservation):
-                progress.publish(limit)
-            for unused in event_messages.unused_name_servers(request.workload):
-                progress.publish(unused)
-            return await self._until_ready(config, request, started, progress)
 
-    async def _until_ready(
-        self, config: wire.TaskConfig, request: _JobRequest, started: Task, progress: StartEvents
-    ) -> StartedTask:
-        options, state = request.options, _state(request, started)
-        ended = self.background.create_task(wait_for_end(self.session, self.scopes, state, started.state))
+        def warn(seconds: float) -> None:
+            self._publish(event_messages.slow_start(self._step, seconds))
+
+        loop = asyncio.get_running_loop()
+        timers = [loop.call_later(seconds, warn, seconds) for seconds in SLOW_START_S]
         try:
-            network = ports.network_override(started.reservation, config, options)
-            if options.ready is not None:
-                rule = options.ready
+            async with asyncio.timeout(START_TIMEOUT_S):
+                started = await self._start()
+        except TimeoutError as error:
+            raise HostError(f"task {self._config.name} did not start within {START_TIMEOUT_S:.0f} seconds.") from error
+        else:
+            return await self._until_ready(started)
+        finally:
+            for timer in timers:
+                timer.cancel()
+
+    async def _until_ready(self, started: Task) -> TaskEntry:
+        run, options, probe = started.state, self._options, None
+        self._publish(event_messages.started(run.unit, run.invocation))
+        for limit in event_messages.port_limits(self._workload.publish, started.reservation):
+            self._publish(limit)
+        for unused in event_messages.unused_name_servers(self._workload):
+            self._publish(unused)
+        state = DriverState(
+            task=run.task,
+            unit=run.unit,
+            invocation=run.invocation,
+            boot=boot_id(),
+            started=run.started,
+            logging=self._logging,
+            log_namespace=run.log_namespace,
+            control_group=run.control_group,
+            pid=run.main_pid,
+        )
+        ended = self._background.create_task(wait_for_end(self._session, self._scopes, state))
+        try:
+            network = ports.network_override(started.reservation, self._config, options)
+            if (rule := options.ready) is not None:
                 condition = (
-                    ports.endpoint(rule.condition, config, options, started.reservation)
+                    ports.endpoint(rule.condition, self._config, options, started.reservation)
                     if isinstance(rule.condition, GuestPort)
                     else rule.condition
                 )
-                progress.on_step(f"waiting for {condition}")
+                self.on_step(f"waiting for {condition}")
                 since = time.monotonic()
-                evidence = await readiness.wait_until_ready(
-                    self.session, started.state, condition, rule.deadline, ended
-                )
-                progress.publish(event_messages.ready(evidence, time.monotonic() - since))
+                evidence = await readiness.wait_until_ready(self._session, run, condition, rule.deadline, ended)
+                self._publish(event_messages.ready(evidence, time.monotonic() - since))
                 if isinstance(condition, Endpoint):  # a printed line cannot be lost
                     probe = ReadinessProbe(**vars(condition), interval=rule.interval, on_loss=rule.on_loss)
-                    state = replace(state, ready=probe)
         except BaseException:  # also on cancellation: the agent would have no handle of the unit
             await asyncio.shield(self._undo(state, ended))
             raise
-        return StartedTask(state=state, run=started.state, network=network, ended=ended)
+        return TaskEntry(config=kept(self._config), state=replace(state, ready=probe), network=network, end=ended)
 
     async def _undo(self, state: DriverState, ended: "asyncio.Task[TaskEnd]") -> None:
         """Remove a task whose start failed after its unit ran, and drain its FIFOs."""
         try:
             with suppress(Solo5Error):  # the first error is the one to raise
-                await self.session.engine.discard(state.task)
+                await self._session.engine.discard(state.task)
             await asyncio.wait((ended,), timeout=logs.DRAIN_TIMEOUT_S)
-            await logs.drain(self.session, state.task, state.logging)
+            await logs.drain(self._session, state.task, state.logging)
         finally:
             ended.cancel()
-            self.scopes.forget(state.task)
+            self._scopes.forget(state.task)
 
-    async def _start(self, config: wire.TaskConfig, request: _JobRequest, progress: StartEvents) -> Task:
-        workload = await asyncio.to_thread(_with_files, config, request)  # since the file system may hang
+    async def _start(self) -> Task:
+        workload = await asyncio.to_thread(self._with_files)  # since the file system may hang
         name = workload.name
         unit = task_scope(name) if workload.kind is UnitKind.SCOPE else task_service(name)
         since = time.time_ns() // 1000  # before the unit, so that its first line counts
         try:
-            progress.on_step("opening the log FIFOs")
+            self.on_step("opening the log FIFOs")
             try:
                 # With its journald running: the relay opens that journal next.
-                namespace = await self.session.engine.log_namespace()
+                namespace = await self._session.engine.log_namespace()
             except Solo5Error:
-                await logs.unblock_readers(config)
+                await logs.unblock_readers(self._config)
                 raise
-            await logs.connect(self.session, config, name, unit, since, request.logging, namespace)
-            return await self._begin(workload, since, progress)
+            await logs.connect(self._session, self._config, name, unit, since, self._logging, namespace)
+            return await self._begin(workload, since)
         except BaseException:
-            await asyncio.shield(logs.drain(self.session, name, request.logging))
+            await asyncio.shield(logs.drain(self._session, name, self._logging))
             raise
 
-    async def _begin(self, workload: Workload, since: int, progress: StartEvents) -> Task:
+    async def _begin(self, workload: Workload, since: int) -> Task:
         """Start the unit, or return the one that exists.
 
         Nomad uses a task ID for one start only. So an existing unit of this name is this very task, started by a driver
         that was killed before it answered.
         """
-        engine = self.session.engine
+        engine = self._session.engine
         try:
             if workload.kind is UnitKind.SERVICE:
-                return await engine.start(workload, progress)
-            return await self.scopes.start(engine, workload, progress)
+                return await engine.start(workload, self)
+            return await self._scopes.start(engine, workload, self)
         except TakenError as error:  # the name is taken, or a port or a disk
             try:
                 found = await engine.task(workload.name)
@@ -206,49 +259,25 @@ class TaskStarter:
             # systemd has no start time of a scope. `since` is earlier, so that no console line is missed.
             return replace(found, state=replace(found.state, started=found.started or since))
 
+    def _with_files(self) -> Workload:
+        """Return the workload with its first image that exists, or else the first, and volumes as they are mounted.
 
-def _job_request(config: wire.TaskConfig, plugin: PluginConfig, settings: Settings) -> _JobRequest:
-    """Decode and check a job's task."""
-    options = task_options(config.msgpack_driver_config)
-    workload = workload_of(config, options, plugin, os.cpu_count() or 1, settings.served)
-    return _JobRequest(
-        options=options,
+        Raises:
+            InvalidRequestError: a block has an option that does not fit the kind of its volume.
+            HostError: a volume is not mounted.
+        """
+        workload, blocks = self._workload, self._options.block
+        images = image_candidates(self._options, self._config, self._session.config)
+        image = next((path for path in images if exists(path, workload.roots)), images[0])
+        mounts = mount_points() if any(block.volume is not None for block in blocks.values()) else ()
+        disks = (
+            each
+            if (block := blocks[each.disk]).volume is None
+            else volumes.published(
+                self._config, block, each, mounts, is_directory=not Path(each.roots[0]).is_block_device()
+            )
+            for each in workload.disks
+        )
         # By SOLO5_AGENT a later plugin of the same agent finds a forgotten task.
-        workload=replace(workload, log_fields=(*workload.log_fields, ("SOLO5_AGENT", agent_id()))),
-        images=image_candidates(options, config, plugin),
-        logging=logging_of(config, options, plugin),
-    )
-
-
-def _state(request: _JobRequest, started: Task) -> DriverState:
-    return DriverState(
-        task=request.workload.name,
-        unit=started.state.unit,
-        invocation=started.state.invocation,
-        boot=boot_id(),
-        started=started.started,
-        kind=request.workload.kind,
-        logging=request.logging,
-        log_namespace=started.state.log_namespace,
-        control_group=started.state.control_group,
-        pid=started.state.main_pid,
-    )
-
-
-def _with_files(task: wire.TaskConfig, request: _JobRequest) -> Workload:
-    """Return the workload with the first image that exists, or else the first, and with volumes as they are mounted.
-
-    Raises:
-        InvalidRequestError: a block has an option that does not fit the kind of its volume.
-        HostError: a volume is not mounted.
-    """
-    workload, blocks = request.workload, request.options.block
-    image = next((path for path in request.images if exists(path, workload.roots)), request.images[0])
-    mounts = mount_points() if any(block.volume is not None for block in blocks.values()) else ()
-    disks = (
-        each
-        if (block := blocks[each.disk]).volume is None
-        else volumes.published(task, block, each, mounts, is_directory=not Path(each.roots[0]).is_block_device())
-        for each in workload.disks
-    )
-    return replace(workload, image=image, disks=tuple(disks))
+        fields = (*workload.log_fields, ("SOLO5_AGENT", agent_id()))
+        return replace(workload, image=image, disks=tuple(disks), log_fields=fields)

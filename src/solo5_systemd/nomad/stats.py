@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from solo5_systemd.nomad import stats_messages
 from solo5_systemd.nomad.engine import EngineSession
-from solo5_systemd.nomad.tasks import TaskEntry
+from solo5_systemd.nomad.start import TaskEntry
 
 if TYPE_CHECKING:
     from solo5_systemd.cgroup.usage import Usage
@@ -33,7 +33,7 @@ async def samples(
     Args:
         mhz: of one core; 0: unknown.
     """
-    with closing(session.engine.backends.usages.meter(entry.run.control_group)) as meter:
+    with closing(session.engine.backends.usages.meter(entry.state.control_group)) as meter:
         before: Usage | None = None
         head, memory, cpu = stats_messages.head(entry.config.id), b"", b""
         is_idle = False

@@ -31,7 +31,7 @@ from solo5_systemd.nomad.logs import LogReattacher
 from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scope_tenders import ScopeChildren
-from solo5_systemd.nomad.start import StartedTask, TaskStarter, agent_id, sibling_conflict
+from solo5_systemd.nomad.start import Start, TaskEntry, agent_id, kept, sibling_conflict
 from solo5_systemd.nomad.wait import TaskEnd, wait_for_end
 from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.task.quantities import signal_number
@@ -49,19 +49,6 @@ STOP_SIGNALS: Mapping[int, StopSignal] = {Signals.SIGINT: StopSignal.INT, Signal
 """The values of `kill_signal` that stop a tender cleanly."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskEntry(StartedTask):
-    """A task in the registry.
-
-    Attributes:
-        config: Nomad's configuration of the task, as far as it is kept.
-        end: done when the task has ended and its last line is delivered.
-    """
-
-    config: wire.TaskConfig
-    end: "asyncio.Task[TaskEnd]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +78,6 @@ class TaskRegistry:
         self._failing_since: float | None = None
         self._log_reattacher = LogReattacher(session)
         self._scopes = ScopeChildren()
-        self._starter = TaskStarter(session, self._scopes, events, background)
         self._starting: dict[str, wire.TaskConfig] = {}
         self._entries: dict[str, TaskEntry] = {}
         self._locks = KeyedLocks[str]()  # by task ID: start, recovery and destruction of one task are serialized
@@ -119,7 +105,7 @@ class TaskRegistry:
                 return self._entries[config.id]
             self._starting[config.id] = config
             try:
-                started = await self._starter.start(config)
+                return self._add(await self._start(config))
             except TakenError as error:
                 # Nomad retries this error, and a port of a sibling would never become free.
                 others = [each for each in self._living() if each.name != config.name]
@@ -127,7 +113,15 @@ class TaskRegistry:
                 raise await sibling_conflict(self._session, config, siblings) or error from None
             finally:
                 del self._starting[config.id]
-            return self._add(config, started)
+
+    async def _start(self, config: wire.TaskConfig) -> TaskEntry:
+        try:
+            start = Start(self._session, self._scopes, self._events, self._background, config)
+            await start.check_rule()
+        except Solo5Error:
+            await logs.unblock_readers(config)  # the client has started logmon before StartTask
+            raise
+        return await start.run()
 
     async def recover(self, handle: wire.TaskHandle) -> TaskEntry:
         """Recover a task that an earlier driver started, running or ended. Idempotent.
@@ -148,15 +142,14 @@ class TaskRegistry:
             run = verify(stored, boot_id(), found)
             reattaching = self._log_reattacher.reattach(config, stored, running=not run.over)
             reattached = self._background.create_task(reattaching)
-            network = ports.guest_address(reservation)
 
             async def until_end() -> TaskEnd:
-                end = await wait_for_end(self._session, self._scopes, stored, run)
+                end = await wait_for_end(self._session, self._scopes, stored)
                 await reattached  # the drain after this needs the FIFOs
                 return end
 
-            ended = self._background.create_task(until_end())
-            return self._add(config, StartedTask(state=stored, run=run, network=network, ended=ended))
+            ended, network = self._background.create_task(until_end()), ports.guest_address(reservation)
+            return self._add(TaskEntry(config=kept(config), state=stored, network=network, end=ended))
 
     async def _find(self, stored: DriverState) -> tuple[UnitState | None, Reservation | None]:
         """Return the unit of a task, without a D-Bus call if its run goes on, and what the task has reserved."""
@@ -170,28 +163,27 @@ class TaskRegistry:
             self._failing_since = now
         return now < self._failing_since + RECOVER_TIMEOUT_S
 
-    def _add(self, config: wire.TaskConfig, started: StartedTask) -> TaskEntry:
-        # What its events and claims need of the configuration, most of which is its environment.
-        known = wire.TaskConfig(id=config.id, name=config.name, alloc_id=config.alloc_id, alloc_dir=config.alloc_dir)
-        end = self._background.create_task(self._until_end(known, started.state, started.ended))
-        entry = self._entries[known.id] = TaskEntry(**vars(started), config=known, end=end)
+    def _add(self, started: TaskEntry) -> TaskEntry:
+        end = self._background.create_task(self._until_end(started))
+        entry = self._entries[started.config.id] = replace(started, end=end)
         return entry
 
-    async def _until_end(self, config: wire.TaskConfig, state: DriverState, ended: "asyncio.Task[TaskEnd]") -> TaskEnd:
+    async def _until_end(self, task: TaskEntry) -> TaskEnd:
         """Watch a task's readiness until its end, then drain its FIFOs and publish its last event."""
+        state = task.state
         if state.ready is None:
-            end = await ended
+            end = await task.end
         else:
-            publish, reasons = partial(self._events.publish_throttled, config), list[str]()
+            publish, reasons = partial(self._events.publish_throttled, task.config), list[str]()
             watch = readiness.watch(self._session, state.task, state.ready, publish, reasons.append)
             watching = self._background.create_task(watch)
-            end = await ended
+            end = await task.end
             watching.cancel()
             if reasons and end.outcome.ending is Ending.STOPPED:
                 sentence = f"stopped because it was no longer ready ({reasons[-1]})"
                 end = replace(end, outcome=replace(end.outcome, sentence=sentence))
         await logs.drain(self._session, state.task, state.logging)
-        await self._events.publish_last(config, event_messages.exit_event(end.outcome))
+        await self._events.publish_last(task.config, event_messages.exit_event(end.outcome))
         return end
 
     def claims(self) -> Claims:
@@ -236,7 +228,7 @@ class TaskRegistry:
         with suppress(NoSuchTaskError):
             await engine.stop_only(
                 name,
-                run=entry.run if entry else None,
+                run=entry.state.run if entry else None,
                 signal=STOP_SIGNALS.get(number, StopSignal.TERM),
                 timeout_s=0 if number == Signals.SIGKILL else timeout_s,
             )

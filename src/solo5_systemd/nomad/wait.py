@@ -12,7 +12,6 @@ from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scope_tenders import ScopeChildren
 from solo5_systemd.unit.outcome import Ending, Outcome
-from solo5_systemd.unit.state import UnitState
 
 UNIT_REMOVED = Outcome(ending=Ending.UNKNOWN, sentence="the task's unit was removed before its outcome could be read")
 
@@ -27,7 +26,7 @@ class TaskEnd:
     time: int
 
 
-async def wait_for_end(session: EngineSession, scopes: ScopeChildren, state: DriverState, run: UnitState) -> TaskEnd:
+async def wait_for_end(session: EngineSession, scopes: ScopeChildren, state: DriverState) -> TaskEnd:
     """Wait for a task's end, through any outage of PID 1 or the bus."""
 
     def log_failure(error: Exception) -> None:
@@ -41,21 +40,16 @@ async def wait_for_end(session: EngineSession, scopes: ScopeChildren, state: Dri
             # systemd has no exit status of a scope: only the parent process gets it.
             status = await scopes.wait(state.task)
             if status is None:
-                task = await session.engine.wait_for_run(run)
-                return TaskEnd(outcome=task.outcome or UNIT_REMOVED, time=task.state.ended or _now())
+                task = await session.engine.wait_for_run(state.run)
+                return TaskEnd(outcome=task.outcome or UNIT_REMOVED, time=task.state.ended or time.time_ns() // 1000)
             requested = state.task in scopes.stop_requested
             outcome = await session.engine.child_outcome(state.task, state.started, status, stop_requested=requested)
-            return TaskEnd(outcome=outcome, time=_now())
+            return TaskEnd(outcome=outcome, time=time.time_ns() // 1000)
         except NoSuchTaskError:
-            return TaskEnd(outcome=UNIT_REMOVED, time=_now())
+            return TaskEnd(outcome=UNIT_REMOVED, time=time.time_ns() // 1000)
 
     # Every error: an exception in the group's task would end the plugin.
     return await retry(wait, Exception, interval_s=WATCH_INTERVAL_S, on_failure=log_failure)
-
-
-def _now() -> int:
-    """Return the time in microseconds since the epoch."""
-    return time.time_ns() // 1000
 
 
 def exit_result(outcome: Outcome) -> wire.ExitResult:

@@ -9,7 +9,7 @@ import pytest
 from tests.fast.nomad.values import TASK_ID
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.names import TaskName, UnitKind, task_service
+from solo5_systemd.base.names import TaskName, task_service
 from solo5_systemd.network.model import Protocol
 from solo5_systemd.nomad.handle import VERSION, DriverState, decode, encode
 from solo5_systemd.nomad.option_values import Logging
@@ -22,14 +22,13 @@ RULE = ReadinessProbe(
 )
 
 
-def state(*, kind: UnitKind = UnitKind.SERVICE, logging: Logging = Logging.NOMAD, name: str = "web") -> DriverState:
+def state(*, logging: Logging = Logging.NOMAD, name: str = "web") -> DriverState:
     return DriverState(
         task=TaskName(name),
         unit=task_service(TaskName(name)),
         invocation="0123456789abcdef" * 2,
         boot="5d0d7a3c-0f5e-4f0e-9a55-6f1c2e7e7d4b",
         started=1_700_000_000_000_000,
-        kind=kind,
         logging=logging,
     )
 
@@ -37,7 +36,7 @@ def state(*, kind: UnitKind = UnitKind.SERVICE, logging: Logging = Logging.NOMAD
 @pytest.mark.parametrize(
     "written",
     [
-        *(state(kind=kind, logging=logging) for kind in UnitKind for logging in Logging),
+        *(state(logging=logging) for logging in Logging),
         replace(state(), log_namespace="guests"),
         replace(state(), ready=RULE),
     ],
@@ -62,7 +61,7 @@ def test_this_versions_own_is_written_as_it_was() -> None:
 def test_it_is_small_for_the_longest_id_and_holds_nothing_of_the_jobs() -> None:
     stored = encode(state(name=name_of(TASK_ID * 100)))
     assert len(stored) < 512
-    assert json.loads(stored).keys() == {"version", "task", "unit", "invocation", "boot", "started", "kind", "logging"}
+    assert json.loads(stored).keys() == {"version", "task", "unit", "invocation", "boot", "started", "logging"}
 
 
 def damaged(**changes: object) -> bytes:
@@ -84,7 +83,6 @@ def damaged(**changes: object) -> bytes:
         (damaged(task=None), "driver_state.task is missing"),
         (damaged(task="../x"), "driver_state.task: task name '../x' is not usable"),
         (damaged(started=-1), "driver_state.started is -1"),
-        (damaged(kind="slice"), "driver_state.kind is 'slice': expected one of"),
         (damaged(logging="file"), "driver_state.logging is 'file': expected one of"),
     ],
     ids=lambda value: None if isinstance(value, str) else repr(value[:12]),

@@ -14,10 +14,10 @@ from solo5_systemd.network.model import UNREPAIRED, PortRequest, Protocol, Reser
 from solo5_systemd.network.network_ranges import Overtaken
 from solo5_systemd.nomad import event_messages
 from solo5_systemd.nomad.event_messages import TaskEvent
-from solo5_systemd.nomad.events import SLOW_START_S
 from solo5_systemd.nomad.fingerprint import fingerprint_of
 from solo5_systemd.nomad.plugin_config import PLUGIN, TIGHTENING, PluginConfig
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
+from solo5_systemd.nomad.start import SLOW_START_S
 from solo5_systemd.nomad.task_options import TASK, Rule
 from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.settings.solo5_toml import Settings

@@ -11,9 +11,9 @@ from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import task_service
 from solo5_systemd.journal.lines import DroppedLines
 from solo5_systemd.network.model import Repair
-from solo5_systemd.nomad import events
-from solo5_systemd.nomad.events import SLOW_START_S
+from solo5_systemd.nomad import start
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.start import SLOW_START_S
 from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.unit.state import MainCode
 
@@ -69,7 +69,7 @@ async def test_a_start_that_fails_tells_how_far_it_came(machine: Machine, step: 
 async def test_a_slow_start_says_which_step_it_is_at(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, step: str, doing: str
 ) -> None:
-    monkeypatch.setattr(events, "SLOW_START_S", [number / 20 for number in range(1, 200)])
+    monkeypatch.setattr(start, "SLOW_START_S", [number / 20 for number in range(1, 200)])
     machine.steps.hang_on = step
     async with agent() as nomad, Background(nomad.start(task_config())) as starting:
         await machine.steps.hanging.wait()

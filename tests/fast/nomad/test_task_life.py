@@ -15,7 +15,7 @@ from tests.support.fakes.background import Background
 from tests.support.fakes.clock import passed
 
 from solo5_systemd.base.errors import HostError, NoSuchTaskError, TakenError
-from solo5_systemd.base.names import TaskName, UnitKind, task_service
+from solo5_systemd.base.names import TaskName, task_service
 from solo5_systemd.nomad import handle, logs
 from solo5_systemd.nomad import wait as wait_module
 from solo5_systemd.nomad.engine import EngineSession
@@ -26,7 +26,7 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scope_tenders import ScopeChildren
 from solo5_systemd.nomad.wait import wait_for_end
 from solo5_systemd.nomad.workload import name_of
-from solo5_systemd.unit.state import ActiveState, MainCode, UnitState
+from solo5_systemd.unit.state import MainCode
 
 NAME = name_of(TASK_ID)
 UNIT = task_service(NAME)
@@ -208,9 +208,8 @@ async def test_a_start_that_hangs_delays_no_other_task(machine: Machine, fifos: 
 
 STATE = DriverState(
     task=TaskName("web"), unit="solo5-task-web.service", invocation="ab" * 16, boot="boot", started=1,
-    kind=UnitKind.SERVICE, logging=Logging.NOMAD,
+    logging=Logging.NOMAD,
 )  # fmt: skip
-RUN = UnitState(task=STATE.task, unit=STATE.unit, active=ActiveState.ACTIVE, log_fields={})
 
 
 class CutOff(EngineSession):
@@ -227,6 +226,6 @@ async def test_an_outage_is_in_the_log_unless_the_plugin_makes_it_by_ending(
     session = CutOff()
     session.is_closing = is_closing
     with caplog.at_level(logging.WARNING):
-        async with Background(wait_for_end(session, ScopeChildren(), STATE, RUN)) as waiting:
+        async with Background(wait_for_end(session, ScopeChildren(), STATE)) as waiting:
             assert not waiting.done()
     assert len(caplog.records) == warnings
