@@ -10,6 +10,7 @@ from typing import TypeVar
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import NetworkName, TaskName, UnitKind, task_name
 from solo5_systemd.task.option_table import SETTINGS
+from solo5_systemd.task.quantities import value_of
 from solo5_systemd.task.settings import Parse, Values, workload
 from solo5_systemd.task.workload import Workload
 
@@ -60,12 +61,12 @@ class Given(Values):
         """Yield the values of an option; raises as `parse`."""
         found = getattr(self._arguments, name, None)
         texts = [found] if isinstance(found, str) else found or ()
-        return (parse(text, self.shown(name)) for text in texts)
+        return (value_of(parse, text, self.shown(name)) for text in texts)
 
     def shown(self, name: str) -> str:
         """Return the option."""
         return SETTINGS[name].option
 
-    def path(self, text: str, what: str) -> str:  # noqa: ARG002
+    def path(self, text: str) -> str:
         """Return an absolute path: lexical, since Path.resolve() would follow symbolic links."""
         return os.path.abspath(text)  # noqa: PTH100

@@ -44,8 +44,10 @@ from solo5_systemd.network.model import EVERY_IPV6
 from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.task.networks import host_endpoint
 from solo5_systemd.task.option_table import KEYS, SECTION, SETTINGS
+from solo5_systemd.task.properties import parse_property
 from solo5_systemd.task.property_types import quoted
-from solo5_systemd.task.settings import Parse, Values, stops_when_idle, texts, unit_property, workload
+from solo5_systemd.task.quantities import value_of
+from solo5_systemd.task.settings import Parse, Values, stops_when_idle, texts, workload
 from solo5_systemd.task.workload import Publish, Workload
 
 T = TypeVar("T")
@@ -167,16 +169,10 @@ class Declared(Values):
         """Return the key as it is written."""
         return f"{name}="
 
-    def path(self, text: str, what: str) -> str:
-        """Return an absolute path without `.`, `..` and doubled slashes; lexical, as for `solo5ctl run`.
-
-        Raises:
-            InvalidRequestError: it is relative.
-        """
+    def path(self, text: str) -> str:
+        """Return an absolute path without `.`, `..` and doubled slashes; lexical, as for `solo5ctl run`."""
         if not text.startswith("/"):
-            raise InvalidRequestError(
-                f"{what} {text!r} is a relative path: expected an absolute one, such as /srv/web.hvt."
-            )
+            raise ValueError("is a relative path: expected an absolute one, such as /srv/web.hvt")
         return posixpath.normpath(f"/{text.lstrip('/')}")
 
     def parsed(self, name: str, parse: Parse[T]) -> Iterator[T]:
@@ -188,7 +184,7 @@ class Declared(Values):
         for line in self._assignments.get(name, ()):
             values = self._at_start if SETTINGS[name].at_start else self._in_unit
             for text in located(line, partial(_texts, line, values)):
-                yield located(line, partial(parse, text, self.shown(name)))
+                yield located(line, partial(value_of, parse, text, self.shown(name)))
 
 
 def _texts(line: Assignment, specifiers: Mapping[str, str]) -> Sequence[str]:
@@ -321,7 +317,8 @@ def _properties(
 
 def _property(line: Assignment, specified: Mapping[str, str]) -> tuple[str, str]:
     text = expand(line.value, specified) if line.key in _EXPANDED else line.value
-    return unit_property(f"{line.key}={text}", "[Service]")
+    parse_property(line.key, text)
+    return line.key, text
 
 
 def conflicts(declarations: Iterable[Declaration]) -> Iterator[str]:

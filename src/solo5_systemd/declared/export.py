@@ -150,7 +150,7 @@ def _disks(task: RunningTask, notes: list[str]) -> Iterator[DiskRequest]:
             _request(device_name(name), record.get("path", "")),
             sector_size=sector,
             private=record.get("backing") == Backing.COPY,
-            io=parse_disk(",".join((f"{name}=/", *record.get("io", "").split())), "Block=").io,
+            io=parse_disk(",".join((f"{name}=/", *record.get("io", "").split()))).io,
         )
     notes.extend(f"Disk {name} is not known: add Block={name}=FILE." for name in sectors)
 

@@ -9,7 +9,7 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName, is_task_name
 from solo5_systemd.network.model import PortRequest, Protocol, port_number
 from solo5_systemd.settings.records import Type, text
-from solo5_systemd.task.quantities import parse_time_span
+from solo5_systemd.task.quantities import seconds, value_of
 
 if TYPE_CHECKING:  # a plugin of Nomad imports this at its launch, for `ReadyLine`
     from solo5_systemd.image.manifest import Manifest
@@ -31,12 +31,11 @@ PATTERN_MAX = 500
 """Characters of a pattern, as in a job's `ready` block."""
 
 _CONSOLE = "console"
-_EXPECTED = "expected tcp:PORT, udp:PORT or console:PATTERN, such as tcp:443"
 
 _SUFFIX = ".next"
 _MILLISECONDS = Type(
     lambda fields, key: fields.integer(key, low=0, high=round(1000 * UPDATE_MAX_S)) / 1000,
-    lambda seconds: round(1000 * seconds),
+    lambda value: round(1000 * value),
 )
 
 
@@ -64,41 +63,26 @@ class ReadyLine:
 Ready = ReadyPort | ReadyLine
 
 
-def parse_ready(text: str, option: str) -> Ready:
-    """Parse `tcp:443`, `udp:53` or `console:PATTERN`; the result as text is parsed to the same.
-
-    Args:
-        option: what it is the value of, for errors: `Ready=` or `--ready`.
-
-    Raises:
-        InvalidRequestError: malformed.
-    """
+def parse_ready(text: str) -> Ready:
+    """Parse `tcp:443`, `udp:53` or `console:PATTERN`; the result as text is parsed to the same."""
     kind, colon, rest = text.partition(":")
     if kind == _CONSOLE and colon:
         if not 0 < len(rest) <= PATTERN_MAX or not rest.isprintable():
-            raise InvalidRequestError(
-                f"{option} {text!r} has no usable pattern: expected a regular expression of one line with 1 to "
-                f"{PATTERN_MAX} characters."
+            raise ValueError(
+                f"has no usable pattern: expected a regular expression of one line with 1 to {PATTERN_MAX} characters"
             )
         return ReadyLine(pattern=rest)
     if kind not in tuple(Protocol) or not rest.isascii() or not rest.isdigit() or len(rest) > 5:
-        raise InvalidRequestError(f"{option} {text!r} is not a condition: {_EXPECTED}.")
+        raise ValueError(f"is not a condition: expected tcp:PORT, udp:PORT or {_CONSOLE}:PATTERN, such as tcp:443")
     return ReadyPort(protocol=Protocol(kind), port=port_number(int(rest)))
 
 
-def update_time(text: str, _: str = "") -> float:
-    """Return the seconds of Timeout=, Drain= or Watch=, or of an option like them.
-
-    Raises:
-        ValueError: malformed, or longer than a day; the message is the end of a sentence.
-    """
-    try:
-        seconds = parse_time_span(text) / 10**6
-    except ValueError as error:
-        raise ValueError(f"is not a time: expected {error}") from error
-    if seconds > UPDATE_MAX_S:
+def update_time(text: str) -> float:
+    """Return the seconds of Timeout=, Drain= or Watch=, or of an option like them; a parser."""
+    found = seconds(text)
+    if found > UPDATE_MAX_S:
         raise ValueError("is too long: expected at most 1d")
-    return seconds
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +99,7 @@ class UpdateRequest:
     """
 
     image: str = ""
-    ready: Annotated[Ready | None, text(partial(parse_ready, option="ready"))] = None
+    ready: Annotated[Ready | None, text(partial(value_of, parse_ready, what="ready"))] = None
     timeout: Annotated[float | None, _MILLISECONDS] = None
     drain: Annotated[float | None, _MILLISECONDS] = None
     watch: Annotated[float | None, _MILLISECONDS] = None

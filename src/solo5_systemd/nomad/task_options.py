@@ -43,7 +43,7 @@ from solo5_systemd.storage.model import MAX_SECTOR_SIZE, SECTOR_SIZE, ArchiveFor
 from solo5_systemd.task.disks import DISK_SIZE
 from solo5_systemd.task.log_fields import labels
 from solo5_systemd.task.option_table import SETTINGS
-from solo5_systemd.task.quantities import idle_time, size
+from solo5_systemd.task.quantities import idle_time, size, value_of
 from solo5_systemd.task.settings import Parse, Values, workload
 from solo5_systemd.task.workload import Workload
 
@@ -133,7 +133,7 @@ class DiskOptions:
     strip: bool = False
     volume: str | None = None
     file: Annotated[str | None, Type(_file, str)] = None
-    size: Annotated[int | None, text(lambda given: size(given, DISK_SIZE))] = None
+    size: Annotated[int | None, text(lambda given: value_of(size, given, DISK_SIZE))] = None
     create: bool = False
     ephemeral: bool = False
     read_only: bool = False
@@ -151,7 +151,7 @@ class IdleOptions:
     """The `idle` block; `after`: seconds without a packet after which the task sleeps."""
 
     action: Annotated[str, Type(_idle_action, str)] = "sleep"
-    after: Annotated[int, text(lambda given: idle_time(given, "the time"))]
+    after: Annotated[int, text(lambda given: value_of(idle_time, given, "the time"))]
 
 
 def _disk(fields: Fields) -> DiskOptions:
@@ -362,7 +362,7 @@ class Shared(Values):
         if self.given(name):
             job, is_list = SETTINGS[name].job, SETTINGS[name].is_list
             for text in self._fields.texts(job) if is_list else [self._fields.text(job)]:
-                yield self.checked(name, lambda text=text: parse(text, self.shown(name)))  # type: ignore[misc]
+                yield self.checked(name, lambda text=text: value_of(parse, text, self.shown(name)))  # type: ignore[misc]
 
     def checked(self, name: str, check: Callable[[], T]) -> T:
         """Return the result of a function; its error begins with the option."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
-from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import device_name, disk_name
 from solo5_systemd.storage.archive import archive_disk, credential_name, member
 from solo5_systemd.storage.io_limits import KEYS, IoLimits, io_limit
@@ -17,7 +17,7 @@ from solo5_systemd.storage.model import (
     named_disk,
 )
 from solo5_systemd.task.property_types import SIZE
-from solo5_systemd.task.quantities import integer, named, size
+from solo5_systemd.task.quantities import integer, size, value_of
 
 _NAMED_DISK = "disk:"
 _IO_OPTIONS = ("read_bps=", "write_bps=", "read_iops=", "write_iops=")
@@ -28,31 +28,21 @@ _ARCHIVE_OPTIONS = ("sector-size=", "format=", "strip")
 _NAMED_OPTIONS = (*_FILE_OPTIONS, "size=", "create")
 
 DISK_SIZE = "disk size"
-"""What `quantities.size` names in an error of a disk's size."""
+"""What an error of a disk's size names."""
 
 
-@named
-def disk(text: str, option: str) -> DiskRequest:
-    """Parse NAME=FILE or NAME=disk:DISK, with options behind it; FILE may contain commas and blanks.
-
-    Raises:
-        InvalidRequestError: malformed.
-    """
+def disk(text: str) -> DiskRequest:
+    """Parse NAME=FILE or NAME=disk:DISK, with options behind it; FILE may contain commas and blanks."""
     name, equals, rest = text.partition("=")
     if rest.startswith((_FILES, _CREDENTIAL)):
-        return _archive(name, rest, f"{option} {text!r}")
+        return _archive(name, rest)
     is_named = rest.startswith(_NAMED_DISK)
-    path, options = _disk_options(
-        rest.removeprefix(_NAMED_DISK), _NAMED_OPTIONS if is_named else _FILE_OPTIONS, f"{option} {text!r}"
-    )
+    path, options = _disk_options(rest.removeprefix(_NAMED_DISK), _NAMED_OPTIONS if is_named else _FILE_OPTIONS)
     if not equals or not path:
-        raise InvalidRequestError(
-            f"{option} {text!r} has no file: expected NAME=FILE or NAME=disk:DISK, such as storage=/srv/disk.img."
-        )
+        raise ValueError("has no file: expected NAME=FILE or NAME=disk:DISK, such as storage=/srv/disk.img")
     if is_named and "," in path:  # which no name of a disk has
         known = ", ".join(_NAMED_OPTIONS)
-        unknown = path.rpartition(",")[2]
-        raise InvalidRequestError(f"{option} {text!r} has the unknown option {unknown!r}: expected some of {known}.")
+        raise ValueError(f"has the unknown option {path.rpartition(',')[2]!r}: expected some of {known}")
     sector_size = _sector_size(options)
     private = "ephemeral" in options or "ro" in options
     if not is_named:
@@ -64,11 +54,10 @@ def disk(text: str, option: str) -> DiskRequest:
             io=_io_limits(options),
         )
     if "create" in options and "size" not in options:
-        raise InvalidRequestError(
-            f"{option} {text!r} has create without size=SIZE: expected the size of the disk that is created if there "
-            "is none of its name."
+        raise ValueError(
+            "has create without size=SIZE: expected the size of the disk that is created if there is none of its name"
         )
-    create = NewFile(size=size(options["size"], DISK_SIZE)) if "size" in options else None
+    create = NewFile(size=value_of(size, options["size"], DISK_SIZE)) if "size" in options else None
     request = named_disk(device_name(name), disk_name(path), sector_size=sector_size, create=create, private=private)
     return replace(request, io=_io_limits(options))
 
@@ -103,17 +92,18 @@ def _io_limits(options: Mapping[str, str]) -> IoLimits:
 
 
 def _sector_size(options: Mapping[str, str]) -> int:
-    return integer(options.get("sector-size", str(SECTOR_SIZE)), "sector-size", SECTOR_SIZE, MAX_SECTOR_SIZE)
+    parse = partial(integer, low=SECTOR_SIZE, high=MAX_SECTOR_SIZE)
+    return value_of(parse, options.get("sector-size", str(SECTOR_SIZE)), "sector-size")
 
 
-def _archive(name: str, rest: str, where: str) -> DiskRequest:
+def _archive(name: str, rest: str) -> DiskRequest:
     """Parse files:PATH[,PATH...] and credential:CREDENTIAL, with options behind it."""
-    text, options = _disk_options(rest, _ARCHIVE_OPTIONS, where)
+    text, options = _disk_options(rest, _ARCHIVE_OPTIONS)
     kind, _, value = text.partition(":")
     default = ArchiveFormat.TAR if f"{kind}:" == _FILES else ArchiveFormat.RAW
     written = options.get("format", default)
     if written not in tuple(ArchiveFormat):
-        raise InvalidRequestError(f"{where}: format {written!r} is unknown: expected tar or raw.")
+        raise ValueError(f"has the unknown format {written!r}: expected tar or raw")
     paths = [path for path in value.split(",") if path] if default is ArchiveFormat.TAR else []
     return archive_disk(
         device_name(name),
@@ -126,7 +116,7 @@ def _archive(name: str, rest: str, where: str) -> DiskRequest:
     )
 
 
-def _disk_options(text: str, known: Sequence[str], where: str) -> tuple[str, dict[str, str]]:
+def _disk_options(text: str, known: Sequence[str]) -> tuple[str, dict[str, str]]:
     """Split options from the end of a text, since a file's name may contain commas."""
     values: dict[str, str] = {}
     spelled = {each.replace("_", "-"): each.removesuffix("=") for each in known}  # a job has sector_size
@@ -137,5 +127,5 @@ def _disk_options(text: str, known: Sequence[str], where: str) -> tuple[str, dic
         if not comma or not key:
             return text, values
         if key in values:
-            raise InvalidRequestError(f"{where} has {key} twice: expected it once.")
+            raise ValueError(f"has {key} twice: expected it once")
         values[key], text = value, rest

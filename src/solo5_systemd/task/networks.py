@@ -4,14 +4,11 @@ The syntax follows podman-run(1) where podman has the option.
 """
 
 import re
-from collections.abc import Iterable
 
-from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import NETWORK_NAMESPACES, device_name, network_name
 from solo5_systemd.network.model import Limits, NicRequest, Protocol, mac_address, port_protocol
 from solo5_systemd.network.request_checks import port_range
 from solo5_systemd.settings.addresses import host_address, ipv4_address, ipv6_address, routes
-from solo5_systemd.task.quantities import named
 from solo5_systemd.task.workload import Publish
 
 _OUTER_COLON = re.compile(r":(?![^\[]*\])")
@@ -21,23 +18,26 @@ _ROUTE = "route="
 _EVERY_IPV4 = "0.0.0.0"  # noqa: S104 - parsed, never bound
 
 
-@named
-def nic(text: str, option: str) -> NicRequest:
-    """Parse NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS][,route=RANGE], the last any number of times.
-
-    Raises:
-        InvalidRequestError: malformed.
-    """
+def nic(text: str) -> NicRequest:
+    """Parse NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS][,route=RANGE], the last any number of times."""
     name, equals, rest = text.partition("=")
     network, *options = rest.split(",")
     if not equals or not network:
-        raise InvalidRequestError(
-            f"{option} {text!r} has no network: expected NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS]"
-            "[,route=RANGE]…, such as service=default."
+        raise ValueError(
+            "has no network: expected NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS][,route=RANGE]…, such as "
+            "service=default"
         )
     behind = [each.removeprefix(_ROUTE) for each in options if each.startswith(_ROUTE)]
     options = [each for each in options if not each.startswith(_ROUTE)]
-    values = _options(options, f"{option} {text!r}")
+    values: dict[str, str] = {}
+    for word in options:
+        key, equals, value = word.partition("=")
+        if not equals or key not in ("ip", "ip6", "mac") or key in values:
+            raise ValueError(
+                f"has {word!r} after the network: expected each of ip=ADDRESS, ip6=ADDRESS, mac=ADDRESS at most once, "
+                "and route=RANGE"
+            )
+        values[key] = value
     return NicRequest(
         nic=device_name(name),
         network=network_name(network),
@@ -56,26 +56,8 @@ def nic_text(request: NicRequest) -> str:
     return ",".join((f"{request.nic}={request.network}", *given))
 
 
-def _options(words: Iterable[str], where: str) -> dict[str, str]:
-    values: dict[str, str] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or key not in ("ip", "ip6", "mac") or key in values:
-            raise InvalidRequestError(
-                f"{where} has {word!r} after the network: expected each of ip=ADDRESS, ip6=ADDRESS, mac=ADDRESS at "
-                "most once, and route=RANGE."
-            )
-        values[key] = value
-    return values
-
-
-@named
-def publish(text: str, option: str) -> tuple[Publish, ...]:
-    """Parse [NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp]; an IPv6 address is in brackets. Both ports may be ranges.
-
-    Raises:
-        InvalidRequestError: malformed, or ranges that are not equally long.
-    """
+def publish(text: str) -> tuple[Publish, ...]:
+    """Parse [NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp]; an IPv6 address is in brackets. Both ports may be ranges."""
     ports, slash, protocol = text.partition("/")
     *front, host_port, port = _OUTER_COLON.split(ports) if ":" in ports else ("", "", "", "")
     is_whole = bool(host_port and port) and "" not in front
@@ -83,17 +65,17 @@ def publish(text: str, option: str) -> tuple[Publish, ...]:
     device = front.pop(0) if front and not set(front[0]) & set(".[") else None
     host_ip = front.pop(0) if front else None
     if front or not is_whole:
-        raise InvalidRequestError(
-            f"{option} {text!r} is not a published port: expected [NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp], "
-            "such as 8080:80 or 127.0.0.1:5353:53/udp."
+        raise ValueError(
+            "is not a published port: expected [NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp], such as 8080:80 or "
+            "127.0.0.1:5353:53/udp"
         )
     address = host_address(_without_brackets(host_ip)) if host_ip is not None else None
     nic = device_name(device) if device is not None else None
     ours, theirs = port_range(host_port), port_range(port)
     if len(ours) != len(theirs):
-        raise InvalidRequestError(
-            f"{option} {text!r} leads from {len(ours)} ports to {len(theirs)}: expected as many of the guest as of "
-            "the host, such as 8000-8010:80-90."
+        raise ValueError(
+            f"leads from {len(ours)} ports to {len(theirs)}: expected as many of the guest as of the host, such as "
+            "8000-8010:80-90"
         )
     return tuple(
         Publish(
@@ -123,15 +105,8 @@ def host_endpoint(port: Publish) -> str:
     return f"{port.host_ip or '0.0.0.0'}:{port.host_port}/{port.protocol}"  # noqa: S104 - shown, never bound
 
 
-def namespace_path(text: str, option: str) -> str:
-    """Return the path of a network namespace; a name is one of /run/netns, as for `ip netns`.
-
-    Raises:
-        InvalidRequestError: neither a name nor an absolute path.
-    """
+def namespace_path(text: str) -> str:
+    """Return the path of a network namespace; a name is one of /run/netns, as for `ip netns`."""
     if text in ("", ".", "..") or "\0" in text or ("/" in text and not text.startswith("/")):
-        raise InvalidRequestError(
-            f"{option} {text!r} is neither a name nor an absolute path: expected a network namespace such as "
-            "/run/netns/web."
-        )
+        raise ValueError("is neither a name nor an absolute path: expected a network namespace such as /run/netns/web")
     return text if text.startswith("/") else f"{NETWORK_NAMESPACES}/{text}"

@@ -1,11 +1,11 @@
 """Parse sizes, time spans, processors, weights, whole numbers; and name what a parser was given in its errors.
 
-A parser of `task/` takes a value, and for errors what it is the value of, such as `--net` or `Network=`.
+A parser of a setting takes a text. It raises a ValueError with the end of a sentence, “is not a size: expected …”, or
+what the parser of a part raises; `value_of` makes one error of both.
 """
 
 import re
 from collections.abc import Callable
-from functools import wraps
 from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError
@@ -42,76 +42,56 @@ _TEXT_MAX = 100
 MAX_US = (1 << 63) - 1
 
 
-def named(parse: Callable[[str, str], T]) -> Callable[[str, str], T]:
-    """Have each error of a parser begin with the option and the value, as `--net 'service=a b': …`."""
-
-    @wraps(parse)
-    def parsed(text: str, option: str) -> T:
-        where = f"{option} {text!r}"
-        try:
-            return parse(text, option)
-        except InvalidRequestError as error:
-            if error.sentence.startswith(where):
-                raise
-            raise InvalidRequestError(f"{where}: {error.sentence}", error.hint) from error
-
-    return parsed
-
-
-def size(text: str, option: str) -> int:
-    """Return the bytes of `134217728`, `64M`, `64MiB` or `1g`; suffixes are powers of 1024.
+def value_of(parse: Callable[[str], T], text: str, what: str) -> T:
+    """Return the value of a text; an error begins with `what` it is the value of, such as `--net`, and the text.
 
     Raises:
-        InvalidRequestError: malformed, zero, or more than LARGEST_SIZE.
+        InvalidRequestError: it is malformed.
     """
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise InvalidRequestError(f"{what} {text!r} {error}.") from error
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{what} {text!r}: {error.sentence}", error.hint) from error
+
+
+def size(text: str) -> int:
+    """Return the bytes of `134217728`, `64M`, `64MiB` or `1g`; suffixes are powers of 1024. LARGEST_SIZE at most."""
     match = _SIZE.fullmatch(text)
     number = int(match[1]) * SIZES[match[2].upper()] if match else 0
     if not 0 < number <= LARGEST_SIZE:
-        raise InvalidRequestError(
-            f"{option} {text!r} is not a size: expected a positive integer in bytes, or with a suffix, such as 64M or "
-            "1G."
-        )
+        raise ValueError("is not a size: expected a positive integer in bytes, or with a suffix, such as 64M or 1G")
     return number
 
 
-def cpus(text: str, option: str) -> float:
-    """Return a CPU quota in processors, from `1.5`.
-
-    Raises:
-        InvalidRequestError: malformed, or less than the smallest quota of cgroup v2 (1 ms in 100 ms).
-    """
+def cpus(text: str) -> float:
+    """Return a CPU quota in processors, from `1.5`; the smallest of cgroup v2 is 1 ms in 100 ms."""
     if not re.fullmatch(DECIMAL, text, re.ASCII) or float(text) < 0.01:
-        raise InvalidRequestError(
-            f"{option} {text!r} is not a number of processors: expected 0.01 or more, such as 1.5."
-        )
+        raise ValueError("is not a number of processors: expected 0.01 or more, such as 1.5")
     return float(text)
 
 
-def idle_time(text: str, option: str) -> int:
-    """Return the seconds of `10min`, IDLE_MIN_S at least (systemd.time(7)).
-
-    Raises:
-        InvalidRequestError: malformed or out of range.
-    """
+def seconds(text: str) -> float:
+    """Return the seconds of `10min` (systemd.time(7))."""
     try:
-        seconds = parse_time_span(text) // 10**6
+        return parse_time_span(text) / 10**6
     except ValueError as error:
-        raise InvalidRequestError(f"{option} {text!r} is not a time: expected {error}.") from error
-    if not IDLE_MIN_S <= seconds <= IDLE_MAX_S:
-        raise InvalidRequestError(
-            f"{option} {text!r} is out of range: expected {IDLE_MIN_S} seconds to {IDLE_MAX_S // 86400} days."
-        )
-    return seconds
+        raise ValueError(f"is not a time: expected {error}") from error
 
 
-def integer(text: str, option: str, low: int, high: int) -> int:
-    """Return a whole number from `low` to `high`.
+def idle_time(text: str) -> int:
+    """Return the seconds of `10min`, IDLE_MIN_S at least."""
+    found = int(seconds(text))
+    if not IDLE_MIN_S <= found <= IDLE_MAX_S:
+        raise ValueError(f"is out of range: expected {IDLE_MIN_S} seconds to {IDLE_MAX_S // 86400} days")
+    return found
 
-    Raises:
-        InvalidRequestError: malformed or out of range.
-    """
+
+def integer(text: str, low: int, high: int) -> int:
+    """Return a whole number from `low` to `high`."""
     if not re.fullmatch(r"[0-9]{1,10}", text, re.ASCII) or not low <= int(text) <= high:
-        raise InvalidRequestError(f"{option} {text!r} is out of range: expected an integer from {low} to {high}.")
+        raise ValueError(f"is out of range: expected an integer from {low} to {high}")
     return int(text)
 
 

@@ -25,12 +25,12 @@ from solo5_systemd.task.option_table import SETTINGS
 from solo5_systemd.task.placeholders import HOSTNAME, HOSTS, used, uses_search, uses_servers, verbatim
 from solo5_systemd.task.properties import parse_property
 from solo5_systemd.task.property_types import INFINITY, SIZE
-from solo5_systemd.task.quantities import cpus, idle_time, integer, named, size
+from solo5_systemd.task.quantities import cpus, idle_time, integer, size
 from solo5_systemd.task.workload import DEFAULT_MEMORY, Publish, Workload
 
 T = TypeVar("T")
-Parse = Callable[[str, str], T]
-"""Takes a text, and what it is the value of, for errors, such as `--net` or `Network=`."""
+Parse = Callable[[str], T]
+"""Takes a text; raises as the parsers of `task.quantities`."""
 
 
 class Values(ABC):
@@ -64,8 +64,8 @@ class Values(ABC):
         """Return an error of a setting that is given; the sentence begins with `shown`."""
         return InvalidRequestError(sentence, hint)
 
-    def path(self, text: str, what: str) -> str:  # noqa: ARG002
-        """Return a path of the host in full, where that is known; raises InvalidRequestError where it is none."""
+    def path(self, text: str) -> str:
+        """Return a path of the host in full, where that is known; a parser."""
         return text
 
 
@@ -82,12 +82,12 @@ def workload(task: TaskName, values: Values, served: Callable[[], Collection[Net
     idle_s, idle_stops = values.one("IdleSec", idle_time, 0), values.one("IdleAction", stops_when_idle, False)
     if idle_stops and not idle_s:
         raise values.error("IdleAction", f"{values.shown('IdleAction')} has no effect: expected an idle time as well.")
-    arguments = values.each("Argument", plain)
+    arguments = values.each("Argument", str)
     memory = values.one("Memory", size, DEFAULT_MEMORY)
     found = Workload(
         name=task,
         image=values.one("Image", values.path, ""),
-        arguments=(*arguments, *map(verbatim, values.each("Verbatim", plain))),
+        arguments=(*arguments, *map(verbatim, values.each("Verbatim", str))),
         tender=values.one("Tender", _tender, None),
         memory=memory,
         memory_max=values.one("MemoryMax", partial(_memory_max, memory=memory), None),
@@ -100,8 +100,8 @@ def workload(task: TaskName, values: Values, served: Callable[[], Collection[Net
         namespace=values.one("NetworkNamespace", namespace_path, ""),
         publish=values.checked("Publish", lambda: _published(values)),
         resolver=_resolver(values),
-        hostname=values.one("HostName", lambda text, _: hostname(text), ""),
-        hosts=values.checked("AddHost", lambda: hosts(values.each("AddHost", plain))),
+        hostname=values.one("HostName", hostname, ""),
+        hosts=values.checked("AddHost", lambda: hosts(values.each("AddHost", str))),
         disks=_disks(values),
         log_fields=(
             *values.checked("Label", lambda: labels(values.each("Label", journal_label))),
@@ -143,48 +143,32 @@ def texts(task: Workload) -> Iterator[tuple[str, Sequence[str]]]:
     yield from ((name, values) for name in SETTINGS if (values := written.get(name)))
 
 
-def plain(text: str, what: str) -> str:  # noqa: ARG001 - one of `Parse`
-    """Return the text."""
-    return text
-
-
-def unit_property(text: str, option: str) -> tuple[str, str]:
-    """Parse KEY=VALUE, a settable unit property (task/properties.py).
-
-    Raises:
-        InvalidRequestError: malformed, or not settable.
-    """
+def unit_property(text: str) -> tuple[str, str]:
+    """Parse KEY=VALUE, a settable unit property (task/properties.py)."""
     key, equals, value = text.partition("=")
     if not equals:
-        raise InvalidRequestError(f"{option} {text!r} has no value: expected KEY=VALUE, such as TasksMax=32.")
+        raise ValueError("has no value: expected KEY=VALUE, such as TasksMax=32")
     parse_property(key, value)
     return key, value
 
 
-def _tender(text: str, what: str) -> Target:
-    known = tuple(target.value for target in Target)
-    if text not in known:
-        raise InvalidRequestError(f"{what} {text!r} is unknown: expected {' or '.join(known)}.")
+def _tender(text: str) -> Target:
+    if text not in tuple(Target):
+        raise ValueError(f"is unknown: expected {' or '.join(Target)}")
     return Target(text)
 
 
-def stops_when_idle(text: str, what: str) -> bool:
-    """Return whether a value of IdleAction= is stop.
-
-    Raises:
-        InvalidRequestError: it is neither sleep nor stop.
-    """
+def stops_when_idle(text: str) -> bool:
+    """Return whether a value of IdleAction= is stop; a parser."""
     if text not in ("sleep", "stop"):
-        raise InvalidRequestError(f"{what} {text!r} is unknown: expected sleep or stop.")
+        raise ValueError("is unknown: expected sleep or stop")
     return text == "stop"
 
 
-def _memory_max(text: str, what: str, memory: int) -> int:
-    most = INFINITY if text == "infinity" else size(text, what)
+def _memory_max(text: str, memory: int) -> int:
+    most = INFINITY if text == "infinity" else size(text)
     if most < memory:
-        raise InvalidRequestError(
-            f"{what} {text!r} is less than the task's memory: expected as much or more, or infinity."
-        )
+        raise ValueError("is less than the task's memory: expected as much or more, or infinity")
     return most
 
 
@@ -198,10 +182,8 @@ def _published(values: Values) -> tuple[Publish, ...]:
 
 
 def _disks(values: Values) -> tuple[DiskRequest, ...]:
-    def parse(text: str, what: str) -> DiskRequest:
-        return on_paths(disk(text, what), lambda path: values.path(path, what))
-
-    return values.checked("Block", lambda: unique(values.each("Block", parse), lambda each: each.disk, "disk"))
+    each = values.each("Block", lambda text: on_paths(disk(text), values.path))
+    return values.checked("Block", lambda: unique(each, lambda disk: disk.disk, "disk"))
 
 
 def unique(values: Iterable[T], key: Callable[[T], Hashable], what: str) -> tuple[T, ...]:
@@ -243,7 +225,7 @@ def _by_nic(
 ) -> dict[DeviceName | None, T]:
     """Return the lists of a setting by NIC; None: of all NICs without one. `equals`: signs in an entry for one NIC."""
     lists: dict[DeviceName | None, list[str]] = {}
-    for text in values.each(name, plain):
+    for text in values.each(name, str):
         own, _, rest = text.partition("=") if text.count("=") >= equals else ("", "", text)
         for_nic = values.checked(name, lambda own=own: device_name(own)) if own else None  # type: ignore[misc]
         if for_nic is not None and for_nic not in nics:
@@ -268,8 +250,8 @@ def _for_each(task: Workload, written: Callable[[Limits], Sequence[str]]) -> Seq
 
 
 def _resolver(values: Values) -> Resolver:
-    servers = values.checked("DNS", lambda: resolver(values.each("DNS", plain), ()))
-    return servers | values.checked("DNSSearch", lambda: resolver((), values.each("DNSSearch", plain)))
+    servers = values.checked("DNS", lambda: resolver(values.each("DNS", str), ()))
+    return servers | values.checked("DNSSearch", lambda: resolver((), values.each("DNSSearch", str)))
 
 
 class _ForGuest(NamedTuple):
@@ -327,30 +309,20 @@ def _is_label(name: str, value: str) -> bool:
     return True
 
 
-@named
-def log_field(text: str, option: str) -> tuple[str, str]:
-    """Parse KEY=VALUE, KEY in the form of systemd.journal-fields(7).
-
-    Raises:
-        InvalidRequestError: malformed, or a SOLO5_ field.
-    """
+def log_field(text: str) -> tuple[str, str]:
+    """Parse KEY=VALUE, KEY in the form of systemd.journal-fields(7)."""
     key, equals, value = text.partition("=")
     if not equals or not FIELD_NAME.fullmatch(key) or key.startswith("SOLO5_") or not value.isprintable():
-        raise InvalidRequestError(
-            f"{option} {text!r} is not a journal field: expected KEY=VALUE, KEY of at most 64 uppercase letters, "
-            "digits and '_', starting with a letter and not with SOLO5_."
+        raise ValueError(
+            "is not a journal field: expected KEY=VALUE, KEY of at most 64 uppercase letters, digits and '_', starting "
+            "with a letter and not with SOLO5_"
         )
     return key, value
 
 
-@named
-def journal_label(text: str, option: str) -> tuple[str, str]:
-    """Parse KEY=VALUE, as in a Nomad job's `labels`.
-
-    Raises:
-        InvalidRequestError: malformed, or KEY is a field of journald, Nomad or solo5-systemd.
-    """
+def journal_label(text: str) -> tuple[str, str]:
+    """Parse KEY=VALUE, as in a Nomad job's `labels`."""
     key, equals, value = text.partition("=")
     if not equals:
-        raise InvalidRequestError(f"{option} {text!r} has no value: expected KEY=VALUE, such as TEAM=web.")
+        raise ValueError("has no value: expected KEY=VALUE, such as TEAM=web")
     return label(key, value)

@@ -29,8 +29,8 @@ T = TypeVar("T")
 SERVICE, DISK = DeviceName("service"), DeviceName("storage")
 
 
-def of(parse: Callable[[str, str], T], option: str) -> Callable[[str], T]:
-    return lambda text: parse(text, option)
+def of(parse: Callable[[str], T], option: str) -> Callable[[str], T]:
+    return partial(quantities.value_of, parse, what=option)
 
 
 memory_size = of(quantities.size, "--memory")

@@ -237,7 +237,7 @@ def test_there_is_no_warning_if_all_limits_are_enforced(
         ("-p 80:80 -p 0.0.0.0:80:81 i", "published port 0.0.0.0:80/tcp is given twice"),
         ("--name ../x i", "task name '../x' is not usable"),
         ("--publish 0:80 i", "--publish '0:80': port 0 does not exist"),
-        ("--property User=root i", "unit property 'User' cannot be set"),
+        ("--property User=root i", "--property 'User=root': unit property 'User' cannot be set"),
         ("--tender xen i", "--tender 'xen' is unknown: expected hvt or spt."),
         ("--nonsense i", "run: unrecognized arguments: --nonsense."),
         ("", "run: the following arguments are required: IMAGE"),

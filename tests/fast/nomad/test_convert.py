@@ -214,7 +214,7 @@ def test_hosts_reach_the_workload_where_an_argument_has_them() -> None:
 def test_host_name_is_the_jobs_and_an_empty_egress_list_permits_nothing() -> None:
     made = workload(task_config(hostname="shop", egress=[], args=["{hostname}"]))
     assert (made.hostname, made.limits) == ("shop", Limits(egress=()))
-    assert "config.hostname: host name 'a b' is not a domain name" in refusal(task_config(hostname="a b"))
+    assert "config.hostname 'a b': host name 'a b' is not a domain name" in refusal(task_config(hostname="a b"))
 
 
 def test_name_servers_that_no_argument_has_are_refused_with_the_remedy() -> None:

@@ -90,9 +90,9 @@ def _add_name(parser: Parser, by_path: str = "") -> None:
 
 
 def _size(text: str) -> int:
-    from solo5_systemd.task.quantities import size as parse  # imported here for startup time: `--help` needs none
+    from solo5_systemd.task import quantities  # imported here for startup time: `--help` needs none
 
-    return parse(text, "disk size")
+    return quantities.value_of(quantities.size, text, "disk size")
 
 
 def _is_path(text: str) -> bool:

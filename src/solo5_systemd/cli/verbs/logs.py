@@ -30,9 +30,9 @@ def configure(parser: Parser) -> None:
 
 
 def _line_count(text: str) -> int:
-    from solo5_systemd.task.quantities import integer  # imported here for startup time: `--help` needs none
+    from solo5_systemd.task.quantities import integer, value_of  # imported here for startup time: `--help` needs none
 
-    return integer(text, "--tail", 0, 10**9)
+    return value_of(lambda count: integer(count, 0, 10**9), text, "--tail")
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:

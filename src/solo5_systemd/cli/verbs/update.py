@@ -105,25 +105,16 @@ def _new_image(given: str) -> str:
 
 
 def _requested(arguments: Namespace, image: str) -> "UpdateRequest":
-    from solo5_systemd.declared.update_request import UpdateRequest, parse_ready
+    from solo5_systemd.declared.update_request import UpdateRequest, parse_ready, update_time
+    from solo5_systemd.task.quantities import value_of
 
+    texts = {key: text for key in ("timeout", "drain", "watch") if (text := getattr(arguments, key)) is not None}
     return UpdateRequest(
         image=image,
-        ready=parse_ready(arguments.ready, "--ready") if arguments.ready else None,
-        timeout=_seconds(arguments.timeout, "--timeout"),
-        drain=_seconds(arguments.drain, "--drain"),
-        watch=_seconds(arguments.watch, "--watch"),
+        ready=value_of(parse_ready, arguments.ready, "--ready") if arguments.ready else None,
         pause=arguments.pause,
+        **{key: value_of(update_time, text, f"--{key}") for key, text in texts.items()},
     )
-
-
-def _seconds(text: str | None, option: str) -> float | None:
-    from solo5_systemd.declared.update_request import update_time
-
-    try:
-        return None if text is None else update_time(text)
-    except ValueError as error:
-        raise InvalidRequestError(f"{option} {text!r} {error}.") from error
 
 
 def _files_of(name: TaskName, context: CommandContext) -> "UpdateFiles":
