@@ -16,12 +16,13 @@ from pathlib import Path
 
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.locks import closing
-from solo5_systemd.base.paths import MOUNTS, OTHERS_MAY_WRITE, Step, version_of, walk
+from solo5_systemd.base.paths import OTHERS_MAY_WRITE, Step, version_of, walk
 
 ROOT = 0
 TOP = ""
 """The path above which nothing is checked. Fast tests, whose directories are below /tmp, set both."""
 
+MOUNTS = Path("/proc/self/mountinfo")
 _NULL = os.makedev(1, 3)
 _FUSE = re.compile(r" - fuse\S* .*\buser_id=([0-9]+)")
 _READS = 3

@@ -7,7 +7,6 @@ these have led.
 
 import errno
 import os
-import re
 import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,9 +21,6 @@ from solo5_systemd.base.locks import closing, closing_on_error
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 SYS, DEV = Path("/sys"), Path("/dev")
 """Where sysfs is mounted, and the device nodes."""
-
-MOUNTS = Path("/proc/self/mountinfo")
-_ESCAPED = re.compile(r"\\([0-7]{3})")  # blank, tab, newline and backslash
 
 
 @cache
@@ -103,17 +99,6 @@ def existing(path: Path) -> Path:
     return next(each for each in (path, *path.parents) if each.exists())
 
 
-def mount_points(table: Path = MOUNTS) -> frozenset[str]:
-    """Return the mount points of this process's mount namespace, bind mounts included (proc(5), mountinfo).
-
-    Raises:
-        HostError: /proc cannot be read.
-    """
-    with host_errors("/proc cannot be read", "Check that it is mounted."):
-        lines = table.read_text(errors="surrogateescape").splitlines()
-    return frozenset(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), line.split(" ")[4]) for line in lines)
-
-
 def mount_point_of(path: str) -> str:
     """Return the mount point above a path without symbolic links, bind mounts included; empty: the root directory.
 
@@ -129,6 +114,14 @@ def mount_point_of(path: str) -> str:
             return str(place)
         place = place.parent
     return ""
+
+
+def is_mount_point(path: str) -> bool:
+    """Return whether something is mounted at a path without symbolic links, bind mounts included."""
+    try:
+        return mount_point_of(path) == path
+    except OSError:
+        return False
 
 
 def _mount_id(path: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.base.names import UnitKind, task_scope, task_service
-from solo5_systemd.base.paths import boot_id, exists, mount_points
+from solo5_systemd.base.paths import boot_id, exists, is_mount_point
 from solo5_systemd.engine.task import StartCallbacks, Task
 from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.network.model import Endpoint, Lease
@@ -25,6 +25,7 @@ from solo5_systemd.nomad.scope_tenders import ScopeChildren
 from solo5_systemd.nomad.task_options import GuestPort, ReadinessProbe, no_address_error, task_options
 from solo5_systemd.nomad.wait import TaskEnd, wait_for_end
 from solo5_systemd.nomad.workload import image_candidates, logging_of, name_of, workload_of
+from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.tender import Parts
 
@@ -269,15 +270,15 @@ class Start(StartCallbacks):
         workload, blocks = self._workload, self._options.block
         images = image_candidates(self._options, self._config, self._session.config)
         image = next((path for path in images if exists(path, workload.roots)), images[0])
-        mounts = mount_points() if any(block.volume is not None for block in blocks.values()) else ()
-        disks = (
-            each
-            if (block := blocks[each.disk]).volume is None
-            else volumes.published(
-                self._config, block, each, mounts, is_directory=not Path(each.roots[0]).is_block_device()
-            )
-            for each in workload.disks
-        )
+
+        def looked_at(disk: DiskRequest) -> DiskRequest:
+            block = blocks[disk.disk]
+            if block.volume is None:
+                return disk
+            [volume] = disk.roots
+            is_mounted, is_directory = is_mount_point(volume), not Path(volume).is_block_device()
+            return volumes.published(self._config, block, disk, is_mounted=is_mounted, is_directory=is_directory)
+
         # By SOLO5_AGENT a later plugin of the same agent finds a forgotten task.
         fields = (*workload.log_fields, ("SOLO5_AGENT", agent_id()))
-        return replace(workload, image=image, disks=tuple(disks), log_fields=fields)
+        return replace(workload, image=image, disks=tuple(map(looked_at, workload.disks)), log_fields=fields)

@@ -5,7 +5,6 @@ block device is the device. Which of the two it is, is known only when the path 
 """
 
 import posixpath
-from collections.abc import Container
 from dataclasses import replace
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError
@@ -66,7 +65,7 @@ def disk_request(task: wire.TaskConfig, disk: DeviceName, block: DiskOptions) ->
 
 
 def published(
-    task: wire.TaskConfig, block: DiskOptions, request: DiskRequest, mounts: Container[str], *, is_directory: bool
+    task: wire.TaskConfig, block: DiskOptions, request: DiskRequest, *, is_mounted: bool, is_directory: bool
 ) -> DiskRequest:
     """Return the request of a volume whose path has been looked at.
 
@@ -75,6 +74,7 @@ def published(
 
     Args:
         block: that with the `volume`.
+        is_mounted: whether something is mounted at the volume's path.
         is_directory: whether the volume is a directory; otherwise it is the disk itself.
 
     Raises:
@@ -83,7 +83,7 @@ def published(
     """
     [volume] = request.roots
     named = _quoted(block.volume or "")
-    if f"/per-alloc/{task.alloc_id}/" in volume and volume not in mounts:
+    if f"/per-alloc/{task.alloc_id}/" in volume and not is_mounted:
         raise HostError(
             f"disk {request.disk}: volume {named} is not mounted at {volume}: expected a CSI volume that its plugin "
             "has published.",

@@ -24,7 +24,7 @@ from pathlib import Path
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError, host_errors
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.base.paths import ANYONE, ROOT, existing, identity, is_below, mount_points, path_of, way_of
+from solo5_systemd.base.paths import ANYONE, ROOT, existing, identity, is_below, is_mount_point, path_of, way_of
 from solo5_systemd.settings.solo5_toml import TASK_UIDS
 from solo5_systemd.storage import given_disks
 from solo5_systemd.storage.given_disks import GivenDisk
@@ -329,7 +329,7 @@ def _open(disk: GivenDisk) -> int | None:
     # A bind mount of one file system in itself, such as a volume, has the device number of what is below it.
     with suppress(FileNotFoundError, NotADirectoryError):
         return os.open(disk.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    is_mounted = not disk.mount or disk.mount in mount_points()
+    is_mounted = not disk.mount or is_mount_point(disk.mount)
     if not disk.is_device and not (is_mounted and _is_filesystem_of(disk, str(existing(Path(disk.path))))):
         raise OSError(errno.ENXIO, "its file system is not mounted")
     return None

@@ -183,24 +183,13 @@ async def test_failed_open_in_a_thread_is_the_callers_error(tmp_path: Path) -> N
 
 
 def test_the_mount_point_above_a_file_is_found(tmp_path: Path) -> None:
-    assert paths.mount_point_of("/proc/sys/kernel/ostype") in paths.mount_points()
     assert paths.mount_point_of("/proc/version") == "/proc"
     assert paths.mount_point_of("/proc") == "/proc"
     assert paths.mount_point_of("/") == ""
     with pytest.raises(FileNotFoundError):
         paths.mount_point_of(str(tmp_path / "none"))
-
-
-def test_mount_points_are_unescaped(tmp_path: Path) -> None:
-    table = tmp_path / "mountinfo"
-    table.write_text(
-        "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw\n"
-        "37 35 98:0 / /a\\040b\\134 rw - tmpfs tmpfs rw\n"
-    )
-    assert paths.mount_points(table) == {"/mnt2", "/a b\\"}
-    assert "/proc" in paths.mount_points()
-    with pytest.raises(HostError, match="/proc cannot be read"):
-        paths.mount_points(tmp_path / "absent")
+    assert paths.is_mount_point("/proc")
+    assert not any(map(paths.is_mount_point, ("/proc/version", f"{tmp_path}/none")))
 
 
 @pytest.fixture

@@ -124,8 +124,8 @@ def test_what_cannot_be_honoured_is_refused(made: wire.TaskConfig, words: str) -
 def test_directory_has_a_file_and_a_block_device_is_the_disk() -> None:
     disk = DiskOptions(volume="data")
     made = task(mount(), storage=DATA)
-    assert volumes.published(made, disk, request(), (), is_directory=True) == request()
-    assert volumes.published(made, disk, request(), (), is_directory=False) == replace(
+    assert volumes.published(made, disk, request(), is_mounted=False, is_directory=True) == request()
+    assert volumes.published(made, disk, request(), is_mounted=False, is_directory=False) == replace(
         request(path=VOLUME), roots=("/var/lib/nomad/host_volumes",)
     )
 
@@ -134,7 +134,7 @@ def test_directory_has_a_file_and_a_block_device_is_the_disk() -> None:
 def test_file_and_size_of_a_block_device_are_refused(key: str, value: object) -> None:
     disk = DiskOptions(volume="data", **{key: value})  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match=f"{key} is {value}: expected none, since volume data is a block dev"):
-        volumes.published(task(mount()), disk, request(), (), is_directory=False)
+        volumes.published(task(mount()), disk, request(), is_mounted=False, is_directory=False)
 
 
 def test_file_is_created_with_the_size() -> None:
@@ -155,9 +155,9 @@ def test_csi_volume_that_is_not_mounted_is_refused_and_a_host_volume_needs_no_mo
     path = f"/var/lib/nomad/client/csi/node/ebs/per-alloc/{ALLOCATION}/data/rw-file-system-single-node-writer"
     made = task(mount(path=path), storage=DATA)
     [found], [disk] = disks(made), task_options(made.msgpack_driver_config).block.values()
-    assert volumes.published(made, disk, found, {path}, is_directory=True) == found
+    assert volumes.published(made, disk, found, is_mounted=True, is_directory=True) == found
     with pytest.raises(HostError, match=f"volume data is not mounted at {path}: expected a CSI volume"):
-        volumes.published(made, disk, found, {"/"}, is_directory=True)
+        volumes.published(made, disk, found, is_mounted=False, is_directory=True)
     of_host = task(mount(), storage=DATA)
     [found], [disk] = disks(of_host), task_options(of_host.msgpack_driver_config).block.values()
-    assert volumes.published(of_host, disk, found, set(), is_directory=True).path == f"{VOLUME}/disk.img"
+    assert volumes.published(of_host, disk, found, is_mounted=False, is_directory=True).path == f"{VOLUME}/disk.img"
