@@ -5,10 +5,10 @@ import ctypes
 import os
 import struct
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
 from solo5_systemd.base.locks import closing_on_error
+from solo5_systemd.base.mounts import checked, libc
 
 IN_CREATE = 0x100
 IN_DELETE = 0x200
@@ -55,7 +55,7 @@ class Removals:
         callbacks.discard(removed)
         if watch in self._callbacks and not callbacks:
             del self._callbacks[watch]
-            _libc().inotify_rm_watch(self._descriptor, watch)  # fails if the file has been removed meanwhile
+            libc().inotify_rm_watch(self._descriptor, watch)  # fails if the file has been removed meanwhile
         self._close_if_unused()
 
     def _close_if_unused(self) -> None:
@@ -123,20 +123,8 @@ def _events(data: bytes) -> Iterator[tuple[int, int, str]]:
 
 
 def _inotify() -> int:
-    return _checked(_libc().inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+    return checked(libc().inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
 
 
 def _add_watch(descriptor: int, path: str, mask: int) -> int:
-    return _checked(_libc().inotify_add_watch(descriptor, path.encode(), ctypes.c_uint32(mask)))
-
-
-@cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def _checked(result: int) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return result
+    return checked(libc().inotify_add_watch(descriptor, path.encode(), ctypes.c_uint32(mask)))

@@ -1,7 +1,8 @@
-"""mount(2) and umount2(2), by the C library."""
+"""The C library, and by it mount(2) and umount2(2)."""
 
 import ctypes
 import os
+from functools import cache
 
 _MS_BIND = 0x1000  # linux/mount.h
 _NOSUID_NODEV_NOEXEC = 0x2 | 0x4 | 0x8
@@ -14,7 +15,7 @@ def bind_mount(source: str, target: str) -> None:
     Raises:
         OSError: of mount(2).
     """
-    _check(_libc().mount(os.fsencode(source), os.fsencode(target), None, ctypes.c_ulong(_MS_BIND), None))
+    checked(libc().mount(os.fsencode(source), os.fsencode(target), None, ctypes.c_ulong(_MS_BIND), None))
 
 
 def mount_memory(target: str, size: int | None = None) -> None:
@@ -28,7 +29,7 @@ def mount_memory(target: str, size: int | None = None) -> None:
     """
     kind, options = (b"ramfs", "mode=0700") if size is None else (b"tmpfs", f"size={size},nr_inodes=4,mode=0700")
     flags = ctypes.c_ulong(_NOSUID_NODEV_NOEXEC)
-    _check(_libc().mount(b"solo5", os.fsencode(target), kind, flags, options.encode()))
+    checked(libc().mount(b"solo5", os.fsencode(target), kind, flags, options.encode()))
 
 
 def detach(target: str) -> None:
@@ -37,14 +38,18 @@ def detach(target: str) -> None:
     Raises:
         OSError: of umount2(2).
     """
-    _check(_libc().umount2(os.fsencode(target), _DETACH_NOFOLLOW))
+    checked(libc().umount2(os.fsencode(target), _DETACH_NOFOLLOW))
 
 
-def _check(result: int) -> None:
-    if result:
+@cache
+def libc() -> ctypes.CDLL:
+    """Return the C library, whose calls set `ctypes.get_errno`."""
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def checked(result: int) -> int:
+    """Return the result of a call of the C library; raise OSError for a negative one."""
+    if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
+    return result

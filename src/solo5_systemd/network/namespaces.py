@@ -6,7 +6,6 @@ each attach. The alias of its loopback link marks it, set before it is mounted: 
 same path is neither used nor removed.
 """
 
-import ctypes
 import fcntl
 import os
 import stat
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from solo5_systemd.base.errors import HostError, TakenError, host_errors
-from solo5_systemd.base.mounts import bind_mount, detach
+from solo5_systemd.base.mounts import bind_mount, checked, detach, libc
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network import netlink as nl
 
@@ -29,7 +28,6 @@ _NS_GET_NSTYPE = 0xB703  # linux/nsfs.h, _IO(0xb7, 0x3)
 _OWN = "/proc/thread-self/ns/net"
 _COUNTERS = Path("/proc/thread-self/net/dev")
 
-_libc = ctypes.CDLL(None, use_errno=True)
 T = TypeVar("T")
 
 
@@ -91,9 +89,8 @@ class NetworkNamespace:
 
     def enter(self) -> None:
         """Move the calling thread into this namespace; raises as `entered`."""
-        if _libc.setns(self.descriptor, _CLONE_NEWNET):
-            reason = os.strerror(ctypes.get_errno())
-            raise HostError(f"network namespace {self.path} cannot be entered: {reason}.")
+        with host_errors(f"network namespace {self.path} cannot be entered"):
+            checked(libc().setns(self.descriptor, _CLONE_NEWNET))
 
 
 def in_new_namespace(act: Callable[[], T]) -> T:
@@ -107,9 +104,7 @@ def in_new_namespace(act: Callable[[], T]) -> T:
     from concurrent.futures import ThreadPoolExecutor  # imported here for startup time
 
     def enter_and_act() -> T:
-        if _libc.unshare(_CLONE_NEWNET):
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
+        checked(libc().unshare(_CLONE_NEWNET))
         return act()
 
     with ThreadPoolExecutor(1) as threads:

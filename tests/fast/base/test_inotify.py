@@ -115,7 +115,7 @@ def no_instances(monkeypatch: pytest.MonkeyPatch) -> None:
             ctypes.set_errno(errno.EMFILE)
             return -1
 
-    monkeypatch.setattr(module, "_libc", Full)
+    monkeypatch.setattr(module, "libc", Full)
 
 
 @pytest.mark.usefixtures("no_instances")
