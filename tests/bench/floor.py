@@ -81,7 +81,7 @@ class Floor:
     async def _run(self, mode: str, count: int, at_once: int) -> Pairs:
         names = [TaskName(f"floor-{number}") for number in itertools.islice(self._numbers, count)]
         plan = await self._engine.starter.preview(_workload(names[0]))
-        [nic] = plan.parts.reservation.leases
+        [nic] = plan.reservation.leases
         async with self._allocated(names) as users:
             words: list[object] = [link_index(nic.bridge)]
             for number, name in enumerate(names):
@@ -91,7 +91,7 @@ class Floor:
                     for offset, (port, protocol) in enumerate(PORTS)
                 ]
                 reservation = Reservation(task=name, leases=(lease,), ports=tuple(ports))
-                parts = replace(plan.parts, workload=_workload(name), reservation=reservation, user=users[name])
+                parts = replace(plan, workload=_workload(name), reservation=reservation, user=users[name])
                 words += _words(service(parts), reservation, users[name])
             return await self._executed(mode, at_once, "".join(f"{word}\n" for word in words))
 

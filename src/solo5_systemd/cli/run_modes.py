@@ -114,7 +114,7 @@ def plain_value(value: object) -> object:
 
 
 def _plan_text(plan: "Plan") -> str:
-    reserved = plan.parts.reservation
+    reserved = plan.reservation
     sections = {
         plan.unit.name: [directive(each) for each in plan.unit.properties],
         "command line": [shlex.join(plan.argv)],
@@ -131,10 +131,10 @@ def _plan_json(plan: "Plan") -> dict[str, object]:
         "unit": plan.unit.name,
         "properties": {each.name: plain_value(each.value) for each in plan.unit.properties},
         "argv": list(plan.argv),
-        "image": {"path": plan.parts.image.path, "sha256": plan.parts.image.sha256},
-        "tender": plan.parts.tender.path,
+        "image": {"path": plan.image.path, "sha256": plan.image.sha256},
+        "tender": plan.tender.path,
         "nft": plan.nft,
-        **reservation_json(plan.parts.reservation),
+        **reservation_json(plan.reservation),
     }
 
 

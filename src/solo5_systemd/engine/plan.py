@@ -20,7 +20,7 @@ from solo5_systemd.settings.node_limits import Claim, Resource
 from solo5_systemd.settings.resolver import UNSET, Resolver, reachable
 from solo5_systemd.storage.archive import check_total
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS
-from solo5_systemd.storage.model import Backing, Disk
+from solo5_systemd.storage.model import Backing
 from solo5_systemd.task.placeholders import uses_search, uses_servers
 from solo5_systemd.task.policy import Ceilings, Policy
 from solo5_systemd.task.properties import TransientUnit, security_modules
@@ -54,18 +54,17 @@ class Facts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Parts):
     """What a start makes: `solo5ctl run --dry-run` prints it, and `engine.start` executes it.
 
+    It has no reservation at first (a preview: as it would be made now), and the user is the next one.
+
     Attributes:
-        parts: the inputs of the unit. A plan has no reservation at first (a preview: as it would be made now), and
-            the user is the next one.
         request: for its network, with all defaults filled in.
         lent: published ports that another guest has until they are moved, which are not reserved.
         nft: the firewall elements, as nft(8) commands; in a preview only.
     """
 
-    parts: Parts
     request: Request
     lent: Sequence[PortRequest] = ()
     nft: str = ""
@@ -78,29 +77,27 @@ class Plan:
         Raises:
             InvalidRequestError: memory, arguments or a unit property are out of bounds.
         """
-        if self.parts.workload.kind is UnitKind.SERVICE:
-            return service(self.parts)
-        return scope(self.parts, self.pid)
+        return service(self) if self.workload.kind is UnitKind.SERVICE else scope(self, self.pid)
 
     @property
     def argv(self) -> tuple[str, ...]:
         """Return the command line to execute; raises as `unit`."""
-        return argv(self.parts)
+        return argv(self)
 
     @property
     def claim(self) -> Claim:
         """Return what the task takes of the node. Addresses in a namespace of another program are not the node's."""
-        networks = [] if self.parts.workload.namespace else [nic.network for nic in self.request.nics]
-        copies = [disk for disk in self.parts.disks if disk.backing is Backing.COPY]
+        networks = [] if self.workload.namespace else [nic.network for nic in self.request.nics]
+        copies = [disk for disk in self.disks if disk.backing is Backing.COPY]
         return Claim(
-            tenant=self.parts.workload.tenant,
+            tenant=self.workload.tenant,
             amounts={
                 Resource.TASKS: 1,
                 Resource.PORTS: _number_of_ports(self.request.ports),
                 Resource.COPIES: sum(disk.size for disk in copies),
                 Resource.COPIED: sum(disk.copied for disk in copies),
-                Resource.ARCHIVES: sum(disk.size for disk in self.parts.disks if disk.backing is Backing.ARCHIVE),
-                f"{Resource.IMAGES}/{self.parts.image.sha256}": self.parts.image.size,
+                Resource.ARCHIVES: sum(disk.size for disk in self.disks if disk.backing is Backing.ARCHIVE),
+                f"{Resource.IMAGES}/{self.image.sha256}": self.image.size,
                 **{f"{Resource.ADDRESSES}/{name}": count for name, count in Counter(networks).items()},
             },
         )
@@ -111,23 +108,18 @@ class Plan:
         Raises:
             InvalidRequestError: none is left.
         """
-        parts = self.parts
-        resolver = parts.resolver
-        if parts.workload.namespace and reservation.leases and uses_servers(parts.workload.arguments):
+        resolver = self.resolver
+        if self.workload.namespace and reservation.leases and uses_servers(self.workload.arguments):
             leased = (address for lease in reservation.leases for address in lease.addresses)
             resolver = reachable(resolver, frozenset(address.version for address in leased) or {4})
-        return replace(self, parts=replace(parts, reservation=reservation, resolver=resolver))
-
-    def with_disks(self, disks: Sequence[Disk], image: StoredImage | None = None) -> "Plan":
-        """Return the plan with disks, and with the image unless it is None, at other paths."""
-        return replace(self, parts=replace(self.parts, disks=disks, image=image or self.parts.image))
+        return replace(self, reservation=reservation, resolver=resolver)
 
     def started(self, begun: UnitState) -> Task:
         """Return the started task, as far as it is known without a D-Bus call: a scope has no PID and start time."""
         return Task(
             state=begun,
             phase=Phase.RUNNING,
-            reservation=self.parts.reservation if self.parts.reservation.leases else None,
+            reservation=self.reservation if self.reservation.leases else None,
         )
 
 
@@ -145,11 +137,11 @@ def plan(facts: Facts) -> Plan:
                 "See /sys/kernel/security/lsm.",
             )
     _check_disks(workload, facts)
-    parts = replace(facts.parts, resolver=_resolver(workload, facts))
-    names = GuestNames(resolver=parts.resolver, hostname=workload.hostname) if facts.by_dhcp else UNNAMED
-    found = Plan(parts=parts, request=replace(facts.request, names=names))
+    resolver = _resolver(workload, facts)
+    names = GuestNames(resolver=resolver, hostname=workload.hostname) if facts.by_dhcp else UNNAMED
+    found = Plan(**{**vars(facts.parts), "resolver": resolver}, request=replace(facts.request, names=names))
     # Memory and properties do not depend on the reservation: refuse them before it is made. Arguments do.
-    _ = replace(found, parts=replace(parts, workload=replace(workload, arguments=()))).unit
+    _ = replace(found, workload=replace(workload, arguments=())).unit
     return found
 
 

@@ -58,16 +58,16 @@ async def prepare_start(
         undoing.on_failure(steps.release_private_disks)
         undoing.on_failure(steps.remove_new_files)
         await steps.make_disks()
-        bound = await backends.disks.bind(steps.plan.parts.disks)
+        bound = await backends.disks.bind(steps.plan.disks)
         undoing.on_failure(partial(backends.disks.release, bound))
         locks: list[int] = []
         undoing.close_on_failure(locks)
         await steps.take_disks(locks)
-        await start_journald(backends.units, steps.plan.parts.log_namespace)
+        await start_journald(backends.units, steps.plan.log_namespace)
         await steps.attach()
         directories = (*(made.directory for _, made in steps.made), bound.directory)
         held = [*(each.descriptor for each in directories if each), *locks]
-        return steps.plan.with_disks(bound.disks).parts, held
+        return replace(steps.plan, disks=bound.disks), held
 
 
 class _Preparation(Steps):

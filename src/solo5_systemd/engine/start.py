@@ -143,7 +143,7 @@ class Starter:
         """Start a service; stop and discard it if that fails."""
         async with self._prepared(planned, progress) as steps:
             disks = await steps.bind_disks()
-            unit = steps.plan.with_disks(disks).unit
+            unit = replace(steps.plan, disks=disks).unit
             files = await steps.open_files(unit)
             await steps.attach()
             progress.on_step("starting its unit")
@@ -158,7 +158,7 @@ class Starter:
             opened, fds = await steps.open_image_and_disks()
             await steps.attach()
             progress.on_step("starting its unit")
-            pid = await steps.undo.enter_async_context(spawn(opened.argv, fds, planned.parts.log_namespace))
+            pid = await steps.undo.enter_async_context(spawn(opened.argv, fds, planned.log_namespace))
             unit = replace(steps.plan, pid=pid).unit
             begun = await steps.start_unit(unit, UnitFiles())
             yield steps.plan.started(begun)
@@ -170,10 +170,10 @@ class Starter:
             steps = Steps(self._backends, planned, undoing)
             await steps.hold_image()
             await steps.allocate_user()
-            progress.on_preflight(planned.parts)
+            progress.on_preflight(planned)
             progress.on_step("reserving addresses")
             await steps.reserve()
-            progress.on_leases(steps.plan.parts.reservation.leases)
+            progress.on_leases(steps.plan.reservation.leases)
             progress.on_step("attaching its network")
             undoing.on_failure(steps.remove_new_files)
             # Here, since a start can also be cancelled while the rest is released.
@@ -194,7 +194,7 @@ class Steps:
         self.plan = planned
         self.undo = undoing
         self.made: list[tuple[DiskRequest, MadeDisk]] = []
-        self._name = planned.parts.workload.name
+        self._name = planned.workload.name
         self._backends = backends
         self._networks = backends.networks
         self._units = backends.units
@@ -204,7 +204,7 @@ class Steps:
 
     async def hold_image(self) -> None:
         """Keep the image in the store until the unit shows that it is in use."""
-        self.undo.callback(os.close, await self._backends.images.hold(self.plan.parts.image))
+        self.undo.callback(os.close, await self._backends.images.hold(self.plan.image))
 
     async def allocate_user(self, *, adopt: bool = False) -> None:
         """Allocate the task's user, and record what the task takes. The user is locked until the unit exists.
@@ -233,7 +233,7 @@ class Steps:
         if held.adopted and not adopt:
             await self._check_free()
         await self._users.claim(self._name, self.plan.claim)
-        self.plan = replace(self.plan, parts=replace(self.plan.parts, user=held.uid))
+        self.plan = replace(self.plan, user=held.uid)
 
     async def _check_free(self) -> None:
         """Check again that the name has no unit, now under the user's lock.
@@ -292,7 +292,7 @@ class Steps:
             Solo5Error: one cannot be made, or is an archive with which those of the task are too large.
         """
         disks = []
-        for request, disk in zip(self.plan.parts.workload.disks, self.plan.parts.disks, strict=True):
+        for request, disk in zip(self.plan.workload.disks, self.plan.disks, strict=True):
             if not disk.planned:
                 disks.append(disk)
                 continue
@@ -300,7 +300,7 @@ class Steps:
             self.made.append((request, made))
             check_total(each.disk for _, each in self.made)  # again, since files may have grown since preflight
             disks.append(made.disk)
-        self.plan = self.plan.with_disks(disks)
+        self.plan = replace(self.plan, disks=disks)
 
     async def _unmake(self, request: DiskRequest, made: MadeDisk) -> None:
         if made.created:
@@ -320,10 +320,10 @@ class Steps:
 
     async def bind_disks(self) -> Sequence[Disk]:
         """Bind-mount the inspected disks, until systemd has made its own mounts of them."""
-        if not self.plan.parts.disks:
+        if not self.plan.disks:
             return ()
         release = self._backends.disks.release
-        bound = await completed(self._backends.disks.bind(self.plan.parts.disks), release)
+        bound = await completed(self._backends.disks.bind(self.plan.disks), release)
         self.undo.push_async_callback(lambda: asyncio.shield(release(bound)))
         return bound.disks
 
@@ -332,7 +332,7 @@ class Steps:
         locks: list[int] = []
         self.undo.callback(lambda: [*map(os.close, locks)])  # PID 1 has its own copies
         await self.take_disks(locks)
-        namespace = await start_journald(self._units, self.plan.parts.log_namespace)
+        namespace = await start_journald(self._units, self.plan.log_namespace)
         stderr = await self._backends.console.open_stream(unit.name, STDERR_PRIORITY, namespace)
         self.undo.callback(os.close, stderr)
         return UnitFiles(stdin=locks[0] if locks else None, stderr=stderr)
@@ -345,40 +345,40 @@ class Steps:
         """
         held: list[int] = []
         self.undo.close_on_failure(held)  # else they are the caller's: the locks last as long as the tender
-        held.append(await self._backends.images.open(self.plan.parts.image))
-        image = replace(self.plan.parts.image, path=f"/proc/self/fd/{held[-1]}")
+        held.append(await self._backends.images.open(self.plan.image))
+        image = replace(self.plan.image, path=f"/proc/self/fd/{held[-1]}")
         await self.take_disks(held)
         disks = []
-        for disk in self.plan.parts.disks:
+        for disk in self.plan.disks:
             held.append(await self._backends.disks.open(disk))
             disks.append(replace(disk, path=f"/proc/self/fd/{held[-1]}"))
-        return self.plan.with_disks(disks, image), held
+        return replace(self.plan, disks=disks, image=image), held
 
     async def take_disks(self, held: list[int]) -> None:
         """Lock the disks, until the descriptor that is added to `held` is closed, and make the user their owner.
 
         They are reclaimed when the user is freed.
         """
-        if not self.plan.parts.disks:
+        if not self.plan.disks:
             return
-        held.append(await self._backends.disks.lock(self.plan.parts.disks, self._name))
-        user = self.plan.parts.user
+        held.append(await self._backends.disks.lock(self.plan.disks, self._name))
+        user = self.plan.user
         # Recorded before the first chown(2), so that a crash in between leaves no disk without a record.
         given = {
             disk.disk: GivenDisk(disk.path, *disk.identity, disk.filesystem, disk.mount, disk.owner)
-            for disk in self.plan.parts.disks
+            for disk in self.plan.disks
             if not disk.is_private
         }
         if given:
             await self._users.record_disks(user, list(given.values()))
-        for disk in self.plan.parts.disks:
+        for disk in self.plan.disks:
             former = await self._backends.disks.change_owner(disk, user)
             if former in TASK_UIDS and former != user and disk.disk in given:
                 await self._users.disk_taken(former, given[disk.disk])
 
     async def attach(self) -> None:
         """Attach the NICs before the unit is started, without a process of solo5-network@.service."""
-        if self.plan.parts.reservation.leases:
+        if self.plan.reservation.leases:
             await self._networks.attach(self._name)
 
     async def start_unit(self, unit: TransientUnit, files: UnitFiles) -> UnitState:
@@ -390,7 +390,7 @@ class Steps:
         """
         self._unit = unit.name
         try:
-            with self._networks.start_mark(self._name) if self.plan.parts.reservation.leases else nullcontext():
+            with self._networks.start_mark(self._name) if self.plan.reservation.leases else nullcontext():
                 begun = await self._units.start(unit, files)
         except TakenError as error:
             raise NameTakenError(
@@ -409,7 +409,7 @@ class Steps:
 
     async def _start_error(self, error: JobFailedError) -> StartError:
         """Return the error of a failed job, with the last message of the unit that failed."""
-        part, unit, namespace = ("tender", error.unit, self.plan.parts.log_namespace)
+        part, unit, namespace = ("tender", error.unit, self.plan.log_namespace)
         if error.result == "dependency":
             part, unit, namespace = ("network", network_service(self._name), "")
         messages = await self._backends.console.failure_messages(unit, namespace)
@@ -424,8 +424,8 @@ class Steps:
 
     async def check_bound(self, begun: UnitState) -> None:
         """Check that the tender has the inspected disks: the path of one can change before systemd mounts it."""
-        if self.plan.parts.disks:
-            bound = [(disk, sandbox_path(disk)) for disk in self.plan.parts.disks]
+        if self.plan.disks:
+            bound = [(disk, sandbox_path(disk)) for disk in self.plan.disks]
             await self._backends.disks.check_bound(bound, begun.main_pid)
 
 

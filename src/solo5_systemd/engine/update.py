@@ -176,7 +176,7 @@ class Updater:
             idle_stops=False,  # the declaration has no socket unit for it
         )
         planned = await self._starter.plan(beside)
-        check_same_devices(beside.image, planned.parts.image.facts.manifest, old)
+        check_same_devices(beside.image, planned.image.facts.manifest, old)
         if planned.request.ports != tuple(ports):
             raise InvalidRequestError(
                 f"the published ports of {self._name} have changed since it was started: "

@@ -4,26 +4,25 @@ import json
 import os
 import shlex
 import signal as signals
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.fast.cli.conftest import Solo5ctl
 from tests.support.fakes.engine import line
-from tests.support.fakes.images import stored
+from tests.support.fakes.images import planned
 from tests.support.fakes.tasks import LEASE, PORTS, running
 
 from solo5_systemd.base.errors import HostError, ImageError, NotFoundError, Solo5Error, StartError, TakenError
-from solo5_systemd.base.names import Target, TaskName, UnitKind
+from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.cli import run_modes
-from solo5_systemd.engine.plan import Plan
 from solo5_systemd.journal.lines import Stream
-from solo5_systemd.network.model import Request, Reservation
+from solo5_systemd.network.model import Reservation
 from solo5_systemd.settings import files
 from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.settings.solo5_toml import parse_settings
 from solo5_systemd.task.workload import StopSignal, Workload
 from solo5_systemd.unit.outcome import Ending, Outcome
-from solo5_systemd.unit.tender import Parts, Tender
 
 
 def started(solo5ctl: Solo5ctl) -> Workload:
@@ -265,16 +264,10 @@ def test_with_dhcp_an_option_needs_no_argument(
     assert "--add-host has no effect" in host.err, "of which DHCP has none"
 
 
-PLAN = Plan(
-    parts=Parts(
-        workload=Workload(name=TaskName("web"), image="/srv/web.hvt", arguments=("two words",), memory=64 << 20),
-        image=stored(nics="service"),
-        tender=Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2),
-        reservation=Reservation(task=TaskName("web"), leases=(LEASE,), ports=PORTS),
-        user=61200,
-        systemd=257,
-    ),
-    request=Request(),
+PLAN = replace(
+    planned("service"),
+    workload=Workload(name=TaskName("web"), image="/srv/web.hvt", arguments=("two words",), memory=64 << 20),
+    reservation=Reservation(task=TaskName("web"), leases=(LEASE,), ports=PORTS),
     nft="add element a\nadd element b\n",
 )
 
@@ -312,7 +305,7 @@ def test_a_plan_is_json(solo5ctl: Solo5ctl) -> None:
     assert list(document["properties"]) == [each.name for each in PLAN.unit.properties]
     assert "SOLO5_TASK=web" in document["properties"]["LogExtraFields"]
     assert document["argv"] == list(PLAN.argv)
-    assert document["image"] == {"path": PLAN.parts.image.path, "sha256": PLAN.parts.image.sha256}
+    assert document["image"] == {"path": PLAN.image.path, "sha256": PLAN.image.sha256}
     assert document["tender"] == "/usr/bin/solo5-hvt"
     assert document["nft"] == PLAN.nft
     assert [nic["nic"] for nic in document["nics"]] == ["service"]

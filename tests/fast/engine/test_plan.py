@@ -332,7 +332,7 @@ def test_a_loop_device_is_a_disk_with_the_launcher_only(found: Facts, *, refused
         with pytest.raises(HostError, match="is a loop device, which a tender could have another file behind"):
             plan(WITH_DISK, found)
     else:
-        assert plan(WITH_DISK, found).parts.disks == found.parts.disks
+        assert plan(WITH_DISK, found).disks == found.parts.disks
 
 
 def test_limits_of_a_disk_are_properties_of_its_unit() -> None:
@@ -346,7 +346,7 @@ def test_archives_are_memory_of_the_task() -> None:
     plain = plan(replace(WITH_DISK, memory=64 * MIB), STORING)
     archived = on(Backing.ARCHIVE, size=16 * MIB - 512)
     found = plan(replace(WORKLOAD, disks=(ARCHIVE,), memory=64 * MIB), archived)
-    assert found.parts.memory_mib == plain.parts.memory_mib - 16
+    assert found.memory_mib == plain.memory_mib - 16
     assert found.unit.value("MemoryMax") == 48 * MIB + 512
     unlimited = plan(replace(WORKLOAD, disks=(ARCHIVE,), memory=64 * MIB, memory_max=INFINITY), archived)
     assert unlimited.unit.value("MemoryMax") == INFINITY
@@ -373,7 +373,7 @@ def test_name_servers_are_the_workloads_and_then_those_of_network_and_host(
     changes: dict[str, Any], resolver: Resolver, versions: set[int], expected: Resolver
 ) -> None:
     found = plan(replace(WORKLOAD, **changes), facts(resolver=resolver, ip_versions=frozenset(versions)))
-    assert found.parts.resolver == expected
+    assert found.resolver == expected
 
 
 def test_name_servers_are_those_of_the_primary_nics_network_first() -> None:
@@ -388,7 +388,7 @@ def test_in_a_namespace_the_leases_show_which_name_servers_are_reached(
 ) -> None:
     found = plan(replace(WORKLOAD, namespace=GROUP, arguments=("{dns}",), resolver=BOTH), facts())
     lease = replace(LEASE, ipv4=IPv4Interface("10.1.0.2/24"), ipv6=six)
-    assert found.reserved(Reservation(task=found.parts.workload.name, leases=(lease,))).parts.resolver == expected
+    assert found.reserved(Reservation(task=found.workload.name, leases=(lease,))).resolver == expected
 
 
 def test_a_guest_gets_names_by_dhcp_where_a_network_has_a_server() -> None:
@@ -418,4 +418,4 @@ def test_a_task_takes_its_ports_addresses_image_and_copies_of_the_node() -> None
 def test_arguments_are_checked_with_the_leases_that_they_have() -> None:
     found = plan(replace(WORKLOAD, arguments=("{net.service.nope}",)), facts())
     with pytest.raises(Solo5Error, match="unknown placeholder"):
-        _ = found.reserved(Reservation(task=found.parts.workload.name, leases=(LEASE,))).unit
+        _ = found.reserved(Reservation(task=found.workload.name, leases=(LEASE,))).unit

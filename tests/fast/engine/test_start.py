@@ -306,7 +306,7 @@ async def test_a_file_that_a_disk_lacks_is_created_by_the_start_and_not_by_a_pre
     machine: Machine, runtime: Runtime
 ) -> None:
     plan = await runtime.starter.preview(CREATING)
-    assert (machine.disks.files, plan.parts.disks[0].planned) == (set(), True)
+    assert (machine.disks.files, plan.disks[0].planned) == (set(), True)
     await runtime.start(CREATING)
     steps = machine.steps.taken
     assert steps.index("reserve") < steps.index("make disk") < steps.index("bind disks")
@@ -380,10 +380,10 @@ async def test_a_preview_says_what_a_start_would_do_and_does_not_do_it(
 ) -> None:
     plan = await runtime.starter.preview(replace(WORKLOAD, kind=kind))
     assert plan.unit.name == f"solo5-task-web.{kind}"
-    assert plan.parts.tender.path == "/usr/bin/solo5-hvt"
-    assert plan.parts.tender.path in plan.argv
-    assert (plan.parts.reservation.leases[0].tap, plan.nft) == ("tap2", "add element …")
-    assert plan.parts.image == machine.images.files["/srv/full"]
+    assert plan.tender.path == "/usr/bin/solo5-hvt"
+    assert plan.tender.path in plan.argv
+    assert (plan.reservation.leases[0].tap, plan.nft) == ("tap2", "add element …")
+    assert plan.image == machine.images.files["/srv/full"]
     assert not (CHANGES | {"take image"}) & set(machine.steps.taken)
 
 
@@ -392,12 +392,12 @@ async def test_the_plan_that_is_printed_is_executed(machine: Machine, runtime: R
     started = await runtime.start(WORKLOAD)
     assert machine.units.started == [plan.unit]
     assert plan.unit.value("ExecStart") == [(plan.argv[0], list(plan.argv), False)]
-    assert started.reservation == plan.parts.reservation
+    assert started.reservation == plan.reservation
 
 
 async def test_a_preview_counts_what_a_start_would_collect(machine: Machine, runtime: Runtime) -> None:
     machine.images.full = True
-    assert (await runtime.starter.preview(WORKLOAD)).parts.image == machine.images.files["/srv/full"]
+    assert (await runtime.starter.preview(WORKLOAD)).image == machine.images.files["/srv/full"]
     assert machine.images.min_age == 10.0
     assert "collect images" not in machine.steps.taken
     machine.images.makes_room = False

@@ -16,7 +16,7 @@ from solo5_systemd.unit.outcome import Ending, Outcome
     [("", "", "no devices"), ("service", "", "NIC service"), ("service", "storage", "NIC service, disk storage")],
 )
 def test_a_preflight_names_image_tender_memory_and_devices(nics: str, disks: str, devices: str) -> None:
-    message = event_messages.preflight_passed(planned(nics, disks).parts).message
+    message = event_messages.preflight_passed(planned(nics, disks)).message
     assert message == (
         "Preflight passed: web.hvt (555555555555) for hvt 0.12.1, ABI 2; "
         f"{22 if nics else 24} of 32 MiB for the guest; {devices}"

@@ -23,7 +23,7 @@ def settings(
 ) -> dict[str, object]:
     declared = " ".join(each.disk for each in disks)
     parts = replace(
-        planned().parts,
+        planned(),
         image=replace(stored(target, nics=nics, disks=declared), path=IMAGE),
         tender=Tender(path=TENDER, target=target, version="0", abi_version=2, loads=loads),
         disks=disks,

@@ -12,7 +12,7 @@ from solo5_systemd.unit.tender import lasting_path, sandbox_path
 
 def test_the_options_name_all_devices_and_end_with_the_memory() -> None:
     disks = [disk("storage", path="/srv/a b,c.img")]
-    parts = replace(planned().parts, reservation=Reservation(task=TaskName("web"), leases=(LEASE,)), disks=disks)
+    parts = replace(planned(), reservation=Reservation(task=TaskName("web"), leases=(LEASE,)), disks=disks)
     assert parts.device_options(sandbox_path) == (
         "--net:service=s5-1f00c0de",
         "--net-mac:service=02:00:5e:10:00:01",

@@ -6,7 +6,7 @@ from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifes
 from solo5_systemd.network.model import Request, Reservation
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.task.workload import MIB, Workload
-from solo5_systemd.unit.tender import Parts, Tender
+from solo5_systemd.unit.tender import Tender
 
 SHA256 = "5" * 64
 
@@ -41,8 +41,15 @@ def planned(nics: str = "", disks: str = "") -> Plan:
     workload = Workload(name=TaskName("web"), image="/srv/web.hvt", memory=32 * MIB)
     tender = Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2)
     reservation = Reservation(task=workload.name)
-    parts = Parts(workload=workload, image=image, tender=tender, reservation=reservation, user=61200, systemd=257)
-    return Plan(parts=parts, request=Request())
+    return Plan(
+        workload=workload,
+        image=image,
+        tender=tender,
+        reservation=reservation,
+        user=61200,
+        systemd=257,
+        request=Request(),
+    )
 
 
 def disk(name: str = "storage", *, path: str = "/srv/disk.img", device: tuple[int, int] | None = None) -> Disk:
