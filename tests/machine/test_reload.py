@@ -25,7 +25,7 @@ from solo5_systemd.bus.peers import INTERFACES, PROPERTIES, UNIT
 from solo5_systemd.engine.runtime import Runtime, connect
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.storage.model import DiskRequest
-from solo5_systemd.task.properties import Property, TransientUnit, UnitFiles, parse_property
+from solo5_systemd.task.properties import Property, TransientUnit, parse_property
 from solo5_systemd.task.workload import Workload
 
 SEED = int(os.environ.get("SEED", "11"))
@@ -284,5 +284,5 @@ async def test_a_text_that_other_code_forgot_to_check_does_not_reach_pid_1(machi
     async with system_bus() as connection:
         manager = Manager(connection)
         with pytest.raises(InvalidRequestError, match="unit property Description has the character .x0a"):
-            await manager.start(unit, UnitFiles())
+            await manager.start(unit)
         assert await manager.state(TASKS[0]) is None

@@ -22,7 +22,6 @@ class Connection:
     """A connection to the system bus. After a disconnect, the next call reconnects, with the same match rules.
 
     Attributes:
-        generation: number of connections so far.
         lost: done when the current connection is lost, for callers that wait for a signal.
     """
 
@@ -34,7 +33,6 @@ class Connection:
         self._listeners: list[Callable[[Message], object]] = []
         self._rules: Counter[str] = Counter()
         self._in_flight: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_IN_FLIGHT))
-        self.generation = 0
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def connect(self) -> MessageBus:
@@ -49,7 +47,6 @@ class Connection:
             if self._bus is None or not self._bus.connected:
                 self._bus = await message_bus.connect(self._address, self._listeners)
                 self.lost = self._bus.lost
-                self.generation += 1
                 for rule in self._rules:  # before any call on it
                     self._change_rule("AddMatch", rule)
             return self._bus

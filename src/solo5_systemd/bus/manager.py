@@ -29,6 +29,10 @@ from solo5_systemd.bus.peers import (
     RETRY_INTERVAL_S,
     SYSTEMD,
     Call,
+    JobAssertError,
+    JobCanceledError,
+    JobConflictError,
+    JobFailedError,
     RemoteError,
 )
 from solo5_systemd.bus.unit_reader import READ_RETRIES, UnitReader
@@ -36,18 +40,7 @@ from solo5_systemd.bus.unit_states import wanted
 from solo5_systemd.bus.unit_watch import WatchedUnit
 from solo5_systemd.cgroup.hierarchy import control_group
 from solo5_systemd.dbus.messages import Variant
-from solo5_systemd.task.properties import (
-    JobAssertError,
-    JobCanceledError,
-    JobConflictError,
-    JobFailedError,
-    Property,
-    TransientUnit,
-    UnitFiles,
-    for_release,
-    has_dollars,
-    release_of,
-)
+from solo5_systemd.task.properties import Property, TransientUnit, for_release, has_dollars, release_of
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.unit.state import (
     TYPE_END_PROPERTIES,
@@ -79,10 +72,14 @@ class Manager(UnitReader):
         self._connection = connection
         self._jobs = Jobs(connection)
         self._removals = Removals()
-        self._release: tuple[int, int] | None = None
+        self._release: int | None = None
 
-    async def start(self, unit: TransientUnit, files: UnitFiles) -> UnitState:
+    async def start(self, unit: TransientUnit, stdin: int | None = None, stderr: int | None = None) -> UnitState:
         """Call StartTransientUnit, wait for the job, and return the new run, with what of it is read at once.
+
+        Args:
+            stdin: its file descriptor; the caller closes its own copies after the start.
+            stderr: the same.
 
         Raises:
             TakenError: a unit of this name is loaded.
@@ -92,7 +89,7 @@ class Manager(UnitReader):
         # In the form that survives a daemon-reload of this systemd.
         kept = [for_release(p, await self.release()) if has_dollars(p) else p for p in unit.properties]
         properties = [_to_wire(each) for each in kept]
-        for name, fd in (("StandardInputFileDescriptor", files.stdin), ("StandardErrorFileDescriptor", files.stderr)):
+        for name, fd in (("StandardInputFileDescriptor", stdin), ("StandardErrorFileDescriptor", stderr)):
             if fd is not None:
                 properties.append([name, Variant("h", len(fds))])
                 fds.append(fd)
@@ -191,11 +188,10 @@ class Manager(UnitReader):
         return await self._manager_property("Version")
 
     async def release(self) -> int:
-        """Return systemd's release, read once per connection; an upgrade of systemd can only raise it."""
-        if self._release is None or self._release[0] != self._connection.generation:
-            generation, version = self._connection.generation, await self.version()
-            self._release = generation, release_of(version)
-        return self._release[1]
+        """Return systemd's release, which is read once; an upgrade of systemd can only raise it."""
+        if self._release is None:
+            self._release = release_of(await self.version())
+        return self._release
 
     async def is_taken(self, task: TaskName) -> bool:
         """Return whether the task has a loaded unit; not of a declared task's, since PID 1 has that alone."""

@@ -1,4 +1,4 @@
-"""D-Bus calls without a D-Bus library: the names of PID 1, calls, rows of its list of units, errors of a peer.
+"""D-Bus calls without a D-Bus library: names of PID 1, calls, rows of its list of units, errors of a peer and of jobs.
 
 Completion needs the names of tasks only: so nothing here imports the modules that the state of a unit takes.
 """
@@ -73,6 +73,27 @@ def remote_error(name: str, text: str) -> Exception:
     if name in _DENIED:
         return HostError(f"the system bus refuses: {text.rstrip('.')}.", "Run it as root.")
     return RemoteError(name, text)
+
+
+class JobCanceledError(HostError):
+    """Another job of the unit took the place of this one, such as a stop by the operator."""
+
+
+class JobConflictError(JobCanceledError):
+    """A job would cancel another one, such as a stop by the operator; it was not enqueued."""
+
+
+class JobAssertError(HostError):
+    """A unit was not started, since an assertion of it failed: AssertPathExists= of what its preparation makes."""
+
+
+class JobFailedError(Exception):
+    """A job of systemd ended with another result than `done`."""
+
+    def __init__(self, unit: str, result: str) -> None:
+        super().__init__(f"{unit}: {result}")
+        self.unit = unit
+        self.result = result
 
 
 class ListedUnit(NamedTuple):

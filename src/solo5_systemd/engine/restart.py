@@ -6,11 +6,11 @@ from contextlib import suppress
 
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, Solo5Error
 from solo5_systemd.base.names import TaskName, prepare_service
+from solo5_systemd.bus.peers import JobAssertError, JobCanceledError, JobConflictError
 from solo5_systemd.declared.update_request import READY_TIMEOUT_S, Ready
 from solo5_systemd.engine.readiness import until_ready
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Task
-from solo5_systemd.task.properties import JobAssertError, JobCanceledError, JobConflictError
 from solo5_systemd.unit.outcome import REQUESTED, Outcome
 from solo5_systemd.unit.state import ActiveState, UnitState
 

@@ -14,8 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from solo5_systemd.base.declared_units import declared_service
-from solo5_systemd.base.errors import HostError, Solo5Error, StartError, TakenError
+from solo5_systemd.base.errors import Solo5Error, StartError, TakenError
 from solo5_systemd.base.names import journald_of, network_service
+from solo5_systemd.bus.peers import JobFailedError
 from solo5_systemd.engine.facts import check_name, gather
 from solo5_systemd.engine.plan import Plan, plan
 from solo5_systemd.engine.stop import discard_locked
@@ -27,7 +28,7 @@ from solo5_systemd.storage.archive import check_total
 from solo5_systemd.storage.given_disks import GivenDisk
 from solo5_systemd.storage.model import Disk, DiskRequest, MadeDisk
 from solo5_systemd.task.log_fields import STDERR_PRIORITY
-from solo5_systemd.task.properties import JobFailedError, TransientUnit, UnitFiles
+from solo5_systemd.task.properties import TransientUnit
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import sandbox_path
@@ -144,10 +145,10 @@ class Starter:
         async with self._prepared(planned, progress) as steps:
             disks = await steps.bind_disks()
             unit = replace(steps.plan, disks=disks).unit
-            files = await steps.open_files(unit)
+            stdin, stderr = await steps.open_files(unit)
             await steps.attach()
             progress.on_step("starting its unit")
-            begun = await steps.start_unit(unit, files)
+            begun = await steps.start_unit(unit, stdin, stderr)
             await steps.check_bound(begun)
             return steps.plan.started(begun)
 
@@ -160,7 +161,7 @@ class Starter:
             progress.on_step("starting its unit")
             pid = await steps.undo.enter_async_context(spawn(opened.argv, fds, planned.log_namespace))
             unit = replace(steps.plan, pid=pid).unit
-            begun = await steps.start_unit(unit, UnitFiles())
+            begun = await steps.start_unit(unit)
             yield steps.plan.started(begun)
 
     @asynccontextmanager
@@ -260,15 +261,9 @@ class Steps:
 
     async def reserve(self) -> None:
         """Reserve addresses, MACs, taps and ports."""
-        if not self.plan.request.nics:
-            return
-        try:
-            reservation = await self.request_reservation(self.plan.request.nics)
-        except (HostError, asyncio.CancelledError):  # without a reply it may have been made nevertheless
-            await undo(self.unreserve())
-            raise
-        self.undo.on_failure(self.unreserve, by_name=True)
-        self.plan = self.plan.reserved(reservation)
+        if self.plan.request.nics:
+            self.undo.on_failure(self.unreserve, by_name=True)  # first: without a reply it may have been made as well
+            self.plan = self.plan.reserved(await self.request_reservation(self.plan.request.nics))
 
     async def request_reservation(self, nics: Sequence[NicRequest]) -> Reservation:
         """Reserve all but ports that are lent to another guest; the reservation that is returned has them too."""
@@ -327,7 +322,7 @@ class Steps:
         self.undo.push_async_callback(lambda: asyncio.shield(release(bound)))
         return bound.disks
 
-    async def open_files(self, unit: TransientUnit) -> UnitFiles:
+    async def open_files(self, unit: TransientUnit) -> tuple[int | None, int]:
         """Open the unit's stdin and stderr: the disk locks, since a tender never reads stdin, and a journal stream."""
         locks: list[int] = []
         self.undo.callback(lambda: [*map(os.close, locks)])  # PID 1 has its own copies
@@ -335,7 +330,7 @@ class Steps:
         namespace = await start_journald(self._units, self.plan.log_namespace)
         stderr = await self._backends.console.open_stream(unit.name, STDERR_PRIORITY, namespace)
         self.undo.callback(os.close, stderr)
-        return UnitFiles(stdin=locks[0] if locks else None, stderr=stderr)
+        return locks[0] if locks else None, stderr
 
     async def open_image_and_disks(self) -> tuple[Plan, Sequence[int]]:
         """Open image and disks, lock the disks, and return the plan and the descriptors for the tender to inherit.
@@ -381,7 +376,7 @@ class Steps:
         if self.plan.reservation.leases:
             await self._networks.attach(self._name)
 
-    async def start_unit(self, unit: TransientUnit, files: UnitFiles) -> UnitState:
+    async def start_unit(self, unit: TransientUnit, *files: int | None) -> UnitState:
         """Start the unit, and return its run.
 
         Raises:
@@ -391,7 +386,7 @@ class Steps:
         self._unit = unit.name
         try:
             with self._networks.start_mark(self._name) if self.plan.reservation.leases else nullcontext():
-                begun = await self._units.start(unit, files)
+                begun = await self._units.start(unit, *files)
         except TakenError as error:
             raise NameTakenError(
                 f"task name {self._name!r} has just been taken: expected a name that no task has.",

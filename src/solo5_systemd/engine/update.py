@@ -19,6 +19,7 @@ from typing import Protocol as Interface
 from solo5_systemd.base.concurrency import background
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, StartError
 from solo5_systemd.base.names import TaskName, host_name
+from solo5_systemd.bus.peers import JobCanceledError
 from solo5_systemd.declared.update_request import (
     READY_TIMEOUT_S,
     Ready,
@@ -37,7 +38,6 @@ from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import StartCallbacks, Task
 from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.network.model import PortRequest
-from solo5_systemd.task.properties import JobCanceledError
 from solo5_systemd.task.workload import Workload
 
 WATCH_INTERVAL_S = 0.5

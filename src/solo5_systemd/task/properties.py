@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.task import property_types as types
 from solo5_systemd.task.property_types import PropertyType
 from solo5_systemd.task.workload import DEFAULT_MEMORY, Workload
@@ -128,35 +128,6 @@ DISK_LIMITS: Mapping[str, str] = {
     "write_iops": "IOWriteIOPSMax",
 }
 """The property of each I/O limit of a disk (`storage.io_limits.KEYS`)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnitFiles:
-    """File descriptors for a unit's stdin and stderr; the caller closes its own copies after the start."""
-
-    stdin: int | None = None
-    stderr: int | None = None
-
-
-class JobCanceledError(HostError):
-    """Another job of the unit took the place of this one, such as a stop by the operator."""
-
-
-class JobConflictError(JobCanceledError):
-    """A job would cancel another one, such as a stop by the operator; it was not enqueued."""
-
-
-class JobAssertError(HostError):
-    """A unit was not started, since an assertion of it failed: AssertPathExists= of what its preparation makes."""
-
-
-class JobFailedError(Exception):
-    """A job of systemd ended with another result than `done`."""
-
-    def __init__(self, unit: str, result: str) -> None:
-        super().__init__(f"{unit}: {result}")
-        self.unit = unit
-        self.result = result
 
 
 @dataclass(frozen=True)

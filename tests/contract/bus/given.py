@@ -10,13 +10,12 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.dbus.messages import Variant
-from solo5_systemd.task.properties import Property, TransientUnit, UnitFiles
+from solo5_systemd.task.properties import Property, TransientUnit
 
 WEB = TaskName("web")
 UNIT = "solo5-task-web.service"
 SCOPE = "solo5-task-web.scope"
 TRANSIENT = TransientUnit(name=UNIT, properties=(Property("MemoryMax", "t", 1 << 20),))
-NO_FILES = UnitFiles()
 Call = Callable[[Manager], Coroutine[object, object, object]]
 PROMPT = 15.0
 """Seconds within which a broken bus must be told; all our own timeouts are longer."""
@@ -28,7 +27,7 @@ def service(active: str = "active", *, invocation: int = 1, **properties: Varian
 
 
 async def start(manager: Manager) -> None:
-    await manager.start(TRANSIENT, NO_FILES)
+    await manager.start(TRANSIENT)
 
 
 async def stop(manager: Manager) -> None:

@@ -7,7 +7,6 @@ import tempfile
 import pytest
 from tests.contract.bus.fake_systemd import FakeSystemd, Report
 from tests.contract.bus.given import (
-    NO_FILES,
     PROMPT,
     TRANSIENT,
     UNIT,
@@ -22,10 +21,10 @@ from solo5_systemd.bus import jobs as jobs_module
 from solo5_systemd.bus import manager as manager_module
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH
+from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, JobFailedError
 from solo5_systemd.dbus.message_bus import connect
 from solo5_systemd.dbus.messages import Message, MessageType, Variant
-from solo5_systemd.task.properties import JobFailedError, Property, TransientUnit, UnitFiles
+from solo5_systemd.task.properties import Property, TransientUnit
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 # --- jobs ----------------------------------------------------------------------------------------------------
@@ -42,8 +41,7 @@ async def test_a_start_is_one_call_with_every_property_typed_and_every_file(
         Property("IPAddressDeny", "a(iayu)", [(2, bytes(4), 0)]),
     )
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
-        files = UnitFiles(stdin=stdin.fileno(), stderr=stderr.fileno())
-        await manager.start(TransientUnit(name=UNIT, properties=properties), files)
+        await manager.start(TransientUnit(name=UNIT, properties=properties), stdin.fileno(), stderr.fileno())
         assert systemd.files == [(os.fstat(f.fileno()).st_dev, os.fstat(f.fileno()).st_ino) for f in (stdin, stderr)]
     ((name, mode, sent, auxiliary),) = systemd.called("StartTransientUnit")
     assert (name, mode, auxiliary) == (UNIT, "fail", [])
@@ -65,7 +63,7 @@ async def test_a_start_tells_what_has_begun_without_a_listing(systemd: FakeSyste
         ExecMainStartTimestamp=Variant("t", 1000),
         ControlGroup=Variant("s", "/solo5.slice/x"),
     )
-    assert await manager.start(TRANSIENT, NO_FILES) == UnitState(
+    assert await manager.start(TRANSIENT) == UnitState(
         task=WEB,
         unit=UNIT,
         active=ActiveState.ACTIVE,
@@ -85,7 +83,7 @@ async def test_a_start_waits_for_a_stop_that_it_would_cancel(systemd: FakeSystem
     systemd.units[UNIT] = service()
     systemd.errors["StartTransientUnit"] = DESTRUCTIVE
     systemd.passing.add("StartTransientUnit")
-    assert (await manager.start(TRANSIENT, NO_FILES)).invocation == "01" * 16
+    assert (await manager.start(TRANSIENT)).invocation == "01" * 16
     assert len(systemd.called("StartTransientUnit")) == 2
 
 
@@ -95,7 +93,7 @@ async def test_a_start_that_would_cancel_a_shutdown_is_refused(
     monkeypatch.setattr(manager_module, "RETRY_INTERVAL_S", 0.001)
     systemd.errors["StartTransientUnit"] = DESTRUCTIVE
     with pytest.raises(HostError, match="TransactionIsDestructive: the reason"):
-        await manager.start(TRANSIENT, NO_FILES)
+        await manager.start(TRANSIENT)
 
 
 async def test_a_slice_is_started_and_then_confined_until_the_next_boot(systemd: FakeSystemd, manager: Manager) -> None:
@@ -130,7 +128,7 @@ async def test_fifty_jobs_at_once_each_get_their_own_end(
 ) -> None:
     systemd.report = report
     units = [TransientUnit(name=f"solo5-task-t{i}.service", properties=()) for i in range(50)]
-    await asyncio.gather(*(manager.start(unit, NO_FILES) for unit in units))
+    await asyncio.gather(*(manager.start(unit) for unit in units))
     assert sorted(body[0] for body in systemd.called("StartTransientUnit")) == sorted(unit.name for unit in units)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.contract.bus.fake_systemd import FakeSystemd
-from tests.contract.bus.given import NO_FILES, UNIT
+from tests.contract.bus.given import UNIT
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.bus.manager import Manager
@@ -35,7 +35,7 @@ async def test_a_text_that_a_unit_file_reads_otherwise_does_not_leave(
     systemd: FakeSystemd, manager: Manager, entry: Property
 ) -> None:
     with pytest.raises(InvalidRequestError, match="^unit property .* has .*: expected text that a unit file") as caught:
-        await manager.start(TransientUnit(name=UNIT, properties=(entry,)), NO_FILES)
+        await manager.start(TransientUnit(name=UNIT, properties=(entry,)))
     assert caught.value.sentence.isprintable()
     with pytest.raises(InvalidRequestError):
         await manager.set_properties("solo5-shared.slice", [entry])
@@ -53,6 +53,6 @@ async def test_a_dollar_is_sent_as_the_running_systemd_keeps_it(
     systemd: FakeSystemd, manager: Manager, version: str, sent: str, command: list[object]
 ) -> None:
     systemd.about["Version"] = version
-    await manager.start(TransientUnit(name=UNIT, properties=(exec_start(("/x", "$A")),)), NO_FILES)
+    await manager.start(TransientUnit(name=UNIT, properties=(exec_start(("/x", "$A")),)))
     [[_, _, [[name, value]], _]] = systemd.called("StartTransientUnit")
     assert (name, value.value) == (sent, [command])

@@ -21,7 +21,6 @@ from solo5_systemd.bus.peers import SYSTEMD, Call
 from solo5_systemd.bus.unit_reader import BlockingReader, UnitReader
 from solo5_systemd.cli.context import finished
 from solo5_systemd.dbus.messages import Message, Variant
-from solo5_systemd.task.properties import UnitFiles
 
 STARTED = Variant("t", 9)
 
@@ -141,7 +140,7 @@ async def test_a_start_is_recorded(systemd: FakeSystemd, manager: Manager, web: 
         "ControlGroup": Variant("s", group),
         "InvocationID": Variant("ay", bytes.fromhex(RUN)),
     }
-    await manager.start(TRANSIENT, UnitFiles())
+    await manager.start(TRANSIENT)
     assert os.getxattr(attribute(tmp_path), "user.solo5.started") == f"{RUN} 9".encode()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.bus.fake_systemd import FakeSystemd, Unit
-from tests.contract.bus.given import NO_FILES, SCOPE, UNIT, WEB, service
+from tests.contract.bus.given import SCOPE, UNIT, WEB, service
 
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.cgroup.hierarchy import write_fields
@@ -142,7 +142,7 @@ async def test_what_a_scope_says_of_its_task_is_in_its_cgroup(
     (tmp_path / "cgroup/x").mkdir()
     systemd.units[SCOPE] = Unit(SCOPE, properties={"ControlGroup": Variant("s", "/x")})
     unit = TransientUnit(name=SCOPE, properties=(Property("PIDs", "au", [1]),), marks={"NOMAD_ALLOC_ID": "3fa8"})
-    await manager.start(unit, NO_FILES)
+    await manager.start(unit)
     assert systemd.called("StartTransientUnit")[0][2] == [["PIDs", Variant("au", [1])]]
     state = await manager.state(WEB)
     assert state is not None
@@ -153,7 +153,7 @@ async def test_a_scope_that_is_over_before_its_start_was_answered_is_not_marked(
     systemd: FakeSystemd, manager: Manager, tmp_path: Path
 ) -> None:
     systemd.units[SCOPE] = Unit(SCOPE, properties={"ControlGroup": Variant("s", "")})
-    await manager.start(TransientUnit(name=SCOPE, properties=(), marks={"A": "b"}), NO_FILES)
+    await manager.start(TransientUnit(name=SCOPE, properties=(), marks={"A": "b"}))
     systemd.units[SCOPE].properties["ControlGroup"] = Variant("s", "/")
     state = await manager.state(WEB)
     assert state is not None

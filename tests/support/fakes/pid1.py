@@ -10,15 +10,9 @@ from tests.support.fakes.steps import Steps
 from solo5_systemd.base.errors import NoSuchTaskError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind, outcome_target, task_of_unit
 from solo5_systemd.bus.manager import Manager
+from solo5_systemd.bus.peers import JobCanceledError, JobConflictError, JobFailedError
 from solo5_systemd.bus.unit_watch import WatchedUnit
-from solo5_systemd.task.properties import (
-    JobCanceledError,
-    JobConflictError,
-    JobFailedError,
-    Property,
-    TransientUnit,
-    UnitFiles,
-)
+from solo5_systemd.task.properties import Property, TransientUnit
 from solo5_systemd.unit.state import ActiveState, MainCode, UnitState
 
 SIGKILL = 9
@@ -78,7 +72,7 @@ class FakeUnits(Manager):
 
     # --- calls ------------------------------------------------------------------------------------
 
-    async def start(self, unit: TransientUnit, files: UnitFiles) -> UnitState:
+    async def start(self, unit: TransientUnit, stdin: int | None = None, stderr: int | None = None) -> UnitState:
         async with self._steps.step("start unit"):
             if unit.name in self.loaded:
                 raise TakenError(f"unit {unit.name} exists already.")
