@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from solo5_systemd.nomad.plugin_config import Defaults, ForgottenTasksConfig, GcConfig, PluginConfig
-from solo5_systemd.settings.network_keys import HOST, LAN, keys_on, network_keys
+from solo5_systemd.settings.network_keys import keys_on, network_keys
+from solo5_systemd.settings.network_policy import HOST, LAN
 from solo5_systemd.settings.node_limits import KEYS as AMOUNTS
 from solo5_systemd.settings.node_limits import RESERVE_MB, Limits
 from solo5_systemd.settings.records import Entry, entries

@@ -15,7 +15,7 @@ from tests.contract.netns import BRIDGE_NF, HOST6, Outside, link, run
 from tests.contract.netservice import Client, Service, nic, tcp, udp, until
 from tests.contract.sockets import Inbox, arrived, ask_tcp, ask_udp, bound, next_at, wire
 
-from solo5_systemd.settings.network_keys import HostPort, NetworkPolicy
+from solo5_systemd.settings.network_policy import HostPort, NetworkPolicy
 
 FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 

@@ -22,8 +22,9 @@ from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network.conntrack import _GET, _NFGENMSG, _TUPLE_ORIG, _source
 from solo5_systemd.network.lease_files import read_lease_records, read_networks, read_repairs
 from solo5_systemd.network.links import Links
-from solo5_systemd.network.model import UNREPAIRED, Lease, Limits, Network
+from solo5_systemd.network.model import Lease, Limits
 from solo5_systemd.network.netlink import NETLINK_NETFILTER, NFGENMSG, NLM_DUMP, NetlinkSocket
+from solo5_systemd.network.overview import UNREPAIRED, Network
 from solo5_systemd.network.routes import overtaken
 from solo5_systemd.settings.addresses import routes
 from solo5_systemd.settings.egress import egress

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from solo5_systemd.bus.blocking import BlockingBus
-    from solo5_systemd.network.model import NetworkOverview
+    from solo5_systemd.network.overview import NetworkOverview
 
 _SERVICE, _PATH = "org.solo5.Network1", "/org/solo5/Network1"
 
@@ -36,7 +36,7 @@ class BlockingNetworks(NetworkReader):
     async def networks(self) -> "Sequence[NetworkOverview]":  # noqa: D102 - as in NetworkReader
         from solo5_systemd.base.decode import Fields
         from solo5_systemd.bus.peers import Call, RemoteError
-        from solo5_systemd.network.model import NetworkOverview
+        from solo5_systemd.network.overview import NetworkOverview
         from solo5_systemd.settings.records import record
 
         try:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from solo5_systemd.base.names import DeviceName
     from solo5_systemd.network.endpoints import Endpoints
-    from solo5_systemd.network.model import LeaseRecord, NetworkOverview, Repair
+    from solo5_systemd.network.model import LeaseRecord
+    from solo5_systemd.network.overview import NetworkOverview, Repair
     from solo5_systemd.network.tap_counters import Traffic
 
 STATE = "/run/solo5/network"

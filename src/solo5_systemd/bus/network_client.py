@@ -14,16 +14,8 @@ from solo5_systemd.bus.lease_reader import NetworkReader
 from solo5_systemd.bus.services import Service
 from solo5_systemd.dbus.interfaces import NETWORK1
 from solo5_systemd.network.lease_files import remove_request, start_mark
-from solo5_systemd.network.model import (
-    IpAddress,
-    Lease,
-    LeaseRecord,
-    NetworkOverview,
-    Repair,
-    Request,
-    Reservation,
-    SleepChange,
-)
+from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, Request, Reservation
+from solo5_systemd.network.overview import NetworkOverview, Repair, SleepChange
 from solo5_systemd.settings.records import document, record
 
 _TIMEOUT_S = 90.0

@@ -18,7 +18,7 @@ from solo5_systemd.cgroup.usage import Io, Usage
 from solo5_systemd.engine.task import Phase, Sample, Task
 from solo5_systemd.network.drops import OF_GUESTS, OF_TAPS, of_nics
 from solo5_systemd.network.endpoints import Endpoints
-from solo5_systemd.network.model import NetworkOverview, dropped_by_namespace
+from solo5_systemd.network.overview import NetworkOverview, dropped_by_namespace
 
 if TYPE_CHECKING:
     from solo5_systemd.storage.model import FullDiskChange

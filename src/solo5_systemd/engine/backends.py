@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from solo5_systemd.settings.node_limits import Node, Space
     from solo5_systemd.settings.solo5_toml import Settings
     from solo5_systemd.storage.backing_files import ImageFiles
-    from solo5_systemd.storage.disk_state import DiskSpace
+    from solo5_systemd.storage.disk_space import DiskSpace
     from solo5_systemd.users.allocation import Users
 
 
@@ -41,7 +41,7 @@ class KernelReads:
 
     @cached_property
     def disk_space(self) -> "DiskSpace":
-        from solo5_systemd.storage.disk_state import DiskSpace
+        from solo5_systemd.storage.disk_space import DiskSpace
 
         return DiskSpace()
 

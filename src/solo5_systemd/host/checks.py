@@ -14,7 +14,8 @@ from solo5_systemd.image.manifest import SUPPORTED_ABI
 from solo5_systemd.network.modules import NF_TABLES, NFNETLINK_LOG
 from solo5_systemd.network.modules import remedy as remedy_of_modules
 from solo5_systemd.network.network_ranges import Overtaken
-from solo5_systemd.settings.network import Join, NetworkSettings
+from solo5_systemd.settings.network import NetworkSettings
+from solo5_systemd.settings.network_policy import Join
 from solo5_systemd.task.properties import missing_controllers
 from solo5_systemd.unit.confinement import KVM
 from solo5_systemd.unit.tender import Tender

@@ -1,7 +1,8 @@
 """The files that the server of a network reads, which answers DHCP and sends router advertisements: dnsmasq(8)."""
 
 from solo5_systemd.base.names import TaskName, host_name
-from solo5_systemd.network.model import GuestNames, Lease, Network
+from solo5_systemd.network.model import GuestNames, Lease
+from solo5_systemd.network.overview import Network
 
 SERVER_PORT = 67
 

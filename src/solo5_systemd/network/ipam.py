@@ -19,14 +19,13 @@ from solo5_systemd.network.model import (
     IpAddress,
     Lease,
     MacAddress,
-    Network,
     NicRequest,
     PortRequest,
     Protocol,
     Reservation,
-    is_without_ipv4,
 )
 from solo5_systemd.network.network_ranges import CANDIDATES
+from solo5_systemd.network.overview import Network
 from solo5_systemd.settings.addresses import AddressRange, IpNetwork, is_reserved, number_within
 from solo5_systemd.settings.network import NO_NETWORK, NetworkSettings
 
@@ -409,3 +408,10 @@ def _check_usable(address: IpAddress, nic: DeviceName, network: Network) -> None
             f"address {address} for NIC {nic} is reserved in network {network.name}: expected one outside {reserved}.",
             f"See network.{network.name}.reserved_addresses below /etc/solo5.",
         )
+
+
+def is_without_ipv4(network: Network | NetworkSettings) -> bool:
+    """Return whether the guests of a network have IPv6 only, by its settings or as it is in use."""
+    if isinstance(network, NetworkSettings):
+        return network.without_ipv4
+    return network.ipv4 is None and network.join is None

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import NetworkName
-from solo5_systemd.network.model import Network, NicRequest
+from solo5_systemd.network.model import NicRequest
+from solo5_systemd.network.overview import Network
 
 TAP_MTU_MAX = 65521
 

@@ -15,9 +15,10 @@ from solo5_systemd.network import taps
 from solo5_systemd.network.derived_addresses import bridge_mac
 from solo5_systemd.network.ipam import segment_link
 from solo5_systemd.network.joined import TAP_MTU_MAX, Link
-from solo5_systemd.network.model import TAP_PREFIX, IpAddress, Lease, Network
+from solo5_systemd.network.model import TAP_PREFIX, IpAddress, Lease
 from solo5_systemd.network.modules import BRIDGE, VETH, needing
 from solo5_systemd.network.neighbours import Neighbours
+from solo5_systemd.network.overview import Network
 from solo5_systemd.network.routes import LOCAL_TABLE, LOOPBACK6, MAIN_TABLE, Routes
 from solo5_systemd.network.sysctls import read_sysctl, write_sysctl
 from solo5_systemd.settings.addresses import IpNetwork

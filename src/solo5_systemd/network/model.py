@@ -1,22 +1,20 @@
-"""The values of networking: requests, leases, lease records, networks, repairs.
+"""The values of tasks' networking: requests, leases, lease records; those of networks are in `overview`.
 
-All but `SleepChange` are records (`settings.records`): D-Bus and the files in /run have their fields by name.
+They are records (`settings.records`): D-Bus and the files in /run have their fields by name.
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from typing import Annotated, NewType
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, task_name, task_namespace
-from solo5_systemd.network.drops import Dropped
-from solo5_systemd.settings.addresses import IpNetwork, Routes, is_within
+from solo5_systemd.settings.addresses import Routes, is_within
 from solo5_systemd.settings.egress import Egress, intersection
-from solo5_systemd.settings.network import Join, NetworkSettings
-from solo5_systemd.settings.network_keys import CLOSED, MTUS, NetworkPolicy
+from solo5_systemd.settings.network_policy import NetworkPolicy
 from solo5_systemd.settings.rate import UNLIMITED, Rate, lower
 from solo5_systemd.settings.records import TYPES, integer, text
 from solo5_systemd.settings.resolver import UNSET, Resolver, hostname
@@ -95,48 +93,6 @@ class Limits:
 
 
 NO_LIMITS = Limits()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Network:
-    """A network in use. Its range and gateway are fixed from its first reservation until its last release.
-
-    Attributes:
-        ipv4: its range; None: guests have IPv6 only, or, of a joined network, no leased address.
-        gateway4: the bridge's address, or that of a joined network's router; None without one.
-        mtu: of the bridge.
-        join: the bridge is an existing one; None: one of this service.
-        shared: the bridge is in the network namespace of other programs, which share their loopback with its guests.
-        ipv6: its prefix; None: guests have no leased IPv6 address, and on a bridge of this service no IPv6.
-        gateway6: the bridge's address, or that of a joined network's router; None without one.
-        nat66: IPv6 packets that leave the host get the host's address as their source.
-        ra: the host sends router advertisements, and the leased IPv6 addresses are those of SLAAC.
-        dns6: the name servers in these.
-    """
-
-    name: NetworkName
-    bridge: str
-    ipv4: IPv4Network | None
-    gateway4: IPv4Address | None
-    mtu: Annotated[int, MTUS]
-    masquerade: bool
-    policy: NetworkPolicy = CLOSED
-    join: Join | None = None
-    shared: bool = False
-    ipv6: IPv6Network | None = None
-    gateway6: IPv6Address | None = None
-    nat66: bool = False
-    ra: bool = False
-    dns6: tuple[IPv6Address, ...] = ()
-
-    def inside(self, version: int) -> IpNetwork | None:
-        """Return its range of IPv4, or its prefix."""
-        return self.ipv4 if version == 4 else self.ipv6
-
-    @property
-    def routes6(self) -> bool:
-        """Whether the host is the router of its IPv6 prefix: not on a joined bridge."""
-        return self.ipv6 is not None and self.join is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,82 +364,3 @@ def port_protocol(text: str) -> Protocol:
         return Protocol(text)
     except ValueError as error:
         raise InvalidRequestError(f"protocol {text!r} cannot be published: expected tcp or udp.") from error
-
-
-UNREPAIRED = "not repaired: "
-"""The beginning of `Repair.what` for what only an operator can repair."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Repair:
-    """A repair of the network of tasks.
-
-    Attributes:
-        time: microseconds since the epoch; 0: it is not recorded.
-        what: its description in the log and in task events.
-        tasks: those whose network it concerned; of many that are recorded, the first ones.
-        others: the number of further ones.
-    """
-
-    what: str
-    tasks: tuple[TaskName, ...]
-    time: int = 0
-    others: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class SleepChange:
-    """A task that has fallen asleep, or is woken.
-
-    Attributes:
-        asleep: it sleeps.
-        reason: why it sleeps, or is woken.
-    """
-
-    task: TaskName
-    asleep: bool
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class NetworkOverview(Network):
-    """A network, in use or only configured, as `solo5ctl network` shows it.
-
-    `ipv4`, `gateway4`, `ipv6` and `gateway6` are also None where the settings have none and the network is not in use.
-    `mtu` is 0 for a joined network whose bridge is missing.
-
-    Attributes:
-        up: the bridge exists.
-        leases: the number of leases.
-        free: the number of free addresses; None: it has no range yet, or joins a bridge without a pool.
-        dropped: the counts of dropped packets of its guests.
-        resolver: name servers and search domains of its guests; empty: the host's.
-        without_ipv4: guests have IPv6 only.
-        namespace: path of the network namespace of other programs that has it; empty: the host's own.
-    """
-
-    ipv4: IPv4Network | None = None
-    gateway4: IPv4Address | None = None
-    mtu: int
-    up: bool
-    leases: int
-    free: int | None = None
-    dropped: Dropped = field(default_factory=Dropped)
-    resolver: Resolver = UNSET
-    without_ipv4: bool = False
-    namespace: str = ""
-
-
-def dropped_by_namespace(networks: Iterable[NetworkOverview]) -> Mapping[str, Mapping[NetworkName, Dropped]]:
-    """Return the counts of dropped packets by namespace, and by network."""
-    found: dict[str, dict[NetworkName, Dropped]] = {}
-    for network in networks:
-        found.setdefault(network.namespace, {})[network.name] = network.dropped
-    return found
-
-
-def is_without_ipv4(network: Network | NetworkSettings) -> bool:
-    """Return whether the guests of a network have IPv6 only, by its settings or as it is in use."""
-    if isinstance(network, NetworkSettings):
-        return network.without_ipv4
-    return network.ipv4 is None and network.join is None

@@ -14,7 +14,8 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.derived_addresses import number_of
-from solo5_systemd.network.model import IpAddress, Network
+from solo5_systemd.network.model import IpAddress
+from solo5_systemd.network.overview import Network
 from solo5_systemd.settings.addresses import IpNetwork
 from solo5_systemd.settings.network import DEFAULT_NETWORK, MTU, Ipv6, NetworkSettings
 

@@ -18,15 +18,14 @@ from solo5_systemd.network.model import (
     LeaseRecord,
     LeaseState,
     Limits,
-    Network,
     PortRequest,
     Reservation,
     destinations,
 )
 from solo5_systemd.network.nft_objects import EGRESS, Element, rate_values
+from solo5_systemd.network.overview import Network
 from solo5_systemd.settings.addresses import IpNetwork
-from solo5_systemd.settings.network import Join
-from solo5_systemd.settings.network_keys import CLOSED
+from solo5_systemd.settings.network_policy import CLOSED, Join
 
 ACTIVE = "active"
 """The set whose elements count the frames from and to guests that may sleep, by tap."""

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from solo5_systemd.network.derived_addresses import ASKER
 from solo5_systemd.network.drops import RULES
-from solo5_systemd.network.model import Network
 from solo5_systemd.network.nft_bridge import BRIDGE
 from solo5_systemd.network.nft_elements import Ruleset, differing, grouped, has_ipv6
 from solo5_systemd.network.nft_ip import GROUPS, IP, TRANSPORTS, ip6
 from solo5_systemd.network.nft_objects import EGRESS, TABLE, Element
+from solo5_systemd.network.overview import Network
 from solo5_systemd.settings.egress import METADATA
 
 FAMILIES = ("ip", "ip6", "bridge")

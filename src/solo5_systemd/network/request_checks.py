@@ -12,7 +12,6 @@ from solo5_systemd.network.dhcp import SERVER_PORT
 from solo5_systemd.network.model import (
     EVERY_IPV6,
     IpAddress,
-    Network,
     NicRequest,
     PortRequest,
     Protocol,
@@ -21,6 +20,7 @@ from solo5_systemd.network.model import (
     destinations,
     port_number,
 )
+from solo5_systemd.network.overview import Network
 from solo5_systemd.settings.addresses import IpNetwork, is_within, overlapping
 from solo5_systemd.settings.network import NO_NETWORK, NetworkSettings
 from solo5_systemd.settings.rate import check_cap

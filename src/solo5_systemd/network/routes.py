@@ -11,8 +11,9 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_net
 
 from solo5_systemd.base.errors import host_errors
 from solo5_systemd.network import netlink as nl
-from solo5_systemd.network.model import IpAddress, Lease, Network
+from solo5_systemd.network.model import IpAddress, Lease
 from solo5_systemd.network.network_ranges import Overtaken
+from solo5_systemd.network.overview import Network
 
 # linux/rtnetlink.h, if_addr.h
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2

@@ -30,9 +30,10 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName, task_namespace
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.derived_addresses import octets
-from solo5_systemd.network.model import Lease, Network
+from solo5_systemd.network.model import Lease
 from solo5_systemd.network.modules import MACVLAN, TUN, needing
 from solo5_systemd.network.namespaces import NetworkNamespace
+from solo5_systemd.network.overview import Network
 from solo5_systemd.network.sysctls import write_sysctl
 from solo5_systemd.network.tap_counters import tap_alias
 

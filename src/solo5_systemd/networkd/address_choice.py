@@ -13,9 +13,10 @@ from solo5_systemd.network.derived_addresses import unique_local_prefix
 from solo5_systemd.network.ipam import Remembered, assign_leases
 from solo5_systemd.network.joined import TAP_MTU_MAX, check_macs
 from solo5_systemd.network.links import Links
-from solo5_systemd.network.model import IpAddress, Network, NicRequest, Request, Reservation
+from solo5_systemd.network.model import IpAddress, NicRequest, Request, Reservation
 from solo5_systemd.network.netlink import link_index
 from solo5_systemd.network.network_ranges import advertised_servers, choose_network, with_ipv6
+from solo5_systemd.network.overview import Network
 from solo5_systemd.network.remembered_addresses import RememberedAddresses
 from solo5_systemd.network.request_checks import check_families, check_limits, check_ports, check_reserved, check_routes
 from solo5_systemd.networkd.bridges import Bridges

@@ -10,11 +10,12 @@ from solo5_systemd.network.ipam import segment_link, segments
 from solo5_systemd.network.joined import Link, usable_bridge
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.links import Links
-from solo5_systemd.network.model import Lease, LeaseRecord, Network, Reservation
+from solo5_systemd.network.model import Lease, LeaseRecord, Reservation
 from solo5_systemd.network.neighbours import make_room
 from solo5_systemd.network.nft_elements import Ruleset
 from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.network.nft_tables import Tables
+from solo5_systemd.network.overview import Network
 from solo5_systemd.networkd.leases import Leases
 
 

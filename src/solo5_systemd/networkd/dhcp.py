@@ -32,7 +32,8 @@ from solo5_systemd.network.dhcp import (
     options,
     server_config,
 )
-from solo5_systemd.network.model import Lease, LeaseRecord, Network, Reservation
+from solo5_systemd.network.model import Lease, LeaseRecord, Reservation
+from solo5_systemd.network.overview import Network
 from solo5_systemd.networkd.task_units import call_pid1, exported
 
 SEEN_AT = "/run/solo5-dhcp"

@@ -12,19 +12,12 @@ from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.drops import Dropped
-from solo5_systemd.network.ipam import free_addresses
-from solo5_systemd.network.model import (
-    LeaseRecord,
-    LeaseState,
-    NetworkOverview,
-    Repair,
-    Request,
-    Reservation,
-    is_without_ipv4,
-)
+from solo5_systemd.network.ipam import free_addresses, is_without_ipv4
+from solo5_systemd.network.model import LeaseRecord, LeaseState, Request, Reservation
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.network_ranges import network_of
 from solo5_systemd.network.nft_objects import Element
+from solo5_systemd.network.overview import NetworkOverview, Repair
 from solo5_systemd.networkd.leases import Remains, now
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits

@@ -8,9 +8,10 @@ from solo5_systemd.base.names import NetworkName, TaskName, task_namespace
 from solo5_systemd.network import links, namespaces, sysctls
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.links import Links
-from solo5_systemd.network.model import UNREPAIRED, Lease, LeaseState, Repair
+from solo5_systemd.network.model import Lease, LeaseState
 from solo5_systemd.network.netlink import link_index
 from solo5_systemd.network.nft_tables import Tables
+from solo5_systemd.network.overview import UNREPAIRED, Repair
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
 

@@ -15,7 +15,8 @@ from solo5_systemd.dbus.message_bus import MessageBus
 from solo5_systemd.dbus.process import NOTICE, log_about
 from solo5_systemd.dbus.service import Handler, Service
 from solo5_systemd.network import nft_rules
-from solo5_systemd.network.model import LeaseState, Repair, Request, SleepChange
+from solo5_systemd.network.model import LeaseState, Request
+from solo5_systemd.network.overview import Repair, SleepChange
 from solo5_systemd.network.request_checks import show_port
 from solo5_systemd.networkd.dhcp import DhcpServers
 from solo5_systemd.networkd.dormant_starts import Activation

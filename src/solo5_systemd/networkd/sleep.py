@@ -22,7 +22,8 @@ from solo5_systemd.base.journal_entry import IDLE_END
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import NOTICE, log_about
 from solo5_systemd.network.kernel_events import is_question
-from solo5_systemd.network.model import LeaseRecord, SleepChange
+from solo5_systemd.network.model import LeaseRecord
+from solo5_systemd.network.overview import SleepChange
 from solo5_systemd.networkd.namespaces import Core
 
 CHECKS = 10

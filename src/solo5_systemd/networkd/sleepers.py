@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, Reservation
+from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation
 from solo5_systemd.network.nft_elements import ACTIVE
 from solo5_systemd.network.nft_rules import HEARD
 from solo5_systemd.network.nft_tables import Tables
+from solo5_systemd.network.overview import Network
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from signal import Signals
 
 from solo5_systemd.base.sanitize import bounded
-from solo5_systemd.network.model import UNREPAIRED, Lease, Reservation, SleepChange
+from solo5_systemd.network.model import Lease, Reservation
+from solo5_systemd.network.overview import UNREPAIRED, SleepChange
 from solo5_systemd.nomad.ports import published_nics
 from solo5_systemd.storage.model import FullDiskChange
 from solo5_systemd.task.placeholders import uses_search, uses_servers

@@ -7,18 +7,9 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import SettingsError, located
 from solo5_systemd.base.names import NetworkName, hash_of, network_name
-from solo5_systemd.settings.addresses import AddressRange, check_within, is_within, overlapping
-from solo5_systemd.settings.network_keys import (
-    CLOSED,
-    HOST,
-    INHERITED,
-    LAN,
-    NAMESPACE,
-    NetworkKeys,
-    NetworkPolicy,
-    keys_on,
-    network_keys,
-)
+from solo5_systemd.settings.addresses import check_within, is_within, overlapping
+from solo5_systemd.settings.network_keys import NetworkKeys, keys_on, network_keys
+from solo5_systemd.settings.network_policy import CLOSED, HOST, INHERITED, LAN, NAMESPACE, Join, NetworkPolicy
 from solo5_systemd.settings.records import record
 from solo5_systemd.settings.resolver import UNSET, Resolver
 
@@ -43,22 +34,6 @@ IPV6_MTU = 1280
 
 _SHORTEST, _LONGEST = 64, 120
 _EXPECTED = f'true, false, or a prefix of {_SHORTEST} to {_LONGEST} bits such as "2001:db8:1::/64"'
-
-
-@dataclass(frozen=True, kw_only=True)
-class Join:
-    """What is set for a network that joins an existing bridge.
-
-    Attributes:
-        vlan: the VLAN of the ports of guests; 0: that of a new port of the bridge.
-        pool: the addresses for guests; None: each NIC requests its address.
-        pool6: the IPv6 addresses for guests; None: each of the network's prefix, if it has one.
-    """
-
-    vlan: int = 0
-    pool: AddressRange | None = None
-    ipv6: bool = False
-    pool6: AddressRange | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,28 +12,10 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Annotated
 
 from solo5_systemd.base.decode import Fields
-from solo5_systemd.base.errors import SettingsError
-from solo5_systemd.base.names import NetworkName
-from solo5_systemd.settings.addresses import AddressRange, IpNetwork, Reserved, Routes, network_range
-from solo5_systemd.settings.egress import Egress
-from solo5_systemd.settings.rate import UNLIMITED, Rate
-from solo5_systemd.settings.records import TYPES, Entry, Type, entries, integer, setting, text
+from solo5_systemd.settings.addresses import AddressRange, IpNetwork, network_range
+from solo5_systemd.settings.network_policy import HOST, LAN, MTUS, NAMESPACE, NetworkPolicy
+from solo5_systemd.settings.records import Entry, Type, entries, integer, setting
 from solo5_systemd.settings.resolver import SEARCH, SERVERS
-
-HOST = "host"
-"""A network of the host that this package makes, where every key has its meaning."""
-
-LAN = "lan"
-"""One on an existing bridge, with `join`."""
-
-NAMESPACE = "namespace"
-"""That in the network namespaces of other programs."""
-
-INHERITED = "inherited"
-"""The same, which has the key from the network `default` where it does not set it."""
-
-MTUS = integer(68, 65521)
-"""68 is the smallest MTU of IPv4 (RFC 791), 65521 the largest of a tap."""
 
 _LINK_NAME = r"[A-Za-z0-9_.-]{1,15}"
 
@@ -56,88 +38,6 @@ def _or_boolean(kind: type[IpNetwork], example: str) -> Type:
 
 LINK = Type(_link_name, str)
 EVERYWHERE = (HOST, LAN, NAMESPACE)
-
-_HOST_PORT = r"([0-9]{1,5})/(tcp|udp)"
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostPort:
-    """A port of the host that guests may connect to."""
-
-    port: int
-    protocol: str
-
-    def __str__(self) -> str:
-        return f"{self.port}/{self.protocol}"
-
-
-def _host_port(given: str) -> HostPort:
-    match = re.fullmatch(_HOST_PORT, given, re.ASCII)
-    if match is None or not 1 <= int(match[1]) <= 65535:
-        raise SettingsError(f'{given!r} is not a port of the host: expected one such as "53/udp" or "8080/tcp".')
-    return HostPort(port=int(match[1]), protocol=match[2])
-
-
-TYPES[HostPort] = text(_host_port)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NetworkPolicy:
-    """What a network's packet filter accepts besides published ports and outgoing connections."""
-
-    # fmt: off
-    routed: bool = setting(
-        "true: clients with a route to the network reach ports of its guests that are not published.", default=False
-    )
-    reach: tuple[NetworkName, ...] = setting(
-        "Other networks to whose guests the guests of this one can connect.", default=()
-    )
-    isolated: bool = setting(
-        "true: guests of this network do not reach each other.", default=False, on=(HOST, LAN, NAMESPACE)
-    )
-    host: tuple[HostPort, ...] = setting(
-        'Ports of the host, at any of its addresses, that guests can connect to: ["53/udp", "8080/tcp"].', default=()
-    )
-    metadata: bool = setting(
-        "true: guests reach the metadata services of clouds, which have credentials of the machine.",
-        default=False, on=(HOST, INHERITED),
-    )
-    connections: Annotated[int, integer(16, 1 << 20)] = setting(
-        # 1/64 of nf_conntrack_max of a host with 4 GiB or more
-        "Connection limit of each guest, 16 to 1048576.", default=4096, on=(HOST, INHERITED),
-    )
-    fragments: bool = setting(
-        "true: guests can send fragments of datagrams, which the host reassembles.",
-        default=False, on=(HOST, LAN, INHERITED),
-    )
-    dhcp: bool = setting(
-        "true: guests get their leased address by DHCP; requires dnsmasq-base.", default=False
-    )
-    egress: Egress = setting(
-        'All destinations to which guests can open connections: ["10.0.0.0/8:5432/tcp"]; [] permits none.',
-        default=None, shown="everything that the other keys permit", on=(HOST, INHERITED), example=["10.0.0.0/8"],
-    )
-    rate: Rate = setting(
-        'Rate limits of each NIC, per second, which a job can lower: ["sent=10M", "received-packets=20000"].',
-        default=UNLIMITED, on=(HOST, LAN, INHERITED),
-    )
-    sleep: bool = setting(
-        "false: tasks in this network have no idle time, after which they would sleep.",
-        default=True, on=(HOST, LAN, INHERITED),
-    )
-    idle_min: Annotated[int, integer(5, 365 * 86400)] = setting(
-        "Least idle time of a task in seconds, 5 to 31536000.", default=5, on=(HOST, LAN, INHERITED)
-    )
-    reserved_addresses: Reserved = setting(
-        'Addresses that no guest gets, inside ipv4 or ipv6: ["10.89.0.2-10.89.0.20"].', default=()
-    )
-    routes: Routes = setting(
-        "Ranges of addresses of which tasks may have the host route parts to their guest.", default=(), on=(HOST, LAN)
-    )
-    # fmt: on
-
-
-CLOSED = NetworkPolicy()
 
 
 @dataclass(frozen=True, kw_only=True)

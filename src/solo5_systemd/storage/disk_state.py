@@ -1,7 +1,7 @@
 """The state of disks: full, without their device, replaced, in use. A tender reports a number, and no disk.
 
 The disks of an ended task are those of its last lock file, which has lost its lock and has its names until another task
-has the disk, or `remove_stale`. A task that goes on is found by its file system: `DiskSpace.look`.
+has the disk, or `remove_stale`. A task that goes on is found by its file system: `disk_space`.
 
 A task has the file of its start, whatever its path resolves to. A hole that is punched into it shows nowhere: its
 sectors are zeros for the guest.
@@ -13,120 +13,33 @@ device”: no error number stands for a device that is gone.
 
 import os
 import stat
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError, host_errors
-from solo5_systemd.base.event_loop import off_the_loop
+from solo5_systemd.base.errors import InvalidRequestError, host_errors
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.paths import identity, open_path
 from solo5_systemd.storage import locks
 from solo5_systemd.storage.block_devices import directory_of, kernel_use, overlapping, whole
 from solo5_systemd.storage.locks import disks_in, holders, identity_of, read_record, records_of_tasks
-from solo5_systemd.storage.model import COPIES, SNAPSHOTS, Backing, Disk, FailedDisk, FullDiskChange
-
-TIMEOUT_S = 2.0
-"""How long the end of a task waits for file systems, one of which may hang."""
+from solo5_systemd.storage.model import COPIES, SNAPSHOTS, Backing, Disk, FailedDisk
 
 FULL_MAX = 1 << 20
 """Bytes. A file system is full with less, and less than 1 % of it: some keep a reserve for themselves."""
 
 
-class DiskSpace:
-    """The space of disks on this host. An event loop goes on meanwhile.
-
-    A look at the disks of running tasks costs one statvfs(2) for each file system with disks.
-    """
-
-    def __init__(self) -> None:
-        self._seen: frozenset[str] = frozenset()
-        self._paths: dict[int, str] = {}
-        self._full: Mapping[tuple[str, str], FailedDisk] = {}
-        self._looking: threading.Thread | None = None
-        self._found: list[FullDiskChange] = []
-
-    async def failed_disks(self, task: str) -> Sequence[FailedDisk]:
-        """Return the disks of a task's last run that have failed; none where that is not known in time.
-
-        A system call that hangs is left behind in its thread.
-        """
-        found: list[FailedDisk] = []
-        thread = await off_the_loop(lambda: self._run(lambda: found.extend(failed_disks(task))))
-        return () if thread.is_alive() else tuple(found)
-
-    async def changes(self) -> Sequence[FullDiskChange]:
-        """Return the disks of running tasks whose file system has become full, or has space again, since the last call.
-
-        Raises:
-            HostError: a file system does not answer.
-        """
-        if self._looking is not None and self._looking.is_alive():  # one thread at most is left behind
-            await off_the_loop(partial(self._looking.join, TIMEOUT_S))
-        else:
-            self._looking = await off_the_loop(lambda: self._run(lambda: self._found.extend(self.look())))
-        if self._looking.is_alive():
-            raise HostError(
-                f"the file system of a disk has not answered for {TIMEOUT_S:.0f} s: expected its free space.",
-                "A network file system may have lost its server: df",
-            )
-        found, self._found = self._found, []
-        return tuple(found)
-
-    def _run(self, act: Callable[[], None]) -> threading.Thread:
-        def suppressed() -> None:
-            with suppress(OSError, HostError):  # not root, or a file system that has failed
-                act()
-
-        thread = threading.Thread(target=suppressed, name="disk-space", daemon=True)
-        thread.start()
-        thread.join(TIMEOUT_S)
-        return thread
-
-    def look(self) -> Iterator[FullDiskChange]:
-        """Yield what has changed since the last look; raises OSError or HostError where the locks cannot be read."""
-        self._find_file_systems()
-        # The records of all tasks are read only as long as a file system is full.
-        found = self._full_disks() if any(self._are_full()) else {}
-        before, self._full = self._full, found
-        for key in sorted(found.keys() ^ before.keys()):
-            yield FullDiskChange(task=key[0], disk=found.get(key) or before[key], full=key in found)
-
-    def _find_file_systems(self) -> None:
-        """Read the lock files that are new, for a path on each file system."""
-        try:
-            names = frozenset(os.listdir(locks.LOCKS))  # noqa: PTH208 - names, for one system call
-        except FileNotFoundError:
-            names = frozenset()
-        for name in names - self._seen:
+def full_disks() -> Mapping[tuple[str, str], FailedDisk]:
+    """Return the full disks of running tasks, by task and disk; raises HostError where the locks cannot be read."""
+    found: dict[tuple[str, str], FailedDisk] = {}
+    for task, (identities, record) in records_of_tasks().items():
+        for disk in disks_in(record):
             with suppress(OSError):
-                for disk in disks_in(read_record(locks.LOCKS / name)):
-                    if (path := _place(disk)) is not None:
-                        self._paths[os.stat(path).st_dev] = path  # noqa: PTH116
-        self._seen = names
-
-    def _are_full(self) -> Iterator[bool]:
-        for device, path in tuple(self._paths.items()):
-            try:
-                if os.stat(path).st_dev != device:  # noqa: PTH116
-                    raise FileNotFoundError(path)
-                yield _free_if_full(path) is not None
-            except OSError:  # removed, or unmounted: the locks have the path of another disk there, if there is one
-                del self._paths[device]
-                self._seen = frozenset()
-
-    def _full_disks(self) -> Mapping[tuple[str, str], FailedDisk]:
-        found: dict[tuple[str, str], FailedDisk] = {}
-        for task, (identities, record) in records_of_tasks().items():
-            for disk in disks_in(record):
-                with suppress(OSError):
-                    if (full := _full(disk, identities)) is not None:
-                        found[task, full.disk] = full
-        return found
+                if (full := _full(disk, identities)) is not None:
+                    found[task, full.disk] = full
+    return found
 
 
 def failed_disks(task: str) -> Iterator[FailedDisk]:
@@ -161,16 +74,16 @@ def _last(task: str) -> tuple[set[tuple[int, int]], Mapping[str, object]]:
 
 def _full(disk: Mapping[str, str], identities: set[tuple[int, int]]) -> FailedDisk | None:
     """Return a disk as full; None if it is not, or is no file, or its path resolves to another one by now."""
-    path, place = disk.get("path", ""), _place(disk)
+    path, place = disk.get("path", ""), place_of(disk)
     if place is None or (place == path and not _may_grow(path, disk, identities)):
         return None
     with suppress(FileNotFoundError):
-        if (free := _free_if_full(place)) is not None:
+        if (free := free_if_full(place)) is not None:
             return FailedDisk(disk=disk.get("disk", ""), path=path, free=free)
     return None
 
 
-def _place(disk: Mapping[str, str]) -> str | None:
+def place_of(disk: Mapping[str, str]) -> str | None:
     """Return a path on the file system of a disk; None if it is memory."""
     backing = disk.get("backing")
     if backing == Backing.COPY:  # it has no name any more; its file system is that of the others
@@ -191,7 +104,7 @@ def _may_grow(path: str, disk: Mapping[str, str], identities: set[tuple[int, int
     return has_snapshots or status.st_blocks * 512 < status.st_size
 
 
-def _free_if_full(path: str) -> int | None:
+def free_if_full(path: str) -> int | None:
     """Return the free bytes of a full file system; None: it is not full."""
     space = os.statvfs(path)
     free, total = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize

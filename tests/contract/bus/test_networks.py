@@ -12,8 +12,8 @@ from solo5_systemd.dbus.interfaces import RECORD
 from solo5_systemd.dbus.messages import Message, to_wire
 from solo5_systemd.engine.backends import QueryBackends
 from solo5_systemd.network.drops import Dropped
-from solo5_systemd.network.model import NetworkOverview
-from solo5_systemd.settings.network import Join
+from solo5_systemd.network.overview import NetworkOverview
+from solo5_systemd.settings.network_policy import Join
 from solo5_systemd.settings.records import document
 from solo5_systemd.settings.resolver import UNSET
 

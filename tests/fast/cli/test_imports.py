@@ -15,7 +15,8 @@ HEAVY = {
     "logging", "msgpack", "nftables", "pathlib", "pyroute2", "pystemd", "socket", "subprocess", "tomllib",
     "solo5_systemd.storage.model", "solo5_systemd.bus.connection", "solo5_systemd.cgroup.usage",
     "solo5_systemd.engine.runtime", "solo5_systemd.engine.task", "solo5_systemd.image.manifest",
-    "solo5_systemd.journal.reader", "solo5_systemd.network.model", "solo5_systemd.settings.solo5_toml",
+    "solo5_systemd.journal.reader", "solo5_systemd.network.model", "solo5_systemd.network.overview",
+    "solo5_systemd.settings.solo5_toml",
     "solo5_systemd.settings.network",
     "solo5_systemd.unit.outcome", "solo5_systemd.task.properties", "solo5_systemd.unit.state",
     "solo5_systemd.task.workload",
@@ -27,8 +28,8 @@ NO_HEAVY_HELP = {"image", "doctor"}
 
 STATE = {"dataclasses", "pathlib", "solo5_systemd.engine.task", "solo5_systemd.unit.state"}
 USAGE = STATE | {"solo5_systemd.cgroup.usage"}
-NETWORK = {"dataclasses", "solo5_systemd.network.model", "solo5_systemd.settings.network"}
-LEASES = NETWORK | {"logging"}
+OVERVIEW = {"dataclasses", "solo5_systemd.network.overview"}
+LEASES = OVERVIEW | {"logging", "solo5_systemd.network.model"}
 
 RUNNING = ["solo5-task-web.service", "text", "loaded", "active", "running", "", "/web", 0, "", "/"]
 
@@ -83,7 +84,7 @@ def test_help_imports_nothing_heavy() -> None:
         (("ps", "--all", "--quiet"), set(), set()),
         (("ps", "--json"), set(), STATE | LEASES),
         (("stats", "--no-stream"), STATE, STATE),
-        (("metrics",), USAGE | NETWORK, USAGE | NETWORK),
+        (("metrics",), USAGE | OVERVIEW, USAGE | OVERVIEW),
     ],
     ids=["ps", "quiet", "quiet all", "json", "stats", "metrics"],
 )

@@ -16,10 +16,11 @@ from solo5_systemd.cli.metric_families import families
 from solo5_systemd.cli.task_output import Details, task_fields, task_json
 from solo5_systemd.cli.verbs.stats import usage_json
 from solo5_systemd.network.drops import Dropped, of_nics
-from solo5_systemd.network.model import Limits, Repair, Reservation
+from solo5_systemd.network.model import Limits, Reservation
+from solo5_systemd.network.overview import Repair
 from solo5_systemd.settings.addresses import routes
 from solo5_systemd.settings.egress import egress
-from solo5_systemd.settings.network_keys import NetworkPolicy
+from solo5_systemd.settings.network_policy import NetworkPolicy
 from solo5_systemd.settings.rate import Rate
 from solo5_systemd.settings.resolver import resolver
 

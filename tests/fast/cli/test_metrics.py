@@ -15,7 +15,7 @@ from tests.support.fakes.tasks import NETWORK, endpoints, running
 
 from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.cli.metric_families import Family, families, openmetrics, prometheus
-from solo5_systemd.settings.network import Join
+from solo5_systemd.settings.network_policy import Join
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 NOMAD = {

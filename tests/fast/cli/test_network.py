@@ -11,9 +11,10 @@ from tests.support.fakes.tasks import LEASE, NETWORK, running
 
 from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network.drops import Dropped
-from solo5_systemd.network.model import NetworkOverview, Reservation
+from solo5_systemd.network.model import Reservation
+from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.settings.addresses import AddressRange, address_range
-from solo5_systemd.settings.network import Join
+from solo5_systemd.settings.network_policy import Join
 
 UNUSED = NetworkOverview(name=NetworkName("lab"), bridge="solo5-lab", mtu=9000, masquerade=False, up=False, leases=0)
 

@@ -14,7 +14,8 @@ from solo5_systemd.cli.screen import Screen
 from solo5_systemd.declared import update_files
 from solo5_systemd.journal import console
 from solo5_systemd.journal.lines import Stream
-from solo5_systemd.network.model import UNREPAIRED, LeaseRecord, LeaseState, Repair
+from solo5_systemd.network.model import LeaseRecord, LeaseState
+from solo5_systemd.network.overview import UNREPAIRED, Repair
 from solo5_systemd.storage import locks
 from solo5_systemd.task.workload import StopSignal
 from solo5_systemd.unit.outcome import Ending, Outcome

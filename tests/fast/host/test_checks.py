@@ -11,8 +11,8 @@ from solo5_systemd.host.checks import Fact, Host, Kernel, Verdict, facts
 from solo5_systemd.host.other_firewalls import DroppingChain
 from solo5_systemd.network.network_ranges import Overtaken
 from solo5_systemd.settings.addresses import AddressRange
-from solo5_systemd.settings.network import Join, NetworkSettings
-from solo5_systemd.settings.network_keys import HostPort, NetworkPolicy
+from solo5_systemd.settings.network import NetworkSettings
+from solo5_systemd.settings.network_policy import HostPort, Join, NetworkPolicy
 from solo5_systemd.unit.tender import Tender
 
 HVT = Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2)

@@ -16,8 +16,8 @@ from solo5_systemd.host.other_firewalls import (
     saved_listing,
     translating,
 )
-from solo5_systemd.settings.network import Ipv6, Join, NetworkSettings
-from solo5_systemd.settings.network_keys import HostPort, NetworkPolicy
+from solo5_systemd.settings.network import Ipv6, NetworkSettings
+from solo5_systemd.settings.network_policy import HostPort, Join, NetworkPolicy
 
 NETWORK = NetworkSettings(name=NetworkName("default"), bridge="solo5-default")
 RESOLVER = replace(NETWORK, policy=NetworkPolicy(host=(HostPort(port=53, protocol="udp"),)))

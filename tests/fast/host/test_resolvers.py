@@ -12,7 +12,7 @@ from solo5_systemd.base.names import NetworkName
 from solo5_systemd.host import resolvers
 from solo5_systemd.host.resolvers import HostResolvers, host_resolver
 from solo5_systemd.settings.network import NetworkSettings
-from solo5_systemd.settings.network_keys import NetworkPolicy
+from solo5_systemd.settings.network_policy import NetworkPolicy
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.settings.solo5_toml import parse_settings
 

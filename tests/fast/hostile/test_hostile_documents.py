@@ -18,7 +18,8 @@ from solo5_systemd.base.errors import InvalidRequestError, SettingsError, Solo5E
 from solo5_systemd.image.manifest import Memo
 from solo5_systemd.network import lease_files
 from solo5_systemd.network.lease_files import LeaseStore, of_document, read_lease_records, read_networks, to_document
-from solo5_systemd.network.model import LeaseRecord, Network
+from solo5_systemd.network.model import LeaseRecord
+from solo5_systemd.network.overview import Network
 from solo5_systemd.network.remembered_addresses import LastRequest
 from solo5_systemd.nomad.handle import decode
 from solo5_systemd.nomad.plugin_config import plugin_config

@@ -13,7 +13,8 @@ from tests.support.fakes.tasks import LEASE, NETWORK, PORTS
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import device_name, network_name, task_name
-from solo5_systemd.network.model import GuestNames, Lease, Limits, NetworkOverview, NicRequest, Request, mac_address
+from solo5_systemd.network.model import GuestNames, Lease, Limits, NicRequest, Request, mac_address
+from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.nomad.option_values import seconds
 from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.settings.addresses import ipv4_address

@@ -7,7 +7,7 @@ import pytest
 
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network import lease_files
-from solo5_systemd.network.model import Network
+from solo5_systemd.network.overview import Network
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import dhcp
 from solo5_systemd.network.derived_addresses import bridge_mac
 from solo5_systemd.network.model import UNNAMED, GuestNames, Reservation
-from solo5_systemd.settings.network import Join
-from solo5_systemd.settings.network_keys import NetworkPolicy
+from solo5_systemd.settings.network_policy import Join, NetworkPolicy
 from solo5_systemd.settings.resolver import resolver
 
 NETWORK = replace(network("10.9.0.0/20"), mtu=1400, policy=NetworkPolicy(dhcp=True))

@@ -15,8 +15,8 @@ from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network import lease_files, nft_rules, tap_counters
 from solo5_systemd.network.drops import DESCRIPTIONS, OF_GUESTS, OF_TAPS, RULES, Dropped
 from solo5_systemd.network.lease_files import REPAIRED_TASKS_MAX, REPAIRS, REPAIRS_MAX, LeaseStore, read_repairs
-from solo5_systemd.network.model import Repair
 from solo5_systemd.network.nft_elements import Ruleset
+from solo5_systemd.network.overview import Repair
 from solo5_systemd.network.tap_counters import Counters, Traffic, parse_net_dev, read_tap_owner, read_traffic, tap_alias
 from solo5_systemd.settings.records import document, record
 

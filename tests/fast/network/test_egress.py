@@ -19,8 +19,8 @@ from solo5_systemd.network.model import NO_LIMITS, Limits, NicRequest, Request
 from solo5_systemd.network.nft_objects import listed_elements
 from solo5_systemd.network.request_checks import check_limits
 from solo5_systemd.settings.egress import Destination, Egress, destination, egress, intersection
-from solo5_systemd.settings.network import NO_NETWORK, Join
-from solo5_systemd.settings.network_keys import NetworkPolicy
+from solo5_systemd.settings.network import NO_NETWORK
+from solo5_systemd.settings.network_policy import Join, NetworkPolicy
 from solo5_systemd.settings.rate import UNLIMITED, Rate, rate
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.settings.solo5_toml import parse_settings

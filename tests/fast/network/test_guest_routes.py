@@ -13,7 +13,7 @@ from solo5_systemd.network.request_checks import check_limits, check_routes
 from solo5_systemd.settings.addresses import ROUTES_MAX, is_within, overlapping, routes
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.network import Ipv6, NetworkSettings
-from solo5_systemd.settings.network_keys import NetworkPolicy
+from solo5_systemd.settings.network_policy import NetworkPolicy
 
 NETWORK = linked_network("default")
 BEHIND = "192.168.2.0/24"

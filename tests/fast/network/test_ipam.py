@@ -31,16 +31,16 @@ from solo5_systemd.network.model import (
     IpAddress,
     Lease,
     MacAddress,
-    Network,
     NicRequest,
     Protocol,
     Reservation,
     mac_address,
 )
 from solo5_systemd.network.network_ranges import CANDIDATES, advertised_servers, choose_network, with_ipv6
+from solo5_systemd.network.overview import Network
 from solo5_systemd.settings.addresses import AddressRange, address_range
-from solo5_systemd.settings.network import DEFAULT_NETWORK, NO_NETWORK, Ipv6, Join, NetworkSettings
-from solo5_systemd.settings.network_keys import NetworkPolicy
+from solo5_systemd.settings.network import DEFAULT_NETWORK, NO_NETWORK, Ipv6, NetworkSettings
+from solo5_systemd.settings.network_policy import Join, NetworkPolicy
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.settings.solo5_toml import parse_settings
 

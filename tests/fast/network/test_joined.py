@@ -12,11 +12,13 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.ipam import Allocations, assign_leases, free_addresses
 from solo5_systemd.network.joined import Link, check_macs, usable_bridge
-from solo5_systemd.network.model import Lease, Network, NicRequest, PortRequest, Protocol, Request, Reservation
+from solo5_systemd.network.model import Lease, NicRequest, PortRequest, Protocol, Request, Reservation
 from solo5_systemd.network.network_ranges import choose_network
+from solo5_systemd.network.overview import Network
 from solo5_systemd.network.request_checks import check_limits
 from solo5_systemd.settings.addresses import AddressRange
-from solo5_systemd.settings.network import Join, NetworkSettings
+from solo5_systemd.settings.network import NetworkSettings
+from solo5_systemd.settings.network_policy import Join
 
 RANGE = IPv4Network("192.168.1.0/24")
 POOL = Join(pool=AddressRange(RANGE[200], RANGE[201]))

@@ -23,7 +23,6 @@ from solo5_systemd.network.model import (
     LeaseState,
     Limits,
     MacAddress,
-    NetworkOverview,
     NicRequest,
     PortRequest,
     Protocol,
@@ -31,11 +30,12 @@ from solo5_systemd.network.model import (
     Reservation,
     mac_address,
 )
+from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.networkd.namespaces import configured
 from solo5_systemd.settings.addresses import address_range
 from solo5_systemd.settings.egress import egress
-from solo5_systemd.settings.network import Ipv6, Join, NetworkSettings
-from solo5_systemd.settings.network_keys import CLOSED, HostPort, NetworkPolicy
+from solo5_systemd.settings.network import Ipv6, NetworkSettings
+from solo5_systemd.settings.network_policy import CLOSED, HostPort, Join, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.settings.resolver import resolver

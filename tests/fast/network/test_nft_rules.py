@@ -21,7 +21,6 @@ from solo5_systemd.network.model import (
     LeaseState,
     Limits,
     MacAddress,
-    Network,
     PortRequest,
     Protocol,
     Reservation,
@@ -29,9 +28,9 @@ from solo5_systemd.network.model import (
 from solo5_systemd.network.nft_elements import Ruleset, elements
 from solo5_systemd.network.nft_ip import ip6
 from solo5_systemd.network.nft_objects import Element
+from solo5_systemd.network.overview import Network
 from solo5_systemd.settings.egress import METADATA6, egress
-from solo5_systemd.settings.network import Join
-from solo5_systemd.settings.network_keys import CLOSED, HostPort, NetworkPolicy
+from solo5_systemd.settings.network_policy import CLOSED, HostPort, Join, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
 
 

@@ -23,7 +23,7 @@ from solo5_systemd.network.request_checks import (
     show_port,
 )
 from solo5_systemd.settings.network import NetworkSettings
-from solo5_systemd.settings.network_keys import NetworkPolicy
+from solo5_systemd.settings.network_policy import NetworkPolicy
 from solo5_systemd.settings.solo5_toml import Settings
 
 SERVICE = DeviceName("service")

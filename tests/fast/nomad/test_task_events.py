@@ -10,7 +10,7 @@ from tests.support.fakes.clock import passed
 from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import task_service
 from solo5_systemd.journal.lines import DroppedLines
-from solo5_systemd.network.model import Repair
+from solo5_systemd.network.overview import Repair
 from solo5_systemd.nomad import start
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.start import SLOW_START_S

@@ -7,7 +7,8 @@ from tests.fast.settings.test_settings_model import parse
 
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.settings.addresses import AddressRange
-from solo5_systemd.settings.network import Ipv6, Join, NetworkSettings
+from solo5_systemd.settings.network import Ipv6, NetworkSettings
+from solo5_systemd.settings.network_policy import Join
 
 PREFIX = IPv6Network("2001:db8:1::/64")
 LAN = '[network.lan]\njoin = "br0"\n'

@@ -8,8 +8,8 @@ from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.settings.egress import egress
-from solo5_systemd.settings.network import DEFAULT_NETWORK, NO_NETWORK, Ipv6, Join, NetworkSettings, default_mtu
-from solo5_systemd.settings.network_keys import CLOSED, HostPort, NetworkPolicy
+from solo5_systemd.settings.network import DEFAULT_NETWORK, NO_NETWORK, Ipv6, NetworkSettings, default_mtu
+from solo5_systemd.settings.network_policy import CLOSED, HostPort, Join, NetworkPolicy
 from solo5_systemd.settings.rate import UNLIMITED, rate
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.settings.resolver import UNSET, resolver

@@ -15,8 +15,9 @@ from tests.support.fakes.kernel import failing
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.cli.context import finished
-from solo5_systemd.storage import disk_state, locks
-from solo5_systemd.storage.disk_state import DiskPath, DiskSpace, change_of, failed_disks, inspect_path
+from solo5_systemd.storage import disk_space, disk_state, locks
+from solo5_systemd.storage.disk_space import DiskSpace
+from solo5_systemd.storage.disk_state import DiskPath, change_of, failed_disks, inspect_path
 from solo5_systemd.storage.locks import lock, lock_shared
 from solo5_systemd.storage.model import COPIES, SNAPSHOTS, Backing, Disk, FailedDisk, FullDiskChange
 
@@ -193,7 +194,7 @@ async def test_one_thread_is_left_behind_by_all_looks(locks: Path, monkeypatch: 
         return [change]
 
     monkeypatch.setattr(DiskSpace, "look", look)
-    monkeypatch.setattr(disk_state, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(disk_space, "TIMEOUT_S", 0.05)
     subject = DiskSpace()
     for _ in range(3):
         with pytest.raises(HostError, match="the file system of a disk has not answered"):
@@ -206,7 +207,7 @@ async def test_one_thread_is_left_behind_by_all_looks(locks: Path, monkeypatch: 
 async def test_a_file_system_that_hangs_is_left_behind(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
     monkeypatch.setattr(disk_state, "failed_disks", lambda *_: [over.wait(60)])
-    monkeypatch.setattr(disk_state, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(disk_space, "TIMEOUT_S", 0.05)
     began = time.monotonic()
     assert await DiskSpace().failed_disks("web") == ()
     assert time.monotonic() - began < 30

@@ -29,22 +29,13 @@ from solo5_systemd.image.store import ImageStore
 from solo5_systemd.journal.console import Journal
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.network.endpoints import Endpoints
-from solo5_systemd.network.model import (
-    GuestNames,
-    IpAddress,
-    LeaseRecord,
-    LeaseState,
-    NetworkOverview,
-    Repair,
-    Request,
-    Reservation,
-    SleepChange,
-)
+from solo5_systemd.network.model import GuestNames, IpAddress, LeaseRecord, LeaseState, Request, Reservation
+from solo5_systemd.network.overview import NetworkOverview, Repair, SleepChange
 from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.settings.node_limits import Claim, Node, Totals
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.backing_files import ImageFiles
-from solo5_systemd.storage.disk_state import DiskSpace
+from solo5_systemd.storage.disk_space import DiskSpace
 from solo5_systemd.storage.given_disks import GivenDisk
 from solo5_systemd.storage.io_limits import BlockDevice  # noqa: TC001
 from solo5_systemd.storage.model import (

@@ -6,8 +6,9 @@ from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, UnitKind
 from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.endpoints import Endpoints, LeasedNic
-from solo5_systemd.network.model import Lease, MacAddress, NetworkOverview, PortRequest, Protocol, Reservation
-from solo5_systemd.settings.network_keys import HostPort, NetworkPolicy
+from solo5_systemd.network.model import Lease, MacAddress, PortRequest, Protocol, Reservation
+from solo5_systemd.network.overview import NetworkOverview
+from solo5_systemd.settings.network_policy import HostPort, NetworkPolicy
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.state import ActiveState, UnitState
 

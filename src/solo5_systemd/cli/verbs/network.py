@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.engine.task import Task
-    from solo5_systemd.network.model import IpAddress, Lease, NetworkOverview, PortRequest, Repair
-    from solo5_systemd.settings.network import Join
+    from solo5_systemd.network.model import IpAddress, Lease, PortRequest
+    from solo5_systemd.network.overview import NetworkOverview, Repair
+    from solo5_systemd.settings.network_policy import Join
 
 VERBS = ("ls", "inspect", "repairs")
 REPAIR_HEADER = ("TIME", "REPAIR", "TASKS")

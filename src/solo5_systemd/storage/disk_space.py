@@ -1,0 +1,115 @@
+"""The space of disks: looks at the file systems of running tasks' disks, each in a thread, since one may hang.
+
+What knows disks is imported once there is one, for the startup time of `solo5ctl metrics`.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.event_loop import off_the_loop
+from solo5_systemd.storage import locks
+
+if TYPE_CHECKING:
+    from solo5_systemd.storage.model import FailedDisk, FullDiskChange
+
+TIMEOUT_S = 2.0
+"""How long the end of a task waits for file systems, one of which may hang."""
+
+
+class DiskSpace:
+    """The space of disks on this host. An event loop goes on meanwhile.
+
+    A look at the disks of running tasks costs one statvfs(2) for each file system with disks.
+    """
+
+    def __init__(self) -> None:
+        self._seen: frozenset[str] = frozenset()
+        self._paths: dict[int, str] = {}
+        self._full: Mapping[tuple[str, str], FailedDisk] = {}
+        self._looking: threading.Thread | None = None
+        self._found: list[FullDiskChange] = []
+
+    async def failed_disks(self, task: str) -> "Sequence[FailedDisk]":
+        """Return the disks of a task's last run that have failed; none where that is not known in time.
+
+        A system call that hangs is left behind in its thread.
+        """
+        from solo5_systemd.storage.disk_state import failed_disks
+
+        found: list[FailedDisk] = []
+        thread = await off_the_loop(lambda: self._run(lambda: found.extend(failed_disks(task))))
+        return () if thread.is_alive() else tuple(found)
+
+    async def changes(self) -> "Sequence[FullDiskChange]":
+        """Return the disks of running tasks whose file system has become full, or has space again, since the last call.
+
+        Raises:
+            HostError: a file system does not answer.
+        """
+        if self._looking is not None and self._looking.is_alive():  # one thread at most is left behind
+            await off_the_loop(partial(self._looking.join, TIMEOUT_S))
+        else:
+            self._looking = await off_the_loop(lambda: self._run(lambda: self._found.extend(self.look())))
+        if self._looking.is_alive():
+            raise HostError(
+                f"the file system of a disk has not answered for {TIMEOUT_S:.0f} s: expected its free space.",
+                "A network file system may have lost its server: df",
+            )
+        found, self._found = self._found, []
+        return tuple(found)
+
+    def _run(self, act: Callable[[], None]) -> threading.Thread:
+        def suppressed() -> None:
+            with suppress(OSError, HostError):  # not root, or a file system that has failed
+                act()
+
+        thread = threading.Thread(target=suppressed, name="disk-space", daemon=True)
+        thread.start()
+        thread.join(TIMEOUT_S)
+        return thread
+
+    def look(self) -> "Iterator[FullDiskChange]":
+        """Yield what has changed since the last look; raises OSError or HostError where the locks cannot be read."""
+        self._find_file_systems()
+        if not self._paths and not self._full:
+            return
+        from solo5_systemd.storage.disk_state import full_disks
+        from solo5_systemd.storage.model import FullDiskChange
+
+        # The records of all tasks are read only as long as a file system is full.
+        found = full_disks() if any(self._are_full()) else {}
+        before, self._full = self._full, found
+        for key in sorted(found.keys() ^ before.keys()):
+            yield FullDiskChange(task=key[0], disk=found.get(key) or before[key], full=key in found)
+
+    def _find_file_systems(self) -> None:
+        """Read the lock files that are new, for a path on each file system."""
+        try:
+            names = frozenset(os.listdir(locks.LOCKS))  # noqa: PTH208 - names, for one system call
+        except FileNotFoundError:
+            names = frozenset()
+        for name in names - self._seen:
+            from solo5_systemd.storage.disk_state import place_of
+
+            with suppress(OSError):
+                for disk in locks.disks_in(locks.read_record(locks.LOCKS / name)):
+                    if (path := place_of(disk)) is not None:
+                        self._paths[os.stat(path).st_dev] = path  # noqa: PTH116
+        self._seen = names
+
+    def _are_full(self) -> Iterator[bool]:
+        from solo5_systemd.storage.disk_state import free_if_full
+
+        for device, path in tuple(self._paths.items()):
+            try:
+                if os.stat(path).st_dev != device:  # noqa: PTH116
+                    raise FileNotFoundError(path)
+                yield free_if_full(path) is not None
+            except OSError:  # removed, or unmounted: the locks have the path of another disk there, if there is one
+                del self._paths[device]
+                self._seen = frozenset()
