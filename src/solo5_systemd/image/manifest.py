@@ -8,7 +8,7 @@ import json
 import struct
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -73,18 +73,45 @@ class ImageFacts:
         return max(self.load_end, self.entry + 1, self.memory_end + GUEST_HEAP)
 
 
+def is_sha256(text: str) -> bool:
+    """Return whether a text is a SHA-256 in lower-case hexadecimal digits, the name of a stored image."""
+    return len(text) == 64 and all(digit in "0123456789abcdef" for digit in text)
+
+
+def _sha256(text: str) -> str:
+    if not is_sha256(text):
+        raise InvalidRequestError(f"{text!r} is not a SHA-256.")
+    return text
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoredImage:
     """A checked and immutable image in the image store.
+
+    Without its path, as JSON, it is the memo of a source file: unchanged, that is neither read nor parsed again.
 
     Attributes:
         facts: its properties, read from the stored copy.
     """
 
-    path: str
-    sha256: str
+    path: str = ""
+    sha256: Annotated[str, text(_sha256)]
     size: int
     facts: ImageFacts
+
+    def encode(self) -> bytes:
+        """Return the memo."""
+        return json.dumps(document(replace(self, path=""))).encode()
+
+    @classmethod
+    def decode(cls, content: bytes, directory: str) -> "StoredImage":
+        """Parse a memo of an image in a directory.
+
+        Raises:
+            InvalidRequestError: damaged, or written by an incompatible version.
+        """
+        found = record(StoredImage, Fields(json_document(content, "memo"), "memo"))
+        return replace(found, path=f"{directory}/{found.sha256}")
 
 
 SUPPORTED_ABI = {Target.HVT: 2, Target.SPT: 2}
@@ -204,35 +231,3 @@ def _device(index: int, name: bytes, kind: int) -> Device:
         return Device(name=device_name(name.decode("latin-1")), kind=_KINDS[kind])
     except InvalidRequestError as error:
         raise ImageError(f"its manifest entry {index} cannot be attached: {error.sentence}") from error
-
-
-def is_sha256(text: str) -> bool:
-    """Return whether a text is a SHA-256 in lower-case hexadecimal digits, the name of a stored image."""
-    return len(text) == 64 and all(digit in "0123456789abcdef" for digit in text)
-
-
-def _sha256(text: str) -> str:
-    if not is_sha256(text):
-        raise InvalidRequestError(f"{text!r} is not a SHA-256.")
-    return text
-
-
-@dataclass(frozen=True, kw_only=True)
-class Memo:
-    """The SHA-256 of an image's content and its properties: an unchanged file is neither read nor parsed again."""
-
-    sha256: Annotated[str, text(_sha256)]
-    facts: ImageFacts
-
-    def encode(self) -> bytes:
-        """Return the memo as JSON."""
-        return json.dumps(document(self)).encode()
-
-    @classmethod
-    def decode(cls, content: bytes) -> "Memo":
-        """Parse a memo.
-
-        Raises:
-            InvalidRequestError: damaged, or written by an incompatible version.
-        """
-        return record(Memo, Fields(json_document(content, "memo"), "memo"))

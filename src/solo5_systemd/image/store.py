@@ -34,7 +34,7 @@ from solo5_systemd.base.copies import data_of, share
 from solo5_systemd.base.errors import ImageError, InvalidRequestError, StoreFullError, host_errors
 from solo5_systemd.base.locks import closing, closing_on_error, is_locked, lock_file
 from solo5_systemd.base.paths import kind_of, open_in_thread, open_path, version_of
-from solo5_systemd.image.manifest import ImageFacts, Memo, StoredImage, is_sha256
+from solo5_systemd.image.manifest import ImageFacts, StoredImage, is_sha256
 
 STORE = Path("/var/lib/solo5/images")
 
@@ -57,7 +57,6 @@ ROOM_MIN_AGE_S = 10.0
 
 _STORE, _ADD = "store", "add"
 _SIZE_HINT = "The operator sets the size of images in plugin.solo5.config.ceilings.image_mb."
-_MEMO_MAX_AGE_S = 30 * 86400.0
 MEMOS_MAX = 2048
 """Each source file has a memo, such as the artifact of each allocation. At this number the older half is removed:
 `collect` reads all of them, and no start finds its image meanwhile."""
@@ -142,11 +141,11 @@ class ImageStore:
         """
         with _open_source(path, roots, largest) as source, _store_errors(self._directory):
             status = os.fstat(source.fileno())
-            memo = self._read_memo(status) or _read(path, source, status.st_size)
-            if not (self._directory / memo.sha256).exists():
+            image = self._read_memo(status) or self._read(path, source, status.st_size)
+            if not Path(image.path).exists():
                 self._check_room(path, status.st_blocks * 512, removable=removable)
                 self._check_free(path, status.st_blocks * 512)
-            return self._stored(memo, status.st_size)
+            return image
 
     async def open(self, image: StoredImage) -> int:
         """Open a stored image with O_PATH.
@@ -167,7 +166,7 @@ class ImageStore:
 
     @in_thread
     def collect(self, keep: Set[str], *, min_age: float = MIN_AGE_S, dry_run: bool = False) -> tuple[str, ...]:
-        """Remove unused images, and memos that are damaged, old or without an image.
+        """Remove unused images, and memos that are damaged or without an image.
 
         Args:
             keep: the SHA-256 of each image that a task has.
@@ -205,35 +204,30 @@ class ImageStore:
         with _open_source(path, roots, largest) as source, _store_errors(self._directory):
             status = os.fstat(source.fileno())
             with self._lock(shared=True):
-                stored = self._lookup(status)
-            if stored is None and status.st_size > at_once:
+                stored = self._read_memo(status)
+                if stored is not None and self._has(stored):
+                    with suppress(FileNotFoundError):  # another process is writing it again
+                        os.utime(self._memo(status))
+                    return stored
+            if status.st_size > at_once:
                 raise _LargeImageError
-            if stored is None:
-                admit(status.st_size)
-            return stored or self._add(path, source, status)
+            admit(status.st_size)
+            return self._add(path, source, status)
 
-    def _lookup(self, status: os.stat_result) -> StoredImage | None:
-        memo = self._read_memo(status)
-        stored = None if memo is None else self._find(memo, status.st_size)
-        if stored:
-            with suppress(FileNotFoundError):  # another process is writing it again
-                os.utime(self._memo(status))
-        return stored
-
-    def _read_memo(self, status: os.stat_result) -> Memo | None:
-        try:
-            return Memo.decode(self._memo(status).read_bytes())
-        except (FileNotFoundError, InvalidRequestError):
-            return None
-
-    def _find(self, memo: Memo, size: int) -> StoredImage | None:
-        path = self._directory / memo.sha256
-        with suppress(FileNotFoundError):
-            if path.lstat().st_size == size:
-                os.utime(path)  # the time of its last use, for `collect`
-                return self._stored(memo, size)
-            path.unlink()  # cut short by a crash of the machine
+    def _read_memo(self, status: os.stat_result) -> StoredImage | None:
+        with suppress(FileNotFoundError, InvalidRequestError):
+            return StoredImage.decode(self._memo(status).read_bytes(), str(self._directory))
         return None
+
+    def _has(self, image: StoredImage) -> bool:
+        """Return whether the store has an image, which is used now."""
+        path = Path(image.path)
+        with suppress(FileNotFoundError):
+            if path.lstat().st_size == image.size:
+                os.utime(path)  # the time of its last use, for `collect`
+                return True
+            path.unlink()  # cut short by a crash of the machine
+        return False
 
     def _add(self, path: str, source: FileIO, status: os.stat_result) -> StoredImage:
         _facts(path, source, status.st_size)  # first, to avoid the copy of a large file that is no image
@@ -244,29 +238,26 @@ class ImageStore:
             _copy(source, copy, status.st_size)
             if version_of(os.fstat(source.fileno())) != version_of(status):
                 raise ImageError(f"image {path!r} changed while it was copied: start it again.")
-            memo = _read(path, copy, status.st_size)
+            stored = self._read(path, copy, status.st_size)
             os.fchmod(copy.fileno(), 0o444)
             os.fsync(copy.fileno())
             with self._lock(shared=True):
-                stored = self._publish(path, copy, memo, status)
+                # Against other processes: room is checked and used in one step.
+                with closing(lock_file(self._locks / _ADD)):
+                    if not self._has(stored):
+                        self._check_room(path, status.st_blocks * 512)
+                        link_unnamed(copy.fileno(), Path(stored.path))
                 if time.time() - status.st_ctime > _TIMES_SETTLE_S:  # a write right now might leave the times unchanged
                     self._limit_memos()
-                    replace_file(self._memo(status), memo.encode(), several_writers=True)
+                    replace_file(self._memo(status), stored.encode(), several_writers=True)
         return stored
 
-    def _publish(self, path: str, copy: BufferedRandom, memo: Memo, status: os.stat_result) -> StoredImage:
-        """Link a copy into the store, unless the store has its content already."""
-        # Against other processes: room is checked and used in one step.
-        with closing(lock_file(self._locks / _ADD)):
-            stored = self._find(memo, status.st_size)
-            if stored is None:
-                self._check_room(path, status.st_blocks * 512)
-                link_unnamed(copy.fileno(), self._directory / memo.sha256)
-        return stored or self._stored(memo, status.st_size)
-
-    def _stored(self, memo: Memo, size: int) -> StoredImage:
-        path = str(self._directory / memo.sha256)
-        return StoredImage(path=path, sha256=memo.sha256, size=size, facts=memo.facts)
+    def _read(self, path: str, file: FileIO | BufferedRandom, size: int) -> StoredImage:
+        """Return an image as the store has it or would have it, read from its content."""
+        facts = _facts(path, file, size)
+        file.seek(0)
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return StoredImage(path=str(self._directory / sha256), sha256=sha256, size=size, facts=facts)
 
     @contextmanager
     def _reserved_room(self, path: str, size: int) -> Iterator[None]:
@@ -320,12 +311,10 @@ class ImageStore:
 
     def _stale_memos(self, images: Set[str]) -> Iterator[Path]:
         for file in self._memos.iterdir():
-            try:
-                useful = Memo.decode(file.read_bytes()).sha256 in images
-            except InvalidRequestError:
-                useful = False
-            if not useful or file.stat().st_mtime < time.time() - _MEMO_MAX_AGE_S:
-                yield file
+            with suppress(InvalidRequestError):
+                if StoredImage.decode(file.read_bytes(), "").sha256 in images:
+                    continue
+            yield file
 
     def _make_directories(self) -> None:
         """Make the directories like the package's tmpfiles.d(5), if they are missing: only root and tenders can search.
@@ -383,13 +372,6 @@ def _facts(path: str, file: FileIO | BufferedRandom, size: int) -> ImageFacts:
         return read_manifest(file, size)
     except ImageError as error:
         raise ImageError(f"image {path!r} cannot run: {error.sentence}", error.hint) from error
-
-
-def _read(path: str, file: FileIO | BufferedRandom, size: int) -> Memo:
-    """Return hash and properties of an image, read from its content."""
-    facts = _facts(path, file, size)
-    file.seek(0)
-    return Memo(sha256=hashlib.file_digest(file, "sha256").hexdigest(), facts=facts)
 
 
 def _copy(source: FileIO, copy: BufferedRandom, size: int) -> None:

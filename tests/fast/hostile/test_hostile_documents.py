@@ -15,7 +15,7 @@ from tests.hostile.values import DOCUMENTS, changed
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError, Solo5Error
-from solo5_systemd.image.manifest import Memo
+from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.network import lease_files
 from solo5_systemd.network.lease_files import LeaseStore, of_document, read_lease_records, read_networks, to_document
 from solo5_systemd.network.model import LeaseRecord
@@ -56,6 +56,7 @@ RECORD = {
     "progress": {"stdout": {**PLACE, "staged": PLACE}, "stderr": PLACE},
 }  # fmt: skip
 MEMO = {
+    "size": 4096,
     "sha256": "0123456789abcdef" * 4,
     "facts": {
         "manifest": {"target": "hvt", "abi_version": 2, "devices": [{"name": "service", "kind": "NET_BASIC"}]},
@@ -107,7 +108,7 @@ def console_state(value: object) -> ConsoleState:
 
 Reader = Callable[..., object]
 READERS: dict[str, tuple[Reader, type[Solo5Error], Callable[[object], object], object]] = {
-    "memo": (Memo.decode, InvalidRequestError, as_json, MEMO),
+    "memo": (lambda content: StoredImage.decode(content, ""), InvalidRequestError, as_json, MEMO),
     "handle": (decode, InvalidRequestError, as_json, STATE),
     "holding": (partial(of_document, LeaseRecord), InvalidRequestError, lambda value: value, LEASE_RECORD),
     "network": (partial(of_document, Network), InvalidRequestError, lambda value: value, NETWORK),
@@ -214,7 +215,7 @@ def test_what_was_read_is_written_as_it_was() -> None:
     assert to_document(of_document(LeaseRecord, LEASE_RECORD)) == LEASE_RECORD
     assert to_document(of_document(Network, NETWORK)) == NETWORK
     assert document(console_state(RECORD), complete=True) == RECORD
-    assert json.loads(Memo.decode(as_json(MEMO)).encode()) == MEMO
+    assert json.loads(StoredImage.decode(as_json(MEMO), "").encode()) == MEMO
 
 
 @given(changed(LEASE_RECORD), changed(NETWORK), changed(RECORD))

@@ -11,7 +11,7 @@ from solo5_systemd.image.manifest import (
     DeviceKind,
     ImageFacts,
     Manifest,
-    Memo,
+    StoredImage,
     decode_abi,
     decode_manifest,
     match,
@@ -141,8 +141,9 @@ def test_the_least_memory_covers_code_entry_and_heap(load_end: int, entry: int, 
     assert facts.min_memory == least
 
 
-MEMO = Memo(
+MEMO = StoredImage(
     sha256="0123456789abcdef" * 4,
+    size=1 << 20,
     facts=ImageFacts(
         manifest=Manifest(target=Target.SPT, abi_version=2, devices=(SERVICE, STORAGE)),
         entry=0x100020,
@@ -168,4 +169,4 @@ MEMO = Memo(
 )
 def test_a_damaged_memo_is_refused(old: str, new: str) -> None:
     with pytest.raises(InvalidRequestError):
-        Memo.decode(MEMO.encode().replace(old.encode(), new.encode()))
+        StoredImage.decode(MEMO.encode().replace(old.encode(), new.encode()), "")
