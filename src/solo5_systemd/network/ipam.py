@@ -15,7 +15,6 @@ from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.derived_addresses import ASKER, bridge_mac, digest_of, guest_macs, number_of, slaac_address
 from solo5_systemd.network.model import (
-    TAP_PREFIX,
     IpAddress,
     Lease,
     MacAddress,
@@ -26,6 +25,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.network_ranges import CANDIDATES
 from solo5_systemd.network.overview import Network
+from solo5_systemd.network.tap_counters import TAP_PREFIX
 from solo5_systemd.settings.addresses import AddressRange, IpNetwork, is_reserved, number_within
 from solo5_systemd.settings.network import NO_NETWORK, NetworkSettings
 

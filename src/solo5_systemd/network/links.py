@@ -15,12 +15,13 @@ from solo5_systemd.network import taps
 from solo5_systemd.network.derived_addresses import bridge_mac
 from solo5_systemd.network.ipam import segment_link
 from solo5_systemd.network.joined import TAP_MTU_MAX, Link
-from solo5_systemd.network.model import TAP_PREFIX, IpAddress, Lease
+from solo5_systemd.network.model import IpAddress, Lease
 from solo5_systemd.network.modules import BRIDGE, VETH, needing
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.overview import Network
 from solo5_systemd.network.routes import LOCAL_TABLE, LOOPBACK6, MAIN_TABLE, Routes
 from solo5_systemd.network.sysctls import read_sysctl, write_sysctl
+from solo5_systemd.network.tap_counters import TAP_PREFIX
 from solo5_systemd.settings.addresses import IpNetwork
 
 with without_init("pyroute2"):  # a database and a command line: 7 MB of memory, and 0.3 s at each start

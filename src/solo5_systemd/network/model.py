@@ -22,9 +22,6 @@ from solo5_systemd.settings.resolver import UNSET, Resolver, hostname
 MacAddress = NewType("MacAddress", str)
 """Six lower-case hexadecimal octets with colons, unicast, not all zero (a tender takes that for "unset")."""
 
-TAP_PREFIX = "s5-"
-"""The beginning of the names of taps, by which those are found that have no lease any more."""
-
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", re.ASCII)
 
 IpAddress = IPv4Address | IPv6Address

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from solo5_systemd.network import lease_files, nft_elements
 from solo5_systemd.network.lease_files import has_lease, read_lease_records, read_networks
-from solo5_systemd.network.model import TAP_PREFIX, LeaseState
+from solo5_systemd.network.model import LeaseState
 from solo5_systemd.network.nft_elements import Ruleset
 from solo5_systemd.network.nft_objects import Element, unquoted
-from solo5_systemd.network.tap_counters import LINKS, read_tap_owner
+from solo5_systemd.network.tap_counters import LINKS, TAP_PREFIX, read_tap_owner
 
 
 def read_orphans() -> tuple[str, ...]:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from solo5_systemd.base.names import DeviceName, TaskName
-from solo5_systemd.network.model import TAP_PREFIX
+
+TAP_PREFIX = "s5-"
+"""The beginning of the names of taps, by which those are found that have no lease any more."""
 
 LINKS = Path("/sys/class/net")
 _COUNTERS = Path("/proc/net/dev")

@@ -27,7 +27,6 @@ from solo5_systemd.network.ipam import (
     tap_name,
 )
 from solo5_systemd.network.model import (
-    TAP_PREFIX,
     IpAddress,
     Lease,
     MacAddress,
@@ -38,6 +37,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.network_ranges import CANDIDATES, advertised_servers, choose_network, with_ipv6
 from solo5_systemd.network.overview import Network
+from solo5_systemd.network.tap_counters import TAP_PREFIX
 from solo5_systemd.settings.addresses import AddressRange, address_range
 from solo5_systemd.settings.network import DEFAULT_NETWORK, NO_NETWORK, Ipv6, NetworkSettings
 from solo5_systemd.settings.network_policy import Join, NetworkPolicy
