@@ -6,6 +6,7 @@ their own; a test waits for its own case.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -18,8 +19,9 @@ import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, left_as_found, ok, sh, systemctl, unit_property
 from tests.machine.plugin import Answer, fingerprinted
 from tests.machine.taken_away import packages, paths, run_without
+from tests.support.doc_tables import DOCS
 
-from solo5_systemd.base.dependencies import DEPENDENCIES, NETWORKD, RELAY, Dependency, Kind
+from solo5_systemd.base.dependencies import DEPENDENCIES, Dependency, Kind
 from solo5_systemd.base.names import Target
 from solo5_systemd.nomad.fingerprint import HEALTHY, UNDETECTED, UNHEALTHY
 
@@ -50,7 +52,15 @@ COMMANDS = {
     "rm": ("rm", STOPPED),
     "kill": ("kill", KILLED),
 }
-"""What is typed, for each command of `Dependency.needed_by`. None of the images is in the store yet."""
+"""What is typed. None of the images is in the store yet."""
+
+NEEDED_BY = {
+    name: {user.strip("`") for user in cell.split(", ")} | ({*COMMANDS} - {"image"} if "every verb" in cell else set())
+    for name, cell in re.findall(
+        r"^\|[^|]+\| `([^`]+)` \|.*\| ([^|]+) \|$", (DOCS / "dependencies.md").read_text(), re.MULTILINE
+    )
+}
+"""The commands, programs and units that fail without a dependency, as the manual has it."""
 
 STORIES = (("logs", "freeze", "thaw"), ("stop", "wait", "rm"))
 """Commands that follow each other; every other one stands alone."""
@@ -58,7 +68,7 @@ STORIES = (("logs", "freeze", "thaw"), ("stop", "wait", "rm"))
 LACKING = [
     (command, each)
     for each in DEPENDENCIES
-    for needs in ([command for command in COMMANDS if command in each.needed_by],)
+    for needs in ([command for command in COMMANDS if command in NEEDED_BY[each.name]],)
     for command in dict.fromkeys((*needs[:1], *needs[-1:]))
 ]
 """The first and the last command that need it."""
@@ -70,8 +80,8 @@ OF_THE_DRIVER = (
 """The modules of the plugin itself, and one dependency of each kind."""
 
 DRIVER = [each for each in DEPENDENCIES if each.name in OF_THE_DRIVER]
-SERVICES = {NETWORKD: "solo5_systemd.networkd", RELAY: "solo5_systemd.relay"}
-OF_SERVICES = [(service, each) for each in DEPENDENCIES for service in SERVICES if service in each.needed_by]
+SERVICES = {"solo5-networkd": "solo5_systemd.networkd", "solo5-relay": "solo5_systemd.relay"}
+OF_SERVICES = [(service, each) for each in DEPENDENCIES for service in SERVICES if service in NEEDED_BY[each.name]]
 
 Done = subprocess.CompletedProcess[str]
 
@@ -101,8 +111,8 @@ def _story(commands: Sequence[str]) -> dict[str, Done]:
 
 def _unneeded(command: str) -> set[Path]:
     tenders = {TENDERS[Target.HVT]} if command.startswith(("run", "image")) else set(TENDERS.values())
-    users = {command, NETWORKD} if command == "network" else {command}  # whose service answers it
-    return {file for each in DEPENDENCIES if users.isdisjoint(each.needed_by) for file in paths(each)} | tenders
+    users = {command, "solo5-networkd"} if command == "network" else {command}  # whose service answers it
+    return {file for each in DEPENDENCIES if users.isdisjoint(NEEDED_BY[each.name]) for file in paths(each)} | tenders
 
 
 def _lacking(command: str, each: Dependency) -> Done:

@@ -1,8 +1,8 @@
 """The run-time dependencies: Python modules, libraries, programs and sockets.
 
-`solo5ctl doctor`, the Nomad driver's fingerprint, the hints of errors, the table in docs/dependencies.md and the tests
-that remove each dependency derive from this list. A test compares it with pyproject.toml, with debian/control, and with
-what the code imports, loads, executes and connects to.
+`solo5ctl doctor`, the Nomad driver's fingerprint, the hints of errors and the tests that remove each dependency derive
+from this list. A test compares it with pyproject.toml and debian/control, with docs/dependencies.md (with what fails
+without each), and with what the code imports, loads, executes and connects to.
 """
 
 import re
@@ -33,7 +33,6 @@ class Dependency(NamedTuple):  # no dataclass, whose import takes a quarter of t
 
     Attributes:
         name: import name of a module, soname of a library, path of a program or socket.
-        needed_by: the verbs of `solo5ctl`, and the other programs and units of this package, that fail without it.
         pip: distribution on PyPI; empty for other kinds than modules.
         preferred: of a module, another one that is used in its place where it is installed.
         unit: of a socket, the systemd unit that listens on it.
@@ -42,7 +41,6 @@ class Dependency(NamedTuple):  # no dataclass, whose import takes a quarter of t
     kind: Kind
     name: str
     debian: str
-    needed_by: tuple[str, ...]
     pip: str = ""
     preferred: str = ""
     unit: str = ""
@@ -73,66 +71,36 @@ _ABSENT = "cannot open shared object file"
 EXIT_CONFIG = 78
 """Exit status of a service with a missing dependency: EX_CONFIG of sysexits(3)."""
 
-NETWORKD, RELAY, DRIVER = "solo5-networkd", "solo5-relay", "the Nomad driver"
-
-STARTS = ("run", "run --detach", "run --scope", "run --dry-run")
-READS = ("ps", "inspect", "export", "logs", "stats", "metrics")
-"""Verbs that call systemd through pystemd, without an event loop."""
-
-CALLS = (
-    *("ps --all", "stop", "kill", "rm", "wait", "restart", "sleep", "wake", "freeze", "thaw"),
-    *("network", "gc", "update", "rollback"),
-    *STARTS,
-)
-"""Verbs that call systemd or a service in an event loop."""
-
-TASKS = (*READS, *CALLS)
-"""Verbs that call systemd."""
-
-
 DEPENDENCIES = (
-    Dependency(
-        Kind.MODULE, "dbus_next", "python3-dbus-next", (*CALLS, NETWORKD, RELAY, DRIVER), "dbus-next", "dbus_fast"
-    ),
-    Dependency(Kind.MODULE, "google.protobuf", "python3-protobuf", (DRIVER,), "protobuf"),
-    Dependency(Kind.MODULE, "grpc", "python3-grpcio", (DRIVER,), "grpcio"),
-    Dependency(Kind.MODULE, "msgpack", "python3-msgpack", (DRIVER,), "msgpack"),
-    Dependency(Kind.MODULE, "nftables", "python3-nftables", (NETWORKD, DRIVER), "pip-nftables"),
-    Dependency(Kind.MODULE, "pyroute2", "python3-pyroute2", (NETWORKD, DRIVER), "pyroute2"),
-    Dependency(Kind.MODULE, "pystemd", "python3-pystemd", READS, "pystemd"),
-    Dependency(Kind.LIBRARY, "libnftables.so.1", "libnftables1", (NETWORKD, DRIVER)),
-    # With it, systemd resolves the users of tasks.
-    Dependency(
-        Kind.LIBRARY, "libnss_systemd.so.2", "libnss-systemd", ("run", "run --detach", "run --scope", DRIVER)
-    ),
-    Dependency(Kind.LIBRARY, "libsystemd.so.0", "libsystemd0", (*READS, "run", RELAY, DRIVER)),
-    Dependency(Kind.PROGRAM, "/usr/bin/busctl", "systemd", ("solo5-network@.service",)),
-    Dependency(Kind.PROGRAM, "/usr/bin/flock", "util-linux", ("solo5-thaw@.service",)),
-    Dependency(Kind.PROGRAM, "/usr/bin/grep", "grep", (DRIVER,)),
-    Dependency(Kind.PROGRAM, "/usr/bin/nice", "coreutils", (DRIVER,)),
-    Dependency(Kind.PROGRAM, "/usr/bin/nsenter", "util-linux", (DRIVER,)),
-    Dependency(Kind.PROGRAM, "/usr/bin/prlimit", "util-linux", (DRIVER,)),
-    Dependency(Kind.PROGRAM, "/usr/bin/setpriv", "util-linux", ("run --scope", DRIVER)),
-    Dependency(Kind.PROGRAM, "/usr/bin/systemctl", "systemd", ()),
-    Dependency(Kind.PROGRAM, "/usr/bin/systemd-creds", "systemd", ()),
-    Dependency(Kind.PROGRAM, "/usr/bin/unshare", "util-linux", ("run --scope", DRIVER)),
-    Dependency(Kind.SOCKET, SYSTEM_BUS, "dbus", (*TASKS, NETWORKD, RELAY, DRIVER), unit="dbus.socket"),
-    Dependency(
-        Kind.SOCKET, "/run/systemd/journal/io.systemd.journal", "systemd", (), unit="systemd-journald.service"
-    ),
-    Dependency(Kind.SOCKET, "/run/systemd/journal/socket", "systemd", (), unit="systemd-journald.socket"),
-    Dependency(
-        Kind.SOCKET, "/run/systemd/journal/stdout", "systemd", ("run", "run --detach", DRIVER),
-        unit="systemd-journald.socket",
-    ),
-)  # fmt: skip
+    Dependency(Kind.MODULE, "dbus_next", "python3-dbus-next", "dbus-next", "dbus_fast"),
+    Dependency(Kind.MODULE, "google.protobuf", "python3-protobuf", "protobuf"),
+    Dependency(Kind.MODULE, "grpc", "python3-grpcio", "grpcio"),
+    Dependency(Kind.MODULE, "msgpack", "python3-msgpack", "msgpack"),
+    Dependency(Kind.MODULE, "nftables", "python3-nftables", "pip-nftables"),
+    Dependency(Kind.MODULE, "pyroute2", "python3-pyroute2", "pyroute2"),
+    Dependency(Kind.MODULE, "pystemd", "python3-pystemd", "pystemd"),
+    Dependency(Kind.LIBRARY, "libnftables.so.1", "libnftables1"),
+    Dependency(Kind.LIBRARY, "libnss_systemd.so.2", "libnss-systemd"),  # with it, systemd resolves the users of tasks
+    Dependency(Kind.LIBRARY, "libsystemd.so.0", "libsystemd0"),
+    Dependency(Kind.PROGRAM, "/usr/bin/busctl", "systemd"),
+    Dependency(Kind.PROGRAM, "/usr/bin/flock", "util-linux"),
+    Dependency(Kind.PROGRAM, "/usr/bin/grep", "grep"),
+    Dependency(Kind.PROGRAM, "/usr/bin/nice", "coreutils"),
+    Dependency(Kind.PROGRAM, "/usr/bin/nsenter", "util-linux"),
+    Dependency(Kind.PROGRAM, "/usr/bin/prlimit", "util-linux"),
+    Dependency(Kind.PROGRAM, "/usr/bin/setpriv", "util-linux"),
+    Dependency(Kind.PROGRAM, "/usr/bin/systemctl", "systemd"),
+    Dependency(Kind.PROGRAM, "/usr/bin/systemd-creds", "systemd"),
+    Dependency(Kind.PROGRAM, "/usr/bin/unshare", "util-linux"),
+    Dependency(Kind.SOCKET, SYSTEM_BUS, "dbus", unit="dbus.socket"),
+    Dependency(Kind.SOCKET, "/run/systemd/journal/io.systemd.journal", "systemd", unit="systemd-journald.service"),
+    Dependency(Kind.SOCKET, "/run/systemd/journal/socket", "systemd", unit="systemd-journald.socket"),
+    Dependency(Kind.SOCKET, "/run/systemd/journal/stdout", "systemd", unit="systemd-journald.socket"),
+)
 
 
-DHCP_SERVER = Dependency(Kind.PROGRAM, "/usr/sbin/dnsmasq", "dnsmasq-base", ("solo5-dhcp@.service",))
-"""Missing only where a network has `dhcp = true` or `ra = true`."""
-
-WHERE_NEEDED = (DHCP_SERVER,)
-"""Dependencies that the package recommends."""
+DHCP_SERVER = Dependency(Kind.PROGRAM, "/usr/sbin/dnsmasq", "dnsmasq-base")
+"""Missing only where a network has `dhcp = true` or `ra = true`; the package recommends it."""
 
 
 def advice(name: str) -> str:
@@ -172,7 +140,7 @@ def dependency_error(error: ImportError | OSError) -> DependencyError:
         kind, is_missing = Kind.LIBRARY, why.startswith(_ABSENT)
     elif name.partition(".")[0] == "solo5_systemd":
         raise error
-    all_of_kind = (each for each in (*DEPENDENCIES, *WHERE_NEEDED) if each.kind is kind)
+    all_of_kind = (each for each in DEPENDENCIES if each.kind is kind)
     related = (
         each for each in all_of_kind if f"{name}.".startswith(f"{each.name}.") or each.name.startswith(f"{name}.")
     )

@@ -14,12 +14,6 @@ import pytest
 from solo5_systemd.base.dependencies import (
     DEPENDENCIES,
     DHCP_SERVER,
-    DRIVER,
-    NETWORKD,
-    RELAY,
-    STARTS,
-    TASKS,
-    WHERE_NEEDED,
     Kind,
     advice,
     dependency_error,
@@ -69,7 +63,7 @@ NO_SOCKETS = {
 
 
 def named(kind: Kind) -> set[str]:
-    return {each.name for each in (*DEPENDENCIES, *WHERE_NEEDED) if each.kind is kind}
+    return {each.name for each in (*DEPENDENCIES, DHCP_SERVER) if each.kind is kind}
 
 
 def imports() -> Iterator[tuple[str, str]]:
@@ -155,13 +149,6 @@ def test_every_socket_of_another_program_is_listed() -> None:
     assert paths - NO_SOCKETS == named(Kind.SOCKET)
 
 
-def test_each_verb_has_its_needs_declared() -> None:
-    commands = {name for each in DEPENDENCIES for name in each.needed_by}
-    programs = {NETWORKD, RELAY, DRIVER, "solo5-network@.service", "solo5-thaw@.service"}
-    assert {command.partition(" ")[0] for command in commands - programs} == set(VERBS) - {"doctor", "disk", "image"}
-    assert {command.partition(" ")[0] for command in TASKS} == set(VERBS) - {"doctor", "disk", "image"}
-
-
 @pytest.mark.parametrize(
     "error, sentence, hint",
     [
@@ -244,22 +231,12 @@ def test_program_that_is_not_listed_has_no_advice() -> None:
     assert advice("/usr/bin/busctl") == "Install systemd (Debian)."
 
 
-ALL = "every verb but `image` and `doctor`"
-
-
-def words(needed_by: tuple[str, ...]) -> str:
-    """Return the words of the table's last column."""
-    names = [f"`{each}`" for each in needed_by if not {*TASKS} <= {*needed_by} or each not in TASKS]
-    if {*STARTS} <= {*needed_by}:
-        names = [each for each in names if each.strip("`") not in STARTS[1:]]
-    return ", ".join([ALL, *names] if {*TASKS} <= {*needed_by} else names).replace(f"`{DRIVER}`", DRIVER) or "–"
-
-
-def test_manual_has_the_list() -> None:
+def test_manual_has_the_list_with_the_needs_of_every_verb() -> None:
     manual = (CHECKOUT / "docs" / "dependencies.md").read_text()
-    rows = [line for line in manual.splitlines() if re.match(r"\| (Python module|library|program|socket) ", line)]
-    assert rows == [
-        f"| {each.kind} | `{each.name}` | `{each.debian}` | {f'`{each.pip}`' if each.pip else '–'} "
-        f"| {words(each.needed_by)} |"
-        for each in (*DEPENDENCIES, *WHERE_NEEDED)
+    rows = re.findall(r"^(\| (?:Python module|library|program|socket) .*\|) ([^|]+) \|$", manual, re.MULTILINE)
+    assert [row for row, _ in rows] == [
+        f"| {each.kind} | `{each.name}` | `{each.debian}` | {f'`{each.pip}`' if each.pip else '–'} |"
+        for each in (*DEPENDENCIES, DHCP_SERVER)
     ]
+    users = {user for _, cell in rows for user in re.findall(r"`([a-z]+)[ `]", cell)}
+    assert users == set(VERBS) - {"disk"}

@@ -98,7 +98,7 @@ async def test_a_journal_namespace_needs_a_journald_that_starts(
 
 
 def only(monkeypatch: pytest.MonkeyPatch, kind: Kind, name: str) -> Dependency:
-    each = Dependency(kind=kind, name=name, debian="it", needed_by=())
+    each = Dependency(kind=kind, name=name, debian="it")
     monkeypatch.setattr(module, "DEPENDENCIES", (each,))
     return each
 
