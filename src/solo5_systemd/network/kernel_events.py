@@ -38,9 +38,6 @@ _BIND, _COPY_PACKET = 1, 2
 _PHYSICAL_IN, _PHYSICAL_OUT = 6, 7
 _SIOCGIFNAME = 0x8910  # linux/sockios.h
 
-_READS_MAX = 64
-"""Reads until the caller acts on the packets: those of a flood end when their task is woken."""
-
 HEADER, PAYLOAD = 1, 9
 """Attributes of a packet: NFULA_PACKET_HDR, and NFULA_PAYLOAD from the IP or ARP header on."""
 
@@ -48,7 +45,7 @@ _ARP, _IPV4, _IPV6 = 0x0806, 0x0800, 0x86DD
 _PROTOCOLS = {6: "TCP", 17: "UDP"}
 
 _QUESTION, _REQUEST, _REPLY = "ARP of ", b"\0\1", b"\0\2"
-_NUMBER6, _SOLICIT, _ADVERT = 58, 135, 136
+_NUMBER6, _SOLICIT, _ADVERT = 58, b"\x87", b"\x88"
 _ICMPV6 = f"protocol {_NUMBER6} "
 
 
@@ -81,9 +78,7 @@ class LinkWatch(nl.NetlinkSocket):
     def changed(self) -> frozenset[str] | None:
         """Return the names of these links and sysctls; None after lost messages. To be called when readable."""
         found = self.queued()
-        if found is None:
-            return None
-        return frozenset(_name_in(kind, body) for kind, body in found)
+        return None if found is None else frozenset(_name_in(kind, body) for kind, body in found)
 
 
 def _name_in(kind: int, body: bytes) -> str:
@@ -202,22 +197,19 @@ class AnnouncedPackets(nl.NetlinkSocket):
         found: dict[str, str] = {}
         questions: set[tuple[str, IpAddress]] = set()
         answers: set[IpAddress] = set()
-        try:
-            for _ in range(_READS_MAX):
-                for kind, body in self.receive():
-                    values = nl.attributes(body[nl.NFGENMSG.size :]) if kind == _PACKET else {}
-                    for link in (_PHYSICAL_OUT, _PHYSICAL_IN):
-                        with suppress(KeyError, OSError):  # OSError: the link is gone
-                            name = self._name(int.from_bytes(values[link]))
-                            found.setdefault(name, description(values))
-                            if link == _PHYSICAL_IN and (address := asked(values)) is not None:
-                                questions.add((name, address))
-                    if (own := answered(values)) is not None:
-                        answers.add(own)
-        except BlockingIOError:
-            pass
-        except OSError:  # ENOBUFS: messages were lost; EBADMSG
+        if (queued := self.queued()) is None:
             return None
+        for kind, body in queued:
+            values = nl.attributes(body[nl.NFGENMSG.size :]) if kind == _PACKET else {}
+            asks, address = target(values)
+            if address is not None and not asks:
+                answers.add(address)
+            for link in (_PHYSICAL_OUT, _PHYSICAL_IN):
+                with suppress(KeyError, OSError):  # OSError: the link is gone
+                    name = self._name(int.from_bytes(values[link]))
+                    found.setdefault(name, description(values))
+                    if link == _PHYSICAL_IN and address is not None and asks:
+                        questions.add((name, address))
         return Packets(found, frozenset(questions), frozenset(answers))
 
     def _name(self, link: int) -> str:
@@ -231,26 +223,17 @@ def is_question(what: str) -> bool:
     return what.startswith((_QUESTION, _ICMPV6))
 
 
-def asked(values: Mapping[int, bytes]) -> IPv4Address | IPv6Address | None:
-    """Return the address for which a packet asks, by ARP or neighbour discovery; None: it is no question."""
-    return _target(values, _REQUEST, 24, _SOLICIT)
+def target(values: Mapping[int, bytes]) -> tuple[bool, IpAddress | None]:
+    """Return whether a packet asks for an address, by ARP or neighbour discovery, or answers for it, and that address.
 
-
-def answered(values: Mapping[int, bytes]) -> IPv4Address | IPv6Address | None:
-    """Return the address of a guest that answers a question for it; None: it is no answer."""
-    return _target(values, _REPLY, 14, _ADVERT)
-
-
-def _target(
-    values: Mapping[int, bytes], operation: bytes, offset: int, message: int
-) -> IPv4Address | IPv6Address | None:
-    """Return the address that an ARP packet of an operation has at an offset, or an ICMPv6 message as its target."""
+    None: it does neither.
+    """
     kind, packet = int.from_bytes(values.get(HEADER, b"")[:2]), values.get(PAYLOAD, b"")
-    if kind == _ARP and packet[6:8] == operation and len(packet) >= 28:
-        return IPv4Address(packet[offset : offset + 4])
-    if kind == _IPV6 and packet[6:7] == bytes([_NUMBER6]) and packet[40:41] == bytes([message]) and len(packet) >= 64:
-        return IPv6Address(packet[48:64])
-    return None
+    if kind == _ARP and packet[6:8] in (_REQUEST, _REPLY) and len(packet) >= 28:
+        asks = packet[6:8] == _REQUEST
+        return asks, IPv4Address(packet[24:28] if asks else packet[14:18])
+    message = packet[40:41] if kind == _IPV6 and packet[6:7] == bytes([_NUMBER6]) and len(packet) >= 64 else b""
+    return message == _SOLICIT, IPv6Address(packet[48:64]) if message in (_SOLICIT, _ADVERT) else None
 
 
 def description(values: Mapping[int, bytes]) -> str:

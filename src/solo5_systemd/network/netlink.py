@@ -29,6 +29,9 @@ _BUFFER = 1 << 16
 _BATCH_MAX = 64
 """Requests sent at once: the acknowledgements of all fit into the default receive buffer of a socket."""
 
+_READS_MAX = 64
+"""Reads until the caller acts on the messages: packets of a flood end when their task is woken."""
+
 _LOADS, _AND, _EQUALS, _ACCEPT = {2: 0x28, 4: 0x20}, 0x54, 0x15, 0x06
 Condition = tuple[int, int, int, int]
 """A condition of a socket filter (BPF): load instruction, offset, the bits that are compared, their value."""
@@ -146,26 +149,20 @@ class NetlinkSocket(socket.socket):
             instructions.append((_ACCEPT, 0, 0, 0xFFFFFFFF))
         attach_filter(self, *instructions)
 
-    def receive(self) -> Iterator[tuple[int, bytes]]:
-        """Receive one batch of multicast messages, as message type and payload.
-
-        Raises:
-            BlockingIOError: no message is queued.
-            OSError: ENOBUFS: messages were lost; EBADMSG: malformed.
-        """
-        for _, kind, body in _messages(self.recv(_BUFFER)):
-            yield kind, body
-
     def queued(self) -> Sequence[tuple[int, bytes]] | None:
-        """Return the multicast messages that are queued; None after lost ones. To be called when readable."""
+        """Return multicast messages that are queued, as message type and payload; None after lost ones.
+
+        To be called when readable, and again while it is: of a flood, these are a part.
+        """
         found: list[tuple[int, bytes]] = []
         try:
-            while True:
-                found.extend(self.receive())
+            for _ in range(_READS_MAX):
+                found += [(kind, body) for _, kind, body in _messages(self.recv(_BUFFER))]
         except BlockingIOError:
-            return found
+            pass
         except OSError:  # ENOBUFS: messages were lost; EBADMSG
             return None
+        return found
 
 
 def attach_filter(of: socket.socket, *instructions: tuple[int, int, int, int]) -> None:

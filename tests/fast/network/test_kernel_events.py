@@ -1,6 +1,5 @@
 """What the journal has of the packet that wakes a task, and whatever else is announced."""
 
-import itertools
 import random
 import struct
 from collections.abc import Mapping
@@ -8,7 +7,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from solo5_systemd.network.kernel_events import HEADER, PAYLOAD, AnnouncedPackets, answered, asked, description
+from solo5_systemd.network.kernel_events import HEADER, PAYLOAD, AnnouncedPackets, description, target
 from solo5_systemd.network.netlink import attribute
 
 IN, OUT = 6, 7
@@ -57,13 +56,13 @@ def test_whatever_bytes_a_guest_sends_are_one_short_line() -> None:
     for _ in range(5000):
         kind = generator.choice((0x0800, 0x86DD, 0x0806, generator.randrange(1 << 16)))
         packet = announced(kind, generator.randbytes(generator.randrange(70)))
-        found, text = asked(packet), description(packet)
+        (_, found), text = target(packet), description(packet)
         assert found is None or len(packet[PAYLOAD]) >= {4: 28, 6: 64}[found.version]
         assert text.isascii()
         assert text.isprintable()
         assert len(text) < 120
     assert description({}) == description({HEADER: b"", PAYLOAD: b"\xff"}) == "a frame"
-    assert asked({}) is asked({HEADER: b"\x08", PAYLOAD: b"\xff"}) is None
+    assert target({}) == target({HEADER: b"\x08", PAYLOAD: b"\xff"}) == (False, None)
 
 
 def arp(operation: int) -> bytes:
@@ -99,8 +98,8 @@ ADVERTISEMENT = SOLICITATION.replace(bytes([135]), bytes([136]))
 def test_a_question_and_its_answer_are_for_one_address(
     kind: int, packet: bytes, question: str | None, answer: str | None
 ) -> None:
-    assert asked(announced(kind, packet)) == (question and ip_address(question))
-    assert answered(announced(kind, packet)) == (answer and ip_address(answer))
+    found = question or answer
+    assert target(announced(kind, packet)) == (question is not None, found and ip_address(found))
 
 
 def test_the_questions_of_neighbours_are_collected_with_their_taps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,27 +109,21 @@ def test_the_questions_of_neighbours_are_collected_with_their_taps(monkeypatch: 
     answer = {**announced(0x0806, arp(2)), IN: came}
     values = [{**question, IN: came}, {**question, IN: came}, {**question, OUT: left}, question, {**other, IN: came}]
     values.append(answer)
-    messages = [bytes(4) + b"".join(attribute(*each) for each in value.items()) for value in values]
-    rounds = iter([[(4 << 8, message) for message in messages]])
-
-    def receive() -> object:
-        for each in rounds:
-            return each
-        raise BlockingIOError
-
-    monkeypatch.setattr(packets, "receive", receive)
+    messages = [(4 << 8, bytes(4) + b"".join(attribute(*each) for each in value.items())) for value in values]
+    monkeypatch.setattr(packets, "queued", lambda: messages)
     monkeypatch.setattr(packets, "_name", "s5-{}".format)
     found = packets.packets()
     assert found is not None
     assert found.by_tap.keys() == {"s5-7", "s5-8"}
     assert found.questions == {("s5-7", ip_address("10.89.0.2"))}
-    assert found.answers == {answered(answer)}
+    assert found.answers == {ip_address("192.0.2.9")}
 
 
 def test_a_flood_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packets are announced until their task is woken, which is done between two parts."""
     packets = AnnouncedPackets.__new__(AnnouncedPackets)
-    numbers = itertools.count()
-    monkeypatch.setattr(packets, "receive", lambda: [(next(numbers), b"")])
+    monkeypatch.setattr(packets, "recv", lambda _: struct.pack("=IHHII", 20, 4 << 8, 0, 0, 0) + bytes(4))
+    queued = packets.queued()
+    assert queued is not None
+    assert len(queued) < 1000
     assert packets.packets() == ({}, frozenset(), frozenset())
-    assert next(numbers) < 1000
