@@ -7,16 +7,16 @@ that is wider than a network is harmless: the kernel prefers the bridge's. One t
 table with precedence, takes what the host sends to the guests, and what it forwards to them.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Address, IPv6Network
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.derived_addresses import number_of
 from solo5_systemd.network.model import IpAddress
 from solo5_systemd.network.overview import Network
-from solo5_systemd.settings.addresses import IpNetwork
+from solo5_systemd.settings.addresses import IpNetwork, overlapping
 from solo5_systemd.settings.network import DEFAULT_NETWORK, MTU, Ipv6, NetworkSettings
 
 CANDIDATES = tuple(
@@ -31,54 +31,75 @@ one whole block has the others, and none of the default ranges of Docker, Podman
 def choose_network(
     settings: NetworkSettings,
     used: Iterable[Network],
-    routed: Iterable[IPv4Network],
+    routed: Iterable[IpNetwork],
+    local: Callable[[], IPv6Network],
     remembered: Collection[IpAddress] = (),
 ) -> Network:
-    """Return a network with a range and gateway, chosen where the settings have none, unless it has IPv6 only.
-
-    Its IPv6 prefix is added by `with_ipv6`.
+    """Return a network with a range and, with IPv6, a prefix: chosen where the settings have none.
 
     Args:
-        routed: the ranges of the host's routes and addresses, without the default route.
-        remembered: addresses that declared tasks had on this network last: their range is chosen if it is free.
+        used: the other networks.
+        routed: ranges and prefixes of the host's routes and addresses, and others that it must not overlap.
+        local: returns this host's unique local prefix.
+        remembered: addresses that declared tasks had on this network last: range and prefix are theirs if these are
+            free.
 
     Raises:
-        HostError: the range overlaps a network in use or a route of the host, or no candidate is free.
+        HostError: the range or the prefix overlaps a network in use or a route of the host, or none is free.
     """
-    busy = {network.ipv4: f"network {network.name}" for network in used if network.ipv4}
-    if settings.join is not None:  # its range is one of the host's routes
-        if settings.ipv4 is not None:
-            check_overlap(settings.name, settings.ipv4, busy.items())
-        return network_of(settings, settings.ipv4, settings.gateway4)
-    if settings.without_ipv4:
-        return network_of(settings, None, None)
-    busy |= {destination: "the host's own routes" for destination in routed if destination.prefixlen}
-    ipv4 = settings.ipv4 or _free_range(settings.name, tuple(busy), remembered)
-    check_overlap(settings.name, ipv4, busy.items())
-    return network_of(settings, ipv4, settings.gateway4 or ipv4[1])
+    name, own = settings.name, settings.join is None
+    ipv4, ipv6 = settings.ipv4, settings.ipv6.prefix if settings.ipv6 else None
+    used, routed = (*used,), (*routed,) if own else ()  # the range of a joined network is one of the host's routes
+    if ipv4 or (own and not settings.without_ipv4):
+        ranges = _busy(4, used, routed)
+        ipv4 = ipv4 or _free_range(name, ranges, remembered)
+        _check_overlap(name, ipv4, ranges)
+    if own and settings.ipv6:
+        prefixes = _busy(6, used, routed)
+        ipv6 = ipv6 or _free_prefix(name, local(), prefixes, remembered)
+        _check_overlap(name, ipv6, prefixes)
+    return network_of(settings, ipv4, ipv6)
 
 
-def network_of(settings: NetworkSettings, ipv4: IPv4Network | None, gateway4: IPv4Address | None) -> Network:
-    """Return a network of its settings, with a range and a gateway, without IPv6."""
+def network_of(settings: NetworkSettings, ipv4: IPv4Network | None, ipv6: IPv6Network | None) -> Network:
+    """Return a network of its settings, with a range and a prefix; of one of this service, with a gateway in each."""
+    own, ipv6_settings = settings.join is None, settings.ipv6 or Ipv6()
+    servers = (server for server in settings.resolver.servers if isinstance(server, IPv6Address))
     return Network(
         name=settings.name,
         bridge=settings.bridge,
         ipv4=ipv4,
-        gateway4=gateway4,
+        gateway4=settings.gateway4 or (ipv4[1] if ipv4 and own else None),
         mtu=MTU if settings.mtu is None else settings.mtu,
         masquerade=settings.masquerade,
         policy=settings.policy,
         join=settings.join,
         shared=settings.shared,
+        ipv6=ipv6,
+        gateway6=ipv6_settings.gateway or (ipv6[1] if ipv6 and own else None),
+        nat66=ipv6_settings.nat66,
+        ra=ipv6_settings.ra,
+        dns6=tuple(servers) if ipv6_settings.ra else (),
     )
 
 
-def _free_range(name: NetworkName, busy: Sequence[IPv4Network], remembered: Collection[IpAddress]) -> IPv4Network:
+_WIDE = {4: 0, 6: 16}
+"""Bits of the longest prefix that is a default route rather than a network: ::/0, 2000::/3, fc00::/7, fd00::/8."""
+
+
+def _busy(version: int, used: Iterable[Network], routed: Iterable[IpNetwork]) -> dict[IpNetwork, str]:
+    """Return the ranges of a version of IP that a network must not overlap, each with its owner."""
+    busy = {inside: f"network {network.name}" for network in used if (inside := network.inside(version))}
+    taken = (each for each in routed if each.version == version and each.prefixlen > _WIDE[version])
+    return busy | dict.fromkeys(taken, "the host's own routes")
+
+
+def _free_range(name: NetworkName, busy: Collection[IpNetwork], remembered: Collection[IpAddress]) -> IPv4Network:
     # The default network has the same range on all hosts with free routes: the first candidate.
     first = 0 if name == DEFAULT_NETWORK else number_of("network", name) % 256
     had = [candidate for candidate in CANDIDATES if any(address in candidate for address in remembered)]
     for candidate in (*had, *CANDIDATES[first:], *CANDIDATES[:first]):
-        if not any(candidate.overlaps(other) for other in busy):
+        if not overlapping(candidate, busy):
             return candidate
     raise HostError(
         f"network {name} has no range: the host's routes cover all of 10.153.0.0/16, 172.29.0.0/16 and "
@@ -91,46 +112,14 @@ _SUBNETS = 1 << 16
 """Prefixes of 64 bits in one of 48."""
 
 
-def with_ipv6(
-    network: Network,
-    ipv6: Ipv6,
-    used: Iterable[Network],
-    routed: Iterable[IPv6Network],
-    local: Callable[[], IPv6Network],
-    remembered: Collection[IpAddress] = (),
-) -> Network:
-    """Return a network with an IPv6 prefix and gateway, chosen where the settings have none.
-
-    Args:
-        network: a new network, without IPv6.
-        ipv6: its IPv6 settings.
-        routed: the prefixes of the host's routes and addresses, and those of the settings of other networks.
-        local: returns this host's unique local prefix.
-        remembered: addresses that declared tasks had on this network last: their prefix is chosen if it is free.
-
-    Raises:
-        HostError: the prefix overlaps a network in use or a route of the host, or none is free.
-    """
-    busy = {other.ipv6: f"network {other.name}" for other in used if other.ipv6}
-    busy |= {prefix: "the host's own routes" for prefix in routed if prefix.prefixlen > _WIDE}
-    prefix = ipv6.prefix or _free_prefix(network.name, local(), busy, remembered)
-    check_overlap(network.name, prefix, busy.items())
-    gateway = ipv6.gateway or prefix[1]
-    return replace(network, ipv6=prefix, gateway6=gateway, nat66=ipv6.nat66, ra=ipv6.ra)
-
-
-_WIDE = 16
-"""Bits of the longest prefix that is a default route rather than a network: ::/0, 2000::/3, fc00::/7, fd00::/8."""
-
-
 def _free_prefix(
-    name: NetworkName, local: IPv6Network, busy: Collection[IPv6Network], remembered: Collection[IpAddress]
+    name: NetworkName, local: IPv6Network, busy: Collection[IpNetwork], remembered: Collection[IpAddress]
 ) -> IPv6Network:
     first = 0 if name == DEFAULT_NETWORK else number_of("network6", name) % _SUBNETS
     had = (int(address) >> 64 & (_SUBNETS - 1) for address in remembered if address in local)
     for subnet in (*had, *((first + offset) % _SUBNETS for offset in range(_SUBNETS))):
         candidate = IPv6Network((int(local.network_address) | subnet << 64, 64))
-        if not any(candidate.overlaps(other) for other in busy):
+        if not overlapping(candidate, busy):
             return candidate
     raise HostError(
         f"network {name} has no IPv6 prefix: the host's routes cover all of {local}.",
@@ -138,24 +127,13 @@ def _free_prefix(
     )
 
 
-def check_overlap(name: NetworkName, chosen: IpNetwork, busy: Iterable[tuple[IpNetwork, str]]) -> None:
-    """Check that the range or prefix of a network overlaps none that is in use.
-
-    Raises:
-        HostError: it does one of these, each with its owner.
-    """
-    what = "range" if chosen.version == 4 else "prefix"
-    for other, owner in busy:
-        if chosen.overlaps(other):
-            raise HostError(
-                f"network {name} cannot use {chosen}: it overlaps {other} of {owner}.",
-                f"Set another {what} as network.{name}.ipv{chosen.version} below /etc/solo5.",
-            )
-
-
-def advertised_servers(settings: NetworkSettings) -> tuple[IPv6Address, ...]:
-    """Return the name servers in a network's router advertisements."""
-    return tuple(server for server in settings.resolver.servers if isinstance(server, IPv6Address))
+def _check_overlap(name: NetworkName, chosen: IpNetwork, busy: Mapping[IpNetwork, str]) -> None:
+    if (other := overlapping(chosen, busy)) is not None:
+        what = "range" if chosen.version == 4 else "prefix"
+        raise HostError(
+            f"network {name} cannot use {chosen}: it overlaps {other} of {busy[other]}.",
+            f"Set another {what} as network.{name}.ipv{chosen.version} below /etc/solo5.",
+        )
 
 
 _OUR_TABLE = 505

@@ -1,21 +1,21 @@
 """The choice of a task's addresses, MACs, taps and ports, and of the ranges of new networks."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv6Network
 from pathlib import Path
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError
-from solo5_systemd.base.names import NetworkName, TaskName
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import sysctls
 from solo5_systemd.network.derived_addresses import unique_local_prefix
 from solo5_systemd.network.ipam import Remembered, assign_leases
 from solo5_systemd.network.joined import TAP_MTU_MAX, check_macs
 from solo5_systemd.network.links import Links
-from solo5_systemd.network.model import IpAddress, NicRequest, Request, Reservation
+from solo5_systemd.network.model import NicRequest, Request, Reservation
 from solo5_systemd.network.netlink import link_index
-from solo5_systemd.network.network_ranges import advertised_servers, choose_network, with_ipv6
+from solo5_systemd.network.network_ranges import choose_network
 from solo5_systemd.network.overview import Network
 from solo5_systemd.network.remembered_addresses import RememberedAddresses
 from solo5_systemd.network.request_checks import check_families, check_limits, check_ports, check_reserved, check_routes
@@ -117,9 +117,7 @@ class Choice:
         own = [network.bridge for network in self._bridges.networks.values() if network.join is None]
         held = [lease for each in self._leases.records for lease in each.reservation.leases]
         behind = [route for lease in held for route in lease.limits.routes]
-        taken = (*self._reserved(), *behind)
-        ranges = (each for each in taken if isinstance(each, IPv4Network))
-        routed = (*self._links.routes.ranges(own), *ranges)
+        routed = [*self._reserved(), *behind, *self._links.routes.ranges(own)]
         for name in names:
             known = settings.network(name)
             if known is None:
@@ -130,44 +128,19 @@ class Choice:
                 )
             if known.mtu is None:
                 known = replace(known, mtu=mtu_of(known))
-            reserved = [other.ipv4 for other in settings.networks if other.ipv4 and other.name != name]
             used = (*self._bridges.networks.values(), *new)
-            network = choose_network(known, used, (*routed, *reserved), self._remembered_of(name))
-            new.append(self._with_prefix(network, known, used, taken))
+            if known.ipv6 and known.join is None:
+                if not sysctls.has_ipv6():
+                    raise HostError(
+                        f"network {name} has IPv6, and this host's kernel has none (ipv6.disable=1).",
+                        f"Leave out network.{name}.ipv6 below /etc/solo5, or boot without ipv6.disable=1.",
+                    )
+                routed += self._links.routes.prefixes([each.bridge for each in used])
+            others = [each for each in settings.networks if each.name != name]
+            reserved = [each for other in others for each in (other.ipv4, other.ipv6 and other.ipv6.prefix) if each]
+            remembered = self._last.of_network(name) if self._last else ()
+            new.append(choose_network(known, used, (*routed, *reserved), _local_prefix, remembered))
         return new
-
-    def _with_prefix(
-        self, network: Network, known: NetworkSettings, used: Sequence[Network], taken: Iterable[IpNetwork]
-    ) -> Network:
-        """Return a new network with the IPv6 prefix that its settings have, or that is chosen.
-
-        Args:
-            used: the other networks.
-            taken: ranges and prefixes that it must not overlap, besides those of routes and settings.
-
-        Raises:
-            HostError: the kernel has no IPv6, or the prefix overlaps another.
-        """
-        if known.ipv6 is None:
-            return network
-        if network.join is not None:  # the LAN's: bridged, and routed by others
-            return replace(network, ipv6=known.ipv6.prefix, gateway6=known.ipv6.gateway)
-        if not sysctls.has_ipv6():
-            raise HostError(
-                f"network {network.name} has IPv6, and this host's kernel has none (ipv6.disable=1).",
-                f"Leave out network.{network.name}.ipv6 below /etc/solo5, or boot without ipv6.disable=1.",
-            )
-        settings = (each for each in self._settings().networks if each.name != network.name and each.ipv6)
-        busy = (
-            *self._links.routes.prefixes([each.bridge for each in used]),
-            *(each for each in taken if isinstance(each, IPv6Network)),
-            *(each.ipv6.prefix for each in settings if each.ipv6 and each.ipv6.prefix),
-        )
-        found = with_ipv6(network, known.ipv6, used, busy, _local_prefix, self._remembered_of(network.name))
-        return replace(found, dns6=advertised_servers(known))
-
-    def _remembered_of(self, network: NetworkName) -> Collection[IpAddress]:
-        return self._last.of_network(network) if self._last else ()
 
 
 def _local_prefix() -> IPv6Network:

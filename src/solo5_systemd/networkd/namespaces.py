@@ -349,12 +349,10 @@ def configured(settings: NetworkSettings, mtu: int) -> NetworkOverview:
     """Return the overview of a network that is not in use."""
     ipv6 = settings.ipv6 or Ipv6()
     network = replace(
-        network_of(settings, settings.ipv4, settings.gateway4),
+        network_of(settings, settings.ipv4, ipv6.prefix),
         mtu=settings.mtu or mtu,
-        ipv6=ipv6.prefix,
+        gateway4=settings.gateway4,
         gateway6=ipv6.gateway,
-        nat66=ipv6.nat66,
-        ra=ipv6.ra,
     )
     free = free_addresses(settings, 0)
     return NetworkOverview(**vars(network), up=False, leases=0, free=free, without_ipv4=settings.without_ipv4)

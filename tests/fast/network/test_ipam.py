@@ -1,6 +1,6 @@
 """Ranges, addresses of both families, MACs and tap names."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Network
 
@@ -35,10 +35,10 @@ from solo5_systemd.network.model import (
     Reservation,
     mac_address,
 )
-from solo5_systemd.network.network_ranges import CANDIDATES, advertised_servers, choose_network, with_ipv6
+from solo5_systemd.network.network_ranges import CANDIDATES, choose_network
 from solo5_systemd.network.overview import Network
 from solo5_systemd.network.tap_counters import TAP_PREFIX
-from solo5_systemd.settings.addresses import AddressRange, address_range
+from solo5_systemd.settings.addresses import AddressRange, IpNetwork, address_range
 from solo5_systemd.settings.network import DEFAULT_NETWORK, NO_NETWORK, Ipv6, NetworkSettings
 from solo5_systemd.settings.network_policy import Join, NetworkPolicy
 from solo5_systemd.settings.resolver import Resolver
@@ -129,6 +129,18 @@ def settings(name: str = "default", ipv4: str | None = None, gateway4: str | Non
         ipv4=IPv4Network(ipv4) if ipv4 else None,
         gateway4=IPv4Address(gateway4) if gateway4 else None,
     )
+
+
+LOCAL = IPv6Network("fd12:3456:789a::/48")
+
+
+def choose(
+    settings: NetworkSettings,
+    used: Sequence[Network] = (),
+    routed: Sequence[IpNetwork] = (),
+    remembered: Collection[IpAddress] = (),
+) -> Network:
+    return choose_network(settings, used, routed, lambda: LOCAL, remembered)
 
 
 def test_a_lease_has_all_that_a_guest_needs() -> None:
@@ -297,28 +309,28 @@ def test_segments_have_names_of_links_of_their_own(bridge: str) -> None:
 
 
 def test_a_range_is_chosen_once_for_all() -> None:
-    assert choose_network(settings(), (), ()).ipv4 == CANDIDATES[0]
-    assert choose_network(settings("back"), (), ()) == choose_network(settings("back"), (), ())
-    assert choose_network(settings("back"), (), ()).ipv4 != CANDIDATES[0]
-    assert choose_network(settings(), (), ()).gateway4 == CANDIDATES[0][1]
+    assert choose(settings(), (), ()).ipv4 == CANDIDATES[0]
+    assert choose(settings("back"), (), ()) == choose(settings("back"), (), ())
+    assert choose(settings("back"), (), ()).ipv4 != CANDIDATES[0]
+    assert choose(settings(), (), ()).gateway4 == CANDIDATES[0][1]
 
 
 def test_a_range_in_use_is_passed_over() -> None:
     default_route, vpn = IPv4Network("0.0.0.0/0"), IPv4Network("10.0.0.0/8")
-    assert choose_network(settings(), (), (default_route,)).ipv4 == CANDIDATES[0]
-    assert choose_network(settings(), (network(str(CANDIDATES[0]), "back"),), ()).ipv4 == CANDIDATES[1]
-    assert choose_network(settings(), (), (vpn,)).ipv4 == IPv4Network("172.29.0.0/24")
+    assert choose(settings(), (), (default_route,)).ipv4 == CANDIDATES[0]
+    assert choose(settings(), (network(str(CANDIDATES[0]), "back"),), ()).ipv4 == CANDIDATES[1]
+    assert choose(settings(), (), (vpn,)).ipv4 == IPv4Network("172.29.0.0/24")
     with pytest.raises(HostError, match="network default has no range"):
-        choose_network(settings(), (), (IPv4Network("0.0.0.0/1"), IPv4Network("128.0.0.0/1")))
+        choose(settings(), (), (IPv4Network("0.0.0.0/1"), IPv4Network("128.0.0.0/1")))
 
 
 def test_a_configured_range_is_taken_as_it_is_or_refused() -> None:
-    chosen = choose_network(settings(ipv4="10.9.0.0/24", gateway4="10.9.0.254"), (), ())
+    chosen = choose(settings(ipv4="10.9.0.0/24", gateway4="10.9.0.254"), (), ())
     assert (str(chosen.ipv4), str(chosen.gateway4)) == ("10.9.0.0/24", "10.9.0.254")
     with pytest.raises(HostError, match=r"cannot use 10\.9\.0\.0/24: it overlaps 10\.9\.0\.0/16 of the host's own"):
-        choose_network(settings(ipv4="10.9.0.0/24"), (), (IPv4Network("10.9.0.0/16"),))
+        choose(settings(ipv4="10.9.0.0/24"), (), (IPv4Network("10.9.0.0/16"),))
     with pytest.raises(HostError, match="of network back"):
-        choose_network(settings(ipv4="10.9.0.0/24"), (network("10.9.0.0/28", "back"),), ())
+        choose(settings(ipv4="10.9.0.0/24"), (network("10.9.0.0/28", "back"),), ())
 
 
 def test_a_reserved_address_is_neither_chosen_nor_requested() -> None:
@@ -344,9 +356,9 @@ def test_an_address_in_the_network_that_leads_nowhere_is_refused() -> None:
 
 def test_a_range_that_declared_tasks_had_is_chosen_again_if_it_is_free() -> None:
     had = {IPv4Address("172.29.7.9"), IPv4Address("192.0.2.1")}
-    assert choose_network(settings(), (), (), had).ipv4 == IPv4Network("172.29.7.0/24")
-    assert choose_network(settings(), (), (IPv4Network("172.29.7.0/28"),), had).ipv4 == CANDIDATES[0]
-    assert choose_network(settings(ipv4="10.9.0.0/24"), (), (), had).ipv4 == IPv4Network("10.9.0.0/24")
+    assert choose(settings(), (), (), had).ipv4 == IPv4Network("172.29.7.0/24")
+    assert choose(settings(), (), (IPv4Network("172.29.7.0/28"),), had).ipv4 == CANDIDATES[0]
+    assert choose(settings(ipv4="10.9.0.0/24"), (), (), had).ipv4 == IPv4Network("10.9.0.0/24")
 
 
 def test_a_network_has_a_number_of_addresses_before_its_range_is_chosen() -> None:
@@ -367,7 +379,6 @@ def test_a_network_has_a_number_of_addresses_before_its_range_is_chosen() -> Non
 # -- IPv6 prefixes and addresses -------------------------------------------------------------------------------------
 
 
-LOCAL = IPv6Network("fd12:3456:789a::/48")
 PREFIX = IPv6Network("2001:db8:1::/64")
 
 
@@ -378,7 +389,8 @@ def six(prefix: IPv6Network = PREFIX, name: str = "default") -> Network:
 def chosen(
     ipv6: Ipv6 | None = None, name: str = "default", used: tuple[Network, ...] = (), routed: tuple[str, ...] = ()
 ) -> Network:
-    return with_ipv6(network(name=name), ipv6 or Ipv6(), used, [IPv6Network(each) for each in routed], lambda: LOCAL)
+    wanted = replace(settings(name), without_ipv4=True, ipv6=ipv6 or Ipv6())
+    return choose(wanted, used, [IPv6Network(each) for each in routed])
 
 
 def test_a_host_has_one_unique_local_prefix_that_does_not_show_its_machine_id() -> None:
@@ -529,7 +541,7 @@ def test_a_mac_whose_address_is_the_gateways_is_not_chosen_and_refused() -> None
 
 def test_a_network_with_ipv6_alone_has_no_range_and_leases_no_address_of_ipv4() -> None:
     wanted = NetworkSettings(name=DEFAULT_NETWORK, bridge="solo5-default", without_ipv4=True, ipv6=Ipv6())
-    alone = with_ipv6(choose_network(wanted, (), (IPv4Network("0.0.0.0/1"),)), Ipv6(), (), (), lambda: LOCAL)
+    alone = choose(wanted, (), (IPv4Network("0.0.0.0/1"),))
     assert (alone.ipv4, alone.gateway4) == (None, None)
     [lease] = leases("a", networks=[alone])
     assert (lease.ipv4, lease.gateway4, lease.addresses) == (None, None, (lease.address6,))
@@ -552,12 +564,13 @@ def test_a_reserved_address_of_ipv6_is_not_chosen(ra: bool) -> None:
 
 def test_a_prefix_that_declared_tasks_had_is_chosen_again_if_it_is_free() -> None:
     had: set[IpAddress] = {IPv6Address("fd12:3456:789a:77::5"), IPv6Address("2001:db8::1"), IPv4Address("10.0.0.1")}
-    wanted, prefix = network("10.77.0.0/24", "back"), IPv6Network("fd12:3456:789a:77::/64")
-    assert with_ipv6(wanted, Ipv6(), (), (), lambda: LOCAL, had).ipv6 == prefix
-    assert with_ipv6(wanted, Ipv6(), (), (prefix,), lambda: LOCAL, had).ipv6 not in (None, prefix)
+    wanted, prefix = replace(settings("back"), ipv6=Ipv6()), IPv6Network("fd12:3456:789a:77::/64")
+    assert choose(wanted, (), (), had).ipv6 == prefix
+    assert choose(wanted, (), (prefix,), had).ipv6 not in (None, prefix)
 
 
 def test_router_advertisements_have_the_name_servers_of_their_family() -> None:
     servers = (IPv4Address("192.0.2.53"), IPv6Address("2001:db8::53"))
-    settings = NetworkSettings(name=DEFAULT_NETWORK, bridge="br0", resolver=Resolver(servers=servers))
-    assert advertised_servers(settings) == servers[1:]
+    wanted = replace(settings(), ipv6=Ipv6(ra=True), resolver=Resolver(servers=servers))
+    assert choose(wanted).dns6 == servers[1:]
+    assert choose(replace(wanted, ipv6=Ipv6())).dns6 == ()

@@ -6,6 +6,7 @@ from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 
 import pytest
+from tests.fast.network.test_ipam import choose
 from tests.fast.network.test_ipam import nic as any_nic
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
@@ -13,7 +14,6 @@ from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.ipam import Allocations, assign_leases, free_addresses
 from solo5_systemd.network.joined import Link, check_macs, usable_bridge
 from solo5_systemd.network.model import Lease, NicRequest, PortRequest, Protocol, Request, Reservation
-from solo5_systemd.network.network_ranges import choose_network
 from solo5_systemd.network.overview import Network
 from solo5_systemd.network.request_checks import check_limits
 from solo5_systemd.settings.addresses import AddressRange
@@ -28,7 +28,7 @@ BRIDGE = Link(kind="bridge")
 
 
 def network(join: Join, ipv4: IPv4Network | None = RANGE, gateway4: IPv4Address | None = None) -> Network:
-    return choose_network(replace(LAN, join=join, ipv4=ipv4, gateway4=gateway4), (), (RANGE,))
+    return choose(replace(LAN, join=join, ipv4=ipv4, gateway4=gateway4), (), (RANGE,))
 
 
 nic = partial(any_nic, of="lan")
@@ -45,9 +45,9 @@ def test_the_range_of_a_lan_is_one_of_the_hosts_routes_and_none_of_a_network() -
     assert network(Join(), None).ipv4 is None
     assert network(POOL).ipv4 == RANGE
     with pytest.raises(HostError, match=r"network lan cannot use 192.168.1.0/24: it overlaps .* of network lan"):
-        choose_network(replace(LAN, ipv4=RANGE), (network(POOL),), ())
+        choose(replace(LAN, ipv4=RANGE), (network(POOL),), ())
     own = NetworkSettings(name=NetworkName("default"), bridge="solo5-default")
-    assert choose_network(own, (network(POOL), network(Join(), None)), ()).ipv4 is not None
+    assert choose(own, (network(POOL), network(Join(), None)), ()).ipv4 is not None
 
 
 def test_a_pool_is_used_up_but_for_the_hosts_own_addresses() -> None:
