@@ -16,7 +16,9 @@ PHASES = {
     "kill": ("beside", "turned", "switching", "draining", "pausing"),
     "stop": ("turned", "switching", "pausing"),
 }
-"""How far an update is that is ended; `turned`: the new guest has the ports, and is watched."""
+"""How far an update is that is ended; `turned`: the new guest has the ports; `pausing`: it is one with a pause."""
+RECORDED = {"turned": "beside", "pausing": "switching"}
+"""What its file has then, where that is another word."""
 
 
 def to_the_other_image(web: str, newer: str) -> Iterator[tuple[list[str], str, str]]:
@@ -37,7 +39,7 @@ def test_an_update_that_is_killed_leaves_one_whole_task(web: str, newer: str, by
     unit = "solo5-update@web.service"
     own = DIRECTORY / "web/update.phase"
     for phase, (words, old, new) in zip(PHASES[by], to_the_other_image(web, newer), strict=False):
-        seen = {"turned": "beside"}.get(phase, phase)
+        seen = RECORDED.get(phase, phase)
         slow = phase in ("turned", "draining")
         pause = ["--pause"] if phase == "pausing" else []
         ok(*words, *pause, "--no-block", "--watch", "3s" if slow else "0")
@@ -113,7 +115,8 @@ def test_an_update_and_a_rollback_go_on_or_are_undone(web: str, newer: str, mach
         pause = ["--pause"] if phase == "pausing" else []
         ok(*words, "--no-block", "--watch", "3s" if phase == "draining" else "0", *pause)
         with drained() if phase == "draining" else nullcontext():
-            eventually(lambda phase=phase: PHASE.exists() and PHASE.read_text() == phase, phase)  # type: ignore[misc]
+            seen = RECORDED.get(phase, phase)
+            eventually(lambda seen=seen: PHASE.exists() and PHASE.read_text() == seen, phase)  # type: ignore[misc]
             if by == "upgrade":
                 with reinstallation():
                     pass

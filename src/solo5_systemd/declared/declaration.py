@@ -6,7 +6,7 @@ A key of [Unikernel] has the value of the last file that sets it; its parser is 
 import posixpath
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import combinations
 from types import MappingProxyType
@@ -35,7 +35,6 @@ from solo5_systemd.declared.update_request import (
     READY_TIMEOUT_S,
     UPDATE_DRAIN_S,
     UPDATE_WATCH_S,
-    Ready,
     UpdateRequest,
     parse_ready,
     update_time,
@@ -77,10 +76,7 @@ class Declaration:
             empty value resets all conditions, or all assertions.
         service: those of [Service], without the settings that are properties of the workload.
         install: those of [Install].
-        ready: what makes an updated guest ready; None: not set.
-        timeout: seconds in which an updated guest has to become ready.
-        drain: seconds that connections of an old guest may last after an update.
-        watch: seconds in which an updated guest must not end.
+        update: what an update has that is not requested otherwise.
         paths: of the files, the declaration first.
     """
 
@@ -89,21 +85,13 @@ class Declaration:
     unit: tuple[Assignment, ...] = ()
     service: tuple[Assignment, ...] = ()
     install: tuple[Assignment, ...] = ()
-    ready: Ready | None = None
-    timeout: float = READY_TIMEOUT_S
-    drain: float = UPDATE_DRAIN_S
-    watch: float = UPDATE_WATCH_S
+    update: UpdateRequest = field(default_factory=UpdateRequest)
     paths: tuple[str, ...] = ()
 
     @property
     def instance(self) -> str:
         """Return the instance of a template; empty without one."""
         return self.name.partition("@")[2]
-
-    def completed(self, request: UpdateRequest) -> UpdateRequest:
-        """Return a request of an update with the values of the declaration where it has none."""
-        keys = [key for key in ("ready", "timeout", "drain", "watch") if getattr(request, key) is None]
-        return replace(request, **{key: getattr(self, key) for key in keys})
 
 
 def effective(assignments: Iterable[Assignment]) -> Mapping[str, tuple[Assignment, ...]]:
@@ -262,10 +250,12 @@ def parse_declaration(
         unit=tuple(passed_on["Unit"]),
         service=tuple(passed_on["Service"]),
         install=tuple(passed_on["Install"]),
-        ready=values.one("Ready", parse_ready, None),
-        timeout=values.one("Timeout", update_time, READY_TIMEOUT_S),
-        drain=values.one("Drain", update_time, UPDATE_DRAIN_S),
-        watch=values.one("Watch", update_time, UPDATE_WATCH_S),
+        update=UpdateRequest(
+            ready=values.one("Ready", parse_ready, None),
+            timeout=values.one("Timeout", update_time, READY_TIMEOUT_S),
+            drain=values.one("Drain", update_time, UPDATE_DRAIN_S),
+            watch=values.one("Watch", update_time, UPDATE_WATCH_S),
+        ),
         paths=tuple(source.path for source in sources),
     )
 

@@ -262,7 +262,7 @@ def _service(declaration: Declaration, parts: Parts) -> Iterator[str]:
     yield f"StandardError=truncate:{own}/tender/stderr"
     yield f"RestartPreventExitStatus={NOT_RETRIED}"
     yield from map(directive, declared(parts, f"{own}/image", user_of(declaration.workload.name)))
-    reload = declaration.timeout + _RELOAD_MARGIN_S
+    reload = declaration.update.timeout + _RELOAD_MARGIN_S
     if reload > _START_TIMEOUT_S:  # the limit of ExecReload= as well
         yield f"TimeoutStartSec={reload:g}"
     yield from (f"DeviceAllow={disk.path} rw" for disk in declaration.workload.disks if disk.path.startswith("/dev/"))

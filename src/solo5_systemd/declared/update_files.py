@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from solo5_systemd.base import declared_units
 from solo5_systemd.base.atomic_file import replace_file
@@ -54,13 +55,10 @@ class Phase(StrEnum):
     """The new guest runs beside the old one; either may have the ports."""
 
     SWITCHING = "switching"
-    """The task itself is started with the new image, while the guest beside it has the ports."""
+    """The task itself is started with the new image; the guest beside it, if there is one, has the ports."""
 
     DRAINING = "draining"
     """The task runs the new image, and the ports are moved back to it, or were."""
-
-    PAUSING = "pausing"
-    """The task is started with the new image, and there is no guest beside it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,14 +102,18 @@ class UpdateFiles:
 
     # -- the request ---------------------------------------------------------------------------------------------
 
-    def write_request(self, request: UpdateRequest) -> None:
+    def write_request(self, **given: Any) -> None:
         """Write the request that solo5-update@NAME will read.
+
+        Args:
+            given: what is requested of an `UpdateRequest`; the declaration has the rest.
 
         Raises:
             TakenError: an update is under way.
             HostError: it cannot be written.
         """
-        text = json.dumps(document(request))
+        whole = document(UpdateRequest(**given), complete=True)
+        text = json.dumps({key: whole[key] for key in given})
         with host_errors(f"{self._request} cannot be written"):
             try:
                 descriptor = os.open(self._request, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -124,17 +126,18 @@ class UpdateFiles:
                 file.write(text)
         self._log.unlink(missing_ok=True)
 
-    def request(self) -> UpdateRequest | None:
-        """Return the request; None without one.
+    def request(self, declared: UpdateRequest) -> UpdateRequest:
+        """Return what is requested, over what is declared.
 
         Raises:
             HostError: it cannot be read.
         """
         try:
-            return record(UpdateRequest, Fields(json_document(self._request.read_bytes(), str(self._request))))
+            given: Any = json_document(self._request.read_bytes(), str(self._request))
+            return record(UpdateRequest, Fields(document(declared) | given))
         except FileNotFoundError:
-            return None
-        except (OSError, InvalidRequestError) as error:
+            return declared
+        except (OSError, TypeError, InvalidRequestError) as error:
             raise HostError(f"{self._request} cannot be read: {error}.") from error
 
     @property

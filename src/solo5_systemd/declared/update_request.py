@@ -87,11 +87,11 @@ def update_time(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateRequest:
-    """What an operator has requested; what is None is that of the declaration.
+    """An update: what an operator has requested, and otherwise that of the declaration.
 
     Attributes:
         image: path of the new image; empty: that of the declaration, which may have changed.
-        ready: what makes the new guest ready.
+        ready: what makes the new guest ready; None: as of `ready_by`.
         timeout: seconds in which it has to become ready.
         drain: seconds that connections may last after their ports were moved.
         watch: seconds of the new guest before the old one is stopped.
@@ -100,9 +100,9 @@ class UpdateRequest:
 
     image: str = ""
     ready: Annotated[Ready | None, text(partial(value_of, parse_ready, what="ready"))] = None
-    timeout: Annotated[float | None, _MILLISECONDS] = None
-    drain: Annotated[float | None, _MILLISECONDS] = None
-    watch: Annotated[float | None, _MILLISECONDS] = None
+    timeout: Annotated[float, _MILLISECONDS] = READY_TIMEOUT_S
+    drain: Annotated[float, _MILLISECONDS] = UPDATE_DRAIN_S
+    watch: Annotated[float, _MILLISECONDS] = UPDATE_WATCH_S
     pause: bool = False
 
 

@@ -64,7 +64,7 @@ class Progress(Interface):
     """What an update reports."""
 
     def begin(self, phase: str) -> None:
-        """Record a phase: `beside`, `switching`, `draining` or `pausing`, before its first step."""
+        """Record a phase: `beside`, `switching` or `draining`, before its first step."""
 
     def step(self, text: str) -> None:
         """Report a step that was taken."""
@@ -89,11 +89,6 @@ class _Update:
     condition: Ready | None
     usual: Ready | None
     dependents: Sequence[str]
-
-    @property
-    def timeout_s(self) -> float:
-        """Return the seconds in which the new guest has to become ready."""
-        return self.request.timeout or 0.0
 
 
 class Updater:
@@ -191,7 +186,7 @@ class Updater:
         try:
             async with self._in_time(until):
                 second = await self._starter.service(planned, StartCallbacks())
-                evidence = await until_ready(self._runtime, second, update.condition, update.timeout_s)
+                evidence = await until_ready(self._runtime, second, update.condition, update.request.timeout)
                 await self._networks.move_ports(self._name, self._next)
             self._progress.step(f"the new guest, task {self._next}, has the published ports: {evidence}")
             self._progress.serving()
@@ -206,7 +201,7 @@ class Updater:
         self._progress.begin("draining")
         await self._take_ports_back()
         self._progress.step(f"task {self._name} runs the new image and has its ports again")
-        await self._drain(third, second, update.request.drain or 0.0)
+        await self._drain(third, second, update.request.drain)
         await self._remove_next()
         self._progress.end()
 
@@ -218,7 +213,7 @@ class Updater:
             StoppedError: the task was stopped meanwhile.
         """
         loop = asyncio.get_running_loop()
-        begun, watch, drain = loop.time(), request.watch or 0.0, request.drain or 0.0
+        begun, watch, drain = loop.time(), request.watch, request.drain
         async with background(end_of(self._runtime, second)) as ended:
             while True:
                 left = watch - (loop.time() - begun)
@@ -232,28 +227,51 @@ class Updater:
                     return
 
     async def _start_again(self, update: _Update) -> Task:
-        """Start the task with the new image, or else with its earlier one; the guest beside it serves meanwhile."""
+        """Start the task with the new image, or else with its earlier one; a guest beside it serves meanwhile."""
+        loop = asyncio.get_running_loop()
+        begun, request = loop.time(), update.request
         try:
-            run, _ = await self._task.run_again(update.condition, update.timeout_s, update.dependents)
-        except StoppedError:
-            await self._images.revert()
-            await self._end_beside()
-            raise
+            run, evidence = await self._task.run_again(update.condition, request.timeout, update.dependents)
+            if request.pause:
+                pause = loop.time() - begun
+                self._progress.step(f"task {self._name} runs the new image: {evidence}, after a pause of {pause:.2f} s")
+                self._progress.serving()
+                await self._watch_alone(run, request.watch)
         except Solo5Error as error:
-            try:
-                await self._return_to_earlier(update)
-            except StoppedError:
-                await self._end_beside()
-                raise
-            except Solo5Error as second:
-                raise HostError(
-                    f"task {self._name} starts neither with the new image ({error.sentence}) nor with its earlier one "
-                    f"({second.sentence}): task {self._next} has its ports.",
-                    f"Mend the cause, and then: systemctl restart {self._name} && {self._return_of_ports}",
-                ) from error
+            if isinstance(error, StoppedError):
+                await self._images.revert()
+            else:
+                await self._return_to_earlier(update, error)
             await self._end_beside()
             raise
         return run
+
+    async def _watch_alone(self, run: Task, watch: float) -> None:
+        """Watch the new guest of an update with a pause; raises StartError if it ends, StoppedError if stopped."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(watch):
+                end = await end_of(self._runtime, run)
+                if await self._task.is_stopped():
+                    raise self._task.stopped()
+                raise StartError(f"the new guest ended within its watch: {end}.")
+
+    async def _return_to_earlier(self, update: _Update, error: Solo5Error) -> None:
+        """Start the task with its earlier image, after an error with the new one."""
+        timeout_s = max(update.request.timeout, READY_TIMEOUT_S)
+        try:
+            await self._images.revert()
+            await self._task.run_again(update.usual, timeout_s, update.dependents)
+        except StoppedError:
+            await self._end_beside()
+            raise
+        except Solo5Error as second:
+            beside = not update.request.pause
+            raise HostError(
+                f"task {self._name} starts neither with the new image ({error.sentence}) nor with its earlier one "
+                f"({second.sentence})" + (f": task {self._next} has its ports." if beside else "."),
+                f"Mend the cause, and then: systemctl restart {self._name}"
+                + (f" && {self._return_of_ports}" if beside else ""),
+            ) from error
 
     async def _drain(self, task: Task, beside: Task, drain: float) -> None:
         """Wait for the end of the connections of the guest beside the task, or of the task."""
@@ -270,48 +288,16 @@ class Updater:
         return await self._networks.connections(addresses) if addresses else 0
 
     async def _update_with_pause(self, update: _Update) -> None:
-        """Stop the task, and start it with the new image; return to the earlier one if it is not ready."""
-        self._progress.begin("pausing")
+        """Take step 4 alone: the old guest ends first."""
+        self._progress.begin("switching")
         try:
             await self._images.switch()
         except BaseException:
             self._progress.end()
             raise
-        try:
-            await self._run_with_pause(update)
-        except StoppedError:
-            await self._images.revert()
-            await self.abandon()
-            self._progress.end()
-            raise
-        except (Solo5Error, asyncio.CancelledError):
-            try:
-                await asyncio.shield(self._return_to_earlier(update))
-            except StoppedError:
-                self._progress.end()
-                raise
-            self._progress.end()
-            raise
+        await self._start_again(update)
         await self._images.finish()
         self._progress.end()
-
-    async def _run_with_pause(self, update: _Update) -> None:
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        run, evidence = await self._task.run_again(update.condition, update.timeout_s, update.dependents)
-        pause = loop.time() - begun
-        self._progress.step(f"task {self._name} runs the new image: {evidence}, after a pause of {pause:.2f} s")
-        self._progress.serving()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(update.request.watch or 0.0):
-                end = await end_of(self._runtime, run)
-                if await self._task.is_stopped():
-                    raise self._task.stopped()
-                raise StartError(f"the new guest ended within its watch: {end}.")
-
-    async def _return_to_earlier(self, update: _Update) -> None:
-        await self._images.revert()
-        await self._task.run_again(update.usual, max(update.timeout_s, READY_TIMEOUT_S), update.dependents)
 
     # -- a reload ------------------------------------------------------------------------------------------------
 

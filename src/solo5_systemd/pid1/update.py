@@ -25,7 +25,7 @@ from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.files import host_names, read_sources
 from solo5_systemd.declared.syntax import Source, parse_file
 from solo5_systemd.declared.update_files import DROP_IN, Phase, UpdateFiles, sha256
-from solo5_systemd.declared.update_request import READY_TIMEOUT_S, UpdateRequest, ready_by
+from solo5_systemd.declared.update_request import READY_TIMEOUT_S, ready_by
 from solo5_systemd.engine.restart import StoppedError
 from solo5_systemd.engine.runtime import Runtime, connect
 from solo5_systemd.engine.update import Updater
@@ -141,7 +141,9 @@ async def update(name: TaskName) -> None:
                 await _end(runtime, name, _declared(name), files, reporter)
             check_in_effect(name)
             declaration = _declared(name)
-            request = _requested(files, declaration)
+            if not files.under_way:  # by `systemctl reload`: there is a request as long as an update is under way
+                files.write_request()
+            request = files.request(declaration.update)
             image = request.image or _present_image(files, declaration, reporter)
             _check_precedence(name, image, files)
             images = ImageSwitch(name, files, runtime, image)
@@ -150,7 +152,7 @@ async def update(name: TaskName) -> None:
             old = read_facts(str(files.running_image)).manifest
             try:
                 with unseen(kept_sources(name)):
-                    await updater.update(declaration.workload, request, declaration.ready, old)
+                    await updater.update(declaration.workload, request, declaration.update.ready, old)
             except Solo5Error as error:
                 if files.phase is not Phase.DRAINING:
                     raise
@@ -210,30 +212,21 @@ async def _end(
     if declaration is None or files.phase in (Phase.BESIDE, Phase.DRAINING):
         await updater.abandon()
     else:
-        request = declaration.completed(files.request() or UpdateRequest())
+        request = files.request(declaration.update)
         condition = ready_by(request.ready, await updater.ports())
         try:
-            await updater.complete(condition, request.timeout or 0.0)
+            await updater.complete(condition, request.timeout)
         except StoppedError:
             await images.revert()
             await updater.abandon()
         except Solo5Error:
             await images.revert()
-            usual = ready_by(declaration.ready, await updater.ports())
+            usual = ready_by(declaration.update.ready, await updater.ports())
             with suppress(StoppedError):
-                await updater.complete(usual, declaration.timeout or READY_TIMEOUT_S, restart=True)
+                await updater.complete(usual, declaration.update.timeout or READY_TIMEOUT_S, restart=True)
         else:
             await (images.finish if files.switched else images.revert)()
     files.phase = None
-
-
-def _requested(files: UpdateFiles, declaration: Declaration) -> UpdateRequest:
-    """Return the request, or that of `systemctl reload`, with the values of the declaration."""
-    request = files.request()
-    if request is None:
-        request = UpdateRequest()
-        files.write_request(request)  # there is one as long as an update is under way
-    return declaration.completed(request)
 
 
 def check_in_effect(name: TaskName) -> None:

@@ -11,7 +11,7 @@ from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.declared.declaration import Declaration, conflicts, parse_declaration
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.unit_keys import SECTIONS
-from solo5_systemd.declared.update_request import ReadyLine, ReadyPort
+from solo5_systemd.declared.update_request import ReadyLine, ReadyPort, UpdateRequest
 from solo5_systemd.network.model import Protocol
 from solo5_systemd.task.option_table import KEYS
 from solo5_systemd.task.property_types import INFINITY
@@ -61,7 +61,7 @@ def test_a_declaration_is_a_task_and_lines_for_systemd() -> None:
     ]
     assert [str(each) for each in found.service] == ["Restart=on-failure"]
     assert [str(each) for each in found.install] == ["WantedBy=multi-user.target"]
-    assert (found.ready, found.timeout, found.drain, found.watch) == (None, 20.0, 60.0, 10.0)
+    assert found.update == UpdateRequest(ready=None, timeout=20.0, drain=60.0, watch=10.0)
 
 
 def test_each_key_is_in_the_task() -> None:
@@ -125,7 +125,8 @@ CPUQuotaPeriodSec=50ms
     assert workload.disks[1].archive is not None
     assert [each.path for each in workload.disks[1].archive.members] == ["/etc/a", "/etc/b"]
     assert workload.log_fields == (("TEAM", "web"), ("NOTE", "a b"), ("OTHER", "1"))
-    assert (found.ready, found.drain, found.watch) == (ReadyLine(pattern="^listening on .*"), 60.0, 300.0)
+    ready = ReadyLine(pattern="^listening on .*")
+    assert found.update == UpdateRequest(ready=ready, timeout=40.0, drain=60.0, watch=300.0)
     assert workload.properties == (
         ("TasksMax", "32"),
         ("IOReadBandwidthMax", "/dev/sda 1M"),
@@ -338,7 +339,7 @@ def test_what_systemd_reads_is_passed_on() -> None:
     ],
 )
 def test_readiness_is_a_port_or_a_line_and_reads_as_it_was_written(text: str, ready: object) -> None:
-    found = declared(f"[Unikernel]\nImage=/a\nReady={text}").ready
+    found = declared(f"[Unikernel]\nImage=/a\nReady={text}").update.ready
     assert found == ready
     assert str(found) == text
 

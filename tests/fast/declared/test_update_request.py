@@ -1,20 +1,18 @@
 """Updates: requests, which tasks can be updated beside a running guest, and the files of images."""
 
-import json
 import os
 import stat
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from solo5_systemd.base import declared_units
-from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, SettingsError, TakenError
 from solo5_systemd.base.names import DeviceName, Target, TaskName, is_instance, is_task_name
 from solo5_systemd.declared import update_files
-from solo5_systemd.declared.declaration import Declaration
 from solo5_systemd.declared.syntax import Source, parse_file
 from solo5_systemd.declared.update_files import Phase, UpdateFiles, collect_previous, sha256
 from solo5_systemd.declared.update_request import (
@@ -28,7 +26,6 @@ from solo5_systemd.declared.update_request import (
 )
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
 from solo5_systemd.network.model import PortRequest, Protocol
-from solo5_systemd.settings.records import document, record
 from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.workload import Workload
 
@@ -37,33 +34,7 @@ SERVICE = DeviceName("service")
 HTTPS = PortRequest(nic=SERVICE, host_port=8443, port=443, protocol=Protocol.TCP)
 DNS = PortRequest(nic=SERVICE, host_port=53, port=53, protocol=Protocol.UDP)
 TCP_443 = ReadyPort(protocol=Protocol.TCP, port=443)
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        UpdateRequest(),
-        UpdateRequest(image="/srv/new.hvt", ready=TCP_443, timeout=0.5, drain=0.0, watch=300.0, pause=True),
-        UpdateRequest(ready=ReadyLine(pattern="listening: [0-9]+")),
-    ],
-)
-def test_a_request_as_a_document_is_the_same_request(request_: UpdateRequest) -> None:
-    assert record(UpdateRequest, Fields(json.loads(json.dumps(document(request_))))) == request_
-
-
-def test_a_request_is_completed_by_the_declaration_and_then_by_defaults() -> None:
-    plain = Declaration(name="web", workload=WEB)
-    assert plain.completed(UpdateRequest()) == UpdateRequest(timeout=20.0, drain=60.0, watch=10.0)
-    declared = replace(plain, ready=TCP_443, timeout=90.0, drain=0.0, watch=5.0)
-    assert declared.completed(UpdateRequest()) == UpdateRequest(ready=TCP_443, timeout=90.0, drain=0.0, watch=5.0)
-    own = UpdateRequest(ready=ReadyLine(pattern="up"), timeout=0.0, drain=1.0, watch=0.0)
-    assert declared.completed(own) == own
-
-
-@pytest.mark.parametrize("wrong", [{"timeout": -1}, {"ready": "http"}, {"pause": "yes"}, {"watch": 1e9}])
-def test_a_damaged_request_is_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(InvalidRequestError):
-        record(UpdateRequest, Fields(wrong))
+DECLARED = UpdateRequest(ready=ReadyPort(protocol=Protocol.UDP, port=53), timeout=90.0, drain=0.0, watch=5.0)
 
 
 def test_the_name_of_the_second_guest_is_one() -> None:
@@ -157,19 +128,38 @@ def phase_of(files: UpdateFiles) -> Phase | None:
     return files.phase
 
 
-def test_there_is_one_request_at_a_time(files: UpdateFiles, tmp_path: Path) -> None:
-    assert (files.request(), files.under_way) == (None, False)
-    files.write_request(UpdateRequest(image="/a"))
+def test_there_is_one_request_at_a_time(files: UpdateFiles) -> None:
+    assert (files.request(DECLARED), files.under_way) == (DECLARED, False)
+    files.write_request(image="/a")
     with pytest.raises(TakenError, match="an update of task web is under way"):
-        files.write_request(UpdateRequest())
-    assert files.request() == UpdateRequest(image="/a")
+        files.write_request()
+    assert files.request(DECLARED) == replace(DECLARED, image="/a")
     files.phase = Phase.SWITCHING
     assert phase_of(files) is Phase.SWITCHING
     files.end()
-    assert (files.request(), phase_of(files), files.under_way) == (None, None, False)
-    (tmp_path / "run/web/update.json").write_text("[]")
+    assert (files.request(DECLARED), phase_of(files), files.under_way) == (DECLARED, None, False)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"image": "/srv/new.hvt", "ready": TCP_443, "timeout": 0.5, "drain": 0.0, "watch": 300.0, "pause": True},
+        {"ready": ReadyLine(pattern="listening: [0-9]+"), "timeout": 20.0, "watch": 10.0},
+        {},
+    ],
+)
+def test_what_is_requested_goes_before_what_is_declared_also_a_default(
+    files: UpdateFiles, given: dict[str, Any]
+) -> None:
+    files.write_request(**given)
+    assert files.request(DECLARED) == replace(DECLARED, **given)
+
+
+@pytest.mark.parametrize("wrong", ["[]", '{"timeout": -1}', '{"ready": "http"}', '{"pause": "yes"}', '{"watch": 1e9}'])
+def test_a_damaged_request_is_refused(files: UpdateFiles, tmp_path: Path, wrong: str) -> None:
+    (tmp_path / "run/web/update.json").write_text(wrong)
     with pytest.raises(HostError, match="cannot be read"):
-        files.request()
+        files.request(DECLARED)
 
 
 def test_steps_are_read_while_they_are_written(files: UpdateFiles) -> None:
@@ -177,7 +167,7 @@ def test_steps_are_read_while_they_are_written(files: UpdateFiles) -> None:
     files.log("one")
     files.log("two: “é”", end=126)
     assert files.steps() == [("one", None), ("two: “é”", 126)]
-    files.write_request(UpdateRequest())
+    files.write_request()
     assert files.steps() == [], "those of the last update"
 
 

@@ -13,7 +13,6 @@ from solo5_systemd.base.errors import HostError, SettingsError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.update_files import Phase, UpdateFiles
-from solo5_systemd.declared.update_request import UpdateRequest
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.pid1 import update
 
@@ -95,7 +94,7 @@ async def test_an_end_that_fails_is_made_again_by_the_second_one(
     monkeypatch.setattr(update.Reporter, "failed", lambda *_: None)
     (tmp_path / WEB).mkdir()
     UpdateFiles(WEB).phase = Phase.BESIDE
-    UpdateFiles(WEB).write_request(UpdateRequest())
+    UpdateFiles(WEB).write_request()
     with pytest.raises(HostError, match="does not answer"):
         await update.end(WEB)
     assert (UpdateFiles(WEB).phase, UpdateFiles(WEB).under_way) == (Phase.BESIDE, True)

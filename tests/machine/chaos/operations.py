@@ -313,7 +313,7 @@ def _declaration(task: Task, edition: int) -> str:
 # --- updates ----------------------------------------------------------------------------------------------------------
 
 IMAGES_OF_UPDATES = Path("/srv/chaos/images")
-_PHASES = ("beside", "switching", "draining", "pausing")
+_PHASES = ("beside", "switching", "draining")
 
 
 def images(task: Task) -> tuple[str, ...]:
@@ -358,7 +358,7 @@ def _attempt(act: Act, task: Task) -> subprocess.CompletedProcess[str]:
     }
     done = _ctl(*words[act], *pause, "--watch", "0", "--drain", "1s")
     if act is Act.STOPPED:
-        late = _PHASES[(task.number + task.runs) % 3 :]
+        late = ("switching",) if pause else _PHASES[(task.number + task.runs) % 3 :]
         eventually(lambda: _phase(task) in late or _is_over(task), f"the update of {task.name} has begun")
         systemctl("stop", f"{task.name}.service")
     return done

@@ -12,7 +12,6 @@ from solo5_systemd.cli.parser import VerbParser
 
 if TYPE_CHECKING:
     from solo5_systemd.declared.update_files import UpdateFiles
-    from solo5_systemd.declared.update_request import UpdateRequest
     from solo5_systemd.engine.runtime import Runtime
 
 POLL_INTERVAL_S = 0.05
@@ -104,17 +103,15 @@ def _new_image(given: str) -> str:
     return str(image)
 
 
-def _requested(arguments: Namespace, image: str) -> "UpdateRequest":
-    from solo5_systemd.declared.update_request import UpdateRequest, parse_ready, update_time
+def _requested(arguments: Namespace, image: str) -> dict[str, object]:
+    """Return what is given of an `UpdateRequest`."""
+    from solo5_systemd.declared.update_request import parse_ready, update_time
     from solo5_systemd.task.quantities import value_of
 
-    texts = {key: text for key in ("timeout", "drain", "watch") if (text := getattr(arguments, key)) is not None}
-    return UpdateRequest(
-        image=image,
-        ready=value_of(parse_ready, arguments.ready, "--ready") if arguments.ready else None,
-        pause=arguments.pause,
-        **{key: value_of(update_time, text, f"--{key}") for key, text in texts.items()},
-    )
+    parsers = {"ready": parse_ready, "timeout": update_time, "drain": update_time, "watch": update_time}
+    texts = {key: text for key in parsers if (text := getattr(arguments, key)) is not None}
+    given = {key: value_of(parsers[key], text, f"--{key}") for key, text in texts.items()}
+    return {"image": image, "pause": arguments.pause, **given}
 
 
 def _files_of(name: TaskName, context: CommandContext) -> "UpdateFiles":
@@ -152,7 +149,7 @@ def _start(arguments: Namespace, image: str, files: "UpdateFiles", context: Comm
             await asyncio.sleep(POLL_INTERVAL_S)  # the unit of an earlier update, whose end would end this one
         if files.under_way and state in OVER:  # its end was killed as well
             files.remove_request()
-        files.write_request(request)
+        files.write_request(**request)
         try:
             await units.begin(unit)
         except BaseException:
