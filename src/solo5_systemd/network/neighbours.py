@@ -139,7 +139,7 @@ class Neighbours(nl.NetlinkSocket):
         self._asking.sendto(question(lease.mac, lease.first_address), (bridge, 0))
 
 
-def make_room(guests: int, room: int, family: str = "ipv4") -> int:
+def make_room(guests: int, family: str = "ipv4") -> None:
     """Raise the limits of the host's neighbour table, so that it has room for the guests and for hosts beyond.
 
     They are never lowered: the limits are those of all network namespaces, and cost no memory by themselves. Only the
@@ -147,29 +147,20 @@ def make_room(guests: int, room: int, family: str = "ipv4") -> int:
 
     Args:
         guests: the number of addresses of guests, each of which is a neighbour.
-        room: the returned value of the last call; 0 for the first call.
         family: `ipv4` or `ipv6`, which have a table each.
-
-    Returns:
-        The entries that the table can have, as far as this service has set or read it.
     """
-    needed = _BEYOND_GUESTS + 2 * guests
-    if needed <= room:
-        return room
+    needed, names = _BEYOND_GUESTS + 2 * guests, _LIMITS[family]
     try:
-        names = _LIMITS[family]
-        limit = int(read_sysctl(names[-1]) or needed)
-        if limit < needed:
-            limit = 1 << (needed - 1).bit_length()
-            # The highest first: each is above the former one, as in the kernel's defaults of 128, 512 and 1024.
-            for name, value in zip(reversed(names), (limit, limit // 2, limit // 8), strict=True):
-                if int(read_sysctl(name)) < value:
-                    write_sysctl(name, str(value))
-            _log.info("neighbour table of %s: room for %d entries, for %d guests", family, limit, guests)
-    except (HostError, ValueError) as error:  # a guest that has no entry is reached again when another entry expires
+        if int(read_sysctl(names[-1]) or needed) >= needed:
+            return
+        limit = 1 << (needed - 1).bit_length()
+        # The highest first: each is above the former one, as in the kernel's defaults of 128, 512 and 1024.
+        for name, value in zip(reversed(names), (limit, limit // 2, limit // 8), strict=True):
+            if int(read_sysctl(name)) < value:
+                write_sysctl(name, str(value))
+        _log.info("neighbour table of %s: room for %d entries, for %d guests", family, limit, guests)
+    except HostError as error:  # a guest that has no entry is reached again when another entry expires
         _log.warning("neighbour table of %s: cannot make room for %d guests: %s", family, guests, error)
-        return needed
-    return limit
 
 
 def question(mac: str, address: IpAddress) -> bytes:

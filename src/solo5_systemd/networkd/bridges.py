@@ -36,8 +36,6 @@ class Bridges:
         self.up = set[NetworkName]()
         self.segments: dict[str, NetworkName] = {}
         self._is_router = self._is_router6 = False
-        self._neighbours = 0
-        self._neighbours6 = 0
 
     # -- networks ------------------------------------------------------------------------------------------------
 
@@ -115,9 +113,9 @@ class Bridges:
     def make_room_for_neighbours(self, reservation: Reservation) -> None:
         """Let the kernel's neighbour tables hold all guests, besides those that they are sized for."""
         guests = self._leases.allocations.guests
-        self._neighbours = make_room(guests, self._neighbours)
+        make_room(guests)
         if any(lease.ipv6 for lease in reservation.leases):  # each guest has a link-local address as well
-            self._neighbours6 = make_room(2 * guests, self._neighbours6, "ipv6")
+            make_room(2 * guests, "ipv6")
 
     # -- what is there -------------------------------------------------------------------------------------------
 
