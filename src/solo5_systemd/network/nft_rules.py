@@ -91,8 +91,7 @@ def tables(ruleset: Ruleset, *, owned: bool, announced: bool = True) -> Mapping[
         announced: packets for tasks that sleep are announced (nfnetlink_log).
     """
     text = _TABLES.replace("OWNED", "flags owner, persist;" if owned else "")
-    text = text if announced else re.sub("ANNOUNCED (accept|drop)", r"\1", text)
-    text = text.replace("ANNOUNCED", f"log group {ANNOUNCEMENTS} snaplen {SNAPLEN}" if announced else "continue")
+    text = text.replace("ANNOUNCED", f"log group {ANNOUNCEMENTS} snaplen {SNAPLEN}" if announced else "")
     ip, bridge, rest = text.partition("table bridge ")
     made = {"ip": ip.replace("METADATA", ", ".join(METADATA)), "ip6": ip6(ip), "bridge": bridge + rest}
     if not has_ipv6(ruleset.networks):
