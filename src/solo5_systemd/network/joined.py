@@ -1,11 +1,9 @@
-"""The rules for a network that joins an existing bridge: which bridge it may be, and what may be requested on it."""
+"""The rules for a network that joins an existing bridge: which bridge it may be."""
 
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from solo5_systemd.base.errors import HostError, TakenError
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import NetworkName
-from solo5_systemd.network.model import NicRequest
 from solo5_systemd.network.overview import Network
 
 TAP_MTU_MAX = 65521
@@ -83,17 +81,3 @@ def _no_bridge(name: NetworkName, link: str, kind: str) -> HostError:
             "docs/network-lan.md, “A bridge for a physical link”."
         )
     return HostError(f"link {link} of network {name} is {what}: expected a Linux bridge.", hint)
-
-
-def check_macs(network: Network, macs: Collection[str], nics: Iterable[NicRequest]) -> None:
-    """Check that no requested MAC address is that of another machine, or of the bridge.
-
-    Raises:
-        TakenError: the bridge has it.
-    """
-    for nic in nics:
-        if nic.mac in macs:
-            raise TakenError(
-                f"MAC address {nic.mac} for NIC {nic.nic} is in use on bridge {network.bridge}: expected a free one.",
-                "Leave it out to have one chosen.",
-            )

@@ -2,9 +2,8 @@
 
 import contextlib
 import errno
-import itertools
 import socket
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from solo5_systemd.base.dependencies import without_init
@@ -156,21 +155,20 @@ class Links:
             self._route.brport("set", index=nl.link_index(up), learning=0)
             self._route.link("set", index=nl.link_index(segment), state="up")
 
-    def known_macs(self, bridge: str, macs: Iterable[str], vlans: Collection[int]) -> Collection[str]:
-        """Return those of some MAC addresses that a bridge has in some VLANs, and not as a guest's; raises as `link`.
+    def has_mac(self, bridge: str, mac: str, vlans: Iterable[int]) -> bool:
+        """Return whether a bridge has a MAC address in some VLANs, and not as a guest's; raises as `link`.
 
-        These are its own, and those of machines behind its ports. Each is looked up: machines of the LAN can fill the
+        It is its own, or that of a machine behind its ports. It is looked up: machines of the LAN can fill the
         forwarding database, and the kernel's time for a list of it grows with the square of its length.
         """
-        found = set[str]()
         with kernel_errors(f"bridge {bridge}"):
             index = nl.link_index(bridge)
-            for mac, vlan in itertools.product(macs, vlans):
+            for vlan in vlans:
                 link = taps.link_of_mac(self._socket, index, mac, vlan)
                 with contextlib.suppress(OSError):  # of no such link: a bridge forgets the MACs of a port with it
                     if not socket.if_indextoname(link).startswith(TAP_PREFIX):
-                        found.add(mac)
-        return found
+                        return True
+        return False
 
     def make_tap(self, task: TaskName, lease: Lease, network: Network) -> None:
         """Create a NIC's tap in the task's namespace and its macvlan, or repair them; idempotent.

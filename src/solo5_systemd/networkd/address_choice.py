@@ -6,12 +6,12 @@ from functools import cache
 from ipaddress import IPv6Network
 from pathlib import Path
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError
+from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import sysctls
 from solo5_systemd.network.derived_addresses import unique_local_prefix
 from solo5_systemd.network.ipam import Remembered, assign_leases
-from solo5_systemd.network.joined import TAP_MTU_MAX, check_macs
+from solo5_systemd.network.joined import TAP_MTU_MAX
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import NicRequest, Request, Reservation
 from solo5_systemd.network.netlink import link_index
@@ -102,9 +102,14 @@ class Choice:
         if network.join is None or not wanted:
             return network
         facts = self._bridges.joined_bridge(network)
-        if macs := [nic.mac for nic in wanted if nic.mac]:  # else no list of all links is read
-            vlans = {0, network.join.vlan or facts.default_pvid} if facts.vlan_filtering else {0}
-            check_macs(network, self._links.known_macs(network.bridge, macs, vlans), wanted)
+        vlans = {0, network.join.vlan or facts.default_pvid} if facts.vlan_filtering else {0}
+        for nic in wanted:
+            if nic.mac and self._links.has_mac(network.bridge, nic.mac, vlans):
+                raise TakenError(
+                    f"MAC address {nic.mac} for NIC {nic.nic} is in use on bridge {network.bridge}: expected a free "
+                    "one.",
+                    "Leave it out to have one chosen.",
+                )
         return replace(network, mtu=min(facts.mtu, TAP_MTU_MAX))
 
     def _new_networks(self, nics: Iterable[NicRequest]) -> Sequence[Network]:

@@ -12,7 +12,7 @@ from tests.fast.network.test_ipam import nic as any_nic
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.ipam import Allocations, assign_leases, free_addresses
-from solo5_systemd.network.joined import Link, check_macs, usable_bridge
+from solo5_systemd.network.joined import Link, usable_bridge
 from solo5_systemd.network.model import Lease, NicRequest, PortRequest, Protocol, Request, Reservation
 from solo5_systemd.network.overview import Network
 from solo5_systemd.network.request_checks import check_limits
@@ -117,13 +117,6 @@ def test_a_link_of_which_taps_cannot_be_ports(facts: Link | None, vlan: int, wor
 def test_a_bridge_of_vlans_is_usable_with_one_and_with_its_own() -> None:
     facts = replace(BRIDGE, vlan_filtering=True)
     assert usable_bridge(network(Join(vlan=20), None), facts) is usable_bridge(network(Join(), None), facts) is facts
-
-
-def test_a_mac_of_another_machine_is_refused() -> None:
-    taken = "02:00:00:00:00:09"
-    check_macs(network(POOL), {taken}, (nic(), nic("two", mac="02:00:00:00:00:08")))
-    with pytest.raises(TakenError, match=f"MAC address {taken} for NIC service is in use on bridge br0"):
-        check_macs(network(POOL), {taken}, (nic(mac=taken),))
 
 
 def test_ports_are_published_to_nics_of_other_networks_only() -> None:
