@@ -116,15 +116,12 @@ class VerbParser(Parser):
         super().__init__(**settings)
         self.rewrite: Callable[[list[str]], list[str]] = list
         self.verb = verb
-        self._loaded = False
 
     def load(self) -> None:
-        """Import the verb's module and call its `configure`; later calls have no effect."""
-        if not self._loaded:
-            self._loaded = True
-            module = import_module(f"solo5_systemd.cli.verbs.{_MODULES.get(self.verb, self.verb)}")
-            module.configure(self)
-            self.set_defaults(execute=module.execute)
+        """Import the verb's module and call its `configure`."""
+        module = import_module(f"solo5_systemd.cli.verbs.{_MODULES.get(self.verb, self.verb)}")
+        module.configure(self)
+        self.set_defaults(execute=module.execute)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Load the verb's options, then parse."""

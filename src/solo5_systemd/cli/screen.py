@@ -17,7 +17,7 @@ from solo5_systemd.base.sanitize import printable
 from solo5_systemd.cli.render import visible_line
 
 _COLOURS = {"green": "32", "yellow": "33", "red": "31", "bold": "1"}
-_CLEAR = "\x1b[H\x1b[J"
+_CLEAR = b"\x1b[H\x1b[J"
 _CONTROL = re.compile(rf"(\x1b\[(?:0|{'|'.join(_COLOURS.values())})m)|([\x00-\x08\x0b-\x1f\x7f-\x9f\udc80-\udc9f])")
 """A colour; or a control character, which could move the cursor or change the terminal."""
 
@@ -41,10 +41,7 @@ class Screen:
 
     def write(self, text: str) -> None:
         """Write text to standard output, control characters escaped."""
-        self._write(visible(text))
-
-    def _write(self, text: str) -> None:
-        _put(self._out, text.encode("utf-8", "surrogateescape"))
+        _put(self._out, visible(text).encode("utf-8", "surrogateescape"))
 
     def json(self, value: object) -> None:
         """Write an indented JSON document to standard output. Lone surrogates (bytes not in UTF-8) are escaped."""
@@ -54,7 +51,9 @@ class Screen:
 
     def redraw(self, text: str) -> None:
         """Clear the terminal and write; without a terminal, append."""
-        self._write(_CLEAR + visible(text) if self.is_terminal else visible(text))
+        if self.is_terminal:
+            self._out.write(_CLEAR)  # which is flushed with the text
+        self.write(text)
 
     def paint(self, text: str, colour: str) -> str:
         """Return text in a colour of `_COLOURS`, or unchanged if colour is disabled or empty."""

@@ -48,23 +48,15 @@ def configure(parser: VerbParser) -> None:
             "image", metavar="IMAGE", nargs="?", default="",
             help="new image (default: that of the declaration, which was replaced)",
         )  # fmt: skip
-    parser.add_argument(
-        "--ready", metavar="CONDITION",
-        help="tcp:PORT, udp:PORT or console:PATTERN (default: Ready= of the declaration, or its first TCP port)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--timeout",
-        metavar="TIME",
-        help="time for the new guest to become ready (default: Timeout= of the declaration, or 20s)",
-    )
-    parser.add_argument(
-        "--drain", metavar="TIME",
-        help="how long connections of the old guest may last (default: Drain= of the declaration, or 60s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--watch", metavar="TIME",
-        help="how long the new guest is watched beside the old one (default: Watch= of the declaration, or 10s)",
-    )  # fmt: skip
+    for option, metavar, meaning, default in (
+        ("--ready", "CONDITION", "tcp:PORT, udp:PORT or console:PATTERN", "its first TCP port"),
+        ("--timeout", "TIME", "time for the new guest to become ready", "20s"),
+        ("--drain", "TIME", "how long connections of the old guest may last", "60s"),
+        ("--watch", "TIME", "how long the new guest is watched beside the old one", "10s"),
+    ):
+        key = option.removeprefix("--").capitalize()
+        of = f"{meaning} (default: {key}= of the declaration, or {default})"
+        parser.add_argument(option, metavar=metavar, help=of)
     parser.add_argument(
         "--pause", action="store_true", help="stop the old guest first: for a task with a disk, or without ports"
     )
@@ -120,16 +112,16 @@ def _files_of(name: TaskName, context: CommandContext) -> "UpdateFiles":
     from solo5_systemd.declared.update_files import UpdateFiles
 
     context.require_root()
-    if not is_declared(name) and has_declaration(name):  # its directory is made at its first start
+    if is_declared(name):
+        return UpdateFiles(name)
+    if has_declaration(name):  # its directory is made at its first start
         raise InvalidRequestError(
             f"task {name} does not run: expected one that does.", f"Start it: systemctl start {name}"
         )
-    if not is_declared(name):
-        raise NotFoundError(
-            f"there is no declared task {name!r}: expected one of /etc/solo5.",
-            f"To declare a task: solo5ctl run … --declare {name}; after a change of a file: systemctl daemon-reload",
-        )
-    return UpdateFiles(name)
+    raise NotFoundError(
+        f"there is no declared task {name!r}: expected one of /etc/solo5.",
+        f"To declare a task: solo5ctl run … --declare {name}; after a change of a file: systemctl daemon-reload",
+    )
 
 
 def _start(arguments: Namespace, image: str, files: "UpdateFiles", context: CommandContext) -> int:
