@@ -4,6 +4,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
 import struct
 from collections.abc import Callable, Iterator
 
@@ -69,11 +70,11 @@ def data_of(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def copy_data(source: int, target: int, size: int, progress: Progress = no_progress, *, hashed: bool = True) -> str:
-    """Copy a file without its holes into an empty one.
+    """Copy a file without its holes into an empty one, or with them to a pipe, socket or terminal.
 
     Args:
         source: descriptor of a regular file.
-        target: descriptor of an empty regular file.
+        target: descriptor.
         size: bytes of the source.
         progress: called after each chunk.
         hashed: False: no SHA-256, which takes longer than the copy: holes are hashed, too.
@@ -85,33 +86,24 @@ def copy_data(source: int, target: int, size: int, progress: Progress = no_progr
         OSError: a file cannot be read or written, or the source is shorter.
     """
     digest = hashlib.sha256() if hashed else None
-    os.ftruncate(target, size)
+    is_file = stat.S_ISREG(os.fstat(target).st_mode)
+    if is_file:
+        os.ftruncate(target, size)
     done = 0
-    for begin, end in data_of(source, size):
+    for begin, end in data_of(source, size) if is_file else [(0, size)]:
         if digest:
             _zeros(digest.update, begin - done)
         for at in range(begin, end, CHUNK):
             data = _read(source, at, min(CHUNK, end - at))
             if digest:
                 digest.update(data)
-            write_all(target, data, at)
+            write_all(target, data, at if is_file else None)
             progress(at + len(data))
         done = end
     if digest:
         _zeros(digest.update, size - done)
     progress(size)
     return digest.hexdigest() if digest else ""
-
-
-def send_data(source: int, target: int, size: int, progress: Progress = no_progress) -> str:
-    """Write a file with its holes to a pipe, socket or terminal; otherwise as `copy_data`."""
-    digest = hashlib.sha256()
-    for at in range(0, size, CHUNK):
-        data = _read(source, at, min(CHUNK, size - at))
-        digest.update(data)
-        write_all(target, data, None)
-        progress(at + len(data))
-    return digest.hexdigest()
 
 
 def receive_data(source: int, target: int, progress: Progress = no_progress) -> tuple[int, str]:

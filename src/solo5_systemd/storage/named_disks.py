@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from solo5_systemd.base.copies import Progress, copy_data, no_progress, receive_data, send_data, share
+from solo5_systemd.base.copies import Progress, copy_data, no_progress, receive_data, share
 from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, TakenError, host_errors
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName, DiskName, disk_name
@@ -269,20 +269,18 @@ def write_content(source: int, target: int, progress: Progress = no_progress) ->
     Raises:
         OSError: the source cannot be read, or the target not be written.
     """
-    size = os.fstat(source).st_size
-    if not stat.S_ISREG(os.fstat(target).st_mode):
-        return send_data(source, target, size, progress)
-    digest = _copy(source, target, size, progress)
-    os.fsync(target)
+    digest = _copy(source, target, os.fstat(source).st_size, progress)
+    if stat.S_ISREG(os.fstat(target).st_mode):
+        os.fsync(target)
     return digest
 
 
 def _copy(source: int, target: int, size: int, progress: Progress) -> str:
-    """Copy a file with its holes, or share its blocks; return the SHA-256 of the content."""
+    """Copy a file, or share its blocks; return the SHA-256 of the content."""
     if not share(source, target):
         return copy_data(source, target, size, progress)
     with closing(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)) as nowhere:
-        return send_data(source, nowhere, size, progress)
+        return copy_data(source, nowhere, size, progress)
 
 
 def open_file(path: Path, flags: int, what: str) -> int:
