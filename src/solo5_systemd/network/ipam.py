@@ -7,7 +7,6 @@ values unless they are in use by then, so that neighbours' ARP caches and peers'
 from base64 import b32encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface, IPv6Network
 from typing import TypeVar
 
@@ -23,7 +22,7 @@ from solo5_systemd.network.model import (
     Protocol,
     Reservation,
 )
-from solo5_systemd.network.network_ranges import CANDIDATES
+from solo5_systemd.network.network_ranges import CANDIDATES, network_of
 from solo5_systemd.network.overview import Network
 from solo5_systemd.network.tap_counters import TAP_PREFIX
 from solo5_systemd.settings.addresses import AddressRange, IpNetwork, is_reserved, number_within
@@ -178,11 +177,11 @@ def assign_leases(
     return tuple(leases)
 
 
-def free_addresses(network: Network | NetworkSettings, taken: int) -> int | None:
-    """Return the number of addresses that a network has left for guests; None if it chooses none, or has no range."""
-    if is_without_ipv4(network):
-        return _ROOM - taken
-    if network.ipv4 is None or (network.join is not None and network.join.pool is None):
+def free_addresses(network: Network, taken: int) -> int | None:
+    """Return the number of addresses that a network has left for guests; None if it chooses none."""
+    if network.ipv4 is None:
+        return _ROOM - taken if network.join is None else None
+    if network.join is not None and network.join.pool is None:
         return None
     guests = _guests(network, network.ipv4)
     addresses = guests.size - number_within(guests, network.policy.reserved_addresses)
@@ -191,19 +190,18 @@ def free_addresses(network: Network | NetworkSettings, taken: int) -> int | None
     return min(_ROOM, addresses - 1) - taken
 
 
-def addresses_of(network: NetworkSettings) -> int | None:
+def addresses_of(settings: NetworkSettings) -> int | None:
     """Return the number of addresses for guests of a network; None: not known. A range that is chosen is a /24."""
-    if network.ipv4 is None and network.join is None and not network.without_ipv4:
-        network = replace(network, ipv4=CANDIDATES[0])
-    return free_addresses(network, 0)
+    has_range = settings.join is None and not settings.without_ipv4
+    return free_addresses(network_of(settings, settings.ipv4 or (CANDIDATES[0] if has_range else None), None), 0)
 
 
-def _guests(network: Network | NetworkSettings, inside: IpNetwork) -> AddressRange:
+def _guests(network: Network, inside: IpNetwork) -> AddressRange:
     """Return the addresses for guests: the pool, or those of the range; an IPv6 prefix has none for broadcasts."""
     return _pool(network, inside) or AddressRange(inside[1], inside[-2 if inside.version == 4 else -1])
 
 
-def _pool(network: Network | NetworkSettings, inside: IpNetwork) -> AddressRange | None:
+def _pool(network: Network, inside: IpNetwork) -> AddressRange | None:
     if network.join is None:
         return None
     return network.join.pool if inside.version == 4 else network.join.pool6
@@ -408,10 +406,3 @@ def _check_usable(address: IpAddress, nic: DeviceName, network: Network) -> None
             f"address {address} for NIC {nic} is reserved in network {network.name}: expected one outside {reserved}.",
             f"See network.{network.name}.reserved_addresses below /etc/solo5.",
         )
-
-
-def is_without_ipv4(network: Network | NetworkSettings) -> bool:
-    """Return whether the guests of a network have IPv6 only, by its settings or as it is in use."""
-    if isinstance(network, NetworkSettings):
-        return network.without_ipv4
-    return network.ipv4 is None and network.join is None

@@ -12,7 +12,7 @@ from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.drops import Dropped
-from solo5_systemd.network.ipam import free_addresses, is_without_ipv4
+from solo5_systemd.network.ipam import free_addresses
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Request, Reservation
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.network_ranges import network_of
@@ -332,7 +332,7 @@ def _networks(state: NetworkState) -> Sequence[NetworkOverview]:
                 leases=leases,
                 free=free_addresses(network, leases),
                 dropped=dropped.within((network.ipv4, network.ipv6), {network.bridge, *segments, *taps}),
-                without_ipv4=is_without_ipv4(network),
+                without_ipv4=network.ipv4 is None and network.join is None,
                 namespace=state.namespace,
             )
         )
@@ -354,5 +354,6 @@ def configured(settings: NetworkSettings, mtu: int) -> NetworkOverview:
         gateway4=settings.gateway4,
         gateway6=ipv6.gateway,
     )
-    free = free_addresses(settings, 0)
+    is_open = settings.ipv4 is None and settings.join is None and not settings.without_ipv4
+    free = None if is_open else free_addresses(network, 0)
     return NetworkOverview(**vars(network), up=False, leases=0, free=free, without_ipv4=settings.without_ipv4)
