@@ -232,12 +232,6 @@ class _Choice:
 
     def claim(self, nic: NicRequest, network: Network) -> None:
         """Take the explicit address and MAC of a request: before any derived one, which could be the same."""
-        if network.name == NO_NETWORK and (address := nic.ipv4 or nic.ipv6):
-            raise InvalidRequestError(
-                f"address {address} for NIC {nic.nic} is requested in network {NO_NETWORK}, which leads nowhere: "
-                "expected a request without an address.",
-                "Connect the NIC to another network.",
-            )
         for address in (each for each in (nic.ipv4, nic.ipv6) if each is not None):
             _check_usable(address, nic.nic, network)
             self._claim(address, nic.nic)
@@ -293,14 +287,28 @@ class _Choice:
         return IPv6Interface((address, prefix.prefixlen))
 
     def _address(self, nic: DeviceName, network: Network, inside: IpNetwork) -> IpAddress:
+        """Take the first free address for guests, from the one derived from task and NIC on.
+
+        One that is remembered of another task is the last choice: no address is lost to tasks that are never started.
+        """
         if inside.version == 4 and network.join is not None and network.join.pool is None:
             raise InvalidRequestError(
                 f"NIC {nic} requests no address in network {network.name}, which has no pool: expected one in "
                 f"{inside}.",
                 f"Request one, or set network.{network.name}.pool below /etc/solo5.",
             )
-        if address := self._free(nic, network, _guests(network, inside)):
-            return address
+        guests = _guests(network, inside)
+        first = number_of(f"ipv{inside.version}", self._task, nic)
+
+        def free() -> Iterator[IpAddress]:
+            for address in (guests.first + (first + offset) % guests.size for offset in range(guests.size)):
+                if not (self._owner(address) or is_reserved(address, network.policy.reserved_addresses)):
+                    yield address
+
+        found = next((each for each in free() if not self._is_remembered(each)), None) or next(free(), None)
+        if found is not None:
+            self._owners[found] = f"task {self._task}"
+            return found
         pool, key = _pool(network, inside), f"ipv{inside.version}"
         if pool:
             key = "pool" if inside.version == 4 else "pool6"
@@ -308,24 +316,6 @@ class _Choice:
             f"network {network.name} has no free address for NIC {nic}: all of {pool or inside} are taken.",
             f"End a task, or set a larger range as network.{network.name}.{key} below /etc/solo5.",
         )
-
-    def _free(self, nic: DeviceName, network: Network, pool: AddressRange) -> IpAddress | None:
-        """Take the first free address of a pool, from the one derived from task and NIC on; None: all are taken.
-
-        One that is remembered of another task is the last choice: no address is lost to tasks that are never started.
-        """
-        lowest, hosts = pool.first, pool.size
-        first = number_of(f"ipv{lowest.version}", self._task, nic)
-
-        def free() -> Iterator[IpAddress]:
-            for address in (lowest + (first + offset) % hosts for offset in range(hosts)):
-                if not (self._owner(address) or is_reserved(address, network.policy.reserved_addresses)):
-                    yield address
-
-        found = next((each for each in free() if not self._is_remembered(each)), None) or next(free(), None)
-        if found is not None:
-            self._owners[found] = f"task {self._task}"
-        return found
 
     def bridge(self, network: Network) -> str:
         """Return the first bridge of a network that has a free port: a segment where all earlier ones are full."""
@@ -380,10 +370,11 @@ def _check_usable(address: IpAddress, nic: DeviceName, network: Network) -> None
     inside = network.inside(address.version)
     if inside is None:
         key = f"network.{network.name}.ipv{address.version}"
+        hint = f"Set {key} below /etc/solo5{': the range of the LAN' if network.join else ''}."
         raise InvalidRequestError(
             f"address {address} for NIC {nic} is requested in network {network.name}, which leases no "
             f"IPv{address.version} addresses: expected a request without one.",
-            f"Set {key} below /etc/solo5{': the range of the LAN' if network.join else ''}.",
+            "Connect the NIC to another network." if network.name == NO_NETWORK else hint,
         )
     pool = _pool(network, inside)
     if address not in inside or (pool and address not in pool):

@@ -349,7 +349,7 @@ def test_a_reserved_address_is_neither_chosen_nor_requested() -> None:
 
 def test_an_address_in_the_network_that_leads_nowhere_is_refused() -> None:
     nowhere = replace(network(), name=NO_NETWORK, ipv4=None, gateway4=None)
-    with pytest.raises(InvalidRequestError, match="in network none, which leads nowhere") as raised:
+    with pytest.raises(InvalidRequestError, match="in network none, which leases no IPv4 addresses") as raised:
         leases("a", replace(nic(ip="10.77.0.3"), network=NO_NETWORK), networks=(nowhere,))
     assert raised.value.hint == "Connect the NIC to another network."
 
