@@ -295,7 +295,12 @@ class Updater:
         except BaseException:
             self._progress.end()
             raise
-        await self._start_again(update)
+        try:
+            await self._start_again(update)
+        except asyncio.CancelledError:  # `systemctl stop` undoes it: no guest beside it serves meanwhile
+            await asyncio.shield(self._return_to_earlier(update, HostError("the update was stopped.")))
+            self._progress.end()
+            raise
         await self._images.finish()
         self._progress.end()
 
