@@ -9,6 +9,7 @@ guest as `{name}`.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName, host_name, primary_nic
@@ -25,7 +26,6 @@ SEARCH = "search"
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _SERVERS = re.compile(r"dns(\.udp|\.tcp|[1-9][0-9]{0,4})?", re.ASCII)
-_WHOLE = re.compile(r"\{([^{}]*)\}")
 
 
 def verbatim(text: str) -> str:
@@ -96,44 +96,25 @@ _OF_IPV4 = ("ipv4", "ipv4_cidr", "prefix4", "netmask4", "gateway4")
 _OF_IPV6 = ("ipv6", "ipv6_cidr", "prefix6", "gateway6")
 
 
-def check_leased(arguments: Iterable[str], leases: Iterable[Lease]) -> None:
-    """Check that no argument needs an address that its NIC does not have.
-
-    Raises:
-        InvalidRequestError: an argument has a placeholder of one.
-    """
-    without = {
-        f"net.{lease.nic}.{key}": (lease, key)
-        for lease in leases
-        for key in (*_OF_IPV4, *_OF_IPV6)
-        if f"net.{lease.nic}.{key}" not in _leased(lease)
-    }
-    for argument in arguments:
-        for match in _TOKEN.finditer(argument):
-            if match[1] in without:
-                lease, key = without[match[1]]
-                missing, hint = _missing6(lease) if key in _OF_IPV6 else _missing4(lease)
-                raise InvalidRequestError(
-                    f"argument {argument!r} needs a value for {match[0]}, but NIC {lease.nic} has no {missing} in "
-                    f"network {lease.network}: expected no such placeholder.",
-                    hint,
-                )
-
-
-def _missing4(lease: Lease) -> tuple[str, str]:
-    if lease.ipv4 is None and lease.ipv6 is not None:
-        return "leased IPv4 address", f"Use those of IPv6, such as {{net.{lease.nic}.ipv6_cidr}}."
-    missing, key = ("gateway", "gateway4") if lease.ipv4 else ("leased address", "ipv4")
-    if lease.network == NO_NETWORK:
-        return missing, "Connect the NIC to another network."
-    return missing, f"Set network.{lease.network}.{key} in /etc/solo5, or have the guest use DHCP."
-
-
-def _missing6(lease: Lease) -> tuple[str, str]:
-    missing = "IPv6 gateway" if lease.ipv6 else "leased IPv6 address"
-    if lease.network == NAMESPACE_NETWORK:
-        return missing, "A guest has IPv6 where the interface of its network namespace has."
-    return missing, f"Set network.{lease.network}.ipv6 = true in /etc/solo5."
+def _lack(name: str, leases: Iterable[Lease]) -> tuple[str, str] | None:
+    """Return what the NIC of a placeholder lacks for its value, and what to do; None: it is not one of a NIC."""
+    of, _, key = name.rpartition(".")
+    lease = next((each for each in leases if f"net.{each.nic}" == of), None)
+    if lease is None or key not in (*_OF_IPV4, *_OF_IPV6):
+        return None
+    place = f"Set network.{lease.network}"
+    if key in _OF_IPV6:
+        lack, hint = "IPv6 gateway" if lease.ipv6 else "leased IPv6 address", f"{place}.ipv6 = true in /etc/solo5."
+        if lease.network == NAMESPACE_NETWORK:
+            hint = "A guest has IPv6 where the interface of its network namespace has."
+    elif lease.ipv6 and not lease.ipv4:
+        lack, hint = "leased IPv4 address", f"Use those of IPv6, such as {{net.{lease.nic}.ipv6_cidr}}."
+    else:
+        lack, own = ("gateway", "gateway4") if lease.ipv4 else ("leased address", "ipv4")
+        hint = f"{place}.{own} in /etc/solo5, or have the guest use DHCP."
+        if lease.network == NO_NETWORK:
+            hint = "Connect the NIC to another network."
+    return f"NIC {lease.nic} has no {lack} in network {lease.network}", hint
 
 
 def _of_resolver(resolver: Resolver) -> Iterator[tuple[str, str]]:
@@ -193,25 +174,32 @@ def is_group(argument: str) -> bool:
 
 
 def expand(
-    arguments: Iterable[str], values: Mapping[str, str], groups: Mapping[str, Sequence[str]] | None = None
-) -> tuple[str, ...]:
-    """Return the arguments with all placeholders replaced.
-
-    Args:
-        groups: the arguments for which a placeholder stands that is an argument of its own, by name.
+    arguments: Sequence[str], values: Mapping[str, str], leases: Sequence[Lease] = ()
+) -> tuple[tuple[str, ...], ...]:
+    """Return for each argument those that the guest gets: one with all placeholders replaced, or those of `{mirage}`.
 
     Raises:
-        InvalidRequestError: an unknown placeholder, a single brace, a NUL byte, or more than COMMAND_LINE_MAX bytes.
+        InvalidRequestError: a placeholder that is unknown or has no value, a single brace, a NUL byte, or more than
+            COMMAND_LINE_MAX bytes.
     """
-    arguments = tuple(arguments)
     # Before any value is written out: a name of some bytes can stand for kilobytes.
     lengths = {name: _bytes(value) for name, value in values.items()}
     tokens = (match[1] for argument in arguments for match in _TOKEN.finditer(argument))
     _check_length(sum(lengths.get(name, 0) for name in tokens))
-    expanded = tuple(_each(arguments, values, groups or {}))
-    if any("\0" in argument for argument in expanded):
+    groups = {f"{{{name}}}": words for name, words in mirage(leases).items()}
+
+    def replace(match: re.Match[str]) -> str:
+        if match[0] in ("{{", "}}"):
+            return match[0][0]
+        if match[1] not in values:
+            raise _error(match, values, leases)
+        return values[match[1]]
+
+    expanded = tuple(groups[each] if each in groups else (_TOKEN.sub(replace, each),) for each in arguments)
+    words = [*chain.from_iterable(expanded)]
+    if any("\0" in word for word in words):
         raise InvalidRequestError("an argument holds a NUL byte: expected text.")
-    _check_length(_bytes(" ".join(expanded)))
+    _check_length(_bytes(" ".join(words)))
     return expanded
 
 
@@ -226,59 +214,31 @@ def _check_length(length: int) -> None:
         )
 
 
-def _each(arguments: Iterable[str], values: Mapping[str, str], groups: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    for argument in arguments:
-        whole = _WHOLE.fullmatch(argument)
-        if whole and whole[1] in groups:
-            yield from groups[whole[1]]
-        else:
-            yield _expand_one(argument, values, groups)
-
-
-def _expand_one(argument: str, values: Mapping[str, str], groups: Mapping[str, Sequence[str]]) -> str:
-    def replace(match: re.Match[str]) -> str:
-        token = match[0]
-        if token in ("{{", "}}"):
-            return token[0]
-        if match[1] in values:
-            return values[match[1]]
-        raise _error(argument, token, match[1] or "", values, groups)
-
-    return _TOKEN.sub(replace, argument)
-
-
-def _error(
-    argument: str, token: str, name: str, values: Mapping[str, str], groups: Mapping[str, Sequence[str]]
-) -> InvalidRequestError:
+def _error(found: re.Match[str], values: Mapping[str, str], leases: Sequence[Lease]) -> InvalidRequestError:
+    """Return the error of a match of `_TOKEN` in an argument that has no value."""
+    argument, token, name, groups = found.string, found[0], found[1] or "", mirage(leases)
+    has, hint = f"argument {argument!r} has {token}", ""
     if name in groups:
-        return InvalidRequestError(
-            f"argument {argument!r} has {token} within other text: expected it as an argument of its own, since it "
-            "expands to several."
-        )
-    if name == SEARCH:
-        return InvalidRequestError(
-            f"argument {argument!r} has {token}, and there is no search domain: expected one in the job, the network "
-            "or the host's resolv.conf.",
-            f"Set {_WHERE.format(key='search', option='--dns-search', job='searches', example='example.org')}.",
-        )
-    if name == HOSTS:
-        return InvalidRequestError(
-            f"argument {argument!r} has {token}, and there is no host: expected one or more in the job.",
-            'Set extra_hosts = ["db:192.0.2.7"] in the job\'s config, or --add-host of solo5ctl run.',
-        )
-    if _SERVERS.fullmatch(name):
+        has += " within other text: expected it as an argument of its own, since it expands to several."
+    elif name == SEARCH:
+        has += ", and there is no search domain: expected one in the job, the network or the host's resolv.conf."
+        hint = f"Set {_WHERE.format(key='search', option='--dns-search', job='searches', example='example.org')}."
+    elif name == HOSTS:
+        has += ", and there is no host: expected one or more in the job."
+        hint = 'Set extra_hosts = ["db:192.0.2.7"] in the job\'s config, or --add-host of solo5ctl run.'
+    elif _SERVERS.fullmatch(name):
         count = len(values["dns"].split(",")) if "dns" in values else 0
-        lacks = f"the last name server is {{dns{count}}}"
-        return InvalidRequestError(
-            f"argument {argument!r} has {token}, and {lacks if count else 'there is no name server'}: expected "
-            "name servers that guests can use in the job, the network or the host's resolv.conf.",
-            f"Set {_WHERE.format(key='dns', option='--dns', job='servers', example='9.9.9.9')}.",
-        )
-    known = ", ".join(f"{{{name}}}" for name in sorted((*values, *groups)))
-    return InvalidRequestError(
-        f"argument {argument!r} has the unknown placeholder {token!r}: expected one of {known}.",
-        "Double the braces ({{ and }}) to pass them on as they are, or pass the text as verbatim.",
-    )
+        has += f", and the last name server is {{dns{count}}}" if count else ", and there is no name server"
+        has += ": expected name servers that guests can use in the job, the network or the host's resolv.conf."
+        hint = f"Set {_WHERE.format(key='dns', option='--dns', job='servers', example='9.9.9.9')}."
+    elif lack := _lack(name, leases):
+        has += f", and {lack[0]}: expected no such placeholder."
+        hint = lack[1]
+    else:
+        known = ", ".join(f"{{{name}}}" for name in sorted((*values, *groups)))
+        has = f"argument {argument!r} has the unknown placeholder {token!r}: expected one of {known}."
+        hint = "Double the braces ({{ and }}) to pass them on as they are, or pass the text as verbatim."
+    return InvalidRequestError(has, hint)
 
 
 _WHERE = (

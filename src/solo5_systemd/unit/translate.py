@@ -8,6 +8,7 @@ up and its ports taken.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from signal import SIGHUP, SIGTERM
 from typing import cast
 
@@ -38,9 +39,7 @@ from solo5_systemd.task.log_fields import (
     assignment,
 )
 from solo5_systemd.task.placeholders import (
-    check_leased,
     expand,
-    mirage,
     placeholders,
     used,
     uses_search,
@@ -89,17 +88,12 @@ def argv(parts: Parts) -> tuple[str, ...]:
         InvalidRequestError: memory or arguments are out of bounds.
     """
     is_scope = parts.workload.kind is UnitKind.SCOPE
-    check_leased(parts.workload.arguments, parts.reservation.leases)
     options = parts.device_options((lambda disk: disk.path) if is_scope else sandbox_path)
-    line = (parts.tender.path, *options, "--", parts.image.path, *_arguments(parts))
+    line = (parts.tender.path, *options, "--", parts.image.path, *chain.from_iterable(_arguments(parts)))
     if not is_scope:
         return line
     launcher = filter(None, (parts.tender.launcher,))
     return (*scope_command(parts.user, parts.groups, parts.reservation.namespace), *launcher, *line)
-
-
-def _arguments(parts: Parts) -> tuple[str, ...]:
-    return expand(parts.workload.arguments, *_values(parts))
 
 
 def each_argument(parts: Parts) -> tuple[str, ...]:
@@ -108,15 +102,15 @@ def each_argument(parts: Parts) -> tuple[str, ...]:
     Raises:
         InvalidRequestError: they are out of bounds.
     """
-    check_leased(parts.workload.arguments, parts.reservation.leases)
-    _ = _arguments(parts)  # the bounds of all of them
-    values, groups = _values(parts)
-    return tuple(" ".join(expand((argument,), values, groups)) for argument in parts.workload.arguments)
+    return tuple(map(" ".join, _arguments(parts)))
 
 
-def _values(parts: Parts) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]]]:
-    """Return the placeholders and the groups of arguments."""
-    values = placeholders(
+def _arguments(parts: Parts) -> tuple[tuple[str, ...], ...]:
+    return expand(parts.workload.arguments, _values(parts), parts.reservation.leases)
+
+
+def _values(parts: Parts) -> Mapping[str, str]:
+    return placeholders(
         parts.workload.name,
         parts.memory_mib,
         parts.reservation.leases,
@@ -127,7 +121,6 @@ def _values(parts: Parts) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]
         # Their gateway is known with the leases, as all that arguments have.
         hosts=parts.workload.hosts if "hosts" in used(parts.workload.arguments) else (),
     )
-    return values, mirage(parts.reservation.leases)
 
 
 def service(parts: Parts) -> TransientUnit:
@@ -252,7 +245,7 @@ def _name_service(parts: Parts) -> Iterator[tuple[str, str]]:
     if "hostname" in used(arguments):
         yield HOSTNAME, parts.workload.hostname or host_name(parts.workload.name)
     if "hosts" in used(arguments):
-        yield HOSTS, _values(parts)[0].get("hosts", "")
+        yield HOSTS, _values(parts).get("hosts", "")
 
 
 def _console(parts: Parts) -> Iterator[Property]:

@@ -63,7 +63,7 @@ def test_any_pairs_are_labels_or_one_sentence(pairs: list[tuple[str, str]]) -> N
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), max_size=3))
 def test_any_arguments_are_a_command_line_or_one_sentence(arguments: list[str]) -> None:
-    value_or_refusal(expand, arguments, {"name": "web"}, {"mirage": ("a", "b")}, error=InvalidRequestError)
+    value_or_refusal(expand, arguments, {"name": "web"}, [LEASE], error=InvalidRequestError)
 
 
 @given(TEXTS)

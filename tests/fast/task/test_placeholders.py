@@ -1,6 +1,7 @@
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
+from itertools import chain
 
 import pytest
 from hypothesis import given
@@ -12,16 +13,24 @@ from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import Lease
 from solo5_systemd.settings.network import NO_NETWORK
 from solo5_systemd.settings.resolver import Resolver, hosts
+from solo5_systemd.task import placeholders as under_test
 from solo5_systemd.task.placeholders import (
     COMMAND_LINE_MAX,
-    check_leased,
-    expand,
-    mirage,
     placeholders,
     used,
     uses_search,
     uses_servers,
 )
+
+
+def expand(arguments: Sequence[str], values: Mapping[str, str], leases: Sequence[Lease] = ()) -> tuple[str, ...]:
+    """The arguments of the guest, in a row."""
+    return tuple(chain.from_iterable(under_test.expand(arguments, values, leases)))
+
+
+def check_leased(arguments: Sequence[str], leases: Sequence[Lease]) -> None:
+    expand(arguments, placeholders(TaskName("web"), 64, leases), leases)
+
 
 VALUES = placeholders(TaskName("web"), 64, [LEASE])
 RESOLVER = Resolver(servers=(IPv4Address("9.9.9.9"), IPv4Address("192.0.2.53")), search=("example.org", "lan"))
@@ -85,7 +94,7 @@ def test_the_line_may_be_as_long_as_a_tender_takes_and_no_longer() -> None:
     with pytest.raises(InvalidRequestError, match="are 8192 bytes"):
         expand(["ä" * 4096], VALUES)
     with pytest.raises(InvalidRequestError, match="expected at most 8191"):
-        expand(["{mirage}", "x" * (COMMAND_LINE_MAX - 10)], ALL, mirage([LEASE]))
+        expand(["{mirage}", "x" * (COMMAND_LINE_MAX - 10)], ALL, [LEASE])
     with pytest.raises(InvalidRequestError, match="NUL"):
         expand(["a\0b"], VALUES)
 
@@ -188,20 +197,20 @@ def test_what_is_not_known_is_refused_with_what_to_set(argument: str, values: di
 def test_mirage_stands_for_addresses_and_gateways_of_the_primary_or_named_nic(
     arguments: str, leases: list[Lease], expanded: tuple[str, ...]
 ) -> None:
-    assert expand(arguments.split(), ALL, mirage(leases)) == expanded
+    assert expand(arguments.split(), ALL, leases) == expanded
 
 
 @pytest.mark.parametrize("argument", ["x{mirage}", "{mirage} ", "{mirage}{mirage}", "--a={mirage.service}"])
 def test_mirage_within_an_argument_is_refused(argument: str) -> None:
     with pytest.raises(InvalidRequestError, match="within other text: expected it as an argument of its own") as caught:
-        expand([argument], ALL, mirage([LEASE]))
+        expand([argument], ALL, [LEASE])
     assert repr(argument) in str(caught.value)
 
 
 def test_mirage_with_doubled_braces_and_of_an_absent_nic() -> None:
-    assert expand(["{{mirage}}"], ALL, mirage([LEASE])) == ("{mirage}",)
+    assert expand(["{{mirage}}"], ALL, [LEASE]) == ("{mirage}",)
     with pytest.raises(InvalidRequestError, match="unknown placeholder '{mirage.other}': expected one of .*{mirage}"):
-        expand(["{mirage.other}"], ALL, mirage([LEASE]))
+        expand(["{mirage.other}"], ALL, [LEASE])
 
 
 def test_used_placeholders_are_those_in_single_braces() -> None:
@@ -219,7 +228,7 @@ def test_an_address_that_a_nic_does_not_have_is_refused_in_one_sentence(key: str
     unleased = replace(LEASE, ipv4=None, gateway4=None)
     with pytest.raises(
         InvalidRequestError,
-        match=rf"argument '-a={{net.service.{key}}}' needs a value for {{net.service.{key}}}, but NIC service has no "
+        match=rf"argument '-a={{net.service.{key}}}' has {{net.service.{key}}}, and NIC service has no "
         "leased address in network default: expected no such placeholder",
     ):
         check_leased(["plain", f"-a={{net.service.{key}}}"], [unleased])
