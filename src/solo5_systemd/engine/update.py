@@ -11,15 +11,20 @@ so in some milliseconds. Until step 4 nothing of the task is changed: a failure 
 """
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol as Interface
 
 from solo5_systemd.base.concurrency import background
+from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, StartError
 from solo5_systemd.base.names import TaskName, host_name
 from solo5_systemd.bus.peers import JobCanceledError
+from solo5_systemd.dbus.fdstore import notify
+from solo5_systemd.dbus.process import NOTICE, log_about
+from solo5_systemd.declared.update_files import Phase, UpdateFiles
 from solo5_systemd.declared.update_request import (
     READY_TIMEOUT_S,
     Ready,
@@ -39,6 +44,8 @@ from solo5_systemd.engine.task import StartCallbacks, Task
 from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.network.model import PortRequest
 from solo5_systemd.task.workload import Workload
+
+_UNIT_FILES = "/run/systemd/system"
 
 WATCH_INTERVAL_S = 0.5
 """Seconds between two looks at the old guest and its connections."""
@@ -60,20 +67,37 @@ class Images(Interface):
         """Make the image that ran before `switch` the one of a rollback."""
 
 
-class Progress(Interface):
-    """What an update reports."""
+class Reporter:
+    """Reports an update to the journal of the task's unit, and to `solo5ctl update`."""
 
-    def begin(self, phase: str) -> None:
-        """Record a phase: `beside`, `switching` or `draining`, before its first step."""
+    def __init__(self, name: TaskName, files: UpdateFiles) -> None:
+        self._unit = declared_service(name)
+        self._files = files
+
+    def begin(self, phase: Phase) -> None:
+        """Record a phase, before its first step."""
+        self._files.phase = phase
 
     def step(self, text: str) -> None:
         """Report a step that was taken."""
+        log_about(self._unit, f"update: {text}", priority=NOTICE)
+        self._files.log(text)
 
     def serving(self) -> None:
-        """Report that the new guest has the ports."""
+        """Have systemd report the start of the update's unit as done: the new guest has the ports."""
+        notify("READY=1")
 
     def end(self) -> None:
         """Record that the task is as before, or updated: nothing of an update is left."""
+        self._files.phase = None
+        # Its daemon-reload was while NAME.next had a unit file, for which PID 1 would look at the next update: it reads
+        # the names again once a directory has changed.
+        os.utime(_UNIT_FILES)
+
+    def failed(self, error: Solo5Error) -> None:
+        """Report the end of an update that failed."""
+        log_about(self._unit, f"update: {error}")
+        self._files.log(str(error), end=error.exit_status)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +119,7 @@ class Updater:
     """Updates one declared task."""
 
     def __init__(
-        self, runtime: Runtime, name: TaskName, service: str, images: Images, progress: Progress, *, publishes: bool
+        self, runtime: Runtime, name: TaskName, service: str, images: Images, reporter: Reporter, *, publishes: bool
     ) -> None:
         self._runtime = runtime
         self._networks = runtime.backends.networks
@@ -106,7 +130,7 @@ class Updater:
         self._next = next_task(name)
         self._service = service
         self._images = images
-        self._progress = progress
+        self._reporter = reporter
         self._publishes = publishes
 
     async def ensure_runs(self) -> None:
@@ -118,7 +142,7 @@ class Updater:
         """
         if await self._task.is_dormant():
             await self._units.ensure_started(self._service)
-            self._progress.step(f"task {self._name}, which was dormant, is started")
+            self._reporter.step(f"task {self._name}, which was dormant, is started")
         await self._task.present()
 
     async def update(self, declared: Workload, request: UpdateRequest, usual: Ready | None, old: Manifest) -> None:
@@ -142,7 +166,7 @@ class Updater:
             dependents=await self._units.dependents(self._service),
         )
         if others := sorted({*update.dependents} - {f"{self._name}.socket"}):
-            self._progress.step(f"units that are restarted with {self._service}: {', '.join(others)}")
+            self._reporter.step(f"units that are restarted with {self._service}: {', '.join(others)}")
         if isinstance(update.condition, ReadyLine):
             await check_pattern(update.condition.pattern)
         if request.pause:
@@ -182,28 +206,28 @@ class Updater:
 
     async def _update_beside(self, update: _Update, planned: Plan, first: Task, until: float | None) -> None:
         """Take the five steps."""
-        self._progress.begin("beside")
+        self._reporter.begin(Phase.BESIDE)
         try:
             async with self._in_time(until):
                 second = await self._starter.service(planned, StartCallbacks())
                 evidence = await until_ready(self._runtime, second, update.condition, update.request.timeout)
                 await self._networks.move_ports(self._name, self._next)
-            self._progress.step(f"the new guest, task {self._next}, has the published ports: {evidence}")
-            self._progress.serving()
+            self._reporter.step(f"the new guest, task {self._next}, has the published ports: {evidence}")
+            self._reporter.serving()
             await self._watch(first, second, update.request)
-            self._progress.begin("switching")
+            self._reporter.begin(Phase.SWITCHING)
             await self._images.switch()
         except BaseException:
             await asyncio.shield(self._end_beside())
             raise
         third = await self._start_again(update)
         await self._images.finish()
-        self._progress.begin("draining")
+        self._reporter.begin(Phase.DRAINING)
         await self._take_ports_back()
-        self._progress.step(f"task {self._name} runs the new image and has its ports again")
+        self._reporter.step(f"task {self._name} runs the new image and has its ports again")
         await self._drain(third, second, update.request.drain)
         await self._remove_next()
-        self._progress.end()
+        self._reporter.end()
 
     async def _watch(self, first: Task, second: Task, request: UpdateRequest) -> None:
         """Watch the new guest, and wait for the end of the old one's connections.
@@ -234,8 +258,8 @@ class Updater:
             run, evidence = await self._task.run_again(update.condition, request.timeout, update.dependents)
             if request.pause:
                 pause = loop.time() - begun
-                self._progress.step(f"task {self._name} runs the new image: {evidence}, after a pause of {pause:.2f} s")
-                self._progress.serving()
+                self._reporter.step(f"task {self._name} runs the new image: {evidence}, after a pause of {pause:.2f} s")
+                self._reporter.serving()
                 await self._watch_alone(run, request.watch)
         except Solo5Error as error:
             if isinstance(error, StoppedError):
@@ -289,11 +313,11 @@ class Updater:
 
     async def _update_with_pause(self, update: _Update) -> None:
         """Take step 4 alone: the old guest ends first."""
-        self._progress.begin("switching")
+        self._reporter.begin(Phase.SWITCHING)
         try:
             await self._images.switch()
         except BaseException:
-            self._progress.end()
+            self._reporter.end()
             raise
         try:
             await self._start_again(update)
@@ -302,7 +326,7 @@ class Updater:
             self._progress.end()
             raise
         await self._images.finish()
-        self._progress.end()
+        self._reporter.end()
 
     # -- a reload ------------------------------------------------------------------------------------------------
 
@@ -347,7 +371,7 @@ class Updater:
 
     async def _end_beside(self) -> None:
         await self.abandon()
-        self._progress.end()
+        self._reporter.end()
 
     async def abandon(self) -> None:
         """Move the ports back to the task, if it runs, and remove the guest beside it."""
@@ -361,7 +385,7 @@ class Updater:
             await self._networks.move_ports(self._next, self._name)
         held = await self._networks.reservation(self._name)
         if self._publishes and held is not None and not held.ports:
-            self._progress.step(f"task {self._name} is started again: task {self._next} has ended with its ports")
+            self._reporter.step(f"task {self._name} is started again: task {self._next} has ended with its ports")
             await self._remove_next()
             with suppress(JobCanceledError):
                 await self._units.restart(self._service, running=True)

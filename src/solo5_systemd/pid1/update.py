@@ -9,7 +9,6 @@ The unit is started once the new guest has the published ports, and runs until t
 
 import asyncio
 import logging
-import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -19,8 +18,6 @@ from pathlib import Path
 from solo5_systemd.base.declared_units import declared_service, forget_instance, is_declared, prepared_fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
 from solo5_systemd.base.names import TaskName, is_instance, task_name
-from solo5_systemd.dbus.fdstore import notify
-from solo5_systemd.dbus.process import log_about
 from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.files import host_names, read_sources
 from solo5_systemd.declared.syntax import Source, parse_file
@@ -28,47 +25,11 @@ from solo5_systemd.declared.update_files import DROP_IN, Phase, UpdateFiles, sha
 from solo5_systemd.declared.update_request import READY_TIMEOUT_S, ready_by
 from solo5_systemd.engine.restart import StoppedError
 from solo5_systemd.engine.runtime import Runtime, connect
-from solo5_systemd.engine.update import Updater
+from solo5_systemd.engine.update import Reporter, Updater
 from solo5_systemd.image.store import read_facts
 from solo5_systemd.pid1.kept_declarations import kept_refusal, kept_sources, systemd_release, unseen
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.task.option_table import SECTION
-
-_NOTICE = 5
-_UNIT_FILES = "/run/systemd/system"
-
-
-class Reporter:
-    """Reports to the journal of the task's unit, and to `solo5ctl update`."""
-
-    def __init__(self, name: TaskName, files: UpdateFiles) -> None:
-        self._unit = declared_service(name)
-        self._files = files
-
-    def begin(self, phase: str) -> None:
-        """Record a phase."""
-        self._files.phase = Phase(phase)
-
-    def step(self, text: str) -> None:
-        """Report a step."""
-        log_about(self._unit, f"update: {text}", priority=_NOTICE)
-        self._files.log(text)
-
-    def serving(self) -> None:
-        """Have systemd report the start of the unit as done."""
-        notify("READY=1")
-
-    def end(self) -> None:
-        """Remove the record of the phase."""
-        self._files.phase = None
-        # Its daemon-reload was while NAME.next had a unit file, for which PID 1 would look at the next update: it reads
-        # the names again once a directory has changed.
-        os.utime(_UNIT_FILES)
-
-    def failed(self, error: Solo5Error) -> None:
-        """Report the end of an update that failed."""
-        log_about(self._unit, f"update: {error}")
-        self._files.log(str(error), end=error.exit_status)
 
 
 class ImageSwitch:

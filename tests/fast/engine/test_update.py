@@ -14,7 +14,7 @@ from solo5_systemd.declared.update_request import UpdateRequest
 from solo5_systemd.engine import readiness, update
 from solo5_systemd.engine.restart import StoppedError
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.engine.update import Updater
+from solo5_systemd.engine.update import Reporter, Updater
 from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.network.model import Endpoint, Protocol
 from solo5_systemd.task.workload import Publish, Workload
@@ -31,7 +31,7 @@ WORKLOAD = Workload(
 QUICK = UpdateRequest(timeout=5.0, drain=0.0, watch=0.0)
 
 
-class Report:
+class Report(Reporter):
     """What an update reports, and the images of its task.
 
     Attributes:

@@ -14,6 +14,7 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.update_files import Phase, UpdateFiles
 from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.engine.update import Reporter
 from solo5_systemd.pid1 import update
 
 WEB = TaskName("web")
@@ -90,8 +91,8 @@ async def test_an_end_that_fails_is_made_again_by_the_second_one(
     ):  # fmt: skip
         monkeypatch.setattr(update, name, value)
     monkeypatch.setattr(declared_units, "DIRECTORY", str(tmp_path))
-    monkeypatch.setattr(update.Reporter, "step", lambda *_: None)
-    monkeypatch.setattr(update.Reporter, "failed", lambda *_: None)
+    monkeypatch.setattr(Reporter, "step", lambda *_: None)
+    monkeypatch.setattr(Reporter, "failed", lambda *_: None)
     (tmp_path / WEB).mkdir()
     UpdateFiles(WEB).phase = Phase.BESIDE
     UpdateFiles(WEB).write_request()
