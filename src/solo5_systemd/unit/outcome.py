@@ -197,9 +197,10 @@ def _outcome(state: UnitState, messages: ExitMessages) -> Outcome:
         )
     match state.main_code:
         case MainCode.EXITED:
-            return _exited(state, messages)
+            return replace(_exited(state, messages), exit_code=state.main_status)
         case MainCode.KILLED | MainCode.DUMPED:
-            return _killed(state, messages)
+            found = _killed(state, messages)
+            return replace(found, signal=found.signal or _final_signal(state))
         case _:
             return _never_ran(state)
 
@@ -227,15 +228,10 @@ def _mib(size: int) -> str:
 def _exited(state: UnitState, messages: ExitMessages) -> Outcome:
     status = state.main_status
     if not state.executed:
-        again = _NOT_AGAIN.get(status)
-        return Outcome(
-            ending=Ending.NOT_STARTED,
-            exit_code=status,
-            sentence=f"not started again: {again}" if again else f"systemd could not execute the tender ({status})",
-            futile="remove the task, and start it with solo5ctl or Nomad"
-            if again
-            else "the unit or the host has to change",
-        )
+        sentence, futile = f"systemd could not execute the tender ({status})", "the unit or the host has to change"
+        if again := _NOT_AGAIN.get(status):
+            sentence, futile = f"not started again: {again}", "remove the task, and start it with solo5ctl or Nomad"
+        return Outcome(ending=Ending.NOT_STARTED, sentence=sentence, futile=futile)
     if status == 1:
         return _exited_1(state, messages)
     # Before the abort: a runtime without memory ends with 255, too.
@@ -249,9 +245,7 @@ def _guest_exited(status: int, exception: str | None = None) -> Outcome:
     meaning, futile = _EXPLAINED.get(status, ("", "" if status else "nothing failed"))
     if status == EXIT_UNCAUGHT and exception:
         meaning = f": {exception}"
-    return Outcome(
-        ending=Ending.EXITED, exit_code=status, sentence=f"the guest exited with {status}{meaning}", futile=futile
-    )
+    return Outcome(ending=Ending.EXITED, sentence=f"the guest exited with {status}{meaning}", futile=futile)
 
 
 def _exited_1(state: UnitState, messages: ExitMessages) -> Outcome:
@@ -260,17 +254,14 @@ def _exited_1(state: UnitState, messages: ExitMessages) -> Outcome:
     if _stop_caught(state) and state.result not in _LIMITS:  # the journal, which names the signal, may not be read
         return Outcome(
             ending=Ending.STOPPED,
-            exit_code=1,
             signal=number or signals.SIGTERM,
             sentence="stopped on request",
             futile=STOP_REQUESTED,
         )
     if number is not None:
-        return _signalled(state, number, messages, exit_code=1)
+        return replace(_signalled(state, number, messages), signal=number)
     # A tender that fails writes its reason to stderr.
-    if not messages.tender:
-        return _guest_exited(1)
-    return _tender_error(messages, exit_code=1)
+    return _tender_error(messages) if messages.tender else _guest_exited(1)
 
 
 def _stop_caught(state: UnitState) -> bool:
@@ -291,7 +282,6 @@ def _exhausted(state: UnitState, messages: ExitMessages) -> Outcome | None:
         return None
     return Outcome(
         ending=Ending.GUEST_OUT_OF_MEMORY,
-        exit_code=status,
         sentence=f"the guest ran out of its own memory: {line}",
         futile=futile,
     )
@@ -299,14 +289,14 @@ def _exhausted(state: UnitState, messages: ExitMessages) -> Outcome | None:
 
 def _aborted(messages: ExitMessages) -> Outcome:
     if trap := messages.guest_line(TRAP_TYPE) or messages.guest_line(TRAP):
-        return Outcome(ending=Ending.TRAPPED, exit_code=255, sentence=f"the guest trapped: {trap}")
+        return Outcome(ending=Ending.TRAPPED, sentence=f"the guest trapped: {trap}")
     after = f" after “{messages.before_abort}”" if messages.before_abort else ""
     abort = messages.guest_line(ABORT)
     text = f": {abort}" if abort else ""
-    return Outcome(ending=Ending.ABORTED, exit_code=255, sentence=f"the guest aborted{after}{text}")
+    return Outcome(ending=Ending.ABORTED, sentence=f"the guest aborted{after}{text}")
 
 
-def _tender_error(messages: ExitMessages, exit_code: int | None = None, signal: int | None = None) -> Outcome:
+def _tender_error(messages: ExitMessages) -> Outcome:
     """Return the outcome of a tender that has ended with an error, before or after it entered the guest."""
     text = tender_message(messages.tender)
     if messages.guest_entered:
@@ -314,7 +304,7 @@ def _tender_error(messages: ExitMessages, exit_code: int | None = None, signal: 
     else:
         ending, sentence = Ending.TENDER_REFUSED, f"the tender refused: {text}"
         futile = "image, arguments, devices or host have to change"
-    return Outcome(ending=ending, exit_code=exit_code, signal=signal, sentence=sentence, futile=futile)
+    return Outcome(ending=ending, sentence=sentence, futile=futile)
 
 
 # --- signals -----------------------------------------------------------------------------------------
@@ -329,9 +319,7 @@ def _final_signal(state: UnitState) -> int:
 def _killed(state: UnitState, messages: ExitMessages) -> Outcome:
     number = _final_signal(state)
     if number == signals.SIGHUP and messages.idle:
-        return Outcome(
-            ending=Ending.STOPPED, signal=number, sentence="ended until its next packet", futile=STOP_REQUESTED
-        )
+        return Outcome(ending=Ending.STOPPED, sentence="ended until its next packet", futile=STOP_REQUESTED)
     if number == signals.SIGHUP and messages.sent_by_systemd(number):
         return _stopped(signals.SIGTERM)
     # First, since a stop that ends with SIGKILL has the result "timeout" too; RuntimeMaxSec= sends SIGTERM first.
@@ -340,57 +328,38 @@ def _killed(state: UnitState, messages: ExitMessages) -> Outcome:
     if state.result in _LIMITS or number in _STOP_SIGNALS:
         return _signalled(state, number, messages)
     if number == signals.SIGKILL and messages.hung:
-        return Outcome(
-            ending=Ending.STALLED, signal=number, sentence="killed: the tender hung, its main thread a zombie"
-        )
+        return Outcome(ending=Ending.STALLED, sentence="killed: the tender hung, its main thread a zombie")
     if number == signals.SIGABRT and messages.assertion_failed:
-        return _tender_error(messages, signal=number)
+        return _tender_error(messages)
     if number == signals.SIGSYS or number in _GUEST_FAULTS:
         return _faulted(state, number)
     return _killed_by(number, messages)
 
 
-def _signalled(state: UnitState, number: int, messages: ExitMessages, exit_code: int | None = None) -> Outcome:
+def _signalled(state: UnitState, number: int, messages: ExitMessages) -> Outcome:
     """Return the outcome of INT, TERM or a unit limit: STOPPED if systemd sent the signal, or may have."""
     if state.result in _LIMITS:
-        return Outcome(
-            ending=Ending.TIMED_OUT,
-            exit_code=exit_code,
-            signal=number,
-            sentence=f"ended by systemd: {state.result} ({signal_name(number)})",
-        )
-    if state.stop_requested or messages.sent_by_systemd(number) is not False:
-        return _stopped(number, exit_code)
-    return _killed_by(number, messages, exit_code)
+        sentence = f"ended by systemd: {state.result} ({signal_name(number)})"
+        return Outcome(ending=Ending.TIMED_OUT, sentence=sentence)
+    by_systemd = state.stop_requested or messages.sent_by_systemd(number) is not False
+    return _stopped(number) if by_systemd else _killed_by(number, messages)
 
 
-def _stopped(number: int, exit_code: int | None = None) -> Outcome:
-    return Outcome(
-        ending=Ending.STOPPED,
-        exit_code=exit_code,
-        signal=number,
-        sentence=f"stopped on request ({signal_name(number)})",
-        futile=STOP_REQUESTED,
-    )
+def _stopped(number: int) -> Outcome:
+    sentence = f"stopped on request ({signal_name(number)})"
+    return Outcome(ending=Ending.STOPPED, signal=number, sentence=sentence, futile=STOP_REQUESTED)
 
 
 _RLIMIT: Mapping[int, str] = {signals.SIGXFSZ: "LimitFSIZE=", signals.SIGXCPU: "LimitCPU="}
 
 
-def _killed_by(number: int, messages: ExitMessages, exit_code: int | None = None) -> Outcome:
+def _killed_by(number: int, messages: ExitMessages) -> Outcome:
     if number in _RLIMIT:
-        return Outcome(
-            ending=Ending.KILLED,
-            signal=number,
-            sentence=f"killed by {signal_name(number)}: it reached {_RLIMIT[number]}",
-        )
-    origin = {True: ", which systemd sent on request", False: ", which systemd did not send", None: ""}
-    return Outcome(
-        ending=Ending.KILLED,
-        exit_code=exit_code,
-        signal=number,
-        sentence=f"killed by {signal_name(number)}{origin[messages.sent_by_systemd(number)]}",
-    )
+        why = f": it reached {_RLIMIT[number]}"
+    else:
+        origin = {True: ", which systemd sent on request", False: ", which systemd did not send", None: ""}
+        why = origin[messages.sent_by_systemd(number)]
+    return Outcome(ending=Ending.KILLED, sentence=f"killed by {signal_name(number)}{why}")
 
 
 def _faulted(state: UnitState, number: int) -> Outcome:
@@ -400,13 +369,12 @@ def _faulted(state: UnitState, number: int) -> Outcome:
         culprit = "tender" if state.tender == "hvt" else "guest"
         return Outcome(
             ending=Ending.FORBIDDEN_CALL,
-            signal=number,
             sentence=f"killed: the {culprit} made a forbidden system call",
             futile="it would make the same call again",
         )
     if state.tender == "hvt":
-        return Outcome(ending=Ending.TENDER_FAILED, signal=number, sentence=f"the tender failed: it crashed ({name})")
-    return Outcome(ending=Ending.TRAPPED, signal=number, sentence=f"the guest trapped ({name})")
+        return Outcome(ending=Ending.TENDER_FAILED, sentence=f"the tender failed: it crashed ({name})")
+    return Outcome(ending=Ending.TRAPPED, sentence=f"the guest trapped ({name})")
 
 
 def _never_ran(state: UnitState) -> Outcome:
