@@ -286,15 +286,15 @@ class Manager(UnitReader):
         assert begun is not None  # noqa: S101 - the unit of a task
         return replace(begun, log_fields=unit.marks) if unit.marks else begun
 
-    async def _call_all(self, calls: Sequence[Call]) -> Sequence[list[Any] | Exception]:
+    async def _call_all(self, calls: Sequence[Call]) -> Sequence[Any]:
         if len(calls) == 1:  # without a task of its own, which takes a tenth of the time of a call
             return [await self._reply(calls[0])]
         return await gather(map(self._reply, calls))
 
-    async def _reply(self, call: Call) -> list[Any] | Exception:
+    async def _reply(self, call: Call) -> Any:
         """Call a method that only reads; retry while PID 1 is off the bus during its re-execution."""
         try:
-            reply = await retry(
+            [value] = await retry(
                 lambda: self._connection.call(
                     SYSTEMD, call.path, call.interface, call.member, call.signature, _plain(call.body)
                 ),
@@ -305,7 +305,7 @@ class Manager(UnitReader):
             )
         except RemoteError as error:
             return error
-        return [value.value if isinstance(value, Variant) else value for value in reply]
+        return value.value if isinstance(value, Variant) else value
 
     async def _manager_call(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
         with _translated():

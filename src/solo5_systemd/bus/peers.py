@@ -30,9 +30,7 @@ PEER_LOST = frozenset(
 )
 """The bus's errors if a peer has left, or its activation failed."""
 
-ABSENT = frozenset({"NoSuchUnit", "UnknownInterface", "UnknownMethod", "UnknownObject", "UnknownProperty"})
-"""Last words of the errors that mean that a property does not exist."""
-
+_ABSENT = ("NoSuchUnit", "UnknownInterface", "UnknownMethod", "UnknownObject", "UnknownProperty")
 
 RETRY_INTERVAL_S = 0.2
 """Seconds between two attempts of a call whose caller waits, while PID 1, a service or the bus is not reachable."""
@@ -62,6 +60,11 @@ class RemoteError(Exception):
         super().__init__(f"{name}: {text}")
         self.name = name
         self.text = text
+
+    @property
+    def is_absent(self) -> bool:
+        """Return whether a property that was read does not exist."""
+        return self.name.rpartition(".")[2] in _ABSENT
 
 
 def remote_error(name: str, text: str) -> Exception:

@@ -11,7 +11,6 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.event_loop import off_the_loop
 from solo5_systemd.base.names import TaskName, UnitKind, unit_path
 from solo5_systemd.bus.peers import (
-    ABSENT,
     INTERFACES,
     MANAGER,
     MANAGER_PATH,
@@ -45,11 +44,11 @@ class UnitReader(ABC):
     """
 
     @abstractmethod
-    async def _call_all(self, calls: Sequence[Call]) -> Sequence[list[Any] | Exception]:
+    async def _call_all(self, calls: Sequence[Call]) -> Sequence[Any]:
         """Call methods of PID 1 that only read, in this order, and again while it is off the bus.
 
         Returns:
-            the replies, variants as their values, or `RemoteError`s.
+            the value of each reply, or a `RemoteError`.
         """
 
     @cached_property
@@ -130,11 +129,8 @@ class UnitReader(ABC):
         return [row for row in await self._list_all(member, *body) if row.load == "loaded"]
 
     async def _list_all(self, member: str, *body: Sequence[str]) -> list[ListedUnit]:
-        (reply,) = await self._call_all([Call(MANAGER_PATH, MANAGER, member, body)])
-        if isinstance(reply, Exception):
-            raise _translated(reply)
-        (rows,) = reply
-        return list(map(ListedUnit._make, rows))
+        [reply] = await self._call_all([Call(MANAGER_PATH, MANAGER, member, body)])
+        return list(map(ListedUnit._make, _value(reply)))
 
     async def _read_all(self, rows: Sequence[ListedUnit]) -> "list[UnitState]":
         """Read the properties of units one by one: for GetAll, PID 1 reads every file of the cgroup.
@@ -172,15 +168,8 @@ class UnitReader(ABC):
 
         None for one that does not exist: its unit was unloaded meanwhile, or it is of a later systemd.
         """
-        values: list[Any] = []
-        for reply in await self._call_all([Call(path, PROPERTIES, "Get", names) for path, *names in wanted]):
-            if not isinstance(reply, Exception):
-                values.append(reply[0])
-            elif isinstance(reply, RemoteError) and reply.name.rpartition(".")[2] in ABSENT:
-                values.append(None)
-            else:
-                raise _translated(reply)
-        return values
+        replies = await self._call_all([Call(path, PROPERTIES, "Get", names) for path, *names in wanted])
+        return [None if isinstance(each, RemoteError) and each.is_absent else _value(each) for each in replies]
 
 
 class BlockingReader(UnitReader):
@@ -193,14 +182,14 @@ class BlockingReader(UnitReader):
     def __init__(self, bus: "Callable[[], BlockingBus]") -> None:
         self._bus = bus
 
-    async def _call_all(self, calls: Sequence[Call]) -> Sequence[list[Any] | Exception]:
+    async def _call_all(self, calls: Sequence[Call]) -> Sequence[Any]:
         return [self._call(call) for call in calls]
 
-    def _call(self, call: Call) -> list[Any] | RemoteError:
+    def _call(self, call: Call) -> Any:
         remaining = READ_RETRIES
         while True:
             try:
-                return [self._bus().call(SYSTEMD, call)]
+                return self._bus().call(SYSTEMD, call)
             except RemoteError as error:
                 if error.name not in PEER_LOST or not remaining:
                     return error
@@ -208,7 +197,7 @@ class BlockingReader(UnitReader):
             time.sleep(RETRY_INTERVAL_S)  # nothing else runs meanwhile
 
 
-def _translated(error: Exception) -> Exception:
-    if isinstance(error, RemoteError):
-        return HostError(f"systemd returned the D-Bus error {error.name}: {error.text}")
-    return error
+def _value(reply: Any) -> Any:
+    if isinstance(reply, RemoteError):
+        raise HostError(f"systemd returned the D-Bus error {reply.name}: {reply.text}") from reply
+    return reply

@@ -51,45 +51,23 @@ class Restarter:
         reservation = await self._networks.reservation(self._name)
         return Task(state=state, phase=Phase.RUNNING, reservation=reservation)
 
-    async def run_again(
-        self, condition: Ready | None, timeout_s: float, dependents: Sequence[str] = ()
+    async def start(
+        self, condition: Ready | None, timeout_s: float, dependents: Sequence[str] = (), *, again: bool = True
     ) -> tuple[Task, str]:
-        """Stop and start the task, wait until it is ready, and return its run and the evidence.
+        """Start the task, wait until it is ready, and return its run and the evidence.
 
         Args:
             dependents: units to start then; PID 1 has stopped them with the task.
+            again: stop it first if it runs.
 
         Raises:
             StoppedError: it was stopped, and does not run.
             Solo5Error: it is not ready.
         """
         try:
-            await self._restart()
+            await (self._restart() if again else self._ensure_started())
         except JobCanceledError:
             raise self.stopped() from None
-        return await self._ready(condition, timeout_s, dependents)
-
-    async def ensure_runs(self, condition: Ready | None, timeout_s: float) -> None:
-        """Start the task unless it runs, and wait until it is ready.
-
-        Raises:
-            StoppedError: it was stopped, and does not run.
-            Solo5Error: it is not ready.
-        """
-        await self._not_stopped()
-        self._has_run = False
-        try:
-            await self._units.ensure_started(self._service)
-        except JobCanceledError:
-            raise self.stopped() from None
-        self._has_run = True
-        await self._ready(condition, timeout_s, ())
-
-    async def forget_failed_start(self) -> None:
-        """Do not take the outcome of an earlier run for that of a start that has failed: it may be a stop."""
-        self._has_run = not await self._units.was_refused(self._service)
-
-    async def _ready(self, condition: Ready | None, timeout_s: float, dependents: Sequence[str]) -> tuple[Task, str]:
         try:
             run = await self.present()
             for unit in dependents:  # those of a start that has failed are stopped
@@ -99,6 +77,16 @@ class Restarter:
             if await self.is_stopped():
                 raise self.stopped() from error
             raise
+
+    async def forget_failed_start(self) -> None:
+        """Do not take the outcome of an earlier run for that of a start that has failed: it may be a stop."""
+        self._has_run = not await self._units.was_refused(self._service)
+
+    async def _ensure_started(self) -> None:
+        await self._not_stopped()
+        self._has_run = False
+        await self._units.ensure_started(self._service)
+        self._has_run = True
 
     async def _restart(self) -> None:
         """Stop and start the task, unless it was stopped: PID 1 decides, if that happens at the same time."""

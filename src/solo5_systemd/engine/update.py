@@ -255,7 +255,7 @@ class Updater:
         loop = asyncio.get_running_loop()
         begun, request = loop.time(), update.request
         try:
-            run, evidence = await self._task.run_again(update.condition, request.timeout, update.dependents)
+            run, evidence = await self._task.start(update.condition, request.timeout, update.dependents)
             if request.pause:
                 pause = loop.time() - begun
                 self._reporter.step(f"task {self._name} runs the new image: {evidence}, after a pause of {pause:.2f} s")
@@ -284,7 +284,7 @@ class Updater:
         timeout_s = max(update.request.timeout, READY_TIMEOUT_S)
         try:
             await self._images.revert()
-            await self._task.run_again(update.usual, timeout_s, update.dependents)
+            await self._task.start(update.usual, timeout_s, update.dependents)
         except StoppedError:
             await self._end_beside()
             raise
@@ -415,5 +415,5 @@ class Updater:
             Solo5Error: the task is not ready. The guest beside it keeps the ports.
         """
         await self._task.forget_failed_start()
-        await (self._task.run_again if restart else self._task.ensure_runs)(condition, timeout_s)
+        await self._task.start(condition, timeout_s, again=restart)
         await self.abandon()

@@ -28,6 +28,7 @@ def test_any_other_error_keeps_its_name() -> None:
     error = remote_error("org.x.Error", "text")
     assert isinstance(error, RemoteError)
     assert (error.name, error.text, str(error)) == ("org.x.Error", "text", "org.x.Error: text")
+    assert not error.is_absent
 
 
 def test_the_signature_of_a_call_is_that_of_its_arguments() -> None:
