@@ -217,8 +217,8 @@ class Updater:
             await self._watch(first, second, update.request)
             self._reporter.begin(Phase.SWITCHING)
             await self._images.switch()
-        except BaseException:
-            await asyncio.shield(self._end_beside())
+        except Solo5Error:
+            await self._end(update)
             raise
         third = await self._start_again(update)
         await self._images.finish()
@@ -266,7 +266,7 @@ class Updater:
                 await self._images.revert()
             else:
                 await self._return_to_earlier(update, error)
-            await self._end_beside()
+            await self._end(update)
             raise
         return run
 
@@ -286,7 +286,7 @@ class Updater:
             await self._images.revert()
             await self._task.start(update.usual, timeout_s, update.dependents)
         except StoppedError:
-            await self._end_beside()
+            await self._end(update)
             raise
         except Solo5Error as second:
             beside = not update.request.pause
@@ -316,8 +316,8 @@ class Updater:
         self._reporter.begin(Phase.SWITCHING)
         try:
             await self._images.switch()
-        except BaseException:
-            self._reporter.end()
+        except Solo5Error:
+            await self._end(update)
             raise
         try:
             await self._start_again(update)
@@ -369,8 +369,9 @@ class Updater:
         """Return the command that ends the guest beside the task, upon which the task has the ports again."""
         return f"solo5ctl rm --force {self._next}"
 
-    async def _end_beside(self) -> None:
-        await self.abandon()
+    async def _end(self, update: _Update) -> None:
+        if not update.request.pause:
+            await self.abandon()
         self._reporter.end()
 
     async def abandon(self) -> None:
