@@ -19,19 +19,10 @@ VANISHED = (errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.EOPNOTSUPP)
 """The errnos of a read where the cgroup was removed, or its controller is not enabled."""
 
 
-def open_file(path: str) -> int:
-    """Open a file for reading and return its descriptor.
-
-    Raises:
-        OSError: one of `VANISHED`, or another.
-    """
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-
 def read(path: str) -> bytes | None:
     """Return the content of a file of a cgroup, or of one that PID 1 exports; None for an errno of `VANISHED`."""
     try:
-        with closing(open_file(path)) as descriptor:
+        with closing(os.open(path, os.O_RDONLY)) as descriptor:
             return os.read(descriptor, READ_SIZE)
     except OSError as error:
         if error.errno in VANISHED:

@@ -3,7 +3,7 @@
 import os
 import time
 
-from solo5_systemd.cgroup.hierarchy import READ_SIZE, VANISHED, open_file
+from solo5_systemd.cgroup.hierarchy import READ_SIZE, VANISHED
 from solo5_systemd.cgroup.usage import CPU, MEMORY, MEMORY_COUNTERS, Cpu, Memory, Usage, cpu, memory
 
 SETTLE_S = 5.0
@@ -75,7 +75,7 @@ class Meter:
         known = name in self._descriptors
         try:
             if not known:
-                self._descriptors[name] = open_file(f"{self._directory}/{name}")
+                self._descriptors[name] = os.open(f"{self._directory}/{name}", os.O_RDONLY)
             return os.pread(self._descriptors[name], READ_SIZE, 0)
         except OSError as error:
             if error.errno not in VANISHED:

@@ -8,8 +8,6 @@ from shutil import rmtree
 import pytest
 from tests.support.fakes.kernel import failing
 
-from solo5_systemd.cgroup import meter as meter_module
-from solo5_systemd.cgroup.hierarchy import open_file
 from solo5_systemd.cgroup.meter import MISSING_INTERVAL_S, SETTLE_S, Meter
 from solo5_systemd.cgroup.usage import Usage
 
@@ -45,13 +43,13 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths of all files that are opened."""
-    found = list[str]()
+    found, opening = list[str](), os.open
 
-    def counted(path: str) -> int:
+    def counted(path: str, flags: int) -> int:
         found.append(path)
-        return open_file(path)
+        return opening(path, flags)
 
-    monkeypatch.setattr(meter_module, "open_file", counted)
+    monkeypatch.setattr(os, "open", counted)
     return found
 
 
