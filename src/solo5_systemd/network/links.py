@@ -28,6 +28,8 @@ with without_init("pyroute2"):  # a database and a command line: 7 MB of memory,
     from pyroute2.netlink.exceptions import NetlinkError
 
 _IFA_F_NODAD = 2  # linux/if_addr.h
+_IFLA_GROUP = 27  # linux/if_link.h
+_DELETION_GROUP = 0x5305DEAD  # a link group for deletions, which no other program uses
 _OF_ROUTER6 = {"accept_ra": "0", "autoconf": "0", "accept_dad": "0", "forwarding": "1", "disable_ipv6": "0"}
 """Sysctls of a bridge that is to have the address of an IPv6 router, at once and without router advertisements."""
 
@@ -47,7 +49,6 @@ class Links:
         """
         self._route = iproute.IPRoute()
         self.routes = Routes()
-        self._socket = nl.NetlinkSocket()
         self.neighbours = Neighbours()
         self._owner = owner
 
@@ -55,7 +56,6 @@ class Links:
         """Close the netlink sockets."""
         self.routes.close()
         self._route.close()
-        self._socket.close()
         self.neighbours.close()
 
     def link(self, name: str) -> Link | None:
@@ -164,7 +164,7 @@ class Links:
         with kernel_errors(f"bridge {bridge}"):
             index = nl.link_index(bridge)
             for vlan in vlans:
-                link = taps.link_of_mac(self._socket, index, mac, vlan)
+                link = taps.link_of_mac(self.routes, index, mac, vlan)
                 with contextlib.suppress(OSError):  # of no such link: a bridge forgets the MACs of a port with it
                     if not socket.if_indextoname(link).startswith(TAP_PREFIX):
                         return True
@@ -180,7 +180,7 @@ class Links:
             # Another MTU than its own could change that of a joined bridge: it is the lowest of the ports.
             bridge = self.link(lease.bridge) if network.join else None
             mtu = min(TAP_MTU_MAX, bridge.mtu) if bridge else lease.mtu
-            taps.make(self._socket, task, lease, network, uid=self._owner(task), mtu=mtu)
+            taps.make(self.routes, task, lease, network, uid=self._owner(task), mtu=mtu)
             # An earlier guest may have had such an address, with another MAC: the kernel would send to that one for
             # some eight seconds (5 s of NUD_DELAY, then three probes), unless the new guest asks for one meanwhile.
             self.neighbours.forget(network.bridge, lease.addresses)
@@ -212,17 +212,22 @@ class Links:
             HostError: the kernel refused to show them.
         """
         with kernel_errors(f"tap {lease.tap}"):
-            return taps.has_tap(self._socket, task, lease, network)
+            return taps.has_tap(self.routes, task, lease, network)
 
     def tap_states(self) -> Mapping[str, object]:
         """Return as `taps.states`; raises as `has_tap`."""
         with kernel_errors("taps"):
-            return taps.states(self._socket)
+            return taps.states(self.routes)
 
     def taps(self) -> frozenset[str]:
         """Return the names of the macvlans of all taps, which have the prefix `s5-`."""
-        names = (name for _, name in socket.if_nameindex() if name.startswith(TAP_PREFIX))
-        return frozenset(name for name in names if (link := self.link(name)) and link.kind in ("tun", "macvlan"))
+        found = set()
+        with kernel_errors("taps"):
+            for _, link in self.routes.request(nl.GETLINK, nl.NLM_DUMP, nl.ifinfo(0)):
+                kind = nl.attributes(nl.link_attributes(link).get(nl.IFLA_LINKINFO, b"")).get(nl.INFO_KIND)
+                if kind in (b"tun\0", b"macvlan\0"):
+                    found.add(nl.link_name(link))
+        return frozenset(name for name in found if name.startswith(TAP_PREFIX))
 
     def _make_bridge(self, network: Network, segment: str = "") -> None:
         """Create the network's first bridge or a segment, without ports, unless it exists."""
@@ -249,15 +254,22 @@ class Links:
 
 
 def delete_links(names: Iterable[str]) -> None:
-    """Delete these links, as far as they exist, by one request.
+    """Delete these links, as far as they exist.
+
+    The kernel waits for a grace period, 16 to 32 ms, under the rtnl lock: so the links are put into one group and
+    deleted by one request.
 
     Raises:
         HostError: the kernel refused.
     """
     indexes = {name: index for name in names if (index := nl.link_index(name))}
-    if indexes:
-        with kernel_errors(f"links {', '.join(indexes)}"):
-            taps.delete(indexes.values())
+    if not indexes:
+        return
+    group = nl.number(_IFLA_GROUP, _DELETION_GROUP)
+    requests = [(nl.SETLINK, 0, nl.ifinfo(index, group)) for index in indexes.values()]
+    requests.append((nl.DELLINK, 0, nl.ifinfo(0, group)))
+    with kernel_errors(f"links {', '.join(indexes)}"), contextlib.closing(nl.NetlinkSocket()) as route, taps.RTNL:
+        route.execute(requests, but=errno.ENODEV)  # another program has deleted the link
 
 
 def _link_of(message: Any) -> Link:

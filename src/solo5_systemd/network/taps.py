@@ -23,7 +23,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 
 from solo5_systemd.base.errors import HostError
@@ -179,7 +179,7 @@ def _switch_offload_off(tap: str) -> None:
 # -- ports of bridges --------------------------------------------------------------------------------------------------
 
 # linux/rtnetlink.h, if_link.h, neighbour.h
-_IFLA_GROUP, _IFLA_EXT_MASK, _SKIP_STATS = 27, 29, 8
+_IFLA_EXT_MASK, _SKIP_STATS = 29, 8
 _IFLA_AF_SPEC, _VLAN_INFO, _VLAN = 26, 2, struct.Struct("=HH")  # linux/if_bridge.h: flags, VLAN
 _PVID, _UNTAGGED, _RANGE_BEGIN, _RANGE_END = 2, 4, 8, 16
 _VLANS = range(1, 4095)
@@ -201,9 +201,7 @@ _GROUPS_MAX = 64
 """Multicast groups of a port. A bridge that has 4096 of all ports (mcast_hash_max) turns its multicast snooping off for
 good; 23 reports of IGMPv3 name as many. Linux before 6.3 ignores the attribute."""
 
-_DELETION_GROUP = 0x5305DEAD  # a link group for deletions, which no other program uses
-
-_RTNL = threading.Lock()
+RTNL = threading.Lock()
 """Held while links are deleted and while taps are made. The kernel's rtnl lock is taken for a deletion, and a write to
 a sysctl of a link does not wait for it: the kernel restarts write(2) until it gets the lock, which costs a core."""
 
@@ -220,7 +218,7 @@ def make(route: nl.NetlinkSocket, task: TaskName, lease: Lease, network: Network
         OSError: the kernel refused.
         HostError: the task's namespace does not exist.
     """
-    with _RTNL:
+    with RTNL:
         _make_links(route, task, lease, uid=uid, mtu=mtu)
         write_sysctl(f"ipv6/conf/{lease.tap}/disable_ipv6", "1")
         write_sysctl(f"ipv6/conf/{lease.tap}/addr_gen_mode", "1")  # none: no link-local address
@@ -310,22 +308,6 @@ def link_of_mac(route: nl.NetlinkSocket, bridge: int, mac: str, vlan: int) -> in
 def _mac_in(mac: str, vlan: int = 0) -> bytes:
     own = nl.attribute(_NDA_VLAN, vlan.to_bytes(2, sys.byteorder)) if vlan else b""
     return nl.attribute(nl.NDA_LLADDR, octets(mac)) + own
-
-
-def delete(indexes: Collection[int]) -> None:
-    """Delete links by their index, as far as they exist.
-
-    The kernel waits for a grace period, 16 to 32 ms, under the rtnl lock: so the links are put into one group and
-    deleted by one request.
-
-    Raises:
-        OSError: the kernel refused.
-    """
-    group = nl.number(_IFLA_GROUP, _DELETION_GROUP)
-    requests = [(nl.SETLINK, 0, nl.ifinfo(index, group)) for index in indexes]
-    requests.append((nl.DELLINK, 0, nl.ifinfo(0, group)))
-    with closing(nl.NetlinkSocket()) as route, _RTNL:
-        route.execute(requests, but=errno.ENODEV)  # another program has deleted the link
 
 
 def _high_mac(mac: str) -> bytes:
