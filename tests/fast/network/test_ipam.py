@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -38,8 +39,8 @@ from solo5_systemd.network.model import (
 from solo5_systemd.network.network_ranges import CANDIDATES, choose_network
 from solo5_systemd.network.overview import Network
 from solo5_systemd.network.tap_counters import TAP_PREFIX
-from solo5_systemd.settings.addresses import AddressRange, IpNetwork, address_range
-from solo5_systemd.settings.network import DEFAULT_NETWORK, NO_NETWORK, Ipv6, NetworkSettings
+from solo5_systemd.settings.addresses import AddressRange, address_range
+from solo5_systemd.settings.network import NO_NETWORK, Ipv6, NetworkSettings
 from solo5_systemd.settings.network_policy import Join, NetworkPolicy
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.settings.solo5_toml import parse_settings
@@ -122,25 +123,22 @@ def fill(count: int, on: Network) -> list[Reservation]:
     return held
 
 
-def settings(name: str = "default", ipv4: str | None = None, gateway4: str | None = None) -> NetworkSettings:
-    return NetworkSettings(
-        name=NetworkName(name),
-        bridge=f"solo5-{name}",
-        ipv4=IPv4Network(ipv4) if ipv4 else None,
-        gateway4=IPv4Address(gateway4) if gateway4 else None,
-    )
-
-
 LOCAL = IPv6Network("fd12:3456:789a::/48")
+PREFIX = IPv6Network("2001:db8:1::/64")
+
+
+def six(prefix: IPv6Network = PREFIX, name: str = "default", ipv4: str = "10.77.0.0/29") -> Network:
+    return replace(network(ipv4, name), ipv6=prefix, gateway6=prefix[1])
+
+
+def settings(name: str = "default", **changes: Any) -> NetworkSettings:
+    return replace(NetworkSettings(name=NetworkName(name), bridge=f"solo5-{name}", ipv6=Ipv6()), **changes)
 
 
 def choose(
-    settings: NetworkSettings,
-    used: Sequence[Network] = (),
-    routed: Sequence[IpNetwork] = (),
-    remembered: Collection[IpAddress] = (),
+    wanted: NetworkSettings, used: Sequence[Network] = (), routed: str = "", had: Collection[IpAddress] = ()
 ) -> Network:
-    return choose_network(settings, used, routed, lambda: LOCAL, remembered)
+    return choose_network(wanted, used, [*map(ip_network, routed.split())], lambda: LOCAL, had)
 
 
 def test_a_lease_has_all_that_a_guest_needs() -> None:
@@ -308,29 +306,69 @@ def test_segments_have_names_of_links_of_their_own(bridge: str) -> None:
     assert not {*names} & {*segments("solo5-default2")}
 
 
-def test_a_range_is_chosen_once_for_all() -> None:
-    assert choose(settings(), (), ()).ipv4 == CANDIDATES[0]
-    assert choose(settings("back"), (), ()) == choose(settings("back"), (), ())
-    assert choose(settings("back"), (), ()).ipv4 != CANDIDATES[0]
-    assert choose(settings(), (), ()).gateway4 == CANDIDATES[0][1]
+def test_ranges_are_chosen_once_for_all() -> None:
+    default, back = choose(settings()), choose(settings("back"))
+    assert (default.ipv4, default.gateway4) == (CANDIDATES[0], CANDIDATES[0][1])
+    assert (str(default.ipv6), str(default.gateway6)) == ("fd12:3456:789a::/64", "fd12:3456:789a::1")
+    assert back == choose(settings("back"))
+    assert not {back.ipv4, back.ipv6} & {default.ipv4, default.ipv6, None}
+    assert str(back.ipv6).startswith("fd12:3456:789a:")
 
 
-def test_a_range_in_use_is_passed_over() -> None:
-    default_route, vpn = IPv4Network("0.0.0.0/0"), IPv4Network("10.0.0.0/8")
-    assert choose(settings(), (), (default_route,)).ipv4 == CANDIDATES[0]
-    assert choose(settings(), (network(str(CANDIDATES[0]), "back"),), ()).ipv4 == CANDIDATES[1]
-    assert choose(settings(), (), (vpn,)).ipv4 == IPv4Network("172.29.0.0/24")
-    with pytest.raises(HostError, match="network default has no range"):
-        choose(settings(), (), (IPv4Network("0.0.0.0/1"), IPv4Network("128.0.0.0/1")))
+@pytest.mark.parametrize(
+    ("used", "routed", "ipv4", "ipv6"),
+    [
+        ((), "0.0.0.0/0 ::/0 fc00::/7", "10.153.0.0/24", "fd12:3456:789a::/64"),  # default routes
+        ((six(IPv6Network((LOCAL[0], 64)), "back", "10.153.0.0/24"),), "", "10.153.1.0/24", "fd12:3456:789a:1::/64"),
+        ((), "10.0.0.0/8 fd12:3456:789a::/63", "172.29.0.0/24", "fd12:3456:789a:2::/64"),
+    ],
+)
+def test_ranges_in_use_are_passed_over(used: Sequence[Network], routed: str, ipv4: str, ipv6: str) -> None:
+    made = choose(settings(), used, routed)
+    assert (str(made.ipv4), str(made.ipv6)) == (ipv4, ipv6)
 
 
-def test_a_configured_range_is_taken_as_it_is_or_refused() -> None:
-    chosen = choose(settings(ipv4="10.9.0.0/24", gateway4="10.9.0.254"), (), ())
-    assert (str(chosen.ipv4), str(chosen.gateway4)) == ("10.9.0.0/24", "10.9.0.254")
-    with pytest.raises(HostError, match=r"cannot use 10\.9\.0\.0/24: it overlaps 10\.9\.0\.0/16 of the host's own"):
-        choose(settings(ipv4="10.9.0.0/24"), (), (IPv4Network("10.9.0.0/16"),))
-    with pytest.raises(HostError, match="of network back"):
-        choose(settings(ipv4="10.9.0.0/24"), (network("10.9.0.0/28", "back"),), ())
+@pytest.mark.parametrize(
+    ("routed", "words"),
+    [
+        ("0.0.0.0/1 128.0.0.0/1", "network default has no range"),
+        ("fd12:3456:789a::/48", "network default has no IPv6 prefix: the host's routes cover all of fd12"),
+    ],
+)
+def test_a_host_without_a_free_range(routed: str, words: str) -> None:
+    with pytest.raises(HostError, match=words):
+        choose(settings(), (), routed)
+
+
+CONFIGURED = settings(
+    ipv4=IPv4Network("10.9.0.0/24"),
+    gateway4=IPv4Address("10.9.0.254"),
+    ipv6=Ipv6(prefix=PREFIX, gateway=PREFIX[9], nat66=True),
+)
+
+
+def test_configured_ranges_are_taken_as_they_are_or_refused() -> None:
+    made = choose(CONFIGURED)
+    assert (str(made.ipv4), str(made.gateway4)) == ("10.9.0.0/24", "10.9.0.254")
+    assert (made.ipv6, made.gateway6, made.nat66) == (PREFIX, PREFIX[9], True)
+    for routed, words in (
+        ("10.9.0.0/16", r"cannot use 10\.9\.0\.0/24: it overlaps 10\.9\.0\.0/16 of the host's own"),
+        ("2001:db8::/32", "cannot use 2001:db8:1::/64: it overlaps 2001:db8::/32 of the host's own routes"),
+    ):
+        with pytest.raises(HostError, match=words):
+            choose(CONFIGURED, (), routed)
+    for other in (network("10.9.0.0/28", "back"), six(name="back")):
+        with pytest.raises(HostError, match="of network back"):
+            choose(CONFIGURED, (other,))
+
+
+def test_ranges_that_declared_tasks_had_are_chosen_again_if_they_are_free() -> None:
+    had = {*map(ip_address, ("172.29.7.9", "192.0.2.1", "fd12:3456:789a:77::5", "2001:db8::1"))}
+    again = choose(settings("back"), had=had)
+    assert (str(again.ipv4), str(again.ipv6)) == ("172.29.7.0/24", "fd12:3456:789a:77::/64")
+    other = choose(settings("back"), (), "172.29.7.0/28 fd12:3456:789a:77::/64", had)
+    assert not {other.ipv4, other.ipv6} & {again.ipv4, again.ipv6, None}
+    assert choose(CONFIGURED, had=had) == choose(CONFIGURED)
 
 
 def test_a_reserved_address_is_neither_chosen_nor_requested() -> None:
@@ -354,13 +392,6 @@ def test_an_address_in_the_network_that_leads_nowhere_is_refused() -> None:
     assert raised.value.hint == "Connect the NIC to another network."
 
 
-def test_a_range_that_declared_tasks_had_is_chosen_again_if_it_is_free() -> None:
-    had = {IPv4Address("172.29.7.9"), IPv4Address("192.0.2.1")}
-    assert choose(settings(), (), (), had).ipv4 == IPv4Network("172.29.7.0/24")
-    assert choose(settings(), (), (IPv4Network("172.29.7.0/28"),), had).ipv4 == CANDIDATES[0]
-    assert choose(settings(ipv4="10.9.0.0/24"), (), (), had).ipv4 == IPv4Network("10.9.0.0/24")
-
-
 def test_a_network_has_a_number_of_addresses_before_its_range_is_chosen() -> None:
     parsed = parse_settings(
         {
@@ -379,20 +410,6 @@ def test_a_network_has_a_number_of_addresses_before_its_range_is_chosen() -> Non
 # -- IPv6 prefixes and addresses -------------------------------------------------------------------------------------
 
 
-PREFIX = IPv6Network("2001:db8:1::/64")
-
-
-def six(prefix: IPv6Network = PREFIX, name: str = "default") -> Network:
-    return replace(network(name=name), ipv6=prefix, gateway6=prefix[1])
-
-
-def chosen(
-    ipv6: Ipv6 | None = None, name: str = "default", used: tuple[Network, ...] = (), routed: tuple[str, ...] = ()
-) -> Network:
-    wanted = replace(settings(name), without_ipv4=True, ipv6=ipv6 or Ipv6())
-    return choose(wanted, used, [IPv6Network(each) for each in routed])
-
-
 def test_a_host_has_one_unique_local_prefix_that_does_not_show_its_machine_id() -> None:
     one, other = "0123456789abcdef" * 2, "0123456789abcdee" * 2
     assert unique_local_prefix(one) == unique_local_prefix(one) != unique_local_prefix(other)
@@ -402,36 +419,6 @@ def test_a_host_has_one_unique_local_prefix_that_does_not_show_its_machine_id() 
     for damaged in ("", "uninitialized", "x" * 32):
         with pytest.raises(ValueError, match=r".*"):
             unique_local_prefix(damaged)
-
-
-def test_a_prefix_is_chosen_once_for_all() -> None:
-    assert chosen().ipv6 == IPv6Network("fd12:3456:789a::/64")
-    assert chosen().gateway6 == IPv6Address("fd12:3456:789a::1")
-    back = chosen(name="back")
-    assert back == chosen(name="back")
-    assert back.ipv6 is not None
-    assert back.ipv6 != chosen().ipv6
-    assert back.ipv6.subnet_of(LOCAL)
-
-
-def test_a_prefix_in_use_is_passed_over() -> None:
-    assert chosen(routed=("::/0", "fc00::/7")).ipv6 == chosen().ipv6, "a default route is no conflict"
-    first = IPv6Network("fd12:3456:789a::/64")
-    assert chosen(used=(six(first, "back"),)).ipv6 == IPv6Network("fd12:3456:789a:1::/64")
-    assert chosen(routed=("fd12:3456:789a::/63",)).ipv6 == IPv6Network("fd12:3456:789a:2::/64")
-    with pytest.raises(HostError, match="network default has no IPv6 prefix: the host's routes cover all of fd12"):
-        chosen(routed=("fd12:3456:789a::/48",))
-
-
-def test_a_configured_prefix_is_taken_as_it_is_or_refused() -> None:
-    made = chosen(Ipv6(prefix=PREFIX, gateway=PREFIX[9], nat66=True))
-    assert (made.ipv6, made.gateway6, made.nat66) == (PREFIX, PREFIX[9], True)
-    with pytest.raises(
-        HostError, match="cannot use 2001:db8:1::/64: it overlaps 2001:db8::/32 of the host's own routes"
-    ):
-        chosen(Ipv6(prefix=PREFIX), routed=("2001:db8::/32",))
-    with pytest.raises(HostError, match="of network back"):
-        chosen(Ipv6(prefix=PREFIX), used=(six(name="back"),))
 
 
 def test_a_lease_has_both_addresses_and_those_come_again() -> None:
@@ -540,8 +527,8 @@ def test_a_mac_whose_address_is_the_gateways_is_not_chosen_and_refused() -> None
 
 
 def test_a_network_with_ipv6_alone_has_no_range_and_leases_no_address_of_ipv4() -> None:
-    wanted = NetworkSettings(name=DEFAULT_NETWORK, bridge="solo5-default", without_ipv4=True, ipv6=Ipv6())
-    alone = choose(wanted, (), (IPv4Network("0.0.0.0/1"),))
+    wanted = settings(without_ipv4=True)
+    alone = choose(wanted, (), "0.0.0.0/1")
     assert (alone.ipv4, alone.gateway4) == (None, None)
     [lease] = leases("a", networks=[alone])
     assert (lease.ipv4, lease.gateway4, lease.addresses) == (None, None, (lease.address6,))
@@ -562,15 +549,8 @@ def test_a_reserved_address_of_ipv6_is_not_chosen(ra: bool) -> None:
         leases("a", replace(nic(), ipv6=had.address6), networks=[reserved])
 
 
-def test_a_prefix_that_declared_tasks_had_is_chosen_again_if_it_is_free() -> None:
-    had: set[IpAddress] = {IPv6Address("fd12:3456:789a:77::5"), IPv6Address("2001:db8::1"), IPv4Address("10.0.0.1")}
-    wanted, prefix = replace(settings("back"), ipv6=Ipv6()), IPv6Network("fd12:3456:789a:77::/64")
-    assert choose(wanted, (), (), had).ipv6 == prefix
-    assert choose(wanted, (), (prefix,), had).ipv6 not in (None, prefix)
-
-
 def test_router_advertisements_have_the_name_servers_of_their_family() -> None:
     servers = (IPv4Address("192.0.2.53"), IPv6Address("2001:db8::53"))
-    wanted = replace(settings(), ipv6=Ipv6(ra=True), resolver=Resolver(servers=servers))
+    wanted = settings(ipv6=Ipv6(ra=True), resolver=Resolver(servers=servers))
     assert choose(wanted).dns6 == servers[1:]
     assert choose(replace(wanted, ipv6=Ipv6())).dns6 == ()

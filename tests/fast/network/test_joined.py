@@ -28,7 +28,7 @@ BRIDGE = Link(kind="bridge")
 
 
 def network(join: Join, ipv4: IPv4Network | None = RANGE, gateway4: IPv4Address | None = None) -> Network:
-    return choose(replace(LAN, join=join, ipv4=ipv4, gateway4=gateway4), (), (RANGE,))
+    return choose(replace(LAN, join=join, ipv4=ipv4, gateway4=gateway4), (), str(RANGE))
 
 
 nic = partial(any_nic, of="lan")
@@ -45,9 +45,9 @@ def test_the_range_of_a_lan_is_one_of_the_hosts_routes_and_none_of_a_network() -
     assert network(Join(), None).ipv4 is None
     assert network(POOL).ipv4 == RANGE
     with pytest.raises(HostError, match=r"network lan cannot use 192.168.1.0/24: it overlaps .* of network lan"):
-        choose(replace(LAN, ipv4=RANGE), (network(POOL),), ())
+        choose(replace(LAN, ipv4=RANGE), (network(POOL),))
     own = NetworkSettings(name=NetworkName("default"), bridge="solo5-default")
-    assert choose(own, (network(POOL), network(Join(), None)), ()).ipv4 is not None
+    assert choose(own, (network(POOL), network(Join(), None))).ipv4 is not None
 
 
 def test_a_pool_is_used_up_but_for_the_hosts_own_addresses() -> None:
