@@ -323,7 +323,7 @@ class Updater:
             await self._start_again(update)
         except asyncio.CancelledError:  # `systemctl stop` undoes it: no guest beside it serves meanwhile
             await asyncio.shield(self._return_to_earlier(update, HostError("the update was stopped.")))
-            self._progress.end()
+            self._reporter.end()
             raise
         await self._images.finish()
         self._reporter.end()
