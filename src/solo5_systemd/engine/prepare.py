@@ -6,7 +6,6 @@ here, since the process ends before the task does: they are returned, and stored
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.declared_units import declared_service
@@ -55,19 +54,16 @@ async def prepare_start(
         await steps.hold_image()
         await steps.allocate_user(adopt=True)
         await steps.reserve()
-        undoing.on_failure(steps.release_private_disks)
+        undoing.on_failure(steps.release_disks)
         undoing.on_failure(steps.remove_new_files)
         await steps.make_disks()
-        bound = await backends.disks.bind(steps.plan.disks)
-        undoing.on_failure(partial(backends.disks.release, bound))
+        bound = await steps.bind_disks()
         locks: list[int] = []
         undoing.close_on_failure(locks)
         await steps.take_disks(locks)
         await start_journald(backends.units, steps.plan.log_namespace)
         await steps.attach()
-        directories = (*(made.directory for _, made in steps.made), bound.directory)
-        held = [*(each.descriptor for each in directories if each), *locks]
-        return replace(steps.plan, disks=bound.disks), held
+        return replace(steps.plan, disks=bound), [*backends.disks.descriptors(bound), *locks]
 
 
 class _Preparation(Steps):

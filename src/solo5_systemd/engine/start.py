@@ -26,7 +26,7 @@ from solo5_systemd.network.model import NicRequest, Reservation
 from solo5_systemd.settings.solo5_toml import TASK_UIDS
 from solo5_systemd.storage.archive import check_total
 from solo5_systemd.storage.given_disks import GivenDisk
-from solo5_systemd.storage.model import Disk, DiskRequest, MadeDisk
+from solo5_systemd.storage.model import Disk, DiskRequest
 from solo5_systemd.task.log_fields import STDERR_PRIORITY
 from solo5_systemd.task.properties import TransientUnit
 from solo5_systemd.task.workload import Workload
@@ -179,7 +179,7 @@ class Starter:
             undoing.on_failure(steps.remove_new_files)
             # Here, since a start can also be cancelled while the rest is released.
             undoing.on_failure(steps.stop_unit, by_name=True)
-            undoing.push_async_callback(steps.release_private_disks)
+            undoing.push_async_callback(steps.release_disks)
             await steps.make_disks()
             yield steps
 
@@ -194,7 +194,9 @@ class Steps:
     def __init__(self, backends: "Backends", planned: Plan, undoing: Undo) -> None:
         self.plan = planned
         self.undo = undoing
-        self.made: list[tuple[DiskRequest, MadeDisk]] = []
+        self._made: list[Disk] = []  # those that were planned
+        self._created: list[tuple[DiskRequest, Disk]] = []  # those of them with a new file
+        self._bound: Sequence[Disk] = ()
         self._name = planned.workload.name
         self._backends = backends
         self._networks = backends.networks
@@ -291,36 +293,34 @@ class Steps:
             if not disk.planned:
                 disks.append(disk)
                 continue
-            made = await completed(self._backends.disks.make(request, disk), partial(self._unmake, request))
-            self.made.append((request, made))
-            check_total(each.disk for _, each in self.made)  # again, since files may have grown since preflight
-            disks.append(made.disk)
+            made, created = await completed(self._backends.disks.make(request, disk), partial(self._unmake, request))
+            self._made.append(made)
+            if created:
+                self._created.append((request, made))
+            check_total(self._made)  # again, since files may have grown since preflight
+            disks.append(made)
         self.plan = replace(self.plan, disks=disks)
 
-    async def _unmake(self, request: DiskRequest, made: MadeDisk) -> None:
-        if made.created:
-            await self._backends.disks.unmake(request, made.disk)
-        await self._backends.disks.release(made)
+    async def _unmake(self, request: DiskRequest, result: tuple[Disk, bool]) -> None:
+        made, created = result
+        if created:
+            await self._backends.disks.unmake(request, made)
+        await self._backends.disks.release([made])
 
     async def remove_new_files(self) -> None:
         """Remove the files that were created for disks, unless the tender may have written to them."""
-        for request, made in self.made:
-            if made.created and not self._executed:
-                await undo(self._backends.disks.unmake(request, made.disk))
+        for request, made in self._created if not self._executed else ():
+            await undo(self._backends.disks.unmake(request, made))
 
-    async def release_private_disks(self) -> None:
-        """Remove what private disks need during the start only."""
-        for _, made in self.made:
-            await undo(self._backends.disks.release(made))
+    async def release_disks(self) -> None:
+        """Remove what private disks and bind mounts need during the start only."""
+        await undo(self._backends.disks.release([*self._made, *self._bound]))
 
     async def bind_disks(self) -> Sequence[Disk]:
         """Bind-mount the inspected disks, until systemd has made its own mounts of them."""
-        if not self.plan.disks:
-            return ()
-        release = self._backends.disks.release
-        bound = await completed(self._backends.disks.bind(self.plan.disks), release)
-        self.undo.push_async_callback(lambda: asyncio.shield(release(bound)))
-        return bound.disks
+        disks = self._backends.disks
+        self._bound = await completed(disks.bind(self.plan.disks), disks.release)
+        return self._bound
 
     async def open_files(self, unit: TransientUnit) -> tuple[int | None, int]:
         """Open the unit's stdin and stderr: the disk locks, since a tender never reads stdin, and a journal stream."""

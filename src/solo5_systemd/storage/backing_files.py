@@ -3,7 +3,7 @@
 import asyncio
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,16 +16,14 @@ from solo5_systemd.base.paths import existing, identity, is_exposed, mount_point
 from solo5_systemd.base.sanitize import is_plain_path
 from solo5_systemd.storage.archive import size_of
 from solo5_systemd.storage.archive_files import scan
-from solo5_systemd.storage.bind_mounts import BINDS, StartDirectories, bind, check_bound, remove, reopen
+from solo5_systemd.storage.bind_mounts import BINDS, StartDirectories, bind, check_bound, reopen
 from solo5_systemd.storage.block_devices import devices_of
 from solo5_systemd.storage.locks import lock, lock_unused, remove_stale
 from solo5_systemd.storage.model import (
     COPIES,
     Backing,
-    BoundDisks,
     Disk,
     DiskRequest,
-    MadeDisk,
     NewFile,
     check_size,
 )
@@ -46,6 +44,7 @@ class ImageFiles:
         self._binds = StartDirectories(BINDS)
         self._copies = StartDirectories(Path(COPIES))
         self._archives = StartDirectories(MEMORY, mount=mount_memory)
+        self._directories = (self._binds, self._copies, self._archives)
 
     @in_thread
     def inspect(self, request: DiskRequest) -> Disk:
@@ -60,26 +59,44 @@ class ImageFiles:
         return with_devices(disk, request)
 
     @in_thread
-    def make(self, request: DiskRequest, planned: Disk) -> MadeDisk:
-        """Create the file of a disk, or a private disk; see `make`, `make_copy` and `make_archive`."""
+    def make(self, request: DiskRequest, planned: Disk) -> tuple[Disk, bool]:
+        """Create the file of a disk, or a private disk; see `make`, `make_copy` and `make_archive`.
+
+        Returns:
+            The disk; whether its file is new, and stays when the task has ended.
+        """
         if request.archive is not None:
-            return make_archive(request, self._archives)
+            return make_archive(request, self._archives), False
+        created = False
         if request.private:
             original = inspect(replace(request, private=False, create=None), how=READ)
-            made = make_copy(request, original, self._copies, planned)
+            disk = make_copy(request, original, self._copies, planned)
         else:
-            made = make(request, self._claims)
-        return replace(made, disk=with_devices(made.disk, request))
+            disk, created = make(request, self._claims)
+        return with_devices(disk, request), created
 
-    async def release(self, made: MadeDisk | BoundDisks) -> None:
+    def descriptors(self, disks: Iterable[Disk]) -> Sequence[int]:
+        """Return the descriptors with the locks of the directories that `release` removes."""
+        return [descriptor for each in self._directories for descriptor in each.held(disks).values()]
+
+    async def release(self, disks: Sequence[Disk]) -> None:
         """Remove the names that private disks, or bind mounts, need during a start; systemd's own mounts stay."""
-        if made.directory is not None:
-            await asyncio.to_thread(remove, made.directory)
+        for each in self._directories:
+            for path in each.held(disks):
+                await asyncio.to_thread(each.remove, path)
 
     @in_thread
     def unmake(self, request: DiskRequest, disk: Disk) -> None:
-        """Remove a file that `make` has created, unless another task has it by now; see the function `unmake`."""
-        unmake(request, disk)
+        """Remove the file that `make` has created for a disk, unless another task has it by now.
+
+        Raises:
+            HostError: it cannot be removed.
+        """
+        errors = host_errors(f"{request} cannot be removed")
+        with errors, suppress(TakenError), closing(lock([disk])), find_place(request) as place:
+            name = Path(place.path).name
+            if place.exists and identity(os.lstat(name, dir_fd=place.directory)) == disk.identity:
+                os.unlink(name, dir_fd=place.directory)  # noqa: PTH108 - in an open directory
 
     async def lock(self, disks: Sequence[Disk], task: str = "") -> int:
         """Lock the disks of a task and return the descriptor of the lock; see `locks.lock_unused`."""
@@ -103,10 +120,10 @@ class ImageFiles:
         with closing(reopen(disk)) as descriptor:
             return give(disk, descriptor, user)
 
-    async def bind(self, disks: Sequence[Disk]) -> BoundDisks:
+    async def bind(self, disks: Sequence[Disk]) -> Sequence[Disk]:
         """Bind disks with an exposed path below /run/solo5/binds, until `release`; see `bind_mounts.bind`."""
         if not any(disk.exposed for disk in disks):
-            return BoundDisks(disks=tuple(disks))
+            return disks
         return await asyncio.to_thread(bind, disks, self._binds)
 
     async def check_bound(self, disks: Sequence[tuple[Disk, str]], pid: int) -> None:
@@ -117,7 +134,7 @@ class ImageFiles:
     @in_thread
     def sweep(self, *, dry_run: bool = False) -> Sequence[str]:
         """Remove the bind mounts and private disks of killed starts; see `StartDirectories.sweep`."""
-        return [path for each in (self._binds, self._copies, self._archives) for path in each.sweep(dry_run=dry_run)]
+        return [path for each in self._directories for path in each.sweep(dry_run=dry_run)]
 
 
 def inspect(request: DiskRequest, *, how: int = READ_WRITE) -> Disk:
@@ -182,10 +199,13 @@ def _planned(request: DiskRequest, new: NewFile) -> Disk | None:
         )
 
 
-def make(request: DiskRequest, claims: DiskClaims | None = None) -> MadeDisk:
+def make(request: DiskRequest, claims: DiskClaims | None = None) -> tuple[Disk, bool]:
     """Create the file of a disk unless it exists by now, and check it as `inspect`.
 
     The file appears complete, on stable storage: neither a failure nor a kill leaves a part of it.
+
+    Returns:
+        The disk, and whether its file is new.
 
     Raises:
         Solo5Error: as `inspect`; HostError also if it cannot be created, such as on a full or read-only file system, or
@@ -202,20 +222,7 @@ def make(request: DiskRequest, claims: DiskClaims | None = None) -> MadeDisk:
                 with claims.admitted(place.path, new.size, new.size, f"disk {request.disk}", new.tenant):
                     write = zeros(new.size, preallocate=new.preallocate)
                     created = create_file(place.directory, Path(place.path).name, write)
-    return MadeDisk(disk=inspect(replace(request, create=None)), created=created)
-
-
-def unmake(request: DiskRequest, disk: Disk) -> None:
-    """Remove the file that `make` has created for a disk, unless another task has it by now.
-
-    Raises:
-        HostError: it cannot be removed.
-    """
-    errors = host_errors(f"{request} cannot be removed")
-    with errors, suppress(TakenError), closing(lock([disk])), find_place(request) as place:
-        name = Path(place.path).name
-        if place.exists and identity(os.lstat(name, dir_fd=place.directory)) == disk.identity:
-            os.unlink(name, dir_fd=place.directory)  # noqa: PTH108 - in an open directory
+    return inspect(replace(request, create=None)), created
 
 
 def with_devices(disk: Disk, request: DiskRequest) -> Disk:

@@ -24,7 +24,7 @@ until the task ends, if it has come to one. A name shows the lock, since stat(2)
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,7 @@ from solo5_systemd.base.mounts import bind_mount, detach
 from solo5_systemd.base.paths import identity, path_of
 from solo5_systemd.storage.block_devices import check_distinct
 from solo5_systemd.storage.locks import is_any_locked, name_of
-from solo5_systemd.storage.model import BoundDisks, Disk, StartDirectory
+from solo5_systemd.storage.model import Disk
 
 BINDS = Path("/run/solo5/binds")
 
@@ -70,7 +70,7 @@ def _has_other_size(disk: Disk, status: os.stat_result) -> bool:
     return bool(disk.size) and stat.S_ISREG(status.st_mode) and status.st_size != disk.size
 
 
-def bind(disks: Sequence[Disk], binds: "StartDirectories") -> BoundDisks:
+def bind(disks: Sequence[Disk], binds: "StartDirectories") -> Sequence[Disk]:
     """Bind the disks whose path a user other than root may change, until `ImageFiles.release`.
 
     Raises:
@@ -79,12 +79,11 @@ def bind(disks: Sequence[Disk], binds: "StartDirectories") -> BoundDisks:
     """
     check_distinct(disks)
     with binds.made() as made, binds.host_errors():
-        bound = tuple(_bind(disk, binds, made) if disk.exposed else disk for disk in disks)
-    return BoundDisks(disks=bound, directory=made)
+        return [_bind(disk, binds, made) if disk.exposed else disk for disk in disks]
 
 
-def _bind(disk: Disk, binds: "StartDirectories", made: StartDirectory) -> Disk:
-    target = made.path / name_of(disk.identity)
+def _bind(disk: Disk, binds: "StartDirectories", made: Path) -> Disk:
+    target = made / name_of(disk.identity)
     with closing(reopen(disk)) as descriptor, host_errors(f"{disk} cannot be bound to {target}"):
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         bind_mount(f"/proc/self/fd/{descriptor}", str(target))
@@ -138,9 +137,10 @@ class StartDirectories:
         # By a link, /var/lib/solo5 may be on a larger disk; the kernel reports paths without links.
         self.directory = directory.resolve()
         self._mount = mount
+        self._held: dict[Path, int] = {}  # the directories of this process, each with the descriptor that has its lock
 
     @contextmanager
-    def made(self) -> Iterator[StartDirectory]:
+    def made(self) -> Iterator[Path]:
         """Make a locked directory, for the block to fill; directories of killed starts are removed first.
 
         It is removed after an error of the block.
@@ -153,14 +153,24 @@ class StartDirectories:
             path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self.directory))
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             lock(descriptor, path, timeout_s=0.0)
-        made = StartDirectory(path, descriptor)
+        self._held[path] = descriptor
         try:
             with self.host_errors():
                 self.check_seen(path, identity(path.stat()))
-            yield made
+            yield path
         except BaseException:
-            remove(made)
+            self.remove(path)
             raise
+
+    def held(self, disks: Iterable[Disk]) -> dict[Path, int]:
+        """Return the directories in which these disks are, each with the descriptor that has its lock."""
+        found = {Path(disk.path).parent for disk in disks}
+        return {path: descriptor for path, descriptor in self._held.items() if path in found}
+
+    def remove(self, path: Path) -> None:
+        """Remove a directory with its names, and unlock it; after an error, the next sweep retries."""
+        with closing(self._held.pop(path)):
+            _clear(path)
 
     def sweep(self, *, dry_run: bool = False) -> tuple[str, ...]:
         """Remove the directories of killed starts.
@@ -215,12 +225,6 @@ class StartDirectories:
                 if self.directory.stat().st_dev == self.directory.parent.stat().st_dev:
                     self._mount(str(self.directory))
         return closing(lock_directory(self.directory))
-
-
-def remove(made: StartDirectory) -> None:
-    """Remove a directory with its names, and unlock it; after an error, the next sweep retries."""
-    with closing(made.descriptor):
-        _clear(made.path)
 
 
 def _clear(path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
-from typing import NamedTuple
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, DiskName
@@ -214,39 +212,6 @@ class FullDiskChange:
     task: str
     disk: FailedDisk
     full: bool
-
-
-class StartDirectory(NamedTuple):
-    """A directory with names that disks need during a start only; `descriptor` has its lock."""
-
-    path: Path
-    descriptor: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class MadeDisk:
-    """A disk that a start has made.
-
-    Attributes:
-        created: its file is new, and stays when the task has ended.
-        directory: of a private disk; None: it is no private one.
-    """
-
-    disk: Disk
-    created: bool = False
-    directory: StartDirectory | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoundDisks:
-    """The disks of one task, at paths that only root may change.
-
-    Attributes:
-        directory: of the bind mounts; None where no disk needed one.
-    """
-
-    disks: tuple[Disk, ...]
-    directory: StartDirectory | None = None
 
 
 def named_disk(

@@ -18,14 +18,7 @@ from solo5_systemd.storage.archive_files import write_archive
 from solo5_systemd.storage.bind_mounts import CHANGED, StartDirectories, reopen
 from solo5_systemd.storage.block_devices import check_unused
 from solo5_systemd.storage.locks import lock_shared, name_of
-from solo5_systemd.storage.model import (
-    COPIES,
-    Backing,
-    Disk,
-    DiskRequest,
-    MadeDisk,
-    StartDirectory,
-)
+from solo5_systemd.storage.model import COPIES, Backing, Disk, DiskRequest
 
 MEMORY = Path("/run/solo5/memory")
 
@@ -62,7 +55,7 @@ def copied_bytes(disk: Disk, directory: Path) -> int:
     return 0
 
 
-def make_copy(request: DiskRequest, original: Disk, copies: StartDirectories, planned: Disk) -> MadeDisk:
+def make_copy(request: DiskRequest, original: Disk, copies: StartDirectories, planned: Disk) -> Disk:
     """Make a private copy of a file, which has a name until `ImageFiles.release`.
 
     The file has a shared lock meanwhile: any number of starts copy it at a time, and no task writes it.
@@ -76,9 +69,9 @@ def make_copy(request: DiskRequest, original: Disk, copies: StartDirectories, pl
     """
     check_unused(original)
     with closing(lock_shared(original)), copies.made() as made:
-        path = made.path / request.disk
+        path = made / request.disk
         _copy(request, original, path, planned)
-        return _made(planned_disk(request, original.path), made, path)
+        return _made(planned_disk(request, original.path), path)
 
 
 def _copy(request: DiskRequest, original: Disk, path: Path, planned: Disk) -> None:
@@ -102,7 +95,7 @@ def _has_grown(request: DiskRequest, size: int, planned: int) -> HostError:
     return HostError(f"{request} has {size} bytes to copy by now: expected {planned}, as it was checked.", CHANGED)
 
 
-def make_archive(request: DiskRequest, archives: StartDirectories) -> MadeDisk:
+def make_archive(request: DiskRequest, archives: StartDirectories) -> Disk:
     """Write an archive to a file in memory, which has a name until `ImageFiles.release`.
 
     Raises:
@@ -110,21 +103,20 @@ def make_archive(request: DiskRequest, archives: StartDirectories) -> MadeDisk:
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with host_errors(f"disk {request.disk}: its archive cannot be written"), archives.made() as made:
-        path = made.path / request.disk
+        path = made / request.disk
         with closing(os.open(path, flags, 0o600)) as target:
             sha256 = write_archive(request, target)
-        return _made(replace(planned_disk(request), sha256=sha256, sources=request), made, path)
+        return _made(replace(planned_disk(request), sha256=sha256, sources=request), path)
 
 
-def _made(planned: Disk, made: StartDirectory, path: Path) -> MadeDisk:
+def _made(planned: Disk, path: Path) -> Disk:
     """Give a disk that was made the name of its lock."""
     status = path.stat()
-    path = path.rename(made.path / name_of(identity(status)))
-    disk = replace(
+    path = path.rename(path.with_name(name_of(identity(status))))
+    return replace(
         planned,
         path=str(path),
         identity=identity(status),
         size=status.st_size,
         filesystem=os.statvfs(path).f_fsid,
     )
-    return MadeDisk(disk=disk, directory=made)

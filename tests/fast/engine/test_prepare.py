@@ -118,7 +118,7 @@ async def test_a_preparation_that_fails_leaves_nothing(
     machine.steps.go_on.set()
     await yields(100)
     assert machine.holds == (set(), set())
-    assert (machine.disks.files, machine.disks.bound) == (set(), 0)
+    assert (machine.disks.files, machine.disks.directories) == (set(), {})
 
 
 async def test_a_task_without_nics_releases_what_it_had(machine: Machine, prepare: Prepare) -> None:

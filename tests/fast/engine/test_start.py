@@ -76,7 +76,7 @@ async def test_a_start_takes_each_step_once_and_says_what_a_look_would(machine: 
     started = await runtime.start(WORKLOAD)
     assert len(machine.steps.taken) == len({*machine.steps.taken}) <= 17, "a start costs no more"
     assert machine.holds == ({UNIT}, {WEB})
-    assert (machine.disks.bound, machine.disks.seen) == (0, ("/run/solo5-disks/storage",))
+    assert (machine.disks.directories, machine.disks.seen) == ({}, ("/run/solo5-disks/storage",))
     task = await runtime.task(WEB)
     assert task.phase is Phase.RUNNING
     assert started == task
@@ -262,7 +262,7 @@ async def _cancelled_while_it_hangs(machine: Machine, starting: Coroutine[object
 STORAGE = DiskRequest(disk=DeviceName("storage"), path="/srv/disk.img")
 CREATING = replace(WORKLOAD, disks=(replace(STORAGE, create=NewFile(size=1 << 20)),))
 PRIVATE = replace(WORKLOAD, disks=(replace(STORAGE, private=True),))
-WRITTEN = ("check bound disks", "unbind disks", "release disk")
+WRITTEN = ("check bound disks", "release disks")
 """Steps at which the tender may have written to a file that was created: it stays."""
 
 
@@ -287,17 +287,16 @@ async def test_a_start_that_fails_or_is_cancelled_at_any_step_leaves_nothing(
             await _cancelled_while_it_hangs(machine, start(machine, spawn))
         else:
             machine.steps.errors[step] = HostError("broken.")
-            if step == "release disk":  # its error undoes no start
+            if step == "release disks":  # its error undoes no start
                 await start(machine, spawn)
                 continue
             with pytest.raises(HostError, match="broken"):
                 await start(machine, spawn)
         kept = complete.disks.files if step in WRITTEN else set()
-        bound = 1 if (fault, step) == ("error", "unbind disks") else 0  # `gc` removes it
-        held = (machine.holds, machine.disks.bound, machine.disks.private, machine.disks.files)
-        assert held == (NOTHING, bound, set(), kept), f"{fault} in {step!r}"
+        held = (machine.holds, machine.disks.directories, machine.disks.files)
+        assert held == (NOTHING, {}, kept), f"{fault} in {step!r}"
         opened = {each for each in (*machine.disks.locks, *machine.images.opened) if is_open(each)}
-        assert opened <= ({*spawn.descriptors} if step == "release disk" else set()), f"{fault} in {step!r}"
+        assert opened <= ({*spawn.descriptors} if step == "release disks" else set()), f"{fault} in {step!r}"
         for descriptor in opened:  # the caller's, once its process was executed
             os.close(descriptor)
 

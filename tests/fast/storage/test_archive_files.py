@@ -259,13 +259,13 @@ async def test_the_backend_makes_and_releases(files: Path, tmp_path: Path) -> No
         Backing.ARCHIVE,
         "conf",
     )
-    made = await disks.make(wanted, planned)
-    assert made.disk.size == planned.size
-    path = Path(made.disk.path)
-    assert made.disk.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    made, _ = await disks.make(wanted, planned)
+    assert made.size == planned.size
+    path = Path(made.path)
+    assert made.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.stat().st_size % 512 == 0
-    await disks.release(made)
+    await disks.release([made])
     assert not list((tmp_path / "archives").iterdir())
     (files / "sub" / "bad").symlink_to("x")
     with pytest.raises(Solo5Error):

@@ -16,8 +16,8 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.paths import is_exposed
 from solo5_systemd.storage import bind_mounts
 from solo5_systemd.storage.backing_files import ImageFiles
-from solo5_systemd.storage.bind_mounts import StartDirectories, bind, check_bound, remove
-from solo5_systemd.storage.model import BoundDisks, Disk, StartDirectory
+from solo5_systemd.storage.bind_mounts import StartDirectories, bind, check_bound
+from solo5_systemd.storage.model import Disk
 
 
 def link(source: str, target: str) -> None:
@@ -47,10 +47,11 @@ async def test_exposed_disks_have_another_path_until_they_are_unbound(tmp_path: 
     files = ImageFiles()
     one, two = disk(tmp_path / "1.img", "one"), disk(tmp_path / "2.img", "two", is_exposed=False)
     bound = await files.bind([one, two])
-    assert [each.disk for each in bound.disks] == ["one", "two"]
-    assert bound.disks[1] is two
-    assert Path(bound.disks[0].path).samefile(one.path)
-    assert Path(bound.disks[0].path).parent.stat().st_mode & 0o077 == 0
+    assert [each.disk for each in bound] == ["one", "two"]
+    assert bound[1] is two
+    assert Path(bound[0].path).samefile(one.path)
+    assert len(files.descriptors(bound)) == 1
+    assert Path(bound[0].path).parent.stat().st_mode & 0o077 == 0
     await files.release(bound)
     assert left(tmp_path) == []
     assert Path(one.path).stat().st_nlink == 1
@@ -58,7 +59,7 @@ async def test_exposed_disks_have_another_path_until_they_are_unbound(tmp_path: 
 
 async def test_nothing_is_made_where_only_root_may_change_the_paths(tmp_path: Path, binds: StartDirectories) -> None:
     safe = disk(tmp_path / "1.img", is_exposed=False)
-    assert await ImageFiles().bind([safe]) == BoundDisks(disks=(safe,))
+    assert await ImageFiles().bind([safe]) == [safe]
     assert not (tmp_path / "run").exists()
 
 
@@ -103,13 +104,12 @@ def test_a_mount_that_pid_1_does_not_see_is_refused(
 def test_a_start_that_ends_while_others_are_looked_at_is_none_that_was_killed(
     tmp_path: Path, binds: StartDirectories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bound = bind([disk(tmp_path / "1.img")], binds)
+    [bound] = bind([disk(tmp_path / "1.img")], binds)
     real = Path.glob
 
     def late(path: Path, pattern: str) -> list[Path]:
         found = list(real(path, pattern))
-        assert bound.directory is not None
-        remove(bound.directory)
+        binds.remove(Path(bound.path).parent)
         return found
 
     with monkeypatch.context() as patch:
@@ -178,7 +178,7 @@ def directories(tmp_path: Path) -> StartDirectories:
     return StartDirectories(tmp_path / "copies")
 
 
-def made_in(directories: StartDirectories) -> StartDirectory:
+def made_in(directories: StartDirectories) -> Path:
     with directories.made() as made:
         return made
 
@@ -186,14 +186,14 @@ def made_in(directories: StartDirectories) -> StartDirectory:
 def test_a_sweep_takes_what_no_process_has_locked(directories: StartDirectories) -> None:
     running, killed = made_in(directories), made_in(directories)
     assert directories.directory.stat().st_mode & 0o777 == 0o700
-    (killed.path / "storage").write_bytes(b"x")
-    os.close(killed.descriptor)
-    assert directories.sweep(dry_run=True) == (str(killed.path),)
-    assert killed.path.exists()
-    assert directories.sweep() == (str(killed.path),)
-    assert list(directories.directory.iterdir()) == [running.path]
-    (running.path / "storage").write_bytes(b"x")
-    remove(running)
+    (killed / "storage").write_bytes(b"x")
+    os.close(directories._held.pop(killed))
+    assert directories.sweep(dry_run=True) == (str(killed),)
+    assert killed.exists()
+    assert directories.sweep() == (str(killed),)
+    assert list(directories.directory.iterdir()) == [running]
+    (running / "storage").write_bytes(b"x")
+    directories.remove(running)
     assert not list(directories.directory.iterdir())
 
 
@@ -208,10 +208,10 @@ def test_a_file_system_of_its_own_is_mounted_once(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Path, "stat", other_device)
     made, killed = made_in(own), made_in(own)
     assert mounted == [str(tmp_path / "memory")]
-    assert {path.stat().st_mode & 0o777 for path in (own.directory, made.path)} == {0o700}
-    os.close(killed.descriptor)
-    assert own.sweep() == (str(killed.path),)
-    remove(made)
+    assert {path.stat().st_mode & 0o777 for path in (own.directory, made)} == {0o700}
+    os.close(own._held.pop(killed))
+    assert own.sweep() == (str(killed),)
+    own.remove(made)
     assert not list(own.directory.iterdir())
 
 

@@ -15,7 +15,7 @@ from tests.support.fakes.kernel import failing
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage import backing_files, new_file, owner
-from solo5_systemd.storage.backing_files import ImageFiles, inspect, make, unmake
+from solo5_systemd.storage.backing_files import ImageFiles, inspect, make
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import DiskRequest, NewFile
 from solo5_systemd.storage.new_file import check_mounted, remember_mount
@@ -58,8 +58,7 @@ def test_the_file_has_its_size_mode_and_owner(tmp_path: Path, unnamed: bool, pre
     planned = inspect(wanted)
     assert (planned.planned, planned.path, planned.identity) == (True, str(tmp_path / "disk"), (0, 0))
     assert not list(tmp_path.iterdir()), "a check creates nothing"
-    made = make(wanted)
-    disk, is_new = made.disk, made.created
+    disk, is_new = make(wanted)
     status = (tmp_path / "disk").stat()
     assert (is_new, disk.planned, disk.identity) == (True, False, (status.st_dev, status.st_ino))
     assert (status.st_size, status.st_mode & 0o7777, status.st_uid) == (1 << 20, 0o600, os.getuid())
@@ -71,8 +70,8 @@ def test_a_file_that_is_there_is_checked_and_left_as_it_is(tmp_path: Path, unnam
     path = tmp_path / "disk"
     path.write_bytes(b"kept".ljust(512, b"\0"))
     assert not inspect(request(path)).planned
-    made = make(request(path))
-    assert (made.created, made.disk.planned, path.read_bytes()[:4], path.stat().st_size) == (False, False, b"kept", 512)
+    disk, is_new = make(request(path))
+    assert (is_new, disk.planned, path.read_bytes()[:4], path.stat().st_size) == (False, False, b"kept", 512)
 
 
 def test_a_file_that_appears_meanwhile_wins(tmp_path: Path, unnamed: bool) -> None:
@@ -118,7 +117,7 @@ def test_a_process_that_is_killed_leaves_no_disk(tmp_path: Path, unnamed: bool, 
     done = subprocess.run([sys.executable, "-c", KILLED, *words], env=environment, check=False)
     assert done.returncode == -9
     assert [path.name for path in tmp_path.iterdir()] == ([] if unnamed else [".disk.solo5-new"])
-    assert make(request(tmp_path / "disk")).created
+    assert make(request(tmp_path / "disk"))[1]
     assert [path.name for path in tmp_path.iterdir()] == ["disk"], "the next creation removes what is left"
 
 
@@ -163,39 +162,32 @@ def test_no_file_is_created_outside_of_the_roots(tmp_path: Path, path: str) -> N
 def test_a_link_inside_of_the_roots_is_followed(tmp_path: Path) -> None:
     (tmp_path / "inside").mkdir()
     (tmp_path / "link").symlink_to("inside")
-    made = make(request(tmp_path / "link" / "disk", roots=(str(tmp_path),)))
-    assert made.disk.path == str(tmp_path / "inside" / "disk")
+    disk, _ = make(request(tmp_path / "link" / "disk", roots=(str(tmp_path),)))
+    assert disk.path == str(tmp_path / "inside" / "disk")
 
 
-def test_a_created_file_is_removed_unless_it_is_in_use_or_another_one(tmp_path: Path) -> None:
-    wanted, path = request(tmp_path / "disk"), tmp_path / "disk"
-    disk = make(wanted).disk
+async def test_a_created_file_is_removed_unless_it_is_in_use_or_another_one(tmp_path: Path) -> None:
+    disks, wanted, path = ImageFiles(), request(tmp_path / "disk"), tmp_path / "disk"
+    disk, is_new = await disks.make(wanted, await disks.inspect(wanted))
+    assert is_new
     held = lock([disk])
-    unmake(wanted, disk)
+    await disks.unmake(wanted, disk)
     assert path.exists(), "another task has it"
     os.close(held)
-    unmake(wanted, replace(disk, identity=(disk.identity[0], disk.identity[1] + 1)))
+    await disks.unmake(wanted, replace(disk, identity=(disk.identity[0], disk.identity[1] + 1)))
     assert path.exists(), "another file has its name"
-    unmake(wanted, disk)
-    assert not path.exists()
-    unmake(wanted, disk)
+    for _ in range(2):
+        await disks.unmake(wanted, disk)
+        assert not path.exists()
 
 
-def test_a_removal_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_removal_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = request(tmp_path / "disk")
-    disk = make(wanted).disk
+    disk, _ = make(wanted)
     monkeypatch.setattr(backing_files, "lock", lambda *_, **__: os.open("/", os.O_PATH))
     monkeypatch.setattr(os, "unlink", failing(errno.EROFS))
     with pytest.raises(HostError, match="cannot be removed: Read-only file system"):
-        unmake(wanted, disk)
-
-
-async def test_the_backend_makes_and_removes(tmp_path: Path) -> None:
-    disks, wanted = ImageFiles(), request(tmp_path / "disk")
-    made = await disks.make(wanted, await disks.inspect(wanted))
-    assert made.created
-    await disks.unmake(wanted, made.disk)
-    assert not (tmp_path / "disk").exists()
+        await ImageFiles().unmake(wanted, disk)
 
 
 # --- nothing in the place of a file system that is not mounted ---------------------------------------------------
@@ -220,7 +212,7 @@ def mounted(monkeypatch: pytest.MonkeyPatch) -> Mounts:
 
 
 def test_the_file_system_of_the_root_directory_has_no_record(tmp_path: Path, mounted: Mounts, mounts: Path) -> None:
-    assert make(request(tmp_path / "disk")).created
+    assert make(request(tmp_path / "disk"))[1]
     assert not mounts.exists()
 
 

@@ -15,7 +15,7 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage import private_disks
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
 from solo5_systemd.storage.locks import lock, lock_shared, remove_stale
-from solo5_systemd.storage.model import Backing, DiskRequest, MadeDisk
+from solo5_systemd.storage.model import Backing, Disk, DiskRequest
 
 
 @pytest.fixture
@@ -26,8 +26,10 @@ def golden(tmp_path: Path) -> Path:
     return path
 
 
-async def made_from(disks: ImageFiles, path: Path) -> MadeDisk:
-    return await disks.make(request(path), await disks.inspect(request(path)))
+async def made_from(disks: ImageFiles, path: Path) -> Disk:
+    made, created = await disks.make(request(path), await disks.inspect(request(path)))
+    assert not created
+    return made
 
 
 def request(path: Path, roots: tuple[str, ...] = ()) -> DiskRequest:
@@ -39,20 +41,18 @@ async def test_a_copy_is_another_file_without_a_name_after_the_start(golden: Pat
     planned = await disks.inspect(request(golden, (str(tmp_path),)))
     assert (planned.planned, planned.backing, planned.source) == (True, Backing.COPY, str(golden))
     made = await made_from(disks, golden)
-    copy = Path(made.disk.path)
-    assert (made.created, made.disk.planned, made.disk.is_private) == (False, False, True)
-    assert (
-        made.disk.identity == (copy.stat().st_dev, copy.stat().st_ino) != (golden.stat().st_dev, golden.stat().st_ino)
-    )
+    copy = Path(made.path)
+    assert (made.planned, made.is_private) == (False, True)
+    assert made.identity == (copy.stat().st_dev, copy.stat().st_ino) != (golden.stat().st_dev, golden.stat().st_ino)
     assert (copy.read_bytes(), stat.S_IMODE(copy.stat().st_mode)) == (golden.read_bytes(), 0o600)
-    await disks.release(made)
+    await disks.release([made])
     assert not list((tmp_path / "copies").iterdir())
 
 
 async def test_many_copy_at_a_time_and_none_while_a_task_may_write(golden: Path, tmp_path: Path) -> None:
     disks, original = ImageFiles(), disk_of(golden)
     readers = [lock_shared(original) for _ in range(3)]
-    await disks.release(await made_from(disks, golden))
+    await disks.release([await made_from(disks, golden)])
     with pytest.raises(TakenError, match="is in use by another task"):
         lock([original])
     remove_stale()
@@ -84,8 +84,8 @@ async def test_shared_blocks_are_not_limited(golden: Path, tmp_path: Path, monke
     disks = ImageFiles()
     assert (await disks.inspect(request(golden))).copied == 0
     made = await made_from(disks, golden)
-    assert made.disk.is_private
-    await disks.release(made)
+    assert made.is_private
+    await disks.release([made])
 
 
 async def test_a_full_file_system_is_one_sentence(

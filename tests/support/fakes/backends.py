@@ -2,11 +2,10 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface
-from pathlib import Path
 from typing import cast
 
 from tests.support.fakes.images import disk, stored
@@ -40,24 +39,16 @@ from solo5_systemd.storage.given_disks import GivenDisk
 from solo5_systemd.storage.io_limits import BlockDevice  # noqa: TC001
 from solo5_systemd.storage.model import (
     Backing,
-    BoundDisks,
     Disk,
     DiskRequest,
     FailedDisk,
     FullDiskChange,
-    MadeDisk,
-    StartDirectory,
 )
 from solo5_systemd.task.log_fields import STDOUT_PRIORITY
 from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.users.allocation import AllocatedUser, RangeUsedUpError, Users
-
-
-def start_directory() -> StartDirectory:
-    """Return a directory of a start in which nothing is, with a real descriptor, so that a leak is detected."""
-    return StartDirectory(Path("/run/start"), os.open("/dev/null", os.O_RDONLY))
 
 
 class FakeImages(ImageStore):
@@ -151,11 +142,10 @@ class FakeDisks(ImageFiles):
     Attributes:
         locks: returned file descriptors, a lock first; real ones, so that a leak is detected.
         owners: UIDs by path.
-        bound: number of starts with bind mounts.
+        directories: descriptors for the directories of starts, by path of the disk; real ones, too.
         seen: paths of the last `check_bound`.
         left: result of `sweep`.
         files: created ones by path; a request with `create` has its file once it is here.
-        private: the disks that have a name for the time of a start.
         device: major and minor number of each disk; None: it is a file.
         devices: the block devices under each disk.
     """
@@ -165,9 +155,8 @@ class FakeDisks(ImageFiles):
         self.device: tuple[int, int] | None = None
         self.devices: tuple[BlockDevice, ...] = ()
         self.files: set[str] = set()
-        self.private: set[str] = set()
         self.locks: list[int] = []
-        self.bound = 0
+        self.directories: dict[str, int] = {}
         self.seen: tuple[str, ...] = ()
         self.left: tuple[str, ...] = ()
         self.owners: dict[str, int] = {}
@@ -184,36 +173,32 @@ class FakeDisks(ImageFiles):
             found = replace(found, io=request.io, device=self.device, devices=self.devices)
             return found if request.archive is None else replace(found, backing=Backing.ARCHIVE, size=0)
 
-    async def make(self, request: DiskRequest, planned: Disk) -> MadeDisk:
+    async def make(self, request: DiskRequest, planned: Disk) -> tuple[Disk, bool]:
         private = request.private or request.archive is not None
         created = not private and request.path not in self.files
-        (self.private if private else self.files).add(request.path)
         made = replace(disk(request.disk, path=request.path), backing=Backing.COPY if request.private else Backing.FILE)
         if request.archive is not None:
             made = replace(made, backing=Backing.ARCHIVE, size=0)
-        directory = start_directory() if private else None
-        try:
-            async with self._steps.step("make disk"):
-                return MadeDisk(disk=made, created=created, directory=directory)
-        except BaseException:
-            (self.private if private else self.files).discard(request.path)
-            if directory is not None:
-                os.close(directory.descriptor)
-            raise
+        async with self._steps.step("make disk"):
+            if private:
+                self.directories[request.path] = os.open("/dev/null", os.O_RDONLY)
+            else:
+                self.files.add(request.path)
+            return made, created
 
     async def unmake(self, request: DiskRequest, disk: Disk) -> None:
         async with self._steps.step("unmake disk"):
             self.files.discard(request.path)
 
-    async def release(self, made: MadeDisk | BoundDisks) -> None:
-        if made.directory is not None:
-            os.close(made.directory.descriptor)
-        if isinstance(made, MadeDisk):
-            async with self._steps.step("release disk"):
-                self.private.discard(made.disk.path)
-        elif made.directory is not None:
-            async with self._steps.step("unbind disks"):
-                self.bound -= 1
+    def descriptors(self, disks: Iterable[Disk]) -> Sequence[int]:
+        return [self.directories.pop(each.path) for each in disks if each.path in self.directories]
+
+    async def release(self, disks: Sequence[Disk]) -> None:
+        if found := self.descriptors(disks):
+            for each in found:
+                os.close(each)
+            async with self._steps.step("release disks"):
+                pass
 
     async def lock(self, disks: Sequence[Disk], task: str = "") -> int:
         async with self._steps.step("lock disks"):
@@ -231,12 +216,12 @@ class FakeDisks(ImageFiles):
             self.owners[disk.path] = user
             return former
 
-    async def bind(self, disks: Sequence[Disk]) -> BoundDisks:
-        if not disks:
-            return BoundDisks(disks=())
-        async with self._steps.step("bind disks"):
-            self.bound += 1
-        return BoundDisks(disks=tuple(disks), directory=start_directory())
+    async def bind(self, disks: Sequence[Disk]) -> Sequence[Disk]:
+        if disks:
+            async with self._steps.step("bind disks"):
+                for each in disks:
+                    self.directories[each.path] = self.directories.get(each.path) or os.open("/dev/null", os.O_RDONLY)
+        return disks
 
     async def check_bound(self, disks: Sequence[tuple[Disk, str]], pid: int) -> None:
         if disks:
