@@ -10,11 +10,9 @@ from tests.support.fakes.tasks import STARTED, ended, running
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import UnitKind
-from solo5_systemd.cgroup import hierarchy
 from solo5_systemd.cli.verbs import export
 from solo5_systemd.cli.verbs.export import running_task
 from solo5_systemd.declared import files
-from solo5_systemd.storage import locks
 from solo5_systemd.task.property_types import INFINITY
 
 
@@ -22,8 +20,8 @@ from solo5_systemd.task.property_types import INFINITY
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "4711").mkdir()
     (tmp_path / "4711" / "cmdline").write_bytes(b"/usr/bin/solo5-hvt\0--mem=60\0--\0/image\0--a=b c\0\0")
-    monkeypatch.setattr(hierarchy, "unified", lambda: str(tmp_path))
-    monkeypatch.setattr(locks, "disks_of", lambda _: ())
+    monkeypatch.setattr(export, "unified", lambda: str(tmp_path))
+    monkeypatch.setattr(export, "disks_of", lambda _: ())
     monkeypatch.setattr(export, "_PROC", str(tmp_path))
     return tmp_path
 
@@ -65,7 +63,7 @@ def test_only_services_that_run_are_exported_by_root(solo5ctl: Solo5ctl) -> None
 
 
 def test_a_dormant_task_is_its_declaration(solo5ctl: Solo5ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "read_sources", partial(files.read_sources, directory=tmp_path))
+    monkeypatch.setattr(export, "read_sources", partial(files.read_sources, directory=tmp_path))
     (tmp_path / "old.unikernel.d").mkdir()
     for name, text in (("", "# mine\n[Unikernel]\nImage=/srv/old.hvt"), (".d/50-a.conf", "[Service]\nTasksMax=7\n")):
         (tmp_path / f"old.unikernel{name}").write_text(text)

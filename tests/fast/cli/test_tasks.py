@@ -11,7 +11,7 @@ from tests.support.fakes.tasks import STARTED, ended, running
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.cli import parser
 from solo5_systemd.cli.screen import Screen
-from solo5_systemd.declared import update_files
+from solo5_systemd.cli.verbs import gc
 from solo5_systemd.journal import console
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.network.model import LeaseRecord, LeaseState
@@ -262,7 +262,7 @@ def test_gc_lists_removed_resources(
     def collect_previous(*, dry_run: bool) -> list[str]:
         return [f"previous image, {dry_run}"]
 
-    monkeypatch.setattr(update_files, "collect_previous", collect_previous)
+    monkeypatch.setattr(gc, "collect_previous", collect_previous)
     solo5ctl.engine.gc.removed = ("tap s5-1", "image abc")
     lines = ["tap s5-1", "image abc", f"previous image, {dry_run}"]
     assert solo5ctl("gc", *words).out.splitlines() == lines

@@ -4,22 +4,24 @@ import os
 import stat
 import sys
 from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from solo5_systemd.base.errors import InvalidRequestError, TakenError, host_errors
-from solo5_systemd.base.names import TaskName, disk_name, disk_or_snapshot, snapshot_name
+from solo5_systemd.base.locks import closing
+from solo5_systemd.base.names import DiskName, SnapshotName, TaskName, disk_name, disk_or_snapshot, snapshot_name
+from solo5_systemd.base.paths import open_directory, open_path, way_of, within
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields, moment, size, span, table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from solo5_systemd.base.names import DiskName, SnapshotName
-    from solo5_systemd.storage.disk_state import DiskPath
-    from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks
-    from solo5_systemd.storage.snapshots import Snapshot, Snapshots
+from solo5_systemd.settings.files import read_settings
+from solo5_systemd.storage.disk_state import DiskPath, inspect_path
+from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks
+from solo5_systemd.storage.new_file import create_file
+from solo5_systemd.storage.quotas import DiskClaims
+from solo5_systemd.storage.snapshots import Snapshot, Snapshots
+from solo5_systemd.task import quantities
 
 HEADER = ("NAME", "SIZE", "ALLOCATED", "TASK", "LAST USED")
 SNAPSHOT_HEADER = ("SNAPSHOT", "SIZE", "ALLOCATED", "MADE")
@@ -78,7 +80,7 @@ def configure(parser: Parser) -> None:
 def _add_name(parser: Parser, by_path: str = "") -> None:
     """Add the argument NAME; `by_path`: what does the same to a disk by path, which has its own tools."""
 
-    def parse(text: str) -> "DiskName":
+    def parse(text: str) -> DiskName:
         if by_path and _is_path(text):
             raise InvalidRequestError(
                 f"{text!r} is a path: expected the name of a named disk (`solo5ctl disk ls`).",
@@ -90,8 +92,6 @@ def _add_name(parser: Parser, by_path: str = "") -> None:
 
 
 def _size(text: str) -> int:
-    from solo5_systemd.task import quantities  # imported here for startup time: `--help` needs none
-
     return quantities.value_of(quantities.size, text, "disk size")
 
 
@@ -109,17 +109,11 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     return act(arguments, context)
 
 
-def _disks() -> "NamedDisks":
-    from solo5_systemd.settings.files import read_settings
-    from solo5_systemd.storage.named_disks import NamedDisks  # imported here for startup time: `--help` needs none
-    from solo5_systemd.storage.quotas import DiskClaims
-
+def _disks() -> NamedDisks:
     return NamedDisks(claims=DiskClaims(read_settings))
 
 
-def _snapshots() -> "Snapshots":
-    from solo5_systemd.storage.snapshots import Snapshots
-
+def _snapshots() -> Snapshots:
     return Snapshots(_disks())
 
 
@@ -149,12 +143,12 @@ def _list(arguments: Namespace, context: CommandContext) -> int:
     return context.show(arguments, lambda: [_json(each) for each in found], text)
 
 
-def _row(disk: "NamedDisk", now: int) -> tuple[str, ...]:
+def _row(disk: NamedDisk, now: int) -> tuple[str, ...]:
     used = "now" if disk.task is not None else f"{span((now - disk.used) / 1_000_000)} ago"
     return disk.name, size(disk.size), size(disk.allocated), _holder(disk), used
 
 
-def _holder(disk: "NamedDisk | DiskPath") -> str:
+def _holder(disk: NamedDisk | DiskPath) -> str:
     """Return the task that has a disk, `(in use)` for a reader, or nothing."""
     return "" if disk.task is None else disk.task or "(in use)"
 
@@ -168,10 +162,8 @@ def _inspect(arguments: Namespace, context: CommandContext) -> int:
     )
 
 
-def _at_path(path: str) -> "tuple[dict[str, object], list[tuple[str, str]]]":
+def _at_path(path: str) -> tuple[dict[str, object], list[tuple[str, str]]]:
     """Return what `inspect` shows of a file or device, as JSON and as fields."""
-    from solo5_systemd.storage.disk_state import inspect_path  # imported here for startup time
-
     disk = inspect_path(path)
     return _json(disk), [
         ("Path", disk.path),
@@ -183,7 +175,7 @@ def _at_path(path: str) -> "tuple[dict[str, object], list[tuple[str, str]]]":
     ]
 
 
-def _named(name: "DiskName") -> "tuple[dict[str, object], list[tuple[str, str]]]":
+def _named(name: DiskName) -> tuple[dict[str, object], list[tuple[str, str]]]:
     """Return the same of a named disk."""
     disk, snapshots = _disks().get(name), _snapshots().of(name)
     return _json(disk) | {"snapshots": [_json(each) for each in snapshots]}, [
@@ -197,7 +189,7 @@ def _named(name: "DiskName") -> "tuple[dict[str, object], list[tuple[str, str]]]
     ]
 
 
-def _json(found: "NamedDisk | DiskPath | Snapshot") -> dict[str, object]:
+def _json(found: NamedDisk | DiskPath | Snapshot) -> dict[str, object]:
     """Return a disk or snapshot as a JSON object; unknown values are absent."""
     document = {key: value for key, value in vars(found).items() if value not in (None, "")}
     if "made" in document:
@@ -234,7 +226,7 @@ def _snapshot(arguments: Namespace, context: CommandContext) -> int:
     return context.show(arguments, lambda: {"snapshots": [_json(made)]}, lambda: f"{made}\n")
 
 
-def _snapshot_running(task: TaskName, name: "SnapshotName", arguments: Namespace, context: CommandContext) -> int:
+def _snapshot_running(task: TaskName, name: SnapshotName, arguments: Namespace, context: CommandContext) -> int:
     if arguments.copy:
         raise InvalidRequestError(
             f"--copy: task {task} has disk {arguments.name!r}: expected a disk that none has, since a copy takes long.",
@@ -276,8 +268,6 @@ def _import(arguments: Namespace, context: CommandContext) -> int:
 
 def _check_source(path: str, place: str, source: int) -> None:
     """Check that no other user has led the path to a file that the user may not read."""
-    from solo5_systemd.base.paths import way_of
-
     status, way = os.fstat(source), way_of(path)
     if stat.S_ISFIFO(status.st_mode):  # such as of a shell's <(command), which has no path
         return
@@ -319,19 +309,13 @@ def _export(arguments: Namespace, context: CommandContext) -> int:
     return 0
 
 
-def _write_new(path: str, write: "Callable[[int], None]") -> None:
+def _write_new(path: str, write: Callable[[int], None]) -> None:
     """Create a file, which gets its name when it is complete.
 
     Raises:
         TakenError: it exists.
         Solo5Error: as `write`; the directory cannot be used.
     """
-    from pathlib import Path
-
-    from solo5_systemd.base.locks import closing
-    from solo5_systemd.base.paths import open_directory, within
-    from solo5_systemd.storage.new_file import create_file
-
     file = Path(path)
     with closing(open_directory(file.parent)) as directory, host_errors(f"{path!r} cannot be written"):
         if os.path.lexists(within(directory, file.name)) or not create_file(directory, file.name, write):
@@ -339,9 +323,6 @@ def _write_new(path: str, write: "Callable[[int], None]") -> None:
 
 
 def _opened(path: str) -> int:
-    from solo5_systemd.base.locks import closing
-    from solo5_systemd.base.paths import open_path
-
     found, place = open_path(repr(path), path, ())
     with closing(found), host_errors(f"{path!r} cannot be opened"):
         _check_source(path, place, found)
@@ -349,7 +330,7 @@ def _opened(path: str) -> int:
 
 
 @contextmanager
-def progress(total: int, context: CommandContext) -> "Iterator[Callable[[int], None]]":
+def progress(total: int, context: CommandContext) -> Iterator[Callable[[int], None]]:
     """Show the progress of a copy for the block, on standard error if that is a terminal; yield what takes the bytes.
 
     Args:

@@ -5,7 +5,6 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.sanitize import printable
@@ -13,13 +12,16 @@ from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import table
 from solo5_systemd.cli.screen import Screen
+from solo5_systemd.declared.declaration import Declaration, conflicts, parse_declaration
+from solo5_systemd.declared.files import declarations, host_names, read_sources
+from solo5_systemd.declared.other_units import check_effect, check_free, of_generators, unit_files
+from solo5_systemd.declared.template import is_template, parse_template
+from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.host.checks import Fact, Host, Verdict, facts, limited
 from solo5_systemd.host.probe import probe
+from solo5_systemd.journal.console import storage_problem
 from solo5_systemd.settings.files import ETC, read_settings
-
-if TYPE_CHECKING:
-    from solo5_systemd.declared.declaration import Declaration
-    from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.unit.state import ActiveState
 
 HEADER = ("FACT", "VERDICT", "VALUE")
 _COLOURS = {Verdict.OK: "green", Verdict.LIMITED: "yellow", Verdict.BROKEN: "red"}
@@ -37,15 +39,13 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 
 
 async def _probed(context: CommandContext) -> Host:
-    from solo5_systemd.journal.console import storage_problem
-
     host = await probe()
     if not context.root or not host.booted or host.namespace_problem:
         return host
     return replace(host, console_problem=await storage_problem(host.log_namespace))
 
 
-def _declarations(good: "list[Declaration]") -> Iterator[Fact]:
+def _declarations(good: list[Declaration]) -> Iterator[Fact]:
     """Yield a fact for each file of a declared task that is refused, or one that has the number of those in order.
 
     And one for each pair of tasks that cannot run at the same time.
@@ -53,11 +53,6 @@ def _declarations(good: "list[Declaration]") -> Iterator[Fact]:
     Args:
         good: gets those in order that are no template.
     """
-    from solo5_systemd.declared.declaration import conflicts, parse_declaration
-    from solo5_systemd.declared.files import declarations, host_names, read_sources
-    from solo5_systemd.declared.other_units import check_effect, check_free, of_generators, unit_files
-    from solo5_systemd.declared.template import is_template, parse_template
-
     refused = templates = 0
     try:
         names = declarations(ETC)
@@ -85,12 +80,10 @@ def _declarations(good: "list[Declaration]") -> Iterator[Fact]:
         yield Fact(name="declarations", value=f"{len(good) + templates or 'none'}")
 
 
-def _starts(declared: "Sequence[Declaration]", context: CommandContext) -> Iterator[Fact]:
+def _starts(declared: Sequence[Declaration], context: CommandContext) -> Iterator[Fact]:
     """Yield a fact for each task that could not start, or start again, or is not started; only root can see it."""
 
-    async def check(engine: "Runtime") -> list[Fact]:
-        from solo5_systemd.unit.state import ActiveState
-
+    async def check(engine: Runtime) -> list[Fact]:
         found: list[Fact] = []
         for each in declared:
             try:

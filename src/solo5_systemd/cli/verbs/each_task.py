@@ -3,19 +3,18 @@
 The destination of an option is the name of the method's argument. Defaults are text, for startup time.
 """
 
+import asyncio
 import re
 import signal as signals
 from argparse import Namespace
-from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import FOR_EACH_TASK, VerbParser
-
-if TYPE_CHECKING:
-    from solo5_systemd.base.names import TaskName
-    from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.task.workload import StopSignal
+from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.task.quantities import DECIMAL, signal_number
+from solo5_systemd.task.workload import StopSignal
 
 _ARGUMENTS = ("force", "number", "signal", "timeout_s")
 
@@ -42,17 +41,12 @@ def configure(parser: VerbParser) -> None:
 
 
 def _seconds(text: str) -> float:
-    from solo5_systemd.task.quantities import DECIMAL  # imported here for startup time: `--help` needs none
-
     if not re.fullmatch(DECIMAL, text, re.ASCII):
         raise InvalidRequestError(f"--time {text!r} is not a timeout: expected seconds, such as 10 or 0.5.")
     return float(text)
 
 
-def _stop_signal(text: str) -> "StopSignal":
-    from solo5_systemd.task.quantities import signal_number
-    from solo5_systemd.task.workload import StopSignal
-
+def _stop_signal(text: str) -> StopSignal:
     number = signal_number(text)
     if number not in (signals.SIGINT, signals.SIGTERM):
         raise InvalidRequestError(f"--signal {text!r} is not a stop signal: expected INT or TERM.")
@@ -60,8 +54,6 @@ def _stop_signal(text: str) -> "StopSignal":
 
 
 def _kill_signal(text: str) -> int:
-    from solo5_systemd.task.quantities import signal_number
-
     number = signal_number(text)
     if number not in (signals.SIGINT, signals.SIGTERM, signals.SIGKILL):
         raise InvalidRequestError(
@@ -76,7 +68,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     method = FOR_EACH_TASK[arguments.verb]
     given = {name: value for name, value in vars(arguments).items() if name in _ARGUMENTS}
 
-    async def attempt(engine: "Runtime", name: "TaskName") -> int:
+    async def attempt(engine: Runtime, name: TaskName) -> int:
         try:
             await getattr(engine, method)(name, **given)
         except Solo5Error as error:
@@ -85,9 +77,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         context.screen.write(f"{name}\n")
         return 0
 
-    async def command(engine: "Runtime") -> int:
-        import asyncio
-
+    async def command(engine: Runtime) -> int:
         return max(await asyncio.gather(*(attempt(engine, name) for name in dict.fromkeys(arguments.names))))
 
     return context.run(command)

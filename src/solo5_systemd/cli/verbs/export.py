@@ -1,16 +1,18 @@
 """`solo5ctl export`: prints the declaration of a task."""
 
 from argparse import Namespace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from solo5_systemd.base.errors import InvalidRequestError, host_errors
 from solo5_systemd.base.names import UnitKind, task_name
+from solo5_systemd.cgroup.hierarchy import read, unified
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
-
-if TYPE_CHECKING:
-    from solo5_systemd.declared.export import RunningTask
-    from solo5_systemd.engine.task import Task
+from solo5_systemd.declared.export import RunningTask, exported
+from solo5_systemd.declared.files import read_sources
+from solo5_systemd.engine.task import Task
+from solo5_systemd.storage.locks import disks_of
+from solo5_systemd.task.property_types import INFINITY
 
 EPILOG = """\
 What the running task does not show is a comment. To declare it:
@@ -31,38 +33,28 @@ def configure(parser: Parser) -> None:
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
     context.require_root()
-    from solo5_systemd.declared.export import exported
-
     task = context.query(lambda engine: engine.task(arguments.name))
     context.screen.write(_declaration(task) if task.dormant else exported(running_task(task)))
     return 0
 
 
-def _declaration(task: "Task") -> str:
+def _declaration(task: Task) -> str:
     """Return the files of a task's declaration as one text, which is a declaration as well.
 
     Raises:
         NotFoundError, SettingsError: as `read_sources`.
     """
-    from solo5_systemd.declared.files import read_sources
-
     texts = ((each.path, each.content.decode("utf-8-sig", "replace")) for each in read_sources(task.name))
     return "\n".join(f"# {path}\n{text}" for path, text in texts)
 
 
-def running_task(task: "Task") -> "RunningTask":
+def running_task(task: Task) -> RunningTask:
     """Return what is known of a task.
 
     Raises:
         InvalidRequestError: it does not run, or is a scope.
         HostError: it ended meanwhile.
     """
-    from pathlib import Path
-
-    from solo5_systemd.cgroup.hierarchy import unified
-    from solo5_systemd.declared.export import RunningTask
-    from solo5_systemd.storage.locks import disks_of
-
     if task.state.kind is UnitKind.SCOPE:
         raise InvalidRequestError(f"task {task.name} is a scope, which ends with its caller: expected a service.")
     if not task.state.main_pid:
@@ -84,8 +76,6 @@ def running_task(task: "Task") -> "RunningTask":
 
 def _words(path: str) -> list[str]:
     """Return the words of a cgroup's file; empty without it."""
-    from solo5_systemd.cgroup.hierarchy import read
-
     return (read(path) or b"").decode("ascii", "replace").split()
 
 
@@ -94,8 +84,6 @@ def _number(path: str) -> int | None:
 
 
 def _memory_max(path: str) -> int | None:
-    from solo5_systemd.task.property_types import INFINITY
-
     return INFINITY if _words(path) == ["max"] else _number(path)
 
 

@@ -1,14 +1,13 @@
 """`solo5ctl gc`: removes orphaned resources."""
 
+import asyncio
 from argparse import Namespace
-from typing import TYPE_CHECKING
 
 from solo5_systemd.base.sanitize import printable
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
-
-if TYPE_CHECKING:
-    from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.declared.update_files import collect_previous
+from solo5_systemd.engine.runtime import Runtime
 
 
 def configure(parser: Parser) -> None:
@@ -17,11 +16,7 @@ def configure(parser: Parser) -> None:
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    async def collect(engine: "Runtime") -> list[str]:
-        import asyncio
-
-        from solo5_systemd.declared.update_files import collect_previous
-
+    async def collect(engine: Runtime) -> list[str]:
         return [
             *await engine.gc.collect(dry_run=arguments.dry_run),
             *await asyncio.to_thread(collect_previous, dry_run=arguments.dry_run),

@@ -1,22 +1,22 @@
 """`solo5ctl network`: lists and inspects networks."""
 
 from argparse import Namespace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import NetworkName, network_name
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import VerbParser
 from solo5_systemd.cli.render import fields, moment, table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.engine.task import Task
-    from solo5_systemd.network.model import IpAddress, Lease, PortRequest
-    from solo5_systemd.network.overview import NetworkOverview, Repair
-    from solo5_systemd.settings.network_policy import Join
+from solo5_systemd.cli.task_output import port_json, port_lines
+from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.engine.task import Task
+from solo5_systemd.network.drops import DESCRIPTIONS
+from solo5_systemd.network.model import IpAddress, Lease, PortRequest
+from solo5_systemd.network.overview import NetworkOverview, Repair
+from solo5_systemd.settings.network import NO_NETWORK
+from solo5_systemd.settings.network_policy import Join
+from solo5_systemd.settings.records import document
 
 VERBS = ("ls", "inspect", "repairs")
 REPAIR_HEADER = ("TIME", "REPAIR", "TASKS")
@@ -33,7 +33,7 @@ def configure(parser: VerbParser) -> None:
     add("repairs", "show the last repairs", _repairs)
 
 
-def with_verb(words: "list[str]") -> "list[str]":
+def with_verb(words: list[str]) -> list[str]:
     """Return the arguments with a verb: `network` is `network ls`, and `network NAME` is `network inspect NAME`."""
     first = next((word for word in words if not word.startswith("-")), None)
     if first in VERBS or any(word in ("-h", "--help") for word in words):
@@ -57,13 +57,13 @@ def _list(arguments: Namespace, context: CommandContext) -> int:
     return context.show(arguments, lambda: [_json(network) for network in networks], text)
 
 
-async def _of_host(engine: "Runtime") -> "Sequence[NetworkOverview]":
+async def _of_host(engine: Runtime) -> Sequence[NetworkOverview]:
     """Return the networks of the host, without those in namespaces of other programs, which have one name."""
     return [network for network in await engine.backends.networks.networks() if not network.namespace]
 
 
 def _inspect(arguments: Namespace, context: CommandContext) -> int:
-    async def read(engine: "Runtime") -> "tuple[Sequence[NetworkOverview], Sequence[Task], Sequence[Repair]]":
+    async def read(engine: Runtime) -> tuple[Sequence[NetworkOverview], Sequence[Task], Sequence[Repair]]:
         known = {network.name: network for network in await _of_host(engine)}
         wanted = [_lookup(name, known) for name in arguments.networks]
         tasks = await engine.tasks(ended=False)  # an ended task has no lease
@@ -84,7 +84,7 @@ def _repairs(arguments: Namespace, context: CommandContext) -> int:
     return context.show(arguments, lambda: [_repair_json(each) for each in repairs], lambda: table(REPAIR_HEADER, rows))
 
 
-def _lookup(name: NetworkName, known: "dict[NetworkName, NetworkOverview]") -> "NetworkOverview":
+def _lookup(name: NetworkName, known: dict[NetworkName, NetworkOverview]) -> NetworkOverview:
     if name not in known:
         raise InvalidRequestError(
             f"no network is named {name!r}: expected one of {', '.join(sorted(known))}.",
@@ -93,7 +93,7 @@ def _lookup(name: NetworkName, known: "dict[NetworkName, NetworkOverview]") -> "
     return known[name]
 
 
-def _row(network: "NetworkOverview") -> tuple[str, ...]:
+def _row(network: NetworkOverview) -> tuple[str, ...]:
     return (
         network.name,
         network.bridge,
@@ -104,13 +104,7 @@ def _row(network: "NetworkOverview") -> tuple[str, ...]:
     )
 
 
-def _fields(
-    network: "NetworkOverview", tasks: "Sequence[Task]", repairs: "Sequence[Repair]"
-) -> "Iterator[tuple[str, str]]":
-    from solo5_systemd.cli.task_output import port_lines
-    from solo5_systemd.network.drops import DESCRIPTIONS
-    from solo5_systemd.settings.records import document
-
+def _fields(network: NetworkOverview, tasks: Sequence[Task], repairs: Sequence[Repair]) -> Iterator[tuple[str, str]]:
     yield "Name", network.name
     yield from _own_fields(network) if network.join is None else _joined_fields(network, network.join)
     yield "Fragments", _yes(network.policy.fragments)
@@ -140,14 +134,12 @@ def _fields(
         yield "Repair", f"{moment(each.time)} {each.what}"
 
 
-def _sorted(counts: "Mapping[IpAddress, int]") -> "list[tuple[IpAddress, int]]":
+def _sorted(counts: Mapping[IpAddress, int]) -> list[tuple[IpAddress, int]]:
     """Return counts by address, those of IPv4 first."""
     return sorted(counts.items(), key=lambda each: (each[0].version, int(each[0])))
 
 
-def _own_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
-    from solo5_systemd.settings.network import NO_NETWORK
-
+def _own_fields(network: NetworkOverview) -> Iterator[tuple[str, str]]:
     yield "Bridge", f"{network.bridge} ({'up' if network.up else 'created on first use'})"
     if network.without_ipv4:
         yield "Range", "none: it leads nowhere" if network.name == NO_NETWORK else "none: IPv6 only"
@@ -170,7 +162,7 @@ def _own_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
     yield "DHCP", _yes(network.policy.dhcp)
 
 
-def _joined_fields(network: "NetworkOverview", join: "Join") -> "Iterator[tuple[str, str]]":
+def _joined_fields(network: NetworkOverview, join: Join) -> Iterator[tuple[str, str]]:
     yield "Joins", f"{network.bridge} ({'exists' if network.up else 'missing'})"
     yield "VLAN", str(join.vlan or "of a new port")
     yield "Range", str(network.ipv4 or "-")
@@ -191,28 +183,24 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _leases(network: "NetworkOverview", tasks: "Sequence[Task]") -> "list[tuple[str, Lease]]":
+def _leases(network: NetworkOverview, tasks: Sequence[Task]) -> list[tuple[str, Lease]]:
     leases = [(task.name, lease) for task in tasks if task.reservation for lease in task.reservation.leases]
     return [(name, lease) for name, lease in leases if lease.network == network.name]
 
 
-def _ports(network: "NetworkOverview", tasks: "Sequence[Task]") -> "list[tuple[str, PortRequest]]":
+def _ports(network: NetworkOverview, tasks: Sequence[Task]) -> list[tuple[str, PortRequest]]:
     held = [(task.name, task.reservation) for task in tasks if task.reservation]
     ports = [(name, reservation, port) for name, reservation in held for port in reservation.ports]
     return [(name, port) for name, found, port in ports if found.lease(port.nic).network == network.name]
 
 
-def _of_network(repairs: "Sequence[Repair]", network: "NetworkOverview", tasks: "Sequence[Task]") -> "list[Repair]":
+def _of_network(repairs: Sequence[Repair], network: NetworkOverview, tasks: Sequence[Task]) -> list[Repair]:
     """Return the repairs that concerned tasks which are on the network now, or that name it."""
     names = {task for task, _ in _leases(network, tasks)}
     return [each for each in repairs if names & {*each.tasks} or f"network {network.name} " in each.what]
 
 
-def _details_json(
-    network: "NetworkOverview", tasks: "Sequence[Task]", repairs: "Sequence[Repair]"
-) -> dict[str, object]:
-    from solo5_systemd.cli.task_output import port_json
-
+def _details_json(network: NetworkOverview, tasks: Sequence[Task], repairs: Sequence[Repair]) -> dict[str, object]:
     return {
         **_json(network),
         "dns": [*map(str, network.resolver.servers)],
@@ -224,32 +212,30 @@ def _details_json(
     }
 
 
-def _repair_json(repair: "Repair") -> dict[str, object]:
+def _repair_json(repair: Repair) -> dict[str, object]:
     return {"time": moment(repair.time), "repair": repair.what, "tasks": [*repair.tasks], "other_tasks": repair.others}
 
 
-def _json(network: "NetworkOverview") -> dict[str, object]:
-    from solo5_systemd.settings.records import document as plain
-
-    document: dict[str, object] = {
+def _json(network: NetworkOverview) -> dict[str, object]:
+    found: dict[str, object] = {
         "name": network.name,
         "bridge": network.bridge,
         "mtu": network.mtu,
         "masquerade": network.masquerade,
         "up": network.up,
         "in_use": network.leases,
-        **plain(network.policy, complete=True),
+        **document(network.policy, complete=True),
     }
     if network.join is not None:
-        document |= {"join": True, "ipv6": False, **plain(network.join)}
+        found |= {"join": True, "ipv6": False, **document(network.join)}
     elif network.ipv6 is not None:
-        document |= {"nat66": network.nat66, "ra": network.ra}
-    document |= {"free": network.free} if network.free is not None else {}
+        found |= {"nat66": network.nat66, "ra": network.ra}
+    found |= {"free": network.free} if network.free is not None else {}
     addresses = {key: getattr(network, key) for key in ("ipv4", "gateway4", "ipv6", "gateway6")}
-    return document | {key: str(address) for key, address in addresses.items() if address is not None}
+    return found | {key: str(address) for key, address in addresses.items() if address is not None}
 
 
-def _leases_json(network: "NetworkOverview", tasks: "Sequence[Task]") -> list[dict[str, object]]:
+def _leases_json(network: NetworkOverview, tasks: Sequence[Task]) -> list[dict[str, object]]:
     return [
         {
             "task": task,

@@ -1,20 +1,15 @@
 """`solo5ctl run`: builds a workload from the options and starts it."""
 
 from argparse import REMAINDER, Namespace
-from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import own_task_name, task_name
 from solo5_systemd.cli.context import CommandContext, remove_existing
 from solo5_systemd.cli.parser import Parser
+from solo5_systemd.cli.run_options import workload_of
+from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.task.option_table import SETTINGS
-
-if TYPE_CHECKING:
-    from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.task.workload import Workload
-
-# A workload and its parts are imported where one is made, for startup time: `--help` takes none.
-
+from solo5_systemd.task.workload import Workload
 
 EPILOG = """\
 Without --net, each NIC of the image is connected to the network 'default'. ARGs may contain placeholders such as
@@ -53,8 +48,6 @@ def configure(parser: Parser) -> None:
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    from solo5_systemd.cli.run_options import workload_of
-
     _check_exclusive_options(arguments)
     workload = workload_of(arguments)
     if arguments.declare:
@@ -90,7 +83,7 @@ def _check_exclusive_options(arguments: Namespace) -> None:
         raise InvalidRequestError("--json requires --dry-run or --detach: in the foreground, output is the console.")
 
 
-async def _start(engine: "Runtime", workload: "Workload", arguments: Namespace, context: CommandContext) -> int:
+async def _start(engine: Runtime, workload: Workload, arguments: Namespace, context: CommandContext) -> int:
     await context.warn_unenforced(engine, workload)
     if arguments.replace:
         await remove_existing(engine, workload.name)

@@ -1,18 +1,20 @@
 """`solo5ctl update`: gives a declared task a new image without a lost connection; `rollback`: the one before."""
 
-import os
+import asyncio
 import time
 from argparse import Namespace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from solo5_systemd.base.declared_units import has_declaration, is_declared
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName, task_name, update_service
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import VerbParser
-
-if TYPE_CHECKING:
-    from solo5_systemd.declared.update_files import UpdateFiles
-    from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.declared.update_files import UpdateFiles
+from solo5_systemd.declared.update_request import parse_ready, update_time
+from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.task.quantities import value_of
+from solo5_systemd.unit.state import OVER
 
 POLL_INTERVAL_S = 0.05
 """Seconds between two looks at the steps of an update."""
@@ -78,8 +80,6 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 
 def _new_image(given: str) -> str:
     """Return the path of a new image; empty: that of the declaration."""
-    from pathlib import Path
-
     if not given:
         return ""
     image = Path(given).resolve()
@@ -97,20 +97,14 @@ def _new_image(given: str) -> str:
 
 def _requested(arguments: Namespace, image: str) -> dict[str, object]:
     """Return what is given of an `UpdateRequest`."""
-    from solo5_systemd.declared.update_request import parse_ready, update_time
-    from solo5_systemd.task.quantities import value_of
-
     parsers = {"ready": parse_ready, "timeout": update_time, "drain": update_time, "watch": update_time}
     texts = {key: text for key in parsers if (text := getattr(arguments, key)) is not None}
     given = {key: value_of(parsers[key], text, f"--{key}") for key, text in texts.items()}
     return {"image": image, "pause": arguments.pause, **given}
 
 
-def _files_of(name: TaskName, context: CommandContext) -> "UpdateFiles":
+def _files_of(name: TaskName, context: CommandContext) -> UpdateFiles:
     """Return the files of a task's updates; refuse one that is not declared, and an instance that was not started."""
-    from solo5_systemd.base.declared_units import has_declaration, is_declared
-    from solo5_systemd.declared.update_files import UpdateFiles
-
     context.require_root()
     if is_declared(name):
         return UpdateFiles(name)
@@ -124,18 +118,14 @@ def _files_of(name: TaskName, context: CommandContext) -> "UpdateFiles":
     )
 
 
-def _start(arguments: Namespace, image: str, files: "UpdateFiles", context: CommandContext) -> int:
+def _start(arguments: Namespace, image: str, files: UpdateFiles, context: CommandContext) -> int:
     """Start solo5-update@NAME; without --no-block, show its steps until it is over. Return the exit status.
 
     An interrupted command leaves the update to systemd.
     """
     unit, request = update_service(arguments.name), _requested(arguments, image)
 
-    async def begin(engine: "Runtime") -> None:
-        import asyncio
-
-        from solo5_systemd.unit.state import OVER
-
+    async def begin(engine: Runtime) -> None:
         units = engine.backends.units
         while (state := await units.active_state(unit)) not in OVER and not files.under_way:  # noqa: ASYNC110 - PID 1's
             await asyncio.sleep(POLL_INTERVAL_S)  # the unit of an earlier update, whose end would end this one
@@ -152,12 +142,12 @@ def _start(arguments: Namespace, image: str, files: "UpdateFiles", context: Comm
     return 0 if arguments.no_block else _show(files, context, f"{UNITS}/{INVOCATION_LINK}{unit}")
 
 
-def _show(files: "UpdateFiles", context: CommandContext, run: str) -> int:
+def _show(files: UpdateFiles, context: CommandContext, run: str) -> int:
     """Print each step when it is taken, until the update is over; return its exit status."""
     begun, shown, status = time.monotonic(), 0, HostError.exit_status
     under_way, began = True, False
     while under_way:
-        running = os.path.islink(run)  # noqa: PTH114 - `update --help` imports no pathlib
+        running = Path(run).is_symlink()
         began |= running
         # Read first: the last step comes before the unit's end, and that before what is typed next.
         under_way = running or (files.under_way and not began)

@@ -2,9 +2,11 @@
 
 from argparse import Namespace
 
+from solo5_systemd.base.concurrency import gather
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import UNKNOWN
+from solo5_systemd.cli.task_output import outcome_json
 
 
 def configure(parser: Parser) -> None:
@@ -13,11 +15,7 @@ def configure(parser: Parser) -> None:
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    from solo5_systemd.base.concurrency import gather  # imported here for startup time: `--help` needs none
-
     def documents() -> list[object]:
-        from solo5_systemd.cli.task_output import outcome_json
-
         outcomes = ((task.name, task.outcome) for task in tasks)
         return [{"name": name, "outcome": each and outcome_json(each)} for name, each in outcomes]
 
