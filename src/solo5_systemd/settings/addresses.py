@@ -6,7 +6,7 @@ routes packets for them to the guest. The operator names in a network's settings
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_interface, ip_network
 
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 
@@ -77,10 +77,9 @@ def network_range(text: str, kind: type[IpNetwork], example: str) -> IpNetwork:
         found = kind(text, strict=False)
     except ValueError as error:
         raise SettingsError(f"{text!r} is not a range: expected one such as {example}.") from error
-    try:
-        return kind(text)
-    except ValueError as error:
-        raise SettingsError(f"{text!r} is an address with its prefix: expected the range, {found}.") from error
+    if ip_interface(text).ip != found.network_address:
+        raise SettingsError(f"{text!r} is an address with its prefix: expected the range, {found}.")
+    return found
 
 
 @dataclass(frozen=True)
@@ -121,21 +120,6 @@ def address_range(given: str) -> AddressRange:
             f'{given!r} is not a range of addresses: expected an address, or a range such as "10.89.0.2-10.89.0.20".'
         )
     return found
-
-
-def check_within(reserved: Reserved, networks: Sequence[IpNetwork], where: str) -> None:
-    """Check that all ranges are of a network whose range is set: of a chosen one they would be of no known address.
-
-    Args:
-        networks: the network's range and prefix, as far as they are set.
-
-    Raises:
-        SettingsError: a range is not.
-    """
-    for each in reserved:
-        if not any(each.first in network and each.last in network for network in networks):
-            shown = " or ".join(map(str, networks)) or "a range that is set as ipv4, or a prefix that is set as ipv6"
-            raise SettingsError(f"{where} has {each}: expected addresses inside {shown}.")
 
 
 def is_reserved(address: IPv4Address | IPv6Address, reserved: Reserved) -> bool:

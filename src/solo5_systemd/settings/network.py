@@ -1,13 +1,13 @@
 """A network of `[network.NAME]`: one that this package makes, or one on an existing bridge."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import SettingsError, located
 from solo5_systemd.base.names import NetworkName, hash_of, network_name
-from solo5_systemd.settings.addresses import check_within, is_within, overlapping
+from solo5_systemd.settings.addresses import is_within, overlapping
 from solo5_systemd.settings.network_keys import NetworkKeys, keys_on, network_keys
 from solo5_systemd.settings.network_policy import CLOSED, HOST, INHERITED, LAN, NAMESPACE, Join, NetworkPolicy
 from solo5_systemd.settings.records import record
@@ -123,33 +123,36 @@ def _table(name: NetworkName, tables: Fields) -> Fields:
         fields.allow(*network_keys())
         return fields
     known = keys_on(NAMESPACE, INHERITED)
-    for key in fields:
-        if key not in known:
-            raise SettingsError(
-                f"{fields.path(key)} has no effect: expected one of {', '.join(known)}, the "
-                "keys of the network in namespaces of other programs."
-            )
+    why = f"has no effect: expected one of {', '.join(known)}, the keys of the network in namespaces of other programs."
+    _refuse_keys(fields, {*fields} - {*known}, why)
     return fields.over(tables.table(DEFAULT_NETWORK).having(*keys_on(INHERITED)))
 
 
 def _own(name: NetworkName, fields: Fields) -> NetworkSettings:
     """Return a network whose bridge this package makes."""
-    for key in keys_on(LAN):
-        if key not in keys_on(HOST) and fields.has(key):
-            raise SettingsError(f"{fields.path(key)} is set without join: expected the name of a bridge as join.")
+    of_lan = {*keys_on(LAN)} - {*keys_on(HOST)}
+    _refuse_keys(fields, of_lan, "is set without join: expected the name of a bridge as join.")
     keys = record(NetworkKeys, fields)
-    without_ipv4 = _is_without_ipv4(name, keys, fields)
-    ipv4 = _range4(
-        keys,
-        fields,
-        "room for a gateway and a guest: a prefix of at most 30",
-        "a host address inside the network's ipv4 range",
+    if not keys.ipv6:
+        _refuse_keys(fields, ("gateway6", "nat66", "ra"), "is set without ipv6: expected ipv6 = true or a prefix.")
+    without_ipv4, in_namespace = keys.ipv4 is False, name == NAMESPACE_NETWORK
+    ipv4, prefix = _ranges(keys, fields)
+    ranges = [each for each in (ipv4, prefix) if each]
+    shown = " or ".join(map(str, ranges)) or "a range that is set as ipv4, or a prefix that is set as ipv6"
+    are_inside = all(
+        any(each.first in known and each.last in known for known in ranges) for each in keys.reserved_addresses
     )
-    ipv6 = _ipv6_settings(keys, fields, keys.mtu or MTU)
-    if without_ipv4 and ipv6 is None:
-        raise fields.wrong("ipv4", False, "a range, or ipv6 = true beside ipv4 = false")
-    ranges = [each for each in (ipv4, ipv6 and ipv6.prefix) if each]
-    check_within(keys.reserved_addresses, ranges, fields.path("reserved_addresses"))
+    _check(
+        fields,
+        ("ipv4", without_ipv4 and in_namespace, "a range: guests in a namespace of other programs have IPv4"),
+        ("ipv4", without_ipv4 and not keys.ipv6, "a range, or ipv6 = true beside ipv4 = false"),
+        ("masquerade", without_ipv4 and keys.masquerade, "no masquerade beside ipv4 = false"),
+        ("dhcp", without_ipv4 and keys.dhcp, "no dhcp beside ipv4 = false"),
+        ("mtu", keys.ipv6 and (keys.mtu or MTU) < IPV6_MTU, f"at least {IPV6_MTU} bytes beside ipv6"),
+        ("gateway6", _is_outside(keys.gateway6, prefix), "an address inside the ipv6 prefix, other than its first"),
+        ("ipv6", keys.ra and prefix and prefix.prefixlen != SLAAC_LENGTH, f"a prefix of {SLAAC_LENGTH} bits beside ra"),
+        ("reserved_addresses", not are_inside, f"addresses inside {shown}"),
+    )
     return NetworkSettings(
         name=name,
         bridge=keys.bridge or default_bridge(name),
@@ -159,35 +162,41 @@ def _own(name: NetworkName, fields: Fields) -> NetworkSettings:
         mtu=keys.mtu,
         masquerade=not without_ipv4 if keys.masquerade is None else keys.masquerade,
         policy=record(NetworkPolicy, fields),
-        ipv6=ipv6,
-        without_ipv6=name == NAMESPACE_NETWORK and keys.ipv6 is False,
+        ipv6=Ipv6(prefix=prefix, gateway=keys.gateway6, nat66=keys.nat66, ra=keys.ra) if keys.ipv6 else None,
+        without_ipv6=in_namespace and keys.ipv6 is False,
         resolver=Resolver(servers=keys.dns, search=keys.search),
     )
 
 
 def _joining(name: NetworkName, fields: Fields) -> NetworkSettings:
     """Return a network that joins an existing bridge."""
-    known = keys_on(LAN)
-    for key in fields:
-        if key not in known:
-            raise SettingsError(
-                f"{fields.path(key)} is set beside join: expected one of {', '.join(known)}, since the bridge "
-                "and what it forwards belong to others."
-            )
+    known = ", ".join(keys_on(LAN))
+    beside = {*fields} - {*keys_on(LAN)}
+    _refuse_keys(fields, beside, f"is set beside join: expected one of {known}, since the bridge belongs to others.")
     keys = record(NetworkKeys, fields)
-    if isinstance(keys.ipv4, bool):
-        raise fields.wrong("ipv4", keys.ipv4, "the LAN's range")
-    ipv4 = _range4(
-        keys,
+    ipv4, prefix = _ranges(keys, fields)
+    if prefix is None:
+        without = 'is set without a prefix: expected one such as ipv6 = "fd00::/64".'
+        _refuse_keys(fields, ("gateway6", "pool6"), without)
+    is_on_link = keys.gateway6 is not None and keys.gateway6.is_link_local
+    _check(
         fields,
-        "the LAN's range, with a prefix of at most 30",
-        "the address of a router inside the network's ipv4 range",
+        ("ipv4", isinstance(keys.ipv4, bool), "the LAN's range"),
+        (
+            "gateway6",
+            not is_on_link and _is_outside(keys.gateway6, prefix),
+            "the router's link-local address, or its one in the ipv6 prefix",
+        ),
     )
-    if keys.pool and (ipv4 is None or not all(_is_host(each, ipv4) for each in (keys.pool.first, keys.pool.last))):
-        raise fields.wrong("pool", fields.text("pool"), "addresses inside the network's ipv4 range")
-    if keys.pool and keys.gateway4 and keys.gateway4 in keys.pool:
-        raise fields.wrong("pool", fields.text("pool"), f"a pool without gateway4, {keys.gateway4}")
-    may_send6, ipv6 = _joined_ipv6(keys, fields)
+    pools = ("pool", keys.pool, ipv4, keys.gateway4), ("pool6", keys.pool6, prefix, keys.gateway6)
+    for key, pool, network, gateway in pools:
+        if pool is not None:
+            is_outside = _is_outside(pool.first, network) or _is_outside(pool.last, network)
+            _check(
+                fields,
+                (key, is_outside, "host addresses inside the network's range"),
+                (key, gateway and gateway in pool, f"a pool without the gateway, {gateway}"),
+            )
     return NetworkSettings(
         name=name,
         bridge=keys.join or "",
@@ -195,94 +204,46 @@ def _joining(name: NetworkName, fields: Fields) -> NetworkSettings:
         gateway4=keys.gateway4,
         masquerade=False,
         policy=record(NetworkPolicy, fields),
-        join=Join(vlan=keys.vlan or 0, pool=keys.pool, ipv6=may_send6, pool6=keys.pool6),
-        ipv6=ipv6,
+        join=Join(vlan=keys.vlan or 0, pool=keys.pool, ipv6=bool(keys.ipv6), pool6=keys.pool6),
+        ipv6=Ipv6(prefix=prefix, gateway=keys.gateway6) if prefix else None,
         resolver=Resolver(servers=keys.dns, search=keys.search),
     )
 
 
-def _range4(keys: NetworkKeys, fields: Fields, expected: str, gateway: str) -> IPv4Network | None:
-    """Return the range that is set, with `gateway4` in it; None: it is chosen, or there is none."""
-    ipv4 = None if isinstance(keys.ipv4, bool) else keys.ipv4
-    if ipv4 and ipv4.prefixlen > 30:
-        raise fields.wrong("ipv4", str(ipv4), expected)
-    if keys.gateway4 is not None and (ipv4 is None or not _is_host(keys.gateway4, ipv4)):
-        raise fields.wrong("gateway4", str(keys.gateway4), gateway)
-    return ipv4
+def _ranges(keys: NetworkKeys, fields: Fields) -> tuple[IPv4Network | None, IPv6Network | None]:
+    """Return the range and the prefix that are set; None: it is chosen, or there is none."""
+    ipv4 = keys.ipv4 if isinstance(keys.ipv4, IPv4Network) else None
+    prefix = keys.ipv6 if isinstance(keys.ipv6, IPv6Network) else None
+    is_unicast = prefix is None or is_within(prefix, (IPv6Network("2000::/3"), IPv6Network("fc00::/7")))
+    is_length = prefix is None or _SHORTEST <= prefix.prefixlen <= _LONGEST
+    _check(
+        fields,
+        ("ipv4", ipv4 and ipv4.prefixlen > 30, "a prefix of at most 30 bits, with room for a gateway and a guest"),
+        ("gateway4", _is_outside(keys.gateway4, ipv4), "a host address inside the network's ipv4 range"),
+        ("ipv6", not (is_unicast and is_length), f"{_EXPECTED}, global or unique local"),
+    )
+    return ipv4, prefix
 
 
-def _is_without_ipv4(name: NetworkName, keys: NetworkKeys, fields: Fields) -> bool:
-    """Return whether `ipv4 = false` is set, for guests with IPv6 only."""
-    if keys.ipv4 is not False:
-        return False
-    if name == NAMESPACE_NETWORK:
-        raise fields.wrong("ipv4", False, "a range: guests in a namespace of other programs have IPv4")
-    for key, value in (("masquerade", keys.masquerade), ("dhcp", keys.dhcp)):  # of IPv4
-        if value:
-            raise fields.wrong(key, True, f"no {key} beside ipv4 = false")
-    return True
+def _refuse_keys(fields: Fields, keys: Collection[str], why: str) -> None:
+    for key in fields:
+        if key in keys:
+            raise SettingsError(f"{fields.path(key)} {why}")
 
 
-def _ipv6_settings(keys: NetworkKeys, fields: Fields, mtu: int) -> Ipv6 | None:
-    """Return the IPv6 settings of a network; None: it has no IPv6.
-
-    Raises:
-        SettingsError: a value is invalid, or has no meaning without `ipv6`.
-    """
-    if not keys.ipv6:
-        for key in ("gateway6", "nat66", "ra"):
-            if fields.has(key):
-                raise SettingsError(f"{fields.path(key)} is set without ipv6: expected ipv6 = true or a prefix.")
-        return None
-    if mtu < IPV6_MTU:
-        raise fields.wrong("mtu", mtu, f"at least {IPV6_MTU} bytes beside ipv6, the smallest MTU of IPv6")
-    prefix, gateway = _prefix(keys, fields), keys.gateway6
-    if gateway is not None and (prefix is None or not _is_host(gateway, prefix)):
-        raise fields.wrong(
-            "gateway6", str(gateway), "an address inside the network's ipv6 prefix, other than its first"
-        )
-    if keys.ra and prefix is not None and prefix.prefixlen != SLAAC_LENGTH:
-        raise fields.wrong("ipv6", str(prefix), f"a prefix of {SLAAC_LENGTH} bits beside ra, for guests to complete it")
-    return Ipv6(prefix=prefix, gateway=gateway, nat66=keys.nat66, ra=keys.ra)
+def _check(fields: Fields, *checks: tuple[str, object, str]) -> None:
+    """Raise the error of the first key that is wrong, with what is expected of it."""
+    for key, is_wrong, expected in checks:
+        if is_wrong:
+            raise fields.wrong(key, fields.having(key)[key], expected)
 
 
-def _joined_ipv6(keys: NetworkKeys, fields: Fields) -> tuple[bool, Ipv6 | None]:
-    """Return the IPv6 settings of a network on an existing bridge; arguments and errors as for `_ipv6_settings`.
-
-    Returns:
-        Whether guests may send IPv6, and prefix and router of the LAN, None where no address is leased.
-    """
-    prefix, gateway, pool = _prefix(keys, fields), keys.gateway6, keys.pool6
-    if prefix is None:
-        for key in ("gateway6", "pool6"):
-            if fields.has(key):
-                raise SettingsError(
-                    f'{fields.path(key)} is set without a prefix: expected one such as ipv6 = "fd00::/64".'
-                )
-        return bool(keys.ipv6), None
-    if gateway is not None and not (_is_host(gateway, prefix) or gateway.is_link_local):
-        raise fields.wrong("gateway6", str(gateway), "the router's link-local address, or its one in the ipv6 prefix")
-    if pool is not None and not (_is_host(pool.first, prefix) and _is_host(pool.last, prefix)):
-        raise fields.wrong("pool6", fields.text("pool6"), "addresses inside the network's ipv6 prefix")
-    if pool is not None and gateway is not None and gateway in pool:
-        raise fields.wrong("pool6", fields.text("pool6"), f"a pool without gateway6, {gateway}")
-    return True, Ipv6(prefix=prefix, gateway=gateway)
-
-
-def _prefix(keys: NetworkKeys, fields: Fields) -> IPv6Network | None:
-    """Return the prefix, if one is set."""
-    if keys.ipv6 is None or isinstance(keys.ipv6, bool):
-        return None
-    is_unicast = is_within(keys.ipv6, (IPv6Network("2000::/3"), IPv6Network("fc00::/7")))
-    if not _SHORTEST <= keys.ipv6.prefixlen <= _LONGEST or not is_unicast:
-        raise fields.wrong("ipv6", str(keys.ipv6), f"{_EXPECTED}, global or unique local")
-    return keys.ipv6
-
-
-def _is_host(address: IPv4Address | IPv6Address, network: IPv4Network | IPv6Network) -> bool:
-    """Return whether a host may have an address; the first one of IPv6 is any router's (RFC 4291, section 2.6.1)."""
+def _is_outside(address: IPv4Address | IPv6Address | None, network: IPv4Network | IPv6Network | None) -> bool:
+    """Return whether an address is set that no host has there; the first one of IPv6 is any router's (RFC 4291)."""
+    if address is None or network is None:
+        return address is not None
     last = network.broadcast_address if network.version == 4 else None
-    return address in network and address not in (network.network_address, last)
+    return address not in network or address in (network.network_address, last)
 
 
 def default_mtu(uplink: int | None, *, ipv6: bool = False) -> int:

@@ -56,7 +56,7 @@ def test_ipv6_is_a_word_or_a_prefix(text: str, read: Ipv6 | None) -> None:
             "network.default.ipv6 is 'fd00:1::/65': expected a prefix of 64 bits beside ra",
         ),
         ('[network.lan]\njoin = "br0"\nra = true', "network.lan.ra is set beside join"),
-        ('ipv6 = true\ngateway6 = "2001:db8::1"', "expected an address inside the network's ipv6 prefix"),
+        ('ipv6 = true\ngateway6 = "2001:db8::1"', "expected an address inside the ipv6 prefix"),
         ('ipv6 = "2001:db8:1::/64"\ngateway6 = "2001:db8:1::"', "other than its first"),
         ('ipv6 = "2001:db8:1::/64"\ngateway6 = "2001:db8:2::1"', "gateway6 is '2001:db8:2::1'"),
         (
@@ -70,12 +70,12 @@ def test_ipv6_is_a_word_or_a_prefix(text: str, read: Ipv6 | None) -> None:
             f"{PREFIXED}gateway6 = '2001:db8:2::1'",
             "network.lan.gateway6 is '2001:db8:2::1': expected the router's link",
         ),
-        (f"{PREFIXED}pool6 = '2001:db8:2::1-2001:db8:2::2'", "expected addresses inside the network's ipv6 prefix"),
-        (f"{PREFIXED}pool6 = '2001:db8:1::-2001:db8:1::2'", "expected addresses inside the network's ipv6 prefix"),
+        (f"{PREFIXED}pool6 = '2001:db8:2::1-2001:db8:2::2'", "expected host addresses inside the network's range"),
+        (f"{PREFIXED}pool6 = '2001:db8:1::-2001:db8:1::2'", "expected host addresses inside the network's range"),
         (f"{PREFIXED}pool6 = '2001:db8:1::5-2001:db8:1::4'", "is not a range of addresses"),
         (
             f"{PREFIXED}pool6 = '2001:db8:1::1-2001:db8:1::4'\ngateway6 = '2001:db8:1::2'",
-            "expected a pool without gateway6, 2001:db8:1::2",
+            "expected a pool without the gateway, 2001:db8:1::2",
         ),
         ("pool6 = 'fd00::1-fd00::2'", "network.default.pool6 is set without join"),
         (

@@ -32,7 +32,7 @@ def test_an_address_or_a_range_of_either_family_is_read() -> None:
         ('reserved_addresses = ["10.0.0.2"]', "expected addresses inside a range that is set as ipv4"),
         (
             'ipv4 = "10.1.0.0/24"\nreserved_addresses = ["10.2.0.2"]',
-            "has 10.2.0.2: expected addresses inside 10.1.0.0/24",
+            "reserved_addresses is ['10.2.0.2']: expected addresses inside 10.1.0.0/24",
         ),
         ('ipv4 = "10.1.0.0/24"\nreserved_addresses = ["10.1.0.250-10.1.1.2"]', "expected addresses inside 10.1.0.0/24"),
         ('ipv4 = "10.1.0.0/24"\nreserved_addresses = ["10.1.0.9-10.1.0.2"]', "'10.1.0.9-10.1.0.2' is not a range"),

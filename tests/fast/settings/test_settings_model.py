@@ -79,7 +79,10 @@ def test_a_further_network_stands_beside_the_default() -> None:
         ('network.default.bridge = ".."', "network.default.bridge is '..': expected a link name"),
         ('network.default.ipv4 = "10.0.0.1/24"', "network.default.ipv4: '10.0.0.1/24' is an address with its"),
         ('network.default.ipv4 = "fd00::/64"', "network.default.ipv4: "),
-        ('network.default.ipv4 = "10.0.0.0/31"', "network.default.ipv4 is '10.0.0.0/31': expected room for a gateway"),
+        (
+            'network.default.ipv4 = "10.0.0.0/31"',
+            "network.default.ipv4 is '10.0.0.0/31': expected a prefix of at most 30",
+        ),
         ('network.default.gateway4 = "10.0.0.1"', "network.default.gateway4 is '10.0.0.1': expected a host address"),
         (
             '[network.default]\nipv4 = "10.0.0.0/30"\ngateway4 = "10.0.1.1"',
@@ -183,15 +186,15 @@ def test_a_network_joins_a_bridge_of_others() -> None:
         ),
         ("vlan = 0", r"network\.lan\.vlan is 0: expected a whole number from 1 to 4094"),
         ("vlan = 4095", r"network\.lan\.vlan is 4095"),
-        ('ipv4 = "192.168.1.0/31"', "the LAN's range, with a prefix of at most 30"),
-        ('gateway4 = "192.168.1.1"', "the address of a router inside the network's ipv4 range"),
-        ('pool = "192.168.1.2-192.168.1.3"', "network.lan.pool is .*: expected addresses inside"),
-        ('ipv4 = "192.168.1.0/24"\npool = "192.168.1.2-192.168.2.3"', "expected addresses inside"),
+        ('ipv4 = "192.168.1.0/31"', "expected a prefix of at most 30"),
+        ('gateway4 = "192.168.1.1"', "a host address inside the network's ipv4 range"),
+        ('pool = "192.168.1.2-192.168.1.3"', "network.lan.pool is .*: expected host addresses inside"),
+        ('ipv4 = "192.168.1.0/24"\npool = "192.168.1.2-192.168.2.3"', "expected host addresses inside"),
         ('ipv4 = "192.168.1.0/24"\npool = "192.168.1.9-192.168.1.3"', "is not a range of addresses"),
         ('pool = "192.168.1"', "'192.168.1' is not a range of addresses"),
         (
             'ipv4 = "192.168.1.0/24"\npool = "192.168.1.1-192.168.1.9"\ngateway4 = "192.168.1.5"',
-            "a pool without gateway4, 192.168.1.5",
+            "a pool without the gateway, 192.168.1.5",
         ),
     ],
 )
