@@ -1,7 +1,7 @@
 """The fingerprint of the driver and its node: name, versions, capabilities, attributes and health."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 from solo5_systemd.base.names import Target
 from solo5_systemd.host.checks import Fact, Host, Verdict, cgroups, facts, filter_problem, filter_remedy, modules
@@ -58,43 +58,28 @@ CONFINEMENT = "user,capabilities,devices,files,system-calls,ip"
 the first two, and `arguments`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fingerprint:
-    """One fingerprint. One that equals the last is not sent again."""
-
-    attributes: Mapping[str, str | bool | int]
-    health: wire.FingerprintResponse.HealthState
-    description: str
-
-    @property
-    def interval_s(self) -> float:
-        """Return the seconds until the next one."""
-        return HEALTHY_INTERVAL_S if self.health == HEALTHY else UNHEALTHY_INTERVAL_S
-
-
-def fingerprint_of(host: Host, settings: Settings, config: PluginConfig, version: str) -> Fingerprint:
+def fingerprint_of(host: Host, settings: Settings, config: PluginConfig, version: str) -> wire.FingerprintResponse:
     """Return the fingerprint of a probed host. A broken fact, as of `solo5ctl doctor`, makes it unhealthy."""
     broken = [fact for fact in (*facts(host), *_broken_for_scheduler(host, config)) if fact.verdict is Verdict.BROKEN]
-    return Fingerprint(
-        attributes=dict(_attributes(host, settings, config, version)),
-        health=UNHEALTHY if broken else HEALTHY,
-        description=_sentence(broken[0]) if broken else "Healthy",
-    )
-
-
-def failed(reason: str, version: str) -> Fingerprint:
-    """Return the fingerprint of a host that could not be probed: unhealthy, with the reason."""
-    return Fingerprint(attributes={_key("version"): version}, health=UNHEALTHY, description=reason)
-
-
-def response(found: Fingerprint, earlier: Mapping[str, object]) -> wire.FingerprintResponse:
-    """Return Nomad's message. An attribute that `earlier` had is sent empty once, or it would stay on the node."""
-    removed = dict.fromkeys(earlier.keys() - found.attributes.keys(), "")
     return wire.FingerprintResponse(
-        attributes={key: _attribute(value) for key, value in {**removed, **found.attributes}.items()},
-        health=found.health,
-        health_description=found.description,
+        attributes={key: _attribute(value) for key, value in _attributes(host, settings, config, version)},
+        health=UNHEALTHY if broken else HEALTHY,
+        health_description=_sentence(broken[0]) if broken else "Healthy",
     )
+
+
+def failed(reason: str, version: str) -> wire.FingerprintResponse:
+    """Return the fingerprint of a host that could not be probed: unhealthy, with the reason."""
+    attributes = {_key("version"): _attribute(version)}
+    return wire.FingerprintResponse(attributes=attributes, health=UNHEALTHY, health_description=reason)
+
+
+def after(last: wire.FingerprintResponse, found: wire.FingerprintResponse) -> wire.FingerprintResponse:
+    """Return a fingerprint with the attributes that the last one had as empty ones, or they would stay on the node."""
+    gone = dict.fromkeys(last.attributes.keys() - found.attributes.keys(), _attribute(""))
+    sent = wire.FingerprintResponse(attributes=gone)
+    sent.MergeFrom(found)
+    return sent
 
 
 def _attribute(value: str | bool | int) -> Attribute:

@@ -27,13 +27,14 @@ from solo5_systemd.nomad.fingerprint import (
     API_VERSION,
     HANDLE_VERSION,
     HEALTHY,
+    HEALTHY_INTERVAL_S,
     NAME,
     UNDETECTED,
-    Fingerprint,
+    UNHEALTHY_INTERVAL_S,
+    after,
     capabilities,
     failed,
     fingerprint_of,
-    response,
 )
 from solo5_systemd.nomad.handle import encode
 from solo5_systemd.nomad.housekeeping import Housekeeping
@@ -124,28 +125,29 @@ class DriverPlugin:
         """
         self._housekeeping.start()
         self._listeners += 1
-        last: Fingerprint | None = None
+        last = wire.FingerprintResponse()
         try:
             while True:
                 self._refresh.clear()  # before the probe: a change during it causes another one
                 found = await self._fingerprint()
                 if found != last:
-                    if last is None or found.description != last.description:
-                        _log.log(logging.INFO if found.health == HEALTHY else logging.WARNING, "%s", found.description)
-                    yield response(found, last.attributes if last else {})
+                    if found.health_description != last.health_description:
+                        level = logging.INFO if found.health == HEALTHY else logging.WARNING
+                        _log.log(level, "%s", found.health_description)
+                    yield after(last, found)
                     last = found
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(found.interval_s):
+                    async with asyncio.timeout(HEALTHY_INTERVAL_S if found.health == HEALTHY else UNHEALTHY_INTERVAL_S):
                         await self._refresh.wait()
         finally:
             self._listeners -= 1
 
-    async def _fingerprint(self) -> Fingerprint:
+    async def _fingerprint(self) -> wire.FingerprintResponse:
         if self._config_error:
             self._decode_config()  # msgpack, which was missing, may be installed now
         if self._config_error or not self.session.config.enabled:
             reason = self._config_error or "disabled: plugin.solo5.config.enabled is false"
-            return Fingerprint(attributes={}, health=UNDETECTED, description=reason)
+            return wire.FingerprintResponse(health=UNDETECTED, health_description=reason)
         try:
             from solo5_systemd.host.probe import probe
             from solo5_systemd.journal.console import storage_problem

@@ -12,12 +12,12 @@ from solo5_systemd.host.other_firewalls import DroppingChain
 from solo5_systemd.nomad.fingerprint import (
     HEALTHY,
     UNHEALTHY,
-    Fingerprint,
+    after,
     failed,
     fingerprint_of,
-    response,
 )
 from solo5_systemd.nomad.plugin_config import PluginConfig
+from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.structs_pb2 import Attribute
 from solo5_systemd.settings.solo5_toml import Settings, parse_settings
 
@@ -26,14 +26,19 @@ PLUGIN = PluginConfig()
 VERSION = "1.2.3"
 
 
-def look(host: Host = GOOD, settings: Settings = SETTINGS, plugin: PluginConfig = PLUGIN) -> Fingerprint:
+def look(host: Host = GOOD, settings: Settings = SETTINGS, plugin: PluginConfig = PLUGIN) -> wire.FingerprintResponse:
     return fingerprint_of(host, settings, plugin, VERSION)
+
+
+def values(found: wire.FingerprintResponse) -> dict[str, object]:
+    """Return the attributes, without their types."""
+    return {key: getattr(each, each.WhichOneof("value") or "") for key, each in found.attributes.items()}
 
 
 def test_a_good_node_tells_all_there_is() -> None:
     found = look()
-    assert (found.health, found.description) == (HEALTHY, "Healthy")
-    assert found.attributes == {
+    assert (found.health, found.health_description) == (HEALTHY, "Healthy")
+    assert values(found) == {
         "driver.solo5.version": "1.2.3",
         "driver.solo5.systemd": 257,
         "driver.solo5.hvt": True,
@@ -85,7 +90,7 @@ def test_a_good_node_tells_all_there_is() -> None:
 def test_what_is_in_the_way_of_every_task_is_reported_in_one_sentence(change: dict[str, object], sentence: str) -> None:
     found = look(replace(GOOD, **change))  # type: ignore[arg-type]
     assert found.health == UNHEALTHY
-    assert found.description.startswith(sentence)
+    assert found.health_description.startswith(sentence)
 
 
 ADVICE = "Install Solo5 (opam install solo5), and put solo5-hvt of ABI 2 into one of /usr/bin."
@@ -123,7 +128,7 @@ def test_what_limits_a_node_is_an_attribute_and_no_sickness(
 ) -> None:
     found = look(replace(GOOD, **change))  # type: ignore[arg-type]
     assert found.health == HEALTHY
-    assert attributes.items() <= found.attributes.items()
+    assert attributes.items() <= values(found).items()
 
 
 @pytest.mark.parametrize(
@@ -138,41 +143,42 @@ def test_missing_controllers_are_an_attribute_where_the_operator_states_that_the
     controllers: tuple[str, ...] | None, version: str, problem: str
 ) -> None:
     found = look(replace(GOOD, controllers=controllers), plugin=replace(PLUGIN, allow_missing_controllers=True))
-    assert (found.health, found.description) == (HEALTHY, "Healthy")
-    assert found.attributes["driver.solo5.cgroup"] == version
-    assert found.attributes["driver.solo5.cgroup.problem"] == problem
+    assert (found.health, found.health_description) == (HEALTHY, "Healthy")
+    assert values(found)["driver.solo5.cgroup"] == version
+    assert values(found)["driver.solo5.cgroup.problem"] == problem
 
 
 def test_option_that_allows_missing_controllers_is_in_the_reason() -> None:
     sentence = "or state that it is meant: plugin.solo5.config.allow_missing_controllers = true."
-    assert look(replace(GOOD, controllers=())).description.endswith(sentence)
+    assert look(replace(GOOD, controllers=())).health_description.endswith(sentence)
 
 
 def test_only_the_networks_that_jobs_may_join_are_offered() -> None:
     plugin = replace(PLUGIN, networks=(NetworkName("lab"), NetworkName("nowhere")), disable_log_collection=True)
-    attributes = look(plugin=plugin).attributes
+    attributes = values(look(plugin=plugin))
     assert (attributes["driver.solo5.networks"], attributes["driver.solo5.logging"]) == ("lab", "journald")
 
 
 def test_a_driver_that_cannot_look_says_why() -> None:
     away = failed("no bus", VERSION)
-    assert (away.health, away.description, away.attributes) == (UNHEALTHY, "no bus", {"driver.solo5.version": "1.2.3"})
+    assert (away.health, away.health_description, values(away)) == (
+        UNHEALTHY, "no bus", {"driver.solo5.version": "1.2.3"}
+    )  # fmt: skip
 
 
 def test_each_value_is_sent_as_what_it_is() -> None:
-    sent = response(look(), {})
+    sent = look()
     assert sent.attributes["driver.solo5.hvt"] == Attribute(bool_val=True)
     assert sent.attributes["driver.solo5.hvt.abi"] == Attribute(int_val=2)
     assert sent.attributes["driver.solo5.cgroup"] == Attribute(string_val="v2")
-    assert (sent.health, sent.health_description) == (HEALTHY, "Healthy")
 
 
 def test_an_attribute_that_is_gone_is_sent_empty() -> None:
-    before, after = look(), look(replace(GOOD, tenders=(SPT,)))
-    sent = response(after, before.attributes)
+    before, found = look(), look(replace(GOOD, tenders=(SPT,)))
+    sent = after(before, found)
     gone = {key for key, value in sent.attributes.items() if value == Attribute(string_val="")}
     assert gone == {f"driver.solo5.hvt.{key}" for key in ("version", "abi", "path")}
-    assert Attribute(string_val="") not in response(after, after.attributes).attributes.values()
+    assert Attribute(string_val="") not in after(found, found).attributes.values()
 
 
 def test_every_attribute_is_below_the_drivers_own_name() -> None:

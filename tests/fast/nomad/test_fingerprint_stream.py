@@ -11,14 +11,17 @@ from tests.support.fakes.background import Background
 from tests.support.fakes.clock import passed
 
 from solo5_systemd.base.errors import HostError, SettingsError
-from solo5_systemd.nomad import engine, fingerprint
-from solo5_systemd.nomad.fingerprint import HEALTHY, UNDETECTED, UNHEALTHY, Fingerprint
+from solo5_systemd.nomad import engine, service
+from solo5_systemd.nomad.fingerprint import HEALTHY, UNDETECTED, UNHEALTHY
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.structs_pb2 import Attribute
 
-GOOD = Fingerprint(attributes={"driver.solo5.hvt.path": "/a"}, health=HEALTHY, description="Healthy")
-SICK = Fingerprint(attributes={}, health=UNHEALTHY, description="no bus")
-Stream = AsyncIterator[wire.FingerprintResponse]
+Fingerprint = wire.FingerprintResponse
+GOOD = Fingerprint(
+    attributes={"driver.solo5.hvt.path": Attribute(string_val="/a")}, health=HEALTHY, health_description="Healthy"
+)
+SICK = Fingerprint(health=UNHEALTHY, health_description="no bus")
+Stream = AsyncIterator[Fingerprint]
 
 
 class Looks:
@@ -35,8 +38,8 @@ class Looks:
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fingerprint, "HEALTHY_INTERVAL_S", 0.001)
-    monkeypatch.setattr(fingerprint, "UNHEALTHY_INTERVAL_S", 0.001)
+    monkeypatch.setattr(service, "HEALTHY_INTERVAL_S", 0.001)
+    monkeypatch.setattr(service, "UNHEALTHY_INTERVAL_S", 0.001)
 
 
 async def description(stream: Stream) -> str:
