@@ -15,7 +15,6 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.engine.orphans import alloc_dir
 from solo5_systemd.nomad import logs
 from solo5_systemd.nomad.engine import EngineSession
-from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.tasks import Claims, TaskRegistry
 from solo5_systemd.unit.state import UnitState
 
@@ -76,4 +75,4 @@ class ForgottenTasks:
             _log.warning("forgotten task %s %s: %s", unit.task, action, reason)
         if not dry_run:
             await self._session.engine.discard(unit.task)
-            await logs.drain(self._session, unit.task, Logging.NOMAD)
+            await logs.drain(self._session, unit.task)

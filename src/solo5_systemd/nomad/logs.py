@@ -121,7 +121,7 @@ async def connect(
     """
     if destination is not Logging.NOMAD:
         await unblock_readers(task)  # with disable_log_collection there are neither readers nor FIFOs
-    elif task.stdout_path not in NO_FILE and task.stderr_path not in NO_FILE:
+    else:
         async with _write_ends(task) as (stdout, stderr):
             await session.engine.backends.relay.forward(name, unit, since, stdout, stderr, namespace=namespace)
 
@@ -134,10 +134,11 @@ async def unblock_readers(task: wire.TaskConfig) -> None:
                 pass
 
 
-async def drain(session: EngineSession, name: TaskName, destination: Logging) -> None:
-    """Have the relay write the last lines of an ended task, and close its FIFOs; a failure is logged."""
-    if destination is not Logging.NOMAD:
-        return
+async def drain(session: EngineSession, name: TaskName) -> None:
+    """Have the relay write the last lines of an ended task, and close its FIFOs; a failure is logged.
+
+    Of a task without a record of the relay, such as one whose console is in the journal alone, it does nothing.
+    """
     why, timeout_s = NO_ANSWER, RELAY_TIMEOUT_S
     now = asyncio.get_running_loop().time
     delivered: int | None = None

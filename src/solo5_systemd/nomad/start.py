@@ -217,7 +217,7 @@ class Start(StartCallbacks):
             with suppress(Solo5Error):  # the first error is the one to raise
                 await self._session.engine.discard(state.task)
             await asyncio.wait((ended,), timeout=logs.DRAIN_TIMEOUT_S)
-            await logs.drain(self._session, state.task, state.logging)
+            await logs.drain(self._session, state.task)
         finally:
             ended.cancel()
             self._scopes.forget(state.task)
@@ -238,7 +238,7 @@ class Start(StartCallbacks):
             await logs.connect(self._session, self._config, name, unit, since, self._logging, namespace)
             return await self._begin(workload, since)
         except BaseException:
-            await asyncio.shield(logs.drain(self._session, name, self._logging))
+            await asyncio.shield(logs.drain(self._session, name))
             raise
 
     async def _begin(self, workload: Workload, since: int) -> Task:

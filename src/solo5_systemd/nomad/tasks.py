@@ -28,7 +28,6 @@ from solo5_systemd.nomad.events import EventStream
 from solo5_systemd.nomad.handle import DriverState, verify
 from solo5_systemd.nomad.handle import decode as decode_state
 from solo5_systemd.nomad.logs import LogReattacher
-from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scope_tenders import ScopeChildren
 from solo5_systemd.nomad.start import Start, TaskEntry, agent_id, kept, sibling_conflict
@@ -182,7 +181,7 @@ class TaskRegistry:
             if reasons and end.outcome.ending is Ending.STOPPED:
                 sentence = f"stopped because it was no longer ready ({reasons[-1]})"
                 end = replace(end, outcome=replace(end.outcome, sentence=sentence))
-        await logs.drain(self._session, state.task, state.logging)
+        await logs.drain(self._session, state.task)
         await self._events.publish_last(task.config, event_messages.exit_event(end.outcome))
         return end
 
@@ -265,8 +264,7 @@ class TaskRegistry:
                 await asyncio.wait((entry.end,), timeout=logs.DRAIN_TIMEOUT_S)
                 del self._entries[task_id]
             else:
-                # Its destination is unknown. Without a record of the relay this does nothing.
-                await logs.drain(self._session, name, Logging.NOMAD)
+                await logs.drain(self._session, name)
 
     def _is_over(self, task_id: str) -> bool:
         """Return whether a task's outcome has been read. After an unknown outcome, its unit may exist all the same."""
