@@ -18,11 +18,8 @@ from solo5_systemd.unit.tender import Parts
 LAST_LINES = 5
 """Console lines that an event quotes."""
 
-PATH_MAX = 200
-"""Characters of the path of a disk."""
-
 NAMES_MAX = 200
-"""Characters of a list of names."""
+"""Characters of the path of a disk, and of a list of names."""
 
 QUOTED_LINE_MAX = 120
 """Characters of a quoted line."""
@@ -157,7 +154,7 @@ def signal_not_sent(number: int) -> TaskEvent:
 
 def full_disk(change: FullDiskChange) -> TaskEvent:
     """Return the event of a disk whose file system has become full under its running guest, or has space again."""
-    where = f"disk {change.disk.disk} ({bounded(change.disk.path, PATH_MAX)})"
+    where = f"disk {change.disk.disk} ({bounded(change.disk.path, NAMES_MAX)})"
     if not change.full:
         return TaskEvent(message=f"Space is left again in the file system of {where}")
     return TaskEvent(

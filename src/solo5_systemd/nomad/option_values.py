@@ -24,9 +24,6 @@ CONFIG_MAX_BYTES = 1 << 20
 LENGTH_MAX = 8192
 """Entries of a list or block. A tender takes 8191 bytes of arguments, and no other list may be as long."""
 
-DEPTH_MAX = 32
-"""Levels of a configuration; the schema has four."""
-
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,20}(\.0*)?\s*", re.ASCII)
 _BOOLEANS = {"true": True, "false": False}
 
@@ -81,20 +78,18 @@ def unpack(data: bytes, where: str, error: type[Solo5Error] = InvalidRequestErro
     try:
         limits = {"max_array_len": LENGTH_MAX, "max_map_len": LENGTH_MAX}
         document = msgpack.unpackb(data, raw=False, strict_map_key=True, **limits) if data else {}
-        return Options(_without_nil(document, DEPTH_MAX), where, error=error)
-    except (ValueError, msgpack.exceptions.UnpackException) as malformed:
+        return Options(_without_nil(document), where, error=error)
+    except (ValueError, RecursionError, msgpack.exceptions.UnpackException) as malformed:
         why = str(malformed).rstrip(".") or type(malformed).__name__
         raise error(f"{where} cannot be decoded from msgpack: {why}.") from malformed
 
 
-def _without_nil(value: object, depth: int) -> object:
+def _without_nil(value: object) -> object:
     """Return a value without nil members: HCL's null is the same as an absent key."""
-    if not depth:
-        raise ValueError(f"it is more than {DEPTH_MAX} levels deep")
     if isinstance(value, Mapping):
-        return {key: _without_nil(item, depth - 1) for key, item in value.items() if item is not None}
+        return {key: _without_nil(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
-        return [_without_nil(item, depth - 1) for item in value]
+        return [_without_nil(item) for item in value]
     return value
 
 

@@ -69,7 +69,11 @@ async def wait_until_ready(
     try:
         found = await first_of(run, condition, deadline, ended)
     except TimeoutError as error:
-        last = event_messages.last_lines(await _last_lines(session, run.task))
+        lines = list[str]()
+        with suppress(Solo5Error):  # they are a detail of the error
+            console = session.engine.console(await session.engine.task(run.task), last=event_messages.LAST_LINES)
+            lines = [line.message.decode("utf-8", "replace") async for line in console]
+        last = event_messages.last_lines(lines)
         raise StartError(f"task was not ready within {deadline:g} s: {condition}: {error}.", last) from error
     if found is not None:
         return found
@@ -77,16 +81,6 @@ async def wait_until_ready(
     kind = StartError if outcome.clean or outcome.retry else InvalidRequestError
     last = event_messages.last_lines(outcome.last_lines)
     raise kind(f"task ended before it was ready ({condition}): {outcome.sentence}.", last)
-
-
-async def _last_lines(session: EngineSession, name: TaskName) -> list[str]:
-    """Return the last console lines of a running guest; none if they cannot be read."""
-    with suppress(Solo5Error):  # the caller raises its own error, of which these lines are only a detail
-        engine = session.engine
-        task = await engine.task(name)
-        lines = engine.console(task, last=event_messages.LAST_LINES)
-        return [line.message.decode("utf-8", "replace") async for line in lines]
-    return []
 
 
 async def watch(

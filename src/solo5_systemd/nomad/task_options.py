@@ -163,22 +163,16 @@ def _disk(fields: Fields) -> DiskOptions:
             f"{fields.where} has {' and '.join(given) or none}: expected one of them.",
             'Write block "NAME" { source = "local/disk.img" }, { disk = "data" } or { volume = "data" }.',
         )
-    create = options.create
-    if create is not (options.size is not None) or (create and given[0] not in ("disk", "volume")):
-        raise InvalidRequestError(
-            f"{fields.where} has only some of disk or volume, create = true and size: expected all of them for a disk "
-            "that is created if there is none, or disk or volume alone."
-        )
-    for key in ("format", "strip"):
-        if fields.has(key) and "files" not in given:
-            raise InvalidRequestError(f"{fields.where} has {key} without files: expected both.")
-    if options.private and "files" in given:
-        raise InvalidRequestError(
-            f"{fields.where} has files, and ephemeral or read_only: expected files alone, whose archive is of this run "
-            "in any case."
-        )
-    if options.io != NO_IO_LIMITS and "files" in given:
-        raise InvalidRequestError(f"{fields.where} has files and io: expected files alone, whose archive is in memory.")
+    create, of_files = options.create, "files" in given
+    is_half = create is not (options.size is not None) or (create and given[0] not in ("disk", "volume"))
+    for is_wrong, what in (
+        (is_half, "only some of disk or volume, create = true and size: expected all of them, or disk or volume alone"),
+        (not of_files and fields.having("format", "strip"), "format or strip without files: expected both"),
+        (of_files and options.private, "files, and ephemeral or read_only: expected files alone, made for each run"),
+        (of_files and options.io != NO_IO_LIMITS, "files and io: expected files alone, whose archive is in memory"),
+    ):
+        if is_wrong:
+            raise InvalidRequestError(f"{fields.where} has {what}.")
     if options.volume == "":
         raise fields.wrong("volume", "", "the name of a volume of the task")
     if options.file is not None and options.volume is None:

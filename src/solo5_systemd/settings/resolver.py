@@ -68,17 +68,12 @@ def resolver(servers: Iterable[str], search: Iterable[str]) -> Resolver:
         InvalidRequestError: one is malformed, or there are too many.
     """
     return Resolver(
-        servers=_each(servers, name_server, SERVERS_MAX, "name servers"),
-        search=_each(search, search_domain, SEARCH_MAX, "search domains"),
+        servers=_each(servers, _name_server, SERVERS_MAX, "name servers"),
+        search=_each(search, _domain, SEARCH_MAX, "search domains"),
     )
 
 
-def name_server(text: str) -> IPv4Address | IPv6Address:
-    """Parse the address of a name server.
-
-    Raises:
-        InvalidRequestError: malformed, or no address of another machine.
-    """
+def _name_server(text: str) -> IPv4Address | IPv6Address:
     address = other_machine(text)
     if address is None:
         raise InvalidRequestError(
@@ -120,30 +115,21 @@ def reachable(found: Resolver, versions: Collection[int]) -> Resolver:
     return Resolver(servers=servers, search=found.search)
 
 
-def search_domain(text: str) -> str:
-    """Parse a search domain.
-
-    Raises:
-        InvalidRequestError: malformed.
-    """
-    return _domain(text, "search domain", "such as example.org")
-
-
 def hostname(text: str) -> str:
     """Parse a host name.
 
     Raises:
         InvalidRequestError: malformed.
     """
-    return _domain(text, "host name", "such as web or web.example.org")
+    return _domain(text, "host name")
 
 
-def _domain(text: str, what: str, example: str) -> str:
+def _domain(text: str, what: str = "search domain") -> str:
     plain = text.removesuffix(".")
     if not _is_domain(plain):
         raise InvalidRequestError(
             f"{what} {text[:80]!r} is not a domain name: expected labels of at most 63 letters, digits, '-' and '_', "
-            f"{HOSTNAME_MAX} characters in all, {example}."
+            f"{HOSTNAME_MAX} characters in all, such as web.example.org."
         )
     return plain
 

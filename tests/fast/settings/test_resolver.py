@@ -17,11 +17,9 @@ from solo5_systemd.settings.resolver import (
     host,
     hostname,
     hosts,
-    name_server,
     parse_resolv_conf,
     reachable,
     resolver,
-    search_domain,
     without,
 )
 
@@ -52,7 +50,7 @@ def test_what_a_resolver_does_not_set_is_anothers() -> None:
 )
 def test_server_that_no_guest_can_use_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        name_server(text)
+        resolver([text], [])
     assert str(caught.value).startswith(
         f"name server {text[:80]!r} is not usable: expected the address of another machine, such as"
     )
@@ -61,7 +59,7 @@ def test_server_that_no_guest_can_use_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["example.org", "lan", "a-b.c_d", "_tcp.example", "x" * 63, ".".join(["a" * 49] * 5)])
 def test_domain_names(text: str) -> None:
-    assert search_domain(text) == text
+    assert resolver([], [text]).search == (text,)
     assert hostname(f"{text}.") == text
 
 
@@ -70,7 +68,7 @@ def test_domain_names(text: str) -> None:
     ["", ".", "a..b", "a..", ".a", "-a", "a-", "a b", "a\n", "a\x1b[2J", "é", "a,b", "x" * 64, "a." * 130, "a" * 10**6],
 )
 def test_what_is_no_domain_name_is_refused(text: str) -> None:
-    for parse, what in ((search_domain, "search domain"), (hostname, "host name")):
+    for parse, what in ((lambda given: resolver([], [given]), "search domain"), (hostname, "host name")):
         with pytest.raises(InvalidRequestError, match=f"^{what} .* is not a domain name: expected labels") as caught:
             parse(text)
         assert str(caught.value).isprintable()
