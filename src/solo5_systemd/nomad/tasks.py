@@ -6,10 +6,9 @@ rest from RecoverTask. A driver without an entry can still stop and destroy, sin
 
 import asyncio
 import logging
-import posixpath
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from signal import Signals
 
@@ -30,7 +29,7 @@ from solo5_systemd.nomad.handle import decode as decode_state
 from solo5_systemd.nomad.logs import LogReattacher
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scope_tenders import ScopeChildren
-from solo5_systemd.nomad.start import Start, TaskEntry, agent_id, kept, sibling_conflict
+from solo5_systemd.nomad.start import Start, TaskEntry, kept, sibling_conflict
 from solo5_systemd.nomad.wait import TaskEnd, wait_for_end
 from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.task.quantities import signal_number
@@ -48,23 +47,6 @@ STOP_SIGNALS: Mapping[int, StopSignal] = {Signals.SIGINT: StopSignal.INT, Signal
 """The values of `kill_signal` that stop a tender cleanly."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claims:
-    """The tasks of this driver, by which forgotten ones are found.
-
-    Attributes:
-        names: its tasks, and those that are being started, recovered or destroyed.
-        current: its tasks by allocation ID and task name, the latter as in the unit's log fields.
-        directories: the agent's allocation directories, as known from its tasks.
-        agent: the agent's process, as of `start.agent_id`; empty: unknown.
-    """
-
-    names: Collection[TaskName]
-    current: Mapping[tuple[str, str], TaskName]
-    directories: Collection[str]
-    agent: str = ""
 
 
 class TaskRegistry:
@@ -185,16 +167,13 @@ class TaskRegistry:
         await self._events.publish_last(task.config, event_messages.exit_event(end.outcome))
         return end
 
-    def claims(self) -> Claims:
-        """Return which units are this driver's."""
-        configs = [*(entry.config for entry in self._entries.values()), *self._starting.values()]
-        return Claims(
-            # A locked ID without an entry is being started, recovered or destroyed.
-            names=frozenset(map(name_of, (*self._entries, *self._locks))),
-            current={(config.alloc_id, name_for_unit(config.name)): name_of(config.id) for config in configs},
-            directories=frozenset(posixpath.dirname(config.alloc_dir) for config in configs),
-            agent=agent_id(),
-        )
+    def claimed(self) -> frozenset[TaskName]:
+        """Return the names of the tasks, and of those that are being started, recovered or destroyed."""
+        return frozenset(map(name_of, (*self._entries, *self._locks)))  # a locked ID without an entry is one of these
+
+    def configs(self) -> Sequence[wire.TaskConfig]:
+        """Return the configurations of the tasks, and of those that are being started."""
+        return [*self._starting.values(), *(entry.config for entry in self._entries.values())]
 
     # --- wait ------------------------------------------------------------------------------------------------------
 
@@ -256,7 +235,7 @@ class TaskRegistry:
             )
             if keep and entry is not None:
                 try:  # DestroyTask is called once: the rest must be done even if this fails
-                    await _remove_earlier(self._session, entry.config, name, self.claims().names)
+                    await _remove_earlier(self._session, entry.config, name, self.claimed())
                 except HostError as error:
                     _log.info("earlier runs of task %s not removed: %s", name, error)
             self._scopes.forget(name)

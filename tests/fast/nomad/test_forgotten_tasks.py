@@ -12,7 +12,8 @@ from tests.support.fakes.tasks import running
 from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.nomad.forgotten_tasks import ForgottenTasks, forgotten_tasks
 from solo5_systemd.nomad.plugin_config import ForgottenTasksConfig, GcConfig, PluginConfig
-from solo5_systemd.nomad.tasks import Claims
+from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 LOST = TaskName("lost")
@@ -106,12 +107,11 @@ async def test_without_other_tasks_no_unit_is_read(machine: Machine) -> None:
 async def test_what_is_being_recovered_or_destroyed_is_claimed(machine: Machine) -> None:
     async with agent() as nomad:
         async with nomad.driver.tasks._locks[task_config().id]:
-            assert len(nomad.driver.tasks.claims().names) == 1
-        assert not nomad.driver.tasks.claims().names
+            assert len(nomad.driver.tasks.claimed()) == 1
+        assert not nomad.driver.tasks.claimed()
 
 
 HOME = "/var/lib/nomad/alloc"
-CLAIMS = Claims(names=(), current={}, directories=(HOME,))
 
 
 def unit(directory: str = f"{HOME}/3fa85f64/alloc", **fields: str) -> UnitState:
@@ -119,30 +119,39 @@ def unit(directory: str = f"{HOME}/3fa85f64/alloc", **fields: str) -> UnitState:
     return replace(running().state, log_fields=own | fields)
 
 
+def config(alloc: str, task: str) -> wire.TaskConfig:
+    """That of a task of this agent."""
+    return wire.TaskConfig(id=f"{alloc}/{task}/1", name=task, alloc_id=alloc, alloc_dir=f"{HOME}/{alloc}")
+
+
+OWN = config("another", "db")
+
+
 def test_one_that_the_same_agents_process_started_is_its_own_though_it_has_no_other_task() -> None:
-    claims = Claims(names=(), current={}, directories=(), agent="42.1000")
     ours, others, unmarked = unit(SOLO5_AGENT="42.1000"), unit(SOLO5_AGENT="42.1001"), unit(SOLO5_AGENT="")
-    assert list(forgotten_tasks([ours, others], claims)) == [(ours, None)]
-    assert not list(forgotten_tasks([unmarked], replace(claims, agent="")))
+    assert list(forgotten_tasks([ours, others], (), (), "42.1000")) == [(ours, None)]
+    assert not list(forgotten_tasks([unmarked], (), (), ""))
 
 
 def test_one_in_whose_place_another_runs_is_forgotten_for_certain() -> None:
-    others = {("3fa85f64", "db"): TaskName("a"), ("other", "web"): TaskName("b")}
-    for current, successor in (({("3fa85f64", "web"): TaskName("next")}, "next"), (others, None)):
-        assert list(forgotten_tasks([unit()], replace(CLAIMS, current=current))) == [(unit(), successor)]
+    following = config("3fa85f64", "web")
+    for configs, successor in (([following], name_of(following.id)), ([config("3fa85f64", "db"), OWN], None)):
+        assert list(forgotten_tasks([unit()], (), configs, "")) == [(unit(), successor)]
 
 
 @pytest.mark.parametrize(
-    "other, claims",
+    "other, claimed, configs",
     [
-        (unit(), replace(CLAIMS, names=(TaskName("web"),))),
-        (unit("/opt/other/alloc/3fa85f64/alloc"), CLAIMS),
-        (unit(f"{HOME}/nested/3fa85f64/alloc"), CLAIMS),
-        (running().state, CLAIMS),
-        (unit(""), CLAIMS),
-        (unit(), replace(CLAIMS, directories=())),
+        (unit(), (TaskName("web"),), [OWN]),
+        (unit("/opt/other/alloc/3fa85f64/alloc"), (), [OWN]),
+        (unit(f"{HOME}/nested/3fa85f64/alloc"), (), [OWN]),
+        (running().state, (), [OWN]),
+        (unit(""), (), [OWN]),
+        (unit(), (), []),
     ],
     ids=["its own", "another agent's", "an agent's below", "solo5ctl's", "without a place", "before any task"],
 )
-def test_what_may_be_somebodys_is_not_judged(other: UnitState, claims: Claims) -> None:
-    assert not list(forgotten_tasks([other], claims))
+def test_what_may_be_somebodys_is_not_judged(
+    other: UnitState, claimed: tuple[TaskName, ...], configs: list[wire.TaskConfig]
+) -> None:
+    assert not list(forgotten_tasks([other], claimed, configs, ""))

@@ -52,7 +52,7 @@ async def test_task_is_destroyed_though_its_earlier_runs_cannot_be_listed(
         monkeypatch.setattr(tasks, "_remove_earlier", refused)
         unit = await run(nomad, machine, 1)
         assert machine.units.loaded.keys() == {unit}
-        assert nomad.driver.tasks.claims().names == frozenset()
+        assert nomad.driver.tasks.claimed() == frozenset()
 
 
 @pytest.mark.parametrize("gone", [False, True])
