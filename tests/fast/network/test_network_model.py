@@ -145,7 +145,7 @@ def published(**change: object) -> dict[str, object]:
             (leased(ipv6="fd00::1/129"), "leases.0..ipv6: "),
             (leased(mtu="1500"), "mtu is '1500'"),
             (leased(limits=[]), "limits"),
-            (leased(limits={"egress": ["example.org"]}), "is a name"),
+            (leased(limits={"egress": ["example.org"]}), "is not a destination"),
             (leased(limits={"rate": ["sent=1"]}), "out of range"),
             (published(nic="ser-vice"), "nic: device name"),
             (published(host_ip="localhost"), "address 'localhost' is not an IPv4 address"),

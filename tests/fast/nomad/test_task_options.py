@@ -41,7 +41,7 @@ def test_a_number_is_understood_however_it_is_written(number: object) -> None:
         ({"args": ["a", 1]}, "config.args is ['a', 1]: expected a list of strings"),
         ({"nic": []}, "config.nic is []: expected a table of named values"),
         ({"nic": {"a-b": {}}}, "config.nic 'a-b': device name 'a-b' is not usable"),
-        ({"egress": ["example.org"]}, "config.egress: egress 'example.org' is a name, which the guest alone resolves"),
+        ({"egress": ["example.org"]}, "config.egress: egress 'example.org' is not a destination"),
         ({"egress": ["a=10.0.0.0/8"]}, "config.egress 'a=10.0.0.0/8' is for NIC a: expected it in the block of"),
         ({"idle": {"after": "1s"}}, "out of range: expected 5 seconds to 365 days"),
         ({"idle": {"after": "5min", "action": "stop"}}, "config.idle.action is 'stop': expected sleep, since"),
