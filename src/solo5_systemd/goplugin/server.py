@@ -57,12 +57,6 @@ class OwnServices:
         """Return that the plugin is serving."""
         return HealthCheckResponse(status=HealthCheckResponse.SERVING)
 
-    def handlers(self) -> list[Handler]:
-        """Return the handlers of these services."""
-        plugin, health = plugin_pb2.DESCRIPTOR.services_by_name, health_pb2.DESCRIPTOR.services_by_name
-        own = (plugin["GRPCController"], plugin["GRPCStdio"], health["Health"])
-        return [service_handler(each, self, lambda _: None) for each in own]
-
 
 _LOG = logging.getLogger(__name__)
 
@@ -119,8 +113,19 @@ async def serve(
 async def _serve_at(path: Path, handlers: Sequence[Handler], announced: int, handshake: str) -> None:
     shutdown = asyncio.Event()
     options = [(f"grpc.max_{way}_message_length", _UNLIMITED) for way in ("send", "receive")]
-    server = grpc.aio.server(handlers=[*handlers, *OwnServices(shutdown).handlers()], options=options)
-    _listen(server, path)
+    services, plugin = OwnServices(shutdown), plugin_pb2.DESCRIPTOR.services_by_name
+    described = (plugin["GRPCController"], plugin["GRPCStdio"], health_pb2.DESCRIPTOR.services_by_name["Health"])
+    own = [service_handler(each, services, lambda _: None) for each in described]
+    server = grpc.aio.server(handlers=[*handlers, *own], options=options)
+    try:
+        port = server.add_insecure_port(f"unix:{quote(str(path))}")
+    except RuntimeError:
+        port = 0  # as gRPC before 1.60 reports an error
+    if not port:
+        raise HostError(
+            f"cannot listen on the socket {path}: expected a path of at most 107 bytes.",
+            "Set TMPDIR to a shorter directory.",
+        )
     # A terminal's SIGINT goes to the host as well, which then shuts the plugin down.
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, shutdown.set)
@@ -129,7 +134,14 @@ async def _serve_at(path: Path, handlers: Sequence[Handler], announced: int, han
     with host_errors("the host closed the pipe before the handshake"):
         os.write(announced, handshake.encode())
     await shutdown.wait()
-    _force_exit_after_timeout(path)
+
+    def force_exit() -> None:
+        shutil.rmtree(path.parent, ignore_errors=True)
+        os._exit(0)
+
+    timer = threading.Timer(_EXIT_TIMEOUT_S, force_exit)
+    timer.daemon = True
+    timer.start()
     await server.stop(_STOP_GRACE_S)
     await asyncio.sleep(_STOP_GRACE_S)  # for the cleanup of cancelled calls
 
@@ -143,25 +155,3 @@ def _remove_killed(parent: Path) -> None:
         # An error: of another user, with whom the directory for temporary files is shared, or of a plugin that runs.
         with suppress(OSError, Solo5Error), closing_descriptor(lock_directory(socket.parent, timeout_s=0)):
             shutil.rmtree(socket.parent)
-
-
-def _listen(server: grpc.aio.Server, path: Path) -> None:
-    try:
-        port = server.add_insecure_port(f"unix:{quote(str(path))}")
-    except RuntimeError:
-        port = 0  # as gRPC before 1.60 reports an error
-    if not port:
-        raise HostError(
-            f"cannot listen on the socket {path}: expected a path of at most 107 bytes.",
-            "Set TMPDIR to a shorter directory.",
-        )
-
-
-def _force_exit_after_timeout(path: Path) -> None:
-    def force_exit() -> None:
-        shutil.rmtree(path.parent, ignore_errors=True)
-        os._exit(0)
-
-    timer = threading.Timer(_EXIT_TIMEOUT_S, force_exit)
-    timer.daemon = True
-    timer.start()

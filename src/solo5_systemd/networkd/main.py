@@ -60,9 +60,8 @@ async def _serve() -> bool:
                 namespace,
                 lambda: (
                     *host.links.routes.ranges(ours=()),
-                    *settings().ranges,
                     *host.links.routes.prefixes(ours=()),
-                    *settings().prefixes,
+                    *settings().ranges,
                 ),
             )
 

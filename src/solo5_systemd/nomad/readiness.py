@@ -17,7 +17,7 @@ from solo5_systemd.nomad import event_messages, ports
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.event_messages import TaskEvent
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.task_options import GuestPort, OnLoss, ReadinessProbe, Rule, TaskOptions
+from solo5_systemd.nomad.task_options import GuestPort, OnLoss, ReadinessProbe, TaskOptions
 from solo5_systemd.nomad.wait import TaskEnd
 from solo5_systemd.task.workload import STOP_TIMEOUT_S, StopSignal
 from solo5_systemd.unit.state import UnitState
@@ -34,20 +34,23 @@ LOST_AFTER_PROBES = 3
 _log = logging.getLogger(__name__)
 
 
-async def check_rule(rule: Rule, task: wire.TaskConfig, options: TaskOptions) -> None:
-    """Check a `ready` rule before anything is made for the task.
+async def check_rule(task: wire.TaskConfig, options: TaskOptions) -> None:
+    """Check the `ready` rule of a job, if it has one, before anything is made for the task.
 
     Raises:
         InvalidRequestError: its pattern is not a regular expression, or the group has no such port.
         HostError: grep cannot be executed.
     """
-    if isinstance(rule.condition, GuestPort):
-        ports.ready_port(rule.condition, task, options)
+    if options.ready is None:
+        return
+    condition = options.ready.condition
+    if isinstance(condition, GuestPort):
+        ports.ready_port(condition, task, options)
         return
     from solo5_systemd.engine.readiness import check_pattern
 
     with located("config.ready.console"):
-        await check_pattern(rule.condition.pattern)
+        await check_pattern(condition.pattern)
 
 
 async def wait_until_ready(

@@ -3,13 +3,13 @@
 import asyncio
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
+from solo5_systemd.base.errors import HostError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.base.names import UnitKind, task_scope, task_service
 from solo5_systemd.base.paths import boot_id, exists, is_mount_point
 from solo5_systemd.engine.task import StartCallbacks, Task
@@ -24,7 +24,7 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scope_tenders import ScopeChildren
 from solo5_systemd.nomad.task_options import GuestPort, ReadinessProbe, no_address_error, task_options
 from solo5_systemd.nomad.wait import TaskEnd, wait_for_end
-from solo5_systemd.nomad.workload import image_candidates, logging_of, name_of, workload_of
+from solo5_systemd.nomad.workload import image_candidates, logging_of, workload_of
 from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.tender import Parts
@@ -50,25 +50,6 @@ def agent_id() -> str:
     except OSError:
         return ""
     return f"{pid}.{fields[19]}" if pid > 1 else ""
-
-
-async def sibling_conflict(
-    session: EngineSession, task: wire.TaskConfig, siblings: Iterable[wire.TaskConfig]
-) -> InvalidRequestError | None:
-    """Return the error for a port that another task of the allocation holds; None: no sibling holds one.
-
-    No retry can get such a port while the sibling runs. Lease records are read, not units: a sibling that is being
-    started has its ports before its unit.
-    """
-    wanted = tuple(ports.publish(task, task_options(task.msgpack_driver_config)))
-    with suppress(HostError):  # the caller then raises its own error, which a retry may resolve
-        engine = session.engine
-        for sibling in siblings:
-            held = await engine.backends.networks.reservation(name_of(sibling.id))
-            error = ports.taken_by_sibling(task, wanted, held.ports if held else (), sibling.name)
-            if error is not None:
-                return error
-    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +93,10 @@ class Start(StartCallbacks):
         self._events = events
         self._background = background
         self._config = config
-        self._options = task_options(config.msgpack_driver_config)
+        self.options = task_options(config.msgpack_driver_config)
         served = session.settings().served
-        self._workload = workload_of(config, self._options, session.config, os.cpu_count() or 1, served)
-        self._logging = logging_of(config, self._options, session.config)
+        self._workload = workload_of(config, self.options, session.config, os.cpu_count() or 1, served)
+        self._logging = logging_of(config, self.options, session.config)
         self._step = "connecting to the system bus"
 
     # --- events ----------------------------------------------------------------------------------------------------
@@ -130,7 +111,7 @@ class Start(StartCallbacks):
         Raises:
             InvalidRequestError: the image cannot satisfy the job's `ready` rule.
         """
-        condition = self._options.ready.condition if self._options.ready else None
+        condition = self.options.ready.condition if self.options.ready else None
         if isinstance(condition, GuestPort) and not parts.image.facts.manifest.names(DeviceKind.NET_BASIC):
             raise no_address_error(condition)
         self._publish(event_messages.preflight_passed(parts))
@@ -144,11 +125,6 @@ class Start(StartCallbacks):
         self._events.publish(self._config, event)
 
     # --- steps -----------------------------------------------------------------------------------------------------
-
-    async def check_rule(self) -> None:
-        """Check the job's `ready` rule, if it has one; raises as `readiness.check_rule`."""
-        if self._options.ready is not None:
-            await readiness.check_rule(self._options.ready, self._config, self._options)
 
     async def run(self) -> TaskEntry:
         """Start the task, and wait until it is ready.
@@ -174,7 +150,7 @@ class Start(StartCallbacks):
                 timer.cancel()
 
     async def _until_ready(self, started: Task) -> TaskEntry:
-        run, options, probe = started.state, self._options, None
+        run, options, probe = started.state, self.options, None
         self._publish(event_messages.started(run.unit, run.invocation))
         for limit in event_messages.port_limits(self._workload.publish, started.reservation):
             self._publish(limit)
@@ -267,8 +243,8 @@ class Start(StartCallbacks):
             InvalidRequestError: a block has an option that does not fit the kind of its volume.
             HostError: a volume is not mounted.
         """
-        workload, blocks = self._workload, self._options.block
-        images = image_candidates(self._options, self._config, self._session.config)
+        workload, blocks = self._workload, self.options.block
+        images = image_candidates(self.options, self._config, self._session.config)
         image = next((path for path in images if exists(path, workload.roots)), images[0])
 
         def looked_at(disk: DiskRequest) -> DiskRequest:

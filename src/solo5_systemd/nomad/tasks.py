@@ -29,7 +29,8 @@ from solo5_systemd.nomad.handle import decode as decode_state
 from solo5_systemd.nomad.logs import LogReattacher
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scope_tenders import ScopeChildren
-from solo5_systemd.nomad.start import Start, TaskEntry, kept, sibling_conflict
+from solo5_systemd.nomad.start import Start, TaskEntry, kept
+from solo5_systemd.nomad.task_options import task_options
 from solo5_systemd.nomad.wait import TaskEnd, wait_for_end
 from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.task.quantities import signal_number
@@ -88,21 +89,33 @@ class TaskRegistry:
             try:
                 return self._add(await self._start(config))
             except TakenError as error:
-                # Nomad retries this error, and a port of a sibling would never become free.
-                others = [each for each in self._living() if each.name != config.name]
-                siblings = [each for each in others if each.alloc_id == config.alloc_id]
-                raise await sibling_conflict(self._session, config, siblings) or error from None
+                raise await self._sibling_conflict(config) or error from None
             finally:
                 del self._starting[config.id]
 
     async def _start(self, config: wire.TaskConfig) -> TaskEntry:
         try:
             start = Start(self._session, self._scopes, self._events, self._background, config)
-            await start.check_rule()
+            await readiness.check_rule(config, start.options)
         except Solo5Error:
             await logs.unblock_readers(config)  # the client has started logmon before StartTask
             raise
         return await start.run()
+
+    async def _sibling_conflict(self, config: wire.TaskConfig) -> InvalidRequestError | None:
+        """Return the error for a port that another task of the allocation holds; None: no sibling holds one.
+
+        Nomad retries a start, and no retry can get such a port. Lease records are read, not units: a sibling that is
+        being started has its ports before its unit.
+        """
+        wanted = tuple(ports.publish(config, task_options(config.msgpack_driver_config)))
+        with suppress(HostError):  # the caller then raises its own error, which a retry may resolve
+            for each in self._living():
+                if each.alloc_id == config.alloc_id and each.name != config.name:
+                    held = await self._session.engine.backends.networks.reservation(name_of(each.id))
+                    if error := ports.taken_by_sibling(config, wanted, held.ports if held else (), each.name):
+                        return error
+        return None
 
     async def recover(self, handle: wire.TaskHandle) -> TaskEntry:
         """Recover a task that an earlier driver started, running or ended. Idempotent.

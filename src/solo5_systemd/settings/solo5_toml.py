@@ -4,12 +4,12 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.names import NetworkName, log_namespace
+from solo5_systemd.settings.addresses import IpNetwork
 from solo5_systemd.settings.network import (
     DEFAULT_NETWORK,
     IPV6_MTU,
@@ -51,15 +51,13 @@ def _quotas(fields: Fields, key: str) -> tuple[tuple[str, int], ...]:
 
 def _task_uids(text: str) -> range:
     match = re.fullmatch(r"([0-9]{1,10})-([0-9]{1,10})", text, re.ASCII)
-    if not match or int(match[2]) < int(match[1]):
-        raise SettingsError(f"{text!r} is not a range of user IDs: expected two numbers such as 61184-63000.")
-    uids = range(int(match[1]), int(match[2]) + 1)
-    if uids[0] not in TASK_UIDS or uids[-1] not in TASK_UIDS:
+    first, last = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not TASK_UIDS[0] <= first <= last <= TASK_UIDS[-1]:
         raise SettingsError(
-            f"{text} is not within {TASK_UIDS[0]}-{TASK_UIDS[-1]}, the users of DynamicUser=: journald would keep a "
-            "journal file of each user beyond."
+            f"{text!r} is not a range of user IDs: expected two numbers within {TASK_UIDS[0]}-{TASK_UIDS[-1]}, the "
+            "users of DynamicUser=, such as 61184-63000."
         )
-    return uids
+    return range(first, last + 1)
 
 
 def _reserved(fields: Fields, key: str) -> tuple[tuple[int, int], ...]:
@@ -126,15 +124,10 @@ class Settings:
         return frozenset(network.name for network in self.networks if network.policy.dhcp)
 
     @property
-    def ranges(self) -> Sequence[IPv4Network]:
-        """The ranges that networks of the host are set to have."""
-        return [each.ipv4 for each in self.networks if each.ipv4 and each.name != NAMESPACE_NETWORK]
-
-    @property
-    def prefixes(self) -> Sequence[IPv6Network]:
-        """The IPv6 prefixes that networks of the host are set to have."""
-        others = (each.ipv6 for each in self.networks if each.name != NAMESPACE_NETWORK)
-        return [each.prefix for each in others if each is not None and each.prefix is not None]
+    def ranges(self) -> Sequence[IpNetwork]:
+        """The ranges and IPv6 prefixes that networks of the host are set to have."""
+        own = [each for each in self.networks if each.name != NAMESPACE_NETWORK]
+        return [found for each in own for found in (each.ipv4, each.ipv6 and each.ipv6.prefix) if found]
 
     def network(self, name: NetworkName) -> NetworkSettings | None:
         """Return the settings of a network, or None."""

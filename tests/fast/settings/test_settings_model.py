@@ -47,10 +47,13 @@ def test_a_further_network_stands_beside_the_default() -> None:
         ('disk_quota_mb = { "/srv/../etc" = 1 }', "disk_quota_mb has the key '/srv/../etc'"),
         ('disk_quota_mb = { "/srv" = -1 }', "disk_quota_mb./srv is -1: expected a whole number from 0 to 1073741824."),
         ("disk_quota_mb = 5", "disk_quota_mb is 5: expected a table of named values."),
-        ('task_uids = "70000"', "task_uids: '70000' is not a range of user IDs"),
+        ('task_uids = "70000"', "task_uids: '70000' is not a range of user IDs: expected"),
         ('task_uids = "61300-61200"', "task_uids: '61300-61200' is not a range of user IDs"),
-        ('task_uids = "61183-61200"', "task_uids: 61183-61200 is not within 61184-65519"),
-        ('task_uids = "65519-65520"', "task_uids: 65519-65520 is not within 61184-65519"),
+        (
+            'task_uids = "61183-61200"',
+            "task_uids: '61183-61200' is not a range of user IDs: expected two numbers within 61184-65519",
+        ),
+        ('task_uids = "65519-65520"', "task_uids: '65519-65520' is not a range of user IDs"),
         ("image_store_mb = 0", "image_store_mb is 0: expected a whole number from 1 to 1073741824."),
         ('log_namespace = "a/b"', "log_namespace: journal namespace 'a/b' is not usable: expected 1 to 64 letters"),
         ("tender_paths = []", "tender_paths is []: expected one or more absolute directories."),
@@ -230,9 +233,9 @@ def test_a_namespace_with_ipv6_has_a_network_with_ipv6() -> None:
         assert of_namespace(parse(text), 1500, ipv6=True).networks[0].ipv6 is None
 
 
-def test_prefixes_of_the_host_are_those_of_its_networks() -> None:
+def test_ranges_of_the_host_are_those_of_its_networks() -> None:
     text = '[network.namespace]\nipv6 = "fd00:1::/64"\n[network.a]\nipv6 = "fd00:2::/64"\n[network.b]\nipv6 = true\n'
-    assert parse(text).prefixes == [IPv6Network("fd00:2::/64")]
+    assert parse(text).ranges == [IPv6Network("fd00:2::/64")]
 
 
 def test_the_operator_sets_the_network_of_namespaces() -> None:
