@@ -160,7 +160,7 @@ def strange(call: str) -> list[str]:
         return [] if verb in top._option_string_actions else [verb]
     if verb not in verbs:
         return [verb]
-    verbs[verb].load()
+    parser.load(verb, verbs[verb])
     options = {option for each in _with_subverbs(verbs[verb]) for option in each._option_string_actions}
     return [word for word in rest if word.startswith("--") and word not in options]
 

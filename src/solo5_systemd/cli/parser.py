@@ -59,20 +59,29 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises our errors and does not accept abbreviated options."""
+    """An ArgumentParser that raises our errors and does not accept abbreviated options.
+
+    Attributes:
+        rewrite: applied to the arguments before they are parsed.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "formatter_class": HelpFormatter, **settings})
+        self.rewrite: Callable[[list[str]], list[str]] = list
+
+    @property
+    def verb(self) -> str:
+        """Return the verb, such as `stop` or `network ls`; empty: all of them are below it."""
+        return self.prog.partition(" ")[2]
 
     def error(self, message: str) -> NoReturn:
         """Raise argparse's message as InvalidRequestError, instead of exiting with status 2."""
-        where = self.prog.partition(" ")[2]
         sentence = f"{message.removeprefix('argument ')}."
-        raise InvalidRequestError(f"{where}: {sentence}" if where else sentence, f"See: {self.prog} --help")
+        raise InvalidRequestError(f"{self.verb}: {sentence}" if self.verb else sentence, f"See: {self.prog} --help")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, and raise an error for unknown arguments here, so that it has this parser's prog (the verb)."""
-        known, unknown = super().parse_known_args(args, namespace)
+        known, unknown = super().parse_known_args(self.rewrite(list(args)), namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return known, unknown
@@ -102,34 +111,17 @@ class Parser(argparse.ArgumentParser):
         )
 
 
-class VerbParser(Parser):
-    """The parser of one verb; its options are loaded on first use.
+def load(verb: str, parser: Parser) -> None:
+    """Import the module of a verb, and have its two functions: `configure`, which adds the options, and `execute`.
 
-    The verb's module has two functions: `configure` adds the options to this parser, and `execute` takes the parsed
-    arguments and a `CommandContext`, runs the verb, and returns the exit status.
-
-    Attributes:
-        rewrite: applied to the verb's arguments before they are parsed.
+    The latter takes the parsed arguments and a `CommandContext`, runs the verb, and returns the exit status.
     """
-
-    def __init__(self, *, verb: str, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.rewrite: Callable[[list[str]], list[str]] = list
-        self.verb = verb
-
-    def load(self) -> None:
-        """Import the verb's module and call its `configure`."""
-        module = import_module(f"solo5_systemd.cli.verbs.{_MODULES.get(self.verb, self.verb)}")
-        module.configure(self)
-        self.set_defaults(execute=module.execute)
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Load the verb's options, then parse."""
-        self.load()
-        return super().parse_known_args(self.rewrite(list(args)), namespace)
+    module = import_module(f"solo5_systemd.cli.verbs.{_MODULES.get(verb, verb)}")
+    module.configure(parser)
+    parser.set_defaults(execute=module.execute)
 
 
-def build(chosen: Collection[str] = VERBS) -> tuple[Parser, dict[str, VerbParser]]:
+def build(chosen: Collection[str] = VERBS) -> tuple[Parser, dict[str, Parser]]:
     """Return the top parser with the chosen verbs, and the verbs' parsers by name."""
     top = Parser(
         prog="solo5ctl",
@@ -140,9 +132,9 @@ def build(chosen: Collection[str] = VERBS) -> tuple[Parser, dict[str, VerbParser
     top.add_argument("--no-color", action="store_true", help="disable colour, also on a terminal")
     # Before the verb only, and executed by cli/remote.py before anything is parsed.
     top.add_argument("-H", "--host", help="[USER@]HOST[:PORT]: run the verb on another host, by ssh")
-    verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True, dest="verb", parser_class=VerbParser)
+    verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True, dest="verb", parser_class=Parser)
     parsers = {
-        verb: verbs.add_parser(verb, verb=verb, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
+        verb: verbs.add_parser(verb, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
         for verb, summary in VERBS.items()
         if verb in chosen
     }
@@ -157,5 +149,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         SystemExit: after --help and --version.
     """
     # Only the parser of the given verb is built: all of them would slow down `ps`.
-    top, _ = build(words[:1] if words and words[0] in VERBS else VERBS)
+    top, parsers = build(words[:1] if words and words[0] in VERBS else VERBS)
+    verb = next((word for word in words if not word.startswith("-")), "")
+    if verb in parsers:
+        load(verb, parsers[verb])
     return top.parse_args(words)

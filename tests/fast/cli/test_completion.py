@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.cli.parser import VERBS, build
+from solo5_systemd.cli.parser import VERBS, build, load
 
 COMPLETIONS = Path(__file__).parents[3] / "completions"
 BASH = COMPLETIONS / "solo5ctl.bash"
@@ -32,7 +32,7 @@ def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
     top, verbs = build()
     yield "", top
     for verb, parser in verbs.items():
-        parser.load()
+        load(verb, parser)
         yield verb, parser
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):

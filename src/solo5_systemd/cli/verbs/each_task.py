@@ -11,7 +11,7 @@ from argparse import Namespace
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.cli.context import CommandContext
-from solo5_systemd.cli.parser import FOR_EACH_TASK, VerbParser
+from solo5_systemd.cli.parser import FOR_EACH_TASK, Parser
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.task.quantities import DECIMAL, signal_number
 from solo5_systemd.task.workload import StopSignal
@@ -19,7 +19,7 @@ from solo5_systemd.task.workload import StopSignal
 _ARGUMENTS = ("force", "number", "signal", "timeout_s")
 
 
-def configure(parser: VerbParser) -> None:
+def configure(parser: Parser) -> None:
     if parser.verb == "rm":
         parser.add_argument("-f", "--force", action="store_true", help="stop running tasks first")
     if parser.verb == "kill":

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import NetworkName, network_name
 from solo5_systemd.cli.context import CommandContext
-from solo5_systemd.cli.parser import VerbParser
+from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields, moment, table
 from solo5_systemd.cli.task_output import port_json, port_lines
 from solo5_systemd.engine.runtime import Runtime
@@ -23,7 +23,7 @@ REPAIR_HEADER = ("TIME", "REPAIR", "TASKS")
 HEADER = ("NAME", "BRIDGE", "RANGE", "GATEWAY", "IN USE", "FREE")
 
 
-def configure(parser: VerbParser) -> None:
+def configure(parser: Parser) -> None:
     parser.usage = "solo5ctl network [ls|inspect|repairs] [NETWORK...]"
     parser.rewrite = with_verb
     add = parser.add_verbs()

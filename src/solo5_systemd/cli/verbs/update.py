@@ -9,7 +9,7 @@ from solo5_systemd.base.declared_units import has_declaration, is_declared
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName, task_name, update_service
 from solo5_systemd.cli.context import CommandContext
-from solo5_systemd.cli.parser import VerbParser
+from solo5_systemd.cli.parser import Parser
 from solo5_systemd.declared.update_files import UpdateFiles
 from solo5_systemd.declared.update_request import parse_ready, update_time
 from solo5_systemd.engine.runtime import Runtime
@@ -40,7 +40,7 @@ It is an update like any other, without a lost connection; a second rollback ret
 """
 
 
-def configure(parser: VerbParser) -> None:
+def configure(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", type=task_name, help="declared task that runs or is dormant")
     if parser.verb == "rollback":
         parser.epilog = ROLLBACK_EPILOG
