@@ -367,7 +367,7 @@ async def test_a_release_that_failed_is_finished_by_a_sweep(service: Service) ->
 
 _ATTACHED_LATE = """
 import asyncio, threading
-from solo5_systemd.networkd import leases, main as program, maintenance, namespaces, service
+from solo5_systemd.networkd import leases, main as program, maintenance, namespaces, service, watches
 
 time, over, called, looked = 100, threading.Event(), threading.Event(), threading.Event()
 leases.now = maintenance.now = namespaces.now = lambda: time
@@ -397,7 +397,7 @@ def make(self, *arguments, **options):
     make_tap(self, *arguments, **options)
 
 service.Networkd._attach, namespaces.Namespaces.expired = call, look
-maintenance.Maintenance._check_units, namespaces.Namespaces.has_repairs = until_called, False
+maintenance.Maintenance._check_units, watches.Watches.report = until_called, lambda self, repair: None
 program.Links.make_tap = make
 """
 """The service with a test clock: an expired reservation is attached just before its release."""

@@ -62,7 +62,6 @@ class Activation:
         self._carriers: CarrierWatch | None = None
         self._awaited: dict[str, asyncio.Event] = {}
         self._asked: dict[IpAddress, asyncio.Event] = {}
-        self._releasing: set[TaskName] = set()
         self._returning: asyncio.Queue[TaskName] = asyncio.Queue()
         self._lost = asyncio.Event()
         self._stopping = False
@@ -148,7 +147,7 @@ class Activation:
             if record.waits:
                 self.start(task, f"a packet for {address}")
                 begin(self._core.tasks, self._have(task, Neighbours.keep))
-            elif record.state is not LeaseState.ATTACHED or task in (*self._waiting.ending, *self._releasing):
+            elif record.state is not LeaseState.ATTACHED or task in self._waiting.ending:
                 continue
             elif not self._is_started(task):
                 self._begin_step(task, self._deliver(task))
@@ -253,6 +252,7 @@ class Activation:
 
     def attached(self, task: TaskName) -> None:
         """Deliver what the kernel holds for a task that has waited."""
+        self._waiting.ending.discard(task)  # it was to end, and has been started again first
         if task in self._started:
             self._begin_step(task, self._deliver(task, boots=True))
 
@@ -263,11 +263,11 @@ class Activation:
             self._start_times.pop(task, None)  # it is ended for idleness or by an operator, not by itself
             self._refused.discard(task)
         self._end_step(task)
-        self._releasing.add(task)
+        self._waiting.ending.add(task)
         try:
             yield
         finally:
-            self._releasing.discard(task)
+            self._waiting.ending.discard(task)
 
     async def _deliver_held(self) -> None:
         """Deliver what an earlier process of the service has left in the kernel for attached tasks."""
@@ -284,7 +284,7 @@ class Activation:
             boots: the guest may boot, though its taps are open.
         """
         record = self._host.leases.get(task)
-        if record is not None and record.state is LeaseState.ATTACHED and task not in self._releasing:
+        if record is not None and record.state is LeaseState.ATTACHED and task not in self._waiting.ending:
             await gather(self._deliver_to(task, lease, boots) for lease in record.reservation.leases)
         self._end_step(task)
 

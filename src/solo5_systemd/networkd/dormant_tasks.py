@@ -27,7 +27,7 @@ class Waiting:
     """Tasks that wait. Not thread-safe, as `NetworkState`; exceptions state it.
 
     Attributes:
-        ending: those that are about to end, for which packets are held already.
+        ending: those that are about to end, or are being released: packets for them are held, and not delivered.
     """
 
     def __init__(self, leases: Leases, bridges: Bridges, links: Links) -> None:
@@ -92,7 +92,6 @@ class Waiting:
         """Record that an attached task waits. Packets are held from here on; raises as `enter`."""
         self.enter(record)
         self.packets(record.reservation.task, Neighbours.hold)
-        self.ending.discard(record.reservation.task)
 
     def enter(self, record: LeaseRecord) -> None:
         """Record that a task waits, and have the elements that let its packets pass: in one nftables transaction.
@@ -128,7 +127,6 @@ class Waiting:
 
     def forget(self, reservation: Reservation) -> None:
         """Drop what the kernel holds for a task that waits no longer: after `Neighbours.keep`, without end."""
-        self.ending.discard(reservation.task)
         if reservation.idle_stops:
             with suppress(Solo5Error):  # another program has deleted the bridge, and the entries with it
                 self.packets(reservation.task, Neighbours.refuse)

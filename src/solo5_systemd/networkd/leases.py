@@ -197,7 +197,8 @@ class Remains:
     """Resources that the caller deletes after `begin_release`: slow kernel operations.
 
     Attributes:
-        reservation: of the released task, with its taps and with ports that PID 1 may still hold.
+        taps: of the released task.
+        ports: those that PID 1 may still hold.
         redirected: the UDP ports that may have flows to the task's guests.
         addresses: the guests that may have connections of their own in the conntrack table.
         servers: those that may have connections of others.
@@ -205,7 +206,8 @@ class Remains:
         namespace: the network namespace of all this; None: the host's own.
     """
 
-    reservation: Reservation
+    taps: Sequence[str] = ()
+    ports: Sequence[PortRequest] = ()
     redirected: frozenset[RedirectedPort] = frozenset()
     addresses: Sequence[IpAddress] = ()
     servers: Sequence[IpAddress] = ()

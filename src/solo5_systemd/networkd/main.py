@@ -48,7 +48,7 @@ async def _serve() -> bool:
 
     def make_state() -> Namespaces:
         settings = CachedSettings()
-        host = NetworkState(Links(owner_of), settings, ports)
+        host = NetworkState(Links(owner_of), settings, ports, watches.report)
 
         def make_other(namespace: str) -> NetworkState:
             links = Links(owner_of)
@@ -57,6 +57,7 @@ async def _serve() -> bool:
                 links,
                 lambda: of_namespace(settings(), routes.uplink_mtu(), ipv6=routes.uplink_has_ipv6()),
                 UnheldPorts(),
+                watches.report,
                 namespace,
                 lambda: (
                     *host.links.routes.ranges(ours=()),

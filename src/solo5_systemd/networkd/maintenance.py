@@ -11,7 +11,7 @@ from solo5_systemd.network.nft_tables import return_memory
 from solo5_systemd.network.overview import Repair
 from solo5_systemd.networkd.leases import now
 from solo5_systemd.networkd.namespaces import Core
-from solo5_systemd.networkd.releases import END_CHECK_INTERVAL_S, UNIT_CHECK_INTERVAL_S, Deletions, Releases
+from solo5_systemd.networkd.releases import END_CHECK_INTERVAL_S, UNIT_CHECK_INTERVAL_S, Releases
 from solo5_systemd.networkd.sleep import Sleep
 
 BRIDGE_CHECK_INTERVAL_S = 0.5
@@ -29,18 +29,12 @@ class Maintenance:
     """
 
     def __init__(
-        self,
-        core: Core,
-        releases: Releases,
-        sleep: Sleep,
-        deletions: Deletions,
-        report: Callable[[Repair], Awaitable[None]],
+        self, core: Core, releases: Releases, sleep: Sleep, report: Callable[[Repair], Awaitable[None]]
     ) -> None:
         self._core = core
         self._host = core.state.host
         self._releases = releases
         self._sleep = sleep
-        self._deletions = deletions
         self._report = report
         # Seconds between two checks of units; inotify reports most ends before.
         self._check_interval = END_CHECK_INTERVAL_S if core.units.fileno() is None else UNIT_CHECK_INTERVAL_S
@@ -59,9 +53,9 @@ class Maintenance:
             await self._repair()
             if now() - self._units_checked_at >= self._check_interval:
                 await self._check_units()
-            if self._core.state.has_repairs:  # last: the check repairs and reports, too
-                for repair in await self._core.writer.run(self._core.state.pop_repairs):
-                    await self._report(repair)
+            if self._core.watches.repairs:  # last: the check repairs and reports, too
+                while self._core.watches.repairs:
+                    await self._report(self._core.watches.repairs.popleft())
                 await self._delete_flows_to_others()
             if self._sleep.seconds_until_check() == 0:
                 try:
@@ -102,7 +96,7 @@ class Maintenance:
 
     async def _delete_flows_to_others(self) -> None:
         """Delete UDP flows to published ports that began while there were no tables."""
-        await self._deletions.delete_flows(await self._core.writer.run(self._host.redirected))
+        await self._releases.delete_flows(await self._core.writer.run(self._host.redirected))
 
     async def _check_units(self) -> None:
         """Look for ends that no event has reported, and for releases that failed."""

@@ -55,7 +55,6 @@ class Namespaces:
         self._watches = watches
         self._states = {"": host}  # by the path of their namespace
         self._tasks: dict[TaskName, str] = {}  # the paths of those in other namespaces
-        self._repairs: list[Repair] = []
 
     @property
     def records(self) -> Collection[LeaseRecord]:
@@ -119,8 +118,7 @@ class Namespaces:
 
     def begin_release(self, task: TaskName, *, waits: bool = False) -> Remains:
         """Begin a release as `NetworkState.begin_release`; what remains is in the namespace of the result."""
-        with self._entered(self._tasks.get(task, "")) as state:
-            return replace(state.begin_release(task, waits=waits), namespace=state.within)
+        return self.at(task, lambda state: state.begin_release(task, waits=waits))
 
     def end_release(self, task: TaskName) -> None:
         """End a release as `NetworkState.end_release`, and close a namespace without a task."""
@@ -233,16 +231,6 @@ class Namespaces:
         attached = {path for path, state in self._states.items() if path and state.leases.attached()}
         self.everywhere(_restore_all, attached if changed is None else attached.intersection(changed))
 
-    @property
-    def has_repairs(self) -> bool:
-        """Whether `pop_repairs` has something to return; safe to read in any thread."""
-        return bool(self._repairs) or any(state.repairs.any for state in self._all())
-
-    def pop_repairs(self) -> Sequence[Repair]:
-        """Return the repairs since the last call."""
-        repairs, self._repairs = self._repairs, []
-        return [*repairs, *(repair for state in self._all() for repair in state.repairs.pop())]
-
     # -- namespaces ----------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -257,7 +245,6 @@ class Namespaces:
                 yield state
         finally:
             if state.within is not None and not state.leases.records and path in self._states:
-                self._repairs += state.repairs.pop()
                 del self._states[path]
                 self._watches.remove(path)
                 state.close()

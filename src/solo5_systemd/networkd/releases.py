@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 
 from solo5_systemd.base.concurrency import begin
@@ -14,10 +14,8 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import NOTICE, log_about
 from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_of, delete_udp_flows
-from solo5_systemd.network.model import Reservation
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.netlink import link_index
-from solo5_systemd.network.request_checks import host_ports
 from solo5_systemd.networkd import dormant_tasks
 from solo5_systemd.networkd.dhcp import DhcpServers
 from solo5_systemd.networkd.dormant_starts import ATTEMPTS, CHECK_INTERVAL_S, Activation
@@ -35,92 +33,37 @@ FLOW_BATCH_INTERVAL_S = 0.2
 _log = logging.getLogger(__name__)
 
 
-class Deletions:
-    """Deletes taps and flows in threads of their own, since no order between tasks is needed.
-
-    For a tap the kernel waits for an RCU grace period, and flows take a dump of the conntrack table. What waits
-    for the same lock is deleted by one call.
-    """
-
-    def __init__(self) -> None:
-        self._remains: list[Remains] = []
-        self._lock = asyncio.Lock()
-        self._redirected: frozenset[RedirectedPort] = frozenset()
-        self._conntrack_lock = asyncio.Lock()
-
-    async def delete_remains(self, remains: Remains) -> None:
-        """Delete flows, then taps, of a release in the host's network namespace."""
-        self._redirected |= remains.redirected
-        self._remains.append(remains)
-        async with self._lock:
-            await self._delete_queued(remains.redirected)
-            batch, self._remains = self._remains, []
-            # Otherwise deleted with another task's, unless that failed.
-            if batch or any(link_index(lease.tap) for lease in remains.reservation.leases):
-                await asyncio.to_thread(_delete, batch or [remains])
-
-    async def delete_flows(
-        self, redirected: frozenset[RedirectedPort], after_s: float = 0, namespace: str = ""
-    ) -> None:
-        """Delete the stale flows of UDP ports after some seconds, in a namespace; empty: the host's own."""
-        if not namespace:
-            self._redirected |= redirected
-        await asyncio.sleep(after_s)
-        if namespace:
-            await asyncio.to_thread(_delete_redirected_in, namespace, redirected)
-        else:
-            await self._delete_queued(redirected)
-
-    async def _delete_queued(self, mine: frozenset[RedirectedPort]) -> None:
-        """Delete the stale flows of these ports, and of all others that are queued."""
-        async with self._conntrack_lock:
-            if not mine & self._redirected:
-                return  # no UDP port, or deleted by another task's batch
-            redirected, self._redirected = self._redirected, frozenset()
-            await asyncio.to_thread(_delete_redirected, redirected)
-
-
-def _delete_redirected_in(path: str, redirected: frozenset[RedirectedPort]) -> None:
-    with suppress(HostError), closing(NetworkNamespace(path)) as namespace, namespace.entered():
-        _delete_redirected(redirected)
-
-
-def _delete_redirected(redirected: frozenset[RedirectedPort]) -> None:
-    try:
-        delete_udp_flows(redirected)
-    except OSError as error:
-        ports = sorted(each.port for each in redirected)
-        _log.warning("deleting conntrack entries of UDP ports %s failed: %s", ports, error.strerror)
-
-
-def delete_elsewhere(remains: Remains, namespace: NetworkNamespace) -> None:
-    """Delete the flows and taps that a release has left in another namespace than the host's."""
-    with namespace.entered():
-        _delete_redirected(remains.redirected)
-        _delete([remains])
-
-
-def _delete(batch: Iterable[Remains]) -> None:
-    clients = [address for each in batch for address in each.addresses]
-    servers = [address for each in batch for address in each.servers]
-    behind = [network for each in batch for network in each.behind]
-    if clients or servers or behind:
-        try:
-            delete_flows_of(clients, servers, behind)
-        except OSError as error:
-            shown = ", ".join(map(str, dict.fromkeys((*clients, *servers, *behind))))
-            _log.warning("deleting conntrack entries of %s failed: %s", shown, error.strerror)
-    links.delete_links(lease.tap for each in batch for lease in each.reservation.leases)
+def _delete(batch: Sequence[Remains]) -> None:
+    """Delete flows, then taps, of releases in one network namespace."""
+    namespace = batch[0].namespace
+    with namespace.entered() if namespace else nullcontext():
+        if redirected := frozenset[RedirectedPort]().union(*(each.redirected for each in batch)):
+            try:
+                delete_udp_flows(redirected)
+            except OSError as error:
+                ports = sorted(each.port for each in redirected)
+                _log.warning("deleting conntrack entries of UDP ports %s failed: %s", ports, error.strerror)
+        clients = [address for each in batch for address in each.addresses]
+        servers = [address for each in batch for address in each.servers]
+        behind = [network for each in batch for network in each.behind]
+        if clients or servers or behind:
+            try:
+                delete_flows_of(clients, servers, behind)
+            except OSError as error:
+                shown = ", ".join(map(str, dict.fromkeys((*clients, *servers, *behind))))
+                _log.warning("deleting conntrack entries of %s failed: %s", shown, error.strerror)
+        links.delete_links(tap for each in batch for tap in each.taps)
 
 
 class Releases:
     """Releases networks."""
 
-    def __init__(self, core: Core, servers: DhcpServers, deletions: Deletions, activation: Activation) -> None:
+    def __init__(self, core: Core, servers: DhcpServers, activation: Activation) -> None:
         self._core = core
         self._servers = servers
-        self._deletions = deletions
         self._activation = activation
+        self._remains: list[Remains] = []
+        self._deleting = asyncio.Lock()
         self._ended: set[TaskName] = set()
         self._without_run: dict[TaskName, asyncio.Event] = {}
         self._stopping = False
@@ -294,11 +237,11 @@ class Releases:
             remains = await self._core.writer.run(partial(self._core.state.begin_release, task, waits=waits))
             if self._core.state.host.dhcp.in_use:
                 await self.try_serve_dhcp()  # before the bridge is deleted, on which the server's socket is
-            if remains.namespace is not None:
-                await asyncio.to_thread(delete_elsewhere, remains, remains.namespace)
-            else:
-                deleting = [self._deletions.delete_remains(remains)]
-                await asyncio.gather(*deleting, *([] if waits else [_wait_for_ports(remains.reservation)]))
+            waiting = [asyncio.to_thread(wait_until_free, remains.ports)] if remains.ports else []
+            _, *free = await asyncio.gather(self._delete(remains), *waiting)
+            if not all(free):
+                message = "timeout: PID 1 has not closed the port sockets of task %s within %d s"
+                _log.warning(message, task, BARRIER_TIMEOUT_S)
             await self._core.writer.run(self._core.state.end_release, task)
         await self._activation.hold(task)  # last: flows that are deleted later would be those of held packets
         self._on_fifos([task])  # its socket unit may have been started meanwhile
@@ -310,8 +253,30 @@ class Releases:
         except Solo5Error as error:  # repeated at the next attach or release
             _log.error("%s", error)
 
+    async def delete_flows(
+        self, redirected: frozenset[RedirectedPort], after_s: float = 0, namespace: str = ""
+    ) -> None:
+        """Delete the stale flows of UDP ports after some seconds, in a namespace; empty: the host's own."""
+        with suppress(HostError), closing(NetworkNamespace(namespace)) if namespace else nullcontext() as opened:
+            await self._delete(Remains(redirected=redirected, namespace=opened), after_s)
 
-async def _wait_for_ports(reservation: Reservation) -> None:
-    if reservation.ports and not await asyncio.to_thread(wait_until_free, host_ports(reservation)):
-        message = "timeout: PID 1 has not closed the port sockets of task %s within %d s"
-        _log.warning(message, reservation.task, BARRIER_TIMEOUT_S)
+    async def _delete(self, remains: Remains, after_s: float = 0) -> None:
+        """Delete flows, then taps, after some seconds; in a thread, since no order between tasks is needed.
+
+        For a tap the kernel waits for an RCU grace period, and flows take a dump of the conntrack table. What waits
+        for the same lock is deleted by one call.
+
+        Raises:
+            HostError: a tap cannot be deleted, perhaps another task's, whose own call tries again.
+        """
+        if remains.namespace is None:
+            self._remains.append(remains)
+        await asyncio.sleep(after_s)
+        if remains.namespace is not None:
+            await asyncio.to_thread(_delete, [remains])
+            return
+        async with self._deleting:
+            batch, self._remains = self._remains, []
+            # Otherwise deleted with another task's, unless that failed.
+            if batch or any(map(link_index, remains.taps)):
+                await asyncio.to_thread(_delete, batch or [remains])

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from solo5_systemd.base.names import NetworkName, TaskName, task_namespace
 from solo5_systemd.network import links, namespaces, sysctls
@@ -41,27 +41,27 @@ def mistake(lease: Lease, address: str) -> str:
 
 
 class Repairs:
-    """Compares the kernel's state of one network namespace with the leases, and restores it. Not thread-safe."""
+    """Compares the kernel's state of one network namespace with the leases, and restores it. Not thread-safe.
 
-    def __init__(self, store: LeaseStore, links: Links, tables: Tables, bridges: Bridges, leases: Leases) -> None:
+    Args:
+        report: called with each repair.
+    """
+
+    def __init__(
+        self,
+        store: LeaseStore,
+        links: Links,
+        tables: Tables,
+        bridges: Bridges,
+        leases: Leases,
+        report: Callable[[Repair], None],
+    ) -> None:
         self._store, self._links, self._tables, self._bridges, self._leases = store, links, tables, bridges, leases
-        self._done: list[Repair] = []
+        self._report = report
         self._missing: frozenset[NetworkName] = frozenset()
         self._restored: Counter[TaskName] = Counter()
         self._reported: set[tuple[str, int, bool]] = set()
         self._checked: Mapping[str, object] = {}
-
-    # -- results -------------------------------------------------------------------------------------------------
-
-    @property
-    def any(self) -> bool:
-        """Whether `pop` has something to return; safe to read in any thread."""
-        return bool(self._done)
-
-    def pop(self) -> Sequence[Repair]:
-        """Return the repairs since the last call."""
-        done, self._done = self._done, []
-        return done
 
     def report_unrepaired(self, task: TaskName, what: str) -> None:
         """Log and record what only an operator can repair."""
@@ -71,8 +71,9 @@ class Repairs:
         # A mistake of a guest is none of the host's.
         level = logging.INFO if what.startswith(f"{UNREPAIRED}NIC ") else logging.WARNING
         _log.log(level, "network %s%s", "" if what.startswith(UNREPAIRED) else "repaired: ", what)
-        self._done.append(Repair(tasks=tuple(tasks), what=what))
-        self._store.record_repair(self._done[-1])
+        repair = Repair(tasks=tuple(tasks), what=what)
+        self._store.record_repair(repair)
+        self._report(repair)
 
     # -- tables and sysctls --------------------------------------------------------------------------------------
 

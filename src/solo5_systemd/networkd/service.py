@@ -22,7 +22,7 @@ from solo5_systemd.networkd.dhcp import DhcpServers
 from solo5_systemd.networkd.dormant_starts import Activation
 from solo5_systemd.networkd.maintenance import Maintenance
 from solo5_systemd.networkd.namespaces import Core
-from solo5_systemd.networkd.releases import FLOW_BATCH_INTERVAL_S, Deletions, Releases
+from solo5_systemd.networkd.releases import FLOW_BATCH_INTERVAL_S, Releases
 from solo5_systemd.networkd.sleep import Sleep
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.settings.records import document, record
@@ -32,7 +32,7 @@ class Networkd:
     """The network service: D-Bus methods, releases, and a maintenance loop.
 
     Short system calls run one after the other in the writer thread, the only user of `Namespaces`. Deletions that the
-    kernel is slow to make run in other threads (`Deletions`).
+    kernel is slow to make run in other threads (`Releases`).
 
     Args:
         servers: of DHCP.
@@ -44,7 +44,6 @@ class Networkd:
         self._state, self._writer, self._units, self._locks = core.state, core.writer, core.units, core.locks
         self._servers = servers
         self._idle = idle
-        self._deletions = Deletions()
         self._service = Service(
             bus,
             NETWORK1,
@@ -52,14 +51,15 @@ class Networkd:
             lambda: bool(self._state.records) or any(self._state.host.waiting.names()),
         )
         self._activation = Activation(core)
-        self._releases = Releases(core, servers, self._deletions, self._activation)
+        self._releases = Releases(core, servers, self._activation)
         self._sleep = Sleep(core, self._report_sleep)
 
     async def serve(self) -> bool:
         """Recover the state, answer calls, and return after `idle` seconds; see `dbus.service.Service.serve`."""
         host, watches = self._state.host, self._core.watches
         unfinished = await self._writer.run(self._state.recover)
-        maintenance = Maintenance(self._core, self._releases, self._sleep, self._deletions, self._report)
+        watches.wake.clear()  # repairs until now are signalled later, when the service has its name
+        maintenance = Maintenance(self._core, self._releases, self._sleep, self._report)
         async with self._core.tasks as tasks:
             with watches.open(host, self._sleep.on_packets, self._activation.on_packets):
                 if host.dhcp.in_use or self._servers.running():
@@ -90,7 +90,7 @@ class Networkd:
             loop.remove_signal_handler(signal.SIGTERM)
 
     def _handlers(self) -> dict[str, Handler]:
-        handlers: dict[str, Handler] = {
+        return {
             "Reserve": self._reserve,
             "Preview": self._preview,
             "Attach": self._attach,
@@ -103,19 +103,6 @@ class Networkd:
             "Networks": self._list_networks,
             "Collect": self._collect,
         }
-        return {name: self._waking(handler) for name, handler in handlers.items()}
-
-    def _waking(self, handler: Handler) -> Handler:
-        """Wrap a method so that its repairs are signalled. Its reservation expires after the next check of units."""
-
-        async def handle(*arguments: object) -> Sequence[object]:
-            try:
-                return await handler(*arguments)
-            finally:
-                if self._state.has_repairs:
-                    self._core.watches.wake.set()
-
-        return handle
 
     async def _report(self, repair: Repair) -> None:
         await self._service.emit("Repaired", [list(repair.tasks), repair.what])
@@ -168,7 +155,7 @@ class Networkd:
         # client with a flow to an earlier guest reaches this one after the interval.
         if redirected:
             where = attached.namespace if (attached := self._state.record(task)) else ""
-            self._core.tasks.create_task(self._deletions.delete_flows(redirected, FLOW_BATCH_INTERVAL_S, where))
+            self._core.tasks.create_task(self._releases.delete_flows(redirected, FLOW_BATCH_INTERVAL_S, where))
         return []
 
     async def _move_ports(self, source: str, target: str) -> Sequence[object]:

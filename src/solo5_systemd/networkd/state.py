@@ -18,6 +18,7 @@ from solo5_systemd.network.model import (
     LeaseState,
     PortRequest,
     Protocol,
+    Repair,
     Request,
     Reservation,
 )
@@ -58,6 +59,7 @@ class NetworkState:
         settings: returns the settings of its networks.
         ports: its published ports.
         namespace: its path; empty: the host's own.
+        report: called with each repair of what other programs change.
         reserved: returns ranges and prefixes that a chosen one must not overlap, besides those of the namespace's
             routes.
 
@@ -72,7 +74,7 @@ class NetworkState:
         within: its open network namespace, which the caller sets; None: the host's own.
         is_restored: it matches the files.
         dhcp: the files of the DHCP servers.
-        repairs: of what other programs change.
+        repairs: of what other programs change in it.
         sleepers: the tasks that may sleep.
         waiting: the tasks that wait for their first packet.
     """
@@ -82,6 +84,7 @@ class NetworkState:
         links: Links,
         settings: Callable[[], Settings],
         ports: HeldPorts,
+        report: Callable[[Repair], None],
         namespace: str = "",
         reserved: Callable[[], Iterable[IpNetwork]] = tuple,
     ) -> None:
@@ -93,7 +96,7 @@ class NetworkState:
         self.leases = Leases(self.store, namespace)
         self.bridges = Bridges(self.store, links, self.tables, self.leases)
         self.dhcp = DhcpFiles(self.store.own / "dhcp")  # remains empty in another namespace: no network there has DHCP
-        self.repairs = Repairs(self.store, links, self.tables, self.bridges, self.leases)
+        self.repairs = Repairs(self.store, links, self.tables, self.bridges, self.leases, report)
         self.sleepers = Sleepers(self.leases, self.bridges, self.tables)
         self.waiting = Waiting(self.leases, self.bridges, links)
         self.choice = Choice(links, self.bridges, self.leases, settings, reserved, self.remembered)
@@ -284,7 +287,7 @@ class NetworkState:
         """
         record = self.leases.get(task)
         if record is None:
-            return Remains(reservation=Reservation(task=task))
+            return Remains()
         lender = self.leases.get(TaskName(record.lender))
         if lender is not None and lender.state is LeaseState.ATTACHED and not lender.reservation.ports:
             self.move_ports(task, lender.reservation.task)
@@ -315,11 +318,13 @@ class NetworkState:
         # Or it had TCP ports before an update moved them.
         served_tcp = has_tcp or record.moves > 0 or any(each.lender == task for each in self.leases.records)
         return Remains(
-            reservation=record.reservation,
+            taps=[lease.tap for lease in record.reservation.leases],
+            ports=() if waits or self.within else host_ports(record.reservation),
             redirected=redirected([record.reservation], ended=True) if ends else frozenset(),
             addresses=[address for address in addresses if again or self.tables.may_have_flows(address)],
             servers=addresses if served_tcp else (),
             behind=tuple(route for lease in own for route in lease.limits.routes),
+            namespace=self.within,
         )
 
     def move_ports(self, source: TaskName, target: TaskName) -> None:

@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
 from solo5_systemd.network.kernel_events import AnnouncedPackets, LinkWatch, Packets, RulesetWatch
+from solo5_systemd.network.model import Repair
 from solo5_systemd.networkd.state import NetworkState
 
 _log = logging.getLogger(__name__)
@@ -21,7 +23,7 @@ _Watch: TypeAlias = LinkWatch | RulesetWatch | AnnouncedPackets
 
 
 class Watches:
-    """What has changed since the last repair.
+    """What has changed since the last repair, and the repairs that are to be signalled.
 
     Each namespace has netlink sockets of its own, since the kernel sends no message of one to another. A socket keeps
     its namespace alive.
@@ -30,10 +32,11 @@ class Watches:
         loop: reads the sockets.
 
     Attributes:
-        wake: set when something changes.
+        wake: set when something changes or is repaired.
         rules: nftables, where the tables have no owner.
         links: names of expected links; None: unknown, after lost netlink messages.
         namespaces: the paths of other namespaces in which something changed.
+        repairs: those that are to be signalled.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -42,6 +45,7 @@ class Watches:
         self.rules = False
         self.links: frozenset[str] | None = frozenset()
         self.namespaces: set[str] = set()
+        self.repairs: deque[Repair] = deque()
         self._callees: tuple[Announced, Heard] | None = None
         self._others: dict[str, Sequence[_Watch]] = {}
 
@@ -70,6 +74,11 @@ class Watches:
         """End the watch of another namespace; called in the writer thread."""
         if path in self._others:
             self._loop.call_soon_threadsafe(self._end, self._others.pop(path))
+
+    def report(self, repair: Repair) -> None:
+        """Have a repair signalled; called in the writer thread."""
+        self.repairs.append(repair)
+        self._loop.call_soon_threadsafe(self.wake.set)
 
     def _start(self, path: str, watches: Sequence[_Watch]) -> None:
         for watch in watches:

@@ -162,9 +162,9 @@ async def test_a_task_that_ends_by_itself_is_not_started_more_often_than_it_may_
 async def test_a_task_that_is_ended_for_idleness_is_started_each_time() -> None:
     host = Host()
     async with activation(host) as subject:
-        host.ending.add(A)
         for _ in range(3 * STARTS_MAX):
             assert subject.start(A, "a packet")
+            host.ending.add(A)
             released(subject)
         assert host.starts == 3 * STARTS_MAX
 
@@ -191,7 +191,7 @@ async def test_a_task_without_its_fifo_is_released_and_its_socket_unit_stopped_f
     host.has_file = False
     none: Any = None
     async with asyncio.TaskGroup() as tasks:
-        subject = Releases(core(host, tasks), none, none, none)
+        subject = Releases(core(host, tasks), none, none)
         monkeypatch.setattr(subject, "release_without_run", lambda each: over.append(([*each], len(host.asked))))
         subject._on_fifos([A])
         await later()
