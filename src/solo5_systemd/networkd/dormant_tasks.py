@@ -89,12 +89,7 @@ class Waiting:
             os.unlink(_fifo(task))  # noqa: PTH108 - a text
 
     def begin(self, record: LeaseRecord) -> None:
-        """Record that an attached task waits. Packets are held from here on; raises as `enter`."""
-        self.enter(record)
-        self.packets(record.reservation.task, Neighbours.hold)
-
-    def enter(self, record: LeaseRecord) -> None:
-        """Record that a task waits, and have the elements that let its packets pass: in one nftables transaction.
+        """Record that a task waits, let its packets pass, by one nftables transaction, and have them held.
 
         Raises:
             HostError: nftables or the kernel refused it.
@@ -102,6 +97,7 @@ class Waiting:
         waiting = replace(record, state=LeaseState.WAITING, asleep=time.time_ns() // 1000)
         self._leases.save(waiting)
         self._bridges.change_elements([record], [waiting])
+        self.packets(record.reservation.task, Neighbours.hold)
 
     def packets(
         self, task: TaskName, do: Callable[[Neighbours, str, Lease], T], only: Lease | None = None

@@ -25,17 +25,21 @@ class Maintenance:
     """The maintenance loop.
 
     Args:
-        report: awaited for each repair.
+        emit: emits a signal of the service.
     """
 
     def __init__(
-        self, core: Core, releases: Releases, sleep: Sleep, report: Callable[[Repair], Awaitable[None]]
+        self,
+        core: Core,
+        releases: Releases,
+        sleep: Sleep,
+        emit: Callable[[str, Sequence[object]], Awaitable[None]],
     ) -> None:
         self._core = core
         self._host = core.state.host
         self._releases = releases
         self._sleep = sleep
-        self._report = report
+        self._emit = emit
         # Seconds between two checks of units; inotify reports most ends before.
         self._check_interval = END_CHECK_INTERVAL_S if core.units.fileno() is None else UNIT_CHECK_INTERVAL_S
         self._units_checked_at = now()
@@ -55,7 +59,8 @@ class Maintenance:
                 await self._check_units()
             if self._core.watches.repairs:  # last: the check repairs and reports, too
                 while self._core.watches.repairs:
-                    await self._report(self._core.watches.repairs.popleft())
+                    repair = self._core.watches.repairs.popleft()
+                    await self._emit("Repaired", [list(repair.tasks), repair.what])
                 await self._delete_flows_to_others()
             if self._sleep.seconds_until_check() == 0:
                 try:
@@ -96,7 +101,8 @@ class Maintenance:
 
     async def _delete_flows_to_others(self) -> None:
         """Delete UDP flows to published ports that began while there were no tables."""
-        await self._releases.delete_flows(await self._core.writer.run(self._host.redirected))
+        if redirected := await self._core.writer.run(self._host.redirected):
+            await self._releases.delete_flows(redirected)
 
     async def _check_units(self) -> None:
         """Look for ends that no event has reported, and for releases that failed."""

@@ -52,7 +52,8 @@ def _delete(batch: Sequence[Remains]) -> None:
             except OSError as error:
                 shown = ", ".join(map(str, dict.fromkeys((*clients, *servers, *behind))))
                 _log.warning("deleting conntrack entries of %s failed: %s", shown, error.strerror)
-        links.delete_links(tap for each in batch for tap in each.taps)
+        if taps := [tap for each in batch for tap in each.taps]:
+            links.delete_links(taps)
 
 
 class Releases:

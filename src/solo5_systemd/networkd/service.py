@@ -16,7 +16,6 @@ from solo5_systemd.dbus.process import NOTICE, log_about
 from solo5_systemd.dbus.service import Handler, Service
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.model import LeaseState, Request
-from solo5_systemd.network.overview import Repair, SleepChange
 from solo5_systemd.network.request_checks import show_port
 from solo5_systemd.networkd.dhcp import DhcpServers
 from solo5_systemd.networkd.dormant_starts import Activation
@@ -52,14 +51,14 @@ class Networkd:
         )
         self._activation = Activation(core)
         self._releases = Releases(core, servers, self._activation)
-        self._sleep = Sleep(core, self._report_sleep)
+        self._sleep = Sleep(core, self._service.emit)
 
     async def serve(self) -> bool:
         """Recover the state, answer calls, and return after `idle` seconds; see `dbus.service.Service.serve`."""
         host, watches = self._state.host, self._core.watches
         unfinished = await self._writer.run(self._state.recover)
         watches.wake.clear()  # repairs until now are signalled later, when the service has its name
-        maintenance = Maintenance(self._core, self._releases, self._sleep, self._report)
+        maintenance = Maintenance(self._core, self._releases, self._sleep, self._service.emit)
         async with self._core.tasks as tasks:
             with watches.open(host, self._sleep.on_packets, self._activation.on_packets):
                 if host.dhcp.in_use or self._servers.running():
@@ -103,12 +102,6 @@ class Networkd:
             "Networks": self._list_networks,
             "Collect": self._collect,
         }
-
-    async def _report(self, repair: Repair) -> None:
-        await self._service.emit("Repaired", [list(repair.tasks), repair.what])
-
-    async def _report_sleep(self, change: SleepChange) -> None:
-        await self._service.emit("SleepChanged", [change.task, change.asleep, change.reason])
 
     # -- methods ---------------------------------------------------------------------------------------------------
 

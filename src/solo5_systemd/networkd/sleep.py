@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,6 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import NOTICE, log_about
 from solo5_systemd.network.kernel_events import is_question
 from solo5_systemd.network.model import LeaseRecord
-from solo5_systemd.network.overview import SleepChange
 from solo5_systemd.networkd.namespaces import Core
 
 CHECKS = 10
@@ -74,12 +73,12 @@ class Sleep:
     """Puts tasks to sleep, and wakes them.
 
     Args:
-        report: awaited for each task that falls asleep or is woken.
+        emit: emits a signal of the service.
     """
 
-    def __init__(self, core: Core, report: Callable[[SleepChange], Awaitable[None]]) -> None:
+    def __init__(self, core: Core, emit: Callable[[str, Sequence[object]], Awaitable[None]]) -> None:
         self._core = core
-        self._report = report
+        self._emit = emit
         self._seen: dict[TaskName, _Seen] = {}
         self._busy: dict[TaskName, int] = {}
         self._waking: dict[TaskName, asyncio.Future[str]] = {}
@@ -209,7 +208,7 @@ class Sleep:
             return
         self._seen.pop(task, None)
         log_about(service_of(task), f"task {task} sleeps until its next packet", priority=NOTICE)
-        await self._report(SleepChange(task=task, asleep=True, reason=reason))
+        await self._emit("SleepChanged", [task, True, reason])
         self._core.tasks.create_task(self._reclaim(task))
 
     async def _end(self, task: TaskName, frames: int | None) -> None:
@@ -308,7 +307,7 @@ class Sleep:
         self.expect(task)
         text = f"task {task} is awake after {max(0, slept):.0f} s asleep ({took:.1f} ms): {reason}"
         log_about(service_of(task), text, priority=NOTICE)
-        await self._report(SleepChange(task=task, asleep=False, reason=reason))
+        await self._emit("SleepChanged", [task, False, reason])
 
     async def wake_all(self) -> None:
         """Wake all tasks, since no packet could do so from here on.

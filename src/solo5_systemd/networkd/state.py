@@ -247,8 +247,6 @@ class NetworkState:
     def wait_again(self, task: TaskName) -> bool:
         """Have a task wait as it did before a boot; return whether it is known what it had.
 
-        The caller then has packets for it held.
-
         Raises:
             TakenError, InvalidRequestError: it cannot have the same addresses or ports again.
             HostError: the kernel refused.
@@ -259,7 +257,7 @@ class NetworkState:
         record = self.reserve(task, request)
         for lease in record.reservation.leases:
             self.bridges.bring_up(lease)
-        self.waiting.enter(record)
+        self.waiting.begin(record)
         return True
 
     def _reserve_again(self, task: TaskName) -> LeaseRecord:

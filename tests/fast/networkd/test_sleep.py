@@ -142,7 +142,7 @@ class Service:
             self.leases.save(record)
             self.tables.elements |= {*bridges.elements_of([record])}
             self.tables.counts[tap] = 0
-        self.changes: list[SleepChange] = []
+        self.reasons: list[str] = []
         self.socket_units: set[TaskName] = set()
         self.ending: set[TaskName] = set()
         self.begun: list[asyncio.Task[None]] = []
@@ -161,14 +161,17 @@ class Service:
             state=self.state, writer=Writer(), units=self.units, locks=KeyedLocks[TaskName](),
             tasks=SimpleNamespace(create_task=self.begin), watches=self.watches,
         )  # fmt: skip
-        self.sleep = Sleep(cast(Any, core), self.report)
+        self.sleep = Sleep(cast(Any, core), self.emit)
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
     def begin(self, what: Coroutine[Any, Any, None]) -> None:
         self.begun.append(asyncio.get_running_loop().create_task(what))
 
-    async def report(self, change: SleepChange) -> None:
-        self.changes.append(change)
+    async def emit(self, signal: str, body: Sequence[object]) -> None:
+        task, asleep, reason = body
+        assert (signal, task) == ("SleepChanged", A)
+        if not asleep:
+            self.reasons.append(str(reason))
 
     @property
     def asleep(self) -> int:
@@ -279,7 +282,7 @@ async def test_a_packet_that_a_check_counts_before_its_announcement_is_read_has_
     await service.after(1)
     for descriptor in (reads, writes):
         os.close(descriptor)
-    assert [change.reason for change in service.changes if not change.asleep] == ["TCP 192.0.2.9:1 to 10.89.0.2:80"]
+    assert service.reasons == ["TCP 192.0.2.9:1 to 10.89.0.2:80"]
 
 
 async def test_where_no_packets_are_announced_no_task_sleeps(service: Service) -> None:
