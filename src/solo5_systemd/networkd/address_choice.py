@@ -12,7 +12,6 @@ from solo5_systemd.network import sysctls
 from solo5_systemd.network.derived_addresses import unique_local_prefix
 from solo5_systemd.network.ipam import Remembered, assign_leases
 from solo5_systemd.network.joined import TAP_MTU_MAX
-from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import NicRequest, Request, Reservation
 from solo5_systemd.network.netlink import link_index
 from solo5_systemd.network.network_ranges import choose_network
@@ -20,7 +19,6 @@ from solo5_systemd.network.overview import Network
 from solo5_systemd.network.remembered_addresses import RememberedAddresses
 from solo5_systemd.network.request_checks import check_families, check_limits, check_ports, check_reserved, check_routes
 from solo5_systemd.networkd.bridges import Bridges
-from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.settings.addresses import IpNetwork
 from solo5_systemd.settings.network import NetworkSettings, default_mtu
 from solo5_systemd.settings.solo5_toml import Settings
@@ -40,14 +38,12 @@ class Choice:
 
     def __init__(
         self,
-        links: Links,
         bridges: Bridges,
-        leases: Leases,
         settings: Callable[[], Settings],
         reserved: Callable[[], Iterable[IpNetwork]],
         last: RememberedAddresses | None,
     ) -> None:
-        self._links, self._bridges, self._leases = links, bridges, leases
+        self._bridges, self._links, self._leases = bridges, bridges.links, bridges.leases
         self._settings, self._reserved, self._last = settings, reserved, last
         self.remembered: Remembered = {}
 

@@ -23,15 +23,13 @@ class Bridges:
     """The networks with a lease, and what they need in the kernel besides taps. Not thread-safe.
 
     Attributes:
+        store, links, tables, leases: those of `NetworkState`.
         up: the names of networks that have their bridge, rules and forwarding.
         segments: the further bridges of networks with more guests than one bridge has ports, with their network.
     """
 
     def __init__(self, store: LeaseStore, links: Links, tables: Tables, leases: Leases) -> None:
-        self._store = store
-        self._links = links
-        self._tables = tables
-        self._leases = leases
+        self.store, self.links, self.tables, self.leases = store, links, tables, leases
         self.networks: dict[NetworkName, Network] = {}
         self.up = set[NetworkName]()
         self.segments: dict[str, NetworkName] = {}
@@ -41,7 +39,7 @@ class Bridges:
 
     def add(self, network: Network) -> None:
         """Write a network to its file, then keep it."""
-        self._store.save_network(network)
+        self.store.save_network(network)
         self.networks[network.name] = network
 
     def bring_up(self, lease: Lease) -> None:
@@ -56,11 +54,11 @@ class Bridges:
             before = self.ruleset()
             self.segments[lease.bridge] = network.name
             try:
-                self._tables.change(before, self.ruleset())
-                self._links.make_segment(network, lease.bridge)
+                self.tables.change(before, self.ruleset())
+                self.links.make_segment(network, lease.bridge)
             except Solo5Error:
                 del self.segments[lease.bridge]
-                self._tables.distrust()
+                self.tables.distrust()
                 raise
 
     def _bring_up(self, network: Network) -> None:
@@ -72,18 +70,18 @@ class Bridges:
         self.read_routers()
         self.up.add(network.name)
         try:
-            self._tables.change(before, self.ruleset())  # first: the rules must exist before ip_forward is set
+            self.tables.change(before, self.ruleset())  # first: the rules must exist before ip_forward is set
             if network.join is None:
                 self.set_sysctls()
-                self._links.make_bridge(network)
+                self.links.make_bridge(network)
         except Solo5Error:
             self.up.discard(network.name)
-            self._tables.distrust()
+            self.tables.distrust()
             raise
 
     def remove_idle(self) -> None:
         """Remove the networks without a lease, from the kernel and from the files."""
-        idle = [network for name, network in self.networks.items() if not self._leases.allocations.leases.get(name)]
+        idle = [network for name, network in self.networks.items() if not self.leases.allocations.leases.get(name)]
         if not idle:
             return
         links.delete_links(link for network in idle if network.join is None for link in self._own_bridges(network))
@@ -93,26 +91,26 @@ class Bridges:
         try:
             self.restore_unused_sysctls()  # first: without rules, nothing may be forwarded
             if self.up:
-                self._tables.change(before, self.ruleset())
+                self.tables.change(before, self.ruleset())
             else:
-                self._tables.remove()
+                self.tables.remove()
         except Solo5Error:  # to be repeated
-            self._tables.distrust()
+            self.tables.distrust()
             raise
         for network in idle:
-            self._store.remove_network(network.name)
+            self.store.remove_network(network.name)
             del self.networks[network.name]
 
     def _own_bridges(self, network: Network) -> Sequence[str]:
         """Return the bridges of a network that exist, and the links between them, with those of an earlier process."""
-        if not self._links.has_bridge(network):
+        if not self.links.has_bridge(network):
             return ()
-        found = [segment for segment in segments(network.bridge) if self._links.has_bridge(network, segment)]
+        found = [segment for segment in segments(network.bridge) if self.links.has_bridge(network, segment)]
         return [network.bridge, *found, *(segment_link(each)[0] for each in found)]
 
     def make_room_for_neighbours(self, reservation: Reservation) -> None:
         """Let the kernel's neighbour tables hold all guests, besides those that they are sized for."""
-        guests = self._leases.allocations.guests
+        guests = self.leases.allocations.guests
         make_room(guests)
         if any(lease.ipv6 for lease in reservation.leases):  # each guest has a link-local address as well
             make_room(2 * guests, "ipv6")
@@ -143,7 +141,7 @@ class Bridges:
         Raises:
             HostError: taps cannot become ports of it.
         """
-        return usable_bridge(network, self._links.link(network.bridge))
+        return usable_bridge(network, self.links.link(network.bridge))
 
     def is_usable(self, network: Network) -> bool:
         """Return whether taps can become ports of the bridge that a network joins."""
@@ -176,12 +174,12 @@ class Bridges:
 
         Those of IPv6 are in the same file, under their own names.
         """
-        before = self._store.sysctls()
+        before = self.store.sysctls()
         saved = before or sysctls.values_to_restore()
         if network.ipv6 is not None and sysctls.IPV6_FORWARDING not in saved:
             saved = {**saved, **sysctls.values_to_restore6(shared=network.shared)}
         if saved != before:
-            self._store.save_sysctls(saved)
+            self.store.save_sysctls(saved)
 
     def set_sysctls(self) -> Sequence[tuple[str, int]]:
         """Set the sysctls that the networks need which are up.
@@ -203,14 +201,14 @@ class Bridges:
 
     def restore_unused_sysctls(self) -> None:
         """Restore the saved values that no network needs, also after a start that was killed before its bridge."""
-        saved = self._store.sysctls()
+        saved = self.store.sysctls()
         if not self.forwarding6 and sysctls.IPV6_FORWARDING in saved:
             sysctls.restore6(saved)
             saved = {name: value for name, value in saved.items() if not name.startswith(("ipv6/", "bridge/"))}
-            self._store.save_sysctls(saved)
+            self.store.save_sysctls(saved)
         if not self.forwarding:
             sysctls.restore(saved)
-            self._store.save_sysctls({})
+            self.store.save_sysctls({})
 
     def follow_routers(self) -> Sequence[str]:
         """Drop packets between other links while only this service has enabled forwarding; pass them otherwise.
@@ -219,7 +217,7 @@ class Bridges:
         """
         before, was = self.ruleset(), (self._is_router, self._is_router6)
         self.read_routers()
-        self._tables.change(before, self.ruleset())
+        self.tables.change(before, self.ruleset())
         settings = ((sysctls.IP_FORWARD, self._is_router), (sysctls.IPV6_FORWARDING, self._is_router6))
         return [
             f"net/{name} is {'set by another program: packets pass' if is_router else '0: packets are dropped'} "
@@ -231,7 +229,7 @@ class Bridges:
     def read_routers(self) -> None:
         """Read whether the host forwards packets for other programs."""
         self._is_router = sysctls.is_router()
-        self._is_router6 = sysctls.is_router6(self._store.sysctls())
+        self._is_router6 = sysctls.is_router6(self.store.sysctls())
 
     # -- packet filter -------------------------------------------------------------------------------------------
 
@@ -239,11 +237,11 @@ class Bridges:
         """Return the rules of the networks that are up, and of the tasks attached to them."""
         return Ruleset(
             networks=self._up(),
-            records=self._leases.records,
+            records=self.leases.records,
             segments=tuple(self.segments.items()),
             forwards=not self.forwarding or self._is_router,
             forwards6=self.forwarding6 and self._is_router6,
-            forwarding=tuple(sysctls.forwarding_links(self._store.sysctls())),
+            forwarding=tuple(sysctls.forwarding_links(self.store.sysctls())),
         )
 
     def elements(self) -> Sequence[Element]:
@@ -252,7 +250,7 @@ class Bridges:
 
     def replace_tables(self) -> None:
         """Make the nftables tables anew."""
-        self._tables.replace(self.ruleset())
+        self.tables.replace(self.ruleset())
 
     def elements_of(self, records: Iterable[LeaseRecord]) -> Sequence[Element]:
         """Return the nftables elements of tasks in the states of these records."""
@@ -271,8 +269,8 @@ class Bridges:
         """
         old, new = dict.fromkeys(self.elements_of(before)), dict.fromkeys(self.elements_of(after))
         try:
-            self._tables.exchange([each for each in old if each not in new], [each for each in new if each not in old])
+            self.tables.exchange([each for each in old if each not in new], [each for each in new if each not in old])
         except HostError:  # another program may have removed the tables since they were looked at
             changed = {record.reservation.task: record for record in after}
-            kept = (record for record in self._leases.records if record.reservation.task not in changed)
-            self._tables.replace(replace(self.ruleset(), records=(*kept, *after)))
+            kept = (record for record in self.leases.records if record.reservation.task not in changed)
+            self.tables.replace(replace(self.ruleset(), records=(*kept, *after)))

@@ -20,7 +20,7 @@ from typing import Any
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.concurrency import SerialThread
 from solo5_systemd.base.dependencies import DHCP_SERVER
-from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.errors import HostError, host_errors
 from solo5_systemd.base.names import INVOCATION_LINK, NetworkName, dhcp_service
 from solo5_systemd.dbus.message_bus import MessageBus
 from solo5_systemd.dbus.messages import MessageType
@@ -98,7 +98,10 @@ class DhcpFiles:
     def _add(self, network: Network, lease: Lease, texts: tuple[str, str]) -> None:
         directory = self._directory / network.name
         entries = self._entries.setdefault(network.name, _Entries())
-        try:
+        with host_errors(
+            f"the files of the DHCP server of network {network.name} cannot be written",
+            f"`df {self._directory.parent}` shows the free space.",
+        ):
             if not entries.present:
                 for each in (directory / HOSTS, directory / OPTIONS):
                     each.mkdir(parents=True, exist_ok=True)
@@ -108,11 +111,6 @@ class DhcpFiles:
             # The entry last: a server that has the guest's entry has its options.
             for kind, text in ((OPTIONS, texts[1]), (HOSTS, texts[0])):
                 replace_file(directory / kind / lease.tap, text, mode=0o644)
-        except OSError as error:
-            raise HostError(
-                f"the files of the DHCP server of network {network.name} cannot be written: {error.strerror}.",
-                f"`df {self._directory.parent}` shows the free space.",
-            ) from error
         entries.present[lease.tap] = texts
         for key in (lease.tap, lease.mac, str(lease.address)):
             entries.outdated |= entries.known.setdefault(key, texts) != texts

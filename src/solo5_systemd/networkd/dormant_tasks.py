@@ -11,11 +11,9 @@ from typing import TypeVar
 
 from solo5_systemd.base.errors import Solo5Error, host_errors
 from solo5_systemd.base.names import WAITING, TaskName
-from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import Lease, LeaseRecord, LeaseState, Reservation
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.networkd.bridges import Bridges
-from solo5_systemd.networkd.leases import Leases
 
 T = TypeVar("T")
 
@@ -30,10 +28,8 @@ class Waiting:
         ending: those that are about to end, or are being released: packets for them are held, and not delivered.
     """
 
-    def __init__(self, leases: Leases, bridges: Bridges, links: Links) -> None:
-        self._leases = leases
-        self._bridges = bridges
-        self._links = links
+    def __init__(self, bridges: Bridges) -> None:
+        self._bridges, self._leases, self._links = bridges, bridges.leases, bridges.links
         self.ending: set[TaskName] = set()
 
     def may_wait(self, task: TaskName) -> bool:

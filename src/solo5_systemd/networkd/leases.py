@@ -82,7 +82,10 @@ class Leases:
         """Keep a record that is in its file already."""
         record: LeaseRecord = _shared(saved)
         task = record.reservation.task
-        if task not in self._records:
+        before = self._records.get(task)
+        if before is None or before.reservation != record.reservation:
+            if before is not None:
+                self.allocations.remove(before.reservation)
             self.allocations.add(record.reservation)
         self._records[task] = record
 
@@ -93,7 +96,7 @@ class Leases:
         """
         moves = max(source.moves, target.moves) + 1
         first, second = source.reservation, target.reservation
-        without = replace(source, reservation=replace(first, ports=()), moves=moves - 1, lender="")
+        without = replace(source, reservation=replace(first, ports=()), moves=moves, lender="")
         having = replace(
             target,
             reservation=replace(second, ports=first.ports),
@@ -101,7 +104,7 @@ class Leases:
             lender="" if source.lender == second.task else first.task,
         )
         for record in (having, without):
-            self._replace(record)
+            self.save(record)
         return without, having
 
     def resolve_moves(self) -> None:
@@ -114,14 +117,7 @@ class Leases:
             held = record.reservation
             ports = tuple(port for port in held.ports if last[port] == record.moves)
             if ports != held.ports:
-                self._replace(replace(record, reservation=replace(held, ports=ports)))
-
-    def _replace(self, record: LeaseRecord) -> None:
-        """Save a record in place of one with other ports."""
-        before = self._records[record.reservation.task]
-        self.save(record)
-        self.allocations.remove(before.reservation)
-        self.allocations.add(record.reservation)
+                self.save(replace(record, reservation=replace(held, ports=ports), moves=record.moves + 1))
 
     def forget(self, task: TaskName) -> None:
         """Drop a record, whose file the caller removes as the last step of a release."""

@@ -6,14 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from solo5_systemd.base.names import NetworkName, TaskName, task_namespace
 from solo5_systemd.network import links, namespaces, sysctls
-from solo5_systemd.network.lease_files import LeaseStore
-from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import Lease, LeaseState
 from solo5_systemd.network.netlink import link_index
-from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.network.overview import UNREPAIRED, Repair
 from solo5_systemd.networkd.bridges import Bridges
-from solo5_systemd.networkd.leases import Leases
 
 _log = logging.getLogger(__name__)
 
@@ -47,16 +43,8 @@ class Repairs:
         report: called with each repair.
     """
 
-    def __init__(
-        self,
-        store: LeaseStore,
-        links: Links,
-        tables: Tables,
-        bridges: Bridges,
-        leases: Leases,
-        report: Callable[[Repair], None],
-    ) -> None:
-        self._store, self._links, self._tables, self._bridges, self._leases = store, links, tables, bridges, leases
+    def __init__(self, bridges: Bridges, report: Callable[[Repair], None]) -> None:
+        self._links, self._tables, self._bridges, self._leases = bridges.links, bridges.tables, bridges, bridges.leases
         self._report = report
         self._missing: frozenset[NetworkName] = frozenset()
         self._restored: Counter[TaskName] = Counter()
@@ -72,7 +60,7 @@ class Repairs:
         level = logging.INFO if what.startswith(f"{UNREPAIRED}NIC ") else logging.WARNING
         _log.log(level, "network %s%s", "" if what.startswith(UNREPAIRED) else "repaired: ", what)
         repair = Repair(tasks=tuple(tasks), what=what)
-        self._store.record_repair(repair)
+        self._bridges.store.record_repair(repair)
         self._report(repair)
 
     # -- tables and sysctls --------------------------------------------------------------------------------------

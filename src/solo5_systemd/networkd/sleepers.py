@@ -10,10 +10,8 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation
 from solo5_systemd.network.nft_elements import ACTIVE
 from solo5_systemd.network.nft_rules import HEARD
-from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.network.overview import Network
 from solo5_systemd.networkd.bridges import Bridges
-from solo5_systemd.networkd.leases import Leases
 
 
 class Sleepers:
@@ -23,11 +21,9 @@ class Sleepers:
         announces: packets that wake are announced; otherwise no task sleeps.
     """
 
-    def __init__(self, leases: Leases, bridges: Bridges, tables: Tables) -> None:
-        self._leases = leases
-        self._bridges = bridges
-        self._tables = tables
-        self.announces = tables.announces
+    def __init__(self, bridges: Bridges) -> None:
+        self._bridges, self._leases, self._tables = bridges, bridges.leases, bridges.tables
+        self.announces = self._tables.announces
 
     def records(self) -> Sequence[LeaseRecord]:
         """Return the records of attached tasks that may sleep or do; safe in any thread."""

@@ -96,10 +96,10 @@ class NetworkState:
         self.leases = Leases(self.store, namespace)
         self.bridges = Bridges(self.store, links, self.tables, self.leases)
         self.dhcp = DhcpFiles(self.store.own / "dhcp")  # remains empty in another namespace: no network there has DHCP
-        self.repairs = Repairs(self.store, links, self.tables, self.bridges, self.leases, report)
-        self.sleepers = Sleepers(self.leases, self.bridges, self.tables)
-        self.waiting = Waiting(self.leases, self.bridges, links)
-        self.choice = Choice(links, self.bridges, self.leases, settings, reserved, self.remembered)
+        self.repairs = Repairs(self.bridges, report)
+        self.sleepers = Sleepers(self.bridges)
+        self.waiting = Waiting(self.bridges)
+        self.choice = Choice(self.bridges, settings, reserved, self.remembered)
 
     # -- one task ------------------------------------------------------------------------------------------------
 
@@ -313,8 +313,7 @@ class NetworkState:
                 self.links.delete_routes(lease, network, lease.limits.routes)
         addresses = [address for lease in own for address in lease.addresses]
         has_tcp = any(port.protocol is not Protocol.UDP for port in record.reservation.ports)
-        # Or it had TCP ports before an update moved them.
-        served_tcp = has_tcp or record.moves > 0 or any(each.lender == task for each in self.leases.records)
+        served_tcp = has_tcp or record.moves > 0  # or it had TCP ports before an update moved them
         return Remains(
             taps=[lease.tap for lease in record.reservation.leases],
             ports=() if waits or self.within else host_ports(record.reservation),

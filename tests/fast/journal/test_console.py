@@ -17,7 +17,6 @@ from solo5_systemd.journal import console, reader
 from solo5_systemd.journal.console import Journal
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.journal.reader import JournalReader
-from solo5_systemd.task.log_fields import STDERR_PRIORITY
 from solo5_systemd.unit.exit_messages import GENERIC_MESSAGE_IDS
 from solo5_systemd.unit.state import ActiveState, UnitState
 
@@ -211,13 +210,6 @@ async def test_a_missing_library_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(reader, "LIBRARY", "libnothing.so.0")
     with pytest.raises(HostError, match="library libnothing.so.0 is missing"):
         await read()
-
-
-async def test_stderr_is_a_stream_under_the_tasks_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    streams = {("web", "solo5-task-web.service", 4, ""): 7, ("web", "solo5-task-web.service", 4, "guests"): 8}
-    monkeypatch.setattr(console, "open_stream", lambda *header: streams[header])
-    assert await JOURNAL.open_stream("solo5-task-web.service", STDERR_PRIORITY, "") == 7
-    assert await JOURNAL.open_stream("solo5-task-web.service", STDERR_PRIORITY, "guests") == 8
 
 
 def line(text: str, realtime: int, since_boot: int) -> Line:

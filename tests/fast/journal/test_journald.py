@@ -10,7 +10,7 @@ from solo5_systemd.base import journal_entry
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.journal import console
-from solo5_systemd.journal.console import Journal, open_stream
+from solo5_systemd.journal.console import Journal
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 STATE = UnitState(
@@ -31,11 +31,11 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return path
 
 
-def test_the_header_of_a_stream_identifies_the_unit(address: str) -> None:
+async def test_the_header_of_a_stream_identifies_the_unit(address: str) -> None:
     with socket.socket(socket.AF_UNIX) as journald:
         journald.bind(address)
         journald.listen()
-        descriptor = open_stream("web", "solo5-task-web.service", 4)
+        descriptor = await Journal(str).open_stream("solo5-task-web.service", 4, "")
         assert not os.get_inheritable(descriptor)
         os.write(descriptor, b"solo5-hvt: a complaint\n")
         os.close(descriptor)
@@ -44,10 +44,10 @@ def test_the_header_of_a_stream_identifies_the_unit(address: str) -> None:
             assert received.read() == b"web\nsolo5-task-web.service\n172\n0\n0\n0\n0\nsolo5-hvt: a complaint\n"
 
 
-def test_a_namespace_has_a_journald_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_namespace_has_a_journald_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "STDOUT_SOCKET", "/run/systemd/journal/stdout")
     with pytest.raises(HostError, match=r"/run/systemd/journal\.guests/stdout: No such file.*journald@guests\.service"):
-        open_stream("web", "solo5-task-web.service", 4, "guests")
+        await Journal(str).open_stream("solo5-task-web.service", 4, "guests")
 
 
 async def test_a_hung_tender_is_logged_with_its_task_and_pid(address: str) -> None:
@@ -61,7 +61,7 @@ async def test_a_hung_tender_is_logged_with_its_task_and_pid(address: str) -> No
 
 
 async def test_a_missing_journald_is_one_sentence() -> None:
-    with pytest.raises(HostError, match="journald cannot be reached at .*: No such file or directory"):
-        open_stream("web", "solo5-task-web.service", 4)
-    with pytest.raises(HostError, match="journald cannot be reached at .*: No such file or directory"):
-        await Journal(str).log_hung(STATE)
+    journal = Journal(str)
+    for sent in (journal.open_stream(STATE.unit, 4, ""), journal.log_hung(STATE)):
+        with pytest.raises(HostError, match="journald cannot be reached at .*: No such file or directory"):
+            await sent

@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import tracemalloc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv6Interface
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import pytest
 from tests.fast.network.test_nft_rules import RESERVATION, network
+from tests.fast.networkd.test_sleep import Bridges, Tables
 
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import lease_files, nft_elements
@@ -25,36 +26,19 @@ from solo5_systemd.network.model import (
     LeaseRecord,
     LeaseState,
     MacAddress,
-    NicRequest,
     PortRequest,
     Protocol,
     Reservation,
 )
 from solo5_systemd.network.neighbours import Neighbours
-from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.networkd import dormant_tasks
 from solo5_systemd.networkd.dormant_tasks import Waiting
 from solo5_systemd.networkd.leases import Leases
 
 A = RESERVATION.task
 (LEASE,) = RESERVATION.leases
-NICS = (NicRequest(nic=LEASE.nic),)
 HELD = replace(RESERVATION, idle_s=60, idle_stops=True)
 RECORD = LeaseRecord(reservation=HELD, state=LeaseState.ATTACHED, expires=12, asleep=34, wakes=5, slept=6)
-
-
-class Bridges:
-    def __init__(self) -> None:
-        self.networks = {each.name: each for each in (network(),)}
-        self.elements = self._of([RECORD])
-
-    def _of(self, records: Iterable[LeaseRecord]) -> set[Element]:
-        networks = [*self.networks.values()]
-        return {element for record in records for element in nft_elements.record_elements(record, networks)}
-
-    def change_elements(self, before: Sequence[LeaseRecord], after: Sequence[LeaseRecord]) -> None:
-        assert self._of(before) <= self.elements
-        self.elements = self.elements - self._of(before) | self._of(after)
 
 
 class Service:
@@ -63,13 +47,15 @@ class Service:
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fifos = directory / "fifos"
         self.fifos.mkdir()
-        self.bridges, self.held = Bridges(), list[str]()
+        self.tables, self.held = Tables(), list[str]()
         self.leases = Leases(cast(Any, SimpleNamespace(save_lease_record=lambda record: None)))
         self.leases.save(RECORD)
         for each in ("hold", "refuse"):
             monkeypatch.setattr(Neighbours, each, lambda _, bridge, lease: lease.nic in self.held)
         monkeypatch.setattr(dormant_tasks, "FIFOS", self.fifos)
-        self.waiting = Waiting(self.leases, cast(Any, self.bridges), cast(Any, SimpleNamespace(neighbours=None)))
+        bridges = Bridges(self.tables, self.leases)
+        self.tables.elements = {*bridges.elements_of([RECORD])}
+        self.waiting = Waiting(cast(Any, bridges))
 
 
 @pytest.fixture
@@ -95,11 +81,6 @@ def test_a_task_waits_while_its_socket_unit_is_active(service: Service, fifo: in
     size = fcntl.fcntl(fifo, fcntl.F_SETPIPE_SZ, 4096)
     for _ in range(size + 1):  # beyond what it has room for
         assert waiting.start(A)
-
-
-def test_a_task_whose_socket_unit_is_not_active_does_not_wait(service: Service) -> None:
-    waiting = service.waiting
-    assert (waiting.may_wait(A), waiting.start(A), [*waiting.names()]) == (False, False, [])
 
 
 def test_a_task_that_is_not_to_be_ended_does_not_wait(service: Service, fifo: int) -> None:
@@ -130,10 +111,11 @@ def test_what_is_no_fifo_starts_nothing_and_stays_as_it_is(service: Service, fif
     assert os.read(fifo, 100) == b""
 
 
-def test_without_the_directory_of_fifos_no_task_waits(service: Service) -> None:
+def test_a_task_whose_socket_unit_is_not_active_does_not_wait(service: Service) -> None:
+    waiting = service.waiting
+    assert (waiting.may_wait(A), waiting.start(A), [*waiting.names()]) == (False, False, [])
     service.fifos.rmdir()
-    assert [*service.waiting.names()] == []
-    assert not service.waiting.may_wait(A)
+    assert (waiting.may_wait(A), waiting.start(A), [*waiting.names()]) == (False, False, [])
 
 
 def test_a_task_that_begins_to_wait_keeps_what_lets_its_packets_pass(service: Service) -> None:
@@ -142,7 +124,7 @@ def test_a_task_that_begins_to_wait_keeps_what_lets_its_packets_pass(service: Se
     assert record is not None
     assert (record.state, service.waiting.is_waiting(A)) == (LeaseState.WAITING, True)
     assert record.asleep > 34, "since now"
-    assert service.bridges.elements == {*nft_elements.record_elements(record, [network()])}
+    assert service.tables.elements == {*nft_elements.record_elements(record, [network()])}
     service.held.append(LEASE.nic)
     assert any(service.waiting.packets(A, Neighbours.hold))
 

@@ -65,9 +65,9 @@ class Tables:
 
 
 class Bridges:
-    def __init__(self, tables: Tables, *networks: Any) -> None:
-        self.networks = {each.name: each for each in networks}
-        self._tables = tables
+    def __init__(self, tables: Tables, leases: Leases) -> None:
+        self.networks = {each.name: each for each in (network(),)}
+        self.tables, self.leases, self.links = tables, leases, SimpleNamespace(neighbours=None)
 
     def elements_of(self, records: Iterable[LeaseRecord]) -> Sequence[Element]:
         networks = [*self.networks.values()]
@@ -75,7 +75,7 @@ class Bridges:
 
     def change_elements(self, before: Sequence[LeaseRecord], after: Sequence[LeaseRecord]) -> None:
         old, new = {*self.elements_of(before)}, {*self.elements_of(after)}
-        self._tables.exchange(old - new, new - old)
+        self.tables.exchange(old - new, new - old)
 
 
 class Units:
@@ -125,19 +125,13 @@ class Service:
     ) -> None:
         self.tables, self.units, self.now = Tables(), Units(), 1000.0
         self.leases = Leases(cast(Any, SimpleNamespace(save_lease_record=lambda record: None)))
-        bridges = Bridges(self.tables, network())
-        self.sleepers = Sleepers(self.leases, cast(Any, bridges), cast(Any, self.tables))
+        bridges = Bridges(self.tables, self.leases)
+        self.sleepers = Sleepers(cast(Any, bridges))
         for number in range(others + 1):
             tap = LEASE.tap if number == others else f"s5-{number}"
             lease = replace(LEASE, tap=tap)
             task = A if number == others else TaskName(f"other-{number}")
-            held = replace(
-                RESERVATION,
-                task=task,
-                leases=(lease,),
-                idle_s=idle_s,
-                idle_stops=idle_stops,
-            )
+            held = replace(RESERVATION, task=task, leases=(lease,), idle_s=idle_s, idle_stops=idle_stops)
             record = LeaseRecord(reservation=held, state=LeaseState.ATTACHED, expires=0)
             self.leases.save(record)
             self.tables.elements |= {*bridges.elements_of([record])}
@@ -239,21 +233,14 @@ async def test_without_accounting_frames_decide_alone(service: Service) -> None:
 
 
 async def test_checks_are_a_tenth_of_the_time_apart_and_a_minute_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    for idle_s, interval in ((60, 6), (5, 0.5), (86400, 60)):
+    for idle_s, interval in ((60, 6), (5, 0.5), (86400, 60), (0, None)):
         service = Service(monkeypatch, idle_s=idle_s)
         assert service.sleep.seconds_until_check() is None
         service.sleep.expect(A)
-        assert service.watches.wake.is_set()
+        assert service.watches.wake.is_set() == (interval is not None)
         assert service.sleep.seconds_until_check() == interval
-        await service.after(interval)
+        await service.after(interval or 1)
         assert service.sleep.seconds_until_check() == interval
-
-
-async def test_without_an_idle_time_there_is_no_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    service = Service(monkeypatch, idle_s=0)
-    service.sleep.expect(A)
-    await service.sleep.check()
-    assert service.sleep.seconds_until_check() is None
 
 
 async def test_a_frame_between_the_check_and_the_signal_keeps_a_task_awake(service: Service) -> None:

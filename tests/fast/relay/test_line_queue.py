@@ -51,19 +51,14 @@ def test_a_chunk_has_about_the_capacity_of_a_pipe() -> None:
     assert len(queue.next_chunk()) == CHUNK_SIZE
 
 
-def test_a_partly_written_line_is_not_delivered() -> None:
+def test_a_partly_written_line_is_not_delivered_and_a_restored_queue_starts_within_it() -> None:
     queue = LineQueue()
     for line in lines(2):
         queue.offer(line)
     queue.advance(13)
-    assert queue.position == StreamPosition(cursor="c0", written=3)
-    assert queue.next_chunk() == lines(2)[1].data[3:]
-
-
-def test_a_restored_queue_starts_within_the_line() -> None:
-    queue = LineQueue(position=StreamPosition(cursor="c0", written=3))
-    queue.offer(lines(2)[1])
-    assert queue.next_chunk() == lines(2)[1].data[3:]
+    restored = LineQueue(position=queue.position)
+    restored.offer(lines(2)[1])
+    assert queue.next_chunk() == restored.next_chunk() == lines(2)[1].data[3:]
 
 
 def test_memory_is_bounded_and_a_longer_line_is_accepted() -> None:
