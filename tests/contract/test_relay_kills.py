@@ -140,7 +140,7 @@ class World:
             os._exit(1)
 
     async def _serve(self, speaks: int, answer: Callable[[bytes], object], *, ends: bool) -> None:
-        forwarder = Forwarder(StateFiles(self.state), self.journal.open, PollTimer(0.001, 0.001))
+        forwarder = Forwarder(StateFiles(self.state), lambda *_: None, self.journal.open, PollTimer(0.001, 0.001))
         forwarder.restore({name: fdstore.carried(fd) for name, fd in self.systemd.kept.items()})
         if not self.forwarded:
             fds = {stream: fifo.write_end for stream, fifo in self.fifos.items()}

@@ -60,7 +60,7 @@ class Service:
             await self._bus.release_name(self._interface.name)
         return self._needed()
 
-    async def emit(self, member: str, body: Sequence[object]) -> None:
+    def emit(self, member: str, body: Sequence[object]) -> None:
         """Emit a signal of the interface (broadcast)."""
         signature = self._interface.signals[member].out_signature
         self._send(Message.new_signal(self._interface.path, self._interface.name, member, signature, list(body)))

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from solo5_systemd.base.errors import Solo5Error
@@ -29,11 +29,7 @@ class Maintenance:
     """
 
     def __init__(
-        self,
-        core: Core,
-        releases: Releases,
-        sleep: Sleep,
-        emit: Callable[[str, Sequence[object]], Awaitable[None]],
+        self, core: Core, releases: Releases, sleep: Sleep, emit: Callable[[str, Sequence[object]], None]
     ) -> None:
         self._core = core
         self._host = core.state.host
@@ -60,7 +56,7 @@ class Maintenance:
             if self._core.watches.repairs:  # last: the check repairs and reports, too
                 while self._core.watches.repairs:
                     repair = self._core.watches.repairs.popleft()
-                    await self._emit("Repaired", [list(repair.tasks), repair.what])
+                    self._emit("Repaired", [list(repair.tasks), repair.what])
                 await self._delete_flows_to_others()
             if self._sleep.seconds_until_check() == 0:
                 try:

@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -76,7 +76,7 @@ class Sleep:
         emit: emits a signal of the service.
     """
 
-    def __init__(self, core: Core, emit: Callable[[str, Sequence[object]], Awaitable[None]]) -> None:
+    def __init__(self, core: Core, emit: Callable[[str, Sequence[object]], None]) -> None:
         self._core = core
         self._emit = emit
         self._seen: dict[TaskName, _Seen] = {}
@@ -208,7 +208,7 @@ class Sleep:
             return
         self._seen.pop(task, None)
         log_about(service_of(task), f"task {task} sleeps until its next packet", priority=NOTICE)
-        await self._emit("SleepChanged", [task, True, reason])
+        self._emit("SleepChanged", [task, True, reason])
         self._core.tasks.create_task(self._reclaim(task))
 
     async def _end(self, task: TaskName, frames: int | None) -> None:
@@ -307,7 +307,7 @@ class Sleep:
         self.expect(task)
         text = f"task {task} is awake after {max(0, slept):.0f} s asleep ({took:.1f} ms): {reason}"
         log_about(service_of(task), text, priority=NOTICE)
-        await self._emit("SleepChanged", [task, False, reason])
+        self._emit("SleepChanged", [task, False, reason])
 
     async def wake_all(self) -> None:
         """Wake all tasks, since no packet could do so from here on.

@@ -4,14 +4,14 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 
 from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.journal.lines import DroppedLines, JournalPosition, Stream
+from solo5_systemd.journal.lines import JournalPosition, Stream
 from solo5_systemd.journal.reader import JournalReader, PollTimer
 from solo5_systemd.relay.fifo_writer import ConsoleDescriptors, FifoWriter, remove_stored, stored_consoles
 from solo5_systemd.relay.state_files import VERSION, ConsoleState, Delivery, StateFiles
@@ -48,16 +48,20 @@ class _Follower:
 class Forwarder:
     """Forwards consoles while `run` runs.
 
-    Attributes:
-        dropped: lines that journald dropped, for the signal Gap; the notice is in the task's stderr already.
+    Args:
+        report: called with the number of a task's lines that journald dropped; their notice is in its stderr already.
     """
 
     def __init__(
-        self, state_files: StateFiles, open_journal: OpenJournal = JournalReader, timer: PollTimer | None = None
+        self,
+        state_files: StateFiles,
+        report: Callable[[TaskName, int], None],
+        open_journal: OpenJournal = JournalReader,
+        timer: PollTimer | None = None,
     ) -> None:
         self._open_journal = open_journal
         self._timer = timer or PollTimer(silent_interval_s=SILENT_INTERVAL_S)
-        self.dropped: asyncio.Queue[DroppedLines] = asyncio.Queue()
+        self._report = report
         self._state_files = state_files
         self._consoles: dict[TaskName, TaskConsole] = {}
         self._by_unit: dict[tuple[str, str], TaskConsole] = {}
@@ -231,7 +235,7 @@ class Forwarder:
         with suppress(HostError):  # lines are duplicated after a restart, but forwarding goes on
             self._state_files.save(console.state)
         if lines := console.take_dropped():
-            self.dropped.put_nowait(DroppedLines(task=console.task, lines=lines))
+            self._report(console.task, lines)
 
     def _set_ended(self, console: TaskConsole, *, ended: bool) -> None:
         if console.ended is not ended:  # else not saved: the file's mtime is the time of the last delivery

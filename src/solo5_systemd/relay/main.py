@@ -51,7 +51,7 @@ def main() -> int:
 
 async def _serve() -> bool:
     bus = await connect()
-    forwarder = Forwarder(StateFiles(STATE_DIRECTORY))
+    forwarder = Forwarder(StateFiles(STATE_DIRECTORY), lambda task, lines: service.emit("Gap", [task, lines]))
     forwarder.restore(fdstore.restored())
     service = Service(bus, RELAY1, handlers(forwarder), lambda: bool(forwarder.tasks))
     needed = await process.serve_with(
@@ -59,14 +59,7 @@ async def _serve() -> bool:
         process.watchdog(),
         process.until_disconnected(bus),
         forwarder.run(),
-        _emit_dropped(forwarder, service),
     )
     forwarder.close()
     bus.disconnect()
     return needed
-
-
-async def _emit_dropped(forwarder: Forwarder, service: Service) -> None:
-    while True:
-        dropped = await forwarder.dropped.get()
-        await service.emit("Gap", [dropped.task, dropped.lines])

@@ -161,7 +161,7 @@ class Service:
     def begin(self, what: Coroutine[Any, Any, None]) -> None:
         self.begun.append(asyncio.get_running_loop().create_task(what))
 
-    async def emit(self, signal: str, body: Sequence[object]) -> None:
+    def emit(self, signal: str, body: Sequence[object]) -> None:
         task, asleep, reason = body
         assert (signal, task) == ("SleepChanged", A)
         if not asleep:

@@ -58,7 +58,7 @@ class Relay:
 
     def __init__(self, journal: Journal, directory: Path, timer: PollTimer | None = None) -> None:
         self.journal = journal
-        self.forwarder = Forwarder(StateFiles(directory), journal.open, timer)
+        self.forwarder = Forwarder(StateFiles(directory), lambda *_: None, journal.open, timer)
         self.fifos: list[Fifo] = []
 
     def forward(self, task: TaskName = WEB, since: int = 0, namespace: str = "") -> tuple[Fifo, Fifo]:
