@@ -259,7 +259,7 @@ class Namespaces:
         try:
             with namespace.entered():
                 state = self._make_state(path)
-                self._watches.add(path, rules=not self.host.tables.owned)
+                self._watches.add(state)
         except BaseException:
             namespace.close()
             raise

@@ -47,33 +47,28 @@ class Watches:
         self.namespaces: set[str] = set()
         self.repairs: deque[Repair] = deque()
         self._callees: tuple[Announced, Heard] | None = None
-        self._others: dict[str, Sequence[_Watch]] = {}
+        self._open: dict[str, Sequence[_Watch]] = {}
 
     @contextmanager
     def open(self, host: NetworkState, announced: Announced, heard: Heard) -> Iterator[None]:
         """Watch the host's network namespace for the block."""
         self._callees = announced, heard
         self._is_expected = host.repairs.is_expected
-        watches = _watches(rules=not host.tables.owned)
-        host.sleepers.announces &= isinstance(watches[-1], AnnouncedPackets)
-        self._start("", watches)
+        self.add(host)
         try:
             yield
         finally:
-            self._end(watches)
+            self.remove("")
 
-    def add(self, path: str, *, rules: bool) -> None:
-        """Watch another namespace; called in the writer thread, which is in it.
-
-        `rules`: watch nftables, too: others can change the tables.
-        """
-        self._others[path] = _watches(rules=rules)
-        self._loop.call_soon_threadsafe(self._start, path, self._others[path])
+    def add(self, state: NetworkState) -> None:
+        """Watch a namespace; called in a thread that is in it."""
+        self._open[state.namespace] = watches = _watches(rules=not state.tables.owned)
+        state.sleepers.announces &= isinstance(watches[-1], AnnouncedPackets)
+        self._loop.call_soon_threadsafe(self._start, state.namespace, watches)
 
     def remove(self, path: str) -> None:
-        """End the watch of another namespace; called in the writer thread."""
-        if path in self._others:
-            self._loop.call_soon_threadsafe(self._end, self._others.pop(path))
+        """End the watch of a namespace; called in any thread."""
+        self._loop.call_soon_threadsafe(self._end, self._open.pop(path))
 
     def report(self, repair: Repair) -> None:
         """Have a repair signalled; called in the writer thread."""
@@ -113,7 +108,10 @@ class Watches:
 
 
 def _watches(*, rules: bool) -> Sequence[_Watch]:
-    """Return the watches of the calling thread's namespace, of which that for packets is the last, if there is one."""
+    """Return the watches of the calling thread's namespace, of which that for packets is the last, if there is one.
+
+    `rules`: watch nftables, too: others can change the tables.
+    """
     found: list[_Watch] = [LinkWatch(), *((RulesetWatch(),) if rules else ())]
     try:
         found.append(AnnouncedPackets())
