@@ -302,11 +302,12 @@ class Activation:
         if self._carriers is None:
             self._carriers = CarrierWatch()
             asyncio.get_running_loop().add_reader(self._carriers.fileno(), self._on_carriers, self._carriers)
-        links, has_waited = self._waiting.links(lease), False
+        passes, has_waited = self._host.links.neighbours.passes_frames, False
+        links = lease.tap, lease.bridge, self._host.bridges.networks[lease.network].bridge
         while True:
             carriers = {link: self._awaited.setdefault(link, asyncio.Event()) for link in links}  # before the look
-            closed = await self._core.writer.run(self._waiting.closed_link, links)
-            if not closed:
+            closed = await self._core.writer.run(lambda: next((link for link in links if not passes(link)), None))
+            if closed is None:
                 return has_waited
             has_waited = True
             await carriers[closed].wait()

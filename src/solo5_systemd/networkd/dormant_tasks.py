@@ -29,7 +29,7 @@ class Waiting:
     """
 
     def __init__(self, bridges: Bridges) -> None:
-        self._bridges, self._leases, self._links = bridges, bridges.leases, bridges.links
+        self._bridges, self._leases = bridges, bridges.leases
         self.ending: set[TaskName] = set()
 
     def may_wait(self, task: TaskName) -> bool:
@@ -107,15 +107,7 @@ class Waiting:
         leases = [each for each in (record.reservation.leases if record else ()) if each.network in networks]
         leases = [each for each in leases if only in (None, each)]
         with host_errors(f"the kernel refused to change the neighbours of task {task}"):
-            return [do(self._links.neighbours, networks[each.network].bridge, each) for each in leases]
-
-    def links(self, lease: Lease) -> Sequence[str]:
-        """Return the links between the host and a guest; safe in any thread."""
-        return lease.tap, lease.bridge, self._bridges.networks[lease.network].bridge
-
-    def closed_link(self, links: Sequence[str]) -> str:
-        """Return the first of these links that passes no frames yet, or no longer; empty: all do."""
-        return next((link for link in links if not self._links.neighbours.passes_frames(link)), "")
+            return [do(self._bridges.links.neighbours, networks[each.network].bridge, each) for each in leases]
 
     def forget(self, reservation: Reservation) -> None:
         """Drop what the kernel holds for a task that waits no longer: after `Neighbours.keep`, without end."""

@@ -109,8 +109,7 @@ class Networkd:
         task, request = task_name(name), record(Request, Fields(content))
         async with self._locks[task]:
             held = self._state.record(task)
-            waits = held is not None and held.waits
-            if held is None or not waits or not held.serves(request):
+            if held is None or not held.waits or not held.serves(request):
                 await self._releases.release_ended(task)  # starts of one name exclude each other before this call
             reserved = await self._writer.run(self._state.reserve, task, request)
         return [[*map(document, reserved.reservation.leases)]]

@@ -72,12 +72,6 @@ class Host:
     def is_expected(self, task: TaskName) -> bool:
         return self.has_file and self.is_waiting(task)
 
-    def links(self, lease: Lease) -> Sequence[str]:
-        return [lease.tap]
-
-    def closed_link(self, links: Sequence[str]) -> str:
-        return links[0]
-
     def packets(self, task: TaskName, do: Any, only: Lease | None = None) -> Sequence[bool]:
         self.done.append(do.__name__)
         if do is Neighbours.hold:
@@ -100,7 +94,8 @@ class Host:
 
 
 def core(host: Any, tasks: asyncio.TaskGroup) -> Any:
-    state = SimpleNamespace(host=SimpleNamespace(leases=host, waiting=host, bridges=host))
+    links = SimpleNamespace(neighbours=SimpleNamespace(passes_frames=lambda link: False))
+    state = SimpleNamespace(host=SimpleNamespace(leases=host, waiting=host, bridges=host, links=links))
     return SimpleNamespace(state=state, writer=host, units=host, tasks=tasks, locks=KeyedLocks[TaskName]())
 
 
