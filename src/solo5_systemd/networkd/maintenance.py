@@ -8,7 +8,6 @@ from contextlib import suppress
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.nft_tables import return_memory
-from solo5_systemd.network.overview import Repair
 from solo5_systemd.networkd.leases import now
 from solo5_systemd.networkd.namespaces import Core
 from solo5_systemd.networkd.releases import END_CHECK_INTERVAL_S, UNIT_CHECK_INTERVAL_S, Releases

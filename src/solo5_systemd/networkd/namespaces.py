@@ -17,7 +17,7 @@ from solo5_systemd.network.model import LeaseRecord, LeaseState, Request, Reserv
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.network_ranges import network_of
 from solo5_systemd.network.nft_objects import Element
-from solo5_systemd.network.overview import NetworkOverview, Repair
+from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.networkd.leases import Remains, now
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits

@@ -18,7 +18,6 @@ from solo5_systemd.network.model import (
     LeaseState,
     PortRequest,
     Protocol,
-    Repair,
     Request,
     Reservation,
 )
@@ -26,7 +25,7 @@ from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.network.nft_rules import STRANGERS, UNSERVED
 from solo5_systemd.network.nft_tables import Tables
-from solo5_systemd.network.overview import Network
+from solo5_systemd.network.overview import Network, Repair
 from solo5_systemd.network.remembered_addresses import RememberedAddresses
 from solo5_systemd.network.request_checks import absent, host_ports
 from solo5_systemd.network.routes import overtaken

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 from solo5_systemd.network.kernel_events import AnnouncedPackets, LinkWatch, Packets, RulesetWatch
-from solo5_systemd.network.model import Repair
+from solo5_systemd.network.overview import Repair
 from solo5_systemd.networkd.state import NetworkState
 
 _log = logging.getLogger(__name__)

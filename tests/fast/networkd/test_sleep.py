@@ -23,7 +23,6 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_elements
 from solo5_systemd.network.model import LeaseRecord, LeaseState
 from solo5_systemd.network.nft_objects import Element
-from solo5_systemd.network.overview import SleepChange
 from solo5_systemd.networkd import sleep
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.networkd.sleep import Sleep
