@@ -349,15 +349,3 @@ def port_number(port: int) -> int:
     if not 1 <= port <= 65535:
         raise InvalidRequestError(f"port {port} does not exist: expected 1 to 65535.")
     return port
-
-
-def port_protocol(text: str) -> Protocol:
-    """Parse a port's protocol.
-
-    Raises:
-        InvalidRequestError: neither tcp nor udp.
-    """
-    try:
-        return Protocol(text)
-    except ValueError as error:
-        raise InvalidRequestError(f"protocol {text!r} cannot be published: expected tcp or udp.") from error

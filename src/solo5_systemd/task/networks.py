@@ -6,7 +6,7 @@ The syntax follows podman-run(1) where podman has the option.
 import re
 
 from solo5_systemd.base.names import NETWORK_NAMESPACES, device_name, network_name
-from solo5_systemd.network.model import Limits, NicRequest, Protocol, mac_address, port_protocol
+from solo5_systemd.network.model import Limits, NicRequest, Protocol, mac_address
 from solo5_systemd.network.request_checks import port_range
 from solo5_systemd.settings.addresses import host_address, ipv4_address, ipv6_address, routes
 from solo5_systemd.task.workload import Publish
@@ -60,7 +60,7 @@ def publish(text: str) -> tuple[Publish, ...]:
     """Parse [NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp]; an IPv6 address is in brackets. Both ports may be ranges."""
     ports, slash, protocol = text.partition("/")
     *front, host_port, port = _OUTER_COLON.split(ports) if ":" in ports else ("", "", "", "")
-    is_whole = bool(host_port and port) and "" not in front
+    is_whole = bool(host_port and port) and "" not in front and protocol in ([*Protocol] if slash else [""])
     # Unambiguous: an IPv4 address always has dots, a NIC's name has letters and digits only.
     device = front.pop(0) if front and not set(front[0]) & set(".[") else None
     host_ip = front.pop(0) if front else None
@@ -83,7 +83,7 @@ def publish(text: str) -> tuple[Publish, ...]:
             host_ip=None if address is None or str(address) == _EVERY_IPV4 else address,
             host_port=each,
             port=other,
-            protocol=port_protocol(protocol) if slash else Protocol.TCP,
+            protocol=Protocol(protocol or Protocol.TCP),
         )
         for each, other in zip(ours, theirs, strict=True)
     )
