@@ -16,7 +16,7 @@ from solo5_systemd.cli.context import CommandContext, finished
 from solo5_systemd.cli.verbs import ps
 from solo5_systemd.task.option_table import SETTINGS
 from solo5_systemd.task.property_types import SIZE
-from solo5_systemd.task.workload import DEFAULT_MEMORY, STOP_TIMEOUT_S, StopSignal
+from solo5_systemd.task.workload import DEFAULT_MEMORY
 
 
 @pytest.mark.parametrize("verb", parser.VERBS)
@@ -118,8 +118,6 @@ def test_a_closed_stdout_causes_no_traceback() -> None:
 
 
 def test_what_help_has_without_an_import_is_what_the_modules_define() -> None:
-    arguments = parser.parse(("stop", "web"))
-    assert (arguments.timeout_s, arguments.signal) == (STOP_TIMEOUT_S, StopSignal.TERM)
     assert f"(default: {SIZE.format(DEFAULT_MEMORY)})" in SETTINGS["Memory"].help
     assert SETTINGS["Tender"].form.split("|") == [*Target]
 

@@ -1,6 +1,6 @@
 """The verbs that call a method of the engine for each task: `parser.FOR_EACH_TASK`.
 
-The destination of an option is the name of the method's argument. Defaults are text, for startup time.
+The destination of an option is the name of the method's argument.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import FOR_EACH_TASK, Parser
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.task.quantities import DECIMAL, signal_number
-from solo5_systemd.task.workload import StopSignal
+from solo5_systemd.task.workload import STOP_TIMEOUT_S, StopSignal
 
 _ARGUMENTS = ("force", "number", "signal", "timeout_s")
 
@@ -24,16 +24,16 @@ def configure(parser: Parser) -> None:
         parser.add_argument("-f", "--force", action="store_true", help="stop running tasks first")
     if parser.verb == "kill":
         parser.add_argument(
-            "-s", "--signal", metavar="SIGNAL", dest="number", type=_kill_signal, default="KILL",
+            "-s", "--signal", metavar="SIGNAL", dest="number", type=_kill_signal, default=signals.SIGKILL,
             help="INT, TERM or KILL (default: KILL)",
         )  # fmt: skip
     if parser.verb == "stop":
         parser.add_argument(
-            "-t", "--time", metavar="SECONDS", dest="timeout_s", type=_seconds, default="10",
-            help="timeout before SIGKILL (default: 10)",
+            "-t", "--time", metavar="SECONDS", dest="timeout_s", type=_seconds, default=STOP_TIMEOUT_S,
+            help=f"timeout before SIGKILL (default: {STOP_TIMEOUT_S:g})",
         )  # fmt: skip
         parser.add_argument(
-            "-s", "--signal", metavar="SIGNAL", type=_stop_signal, default="TERM",
+            "-s", "--signal", metavar="SIGNAL", type=_stop_signal, default=StopSignal.TERM,
             help="stop signal, INT or TERM (default: TERM)",
         )  # fmt: skip
     parser.add_task_names()
