@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fast.relay.fake_journal import Journal
+from tests.support.fakes.journal import Journal
 
 from solo5_systemd.base.names import TaskName, task_service
 from solo5_systemd.dbus import fdstore

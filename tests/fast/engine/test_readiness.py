@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 from tests.support.fakes.background import Background, yields
+from tests.support.fakes.journal import Journal
 from tests.support.fakes.tasks import running
 
 from solo5_systemd.base.errors import DependencyError, InvalidRequestError
 from solo5_systemd.engine import readiness
-from solo5_systemd.journal.lines import JournalPosition, Line, Stream
-from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.network.model import Endpoint, Protocol
 
 HERE = IPv4Address("127.0.0.1")
@@ -85,44 +84,6 @@ async def test_silence_is_waited_for_no_longer_than_it_may() -> None:
         assert await readiness.failure(at(Protocol.UDP, port), 0.05) == "no answer within 0.05 s"
 
 
-class Journal(JournalReader):
-    """A journal of one task; what is written later comes later."""
-
-    def __init__(self) -> None:
-        self.written: list[Line] = []
-        self.matches: tuple[str, ...] = ()
-        self.closed = False
-        self._read = 0
-        self._fd = os.eventfd(0)
-
-    def open(self, matches: tuple[str, ...], namespace: str) -> "Journal":
-        self.matches, self.namespace = matches, namespace
-        return self
-
-    def write(self, text: str, realtime: int = 10) -> None:
-        place = JournalPosition(cursor=text, monotonic=0)
-        self.written.append(
-            Line(unit=UNIT, stream=Stream.STDOUT, data=text.encode() + b"\n", position=place, realtime=realtime)
-        )
-
-    def watch(self) -> int:
-        return self._fd
-
-    def refresh(self) -> None: ...
-
-    def seek_realtime(self, realtime: int) -> None: ...
-
-    def next(self) -> Line | None:
-        if self._read == len(self.written):
-            return None
-        self._read += 1
-        return self.written[self._read - 1]
-
-    def close(self) -> None:
-        os.close(self._fd)
-        self.closed = True
-
-
 @pytest.fixture
 def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
     made = Journal()
@@ -132,27 +93,28 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
 
 
 async def test_the_first_line_of_the_run_that_matches_is_the_one(journal: Journal) -> None:
-    journal.write("listening, an earlier run", realtime=9)
-    for text in ("booting", "listening on 80", "listening on 81"):
-        journal.write(text)
-    assert await readiness.first_line(UNIT, 10, "listening", "guests") == "listening on 80"
-    assert journal.namespace == "guests"
-    assert f"_SYSTEMD_UNIT={UNIT}" in journal.matches
-    assert journal.closed
+    guests = journal.others["guests"] = Journal("guests")
+    guests.write("listening, an earlier run\n")
+    begun = guests.write("booting\n").realtime
+    guests.write("listening, another task\n", unit="solo5-task-other.service")
+    for port in (80, 81):
+        guests.write(f"listening on {port}\n")
+    assert await readiness.first_line(UNIT, begun, "listening", "guests") == "listening on 80"
+    assert [reader.closed for reader in guests.readers] == [True]
 
 
 async def test_a_line_that_comes_later_is_waited_for(journal: Journal) -> None:
     async with Background(readiness.first_line(UNIT, 0, "^here$")) as waiting:
-        journal.write("there")
+        journal.write("there\n")
         await yields()
         assert not waiting.done()
-        journal.write("here")
+        journal.write("here\n")
         assert await waiting == "here"
 
 
 async def test_a_flood_leaves_others_their_turn(journal: Journal) -> None:
     for number in range(10 * readiness.BATCH_LINES):
-        journal.write(str(number))
+        journal.write(f"{number}\n")
     turns = 0
 
     async def others() -> None:
@@ -170,7 +132,7 @@ async def test_a_flood_leaves_others_their_turn(journal: Journal) -> None:
 async def test_one_who_waits_no_longer_closes_the_journal(journal: Journal) -> None:
     async with Background(readiness.first_line(UNIT, 0, "never")):
         pass
-    assert journal.closed
+    assert [reader.closed for reader in journal.readers] == [True]
 
 
 async def test_a_namespace_that_is_gone_is_reported() -> None:

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.fast.relay.fake_journal import Journal
 from tests.support.fakes.clock import passed
+from tests.support.fakes.journal import Journal
 from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError

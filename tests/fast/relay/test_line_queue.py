@@ -2,7 +2,7 @@ from itertools import islice
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fast.relay.fake_journal import Journal
+from tests.support.fakes.journal import Journal
 
 from solo5_systemd.journal.lines import Line, Stream
 from solo5_systemd.relay import line_queue as module
