@@ -40,7 +40,7 @@ from solo5_systemd.bus.unit_states import wanted
 from solo5_systemd.bus.unit_watch import WatchedUnit
 from solo5_systemd.cgroup.hierarchy import control_group
 from solo5_systemd.dbus.messages import Variant
-from solo5_systemd.task.properties import Property, TransientUnit, for_release, has_dollars, release_of
+from solo5_systemd.task.properties import Property, TransientUnit, release_of
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.unit.state import (
     TYPE_END_PROPERTIES,
@@ -86,9 +86,7 @@ class Manager(UnitReader):
             JobFailedError: the job's result is not `done`.
         """
         fds: list[int] = []
-        # In the form that survives a daemon-reload of this systemd.
-        kept = [for_release(p, await self.release()) if has_dollars(p) else p for p in unit.properties]
-        properties = [_to_wire(each) for each in kept]
+        properties = [_to_wire(each) for each in unit.properties]
         for name, fd in (("StandardInputFileDescriptor", stdin), ("StandardErrorFileDescriptor", stderr)):
             if fd is not None:
                 properties.append([name, Variant("h", len(fds))])

@@ -219,47 +219,25 @@ and the unit becomes "bad-setting". `$$` survives before that release only: sinc
 """
 
 
-def exec_start(line: Iterable[str], program: str = "") -> Property:
-    """Return ExecStart= of a command line, with each `$` doubled.
+def exec_start(line: Iterable[str], program: str, release: int) -> Property:
+    """Return ExecStart= of a command line with each `$` as it is, in the form that survives a daemon-reload.
 
     Args:
         line: the arguments of the program, from its own name on.
         program: the program to execute; empty: the one that the line begins with.
+        release: of systemd, such as 257.
     """
     words = list(line)
-    return unit_property("ExecStart", [(program or words[0], [word.replace("$", "$$") for word in words], False)])
-
-
-def has_dollars(entry: Property) -> bool:
-    """Return whether a property is an ExecStart= whose form depends on systemd's version."""
-    return entry.name == "ExecStart" and any("$" in word for word in _command(entry)[1])
+    path = program or words[0]
+    if release >= FLAG_SINCE and any("$" in word for word in words):
+        return unit_property("ExecStartEx", [(path, words, ["no-env-expand"])])
+    return unit_property("ExecStart", [(path, [word.replace("$", "$$") for word in words], False)])
 
 
 def release_of(version: str) -> int:
     """Return the release in PID 1's version: 257 of `257.7-1~deb13u1`, 258 of `v258~rc1`; 0 without a number."""
     match = re.search("[0-9]+", version)
     return int(match[0]) if match else 0
-
-
-def for_release(entry: Property, release: int) -> Property:
-    """Return the form of an `exec_start` that survives a daemon-reload of this systemd.
-
-    Args:
-        entry: the property that `exec_start` returned.
-        release: of systemd, such as 257.
-    """
-    if release < FLAG_SINCE:
-        return entry
-    path, words, _ = _command(entry)
-    literal = [word.replace("$$", "$") for word in words]
-    return unit_property("ExecStartEx", [(path, literal, ["no-env-expand"])])
-
-
-def _command(entry: Property) -> tuple[str, list[str], bool]:
-    commands: Any = entry.value
-    [command] = commands
-    path, words, lenient = command
-    return path, words, lenient
 
 
 CONTROLLERS = ("cpu", "cpuset", "memory", "pids")

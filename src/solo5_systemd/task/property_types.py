@@ -258,15 +258,13 @@ ASSIGNMENTS = PropertyType(
 
 
 def _format_commands(value: Any) -> str:
-    """Format path, argv, ignore failure (`-`); with `@`, argv begins with another name than the path."""
-    return "; ".join(
-        ("-" if lenient else "") + _format_words(words if path == words[0] else (f"@{path}", *words))
-        for path, words, lenient in value
-    )
+    """Format path, argv and flags: with `@`, argv begins with another name than the path; with `:`, `$` is plain."""
+    [(path, words, flags)] = value
+    return (":" if flags else "") + _format_words(words if path == words[0] else (f"@{path}", *words))
 
 
 COMMANDS = PropertyType(signature="a(sasb)", format=_format_commands)
-COMMANDS_WITH_FLAGS = PropertyType(signature="a(sasas)")
+COMMANDS_WITH_FLAGS = PropertyType(signature="a(sasas)", format=_format_commands)
 
 _PLAIN = r"""(?:(?!["'%\\])[!-~])"""
 """A printable ASCII character that systemd serializes unchanged: no quote, percent sign or backslash."""

@@ -131,7 +131,7 @@ def service(parts: Parts) -> TransientUnit:
     """
     properties = [
         unit_property("Description", _description(parts)),
-        exec_start(argv(parts), parts.tender.launcher),
+        exec_start(argv(parts), parts.tender.launcher, parts.systemd),
         unit_property("Wants", [outcome_target(parts.workload.name)]),
         unit_property("IgnoreOnIsolate", True),  # no target wants it, and it outlives rescue mode, as a scope does
         unit_property("TimeoutStartUSec", 30 * SECOND),  # for a caller that waits

@@ -7,7 +7,7 @@ from tests.contract.bus.given import UNIT
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.dbus.messages import Variant
-from solo5_systemd.task.properties import Property, TransientUnit, exec_start
+from solo5_systemd.task.properties import Property, TransientUnit
 
 HOSTILE = [
     Property("Description", "s", "x\n[Service]\nExecStopPost=+/x"),
@@ -40,19 +40,3 @@ async def test_a_text_that_a_unit_file_reads_otherwise_does_not_leave(
     with pytest.raises(InvalidRequestError):
         await manager.set_properties("solo5-shared.slice", [entry])
     assert not systemd.called("StartTransientUnit") + systemd.called("SetUnitProperties")
-
-
-@pytest.mark.parametrize(
-    "version, sent, command",
-    [
-        ("252.39-1~deb12u1", "ExecStart", ["/x", ["/x", "$$A"], False]),
-        ("257.8-1", "ExecStartEx", ["/x", ["/x", "$A"], ["no-env-expand"]]),
-    ],
-)
-async def test_a_dollar_is_sent_as_the_running_systemd_keeps_it(
-    systemd: FakeSystemd, manager: Manager, version: str, sent: str, command: list[object]
-) -> None:
-    systemd.about["Version"] = version
-    await manager.start(TransientUnit(name=UNIT, properties=(exec_start(("/x", "$A")),)))
-    [[_, _, [[name, value]], _]] = systemd.called("StartTransientUnit")
-    assert (name, value.value) == (sent, [command])

@@ -100,6 +100,12 @@ async def test_the_state_of_the_system(systemd: FakeSystemd, manager: Manager, r
         assert await manager.is_shutting_down() is (state == "stopping")
 
 
+async def test_the_release_is_read_once(systemd: FakeSystemd, manager: Manager) -> None:
+    for version in ("252.39-1~deb12u1", "257.8-1"):
+        systemd.about["Version"] = version
+        assert await manager.release() == 252
+
+
 # --- start times ----------------------------------------------------------------------------------------------
 
 

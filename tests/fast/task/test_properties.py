@@ -11,8 +11,6 @@ from solo5_systemd.task.properties import (
     TransientUnit,
     directive,
     exec_start,
-    for_release,
-    has_dollars,
     parse_property,
     release_of,
 )
@@ -257,19 +255,15 @@ LINE = ("/x", "$HOME", "${A}", "a$$", "%n")
 @pytest.mark.parametrize("release", [0, 252, 253])
 def test_before_the_flag_is_written_as_it_is_read_dollars_are_doubled(release: int) -> None:
     doubled = [("/x", ["/x", "$$HOME", "$${A}", "a$$$$", "%n"], False)]
-    assert for_release(exec_start(LINE), release) == Property("ExecStart", "a(sasb)", doubled)
+    assert exec_start(LINE, "", release) == Property("ExecStart", "a(sasb)", doubled)
 
 
 @pytest.mark.parametrize("release", [254, 257, 258])
 def test_since_then_the_flag_has_them_left_alone(release: int) -> None:
-    literal = [("/x", list(LINE), ["no-env-expand"])]
-    assert for_release(exec_start(LINE), release) == Property("ExecStartEx", "a(sasas)", literal)
-
-
-def test_the_version_matters_where_there_is_a_dollar_alone() -> None:
-    assert has_dollars(exec_start(LINE))
-    assert not has_dollars(exec_start(("/x", "%n")))
-    assert not has_dollars(Property("Description", "s", "$"))
+    found = exec_start(LINE, "/launcher", release)
+    assert found == Property("ExecStartEx", "a(sasas)", [("/launcher", list(LINE), ["no-env-expand"])])
+    assert directive(found) == 'ExecStart=:@/launcher /x "$HOME" "${A}" "a$$" %n'
+    assert exec_start(("/x", "%n"), "", release).name == "ExecStart", "there is none"
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,9 @@ def test_a_dollar_reaches_the_guest_and_no_variable_of_systemds_does() -> None:
     parts = with_workload(arguments=("$HOME", "${{HOME}}", "$$", "a$"))
     line = argv(parts)
     assert line[-4:] == ("$HOME", "${HOME}", "$$", "a$")
+    assert service(parts).value("ExecStartEx") == [(line[0], list(line), ["no-env-expand"])]
     words = [*line[:-4], "$$HOME", "$${HOME}", "$$$$", "a$$"]
-    assert service(parts).value("ExecStart") == [(line[0], words, False)]
+    assert service(replace(parts, systemd=252)).value("ExecStart") == [(line[0], words, False)]
 
 
 @pytest.mark.parametrize("limit, memory_max", [(None, 64 * MIB), (100 * MIB, 100 * MIB), (INFINITY, INFINITY)])
