@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import Solo5Error, StartError, TakenError
-from solo5_systemd.base.names import journald_of, network_service
+from solo5_systemd.base.names import TaskName, journald_of, network_service
 from solo5_systemd.bus.peers import JobFailedError
 from solo5_systemd.engine.facts import check_name, gather
 from solo5_systemd.engine.plan import Plan, plan
@@ -47,6 +47,10 @@ _LATER: set[asyncio.Future[None]] = set()
 
 class NameTakenError(TakenError):
     """A concurrent start of the same name has made its unit: its resources must not be undone by this start."""
+
+    def __init__(self, name: TaskName) -> None:
+        sentence = f"task name {name!r} has just been taken: expected a name that no task has."
+        super().__init__(sentence, f"See: solo5ctl inspect {name}")
 
 
 class Undo(AsyncExitStack):
@@ -245,10 +249,7 @@ class Steps:
         a failure of this start must not undo them.
         """
         if await self._units.is_taken(self._name):
-            raise NameTakenError(
-                f"task name {self._name!r} has just been taken: expected a name that no task has.",
-                f"See: solo5ctl inspect {self._name}",
-            )
+            raise NameTakenError(self._name)
 
     async def _free_user(self, held: int | None = None) -> None:
         """Free the user, unless its unit runs: that of a concurrent start, or one that could not be stopped."""
@@ -388,10 +389,7 @@ class Steps:
             with self._networks.start_mark(self._name) if self.plan.reservation.leases else nullcontext():
                 begun = await self._units.start(unit, *files)
         except TakenError as error:
-            raise NameTakenError(
-                f"task name {self._name!r} has just been taken: expected a name that no task has.",
-                f"See: systemctl status {unit.name}",
-            ) from error
+            raise NameTakenError(self._name) from error
         except JobFailedError as error:
             # A tender that exits at once can fail its own start job.
             state = await self._units.state(self._name) if error.result == "failed" else None

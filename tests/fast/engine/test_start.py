@@ -174,8 +174,7 @@ async def test_the_loser_of_a_race_for_a_name_leaves_the_winner_alone(machine: M
     results = await asyncio.gather(first.start(WORKLOAD), second.start(WORKLOAD), return_exceptions=True)
     lost = [result for result in results if isinstance(result, TakenError)]
     assert [str(error) for error in lost] == [
-        "task name 'web' has just been taken: expected a name that no task has. "
-        "See: systemctl status solo5-task-web.service"
+        "task name 'web' has just been taken: expected a name that no task has. See: solo5ctl inspect web"
     ]
     assert machine.holds == ({UNIT}, {WEB})
     assert machine.units.loaded[UNIT].active is ActiveState.ACTIVE
