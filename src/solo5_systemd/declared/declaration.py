@@ -67,31 +67,32 @@ _TWICE = {"CPUQuota": "CPUs", "CPUWeight": "CPUWeight"}
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """A task as it is declared.
+    """A task as it is declared; or a template, as it is read for a stand-in of its instances.
 
     Attributes:
-        name: of the unit without its suffix: `web`, or `web@1` for an instance of a template.
-        workload: what to run.
+        workload: what to run; its name is that of the unit without the suffix: `web`, or `web@1`.
         unit: the lines of [Unit] for systemd, in order, without those that another one has reset or overridden; an
             empty value resets all conditions, or all assertions.
         service: those of [Service], without the settings that are properties of the workload.
         install: those of [Install].
         update: what an update has that is not requested otherwise.
-        paths: of the files, the declaration first.
+        path: of the file.
+        stand_ins: the words in the place of `%i` and `%I`, with these; empty: it is no template.
     """
 
-    name: str
     workload: Workload
     unit: tuple[Assignment, ...] = ()
     service: tuple[Assignment, ...] = ()
     install: tuple[Assignment, ...] = ()
     update: UpdateRequest = field(default_factory=UpdateRequest)
-    paths: tuple[str, ...] = ()
+    path: str = ""
+    stand_ins: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def instance(self) -> str:
-        """Return the instance of a template; empty without one."""
-        return self.name.partition("@")[2]
+    def text(self, text: str) -> str:
+        """Return text of the unit file with the specifiers in the place of the stand-ins."""
+        for word, specifier in self.stand_ins.items():
+            text = text.replace(word, specifier)
+        return text
 
 
 def effective(assignments: Iterable[Assignment]) -> Mapping[str, tuple[Assignment, ...]]:
@@ -230,11 +231,6 @@ def parse_declaration(
     in_unit, at_start = in_unit or specifiers(name, host), at_start or specifiers(name, host)
     of_service = effective(sections["Service"])
     values = Declared(effective(sections[SECTION]), in_unit, at_start)
-    passed_on = {
-        "Unit": _passed_on(sections["Unit"]),
-        "Service": [line for line in _passed_on(sections["Service"]) if line.key in SERVICE_PASSED_ON],
-        "Install": _passed_on(sections["Install"]),
-    }
     for line in sections["Unit"] + sections["Service"] + sections["Install"]:
         _check(name, line)
     values.checked("IdleAction", lambda: _check_idle(name, values, of_service.get("Restart", ())))
@@ -245,18 +241,17 @@ def parse_declaration(
         )
     found = workload(task, values, lambda: served)
     return Declaration(
-        name=name,
         workload=replace(found, properties=_properties(of_service, values, in_unit)),
-        unit=tuple(passed_on["Unit"]),
-        service=tuple(passed_on["Service"]),
-        install=tuple(passed_on["Install"]),
+        unit=_passed_on(sections["Unit"]),
+        service=tuple(line for line in _passed_on(sections["Service"]) if line.key in SERVICE_PASSED_ON),
+        install=_passed_on(sections["Install"]),
         update=UpdateRequest(
             ready=values.one("Ready", parse_ready, None),
             timeout=values.one("Timeout", update_time, READY_TIMEOUT_S),
             drain=values.one("Drain", update_time, UPDATE_DRAIN_S),
             watch=values.one("Watch", update_time, UPDATE_WATCH_S),
         ),
-        paths=tuple(source.path for source in sources),
+        path=sources[0].path,
     )
 
 
@@ -323,15 +318,16 @@ def conflicts(declarations: Iterable[Declaration]) -> Iterator[str]:
     ports: defaultdict[tuple[object, ...], list[tuple[Declaration, Publish]]] = defaultdict(list)
     values: defaultdict[str, dict[str, Declaration]] = defaultdict(dict)
     for declaration in declarations:
-        for port in declaration.workload.publish:
+        workload = declaration.workload
+        for port in workload.publish:
             ports[port.protocol, port.host_port].append((declaration, port))
-        for nic in declaration.workload.nics:
+        for nic in workload.nics:
             texts = (("address", nic.ipv4), ("address", nic.ipv6), ("MAC address", nic.mac))
             for what in (f"{kind} {value} of network {nic.network}" for kind, value in texts if value is not None):
-                values[what][declaration.name] = declaration
+                values[what][workload.name] = declaration
     for same in ports.values():
         for (one, port), (other, its) in combinations(same, 2):
-            if one.name != other.name and _overlap(port, its):
+            if one is not other and _overlap(port, its):
                 yield _sentence(f"published port {host_endpoint(port)}", one, other)
     for what, by_name in values.items():
         yield from (_sentence(what, one, other) for one, other in combinations(by_name.values(), 2))
@@ -346,7 +342,7 @@ def _overlap(one: Publish, other: Publish) -> bool:
 
 
 def _sentence(what: str, one: Declaration, other: Declaration) -> str:
-    return f"{what} is in {one.paths[0]} and in {other.paths[0]}: only one of both tasks can run at a time."
+    return f"{what} is in {one.path} and in {other.path}: only one of both tasks can run at a time."
 
 
 Line = tuple[str, str]

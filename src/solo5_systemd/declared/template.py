@@ -6,10 +6,10 @@ file are read for each instance when it is started.
 """
 
 import hashlib
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
+from glob import escape
 from types import MappingProxyType
 
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
@@ -25,27 +25,9 @@ _DIGITS = 12
 _PREFIX_MAX = 100
 
 
-@dataclass(frozen=True, kw_only=True)
-class Template:
-    """A template as it is read for the stand-in.
-
-    Attributes:
-        escaped: the stand-in of `%i`.
-        unescaped: the stand-in of `%I`.
-    """
-
-    declaration: Declaration
-    escaped: str
-    unescaped: str
-
-    def text(self, text: str) -> str:
-        """Return text that was made for the stand-in with the specifiers in its place."""
-        return text.replace(self.escaped, "%i").replace(self.unescaped, "%I")
-
-    def pattern(self, path: str) -> str:
-        """Return the shell pattern of the path of every instance."""
-        quoted = re.sub(r"([*?[])", r"[\1]", path)
-        return quoted.replace(self.escaped, "*").replace(self.unescaped, "*")
+def image_pattern(template: Declaration) -> str:
+    """Return the shell pattern of the image of every instance."""
+    return replace(template, stand_ins=dict.fromkeys(template.stand_ins, "*")).text(escape(template.workload.image))
 
 
 def is_template(name: str) -> bool:
@@ -60,7 +42,7 @@ def parse_template(
     host: Mapping[str, str] = MappingProxyType({}),
     served: Collection[NetworkName] = (),
     systemd: int = NEWEST,
-) -> Template:
+) -> Declaration:
     """Return a template; each line is read for an instance, too.
 
     Args:
@@ -81,13 +63,13 @@ def parse_template(
     parse = partial(parse_declaration, sources=sources, host=host, served=served, systemd=systemd)
     sample = specifiers(f"{prefix}@{_sample(prefix, sources, parse)}", host)
     try:
-        declaration = parse(f"{prefix}@{escaped}", in_unit=of_unit, at_start=sample)
+        found = parse(f"{prefix}@{escaped}", in_unit=of_unit, at_start=sample)
     except SettingsError as error:
         sentence = error.sentence.replace(escaped, "%i").replace(unescaped, "%I")
         raise SettingsError(
             sentence, f"The unit of a template has %i as text only: write a file for each instance, {prefix}@1{SUFFIX}."
         ) from error
-    return Template(declaration=declaration, escaped=escaped, unescaped=unescaped)
+    return replace(found, stand_ins={escaped: "%i", unescaped: "%I"})
 
 
 def _sample(prefix: str, sources: Sequence[Source], parse: Callable[[str], Declaration]) -> str:

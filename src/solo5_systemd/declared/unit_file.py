@@ -17,6 +17,7 @@ from solo5_systemd.base.names import (
     WAITING,
     awaited_target,
     declared_outcome_target,
+    is_instance,
     prepare_service,
     user_of,
 )
@@ -93,7 +94,7 @@ def parts_of(
     """
     workload = declaration.workload
     facts = ImageFacts(manifest=manifest, entry=0, load_end=0, memory_end=0)
-    disks = f"{DECLARED}/{declaration.name}/disks"
+    disks = f"{DECLARED}/{workload.name}/disks"
     return Parts(
         workload=workload,
         image=StoredImage(path=SANDBOX_IMAGE, sha256="", size=0, facts=facts),
@@ -115,7 +116,7 @@ def unit_file(declaration: Declaration, parts: Parts) -> str:
     """
     install = [str(line) for line in declaration.install]
     if declaration.workload.idle_stops:  # its socket is enabled in its place
-        install = [f"Also={declaration.name}.socket"]
+        install = [f"Also={declaration.workload.name}.socket"]
     sections = (*_unit(declaration, parts), "", *_service(declaration, parts), "")
     return "\n".join((*sections, *(["[Install]", *install] if install else []))) + "\n"
 
@@ -200,8 +201,9 @@ def awaited(declaration: Declaration, parts: Parts) -> str:
 def _waited_for(declaration: Declaration, parts: Parts) -> Iterator[str]:
     """Yield the dependencies, for another unit than the task's: with the specifiers that differ there filled in."""
     yield _mounts(parts)
-    values = {letter: value for letter, value in specifiers(declaration.name).items() if letter in "nNpPjJ"}
-    if not declaration.instance:  # else it is that of the target too
+    name = declaration.workload.name
+    values = {letter: value for letter, value in specifiers(name).items() if letter in "nNpPjJ"}
+    if not is_instance(name):  # else it is that of the target too
         values |= {"i": "", "I": "", "f": f"/{values['P']}"}
     for line in declaration.unit:
         if line.key in _WAITED_FOR:
@@ -213,17 +215,17 @@ def _waited_for(declaration: Declaration, parts: Parts) -> Iterator[str]:
 
 def _unit(declaration: Declaration, parts: Parts) -> Iterator[str]:
     name = declaration.workload.name
-    yield f"{MARK} from {declaration.paths[0]}, which is to be changed instead: see solo5.unikernel(5)."
+    yield f"{MARK} from {declaration.path}, which is to be changed instead: see solo5.unikernel(5)."
     yield "[Unit]"
     if not any(line.key == "Description" for line in declaration.unit):
         yield f"Description=Solo5 unikernel {_escaped(name)} ({parts.tender.target})"
     yield "Documentation=man:solo5.unikernel(5)"
-    yield f"SourcePath={_escaped(declaration.paths[0])}"
+    yield f"SourcePath={_escaped(declaration.path)}"
     # Wants=, not Requires=: a restart of the preparation would restart this unit, and reset its NRestarts=.
     # The preparation starts the outcome target of a task that waits: PID 1 loads a unit less at a boot.
     other = f"{name}.socket" if declaration.workload.idle_stops else declared_outcome_target(name)
     units = [prepare_service(name), other]
-    if declaration.instance:
+    if is_instance(name):
         units.append(awaited_target(name))
     yield f"Wants={' '.join(units)}"
     yield f"After={prepare_service(name)}"
@@ -241,7 +243,8 @@ def _mounts(parts: Parts) -> str:
 
 
 def _service(declaration: Declaration, parts: Parts) -> Iterator[str]:
-    own = f"{DECLARED}/{declaration.name}"
+    name = declaration.workload.name
+    own = f"{DECLARED}/{name}"
     yield "[Service]"
     yield f"EnvironmentFile={own}/environment"
     arguments = (
@@ -261,7 +264,7 @@ def _service(declaration: Declaration, parts: Parts) -> Iterator[str]:
     yield "StandardInput=null"
     yield f"StandardError=truncate:{own}/tender/stderr"
     yield f"RestartPreventExitStatus={NOT_RETRIED}"
-    yield from map(directive, declared(parts, f"{own}/image", user_of(declaration.workload.name)))
+    yield from map(directive, declared(parts, f"{own}/image", user_of(name)))
     reload = declaration.update.timeout + _RELOAD_MARGIN_S
     if reload > _START_TIMEOUT_S:  # the limit of ExecReload= as well
         yield f"TimeoutStartSec={reload:g}"
@@ -275,13 +278,13 @@ def socket(declaration: Declaration) -> str:
     solo5-networkd writes into it at the first packet. A stop of the task by a job stops it, too, and the task waits no
     longer; an end of the task by itself does not.
     """
-    name = declaration.name
+    name = declaration.workload.name
     lines = (
-        f"{MARK} from {declaration.paths[0]}, which is to be changed instead: see solo5.unikernel(5).",
+        f"{MARK} from {declaration.path}, which is to be changed instead: see solo5.unikernel(5).",
         "[Unit]",
         f"Description=First packet for Solo5 unikernel {_escaped(name)}",
         "Documentation=man:solo5.unikernel(5)",
-        f"SourcePath={_escaped(declaration.paths[0])}",
+        f"SourcePath={_escaped(declaration.path)}",
         f"PartOf={name}.service",
         "Upholds=solo5-networkd.service",  # it ends by itself when it has nothing to do, perhaps in this moment
         "",

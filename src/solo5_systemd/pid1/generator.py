@@ -26,7 +26,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cache
@@ -53,7 +53,7 @@ from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.files import check_name, declarations, host_names, own_instances, read_sources
 from solo5_systemd.declared.other_units import check_free, of_generators, unit_files
 from solo5_systemd.declared.syntax import Source
-from solo5_systemd.declared.template import is_template, parse_template
+from solo5_systemd.declared.template import image_pattern, is_template, parse_template
 from solo5_systemd.declared.unit_file import (
     SURVIVING,
     SURVIVING_SLICE,
@@ -213,23 +213,18 @@ class Generator:
         self._write(name, {**files, service: text})
 
     def _files(self, name: str, sources: Sequence[Source]) -> Mapping[Path, str]:
-        served = self._settings.served
-        text: Callable[[str], str] = str
-        if is_template(name):
-            template = parse_template(name, sources, host=self._names, served=served, systemd=self._systemd)
-            declaration, text = template.declaration, template.text
-            pattern = template.pattern(declaration.workload.image)
-            images = self._budget.within(lambda: _images(pattern), ())
-        else:
-            declaration = parse_declaration(name, sources, host=self._names, served=served, systemd=self._systemd)
-            images = (declaration.workload.image,)
+        parse = parse_template if is_template(name) else parse_declaration
+        declaration = parse(name, sources, host=self._names, served=self._settings.served, systemd=self._systemd)
+        task, text = declaration.workload.name, declaration.text
         surviving = survives_soft_reboot(declaration)
-        if surviving and declaration.instance:  # its preparation would not: it has no drop-in
+        if surviving and is_instance(task):  # its preparation would not: it has no drop-in
             raise InvalidRequestError(
                 "SurviveFinalKillSignal=yes is not for a template or an instance: expected it in a file without '@'."
             )
         self._surviving |= surviving
-        task = declaration.workload.name
+        images: tuple[str, ...] = (declaration.workload.image,)
+        if declaration.stand_ins:
+            images = self._budget.within(lambda: _images(image_pattern(declaration)), ())
         read = self._manifests(images)
         manifest = read or _assumed(declaration)
         parts = parts_of(

@@ -48,7 +48,7 @@ def task(lines: str, *drop_ins: str, name: str = "web") -> Workload:
 
 def test_a_declaration_is_a_task_and_lines_for_systemd() -> None:
     found = declared(SITE)
-    assert (found.name, found.instance, found.paths) == ("web", "", (PATH,))
+    assert (found.workload.name, found.path) == ("web", PATH)
     assert (found.workload.image, found.workload.memory) == ("/srv/unikernels/web.hvt", 64 << 20)
     assert found.workload.arguments == ("{mirage}",)
     assert [(each.host_port, each.port) for each in found.workload.publish] == [(443, 443)]
@@ -171,7 +171,7 @@ def test_a_setting_that_an_older_systemd_would_ignore_is_refused() -> None:
 def test_an_instance_has_its_own_values() -> None:
     text = "[Unikernel]\nImage=/srv/%p.hvt\nArgument=--n=%i\nBlock=data=disk:%p-%i\n[Service]\nSlice=solo5-%p.slice"
     found = declared(f"{text}\nTasksMax=9\nCPUQuota=50%\n[Install]\nDefaultInstance=1", name="web@2")
-    assert (found.workload.name, found.instance) == ("web@2", "2")
+    assert found.workload.name == "web@2"
     assert (found.workload.image, found.workload.arguments) == ("/srv/web.hvt", ("--n=2",))
     assert found.workload.disks[0].name == "web-2"
     assert found.workload.properties == (("Slice", "solo5-web.slice"), ("TasksMax", "9"), ("CPUQuota", "50%"))

@@ -9,9 +9,9 @@ from tests.fast.declared.test_unit_file import parts
 
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.base.names import is_task_name
-from solo5_systemd.declared.declaration import parse_declaration
+from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.syntax import Source, expand, specifiers
-from solo5_systemd.declared.template import Template, is_template, parse_template
+from solo5_systemd.declared.template import image_pattern, is_template, parse_template
 from solo5_systemd.declared.unit_file import awaited, unit_file
 
 NAMES = {"H": "host.example"}
@@ -46,13 +46,13 @@ def sources(text: str, path: str = "/etc/solo5/web@.unikernel") -> list[Source]:
     return [Source(path=path, content=text.encode())]
 
 
-def template(text: str, name: str = "web@") -> Template:
+def template(text: str, name: str = "web@") -> Declaration:
     return parse_template(name, sources(text), host=NAMES)
 
 
 def unit(text: str) -> str:
     found = template(text)
-    return found.text(unit_file(found.declaration, parts(found.declaration)))
+    return found.text(unit_file(found, parts(found)))
 
 
 def of_instance(text: str, instance: str) -> str:
@@ -84,7 +84,7 @@ def test_no_text_of_the_files_is_taken_for_the_instance(text: str) -> None:
 
 def test_what_an_instance_waits_for_is_before_its_preparation() -> None:
     found = template("[Unit]\nAfter=db@%i.service %p.target %N.socket\nRequires=a@%I.mount\nConflicts=x.target\n" + ALL)
-    lines = found.text(awaited(found.declaration, parts(found.declaration))).splitlines()
+    lines = found.text(awaited(found, parts(found))).splitlines()
     assert "Before=solo5-prepare@web@%i.service" in lines
     assert "After=db@%i.service web.target web@%i.socket" in lines
     assert "Requires=a@%I.mount" in lines
@@ -115,9 +115,9 @@ def test_a_unit_file_cannot_have_numbers_that_differ(line: str) -> None:
 def test_a_line_is_read_for_an_instance_that_it_may_have(lines: str, instance: str) -> None:
     text = f"[Unikernel]\nImage=/a.hvt\n{lines}\n"
     found = template(f"{text}[Install]\nDefaultInstance={instance}\n")
-    assert found.declaration.name == f"web@{found.escaped}"
+    assert found.text(found.workload.name) == "web@%i"
     if instance in ("1", "a"):
-        assert template(text).declaration.paths == found.declaration.paths
+        assert template(text).path == found.path
     else:
         with pytest.raises(SettingsError, match=":3: ") as caught:
             template(text)
@@ -138,7 +138,7 @@ def test_the_name_of_a_template_is_bounded(name: str, sentence: str) -> None:
 
 def test_the_images_of_all_instances_are_found_by_a_pattern() -> None:
     found = template("[Unikernel]\nImage=/srv/[x]*?/%i/%I.hvt\n")
-    assert found.pattern(found.declaration.workload.image) == "/srv/[[]x][*][?]/*/*.hvt"
+    assert image_pattern(found) == "/srv/[[]x][*][?]/*/*.hvt"
 
 
 def test_which_names_are_those_of_templates() -> None:

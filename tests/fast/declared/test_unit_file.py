@@ -8,7 +8,6 @@ from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.syntax import Source, split_words
 from solo5_systemd.declared.unit_file import environment, parts_of, preparation, refusal, socket, unit_file
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
-from solo5_systemd.networkd.dormant_tasks import FIFOS
 from solo5_systemd.unit.tender import Parts, Tender
 
 MANIFEST = Manifest(
@@ -172,7 +171,3 @@ def test_the_socket_of_a_task_is_a_fifo_of_root_that_ends_with_a_stop_of_the_tas
     assert f"ListenFIFO={WAITING}/web" in of_socket
     assert {"SocketMode=0600", "DirectoryMode=0700", "RemoveOnStop=yes"} < set(of_socket)
     assert of_install == ["[Install]", "WantedBy=multi-user.target", "Also=other.service"]
-
-
-def test_the_fifos_are_those_of_the_network_service() -> None:
-    assert str(FIFOS) == WAITING

@@ -53,7 +53,8 @@ def _declarations(good: list[Declaration]) -> Iterator[Fact]:
     Args:
         good: gets those in order that are no template.
     """
-    refused = templates = 0
+    parsed: list[Declaration] = []
+    refused = 0
     try:
         names = declarations(ETC)
         served = read_settings(ETC).served
@@ -66,18 +67,16 @@ def _declarations(good: list[Declaration]) -> Iterator[Fact]:
             check_free(name, generated, units)
             check_effect(name)
             sources = read_sources(name, ETC)
-            if is_template(name):
-                parse_template(name, sources, host=host_names(), served=served)
-                templates += 1
-            else:
-                good.append(parse_declaration(name, sources, host=host_names(), served=served))
+            parse = parse_template if is_template(name) else parse_declaration
+            parsed.append(parse(name, sources, host=host_names(), served=served))
         except Solo5Error as error:
             refused += 1
             yield limited("declaration", name, str(error))
+    good += (each for each in parsed if not each.stand_ins)
     for sentence in conflicts(good):
         yield limited("declarations", sentence.partition(" is in ")[0], sentence)
     if not refused:
-        yield Fact(name="declarations", value=f"{len(good) + templates or 'none'}")
+        yield Fact(name="declarations", value=f"{len(parsed) or 'none'}")
 
 
 def _starts(declared: Sequence[Declaration], context: CommandContext) -> Iterator[Fact]:
