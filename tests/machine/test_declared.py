@@ -81,6 +81,14 @@ def test_what_systemctl_edit_mask_and_disable_do(declare: Declarations) -> None:
     started(unit)
 
 
+def test_each_argument_reaches_the_tender_as_it_is_written(declare: Declarations) -> None:
+    written = r"""Argument=for=60 "a  \"b\" \\ $HOME ${HOME} %% `id`;" "" it\'s "\n\té" {mirage} {{x}} '#' """
+    unit = declare("web", written, image="sleeper.spt")
+    words = Path(f"/proc/{started(unit)}/cmdline").read_text().split("\0")
+    expected = ["for=60", 'a  "b" \\ $HOME ${HOME} % `id`;', "", "it's", "\n\té", "{x}", "#", ""]
+    assert words[-len(expected) :] == expected
+
+
 def test_the_sandbox_is_that_of_every_task(declare: Declarations, run: Runner) -> None:
     unit = declare("web", "Memory=64M\nBlock=storage=disk:sandbox,size=1M,create\nCPUs=0.5", image="netdisk.hvt")
     pid = started(unit)

@@ -1,6 +1,6 @@
 """The unit file of a declared task: the sandbox of every task, with constant paths for what each start prepares.
 
-    /run/solo5/declared/NAME/environment    $SOLO5_DEVICES, and one variable for each argument; only while prepared
+    /run/solo5/declared/NAME/environment    $SOLO5_DEVICES and $SOLO5_ARGUMENTS; only while prepared
     /run/solo5/declared/NAME/image          a symbolic link to the image in the store
     /run/solo5/declared/NAME/disks/DISK     a symbolic link to what was checked
     /run/solo5/declared/NAME/tender/stderr  what the tender writes to stderr, of bounded size
@@ -26,15 +26,14 @@ from solo5_systemd.declared.syntax import specifiers
 from solo5_systemd.image.manifest import ImageFacts, Manifest, StoredImage
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.storage.model import Disk
-from solo5_systemd.task.placeholders import is_group
 from solo5_systemd.task.properties import directive
 from solo5_systemd.task.property_types import BOOLEAN
 from solo5_systemd.unit.confinement import IMAGES
 from solo5_systemd.unit.tender import Parts, Tender
 from solo5_systemd.unit.translate import declared
 
-DEVICES = "SOLO5_DEVICES"
-"""The variable with the tender's options: words without blanks or quotes."""
+DEVICES, ARGUMENTS = "SOLO5_DEVICES", "SOLO5_ARGUMENTS"
+"""The variables with the tender's options, and with the guest's arguments: systemd splits both into words."""
 
 SANDBOX_IMAGE = f"{IMAGES}/unikernel"
 
@@ -68,11 +67,6 @@ SURVIVING_SLICE = "\n".join((f"{MARK}.", "[Unit]", *SURVIVING)) + "\n"
 """The drop-in of the slice of all tasks, where one of them survives a soft reboot."""
 
 _SPECIFIER = re.compile("%(.)", re.DOTALL)
-
-
-def argument_variable(number: int) -> str:
-    """Return the variable of an argument of the guest, counted from 0."""
-    return f"SOLO5_ARGUMENT_{number}"
 
 
 def parts_of(
@@ -247,12 +241,8 @@ def _service(declaration: Declaration, parts: Parts) -> Iterator[str]:
     own = f"{DECLARED}/{name}"
     yield "[Service]"
     yield f"EnvironmentFile={own}/environment"
-    arguments = (
-        f"${argument_variable(number)}" if is_group(argument) else f"${{{argument_variable(number)}}}"
-        for number, argument in enumerate(declaration.workload.arguments)
-    )
     launcher = f"@{parts.tender.launcher} " if parts.tender.launcher else ""
-    yield " ".join((f"ExecStart={launcher}{parts.tender.path} ${DEVICES} --", SANDBOX_IMAGE, *arguments))
+    yield f"ExecStart={launcher}{parts.tender.path} ${DEVICES} -- {SANDBOX_IMAGE} ${ARGUMENTS}"
     # Outside of the sandbox, unlike the tender. What it prints is a line of the console.
     yield "RootDirectoryStartOnly=yes"
     unit = "solo5-update@%N.service"
@@ -315,10 +305,10 @@ def environment(devices: Iterable[str], arguments: Iterable[str]) -> str:
     """Return the environment file (systemd.exec(5), EnvironmentFile=).
 
     Args:
-        devices: the tender's options.
-        arguments: each the text of one variable: an argument of the guest, or the words of `{mirage}`.
+        devices: the tender's options, none of which has a blank or a quote.
+        arguments: of the guest.
     """
-    values = {DEVICES: " ".join(devices)}
-    values |= {argument_variable(number): text for number, text in enumerate(arguments)}
+    words = ('"' + each.replace("\\", "\\\\").replace('"', '\\"') + '"' for each in arguments)
+    values = {DEVICES: " ".join(devices), ARGUMENTS: " ".join(words)}
     escaped = str.maketrans({char: f"\\{char}" for char in '"\\`$'})  # what has a meaning within double quotes
     return "".join(f'{name}="{text.translate(escaped)}"\n' for name, text in values.items())

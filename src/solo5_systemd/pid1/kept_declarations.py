@@ -44,33 +44,24 @@ _SHARED_LIBRARY = re.compile(r"libsystemd-shared-([0-9]+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Basis:
-    """What of the tender, the image and arguments a unit file depends on, to be compared at a start.
+    """What of the tender and the image a unit file depends on, to be compared at a start.
 
     Attributes:
-        target: of the image.
+        tender: its path, whose name has the target of the image.
         nics: whether the image has NICs.
-        groups: whether each argument stands for several words.
         nics_assumed: the image could not be read; a unit file for NICs is fit for an image without them.
     """
 
     tender: str
-    target: str
     nics: bool
-    groups: Sequence[bool]
     nics_assumed: bool = False
 
     @classmethod
-    def of(cls, tender: "Tender", manifest: "Manifest", arguments: Iterable[str]) -> "Basis":
+    def of(cls, tender: "Tender", manifest: "Manifest") -> "Basis":
         """Return the basis of a declaration whose image has this manifest."""
-        from solo5_systemd.image.manifest import DeviceKind  # imported here for startup time: no end needs them
-        from solo5_systemd.task.placeholders import is_group
+        from solo5_systemd.image.manifest import DeviceKind  # imported here for startup time: no end needs it
 
-        return cls(
-            tender=tender.path,
-            target=f"{manifest.target}",
-            nics=bool(manifest.names(DeviceKind.NET_BASIC)),
-            groups=[is_group(argument) for argument in arguments],
-        )
+        return cls(tender=tender.path, nics=bool(manifest.names(DeviceKind.NET_BASIC)))
 
     def fits(self, now: "Basis") -> bool:
         """Return whether the unit file is fit for a start that has another basis."""

@@ -45,7 +45,7 @@ from solo5_systemd.pid1.kept_declarations import (
 )
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.unit.tender import Parts, lasting_path
-from solo5_systemd.unit.translate import each_argument, log_fields
+from solo5_systemd.unit.translate import guest_arguments, log_fields
 from solo5_systemd.users.userdb_records import RECORDS, user_record
 
 
@@ -102,7 +102,7 @@ async def _check_basis(parts: Parts) -> None:
     """
     name = parts.workload.name
     had = kept_basis(name)
-    now = Basis.of(parts.tender, parts.image.facts.manifest, parts.workload.arguments)
+    now = Basis.of(parts.tender, parts.image.facts.manifest)
     if had.fits(now):
         if had.nics and not now.nics:
             await asyncio.to_thread(namespaces.make_task_namespace, task_namespace(name))
@@ -111,7 +111,7 @@ async def _check_basis(parts: Parts) -> None:
     if kept == template_of(name):
         raise HostError(
             f"{parts.workload.image} with {now} is not what the unit file of {kept} was made for: expected {had}, "
-            "as for the other instances, and {mirage} in the same arguments.",
+            "as for the other instances.",
             f"Run: systemctl daemon-reload. Where instances differ, write /etc/solo5/{name}.unikernel for this one.",
         )
     raise HostError(
@@ -135,7 +135,7 @@ def _write(own: Path, parts: Parts) -> None:
     user = user_of(name)
     replace_file(RECORDS / f"{user}.user", user_record(parts.user, name, user), mode=0o644)
     replace_file(own / FIELDS, json.dumps(dict(log_fields(parts))), mode=0o644)
-    replace_file(own / ENVIRONMENT, environment(parts.device_options(lasting_path), each_argument(parts)), mode=0o600)
+    replace_file(own / ENVIRONMENT, environment(parts.device_options(lasting_path), guest_arguments(parts)), mode=0o600)
 
 
 def _make_room_for_stderr(own: Path) -> None:

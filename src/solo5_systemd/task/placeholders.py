@@ -168,15 +168,8 @@ def uses_search(arguments: Iterable[str]) -> bool:
     return SEARCH in used(arguments)
 
 
-def is_group(argument: str) -> bool:
-    """Return whether an argument stands for several: `{mirage}`, or that of a NIC."""
-    return re.fullmatch(r"\{mirage(\.[A-Za-z0-9]+)?\}", argument, re.ASCII) is not None
-
-
-def expand(
-    arguments: Sequence[str], values: Mapping[str, str], leases: Sequence[Lease] = ()
-) -> tuple[tuple[str, ...], ...]:
-    """Return for each argument those that the guest gets: one with all placeholders replaced, or those of `{mirage}`.
+def expand(arguments: Sequence[str], values: Mapping[str, str], leases: Sequence[Lease] = ()) -> tuple[str, ...]:
+    """Return the arguments with all placeholders replaced.
 
     Raises:
         InvalidRequestError: a placeholder that is unknown or has no value, a single brace, a NUL byte, or more than
@@ -195,11 +188,11 @@ def expand(
             raise _error(match, values, leases)
         return values[match[1]]
 
-    expanded = tuple(groups[each] if each in groups else (_TOKEN.sub(replace, each),) for each in arguments)
-    words = [*chain.from_iterable(expanded)]
-    if any("\0" in word for word in words):
+    found = (groups[each] if each in groups else (_TOKEN.sub(replace, each),) for each in arguments)
+    expanded = tuple(chain.from_iterable(found))
+    if any("\0" in argument for argument in expanded):
         raise InvalidRequestError("an argument holds a NUL byte: expected text.")
-    _check_length(_bytes(" ".join(words)))
+    _check_length(_bytes(" ".join(expanded)))
     return expanded
 
 

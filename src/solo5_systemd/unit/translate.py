@@ -8,7 +8,6 @@ up and its ports taken.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from signal import SIGHUP, SIGTERM
 from typing import cast
 
@@ -89,23 +88,19 @@ def argv(parts: Parts) -> tuple[str, ...]:
     """
     is_scope = parts.workload.kind is UnitKind.SCOPE
     options = parts.device_options((lambda disk: disk.path) if is_scope else sandbox_path)
-    line = (parts.tender.path, *options, "--", parts.image.path, *chain.from_iterable(_arguments(parts)))
+    line = (parts.tender.path, *options, "--", parts.image.path, *guest_arguments(parts))
     if not is_scope:
         return line
     launcher = filter(None, (parts.tender.launcher,))
     return (*scope_command(parts.user, parts.groups, parts.reservation.namespace), *launcher, *line)
 
 
-def each_argument(parts: Parts) -> tuple[str, ...]:
-    """Return the text of each argument of the workload; of `{mirage}`, its words with blanks between.
+def guest_arguments(parts: Parts) -> tuple[str, ...]:
+    """Return the arguments of the guest.
 
     Raises:
         InvalidRequestError: they are out of bounds.
     """
-    return tuple(map(" ".join, _arguments(parts)))
-
-
-def _arguments(parts: Parts) -> tuple[tuple[str, ...], ...]:
     return expand(parts.workload.arguments, _values(parts), parts.reservation.leases)
 
 

@@ -47,12 +47,11 @@ def test_it_begins_with_a_mark_and_names_its_source_and_its_preparation() -> Non
     assert "AssertPathExists=/run/solo5/declared/web/environment" in found, "it starts only when that has succeeded"
 
 
-def test_the_command_has_a_word_for_each_argument_and_words_for_the_addresses() -> None:
+def test_the_command_has_what_a_start_determines_in_two_variables() -> None:
     found = unit("Argument=first {mirage} --name=$HOME\n")
     [command] = [line for line in found if line.startswith("ExecStart=")]
     assert command == (
-        "ExecStart=/usr/bin/solo5-hvt $SOLO5_DEVICES -- /var/lib/solo5/images/unikernel "
-        "${SOLO5_ARGUMENT_0} $SOLO5_ARGUMENT_1 ${SOLO5_ARGUMENT_2}"
+        "ExecStart=/usr/bin/solo5-hvt $SOLO5_DEVICES -- /var/lib/solo5/images/unikernel $SOLO5_ARGUMENTS"
     )
 
 
@@ -130,7 +129,7 @@ def test_a_refused_file_is_a_unit_whose_section_has_the_reason() -> None:
 
 def test_the_environment_keeps_every_character() -> None:
     assert environment(["--mem=4", "--x"], ['a "b" \\ $c `d`', ""]) == (
-        'SOLO5_DEVICES="--mem=4 --x"\nSOLO5_ARGUMENT_0="a \\"b\\" \\\\ \\$c \\`d\\`"\nSOLO5_ARGUMENT_1=""\n'
+        'SOLO5_DEVICES="--mem=4 --x"\nSOLO5_ARGUMENTS="\\"a \\\\\\"b\\\\\\" \\\\\\\\ \\$c \\`d\\`\\" \\"\\""\n'
     )
 
 

@@ -439,7 +439,7 @@ def test_a_task_that_was_removed_before_it_is_cleared_up_is_not(make: Make, web:
     assert not is_cleared(TaskName("web"))
 
 
-def test_a_lock_that_is_held_costs_the_budget_and_leaves_units_that_say_why(
+def test_a_lock_that_is_held_costs_the_budget_and_leaves_units_as_they_are(
     make: Make, web: Path, tmp_path: Path
 ) -> None:
     assert make() == []
@@ -452,9 +452,8 @@ def test_a_lock_that_is_held_costs_the_budget_and_leaves_units_that_say_why(
     assert "locks/declared is locked by another process" in sentence
     assert "stay as they were at the last daemon-reload" in sentence
     assert (tmp_path / "system/web.service").read_text() == before
-    assert "locks/declared is locked by another process" in (tmp_path / "system/new.service").read_text()
     assert make() == []
-    assert "locks/declared" not in (tmp_path / "system/new.service").read_text()
+    assert (tmp_path / "system/new.service").exists()
 
 
 def test_an_image_that_hangs_costs_the_budget_once_and_is_assumed(

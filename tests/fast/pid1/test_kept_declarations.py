@@ -23,7 +23,7 @@ def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def of(*nics: str) -> Basis:
     devices = tuple(Device(name=DeviceName(name), kind=DeviceKind.NET_BASIC) for name in nics)
-    return Basis.of(HVT, Manifest(target=Target.HVT, abi_version=2, devices=devices), ["{mirage}", "--verbose"])
+    return Basis.of(HVT, Manifest(target=Target.HVT, abi_version=2, devices=devices))
 
 
 def test_a_unit_file_for_assumed_nics_is_fit_for_an_image_without_them() -> None:
@@ -36,12 +36,11 @@ def test_a_unit_file_for_assumed_nics_is_fit_for_an_image_without_them() -> None
     assert assumed.fits(with_nics)
 
 
-def test_an_assumed_unit_file_is_for_one_tender_and_the_same_arguments() -> None:
+def test_an_assumed_unit_file_is_for_one_tender() -> None:
     assumed = replace(of("service"), nics_assumed=True)
     for other in (
         replace(of(), tender="/usr/local/bin/solo5-hvt"),
-        replace(of(), target="spt"),
-        replace(of(), groups=[False, False]),
+        replace(of(), tender="/usr/bin/solo5-spt"),
     ):
         assert not assumed.fits(other)
 

@@ -1,7 +1,6 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
-from itertools import chain
 
 import pytest
 from hypothesis import given
@@ -13,19 +12,14 @@ from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import Lease
 from solo5_systemd.settings.network import NO_NETWORK
 from solo5_systemd.settings.resolver import Resolver, hosts
-from solo5_systemd.task import placeholders as under_test
 from solo5_systemd.task.placeholders import (
     COMMAND_LINE_MAX,
+    expand,
     placeholders,
     used,
     uses_search,
     uses_servers,
 )
-
-
-def expand(arguments: Sequence[str], values: Mapping[str, str], leases: Sequence[Lease] = ()) -> tuple[str, ...]:
-    """The arguments of the guest, in a row."""
-    return tuple(chain.from_iterable(under_test.expand(arguments, values, leases)))
 
 
 def check_leased(arguments: Sequence[str], leases: Sequence[Lease]) -> None:

@@ -15,7 +15,7 @@ from solo5_systemd.task.properties import Property, TransientUnit, directive
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.unit.tender import Parts, Tender
-from solo5_systemd.unit.translate import argv, declared, each_argument, log_fields, scope, service
+from solo5_systemd.unit.translate import argv, declared, log_fields, scope, service
 
 WEB = TaskName("web")
 WORKLOAD = Workload(name=WEB, image="/srv/web app.hvt", memory=64 * MIB)
@@ -237,13 +237,3 @@ def test_a_task_with_nics_runs_in_the_network_namespace_of_its_taps() -> None:
     assert "NetworkNamespacePath" not in names(service(unconnected))
     for parts in (NETWORKED, unconnected):
         assert "SOLO5_NETWORK_NAMESPACE" not in log_fields(parts)
-
-
-def test_each_argument_keeps_its_place() -> None:
-    parts = with_workload(NETWORKED, arguments=("first {name}", "{mirage}", "{{literal}}"))
-    first, addresses, last = each_argument(parts)
-    assert first == "first web"
-    assert addresses == f"--ipv4={LEASE.ipv4} --ipv4-gateway={LEASE.gateway4}"
-    assert last == "{literal}"
-    with pytest.raises(InvalidRequestError, match="the tender's limit"):
-        each_argument(with_workload(NETWORKED, arguments=("x" * 5000, "y" * 5000)))
