@@ -91,11 +91,8 @@ def verify(stored: DriverState, boot: str, found: UnitState | None) -> UnitState
     """
     if stored.boot != boot:
         raise NoSuchTaskError(f"task {stored.task} ended with the previous boot of the host.")
-    if found is None:
-        raise NoSuchTaskError(f"task {stored.task} does not exist: systemd has no unit {stored.unit}.")
-    if found.invocation != stored.invocation:
+    if found is None or found.invocation != stored.invocation:
         raise NoSuchTaskError(
-            f"task {stored.task} does not exist: {stored.unit} is another invocation ({found.invocation or 'none'}; "
-            f"expected {stored.invocation})."
+            f"task {stored.task} does not exist: systemd has no unit {stored.unit} of invocation {stored.invocation}."
         )
     return found

@@ -114,17 +114,11 @@ def _mount(task: wire.TaskConfig, disk: DeviceName, block: DiskOptions) -> wire.
     name = block.volume or ""
     wanted = name.strip("/") or None  # without slashes at both ends: jobs write "data", "/data" and "/data/"
     found = [each for each in task.mounts if each.task_path.strip("/") == wanted or each.request_name == name]
-    if not found:
+    if len({mount.host_path for mount in found}) != 1:
         have = ", ".join(_quoted(mount.task_path) for mount in task.mounts) or "none"
         raise InvalidRequestError(
-            f'config.block "{disk}".volume is {_quoted(name)}: expected the volume or the '
-            f"destination of a volume_mount of the task, which has {have}.",
-            "Nomad passes the destination for certain: give it the volume's name.",
-        )
-    if len({mount.host_path for mount in found}) > 1:
-        raise InvalidRequestError(
-            f'config.block "{disk}".volume is {_quoted(name)}: several volume_mounts have this name or '
-            "destination, expected one.",
+            f'config.block "{disk}".volume is {_quoted(name)}: expected the volume or the destination of one '
+            f"volume_mount of the task, which has {have}.",
             "Give each volume_mount the name of its volume as its destination.",
         )
     return next((mount for mount in found if mount.readonly), found[0])

@@ -275,16 +275,12 @@ def check_distinct(networks: Sequence[NetworkSettings]) -> None:
     """
     for index, one in enumerate(networks):
         for other in networks[:index]:
-            if one.bridge == other.bridge and (one.join is None or other.join is None):
+            vlans = one.join and one.join.vlan, other.join and other.join.vlan
+            if one.bridge == other.bridge and (None in vlans or vlans[0] == vlans[1]):
                 key = "bridge" if one.join is None else "join"
                 raise SettingsError(
                     f"network.{one.name}.{key} is {one.bridge!r}, as network.{other.name}'s: expected a bridge of its "
-                    "own."
-                )
-            if one.bridge == other.bridge and one.join and other.join and one.join.vlan == other.join.vlan:
-                raise SettingsError(
-                    f"network.{one.name} joins {one.bridge!r} with the VLAN of network.{other.name}: expected another "
-                    "bridge, or another vlan."
+                    "own, or another vlan of one that both join."
                 )
             for key, what, own, taken in (
                 ("ipv4", "range", one.ipv4, other.ipv4),

@@ -155,19 +155,15 @@ def check_reach(settings: Settings) -> None:
     """Check that `reach` of each network contains other networks only. Called when all files are merged.
 
     Raises:
-        SettingsError: a network does not exist, or contains itself.
+        SettingsError: a network does not exist, contains itself, or joins a bridge of others.
     """
     for network in settings.networks:
+        others = [each.name for each in settings.networks if each is not network and each.join is None]
         for name in network.policy.reach:
-            if settings.network(name) is None or name == network.name:
+            if name not in others:
                 raise SettingsError(
-                    f"network.{network.name}.reach names {name!r}: expected the names of other networks, which are "
-                    f"{', '.join(other.name for other in settings.networks if other is not network) or 'none'}."
-                )
-            if (other := settings.network(name)) is not None and other.join is not None:
-                raise SettingsError(
-                    f"network.{network.name}.reach names {name!r}, which joins bridge {other.bridge}: expected "
-                    "networks of this package; its guests are reached as other machines of the LAN are."
+                    f"network.{network.name}.reach names {name!r}: expected the names of other networks that join no "
+                    f"bridge, which are {', '.join(others) or 'none'}."
                 )
 
 

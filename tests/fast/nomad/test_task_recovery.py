@@ -94,7 +94,7 @@ async def test_a_unit_that_is_gone_is_reported_at_once(machine: Machine, handle:
 async def test_another_run_under_the_same_name_is_not_adopted(machine: Machine, handle: wire.TaskHandle) -> None:
     machine.units.put(replace(machine.units.loaded[UNIT], invocation="f" * 32))
     async with agent() as nomad:
-        with pytest.raises(NoSuchTaskError, match=rf"is another invocation \({'f' * 32}; expected "):
+        with pytest.raises(NoSuchTaskError, match="systemd has no unit .* of invocation"):
             await nomad.recover(handle)
 
 

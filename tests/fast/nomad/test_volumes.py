@@ -65,7 +65,7 @@ def test_volume_is_found_by_its_request_or_by_its_destination(made: wire.Mount) 
 def test_the_name_of_one_volume_that_is_the_destination_of_another_is_refused() -> None:
     """Nomad 2 passes the source of a host volume as its name: neither of the two is certain to be meant."""
     both = mount("other", "data", OTHER), mount("data", "other")
-    assert "volume is data: several volume_mounts have this name" in refusal(task(*both, storage=DATA))
+    assert "volume is data: expected the volume or the destination of one" in refusal(task(*both, storage=DATA))
 
 
 def test_one_volume_has_several_disks() -> None:
@@ -88,15 +88,15 @@ def test_sector_size_is_that_of_the_block() -> None:
         ),
         (
             task(mount("vol", "/a"), storage=DATA),
-            'config.block "storage".volume is data: expected the volume or the destination of a volume_mount of the '
+            'config.block "storage".volume is data: expected the volume or the destination of one volume_mount of the '
             "task, which has /a.",
         ),
-        (task(storage=DATA), "of a volume_mount of the task, which has none."),
+        (task(storage=DATA), "of one volume_mount of the task, which has none."),
         (task(mount(destination="/"), storage={"volume": "/"}), "volume is /: expected"),
         (task(mount(), storage={"volume": ""}), "config.block.storage.volume is '': expected the name of a volume"),
         (
             task(mount(), mount(path=OTHER), storage=DATA),
-            "volume is data: several volume_mounts have this name or destination, expected one",
+            "of one volume_mount of the task, which has data, data",
         ),
         (
             task(mount(readonly=True), storage=DATA),

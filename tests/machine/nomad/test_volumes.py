@@ -191,7 +191,7 @@ def test_a_volume_is_found_by_its_destination_which_need_not_be_its_name(jobs: J
     completed("by-destination", "sector 0: 'found'")
     jobs.submit(job_of("by-name", "data"))
     shown = refusal(refused("by-name", "expected the volume or the destination of a volume_mount of the task"))
-    assert "Nomad passes the destination for certain: give it the volume's name." in shown
+    assert "Give each volume_mount the name of its volume as its destination." in shown
 
 
 def test_a_guest_that_goes_on_after_an_error_of_its_full_disk(machine: Machine, jobs: Jobs, static: Path) -> None:
