@@ -1,6 +1,5 @@
 """Egress lists: their texts, their intersection, and the rules that they become."""
 
-import json
 from dataclasses import replace
 from ipaddress import ip_address
 from itertools import product
@@ -15,7 +14,6 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.model import NO_LIMITS, Limits, NicRequest, Request
-from solo5_systemd.network.nft_objects import listed_elements
 from solo5_systemd.network.request_checks import check_limits
 from solo5_systemd.settings.egress import Destination, Egress, destination, egress, intersection
 from solo5_systemd.settings.network import NO_NETWORK
@@ -113,41 +111,6 @@ def test_what_two_lists_permit_is_what_each_permits(one: Egress, other: Egress) 
         expected = permits(one, address, protocol, port) and permits(other, address, protocol, port)
         assert permits(both, address, protocol, port) == expected, (address, port, protocol)
     assert both is None or egress(list(map(str, both))[:64]) == both[:64]
-
-
-def test_a_listing_has_the_values_of_objects() -> None:
-    """As libnftables lists them."""
-
-    def rule(chain: str, expr: object, **comment: str) -> dict[str, object]:
-        return {"rule": {"chain": chain, "expr": [{"match": {}}, expr], **comment}}
-
-    back = {"return": None}
-
-    def referring(name: str, *pairs: tuple[str, str]) -> dict[str, object]:
-        return {"map": {"family": "ip", "name": name, "type": "ipv4_addr", "elem": pairs}}
-
-    listed = [
-        {"table": {"name": "solo5"}},
-        referring("egress", ("a", "egress-a"), ("b", "egress-b")),
-        referring("sent_bytes", ("s5-a", "sent_bytes-s5-a")),
-        referring("sent_packets", ("s5-a", "sent_packets-s5-a")),
-        {"chain": {"name": "limited"}},
-        rule("limited", {"accept": None}),
-        {"chain": {"name": "egress-a"}},
-        rule("egress-a", back, comment="10.0.0.0/8:5432/tcp"),
-        rule("egress-a", {"accept": None}),
-        rule("egress-a", {"goto": {"target": "unlisted"}}),
-        {"chain": {"name": "egress-b"}},
-        {"limit": {"name": "sent_bytes-s5-a", "rate": 1000, "rate_unit": "kbytes", "burst": 131072,
-                   "burst_unit": "bytes"}},
-        {"limit": {"name": "sent_packets-s5-a", "rate": 100, "burst": 10}},
-    ]  # fmt: skip
-    assert [each.value for each in listed_elements(json.loads(json.dumps(listed)), ())] == [
-        ("10.0.0.0/8:5432/tcp", ""),
-        (),
-        ("1024000", "131072"),
-        ("100", "10"),
-    ]
 
 
 def test_a_guest_with_limits_has_further_elements() -> None:

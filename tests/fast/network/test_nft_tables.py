@@ -38,7 +38,8 @@ def test_a_listing_has_the_rules_and_the_elements_of_a_table() -> None:
             {"range": ["10.0.0.2", "10.0.0.9"]}, -1,
         ]
     }  # fmt: skip
-    rates: dict[str, Any] = {"family": "bridge", "name": "sent_packets", "handle": 6, "type": "ifname"}
+    egress: dict[str, Any] = {"family": "ip", "name": "egress", "type": "ipv4_addr"}
+    rates: dict[str, Any] = {"family": "bridge", "name": "sent_bytes", "handle": 6, "type": "ifname"}
     table: dict[str, Any] = {"family": "ip", "name": "solo5", "handle": 7}
     rule: dict[str, Any] = {"chain": "limited", "handle": 8, "expr": []}
     listed: list[dict[str, Any]] = [
@@ -46,23 +47,29 @@ def test_a_listing_has_the_rules_and_the_elements_of_a_table() -> None:
         {"table": table},
         {"map": map_of_ports | {"elem": [[{"concat": [6, 80]}, {"concat": ["10.89.0.2", 8080]}]]}},
         {"set": a_set | {"elem": [address]}},
-        {"limit": {"name": "sent_packets-s5-a", "rate": 100, "burst": 10}},
-        {"map": rates | {"elem": [["s5-a", "sent_packets-s5-a"], ["s5-b", "none"]]}},
+        {"limit": {"name": "sent_bytes-s5-a", "rate": 1000, "rate_unit": "kbytes", "burst": 131072}},
+        {"map": rates | {"elem": [["s5-a", "sent_bytes-s5-a"], ["s5-b", "none"]]}},
+        {"map": egress | {"elem": [["10.0.0.2", "egress-10.0.0.2"]]}},
+        {"chain": {"name": "egress-10.0.0.2"}},
+        {"rule": {"chain": "egress-10.0.0.2", "expr": [{"match": {}}, {"return": None}], "comment": "10.0.0.0/8"}},
+        {"rule": {"chain": "egress-10.0.0.2", "expr": [{"accept": None}]}},
+        {"rule": {"chain": "egress-10.0.0.2", "expr": [{"goto": {"target": "unlisted"}}]}},
         {"rule": rule},
     ]
     elements = [
         Element(family="ip", name="published", key=("tcp", "80"), value=("10.89.0.2", "8080")),
         Element(family="bridge", name="guests6", key=("s5-a", "10.0.0.0/8", "10.0.0.2-10.0.0.9", str(2**64 - 1))),
-        Element(family="bridge", name="sent_packets", key=("s5-a",), value=("100", "10")),
-        Element(family="bridge", name="sent_packets", key=("s5-b",), value=("none",)),
+        Element(family="bridge", name="sent_bytes", key=("s5-a",), value=("1024000", "131072")),
+        Element(family="bridge", name="sent_bytes", key=("s5-b",), value=("none",)),
+        Element(family="ip", name="egress", key=("10.0.0.2",), value=("10.0.0.0/8", "")),
     ]
     assert list(listed_elements(listed, DYNAMIC)) == elements
     assert unquoted(Element(family="ip", name="paths", key=('"s5-a"',))).key == ("s5-a",)
     made_again = [each | ({"table": table | {"handle": 9}} if "table" in each else {}) for each in listed]
     assert listed_rules(listed) != listed_rules(made_again), "without the elements of dynamic sets"
-    other = [each | ({"rule": rule | {"handle": 9}} if "rule" in each else {}) for each in listed]
+    other = [each | ({"rule": rule | {"handle": 9}} if each.get("rule") is rule else {}) for each in listed]
     assert listed_rules(listed) == listed_rules(other), "the handle of a rule does not count, nor does an element"
-    assert len(listed_rules(listed)) == 5, "without what belongs to one guest"
+    assert len(listed_rules(listed)) == 6, "without what belongs to one guest"
 
 
 @pytest.mark.parametrize(("code", "may"), [(errno.ENOENT, False), (0, True), (errno.EPERM, True)])
