@@ -8,10 +8,6 @@ from ipaddress import ip_address
 import pytest
 
 from solo5_systemd.network.kernel_events import HEADER, PAYLOAD, AnnouncedPackets, description, target
-from solo5_systemd.network.netlink import attribute
-
-IN, OUT = 6, 7
-"""Attributes: the ports of a bridge from which a packet came, and to which it goes."""
 
 PORTS = struct.pack("!HH", 41234, 80)
 
@@ -100,23 +96,6 @@ def test_a_question_and_its_answer_are_for_one_address(
 ) -> None:
     found = question or answer
     assert target(announced(kind, packet)) == (question is not None, found and ip_address(found))
-
-
-def test_the_questions_of_neighbours_are_collected_with_their_taps(monkeypatch: pytest.MonkeyPatch) -> None:
-    packets = AnnouncedPackets.__new__(AnnouncedPackets)
-    came, left = (struct.pack("!I", 7), struct.pack("!I", 8))
-    question, other = announced(0x0806, arp(1)), announced(0x0800, ipv4(1))
-    answer = {**announced(0x0806, arp(2)), IN: came}
-    values = [{**question, IN: came}, {**question, IN: came}, {**question, OUT: left}, question, {**other, IN: came}]
-    values.append(answer)
-    messages = [(4 << 8, bytes(4) + b"".join(attribute(*each) for each in value.items())) for value in values]
-    monkeypatch.setattr(packets, "queued", lambda: messages)
-    monkeypatch.setattr(packets, "_name", "s5-{}".format)
-    found = packets.packets()
-    assert found is not None
-    assert found.by_tap.keys() == {"s5-7", "s5-8"}
-    assert found.questions == {("s5-7", ip_address("10.89.0.2"))}
-    assert found.answers == {ip_address("192.0.2.9")}
 
 
 def test_a_flood_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

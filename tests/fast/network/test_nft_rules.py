@@ -362,14 +362,6 @@ def test_programs_that_share_a_namespace_are_at_its_gateways_and_loopback(shared
     assert found == (ours if shared else [])
 
 
-def test_a_guest_with_ipv6_alone_has_no_element_of_an_ipv4_address() -> None:
-    (lease,) = HELD6.leases
-    alone = replace(HELD6, leases=(replace(lease, ipv4=None, gateway4=None),))
-    both, made = set(map(str, task_elements(HELD6, []))), set(map(str, task_elements(alone, [])))
-    assert made < both
-    assert {each for each in both - made if "10.77.0.5" not in each} == set()
-
-
 def test_segments_and_bridges_of_others_have_elements_in_both_tables() -> None:
     front = six(linked_network("front"))
     [segment, *_] = segments(front.bridge)
