@@ -17,7 +17,6 @@ from solo5_systemd.network.network_ranges import Overtaken
 from solo5_systemd.settings.network import NetworkSettings
 from solo5_systemd.settings.network_policy import Join
 from solo5_systemd.task.properties import missing_controllers
-from solo5_systemd.unit.confinement import KVM
 from solo5_systemd.unit.tender import Tender
 
 if TYPE_CHECKING:
@@ -54,7 +53,6 @@ class Kernel:
             unavailable.
         forwarding_tables: tables of other programs that translate what the host forwards for them, while this service
             drops packets between other links.
-        br_netfilter: bridged frames pass the IP forward hook, too (net.bridge.bridge-nf-call-iptables).
         overtaken: a guest for each route of another program that takes the packets for guests.
         missing_modules: the modules without which a task has no network, besides nf_tables; None: only root can check.
         lacks_log: it has no nfnetlink_log, by which packets wake tasks.
@@ -63,7 +61,6 @@ class Kernel:
     dropping_chains: Sequence[DroppingChain] | None = None
     forwarding_tables: Sequence[str] = ()
     forwarding_tables6: Sequence[str] = ()
-    br_netfilter: bool = False
     run_free: int | None = None
     overtaken: Sequence[Overtaken] = ()
     missing_modules: Sequence[str] | None = None
@@ -80,8 +77,7 @@ class Host:
         files: the package's files outside of the Python modules, and whether each exists.
         settings: the error in /etc/solo5; empty: valid.
         devices: device nodes, each with the problem of a tender with it; empty: usable.
-        virtualization: /proc/cpuinfo has svm or vmx.
-        store: the directory of the image store, its free bytes, and the reserve; None: there is no directory.
+        store: the directory of the image store, its free bytes, and the reserve.
         drop_ins: the problem of a drop-in for all services; empty: there is none.
         log_namespace: the journal namespace of consoles; empty: the host's journal.
         namespace_problem: the problem of that namespace; empty: usable.
@@ -98,8 +94,7 @@ class Host:
     tenders: Sequence[Tender]
     tender_paths: Sequence[str]
     devices: Mapping[str, str]
-    virtualization: bool
-    store: tuple[str, int, int] | None
+    store: tuple[str, int, int]
     persistent_journal: bool
     launcher: bool = True
     drop_ins: str = ""
@@ -219,18 +214,12 @@ def _devices(host: Host) -> Iterator[Fact]:
     for node, problem in host.devices.items():
         if problem:
             yield limited(node, "cannot be used", problem)
-        elif node == KVM and not host.virtualization:
-            advice = "Emulated KVM: hvt guests that use floating point may fail. Prefer spt images."
-            yield limited(node, "without svm or vmx", advice)
         else:
             yield Fact(name=node, value="usable")
 
 
 def _store(host: Host) -> Fact:
-    name = "image store"
-    if host.store is None:
-        return limited(name, "not created yet", "The first start creates it, and so does systemd-tmpfiles --create.")
-    directory, free, reserve = host.store
+    name, (directory, free, reserve) = "image store", host.store
     value = f"{directory}, {free >> 20} MiB free"
     if free < STORE_FREE:
         return _broken(name, value, "Free some space, or call solo5ctl gc.")
@@ -317,8 +306,7 @@ def _firewall(kernel: Kernel) -> Fact:
             advice = f"Tasks get no network: {remedy_of_modules(NF_TABLES)}"
         return limited("nftables", "unavailable", advice)
     if problem := filter_problem(kernel):
-        among = " or among themselves" if kernel.br_netfilter else ""
-        advice = f"Tasks reach nothing beyond this host{among}, until these are accepted: {filter_remedy(kernel)}"
+        advice = f"Tasks reach nothing beyond this host, until these are accepted: {filter_remedy(kernel)}"
         return limited("nftables", problem, advice)
     return Fact(name="nftables", value="usable")
 

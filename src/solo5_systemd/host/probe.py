@@ -81,19 +81,17 @@ async def probe(*, systemd: int | None = None, settings: Settings | None = None)
         tenders = tuple([tender for target in Target async for tender in path.all(target)])
     except SettingsError as error:
         problem = problem or str(error)
-    controllers, cpuinfo = _text(ROOT / "sys/fs/cgroup/cgroup.controllers"), _text(ROOT / "proc/cpuinfo") or ""
+    controllers = None
+    with suppress(OSError):  # cgroup v1
+        controllers = tuple((ROOT / "sys/fs/cgroup/cgroup.controllers").read_text().split())
     version = systemd is None and re.match(r"systemd ([0-9]+)", _systemctl("--version"))
-    flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
     drop_ins = [partial(check_drop_ins, f"{TASK_PREFIX}*.{kind}", declared=False) for kind in ("service", "scope")]
-    directory, store = ROOT / STORE.relative_to("/"), None
-    with suppress(OSError):  # this user may not search it
-        if directory.is_dir():
-            space = space_of(directory)
-            store = str(directory), space.free, settings.limits.reserve(space.size)
+    directory = ROOT / STORE.relative_to("/")
+    space = space_of(directory if os.access(directory, os.F_OK) else ROOT / "var/lib")  # or not for this user
     return Host(
         systemd=systemd if systemd is not None else int(version[1]) if version else None,
         booted=(ROOT / "run/systemd/system").is_dir(),
-        controllers=None if controllers is None else tuple(controllers.split()),
+        controllers=controllers,
         missing=missing_dependencies(settings),
         files={f"/{name}": (ROOT / name).exists() for name in FILES},
         user=not _problem(lambda: pwd.getpwnam(USER), KeyError),
@@ -104,8 +102,7 @@ async def probe(*, systemd: int | None = None, settings: Settings | None = None)
             KVM: _problem(lambda: groups_for(Target.HVT, nics=False)) or _kvm_problem(),
             TUN: _problem(lambda: groups_for(Target.SPT, nics=True)),
         },
-        virtualization=flags is None or not {"svm", "vmx"}.isdisjoint(flags[1].split()),  # only x86 has a line `flags`
-        store=store,
+        store=(str(directory), space.free, settings.limits.reserve(space.size)),
         networks=settings.networks,
         launcher=os.access(ROOT / LAUNCHER.removeprefix("/"), os.X_OK),
         drop_ins=next(filter(None, map(_problem, drop_ins)), ""),
@@ -132,13 +129,6 @@ def _systemctl(*words: str) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout
-
-
-def _text(file: Path) -> str | None:
-    try:
-        return file.read_text()
-    except OSError:
-        return None
 
 
 def _problem(check: Callable[[], object], kind: type[Exception] = Solo5Error) -> str:
@@ -204,7 +194,6 @@ def read_kernel(networks: Sequence[NetworkSettings]) -> Kernel:
         dropping_chains=dropping,
         forwarding_tables=forwarding,
         forwarding_tables6=forwarding6,
-        br_netfilter=_text(ROOT / "proc/sys/net/bridge/bridge-nf-call-iptables") == "1\n",
         run_free=space_of(ROOT / "run").free,
         missing_modules=missing_modules(),
         lacks_log=lacks_log(),
