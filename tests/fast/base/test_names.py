@@ -12,6 +12,7 @@ from solo5_systemd.base.names import (
     declared_outcome_target,
     declared_task_of_unit,
     device_name,
+    disk_name,
     host_name,
     is_instance,
     is_task_name,
@@ -85,6 +86,7 @@ def test_an_instance_has_units_and_a_host_name_of_its_own() -> None:
     [
         (device_name, 67, "service net0 9", "a-b a_b a.b a:b a=b ä"),  # the alphabet of a tender's options
         (network_name, 32, "default 0-x.y_z", "-a .hidden a/b"),
+        (disk_name, 64, "data 0-x.y_z", "-a .hidden a/b ../a a:b ä a\0b"),
     ],
 )
 def test_a_name_is_taken_as_it_is_or_refused(name: Callable[[str], str], most: int, usable: str, others: str) -> None:

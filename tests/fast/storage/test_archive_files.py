@@ -228,28 +228,6 @@ def test_errors_of_the_file_system_are_sentences(files: Path, monkeypatch: pytes
                 scan(wanted)
 
 
-@pytest.fixture
-def credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "plain").mkdir()
-    (tmp_path / "encrypted").mkdir()
-    monkeypatch.setattr(archive_files, "CREDENTIALS", (tmp_path / "plain",))
-    monkeypatch.setattr(archive_files, "ENCRYPTED", (tmp_path / "encrypted",))
-    return tmp_path
-
-
-def credential(name: str) -> DiskRequest:
-    return archive_disk(DISK, ArchiveRequest(credential=name, format=ArchiveFormat.RAW))
-
-
-def test_credentials(credentials: Path, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="no credential is named 'token'"):
-        scan(credential("token"))
-    (credentials / "plain" / "token").write_text("word")
-    assert [entry.name for entry in scan(credential("token"))] == ["token"]
-    written(credential("token"), tmp_path / "out")
-    assert (tmp_path / "out").read_bytes() == b"word".ljust(512, b"\0")
-
-
 async def test_the_backend_makes_and_releases(files: Path, tmp_path: Path) -> None:
     disks, wanted = ImageFiles(), request(files)
     planned = await disks.inspect(wanted)

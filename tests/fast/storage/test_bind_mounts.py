@@ -10,10 +10,8 @@ import pytest
 from tests.fast.storage.conftest import disk_of
 from tests.support.fakes.kernel import failing
 
-from solo5_systemd.base import paths
 from solo5_systemd.base.errors import HostError, InvalidRequestError, StartError
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.base.paths import is_exposed
 from solo5_systemd.storage import bind_mounts
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.bind_mounts import StartDirectories, bind, check_bound
@@ -152,22 +150,6 @@ async def test_a_tender_that_has_ended_has_no_file(tmp_path: Path, ended: int) -
         await files.check_bound([(good, other.path)], pid)
     with pytest.raises(StartError):
         await files.check_bound([(good, other.path)], os.getpid())
-
-
-@pytest.mark.parametrize(
-    ("mode", "expected"), [(0o755, False), (0o700, False), (0o775, True), (0o777, True), (0o1777, False)]
-)
-def test_a_path_is_exposed_where_others_may_change_a_directory_on_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, expected: bool
-) -> None:
-    """The owner of this test's files stands for root; the directories above are sticky or root's."""
-    monkeypatch.setattr(paths, "_TRUSTED", {0, os.getuid()})
-    inner = tmp_path / "a" / "b"
-    inner.mkdir(parents=True)
-    (inner / "c").touch()
-    (tmp_path / "a").chmod(mode)
-    assert is_exposed(str(inner / "c")) is expected
-    assert is_exposed(str(tmp_path / "gone" / "c")), "it was moved meanwhile"
 
 
 # --- directories of starts, with private disks -------------------------------------------------------------------

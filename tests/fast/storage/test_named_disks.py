@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,10 @@ from tests.fast.storage.test_new_file import without_unnamed
 from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError
-from solo5_systemd.base.names import DeviceName, DiskName, disk_name
+from solo5_systemd.base.names import DeviceName, DiskName
 from solo5_systemd.storage import named_disks
-from solo5_systemd.storage.backing_files import ImageFiles, inspect
-from solo5_systemd.storage.locks import disks_of, lock
+from solo5_systemd.storage.backing_files import inspect
+from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk, named_disk
 from solo5_systemd.storage.named_disks import NamedDisks
 from solo5_systemd.storage.quotas import DiskClaims
@@ -43,29 +42,6 @@ def test_a_disk_is_created_listed_and_removed(disks: NamedDisks, tmp_path: Path)
     Snapshots(disks).remove_disk(DATA)
     with pytest.raises(NotFoundError, match="no disk is named 'data'"):
         disks.get(DATA)
-
-
-@pytest.mark.parametrize("name", ["", "a b", "a:b", "a\nb", "../a", ".a", "a/b", "-a", "ä", "a" * 65, "a\0b"])
-def test_a_name_that_is_no_file_or_option_is_refused(name: str) -> None:
-    with pytest.raises(InvalidRequestError, match="is not usable: expected 1 to 64 letters"):
-        disk_name(name)
-
-
-def test_a_disk_that_a_task_has_stays_as_it_is(disks: NamedDisks, tmp_path: Path) -> None:
-    disks.create(DATA, 1024)
-    descriptor = lock([disk_of(tmp_path / "disks" / "data")], task="web")
-    assert disks.get(DATA).task == "web"
-    for act in (
-        lambda: Snapshots(disks).remove_disk(DATA),
-        lambda: disks.resize(DATA, 2048),
-        lambda: disks.export(DATA, descriptor),
-    ):
-        with pytest.raises(TakenError, match="disk 'data' is in use by task web: expected") as caught:
-            act()
-        assert caught.value.hint == "Stop it first: solo5ctl stop web"
-    os.close(descriptor)
-    disks.resize(DATA, 2048)
-    Snapshots(disks).remove_disk(DATA)
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
@@ -197,16 +173,3 @@ def test_a_missing_disk_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="disk storage: no disk is named 'data'") as caught:
         inspect(wanted)
     assert caught.value.hint == "Create it: solo5ctl disk create data SIZE"
-
-
-async def test_the_lock_has_the_task_and_its_disks(disks: NamedDisks, tmp_path: Path) -> None:
-    disks.create(DATA, 512)
-    path = tmp_path / "disks" / "data"
-    descriptor = await ImageFiles().lock([disk_of(path, sha256="ab")], "web")
-    expected = [{"disk": "storage", "backing": "file", "path": str(path), "sha256": "ab"}]
-    assert disks_of("web") == expected
-    assert disks_of("other") == []
-    os.close(descriptor)
-    assert disks_of("web") == []
-    shutil.rmtree(tmp_path / "locks")
-    assert disks_of("web") == []

@@ -111,17 +111,6 @@ async def test_range_that_is_used_up_is_one_sentence_and_leaves_nothing(tmp_path
     assert left(tmp_path) == set()
 
 
-def test_users_of_a_record_or_a_lock_of_others_are_left_out(tmp_path: Path) -> None:
-    of = users(tmp_path, range(61200, 61203))
-    (tmp_path / "userdb").mkdir()
-    (tmp_path / "userdb/61200.user").write_text("{}")
-    (tmp_path / "dynamic-uid").mkdir()
-    with (tmp_path / "dynamic-uid/61201").open("w") as systemds:
-        fcntl.flock(systemds, fcntl.LOCK_EX)
-        with started(of, WEB) as uid:
-            assert uid == 61202
-
-
 async def test_second_start_of_a_name_is_refused_and_touches_nothing(tmp_path: Path) -> None:
     of = users(tmp_path)
     with started(of, WEB):
