@@ -3,12 +3,11 @@
 import errno
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tests.support.fakes.kernel import failing
+from tests.support.interpreter import python
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed, replace_file
 
@@ -77,8 +76,7 @@ replace_file(Path(sys.argv[1]), "new")
 def test_what_a_killed_writer_leaves_is_removed_by_the_next_write(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
-    done = subprocess.run([sys.executable, "-c", KILLED_AT_RENAME, str(path)], check=False, timeout=60)
-    assert done.returncode == 9
+    assert python(KILLED_AT_RENAME, str(path), check=False).returncode == 9
     assert path.read_text() == "old"
     assert {each.name for each in tmp_path.iterdir()} == {"file", ".file.new"}
     replace_file(path, "newer")

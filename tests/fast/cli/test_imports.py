@@ -1,12 +1,10 @@
 """What each verb imports: imports are most of the run time of a short verb."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 
 import pytest
+from tests.support.interpreter import python
 
 HEAVY = {
     "asyncio", "ctypes", "dataclasses", "dbus_fast", "dbus_next", "google.protobuf", "grpc", "hashlib",
@@ -56,16 +54,9 @@ print(json.dumps([list(statuses), sorted(sys.modules)]))
 """
 
 
-def output(code: str, *words: str) -> str:
-    """Return what another interpreter with the same sys.path writes."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", code, *words]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
-
-
 def modules(*commands: Sequence[str], rows: list[list[object]] | None = None) -> set[str]:
     """Return the heavy modules that commands import together, on a host with these rows of ListUnits."""
-    statuses, loaded = json.loads(output(CODE, json.dumps([commands, rows or []])).splitlines()[-1])
+    statuses, loaded = json.loads(python(CODE, json.dumps([commands, rows or []])).stdout.splitlines()[-1])
     assert statuses == [0]
     return HEAVY & set(loaded)
 
@@ -99,7 +90,7 @@ def test_inspect_of_a_running_task_imports_no_event_loop() -> None:
 
 def test_the_connection_of_a_read_imports_no_parser_of_xml() -> None:
     code = "import solo5_systemd.bus.blocking, sys; print({'lxml', 'pystemd.dbuslib', 'pystemd.base'} & {*sys.modules})"
-    assert output(code) == "{'pystemd.dbuslib'}\n"
+    assert python(code).stdout == "{'pystemd.dbuslib'}\n"
 
 
 START = (
@@ -122,4 +113,4 @@ def test_a_start_imports_what_it_needs_and_no_more() -> None:
     code += "except ZeroDivisionError: pass\n"  # with the event loop
     code += "".join(f"import solo5_systemd.{module}\n" for module in START)
     code += "import json, sys; print(json.dumps(sorted(sys.modules)))"
-    assert set(json.loads(output(code))) & NOT_AT_START == set()
+    assert set(json.loads(python(code).stdout)) & NOT_AT_START == set()

@@ -1,13 +1,11 @@
 """The entry point: help, version, usage errors, internal errors."""
 
 import asyncio
-import os
-import subprocess
-import sys
 from argparse import Namespace
 
 import pytest
 from tests.fast.cli.conftest import Solo5ctl
+from tests.support.interpreter import python
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import Target
@@ -82,20 +80,13 @@ def test_an_internal_error_is_one_sentence_and_with_solo5_debug_a_traceback(
 MAIN = "import sys; from solo5_systemd.cli.main import main; sys.exit(main())"
 
 
-def process(*words: str, code: str = MAIN) -> subprocess.CompletedProcess[str]:
-    """Run another interpreter with the same sys.path."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", code, *words]
-    return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
-
-
 def test_the_process_ends_at_once_but_for_its_threads() -> None:
     ended = "import atexit, threading, time; atexit.register(lambda: print('interpreter ended', flush=True))\n"
-    done = process("no-such-verb", code=ended + MAIN)
+    done = python(ended + MAIN, "no-such-verb", check=False)
     assert (done.returncode, done.stdout) == (125, "")
     assert "no-such-verb" in done.stderr
     copying = "threading.Thread(target=lambda: (time.sleep(0.3), print('copied', flush=True))).start()\n"
-    done = process("no-such-verb", code=ended + copying + MAIN)
+    done = python(ended + copying + MAIN, "no-such-verb", check=False)
     assert (done.returncode, done.stdout) == (125, "copied\ninterpreter ended\n")
 
 
@@ -113,7 +104,7 @@ def test_a_closed_stdout_causes_no_traceback() -> None:
         "os.dup2(writing, 1); os.close(writing); os.close(reading)\n"
         "sys.exit(run(['ps'], CommandContext(standard_screen())))\n"
     )
-    done = process(code=code)
+    done = python(code, check=False)
     assert (done.returncode, done.stderr) == (141, "")
 
 

@@ -2,19 +2,16 @@
 
 import os
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.fast.cli.conftest import Solo5ctl
+from tests.support.interpreter import python
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.cli.remote import split_host, ssh_command
-
-SOURCES = Path(__file__).parents[3] / "src"
 
 
 @pytest.mark.parametrize(
@@ -91,16 +88,9 @@ def test_each_word_is_quoted_for_the_shell_of_the_other_host(words: list[str]) -
     assert shlex.split(ssh_command("web1", words, is_terminal=False)[-1]) == ["solo5ctl", *words]
 
 
-def remote(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    code = "import sys; from solo5_systemd.cli.main import main; sys.exit(main())"
-    environment = {**os.environ, "PATH": str(path), "PYTHONPATH": str(SOURCES)}
-    return subprocess.run(
-        [sys.executable, "-c", code, *words], env=environment, capture_output=True, text=True, check=False
-    )
-
-
 def test_a_machine_without_ssh_is_one_sentence(tmp_path: Path) -> None:
-    done = remote(tmp_path, "-H", "web1", "ps")
+    code = "import sys; from solo5_systemd.cli.main import main; sys.exit(main())"
+    done = python(code, "-H", "web1", "ps", check=False, PATH=str(tmp_path))
     assert done.returncode == 127
     assert done.stderr.startswith(
         "solo5ctl: ssh cannot be executed: No such file or directory: expected it for --host.\n"

@@ -1,11 +1,9 @@
 """What the plugin and the two services import: a module is memory for as long as they run."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from tests.support.interpreter import python
 
 UNUSED = {
     "dbus_fast.introspection", "dbus_fast.message_bus", "dbus_next.introspection", "dbus_next.message_bus",
@@ -70,10 +68,7 @@ print(json.dumps(sorted(sys.modules)))
 
 
 def modules(code: str, *arguments: str) -> set[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    environment.pop("NOMAD_PLUGIN_MAGIC_COOKIE", None)
-    command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    done = python(code, *arguments, NOMAD_PLUGIN_MAGIC_COOKIE="")
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 

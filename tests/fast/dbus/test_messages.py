@@ -1,11 +1,9 @@
 """The choice of the library that encodes messages."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.support.interpreter import python
 
 from solo5_systemd.dbus.messages import Message, decode, encode
 
@@ -30,7 +28,9 @@ def test_text_that_is_not_ascii_is_encoded_by_its_bytes() -> None:
 @pytest.mark.parametrize(
     "size, library", [("len", "dbus_next"), ("(lambda text: len(text.encode()))", "dbus_fast")], ids=["old", "new"]
 )
-def test_a_dbus_fast_that_counts_characters_is_not_used(tmp_path: Path, size: str, library: str) -> None:
+def test_a_dbus_fast_that_counts_characters_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, library: str
+) -> None:
     package = tmp_path / "dbus_fast"
     (package / "_private").mkdir(parents=True)
     for name in ("__init__", "_private/__init__", "errors"):
@@ -41,6 +41,5 @@ def test_a_dbus_fast_that_counts_characters_is_not_used(tmp_path: Path, size: st
     (package / "signature.py").write_text("SignatureTree = Variant = object")
     (package / "message.py").write_text(MESSAGE.format(size=size))
     code = "from solo5_systemd.dbus.messages import LIBRARY, MessageType; print(LIBRARY, MessageType.__module__)"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
-    assert done.stdout == f"{library} {library}.constants\n", "all parts of one library"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert python(code).stdout == f"{library} {library}.constants\n", "all parts of one library"

@@ -2,13 +2,12 @@ import os
 import re
 import resource
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.support.interpreter import python
 
 from solo5_systemd.base import paths
 from solo5_systemd.base.errors import HostError, ImageError, NotFoundError, SettingsError
@@ -222,8 +221,7 @@ async def test_security_modules_are_those_that_systemd_uses(
 
 def test_what_python_ignores_is_ignored_no_more() -> None:
     program = "from solo5_systemd.host.tenders import execute; execute(['/bin/cat', '/proc/self/status'])"
-    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
-    [ignored] = re.findall(r"SigIgn:\t([0-9a-f]{16})\n", done.stdout)
+    [ignored] = re.findall(r"SigIgn:\t([0-9a-f]{16})\n", python(program).stdout)
     assert not [
         number for number in IGNORED_SIGNALS if int(ignored, 16) & 1 << number - 1
     ]  # of others, whoever runs this may

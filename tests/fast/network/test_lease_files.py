@@ -5,24 +5,21 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.fast.network.test_network_model import RECORD
 from tests.support.fakes.tasks import LEASE
+from tests.support.interpreter import python
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network import lease_files
 from solo5_systemd.network.lease_files import LeaseStore, remove_request, start_mark
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation
 from solo5_systemd.networkd.leases import Leases
 
 WEB = TaskName("web")
-SOURCES = str(Path(lease_files.__file__).parents[2])
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -109,7 +106,7 @@ def test_the_mark_exists_during_the_start_only(store: LeaseStore, tmp_path: Path
 
 def test_the_mark_of_a_killed_process_leads_nowhere_and_is_replaced(store: LeaseStore, tmp_path: Path) -> None:
     mark = tmp_path / "requests/web.start"
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=os.environ | {"PYTHONPATH": SOURCES})
+    done = python(KILLED, str(tmp_path), check=False)
     assert done.returncode == -signal.SIGKILL
     assert (mark.is_symlink(), mark.exists()) == (True, False)
     with Path(os.devnull).open() as other:  # a descriptor with that number of a process with that PID

@@ -2,12 +2,11 @@
 
 import os
 import resource
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.interpreter import python
 
 from solo5_systemd.nomad import scope_tenders
 from solo5_systemd.nomad import start as module
@@ -53,17 +52,12 @@ libc.fclose(stream)
 
 
 def test_all_threads_of_the_plugin_allocate_from_one_arena() -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", ARENAS], check=True, capture_output=True, text=True, env=environment)
-    assert done.stdout.count("<heap nr=") == 1
+    assert python(ARENAS).stdout.count("<heap nr=") == 1
 
 
 @pytest.mark.timeout(30)
 def test_the_plugins_own_limit_is_raised_and_its_childs_is_not() -> None:
-    output = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=20
-    ).stdout
-    assert output == "[(512, 512), (512, 512), (64, 512)]\nended\n"
+    assert python(SCRIPT).stdout == "[(512, 512), (512, 512), (64, 512)]\nended\n"
 
 
 def test_a_child_writes_no_core_file_and_has_no_oom_score_of_the_agent(

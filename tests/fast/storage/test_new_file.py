@@ -3,14 +3,13 @@
 import errno
 import fcntl
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.fast.storage.conftest import solo5_is
 from tests.support.fakes.kernel import failing
+from tests.support.interpreter import python
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import DeviceName
@@ -113,9 +112,7 @@ new_file.create_file(real(sys.argv[1], os.O_PATH), "disk", new_file.zeros(4096))
 @pytest.mark.parametrize("step", ["ftruncate", "link"])
 def test_a_process_that_is_killed_leaves_no_disk(tmp_path: Path, unnamed: bool, step: str) -> None:
     words = (str(tmp_path), "unnamed" if unnamed else "named", step)
-    environment = {**os.environ, "PYTHONPATH": "src"}
-    done = subprocess.run([sys.executable, "-c", KILLED, *words], env=environment, check=False)
-    assert done.returncode == -9
+    assert python(KILLED, *words, check=False).returncode == -9
     assert [path.name for path in tmp_path.iterdir()] == ([] if unnamed else [".disk.solo5-new"])
     assert make(request(tmp_path / "disk"))[1]
     assert [path.name for path in tmp_path.iterdir()] == ["disk"], "the next creation removes what is left"

@@ -4,8 +4,6 @@ import asyncio
 import fcntl
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 from tests.fast.users.conftest import below
 from tests.support.fakes.background import yields
+from tests.support.interpreter import python
 
 from solo5_systemd.base.errors import DependencyError, HostError, TakenError
 from solo5_systemd.base.names import TaskName
@@ -161,10 +160,7 @@ for step in range(60):
 
 @pytest.mark.parametrize("act", ["start", "release"])
 def test_what_is_killed_at_any_step_leaves_nothing_that_a_collection_misses(tmp_path: Path, act: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", DYING, str(tmp_path), act], check=True, timeout=60, stdout=subprocess.PIPE, text=True
-    )
-    statuses = done.stdout.split()
+    statuses = python(DYING, str(tmp_path), act).stdout.split()
     assert statuses == ["9"] * (len(statuses) - 1) + ["0"]
     assert len(statuses) > 5
     for step in range(len(statuses)):
