@@ -12,7 +12,6 @@ import os
 import shutil
 import stat
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,10 +23,10 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.paths import identity
 from solo5_systemd.host_volume.request import IMAGE, CreateRequest, create_request, delete_request
 from solo5_systemd.settings.files import read_settings
-from solo5_systemd.storage.locks import lock_unused
+from solo5_systemd.storage.locks import ENDED_TIMEOUT_S, lock
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.storage.new_file import create_file, zeros
-from solo5_systemd.storage.owner import LOCK_INTERVAL_S, LOCK_TIMEOUT_S, holder_of_volume, read_title
+from solo5_systemd.storage.owner import holder_of_volume, read_title
 from solo5_systemd.storage.quotas import DiskClaims
 from solo5_systemd.users.registry import Registry
 
@@ -193,16 +192,8 @@ def _disks(directory: Path) -> Iterator[Disk]:
 
 
 def _lock(name: str, disks: tuple[Disk, ...]) -> int:
-    """Lock the disks: the lock of a task that has just ended may be held for a moment, see `LOCK_TIMEOUT_S`.
-
-    A file that is attached to a loop device is in use as well: a task may have that device.
-    """
-    deadline = time.monotonic() + LOCK_TIMEOUT_S
-    while True:
-        try:
-            return lock_unused(disks)
-        except TakenError as error:
-            if time.monotonic() > deadline:
-                reason = error.sentence.partition(": ")[2]
-                raise TakenError(f"volume {name}: {reason}", error.hint) from error
-        time.sleep(LOCK_INTERVAL_S)
+    """Lock the disks; a file that is attached to a loop device is in use as well: a task may have that device."""
+    try:
+        return lock(disks, unused=True, timeout_s=ENDED_TIMEOUT_S)
+    except TakenError as error:
+        raise TakenError(f"volume {name}: {error.sentence.partition(': ')[2]}", error.hint) from error

@@ -18,7 +18,7 @@ from solo5_systemd.storage.archive import size_of
 from solo5_systemd.storage.archive_files import scan
 from solo5_systemd.storage.bind_mounts import BINDS, StartDirectories, bind, check_bound, reopen
 from solo5_systemd.storage.block_devices import devices_of
-from solo5_systemd.storage.locks import lock, lock_unused, remove_stale
+from solo5_systemd.storage.locks import lock, remove_stale
 from solo5_systemd.storage.model import (
     COPIES,
     Backing,
@@ -99,8 +99,8 @@ class ImageFiles:
                 os.unlink(name, dir_fd=place.directory)  # noqa: PTH108 - in an open directory
 
     async def lock(self, disks: Sequence[Disk], task: str = "") -> int:
-        """Lock the disks of a task and return the descriptor of the lock; see `locks.lock_unused`."""
-        return await open_in_thread(lambda: lock_unused(disks, task=task))
+        """Lock the disks of a task and return the descriptor of the lock; see `locks.lock`."""
+        return await open_in_thread(lambda: lock(disks, task=task, unused=True))
 
     @in_thread
     def remove_stale_locks(self) -> None:

@@ -17,6 +17,7 @@ imported where it is used, for the startup time of `solo5ctl inspect`, which rea
 
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
     from solo5_systemd.storage.model import Disk
 
 LOCKS = Path("/run/solo5/disks")
+
+ENDED_TIMEOUT_S = 2.0
+"""PID 1 closes the descriptors of an ended service in a thread, some time later; stdin has the disk lock."""
+
+INTERVAL_S = 0.02
 
 RECORD_MAX = 4 << 20
 """Bytes of a lock file that are read: of 63 disks, all with the paths of an archive."""
@@ -140,20 +146,37 @@ def is_any_locked(names: Iterable[str]) -> bool:
         return any(is_locked(LOCKS / name) for name in names)
 
 
-def lock(disks: "Sequence[Disk]", *, task: str = "") -> int:
+def lock(disks: "Sequence[Disk]", *, task: str = "", unused: bool = False, timeout_s: float = 0.0) -> int:
     """Lock all disks until the returned descriptor, and every duplicate in any process, is closed.
+
+    Args:
+        unused: check that the kernel does not use them either (`block_devices.check_unused`).
+        timeout_s: how long to wait for another task, such as one that has just ended.
 
     Returns:
         A descriptor, close-on-exec; a duplicate, such as the tender's standard input, keeps the lock.
 
     Raises:
         InvalidRequestError: two disks are one file.
-        TakenError: another task has a disk.
+        TakenError: another task has a disk, or the kernel uses it.
         HostError: the directory cannot be used.
     """
-    from solo5_systemd.storage.block_devices import check_distinct, overlapping
+    end = time.monotonic() + timeout_s
+    while True:
+        try:
+            return _lock(disks, task, unused=unused)
+        except TakenError:
+            if time.monotonic() >= end:
+                raise
+        time.sleep(INTERVAL_S)
+
+
+def _lock(disks: "Sequence[Disk]", task: str, *, unused: bool) -> int:
+    from solo5_systemd.storage.block_devices import check_distinct, check_unused, overlapping
 
     check_distinct(disks)
+    for disk in disks if unused else ():
+        check_unused(disk)
     names = [LOCKS / name_of(disk.identity) for disk in disks]
     with _guarded():
         for disk, name in zip(disks, names, strict=True):
@@ -163,22 +186,16 @@ def lock(disks: "Sequence[Disk]", *, task: str = "") -> int:
         return _linked(names, json.dumps(record))
 
 
-def lock_unused(disks: "Sequence[Disk]", *, task: str = "") -> int:
-    """Lock disks that the kernel does not use (`block_devices.check_unused`); otherwise as `lock`."""
-    from solo5_systemd.storage.block_devices import check_unused
-
-    for disk in disks:
-        check_unused(disk)
-    return lock(disks, task=task)
-
-
 def lock_shared(disk: "Disk") -> int:
     """Lock a disk for reading, beside other readers, until the returned descriptor is closed.
 
     Raises:
-        TakenError: a task has the disk, and may write it.
+        TakenError: a task has the disk, and may write it, or the kernel uses it.
         HostError: the directory cannot be used.
     """
+    from solo5_systemd.storage.block_devices import check_unused
+
+    check_unused(disk)
     name = LOCKS / name_of(disk.identity)
     with _guarded():
         if not is_locked(name):

@@ -16,7 +16,6 @@ from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, TakenE
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName, DiskName, disk_name
 from solo5_systemd.base.paths import identity
-from solo5_systemd.storage.block_devices import check_unused
 from solo5_systemd.storage.locks import holders, lock, lock_shared
 from solo5_systemd.storage.model import NAMED_DISKS, Backing, Disk, check_size
 from solo5_systemd.storage.new_file import create_file, zeros
@@ -226,9 +225,8 @@ class NamedDisks:
     def _lock(self, name: DiskName, status: os.stat_result, *, shared: bool) -> int:
         path = str(self.directory / name)
         disk = Disk(disk=DeviceName(name), path=path, identity=identity(status), backing=Backing.NAMED)
-        check_unused(disk)
         try:
-            return lock_shared(disk) if shared else lock([disk])
+            return lock_shared(disk) if shared else lock([disk], unused=True)
         except TakenError as error:
             task = holders().get(disk.identity)
             who = f"task {task}" if task else "another process"

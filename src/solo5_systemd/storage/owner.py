@@ -16,7 +16,6 @@ import os
 import pwd
 import stat
 import struct
-import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -28,7 +27,7 @@ from solo5_systemd.base.paths import ANYONE, ROOT, existing, identity, is_below,
 from solo5_systemd.settings.solo5_toml import TASK_UIDS
 from solo5_systemd.storage import given_disks
 from solo5_systemd.storage.given_disks import GivenDisk
-from solo5_systemd.storage.locks import lock, taken
+from solo5_systemd.storage.locks import ENDED_TIMEOUT_S, lock, taken
 from solo5_systemd.storage.model import Disk, DiskRequest
 
 READ = 0o4
@@ -43,11 +42,6 @@ USER = "solo5"
 TITLE = "trusted.solo5.disk"
 OFFERED = "offered"
 """The holder of a disk below `block_paths`: any job may use it."""
-
-LOCK_TIMEOUT_S = 2.0
-"""PID 1 closes the descriptors of an ended service in a thread, some time later; stdin has the disk lock."""
-
-LOCK_INTERVAL_S = 0.02
 
 _OWNER_MAY_WRITE = stat.S_IRUSR | stat.S_IWUSR
 _SET_ID = stat.S_ISUID | stat.S_ISGID
@@ -358,23 +352,19 @@ def _is_filesystem_of(disk: GivenDisk, path: str) -> bool:
 def _take_back(uid: int, disk: GivenDisk, descriptor: int) -> None:
     """Take the disk back with its lock, if the user still owns it: under the lock, no task can be given the disk."""
     found = Disk(disk=DeviceName("given"), path=disk.path, identity=identity(os.fstat(descriptor)))
-    deadline = time.monotonic() + LOCK_TIMEOUT_S
-    while os.fstat(descriptor).st_uid == uid:
-        try:
-            held = lock([found])
-        except TakenError as error:
-            if time.monotonic() > deadline:
-                raise OSError(errno.EBUSY, "it is in use") from error
-            time.sleep(LOCK_INTERVAL_S)
-            continue
-        with closing(held):
-            path, status = f"/proc/self/fd/{descriptor}", os.fstat(descriptor)
-            if status.st_uid == uid:
-                if stat.S_ISREG(status.st_mode):
-                    _free_beyond_end(path, status)
-                os.chown(path, ROOT if read_title(descriptor, status) else disk.owner, -1)
-                _sync(path, status)
+    try:
+        held = lock([found], timeout_s=ENDED_TIMEOUT_S)
+    except TakenError as error:
+        if os.fstat(descriptor).st_uid == uid:
+            raise OSError(errno.EBUSY, "it is in use") from error
         return
+    with closing(held):
+        path, status = f"/proc/self/fd/{descriptor}", os.fstat(descriptor)
+        if status.st_uid == uid:
+            if stat.S_ISREG(status.st_mode):
+                _free_beyond_end(path, status)
+            os.chown(path, ROOT if read_title(descriptor, status) else disk.owner, -1)
+            _sync(path, status)
 
 
 def _free_beyond_end(path: str, status: os.stat_result) -> None:

@@ -16,7 +16,6 @@ from solo5_systemd.base.paths import existing, identity
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
 from solo5_systemd.storage.archive_files import write_archive
 from solo5_systemd.storage.bind_mounts import CHANGED, StartDirectories, reopen
-from solo5_systemd.storage.block_devices import check_unused
 from solo5_systemd.storage.locks import lock_shared, name_of
 from solo5_systemd.storage.model import COPIES, Backing, Disk, DiskRequest
 
@@ -67,7 +66,6 @@ def make_copy(request: DiskRequest, original: Disk, copies: StartDirectories, pl
         TakenError: a task has the file.
         HostError: it cannot be copied, or has become larger.
     """
-    check_unused(original)
     with closing(lock_shared(original)), copies.made() as made:
         path = made / request.disk
         _copy(request, original, path, planned)

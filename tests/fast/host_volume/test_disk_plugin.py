@@ -35,7 +35,7 @@ def volumes(tmp_path: Path) -> Path:
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(plugin, "STATE", tmp_path / "state")
     monkeypatch.setattr(quotas, "CLAIMS", tmp_path / "claims")
-    monkeypatch.setattr(plugin, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(plugin, "ENDED_TIMEOUT_S", 0.05)
     set_limits(monkeypatch)
     return tmp_path / "state"
 

@@ -12,7 +12,7 @@ from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.base.names import DeviceName, DiskName
-from solo5_systemd.storage import named_disks
+from solo5_systemd.storage import block_devices, named_disks
 from solo5_systemd.storage.backing_files import inspect
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk, named_disk
@@ -56,7 +56,7 @@ def test_a_disk_that_is_replaced_before_it_is_locked_is_refused(
     def replaced(_disk: Disk) -> None:
         path.unlink() if is_removed else other.rename(path)
 
-    monkeypatch.setattr(named_disks, "check_unused", replaced)
+    monkeypatch.setattr(block_devices, "check_unused", replaced)
     with pytest.raises(TakenError, match="disk 'data' was replaced or removed meanwhile: expected it to stay"):
         disks.resize(DATA, 2048)
 

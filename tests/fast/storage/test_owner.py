@@ -185,7 +185,7 @@ def test_a_disk_that_is_locked_is_taken_back_once_it_is_not(
     """PID 1 closes stdin of an ended service, and so the lock, some time later."""
     running("web", disk_of(old_disk))
     with monkeypatch.context() as patch:
-        patch.setattr(module, "LOCK_TIMEOUT_S", 0.0)
+        patch.setattr(module, "ENDED_TIMEOUT_S", 0.0)
         with pytest.raises(HostError, match="it is in use"):
             reclaim_disk(disk(old_disk))
     assert syscalls == []
@@ -194,27 +194,20 @@ def test_a_disk_that_is_locked_is_taken_back_once_it_is_not(
     assert syscalls == TAKEN
 
 
-async def test_a_disk_that_another_task_is_given_meanwhile_is_that_tasks(
-    old_disk: Path, tmp_path: Path, syscalls: list[str], monkeypatch: pytest.MonkeyPatch
+def test_a_disk_that_another_task_is_given_meanwhile_is_that_tasks(
+    old_disk: Path, syscalls: list[str], monkeypatch: pytest.MonkeyPatch, running: Running
 ) -> None:
-    of = disk(old_disk)
-    held = await ImageFiles().lock([disk_of(old_disk)])
-    owner = os.getuid()
-    seen = iter([owner, owner + 1])
-    real = os.fstat
+    of, status = disk(old_disk), old_disk.stat()
+    owners = iter([os.getuid(), os.getuid(), os.getuid() + 1])
+    monkeypatch.setattr(module, "ENDED_TIMEOUT_S", 0.0)
+    running("web", disk_of(old_disk))
+    fstat = os.fstat
 
-    class Status:
-        def __init__(self, fd: int) -> None:
-            self._of = real(fd)
+    def given(descriptor: int) -> object:
+        found = fstat(descriptor)
+        return os.stat_result((*found[:4], next(owners), *found[5:])) if found.st_ino == status.st_ino else found
 
-        def __getattr__(self, name: str) -> object:
-            return getattr(self._of, name)
-
-        @property
-        def st_uid(self) -> int:
-            return next(seen) if self._of.st_ino == of.inode else self._of.st_uid
-
-    monkeypatch.setattr(os, "fstat", Status)
-    reclaim_disk(of, owner)
-    os.close(held)
+    monkeypatch.setattr(os, "fstat", given)
+    reclaim_disk(of)
+    running.close()
     assert syscalls == []
