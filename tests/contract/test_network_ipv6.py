@@ -86,12 +86,8 @@ async def test_a_port_at_one_ipv6_address_answers_there_alone(service: Service, 
             for address, port in ((str(guest.gateway6), 5301), (wan.host, 5302)):
                 with pytest.raises(TimeoutError):
                     await refused(address, port)
-        for host_ip, words in (
-            ("::1", "no reply of a guest to ::1"),
-            ("fe80::1", "is a link-local address"),
-            ("ff02::12", "is the address of a group"),
-        ):
-            with pytest.raises(InvalidRequestError, match=words):
+        for host_ip in ("::1", "fe80::1", "ff02::12"):
+            with pytest.raises(InvalidRequestError, match=f"no reply of a guest leaves from {host_ip}"):
                 await client.lease("b", udp(5304, host_ip=host_ip))
         with pytest.raises(TakenError, match=r"port \[::\]:5303/udp is taken by task a"):
             await client.lease("b", udp(5303, host_ip="::"))

@@ -72,8 +72,6 @@ def usable_bridge(network: Network, facts: Link | None) -> Link:
 def _no_bridge(name: NetworkName, link: str, kind: str) -> HostError:
     """Return the error of a link of another kind; a macvtap on it would pass no rule of table bridge."""
     what = f"of kind {kind}" if kind else "a physical device"
-    if kind == "openvswitch":
-        what = "of Open vSwitch, whose ports are not the kernel's"
     hint = f"`ip link show type bridge` shows the bridges; set one as network.{name}.join."
     if kind in ("", "bond", "team", "vlan"):
         hint = (

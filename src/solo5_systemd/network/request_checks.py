@@ -129,17 +129,11 @@ def _check_request(
     if any(_overlap(port, other) for other in before):
         raise InvalidRequestError(f"port {show_port(port)} is published twice: expected each port once.")
     at = port.host_ip
-    if at is None or at == EVERY_IPV6:
-        return
-    why = ""
-    if at.version == 6 and at.is_link_local:
-        why = f"{at} is a link-local address, which each link has: expected a global or unique local one"
-    elif at.version == 6 and at.is_loopback and not loopback6:
-        why = "the kernel routes no reply of a guest to ::1: expected 127.0.0.1 or an address of a link"
-    elif at.is_multicast:
-        why = f"{at} is the address of a group: expected an address of this host, or one that it gets later"
-    if why:
-        raise InvalidRequestError(f"port {show_port(port)} cannot be published: {why}.")
+    if at and (at.is_multicast or (at.version == 6 and (at.is_link_local or (at.is_loopback and not loopback6)))):
+        raise InvalidRequestError(
+            f"port {show_port(port)} cannot be published: no reply of a guest leaves from {at}: expected 127.0.0.1, or "
+            "a global or unique local address, also one that this host gets later."
+        )
 
 
 def absent(ports: Iterable[PortRequest], local: Collection[IpAddress]) -> Sequence[PortRequest]:
@@ -236,10 +230,12 @@ def _check_joined(ports: Iterable[PortRequest], nic: NicRequest, network: Networ
 
 
 def _check_idle(request: Request, nic: NicRequest, network: Network) -> None:
-    if request.idle_s and not network.policy.sleep:
+    policy = network.policy
+    if request.idle_s and (not policy.sleep or request.idle_s < policy.idle_min):
+        expected = f"{policy.idle_min} s or more (idle_min)" if policy.sleep else "none (sleep = false)"
         raise InvalidRequestError(
-            f"NIC {nic.nic} has an idle time, and network {network.name} has sleep = false: expected a task that never "
-            "sleeps, or another network."
+            f"NIC {nic.nic} has an idle time of {request.idle_s} s, which network {network.name} does not permit: "
+            f"expected {expected}."
         )
     if request.idle_stops and (network.join is not None or network.name == NO_NETWORK):
         why = "has no packets" if network.join is None else f"joins bridge {network.bridge}, which others answer for"
@@ -247,11 +243,6 @@ def _check_idle(request: Request, nic: NicRequest, network: Network) -> None:
             f"NIC {nic.nic} is to wait for packets without a tap, and network {network.name} {why}: expected another "
             "network of this package.",
             "Let the task sleep: IdleAction=sleep.",
-        )
-    if 0 < request.idle_s < network.policy.idle_min:
-        raise InvalidRequestError(
-            f"NIC {nic.nic} has an idle time of {request.idle_s} s, which is less than network {network.name} "
-            f"permits: expected {network.policy.idle_min} s or more (idle_min)."
         )
 
 

@@ -94,7 +94,7 @@ def test_a_lan_with_dhcp_leases_no_address() -> None:
     ("facts", "vlan", "words"),
     [
         (None, 0, "bridge br0 of network lan does not exist"),
-        (Link(kind="openvswitch"), 0, "is of Open vSwitch, whose ports are not the kernel's: expected a Linux"),
+        (Link(kind="openvswitch"), 0, "is of kind openvswitch: expected a Linux bridge"),
         (Link(kind="veth"), 0, "is of kind veth: .*`ip link show type bridge` shows the bridges"),
         (Link(kind="macvtap"), 0, "`ip link show type bridge` shows the bridges"),
         (Link(kind="bond"), 0, "Make a bridge with br0 as its port"),

@@ -77,8 +77,6 @@ def test_an_address_that_the_host_gets_later() -> None:
     assert refusal(check, *later) == ""
     present = [port(81), port(82, host_ip="::"), port(83, host_ip="127.0.0.2"), port(84, host_ip=str(HOST))]
     assert absent([*present, *later], [HOST, HOST6]) == later
-    with pytest.raises(InvalidRequestError, match=r"224\.0\.0\.18 is the address of a group"):
-        check(port(80, host_ip="224.0.0.18"))
 
 
 V4, V6 = "192.0.2.1", "2001:db8::1"
@@ -96,16 +94,9 @@ def test_a_port_of_another_task(mine: str | None, theirs: str | None) -> None:
         check(port(80, host_ip=mine), held=[port(80, host_ip=theirs)])
 
 
-@pytest.mark.parametrize(
-    ("host_ip", "words"),
-    [
-        ("ff02::12", "ff02::12 is the address of a group"),
-        ("::1", "the kernel routes no reply of a guest to ::1: expected 127.0.0.1"),
-        ("fe80::1", "fe80::1 is a link-local address"),
-    ],
-)
-def test_an_ipv6_address_that_leads_to_no_guest(host_ip: str, words: str) -> None:
-    assert words in refusal(check, port(80, host_ip=host_ip))
+@pytest.mark.parametrize("host_ip", ["224.0.0.18", "ff02::12", "::1", "fe80::1"])
+def test_an_address_that_leads_to_no_guest(host_ip: str) -> None:
+    assert f"no reply of a guest leaves from {host_ip}: expected 127.0.0.1" in refusal(check, port(80, host_ip=host_ip))
 
 
 def test_a_port_at_the_loopback_leads_to_a_guest_in_a_namespace() -> None:
