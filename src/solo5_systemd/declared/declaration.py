@@ -229,22 +229,28 @@ def parse_declaration(
             raise line.error(sentence)
     sections = {section: [line for line in lines if line.section == section] for section in SECTIONS}
     in_unit, at_start = in_unit or specifiers(name, host), at_start or specifiers(name, host)
-    of_service = effective(sections["Service"])
-    values = Declared(effective(sections[SECTION]), in_unit, at_start)
+    effects = {section: effective(own) for section, own in sections.items()}
+    values = Declared(effects[SECTION], in_unit, at_start)
     for line in sections["Unit"] + sections["Service"] + sections["Install"]:
         _check(name, line)
-    values.checked("IdleAction", lambda: _check_idle(name, values, of_service.get("Restart", ())))
+    values.checked("IdleAction", lambda: _check_idle(name, values, effects["Service"].get("Restart", ())))
     if not values.given("Image"):
         raise SettingsError(
             f"{sources[0].path}: Image= is missing: expected the path of a unikernel in [Unikernel].",
             "Add: Image=/srv/unikernels/NAME.hvt",
         )
     found = workload(task, values, lambda: served)
+
+    def passed_on(section: str) -> tuple[Assignment, ...]:
+        # systemd ignores an empty value of most settings, and cannot reset a dependency; so a reset is made here.
+        kept = {id(line) for own in effects[section].values() for line in own}
+        return tuple(line for line in sections[section] if id(line) in kept or line.key in CHECKS)
+
     return Declaration(
-        workload=replace(found, properties=_properties(of_service, values, in_unit)),
-        unit=_passed_on(sections["Unit"]),
-        service=tuple(line for line in _passed_on(sections["Service"]) if line.key in SERVICE_PASSED_ON),
-        install=_passed_on(sections["Install"]),
+        workload=replace(found, properties=_properties(effects["Service"], values, in_unit)),
+        unit=passed_on("Unit"),
+        service=tuple(line for line in passed_on("Service") if line.key in SERVICE_PASSED_ON),
+        install=passed_on("Install"),
         update=UpdateRequest(
             ready=values.one("Ready", parse_ready, None),
             timeout=values.one("Timeout", update_time, READY_TIMEOUT_S),
@@ -253,15 +259,6 @@ def parse_declaration(
         ),
         path=sources[0].path,
     )
-
-
-def _passed_on(lines: Sequence[Assignment]) -> tuple[Assignment, ...]:
-    """Return the lines that count.
-
-    systemd ignores an empty value of most settings, and cannot reset a dependency; so a reset is made here.
-    """
-    kept = {id(line) for own in effective(lines).values() for line in own}
-    return tuple(line for line in lines if id(line) in kept or line.key in CHECKS)
 
 
 def _check(name: str, line: Assignment) -> None:
@@ -345,20 +342,14 @@ def _sentence(what: str, one: Declaration, other: Declaration) -> str:
     return f"{what} is in {one.path} and in {other.path}: only one of both tasks can run at a time."
 
 
-Line = tuple[str, str]
-"""A setting and its value as it is written."""
-
-INSTALL = [("WantedBy", "multi-user.target")]
-"""[Install] of what is written, so that `systemctl enable` has an effect."""
-
-
 def write_declaration(workload: Workload, comments: Iterable[str] = ()) -> str:
     """Return the text of a declaration, which `parse_declaration` reads as the same task.
 
     Raises:
         InvalidRequestError: a declaration cannot describe the task; the sentence has the reason.
     """
-    sections = {SECTION: list(_lines(workload)), "Service": workload.properties, "Install": INSTALL}
+    install = [("WantedBy", "multi-user.target")]  # so that `systemctl enable` has an effect
+    sections = {SECTION: list(_lines(workload)), "Service": workload.properties, "Install": install}
     for key, value in (line for lines in sections.values() for line in lines):
         if syntax := unit_file_syntax(value):
             raise InvalidRequestError(
@@ -389,22 +380,12 @@ def _check_is_read_as(workload: Workload, text: str) -> None:
         )
 
 
-def _lines(workload: Workload) -> Iterator[Line]:
-    """Yield the keys of [Unikernel]; a default is left out."""
+def _lines(workload: Workload) -> Iterator[tuple[str, str]]:
+    """Yield the keys of [Unikernel] with their values; a default is left out."""
     for name, values in texts(workload):
-        setting = KEYS[name]
-        if setting.is_list and setting.has_words:
-            yield from ((name, each) for each in _words(name, values))
-        else:
-            yield from ((name, _whole(value)) for value in values)
-
-
-def _words(name: str, values: Iterable[str]) -> Iterable[str]:
-    """Return the values of lines that may have several: fields of the journal one a line, others on one line."""
-    words = [quoted(_whole(each)) for each in values]
-    return words if name in ("Label", "LogField") else [" ".join(words)]
-
-
-def _whole(text: str) -> str:
-    """Return a value that is all of its line."""
-    return text.replace("%", "%%")
+        lines = [value.replace("%", "%%") for value in values]
+        if KEYS[name].has_words:
+            lines = [*map(quoted, lines)]
+            if name not in ("Label", "LogField"):  # each has a line of its own
+                lines = [" ".join(lines)]
+        yield from ((name, line) for line in lines)

@@ -83,7 +83,8 @@ def read_sources(name: str, directory: Path = ETC) -> tuple[Source, ...]:
     check_name(name)
     prefix, _, instance = name.partition("@")
     names = (name, f"{prefix}@") if instance else (name,)
-    own = next((path for path in (directory / f"{each}{SUFFIX}" for each in names) if _exists(path)), None)
+    # A link that leads nowhere is an error, not an absent file.
+    own = next((path for path in (directory / f"{each}{SUFFIX}" for each in names) if os.path.lexists(path)), None)
     if own is not None and is_mask(own):
         raise NotFoundError(f"declaration {name!r} is masked: {own} is a link to /dev/null.", f"Remove it: rm {own}")
     if own is None:
@@ -120,14 +121,10 @@ def write_source(name: str, text: str, directory: Path = ETC, *, replace: bool =
     with host_errors(f"{path} cannot be written"):
         directory.mkdir(exist_ok=True)
         check_own(directory)
-        if not replace and _exists(path):
+        if not replace and os.path.lexists(path):
             raise InvalidRequestError(f"{path} exists: expected a new name.", "Add --replace to replace it.")
         replace_file(path, text, mode=0o644, several_writers=True, durable=True)
     return path
-
-
-def _exists(path: Path) -> bool:
-    return os.path.lexists(path)  # a link that leads nowhere is an error, not an absent file
 
 
 def host_names() -> Mapping[str, str]:

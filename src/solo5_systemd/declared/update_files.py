@@ -33,7 +33,7 @@ from solo5_systemd.base.errors import (
     TakenError,
     host_errors,
 )
-from solo5_systemd.base.names import TaskName, template_of
+from solo5_systemd.base.names import TaskName, is_instance, template_of
 from solo5_systemd.base.own_files import check_own, read_own
 from solo5_systemd.declared.declaration import SUFFIX
 from solo5_systemd.declared.syntax import FILE_MAX_BYTES
@@ -319,13 +319,12 @@ def collect_previous(*, dry_run: bool) -> Sequence[str]:
     Args:
         dry_run: only list them.
     """
-    directory = Path(declared_units.DIRECTORY)
+    kept = sorted({TaskName(entry.name.removesuffix(".json")) for entry in PREVIOUS.glob("*")})
 
-    def is_declared(name: str) -> bool:
-        sources = [name, template_of(TaskName(name))] if "@" in name else [name]
-        return any(os.path.lexists(ETC / f"{each}{SUFFIX}") or (directory / each).exists() for each in sources)
+    def is_declared(name: TaskName) -> bool:
+        files = [ETC / f"{each}{SUFFIX}" for each in ((name, template_of(name)) if is_instance(name) else (name,))]
+        return declared_units.has_declaration(name) or any(map(os.path.lexists, files))
 
-    kept = sorted({entry.name.removesuffix(".json") for entry in PREVIOUS.glob("*")})
     lost = [name for name in kept if not is_declared(name)]
     for name in () if dry_run else lost:
         shutil.rmtree(PREVIOUS / name, ignore_errors=True)

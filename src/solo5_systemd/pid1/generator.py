@@ -24,6 +24,7 @@ import asyncio
 import gc
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -82,7 +83,6 @@ from solo5_systemd.pid1.kept_declarations import (
     locked,
     remove_files,
     removed_sentence,
-    systemd_release,
 )
 from solo5_systemd.settings.files import ETC, read_settings
 from solo5_systemd.settings.solo5_toml import Settings
@@ -329,6 +329,15 @@ def _replace(path: Path, text: str, *, mode: int = 0o644) -> None:
     except FileNotFoundError:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         replace_file(path, text, mode=mode)
+
+
+def systemd_release() -> int:
+    """Return the release of the installed systemd, by its private library: PID 1 cannot be called here."""
+    for place in (Path("/usr/lib/systemd"), *Path("/usr/lib").glob("*-linux-gnu/systemd")):
+        for file in place.glob("libsystemd-shared-*.so"):
+            if match := re.match("libsystemd-shared-([0-9]+)", file.name):
+                return int(match[1])
+    return 0
 
 
 def main() -> int:

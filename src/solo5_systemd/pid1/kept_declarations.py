@@ -5,10 +5,9 @@ Apart from the generator, which writes it: each start of a declared task imports
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -39,8 +38,6 @@ BASIS, REMOVED = "basis", "removed"
 UNCLEARED = "uncleared"
 """This file is there from the beginning of a start until all is cleared up: solo5-prepare@NAME clears up once more."""
 
-_SHARED_LIBRARY = re.compile(r"libsystemd-shared-([0-9]+)")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Basis:
@@ -49,7 +46,7 @@ class Basis:
     Attributes:
         tender: its path, whose name has the target of the image.
         nics: whether the image has NICs.
-        nics_assumed: the image could not be read; a unit file for NICs is fit for an image without them.
+        nics_assumed: the image could not be read; the unit file is for NICs, and fit for an image without them.
     """
 
     tender: str
@@ -65,8 +62,7 @@ class Basis:
 
     def fits(self, now: "Basis") -> bool:
         """Return whether the unit file is fit for a start that has another basis."""
-        nics = now.nics if self.nics_assumed else self.nics
-        return replace(self, nics=nics, nics_assumed=False) == now
+        return self.tender == now.tender and (self.nics_assumed or self.nics == now.nics)
 
     def __str__(self) -> str:
         return f"{self.tender} and {'NICs' if self.nics else 'no NIC'}"
@@ -203,12 +199,3 @@ def kept_refusal(task: TaskName) -> str:
         return (kept / REFUSED).read_text(encoding="utf-8")
     except OSError:
         return ""
-
-
-def systemd_release() -> int:
-    """Return the release of the installed systemd, by its private library: PID 1 cannot be called here."""
-    for place in (Path("/usr/lib/systemd"), *Path("/usr/lib").glob("*-linux-gnu/systemd")):
-        for file in place.glob("libsystemd-shared-*.so"):
-            if match := _SHARED_LIBRARY.match(file.name):
-                return int(match[1])
-    return 0

@@ -40,7 +40,6 @@ from solo5_systemd.pid1.kept_declarations import (
     kept_basis,
     kept_refusal,
     kept_sources,
-    systemd_release,
     unseen,
 )
 from solo5_systemd.settings.files import read_settings
@@ -65,8 +64,7 @@ async def prepare(name: TaskName) -> None:
         own.mkdir(mode=0o755, exist_ok=True)  # of an instance, whose template has been read
         (own / UNCLEARED).touch()
     settings = read_settings()
-    served = settings.served
-    declaration = parse_declaration(name, sources, host=host_names(), served=served, systemd=systemd_release())
+    declaration = parse_declaration(name, sources, host=host_names(), served=settings.served)
     async with host_backends(lambda: settings) as backends:
         if declaration.workload.idle_stops:
             await backends.units.begin(declared_outcome_target(name))

@@ -27,7 +27,7 @@ from solo5_systemd.engine.restart import StoppedError
 from solo5_systemd.engine.runtime import Runtime, connect
 from solo5_systemd.engine.update import Reporter, Updater
 from solo5_systemd.image.store import read_facts
-from solo5_systemd.pid1.kept_declarations import kept_refusal, kept_sources, systemd_release, unseen
+from solo5_systemd.pid1.kept_declarations import kept_refusal, kept_sources, unseen
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.task.option_table import SECTION
 
@@ -249,8 +249,7 @@ def _declared(name: TaskName) -> Declaration:
 
 
 def _parsed(name: TaskName, sources: Sequence[Source]) -> Declaration:
-    served = read_settings().served
-    return parse_declaration(name, sources, host=host_names(), served=served, systemd=systemd_release())
+    return parse_declaration(name, sources, host=host_names(), served=read_settings().served)
 
 
 def main(words: Sequence[str]) -> int:

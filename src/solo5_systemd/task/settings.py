@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from typing import NamedTuple, TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
@@ -294,16 +295,14 @@ def _check_reaches_guest(
 
 def _journal(fields: Sequence[tuple[str, str]]) -> Mapping[str, Sequence[str]]:
     """Return the labels, then the fields that are none: those of journald or Nomad."""
-    count = 0
-    while count < min(len(fields), MAX_LABELS) and _is_label(*fields[count]):
-        count += 1
+    count = len([*takewhile(_is_label, fields[:MAX_LABELS])])
     pairs = [f"{name}={value}" for name, value in fields]
     return {"Label": pairs[:count], "LogField": pairs[count:]}
 
 
-def _is_label(name: str, value: str) -> bool:
+def _is_label(field: tuple[str, str]) -> bool:
     try:
-        label(name, value)
+        label(*field)
     except Solo5Error:
         return False
     return True
