@@ -9,9 +9,6 @@ from solo5_systemd.cgroup.usage import CPU, MEMORY, MEMORY_COUNTERS, Cpu, Memory
 SETTLE_S = 5.0
 """Seconds after a change of memory for which all its files are read: the kernel updates memory.stat every 2 s."""
 
-MISSING_INTERVAL_S = 10.0
-"""Seconds until a file that does not exist is looked for again: its controller may be enabled later."""
-
 
 class Meter:
     """A meter of a cgroup's memory and CPU time.
@@ -23,15 +20,12 @@ class Meter:
         directory: the cgroup's directory; None: without samples.
     """
 
-    __slots__ = (
-        "_counters", "_cpu", "_cpu_file", "_descriptors", "_directory", "_memory", "_missing", "_retry", "_settled",
-    )  # fmt: skip
+    __slots__ = ("_counters", "_cpu", "_cpu_file", "_descriptors", "_directory", "_memory", "_settled")
 
     def __init__(self, directory: str | None) -> None:
         self._directory = directory
         self._descriptors: dict[str, int] = {}
-        self._missing: frozenset[str] = frozenset()
-        self._retry = self._settled = 0.0
+        self._settled = 0.0
         self._counters: tuple[bytes | None, ...] = ()
         self._cpu_file: bytes | None = None
         self._memory, self._cpu = Memory(), Cpu()
@@ -45,8 +39,6 @@ class Meter:
             return None
         now = time.monotonic()
         cpu_file = self._read(CPU)
-        if cpu_file is None or now >= self._retry:
-            self._missing, self._retry = frozenset(), now + MISSING_INTERVAL_S
         if cpu_file is None:  # every cgroup has this file
             self.close()
             return None
@@ -70,8 +62,6 @@ class Meter:
         self._descriptors.clear()
 
     def _read(self, name: str) -> bytes | None:
-        if name in self._missing:
-            return None
         known = name in self._descriptors
         try:
             if not known:
@@ -82,7 +72,4 @@ class Meter:
                 raise
         if name in self._descriptors:
             os.close(self._descriptors.pop(name))
-        if known:  # a restarted unit has a new cgroup of the same name: open its file once more
-            return self._read(name)
-        self._missing |= {name}
-        return None
+        return self._read(name) if known else None  # once more: a restarted unit has a new cgroup of the same name

@@ -8,7 +8,7 @@ from shutil import rmtree
 import pytest
 from tests.support.fakes.kernel import failing
 
-from solo5_systemd.cgroup.meter import MISSING_INTERVAL_S, SETTLE_S, Meter
+from solo5_systemd.cgroup.meter import SETTLE_S, Meter
 from solo5_systemd.cgroup.usage import Usage
 
 
@@ -37,19 +37,6 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return pread(fd, size, offset)
 
     monkeypatch.setattr(os, "pread", counted)
-    return found
-
-
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths of all files that are opened."""
-    found, opening = list[str](), os.open
-
-    def counted(path: str, flags: int) -> int:
-        found.append(path)
-        return opening(path, flags)
-
-    monkeypatch.setattr(os, "open", counted)
     return found
 
 
@@ -92,14 +79,10 @@ def test_files_are_opened_once_and_closed_in_the_end(group: Path) -> None:
     assert descriptors(group) == {}
 
 
-def test_a_missing_file_is_looked_for_every_ten_seconds(group: Path, clock: list[float], opened: list[str]) -> None:
+def test_a_file_that_was_missing_is_read_once_its_controller_is_enabled(group: Path) -> None:
     with meter_of(group) as meter:
         assert sample(meter).memory.peak is None
         (group / "memory.peak").write_text("8192\n")
-        opened.clear()
-        assert sample(meter).memory.peak is None
-        assert opened == []
-        clock[0] += MISSING_INTERVAL_S
         assert sample(meter).memory.peak == 8192
 
 
