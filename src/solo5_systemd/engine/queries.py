@@ -65,7 +65,7 @@ class Queries:
         if not states:
             return ()
         held = {each.reservation.task: each for each in await self.backends.networks.records()} if reservations else {}
-        views = await self._views([(state, held.get(state.task)) for state in states])
+        views = [await self._view(state, held.get(state.task)) for state in states]
         return tuple(sorted(views, key=lambda task: task.name))
 
     async def names(self, *, ended: bool = True) -> tuple[TaskName, ...]:
@@ -145,9 +145,6 @@ class Queries:
         if state is None:
             raise NoSuchTaskError(f"no task is named {name!r}.", "List them: solo5ctl ps --all")
         return state
-
-    async def _views(self, states: "Sequence[tuple[UnitState, LeaseRecord | None]]") -> "Sequence[Task]":
-        return [await self._view(state, record) for state, record in states]
 
     async def _view(self, state: "UnitState", record: "LeaseRecord | None" = None) -> "Task":
         from solo5_systemd.engine.task import Task, phase

@@ -5,13 +5,13 @@ orphans at `Runtime.gc`. No state is kept between calls: each reads PID 1 again.
 """
 
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.concurrency import background, gather
+from solo5_systemd.base.concurrency import background
 from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind
@@ -20,7 +20,6 @@ from solo5_systemd.engine.hung_tenders import SIGKILL, wait_until_over
 from solo5_systemd.engine.queries import Queries
 from solo5_systemd.engine.stop import SIGNALS, discard, send_signal, stop
 from solo5_systemd.engine.task import SpawnProcess, StartCallbacks, Task
-from solo5_systemd.network.model import LeaseRecord
 from solo5_systemd.task.log_fields import STDERR_PRIORITY, STDOUT_PRIORITY
 from solo5_systemd.task.properties import parse_property, unit_property
 from solo5_systemd.task.workload import STOP_TIMEOUT_S, StopSignal, Workload
@@ -119,9 +118,6 @@ class Runtime(Queries):
         return await start_journald(self._units, self.backends.console.namespace())
 
     # --- inspect ------------------------------------------------------------------------------------------------
-
-    async def _views(self, states: Sequence[tuple[UnitState, LeaseRecord | None]]) -> Sequence[Task]:
-        return await gather(self._view(state, record) for state, record in states)
 
     async def follow(self, task: Task, *, last: int | None = None) -> AsyncGenerator["Line", None]:
         """Yield the lines of a task's console, as `console`, until the task has ended and all lines are read."""

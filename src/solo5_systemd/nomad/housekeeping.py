@@ -12,7 +12,6 @@ from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus.peers import WATCH_INTERVAL_S
 from solo5_systemd.engine.orphans import Kind
-from solo5_systemd.engine.task import Phase
 from solo5_systemd.nomad import event_messages
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.forgotten_tasks import ForgottenTasks
@@ -217,6 +216,6 @@ async def remove_orphaned(session: EngineSession) -> None:
     """
     engine = session.engine
     orphaned = {orphan.subject for orphan in await engine.gc.orphans() if orphan.kind is Kind.TASK}
-    for task in await engine.tasks() if orphaned else ():
-        if task.name in orphaned and task.phase is Phase.ENDED:
-            await engine.discard(task.name, over=True)
+    for state in await engine.backends.units.states() if orphaned else ():
+        if state.task in orphaned and state.over:
+            await engine.discard(state.task, over=True)
