@@ -376,24 +376,16 @@ def _check_usable(address: IpAddress, nic: DeviceName, network: Network) -> None
             f"IPv{address.version} addresses: expected a request without one.",
             "Connect the NIC to another network." if network.name == NO_NETWORK else hint,
         )
-    pool = _pool(network, inside)
-    if address not in inside or (pool and address not in pool):
-        raise InvalidRequestError(
-            f"address {address} for NIC {nic} is outside network {network.name}: expected one in {pool or inside}."
-        )
-    unusable: dict[IpAddress | None, str] = {
-        inside.broadcast_address: "its broadcast address" if inside.version == 4 else "",
-        inside.network_address: "the network's own",
-        network.gateway4: "its gateway's",
-        network.gateway6: "its gateway's",
+    guests, reserved = _pool(network, inside) or inside, is_reserved(address, network.policy.reserved_addresses)
+    own: dict[IpAddress | None, str] = {
+        inside.broadcast_address: "its broadcast address in" if inside.version == 4 else "",
+        inside.network_address: "the network's own in",
+        network.gateway4: "its gateway's in",
+        network.gateway6: "its gateway's in",
     }
-    if unusable.get(address):
+    why = "outside" if address not in guests else own.get(address) or ("reserved in" if reserved else "")
+    if why:
         raise InvalidRequestError(
-            f"address {address} for NIC {nic} is {unusable[address]} in network {network.name}: expected a "
-            f"guest's, from {inside}."
-        )
-    if reserved := next((each for each in network.policy.reserved_addresses if address in each), None):
-        raise InvalidRequestError(
-            f"address {address} for NIC {nic} is reserved in network {network.name}: expected one outside {reserved}.",
-            f"See network.{network.name}.reserved_addresses below /etc/solo5.",
+            f"address {address} for NIC {nic} is {why} network {network.name}: expected one in {guests}.",
+            f"See network.{network.name}.reserved_addresses below /etc/solo5." if reserved else "",
         )
