@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.overview import Network
 
 TAP_MTU_MAX = 65521
@@ -48,8 +47,13 @@ def usable_bridge(network: Network, facts: Link | None) -> Link:
             f"bridge {bridge} of network {name} does not exist: expected one that its owner has made.",
             f"Make it, or set another one as network.{name}.join.",
         )
-    if facts.kind != "bridge":
-        raise _no_bridge(name, bridge, facts.kind)
+    if facts.kind != "bridge":  # a macvtap on it would pass no rule of table bridge
+        what = f"of kind {facts.kind}" if facts.kind else "a physical device"
+        raise HostError(
+            f"link {bridge} of network {name} is {what}: expected a Linux bridge.",
+            f"Set one as network.{name}.join, or make one with {bridge} as its port and the host's addresses: "
+            "docs/network-lan.md, “A bridge for a physical link”.",
+        )
     if not facts.up:
         raise HostError(
             f"bridge {bridge} of network {name} is down: expected a bridge that is up.", f"`ip link set {bridge} up`."
@@ -67,15 +71,3 @@ def usable_bridge(network: Network, facts: Link | None) -> Link:
             f"Set it as network.{name}.vlan.",
         )
     return facts
-
-
-def _no_bridge(name: NetworkName, link: str, kind: str) -> HostError:
-    """Return the error of a link of another kind; a macvtap on it would pass no rule of table bridge."""
-    what = f"of kind {kind}" if kind else "a physical device"
-    hint = f"`ip link show type bridge` shows the bridges; set one as network.{name}.join."
-    if kind in ("", "bond", "team", "vlan"):
-        hint = (
-            f"Make a bridge with {link} as its port and the host's addresses, and set it as network.{name}.join: "
-            "docs/network-lan.md, “A bridge for a physical link”."
-        )
-    return HostError(f"link {link} of network {name} is {what}: expected a Linux bridge.", hint)
