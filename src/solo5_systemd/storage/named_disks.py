@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from solo5_systemd.base.copies import Progress, copy_data, no_progress, receive_data, share
 from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, TakenError, host_errors
@@ -20,6 +21,8 @@ from solo5_systemd.storage.locks import holders, lock, lock_shared
 from solo5_systemd.storage.model import NAMED_DISKS, Backing, Disk, check_size
 from solo5_systemd.storage.new_file import create_file, zeros
 from solo5_systemd.storage.quotas import DiskClaims
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +66,9 @@ class NamedDisks:
         Raises:
             HostError: the directory cannot be read.
         """
-        names = [name for name in names_in(self.directory, "disks") if not name.startswith(".")]
-        if not names:
-            return ()
-        held = holders()
-        found = (self._described(DiskName(name), held) for name in names)
+        names = names_in(self.directory, "disks", disk_name)
+        held = holders() if names else {}
+        found = (self._described(name, held) for name in names)
         return tuple(disk for disk in found if disk is not None)
 
     def get(self, name: DiskName) -> NamedDisk:
@@ -188,7 +189,7 @@ class NamedDisks:
     def _described(self, name: DiskName, held: Mapping[tuple[int, int], str]) -> NamedDisk | None:
         """Return a disk; None if it has been removed, or is no disk."""
         path = self.directory / name
-        status = regular_file(path, f"disk {name!r}", lambda: disk_name(name))
+        status = regular_file(path, f"disk {name!r}")
         return status and NamedDisk(
             name=name,
             path=str(path),
@@ -234,25 +235,27 @@ class NamedDisks:
             raise TakenError(f"disk {name!r} is in use by {who}: expected a disk that none has.", hint) from error
 
 
-def names_in(directory: Path, what: str) -> list[str]:
-    """Return the sorted names in a directory; none if there is no directory.
+def names_in(directory: Path, what: str, parse: Callable[[str], T]) -> list[T]:
+    """Return the sorted names in a directory that are valid; none if there is no directory.
 
     Raises:
         HostError: it cannot be read.
     """
+    found = []
     with host_errors(f"the {what} in {directory} cannot be listed"), suppress(FileNotFoundError):
-        return sorted(entry.name for entry in directory.iterdir())
-    return []
+        for name in sorted(os.listdir(directory)):  # noqa: PTH208 - names
+            with suppress(InvalidRequestError):
+                found.append(parse(name))
+    return found
 
 
-def regular_file(path: Path, what: str, check_name: Callable[[], object]) -> os.stat_result | None:
-    """Return the status of a regular file; None if there is none, or its name is not valid.
+def regular_file(path: Path, what: str) -> os.stat_result | None:
+    """Return the status of a regular file; None if there is none.
 
     Raises:
         HostError: it cannot be read.
     """
-    with host_errors(f"{what} cannot be read"), suppress(FileNotFoundError, InvalidRequestError):
-        check_name()
+    with host_errors(f"{what} cannot be read"), suppress(FileNotFoundError):
         status = path.lstat()
         return status if stat.S_ISREG(status.st_mode) else None
     return None

@@ -64,13 +64,12 @@ class Snapshots:
         Raises:
             HostError: a directory cannot be read.
         """
-        return tuple(
-            each for disk in names_in(self._directory / SNAPSHOTS, "snapshots") for each in self.of(DiskName(disk))
-        )
+        disks = names_in(self._directory / SNAPSHOTS, "snapshots", disk_name)
+        return tuple(each for disk in disks for each in self.of(disk))
 
     def of(self, disk: DiskName) -> tuple[Snapshot, ...]:
         """Return the snapshots of a disk, sorted by time."""
-        found = (self._described(disk, SnapshotName(name)) for name in names_in(self._place(disk), "snapshots"))
+        found = (self._described(disk, name) for name in names_in(self._place(disk), "snapshots", snapshot_name))
         return tuple(sorted((each for each in found if each is not None), key=lambda each: (each.made, each.name)))
 
     def take(
@@ -161,14 +160,11 @@ class Snapshots:
 
             new = self._directory / _NEW.format(disk)
             new.unlink(missing_ok=True)  # of a restore that was killed
+            stack.callback(new.unlink, missing_ok=True)
             directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                create_file(directory, new.name, write)
-                new.replace(path)
-                os.fsync(directory)
-            finally:
-                new.unlink(missing_ok=True)
-                os.close(directory)
+            create_file(stack.enter_context(closing(directory)), new.name, write)
+            new.replace(path)
+            os.fsync(directory)
         return self._disks.get(disk)
 
     def export(self, disk: DiskName, name: SnapshotName, target: int, progress: Progress = no_progress) -> str:
@@ -218,7 +214,7 @@ class Snapshots:
             if is_locked(place):
                 sentence = f"disk {disk!r}: a snapshot of it is being made: expected none."
                 raise TakenError(sentence, "Repeat the command.")
-            names = names_in(place, "snapshots")
+            names = names_in(place, "snapshots", str)
             if names and not snapshots:
                 raise TakenError(
                     f"disk {disk!r} has snapshots ({len(names)}): expected a disk without any.",
@@ -263,7 +259,7 @@ class Snapshots:
 
     def _described(self, disk: DiskName, name: SnapshotName) -> Snapshot | None:
         path = self._place(disk) / name
-        status = regular_file(path, f"snapshot {disk}@{name}", lambda: (disk_name(disk), snapshot_name(name)))
+        status = regular_file(path, f"snapshot {disk}@{name}")
         return status and Snapshot(
             disk=disk,
             name=name,
