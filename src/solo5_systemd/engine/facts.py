@@ -109,11 +109,10 @@ async def store_image(backends: "Backends", workload: Workload, *, preview: bool
 
     largest = None if workload.policy is None else workload.policy.ceilings.image_mb * MIB
     request = workload.image, workload.roots, largest
+    if preview:
+        return await backends.images.preview(*request)
     try:
-        return await (backends.images.preview(*request) if preview else backends.images.take(*request, admit))
+        return await backends.images.take(*request, admit)
     except StoreFullError:
-        used = await images_in_use(backends.units)
-        removed = await backends.images.collect(used, dry_run=preview, min_age=ROOM_MIN_AGE_S)
-        if preview:
-            return await backends.images.preview(*request, removable=removed)
+        await backends.images.collect(await images_in_use(backends.units), min_age=ROOM_MIN_AGE_S)
         return await backends.images.take(*request, admit)

@@ -22,7 +22,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from io import BufferedRandom, FileIO
@@ -128,24 +128,15 @@ class ImageStore:
             return await asyncio.get_running_loop().run_in_executor(self._large, self._take, *request, MAX_SIZE)
 
     @in_thread
-    def preview(
-        self, path: str, roots: Sequence[str] = (), largest: int | None = None, *, removable: Collection[str] = ()
-    ) -> StoredImage:
-        """Return what `take` would return, from the image file itself; write nothing, so that a full disk stays unseen.
-
-        Args:
-            removable: the SHA-256 of stored images that do not count for the quota.
+    def preview(self, path: str, roots: Sequence[str] = (), largest: int | None = None) -> StoredImage:
+        """Return what `take` would return, from the image file itself; nothing is written, and no room needed.
 
         Raises:
-            Solo5Error: as `take`, except that a full file system is found by `take` only.
+            Solo5Error: as `take`, except that a store without room is found by `take` only.
         """
         with _open_source(path, roots, largest) as source, _store_errors(self._directory):
             status = os.fstat(source.fileno())
-            image = self._read_memo(status) or self._read(path, source, status.st_size)
-            if not Path(image.path).exists():
-                self._check_room(path, status.st_blocks * 512, removable=removable)
-                self._check_free(path, status.st_blocks * 512)
-            return image
+            return self._read_memo(status) or self._read(path, source, status.st_size)
 
     async def open(self, image: StoredImage) -> int:
         """Open a stored image with O_PATH.
@@ -265,7 +256,13 @@ class ImageStore:
         with self._pending_lock:
             self._make_directories()
             self._check_room(path, size, self._pending_bytes)
-            self._check_free(path, size, self._pending_bytes)
+            if self._pending_bytes + size > (room := self._room()):
+                raise StoreFullError(
+                    f"image {path!r} needs {size} bytes of the file system of {self._directory}: expected at most "
+                    f"{max(0, room - self._pending_bytes)}, since others have what is promised to them, and a reserve "
+                    "stays free.",
+                    "Free some space in it; the operator sets limits.reserve_mb in solo5.toml(5).",
+                )
             self._pending_bytes += size
         try:
             yield
@@ -273,9 +270,9 @@ class ImageStore:
             with self._pending_lock:
                 self._pending_bytes -= size
 
-    def _check_room(self, path: str, size: int, pending: int = 0, removable: Collection[str] = ()) -> None:
+    def _check_room(self, path: str, size: int, pending: int = 0) -> None:
         quota = self._quota()
-        used = pending + sum(file.stat().st_blocks * 512 for file in self._images() if file.name not in removable)
+        used = pending + sum(file.stat().st_blocks * 512 for file in self._images())
         if used + size > quota:
             raise StoreFullError(
                 f"image {path!r} needs {size} bytes, and the store {self._directory} has {used} of {quota}: "
@@ -283,18 +280,8 @@ class ImageStore:
                 "Set image_store_mb to more: see solo5.toml(5).",
             )
 
-    def _check_free(self, path: str, size: int, pending: int = 0) -> None:
-        """Check that an image, which is not copied yet, leaves the file system what others may take of it."""
-        if pending + size > (room := self._room()):
-            raise StoreFullError(
-                f"image {path!r} needs {size} bytes of the file system of {self._directory}: expected at most "
-                f"{max(0, room - pending)}, since others have what is promised to them, and a reserve stays free.",
-                "Free some space in it; the operator sets limits.reserve_mb in solo5.toml(5).",
-            )
-
     def _images(self) -> Iterator[Path]:
-        files = self._directory.iterdir() if self._directory.is_dir() else ()
-        return (file for file in files if is_sha256(file.name))
+        return (file for file in self._directory.iterdir() if is_sha256(file.name))
 
     def _limit_memos(self) -> None:
         if len(os.listdir(self._memos)) < MEMOS_MAX:  # noqa: PTH208 - for the number

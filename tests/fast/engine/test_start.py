@@ -18,7 +18,6 @@ from solo5_systemd.base.errors import (
     NotFoundError,
     Solo5Error,
     StartError,
-    StoreFullError,
     TakenError,
 )
 from solo5_systemd.base.names import DeviceName, Target, TaskName, UnitKind
@@ -391,16 +390,6 @@ async def test_the_plan_that_is_printed_is_executed(machine: Machine, runtime: R
     assert machine.units.started == [plan.unit]
     assert plan.unit.value("ExecStart") == [(plan.argv[0], list(plan.argv), False)]
     assert started.reservation == plan.reservation
-
-
-async def test_a_preview_counts_what_a_start_would_collect(machine: Machine, runtime: Runtime) -> None:
-    machine.images.full = True
-    assert (await runtime.starter.preview(WORKLOAD)).image == machine.images.files["/srv/full"]
-    assert machine.images.min_age == 10.0
-    assert "collect images" not in machine.steps.taken
-    machine.images.makes_room = False
-    with pytest.raises(StoreFullError):
-        await runtime.starter.preview(WORKLOAD)
 
 
 # --- name servers --------------------------------------------------------------------------------------------
