@@ -217,22 +217,14 @@ def _repair_json(repair: Repair) -> dict[str, object]:
 
 
 def _json(network: NetworkOverview) -> dict[str, object]:
-    found: dict[str, object] = {
-        "name": network.name,
-        "bridge": network.bridge,
-        "mtu": network.mtu,
-        "masquerade": network.masquerade,
-        "up": network.up,
-        "in_use": network.leases,
-        **document(network.policy, complete=True),
-    }
+    known = document(network, complete=True)
+    keys = ("name", "bridge", "mtu", "masquerade", "up", "free", "ipv4", "gateway4", "ipv6", "gateway6")
+    shown = {key: known[key] for key in keys if key in known}
     if network.join is not None:
-        found |= {"join": True, "ipv6": False, **document(network.join)}
+        shown = {"join": True, "ipv6": False, **document(network.join), **shown}
     elif network.ipv6 is not None:
-        found |= {"nat66": network.nat66, "ra": network.ra}
-    found |= {"free": network.free} if network.free is not None else {}
-    addresses = {key: getattr(network, key) for key in ("ipv4", "gateway4", "ipv6", "gateway6")}
-    return found | {key: str(address) for key, address in addresses.items() if address is not None}
+        shown |= {"nat66": network.nat66, "ra": network.ra}
+    return {**shown, "in_use": network.leases, **document(network.policy, complete=True)}
 
 
 def _leases_json(network: NetworkOverview, tasks: Sequence[Task]) -> list[dict[str, object]]:
