@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.fakes.kernel import failing
@@ -137,22 +138,18 @@ async def test_another_error_is_raised_at_once(error: Exception) -> None:
 
 
 @pytest.mark.leaps
-@pytest.mark.parametrize(("timeout_s", "expected"), [(0, 1), (10, 3), (11, 4)])
-async def test_the_error_of_the_first_call_after_the_timeout_is_raised(timeout_s: float, expected: int) -> None:
-    times, call = calls(OSError())
-    with pytest.raises(OSError):
-        await retry(call, OSError, interval_s=5, timeout_s=timeout_s)
-    assert len(times) == expected
-
-
-@pytest.mark.leaps
-async def test_the_error_of_the_last_attempt_is_raised() -> None:
-    times, call = calls(OSError("first"), OSError("second"), OSError("third"))
-    failures: list[OSError] = []
-    with pytest.raises(OSError, match="third"):
-        await retry(call, OSError, interval_s=0, attempts=3, on_failure=failures.append)
-    assert len(times) == 3
-    assert [str(failure) for failure in failures] == ["first", "second"]
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [({"timeout_s": 0}, 1), ({"timeout_s": 10}, 3), ({"timeout_s": 11}, 4), ({"attempts": 3}, 3)],
+)
+async def test_the_error_of_the_last_attempt_or_the_first_after_the_timeout_is_raised(
+    limits: dict[str, Any], expected: int
+) -> None:
+    _, call = calls(*(OSError(str(number)) for number in range(1, 9)))
+    failures: list[str] = []
+    with pytest.raises(OSError, match=str(expected)):
+        await retry(call, OSError, interval_s=5, on_failure=lambda error: failures.append(str(error)), **limits)
+    assert failures == [str(number) for number in range(1, expected)]
 
 
 async def child(*words: str) -> asyncio.subprocess.Process:

@@ -72,19 +72,14 @@ def test_bash_offers_exactly_the_verbs() -> None:
     assert bash("network", "") == {"ls", "inspect", "repairs"}
 
 
-@pytest.mark.parametrize("verb", ["stop", "restart", "kill", "sleep", "wake", "freeze", "thaw", "stats", "export"])
-def test_bash_offers_running_tasks(verb: str) -> None:
-    assert bash(verb, "") == {"web"}
-
-
-@pytest.mark.parametrize("verb", ["rm", "inspect", "logs", "wait"])
-def test_bash_offers_all_tasks(verb: str) -> None:
-    assert bash(verb, "") == {"web", "old"}
+RUNNING = ("stop", "restart", "kill", "sleep", "wake", "freeze", "thaw", "stats", "export")
 
 
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
+        *(([verb, ""], {"web"}) for verb in RUNNING),
+        *(([verb, ""], {"web", "old"}) for verb in ("rm", "inspect", "logs", "wait")),
         (["run", "--tender", ""], {"hvt", "spt"}),
         (["stop", "-s", ""], {"INT", "TERM"}),
         (["kill", "--signal", ""], {"INT", "TERM", "KILL"}),
