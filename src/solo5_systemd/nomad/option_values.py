@@ -3,11 +3,10 @@
 The builders of a schema keep three rules of the agent; breaking one fails every task, or the agent itself: a type is
 never empty, a block always has something nested, and nothing has the type `any`.
 
-Every key of a schema is present, with nil if it is not set. A number may be an int, a float or a text: go-cty chooses
-the one that is exact. An option of two types, such as `ipv6`, is a text.
+Every key of a schema is present, with nil if it is not set. A whole number is an int, however the job writes it; any
+other is a float or a text. An option of two types, such as `ipv6`, is a text.
 """
 
-import re
 from collections.abc import Mapping
 from enum import StrEnum
 from math import inf
@@ -24,7 +23,6 @@ CONFIG_MAX_BYTES = 1 << 20
 LENGTH_MAX = 8192
 """Entries of a list or block. A tender takes 8191 bytes of arguments, and no other list may be as long."""
 
-_WHOLE = re.compile(r"\s*[+-]?[0-9]{1,20}(\.0*)?\s*", re.ASCII)
 _BOOLEANS = {"true": True, "false": False}
 
 
@@ -39,15 +37,6 @@ class Options(Fields):
     """The options of a block, as the agent encodes them."""
 
     refuses_unknown_keys = True
-
-    def integer(self, key: str, *, low: int, high: int) -> int:
-        """Return an integer that may be encoded as `2`, `2.0` or `"2"`."""
-        value = self._mapping.get(key)
-        text = f"{value:.0f}" if isinstance(value, float) and value.is_integer() else value
-        if isinstance(text, str) and _WHOLE.fullmatch(text):
-            whole = {key: int(text.partition(".")[0])}
-            return Fields(whole, self.where, error=self._error).integer(key, low=low, high=high)
-        return super().integer(key, low=low, high=high)
 
     def is_boolean(self, key: str) -> bool:
         """Return whether the key has a boolean value, or its text."""

@@ -52,7 +52,7 @@ WRITTEN: dict[str, tuple[object, object]] = {
     "image_store_mb": (100, 100),
     "log_namespace": ("guests", "guests"),
     "networks": (["lab"], (NetworkName("lab"),)),
-    "network": ({"lab": NETWORK | {"mtu": "9000", "connections": "64"}}, {"lab": NETWORK}),
+    "network": ({"lab": NETWORK}, {"lab": NETWORK}),
     "stats_interval": ("2s", 2.0),
     "disable_log_collection": (True, True),
     "allowed_properties": (["TasksMax"], ("TasksMax",)),
@@ -66,7 +66,7 @@ WRITTEN: dict[str, tuple[object, object]] = {
                  properties=(("TasksMax", "16"),)),
     ),
     "ceilings": (
-        {"memory_mb": 512, "nics": 2.0, "blocks": "1", "ports": 0, "image_mb": 9, "io": IO},
+        {"memory_mb": 512, "nics": 2, "blocks": 1, "ports": 0, "image_mb": 9, "io": IO},
         Ceilings(memory_mb=512, nics=2, blocks=1, ports=0, image_mb=9, io=IoLimits(read_bps=50_000_000)),
     ),
     "gc": (
@@ -143,6 +143,6 @@ def test_a_network_is_written_as_it_is_set() -> None:
     for limits in ([], ["sent=10M"]):
         table = {"rate": limits}
         assert plugin_config(packed(network={"namespace": table})).network == {"namespace": table}
-    lan = {"join": "br0", "vlan": "20", "ipv4": "192.168.1.0/24", "pool": "192.168.1.2-192.168.1.9"}
+    lan = {"join": "br0", "vlan": 20, "ipv4": "192.168.1.0/24", "pool": "192.168.1.2-192.168.1.9"}
     lan |= {"ipv6": "2001:db8:1::/64", "pool6": "2001:db8:1::2-2001:db8:1::9", "gateway6": "fe80::1"}
-    assert plugin_config(packed(network={"lan": lan})).network == {"lan": lan | {"vlan": 20}}
+    assert plugin_config(packed(network={"lan": lan})).network == {"lan": lan}

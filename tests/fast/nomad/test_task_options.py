@@ -27,12 +27,6 @@ def test_what_nomad_sends_for_keys_that_were_left_out_is_as_if_they_were_not_the
     assert task_options(packed(unikernel="a", nic=nics)).nic == {DeviceName("service"): NicOptions()}
 
 
-@pytest.mark.parametrize("number", [4096, 4096.0, "4096", "4096.0"])
-def test_a_number_is_understood_however_it_is_written(number: object) -> None:
-    options = task_options(packed(unikernel="a", block={"disk": {"source": "d", "sector_size": number}}))
-    assert options.block[DeviceName("disk")].sector_size == 4096
-
-
 @pytest.mark.parametrize(
     "keys, words",
     [
