@@ -151,10 +151,6 @@ class Fields:
         """Return the error for a value of the right type that is out of bounds."""
         return self._error(f"{self.path(key)} is {_show(value)}: expected {expected}.")
 
-    def is_boolean(self, key: str) -> bool:
-        """Return whether the key has a boolean value, where a string is possible as well."""
-        return isinstance(self._mapping.get(key), bool)
-
     def items(self, key: str, expected: str, default: tuple[object, ...] | None) -> tuple[object, ...]:
         """Return a list of any values."""
         value = self._get(key, expected, default)

@@ -23,8 +23,6 @@ CONFIG_MAX_BYTES = 1 << 20
 LENGTH_MAX = 8192
 """Entries of a list or block. A tender takes 8191 bytes of arguments, and no other list may be as long."""
 
-_BOOLEANS = {"true": True, "false": False}
-
 
 class Logging(StrEnum):
     """The console's destination besides the journal: Nomad's log files, or none."""
@@ -37,16 +35,6 @@ class Options(Fields):
     """The options of a block, as the agent encodes them."""
 
     refuses_unknown_keys = True
-
-    def is_boolean(self, key: str) -> bool:
-        """Return whether the key has a boolean value, or its text."""
-        return super().is_boolean(key) or self._mapping.get(key) in [*_BOOLEANS]
-
-    def boolean(self, key: str) -> bool:
-        """Return a boolean, also of its text."""
-        value = self._mapping.get(key)
-        found = _BOOLEANS.get(value) if isinstance(value, str) else None
-        return super().boolean(key) if found is None else found
 
 
 def unpack(data: bytes, where: str, error: type[Solo5Error] = InvalidRequestError) -> Options:

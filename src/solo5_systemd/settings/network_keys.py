@@ -29,9 +29,10 @@ def _link_name(fields: Fields, key: str) -> str:
 
 def _or_boolean(kind: type[IpNetwork], example: str) -> Type:
     def read(fields: Fields, key: str) -> object:
-        if fields.is_boolean(key):
-            return fields.boolean(key)
-        return fields.parsed(key, lambda given: network_range(given, kind, example))
+        if isinstance(value := fields.having(key)[key], bool):
+            return value
+        words = {"true": True, "false": False}  # as HCL has them, where an option is a text
+        return fields.parsed(key, lambda given: words[given] if given in words else network_range(given, kind, example))
 
     return Type(read, lambda value: value if isinstance(value, bool) else str(value))
 
