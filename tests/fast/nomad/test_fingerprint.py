@@ -179,7 +179,3 @@ def test_an_attribute_that_is_gone_is_sent_empty() -> None:
     gone = {key for key, value in sent.attributes.items() if value == Attribute(string_val="")}
     assert gone == {f"driver.solo5.hvt.{key}" for key in ("version", "abi", "path")}
     assert Attribute(string_val="") not in after(found, found).attributes.values()
-
-
-def test_every_attribute_is_below_the_drivers_own_name() -> None:
-    assert all(key.startswith("driver.solo5.") for key in look().attributes)

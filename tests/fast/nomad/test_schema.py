@@ -11,7 +11,6 @@ from solo5_systemd.nomad.plugin_config import PLUGIN, plugin_config
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
 from solo5_systemd.nomad.task_options import TASK, task_options
 
-SCHEMAS = pytest.mark.parametrize("schema", [PLUGIN, TASK], ids=["plugin", "task"])
 TYPES = {"string", "list(string)", "number", "bool"}
 ODD = 1.5
 """Right for no key: no text, no list, no table, no whole number."""
@@ -33,36 +32,24 @@ def nested(spec: Spec) -> Iterator[Spec]:
         yield from nested(each)
 
 
-@SCHEMAS
-def test_the_root_is_an_object(schema: Spec) -> None:
+@pytest.mark.parametrize("schema", [PLUGIN, TASK], ids=["plugin", "task"])
+def test_a_schema_is_one_that_the_agent_survives(schema: Spec) -> None:
+    """Its types are complete, a block has something nested, a map a label, and each key one name inside and out."""
     assert schema.WhichOneof("block") == "object"
-
-
-@SCHEMAS
-def test_every_type_is_one_that_the_agent_survives(schema: Spec) -> None:
-    kinds = {spec.WhichOneof("block") for spec in nested(schema)}
-    assert kinds == {"object", "Attr", "block_attrs", "block_map"} | ({"block_value"} & kinds)
-    specs = list(nested(schema))
-    assert {spec.Attr.type for spec in specs if spec.HasField("Attr")} <= TYPES
-    assert {spec.block_attrs.type for spec in specs if spec.HasField("block_attrs")} == {"string"}
-
-
-@SCHEMAS
-def test_every_block_has_something_nested_and_every_map_a_label(schema: Spec) -> None:
     for spec in nested(schema):
-        if spec.HasField("block_map"):
-            assert (list(spec.block_map.labels), spec.block_map.HasField("nested")) == (["name"], True)
-        if spec.HasField("block_value"):
-            assert spec.block_value.HasField("nested")
-
-
-@SCHEMAS
-def test_every_key_is_called_alike_inside_and_out(schema: Spec) -> None:
-    for spec in nested(schema):
+        match spec.WhichOneof("block"):
+            case "Attr":
+                assert spec.Attr.type in TYPES
+            case "block_attrs":
+                assert spec.block_attrs.type == "string"
+            case "block_map":
+                assert (list(spec.block_map.labels), spec.block_map.HasField("nested")) == (["name"], True)
+            case "block_value":
+                assert spec.block_value.HasField("nested")
+            case kind:
+                assert kind == "object"
         for key, value in spec.object.attributes.items():
-            kind = value.WhichOneof("block")
-            assert kind is not None
-            assert getattr(value, kind).name == key
+            assert getattr(value, value.WhichOneof("block") or "").name == key
 
 
 def paths(spec: Spec, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

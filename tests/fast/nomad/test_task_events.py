@@ -88,9 +88,6 @@ async def test_a_start_that_is_not_slow_says_nothing_of_it_later(machine: Machin
         assert not [message for message in await nomad.messages() if "Slow" in message]
 
 
-# --- nothing twice -------------------------------------------------------------------------------------------
-
-
 # --- events of services ----------------------------------------------------------------------------------------
 
 
