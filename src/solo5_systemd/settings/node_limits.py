@@ -43,15 +43,11 @@ class Resource(StrEnum):
 
 
 KEYS = {
-    "tasks": Resource.TASKS,
-    "ports": Resource.PORTS,
-    "addresses": Resource.ADDRESSES,
-    "copies_mb": Resource.COPIES,
-    "archives_mb": Resource.ARCHIVES,
-    "images_mb": Resource.IMAGES,
-    "disks_mb": Resource.DISKS,
+    each.name.lower() + ("_mb" if each.startswith("bytes") else ""): each
+    for each in Resource
+    if each is not Resource.COPIED
 }
-"""The keys of a scope's table."""
+"""The keys of a scope's table: `tasks`, `copies_mb`."""
 
 LEAST = {Resource.ADDRESSES: 4, Resource.IMAGES: 64 << 20}
 """What a part is at least: of a small network or image store, a tenth would be of no use."""
@@ -190,10 +186,12 @@ def parse_limits(fields: Fields) -> Limits:
 
 def _share(fields: Fields, default: Share) -> Share:
     fields.allow("percent", *KEYS)
-    amounts = {key: fields.integer(key, low=0, high=1 << 30) for key in KEYS if fields.has(key)}
+    given = [key for key in KEYS if fields.has(key)]
     return Share(
         percent=fields.integer("percent", low=1, high=100) if fields.has("percent") else default.percent,
-        amounts={KEYS[key]: amount << 20 if key.endswith("_mb") else amount for key, amount in amounts.items()},
+        amounts={
+            KEYS[key]: fields.integer(key, low=0, high=1 << 30) << (20 if key.endswith("_mb") else 0) for key in given
+        },
     )
 
 
