@@ -58,8 +58,8 @@ ROOM_MIN_AGE_S = 10.0
 _STORE, _ADD = "store", "add"
 _SIZE_HINT = "The operator sets the size of images in plugin.solo5.config.ceilings.image_mb."
 MEMOS_MAX = 2048
-"""Each source file has a memo, such as the artifact of each allocation. At this number the older half is removed:
-`collect` reads all of them, and no start finds its image meanwhile."""
+"""Each source file has a memo, such as the artifact of each allocation. At this number all are removed, and the next
+start of a file reads it again: `collect` reads all of them, and no start finds its image meanwhile."""
 
 _TIMES_SETTLE_S = 0.1
 """The age of a change from which on file times reveal it; the kernel's coarse clock ticks at least every 10 ms."""
@@ -197,8 +197,6 @@ class ImageStore:
             with self._lock(shared=True):
                 stored = self._read_memo(status)
                 if stored is not None and self._has(stored):
-                    with suppress(FileNotFoundError):  # another process is writing it again
-                        os.utime(self._memo(status))
                     return stored
             if status.st_size > at_once:
                 raise _LargeImageError
@@ -284,14 +282,10 @@ class ImageStore:
         return (file for file in self._directory.iterdir() if is_sha256(file.name))
 
     def _limit_memos(self) -> None:
-        if len(os.listdir(self._memos)) < MEMOS_MAX:  # noqa: PTH208 - for the number
-            return
-        used = []
-        for file in self._memos.iterdir():
-            with suppress(FileNotFoundError):  # another process removes the same ones
-                used.append((file.stat().st_mtime, file))
-        for _, file in sorted(used)[: -MEMOS_MAX // 2]:
-            file.unlink(missing_ok=True)
+        names = os.listdir(self._memos)  # noqa: PTH208 - for their number
+        memos = [name for name in names if not name.startswith(".")]  # without those that are being written
+        for name in memos if len(memos) >= MEMOS_MAX else ():
+            (self._memos / name).unlink(missing_ok=True)  # another process removes the same ones
 
     def _memo(self, status: os.stat_result) -> Path:
         return self._memos / version_of(status)
