@@ -167,44 +167,34 @@ def survives_soft_reboot(declaration: Declaration) -> bool:
     return bool(values) and BOOLEAN.parse(values[-1]) is True
 
 
-def preparation(declaration: Declaration, parts: Parts) -> str:
-    """Return the drop-in of solo5-prepare@NAME: it waits for what the task's service waits for."""
-    surviving = SURVIVING if survives_soft_reboot(declaration) else ()
-    lines = (f"{MARK}.", "[Unit]", *surviving, *_waited_for(declaration, parts))
-    return "\n".join(lines) + "\n"
-
-
 def awaited(declaration: Declaration, parts: Parts) -> str:
-    """Return the target before the preparation of an instance: it waits for what the task's service waits for.
+    """Return the drop-in of solo5-prepare@NAME, which waits for what the task's service waits for.
 
-    A template cannot have a drop-in of solo5-prepare@NAME@INSTANCE, an instance of another template.
+    Of an instance, it is the target before its preparation: a template cannot have a drop-in of
+    solo5-prepare@NAME@INSTANCE, an instance of another template.
     """
     name = declaration.workload.name
-    lines = (
-        f"{MARK}.",
-        "[Unit]",
-        f"Description=What Solo5 task {_escaped(name)} waits for",
-        "Documentation=man:solo5.unikernel(5)",
-        f"Before={prepare_service(name)}",
-        "StopWhenUnneeded=yes",
-        *_waited_for(declaration, parts),
-    )
-    return "\n".join(lines) + "\n"
-
-
-def _waited_for(declaration: Declaration, parts: Parts) -> Iterator[str]:
-    """Yield the dependencies, for another unit than the task's: with the specifiers that differ there filled in."""
-    yield _mounts(parts)
-    name = declaration.workload.name
+    # The specifiers that differ in that unit are filled in.
     values = {letter: value for letter, value in specifiers(name).items() if letter in "nNpPjJ"}
-    if not is_instance(name):  # else it is that of the target too
+    lines = [f"{MARK}.", "[Unit]"]
+    if is_instance(name):
+        lines += [
+            f"Description=What Solo5 task {_escaped(name)} waits for",
+            "Documentation=man:solo5.unikernel(5)",
+            f"Before={prepare_service(name)}",
+            "StopWhenUnneeded=yes",
+        ]
+    else:
+        lines += SURVIVING if survives_soft_reboot(declaration) else ()
         values |= {"i": "", "I": "", "f": f"/{values['P']}"}
+    lines.append(_mounts(parts))
     for line in declaration.unit:
         if line.key in _WAITED_FOR:
             value = _SPECIFIER.sub(
                 lambda match: _escaped(values[match[1]]) if match[1] in values else match[0], line.value
             )
-            yield f"{line.key}={value}"
+            lines.append(f"{line.key}={value}")
+    return "\n".join(lines) + "\n"
 
 
 def _unit(declaration: Declaration, parts: Parts) -> Iterator[str]:

@@ -61,7 +61,6 @@ from solo5_systemd.declared.unit_file import (
     awaited,
     is_refusal,
     parts_of,
-    preparation,
     refusal,
     refused_while_running,
     socket,
@@ -230,10 +229,9 @@ class Generator:
             self._directory / name / SOURCES: json.dumps(kept),
             self._directory / name / BASIS: json.dumps(asdict(found)),
         }
-        if is_instance(task):
-            files[self._system / awaited_target(TaskName(name))] = text(awaited(declaration, parts))
-        else:
-            files[self._system / f"{prepare_service(task)}.d/declared.conf"] = preparation(declaration, parts)
+        drop_in = f"{prepare_service(task)}.d/declared.conf"
+        before = awaited_target(TaskName(name)) if is_instance(task) else drop_in
+        files[self._system / before] = text(awaited(declaration, parts))
         if declaration.workload.idle_stops:
             files[self._system / f"{name}.socket"] = socket(declaration)
         return {**files, self._system / f"{name}.service": text(unit_file(declaration, parts))}

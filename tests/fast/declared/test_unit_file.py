@@ -6,7 +6,7 @@ from typing import Any
 from solo5_systemd.base.names import MARK, WAITING, DeviceName, Target, TaskName, user_of
 from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.syntax import Source, split_words
-from solo5_systemd.declared.unit_file import environment, parts_of, preparation, refusal, socket, unit_file
+from solo5_systemd.declared.unit_file import awaited, environment, parts_of, refusal, socket, unit_file
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
 from solo5_systemd.unit.tender import Parts, Tender
 
@@ -106,7 +106,7 @@ def test_other_sections_come_last_so_that_they_have_precedence() -> None:
 
 def test_the_preparation_waits_for_what_the_task_waits_for() -> None:
     found = declared("Block=data=/srv/data.img\n[Unit]\nAfter=network-online.target\nOnFailure=x.service\n")
-    text = preparation(found, parts(found))
+    text = awaited(found, parts(found))
     assert "After=network-online.target" in text
     assert {"/srv/data.img", "/usr/bin/solo5-hvt"} <= {*words("RequiresMountsFor", text.splitlines())}
     assert "OnFailure" not in text
@@ -115,7 +115,7 @@ def test_the_preparation_waits_for_what_the_task_waits_for() -> None:
 def test_specifiers_of_what_a_preparation_waits_for_are_those_of_the_task() -> None:
     lines = "[Unit]\nAfter=%p.target db-%j@%i.service %H.target\nWants=%N.socket a%%b.service\n"
     found = declared(lines, "a-web")
-    text = preparation(found, parts(found))
+    text = awaited(found, parts(found))
     assert "After=a-web.target db-web@.service %H.target\n" in text
     assert "Wants=a-web.socket a%%b.service\n" in text
 
