@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tests.support.fakes.tasks import LEASE, PORTS
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network.model import Lease
-from solo5_systemd.settings.network import NO_NETWORK
+from solo5_systemd.settings.network import NAMESPACE_NETWORK, NO_NETWORK
 from solo5_systemd.settings.resolver import Resolver, hosts
 from solo5_systemd.task.placeholders import (
     COMMAND_LINE_MAX,
@@ -22,8 +22,8 @@ from solo5_systemd.task.placeholders import (
 )
 
 
-def check_leased(arguments: Sequence[str], leases: Sequence[Lease]) -> None:
-    expand(arguments, placeholders(TaskName("web"), 64, leases), leases)
+def filled(arguments: Sequence[str], leases: Sequence[Lease]) -> tuple[str, ...]:
+    return expand(arguments, placeholders(TaskName("web"), 64, leases), leases)
 
 
 VALUES = placeholders(TaskName("web"), 64, [LEASE])
@@ -217,60 +217,50 @@ def test_used_placeholders_are_those_in_single_braces() -> None:
     assert (uses_search(["{search}"]), uses_search(["search"])) == (True, False)
 
 
-@pytest.mark.parametrize("key", ["ipv4", "ipv4_cidr", "prefix4", "netmask4", "gateway4"])
-def test_an_address_that_a_nic_does_not_have_is_refused_in_one_sentence(key: str) -> None:
-    unleased = replace(LEASE, ipv4=None, gateway4=None)
-    with pytest.raises(
-        InvalidRequestError,
-        match=rf"argument '-a={{net.service.{key}}}' has {{net.service.{key}}}, and NIC service has no "
-        "leased address in network default: expected no such placeholder",
-    ):
-        check_leased(["plain", f"-a={{net.service.{key}}}"], [unleased])
-    check_leased(["{net.service.mac}", "{{net.service.ipv4}}"], [unleased])
-    check_leased([f"{{net.service.{key}}}"], [LEASE])
-    assert set(placeholders(TaskName("web"), 64, [unleased])) == {
-        "name",
-        "memory_mib",
-        "hostname",
-        *(f"net.service.{name}" for name in ("mac", "mtu", "network", "tap")),
-    }
-
-
-def test_ipv6_of_a_nic_has_placeholders_where_its_network_has_it() -> None:
-    values = placeholders(TaskName("web"), 64, [SIX])
-    arguments = ["{net.service.ipv6}", "{net.service.ipv6_cidr}", "{net.service.prefix6}", "{net.service.gateway6}"]
-    assert expand(arguments, values) == ("fd00:1::7", "fd00:1::7/64", "64", "fd00:1::1")
-    for argument in arguments:
-        check_leased([argument], [SIX])
-        with pytest.raises(InvalidRequestError, match="NIC service has no leased IPv6 address in network default"):
-            check_leased([argument], [LEASE])
+NONE = replace(LEASE, ipv4=None, gateway4=None)
+ALONE = replace(SIX, ipv4=None, gateway4=None)
+GUEST_OF_NAMESPACE = replace(SIX, gateway6=None, network=NAMESPACE_NETWORK)
+IPV4 = ("ipv4", "ipv4_cidr", "prefix4", "netmask4", "gateway4")
+IPV6 = ("ipv6", "ipv6_cidr", "prefix6", "gateway6")
 
 
 @pytest.mark.parametrize(
-    ("network", "hint"),
-    [("default", "Set network.default"), ("namespace", "where the interface")],
+    ("key", "lease", "has"),
+    [
+        *((key, NONE, LEASE) for key in IPV4),
+        *((key, LEASE, SIX) for key in IPV6),
+        ("gateway4", replace(LEASE, gateway4=None), LEASE),
+        ("gateway6", replace(SIX, gateway6=None), SIX),
+    ],
 )
-def test_an_ipv6_gateway_that_a_network_does_not_have_is_refused(network: str, hint: str) -> None:
-    lease = replace(SIX, gateway6=None, network=NetworkName(network))
-    assert "net.service.gateway6" not in placeholders(TaskName("web"), 64, [lease])
-    check_leased(["{net.service.ipv6}"], [lease])
-    with pytest.raises(InvalidRequestError, match=f"NIC service has no IPv6 gateway in network {network}.*{hint}"):
-        check_leased(["{net.service.gateway6}"], [lease])
+def test_an_address_that_a_nic_does_not_have_is_refused_in_one_sentence(key: str, lease: Lease, has: Lease) -> None:
+    argument = f"-a={{net.service.{key}}}"
+    sentence = (
+        f"argument '{argument}' has {{net.service.{key}}}, and NIC service has no .* in network default: expected"
+    )
+    with pytest.raises(InvalidRequestError, match=sentence):
+        filled(["plain", argument], [lease])
+    assert filled(["{net.service.mac}", "{{net.service.ipv4}}"], [lease])[1] == "{net.service.ipv4}"
+    assert "{" not in filled([argument], [has])[0]
 
 
-def test_a_gateway_that_a_network_does_not_have_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="NIC service has no gateway in network default"):
-        check_leased(["{net.service.gateway4}"], [replace(LEASE, gateway4=None)])
+@pytest.mark.parametrize(
+    ("key", "lease", "lack", "hint"),
+    [
+        ("ipv4", NONE, "leased address", "Set network.default.ipv4 in /etc/solo5, or have the guest use DHCP."),
+        ("gateway4", replace(LEASE, gateway4=None), "gateway", "Set network.default.gateway4 in /etc/solo5, or have"),
+        ("gateway4", replace(NONE, network=NO_NETWORK), "leased address", "Connect the NIC to another network."),
+        ("ipv6", LEASE, "leased IPv6 address", "Set network.default.ipv6 = true in /etc/solo5."),
+        ("gateway6", GUEST_OF_NAMESPACE, "IPv6 gateway", "A guest has IPv6 where the interface of its network"),
+        ("ipv4", ALONE, "leased IPv4 address", "Use those of IPv6, such as {net.service.ipv6_cidr}."),
+    ],
+)
+def test_what_lacks_and_what_to_do_depends_on_the_network(key: str, lease: Lease, lack: str, hint: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"NIC service has no {lack} in network {lease.network}: ") as raised:
+        filled([f"{{net.service.{key}}}"], [lease])
+    assert raised.value.hint.startswith(hint)
 
 
-def test_an_address_of_a_nic_that_is_connected_to_nothing_is_refused_with_what_to_do() -> None:
-    lease = replace(LEASE, ipv4=None, gateway4=None, network=NO_NETWORK)
-    with pytest.raises(InvalidRequestError, match="has no leased address in network none") as raised:
-        check_leased(["{net.service.gateway4}"], [lease])
-    assert raised.value.hint == "Connect the NIC to another network."
-
-
-def test_a_guest_with_ipv6_alone_has_its_placeholders_alone() -> None:
-    alone = replace(SIX, ipv4=None, gateway4=None)
-    with pytest.raises(InvalidRequestError, match=r"has no leased IPv4 address .* such as {net\.service\.ipv6_cidr}"):
-        check_leased(["{net.service.ipv4}"], [alone])
+def test_ipv6_of_a_nic_has_placeholders_where_its_network_has_it() -> None:
+    arguments = [f"{{net.service.{key}}}" for key in IPV6]
+    assert filled(arguments, [SIX]) == ("fd00:1::7", "fd00:1::7/64", "64", "fd00:1::1")
