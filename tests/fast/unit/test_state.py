@@ -122,10 +122,6 @@ def test_a_run_that_goes_on_keeps_its_process() -> None:
     assert (now.over, now.main_pid, now.control_group) == (False, 7, "/x")
 
 
-@pytest.mark.parametrize("other", [b"", b"1" * 16])
-def test_another_run_or_none_is_not_the_known_one(other: bytes) -> None:
-    assert after_run(RUN, ENDED | {"InvocationID": other}) is None
-
-
-def test_a_run_without_an_invocation_is_never_known() -> None:
-    assert after_run(read(), ENDED | {"InvocationID": b""}) is None
+@pytest.mark.parametrize(("run", "other"), [(RUN, b""), (RUN, b"1" * 16), (read(), b"")])
+def test_another_run_or_none_is_not_the_known_one(run: UnitState, other: bytes) -> None:
+    assert after_run(run, ENDED | {"InvocationID": other}) is None
