@@ -1,7 +1,6 @@
 """Start a declared task again. A stop of the operator's is not overridden, whenever it comes."""
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
 
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, Solo5Error
@@ -23,7 +22,11 @@ class StoppedError(InvalidRequestError):
 
 
 class Restarter:
-    """Starts one declared task again."""
+    """Starts one declared task again.
+
+    Attributes:
+        dependents: units to start then, which PID 1 stops with the task.
+    """
 
     def __init__(self, runtime: Runtime, name: TaskName, service: str) -> None:
         self._runtime = runtime
@@ -31,6 +34,7 @@ class Restarter:
         self._units = runtime.backends.units
         self._name = name
         self._service = service
+        self.dependents: tuple[str, ...] = ()
         self._has_run = True  # else its outcome is that of a run before a start that failed
 
     async def present(self) -> Task:
@@ -51,13 +55,10 @@ class Restarter:
         reservation = await self._networks.reservation(self._name)
         return Task(state=state, phase=Phase.RUNNING, reservation=reservation)
 
-    async def start(
-        self, condition: Ready | None, timeout_s: float, dependents: Sequence[str] = (), *, again: bool = True
-    ) -> tuple[Task, str]:
+    async def start(self, condition: Ready | None, timeout_s: float, *, again: bool = True) -> tuple[Task, str]:
         """Start the task, wait until it is ready, and return its run and the evidence.
 
         Args:
-            dependents: units to start then; PID 1 has stopped them with the task.
             again: stop it first if it runs.
 
         Raises:
@@ -70,7 +71,7 @@ class Restarter:
             raise self.stopped() from None
         try:
             run = await self.present()
-            for unit in dependents:  # those of a start that has failed are stopped
+            for unit in self.dependents:  # those of a start that has failed are stopped
                 await self._units.begin(unit)
             return run, await until_ready(self._runtime, run, condition, timeout_s)
         except Solo5Error as error:

@@ -102,17 +102,11 @@ class Reporter:
 
 @dataclass(frozen=True, kw_only=True)
 class _Update:
-    """One update.
-
-    Attributes:
-        usual: what makes the guest of the declaration ready, for a return to the earlier image.
-        dependents: units that PID 1 stops and starts with the task's.
-    """
+    """One update; `usual` is what makes the guest of the declaration ready, for a return to the earlier image."""
 
     request: UpdateRequest
     condition: Ready | None
     usual: Ready | None
-    dependents: Sequence[str]
 
 
 class Updater:
@@ -159,13 +153,9 @@ class Updater:
                 f"task {self._next} has the published ports of task {self._name}: expected none beside it.",
                 f"To move them back: {self._return_of_ports}",
             )
-        update = _Update(
-            request=request,
-            condition=ready_by(request.ready, ports),
-            usual=ready_by(usual, ports),
-            dependents=await self._units.dependents(self._service),
-        )
-        if others := sorted({*update.dependents} - {f"{self._name}.socket"}):
+        update = _Update(request=request, condition=ready_by(request.ready, ports), usual=ready_by(usual, ports))
+        self._task.dependents = tuple(await self._units.dependents(self._service))
+        if others := sorted({*self._task.dependents} - {f"{self._name}.socket"}):
             self._reporter.step(f"units that are restarted with {self._service}: {', '.join(others)}")
         if isinstance(update.condition, ReadyLine):
             await check_pattern(update.condition.pattern)
@@ -255,7 +245,7 @@ class Updater:
         loop = asyncio.get_running_loop()
         begun, request = loop.time(), update.request
         try:
-            run, evidence = await self._task.start(update.condition, request.timeout, update.dependents)
+            run, evidence = await self._task.start(update.condition, request.timeout)
             if request.pause:
                 pause = loop.time() - begun
                 self._reporter.step(f"task {self._name} runs the new image: {evidence}, after a pause of {pause:.2f} s")
@@ -284,7 +274,7 @@ class Updater:
         timeout_s = max(update.request.timeout, READY_TIMEOUT_S)
         try:
             await self._images.revert()
-            await self._task.start(update.usual, timeout_s, update.dependents)
+            await self._task.start(update.usual, timeout_s)
         except StoppedError:
             await self._end(update)
             raise
