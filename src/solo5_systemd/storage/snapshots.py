@@ -6,7 +6,6 @@ made, a shared lock on its disk's directory keeps that, and the disk.
 """
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -92,7 +91,6 @@ class Snapshots:
                     if not copy:
                         raise _cannot_share(disk, self._directory)
                     copy_data(source, target, os.fstat(source).st_size, progress, hashed=False)
-                _date(target)
 
             with closing(os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
                 if not create_file(directory, name, write):
@@ -279,12 +277,6 @@ class Snapshots:
             yield
 
 
-def _date(descriptor: int) -> None:
-    """Date a snapshot to the nanosecond: the kernel's own time of a file may be the same for two in 10 ms."""
-    now = time.time_ns()
-    os.utime(descriptor, ns=(now, now))
-
-
 class _Part(NamedTuple):
     """A disk's file, a new file without a name, and the path that it will have."""
 
@@ -338,7 +330,6 @@ class Instant:
         """
         for part in self._parts:
             _share(part, share)
-            _date(part.target)
 
     def keep(self) -> tuple[Snapshot, ...]:
         """Write the snapshots to stable storage, and give them their names: all, or none after an error.
