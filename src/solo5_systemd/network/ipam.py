@@ -13,15 +13,7 @@ from typing import TypeVar
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.derived_addresses import ASKER, bridge_mac, digest_of, guest_macs, number_of, slaac_address
-from solo5_systemd.network.model import (
-    IpAddress,
-    Lease,
-    MacAddress,
-    NicRequest,
-    PortRequest,
-    Protocol,
-    Reservation,
-)
+from solo5_systemd.network.model import IpAddress, Lease, MacAddress, NicRequest, PortRequest, Protocol, Reservation
 from solo5_systemd.network.network_ranges import CANDIDATES, network_of
 from solo5_systemd.network.overview import Network
 from solo5_systemd.network.tap_counters import TAP_PREFIX
@@ -70,11 +62,6 @@ class Allocations:
         self._published: dict[tuple[Protocol, int], tuple[tuple[PortRequest, TaskName], ...]] = {}
         for reservation in reservations:
             self.add(reservation)
-
-    @property
-    def guests(self) -> int:
-        """The number of leases of all networks."""
-        return len(self.taps)
 
     def published(self, protocol: Protocol, port: int) -> Iterator[tuple[PortRequest, TaskName]]:
         """Yield what is published at a port of the host, at any address, with its task."""

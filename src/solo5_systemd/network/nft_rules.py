@@ -49,9 +49,6 @@ of its transport."""
 HEARD = "heard"
 """The dynamic set of table bridge of the taps that have had a router advertisement while their task slept."""
 
-LIMITED = "limited"
-"""The chain of the connection limits, whose rules depend on the networks that are up."""
-
 
 def _counted(family: str) -> str:
     """Return sets and chains of the rules whose drops are counted by link. A full set drops without a count."""
@@ -104,12 +101,12 @@ def tables(ruleset: Ruleset, *, owned: bool, announced: bool = True) -> Mapping[
 def _varying(ruleset: Ruleset) -> Mapping[tuple[str, str], Sequence[str]]:
     """Return the rules of the chains whose rules depend on more than elements, by family and chain."""
     found = {
-        ("ip", LIMITED): limited(ruleset.networks),
+        ("ip", "limited"): limited(ruleset.networks),
         ("ip", "foreign"): foreign(ruleset.forwards, ruleset.forwarding),
     }
     if has_ipv6(ruleset.networks):
         of_ipv6 = limited([network for network in ruleset.networks if network.ipv6])
-        found |= {("ip6", LIMITED): [*map(ip6, of_ipv6)], ("ip6", "foreign"): foreign(ruleset.forwards6)}
+        found |= {("ip6", "limited"): [*map(ip6, of_ipv6)], ("ip6", "foreign"): foreign(ruleset.forwards6)}
     return found
 
 

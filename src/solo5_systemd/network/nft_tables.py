@@ -19,14 +19,7 @@ from solo5_systemd.network.model import IpAddress, LeaseState
 from solo5_systemd.network.modules import NF_TABLES, nft_hint, remedy
 from solo5_systemd.network.nft_elements import ACTIVE, Ruleset
 from solo5_systemd.network.nft_objects import TABLE, Element, listed_elements, listed_rules, unquoted
-from solo5_systemd.network.nft_rules import (
-    ANNOUNCEMENTS,
-    DYNAMIC,
-    FAMILIES,
-    FLOWS,
-    STRANGERS,
-    UNSERVED,
-)
+from solo5_systemd.network.nft_rules import ANNOUNCEMENTS, DYNAMIC, FAMILIES, FLOWS, STRANGERS, UNSERVED
 
 # linux/netfilter/nfnetlink.h, nf_tables.h: subsystem 10, its messages.
 _GETGEN, _GETELEMENT = 10 << 8 | 16, 10 << 8 | 13

@@ -27,15 +27,7 @@ from solo5_systemd.network.ipam import (
     segments,
     tap_name,
 )
-from solo5_systemd.network.model import (
-    IpAddress,
-    Lease,
-    MacAddress,
-    NicRequest,
-    Protocol,
-    Reservation,
-    mac_address,
-)
+from solo5_systemd.network.model import IpAddress, Lease, MacAddress, NicRequest, Protocol, Reservation, mac_address
 from solo5_systemd.network.network_ranges import CANDIDATES, choose_network
 from solo5_systemd.network.overview import Network
 from solo5_systemd.network.tap_counters import TAP_PREFIX
@@ -66,7 +58,6 @@ def content(allocations: Allocations) -> tuple[object, ...]:
 
 def test_added_values_are_found() -> None:
     allocations = Allocations([A, B])
-    assert allocations.guests == sum(allocations.leases.values())
     assert allocations.addresses == {LEASE.address: "a", OTHER.address: "b"}
     assert allocations.macs == {LEASE.mac: "a", OTHER.mac: "b"}
     assert allocations.taps == {LEASE.tap: "a", OTHER.tap: "b"}
