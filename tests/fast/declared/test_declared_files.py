@@ -45,21 +45,6 @@ def test_drop_ins_follow_in_the_order_of_their_names(tmp_path: Path) -> None:
     ]
 
 
-def test_an_instance_has_the_files_of_its_template_and_its_own(tmp_path: Path) -> None:
-    write(tmp_path / "web@.unikernel")
-    write(tmp_path / "web@.unikernel.d" / "10.conf", "of all")
-    write(tmp_path / "web@.unikernel.d" / "20.conf", "of all")
-    write(tmp_path / "web@1.unikernel.d" / "10.conf", "of one")
-    assert read(tmp_path, "web@1") == [
-        ("web@.unikernel", TEXT),
-        ("web@1.unikernel.d/10.conf", "of one"),
-        ("web@.unikernel.d/20.conf", "of all"),
-    ]
-    assert read(tmp_path, "web@2")[1] == ("web@.unikernel.d/10.conf", "of all")
-    write(tmp_path / "web@1.unikernel", "own")
-    assert read(tmp_path, "web@1")[0] == ("web@1.unikernel", "own")
-
-
 def test_drop_ins_are_of_all_of_a_prefix_and_of_one(tmp_path: Path) -> None:
     write(tmp_path / "web-a@.unikernel", "own")
     places = ("unikernel.d", "web-.unikernel.d", "web-a@.unikernel.d", "web-a@1.unikernel.d")

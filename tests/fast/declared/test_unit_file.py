@@ -1,6 +1,5 @@
 """The unit file of a declaration: text of systemd.syntax(7), with the sandbox of every task."""
 
-from dataclasses import replace
 from typing import Any
 
 from solo5_systemd.base.names import MARK, WAITING, DeviceName, Target, TaskName, user_of
@@ -79,19 +78,6 @@ def test_a_start_and_a_reload_have_the_timeouts_of_pid_1_unless_they_need_more()
     limits = [line for line in unit("Timeout=2min\n") if line.startswith("TimeoutStart")]
     assert limits == ["TimeoutStartSec=130"]
     assert not any(line.startswith("TimeoutStart") for line in unit("Timeout=80s\n"))
-
-
-def test_without_nics_there_is_no_address_family() -> None:
-    found = unit(manifest=replace(MANIFEST, devices=()), groups=(), systemd=252)
-    assert "RestrictAddressFamilies=none" in found
-    assert "PrivateNetwork=yes" in found
-    assert "SupplementaryGroups=" in found
-
-
-def test_a_namespace_of_its_own_and_one_of_the_journal() -> None:
-    found = unit(log_namespace="solo5")
-    assert "NetworkNamespacePath=/run/netns/solo5-web" in found
-    assert "LogNamespace=solo5" in found
 
 
 def test_other_sections_come_last_so_that_they_have_precedence() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import pickle
-import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -144,28 +143,6 @@ def test_unchanged_files_are_not_written_again(make: Make, web: Path, tmp_path: 
     web.write_text(web.read_text() + "Memory=64M\n")
     make()
     assert unit.stat().st_ino != before
-
-
-@pytest.mark.parametrize("unit", ["web.service", "solo5-prepare@web.service"])
-def test_of_a_running_task_everything_stays_until_it_has_ended(
-    make: Make, web: Path, tmp_path: Path, unit: str
-) -> None:
-    make()
-    before = (tmp_path / "system/web.service").read_text()
-    web.unlink()
-    (tmp_path / f"units/invocation:{unit}").symlink_to("0123")
-    (tmp_path / "run/web/uncleared").touch()
-    for _ in range(2):
-        make()
-        now = (tmp_path / "system/web.service").read_text()
-        assert now.startswith(before)
-        assert now.count("was removed") == 1
-        assert now.endswith("[Service]\nRestart=no\n")
-    assert (tmp_path / "system/solo5-prepare@web.service.d").is_dir()
-    assert "was removed: expected it for a start" in kept_refusal(TaskName("web"))
-    remove_if_gone(TaskName("web"))
-    assert list((tmp_path / "system").iterdir()) == []
-    assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_a_file_that_is_there_again_before_its_task_has_ended_stays(make: Make, web: Path, tmp_path: Path) -> None:
@@ -311,41 +288,6 @@ def system(tmp_path: Path) -> list[str]:
     return sorted(path.name for path in (tmp_path / "system").iterdir())
 
 
-def test_a_template_becomes_a_unit_and_a_target(make: Make, template: Path, tmp_path: Path) -> None:
-    assert make() == []
-    assert system(tmp_path) == ["solo5-awaited-web@.target", "web@.service"]
-    assert " SITE=%i\n" in (tmp_path / "system/web@.service").read_text()
-    [source] = kept_sources(TaskName("web@7"))
-    assert source.content == template.read_bytes()
-    (tmp_path / "run/web@7").mkdir()  # of a start
-    assert make() == []
-    assert (tmp_path / "run/web@7").is_dir()
-    template.unlink()
-    make()
-    assert system(tmp_path) == []
-    assert list((tmp_path / "run").iterdir()) == []
-
-
-@pytest.mark.parametrize("active", ["web@1.service", "solo5-prepare@web@1.service"])
-def test_of_running_instances_the_unit_file_stays(make: Make, template: Path, tmp_path: Path, active: str) -> None:
-    make()
-    for name in ("web@1", "web@2"):
-        (tmp_path / "run" / name).mkdir()
-    template.unlink()
-    link = tmp_path / f"units/invocation:{active}"
-    link.symlink_to("0123")
-    (tmp_path / "run/web@1/uncleared").touch()
-    make()
-    assert system(tmp_path) == ["solo5-awaited-web@.target", "web@.service"]
-    assert f"{template} was removed" in (tmp_path / "system/web@.service").read_text()
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {"web@", "web@1"}
-    assert f"{template} was removed" in kept_refusal(TaskName("web@1"))
-    link.unlink()
-    make()
-    assert system(tmp_path) == []
-    assert list((tmp_path / "run").iterdir()) == []
-
-
 def test_the_last_instance_of_a_removed_template_removes_its_files(make: Make, template: Path, tmp_path: Path) -> None:
     make()
     for name in ("web@1", "web@2"):
@@ -389,14 +331,6 @@ def test_an_instance_does_not_survive_a_soft_reboot(make: Make, template: Path) 
     assert "SurviveFinalKillSignal=yes is not for a template" in fault
 
 
-def test_the_tender_of_a_template_is_that_of_an_image_that_there_is(make: Make, template: Path, tmp_path: Path) -> None:
-    template.write_text(f"[Unikernel]\nImage={tmp_path}/w%ib.spt\n")
-    assert make() == []
-    text = (tmp_path / "system/web@.service").read_text()
-    assert "ExecStart=/usr/bin/solo5-spt" in text
-    assert re.search(f'RequiresMountsFor=.*"{tmp_path}/w%ib.spt"', text)
-
-
 def test_a_task_that_survives_soft_reboots_has_all_units_of_it_survive(make: Make, web: Path, tmp_path: Path) -> None:
     good = web.read_text()
     units = ("web.service", "solo5-prepare@web.service.d/declared.conf", "solo5.slice.d/declared.conf")
@@ -428,15 +362,6 @@ def test_a_template_is_removed_while_the_preparation_of_its_last_instance_ends(
     make()
     assert system(tmp_path) == []
     assert list((tmp_path / "run").iterdir()) == []
-
-
-def test_a_task_that_was_removed_before_it_is_cleared_up_is_not(make: Make, web: Path, tmp_path: Path) -> None:
-    make()
-    (tmp_path / "units/invocation:solo5-prepare@web.service").symlink_to("0123")
-    (tmp_path / "run/web/uncleared").touch()
-    web.unlink()
-    make()
-    assert not is_cleared(TaskName("web"))
 
 
 def test_a_lock_that_is_held_costs_the_budget_and_leaves_units_as_they_are(

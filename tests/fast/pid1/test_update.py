@@ -9,9 +9,8 @@ from typing import Any, cast
 import pytest
 
 from solo5_systemd.base import declared_units
-from solo5_systemd.base.errors import HostError, SettingsError
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.update_files import Phase, UpdateFiles
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.update import Reporter
@@ -57,13 +56,6 @@ async def test_a_reload_that_took_effect_without_a_reply_is_undone(monkeypatch: 
     with pytest.raises(HostError, match="no answer"):
         await images.switch()
     assert (declared.written, declared.read) == ("old", "old")
-
-
-def test_a_declaration_that_was_refused_is_shown_with_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Source(path="/etc/solo5/web.unikernel", content=b"[Unikernel]\nImage=/srv/web.hvt\nMemory=no\n")
-    monkeypatch.setattr(update, "read_sources", lambda _: (source,))
-    with pytest.raises(SettingsError, match="/etc/solo5/web.unikernel:3: Memory="):
-        update.check_in_effect(WEB)
 
 
 @pytest.mark.parametrize("is_repeated", [True, False])
