@@ -29,14 +29,14 @@ def of_clients(directory: Path) -> Sequence[tuple[ModuleType, str, Any]]:
 def place(words: Sequence[str]) -> None:
     """Set the constants of the service by the words of a command line before those of a program."""
     from solo5_systemd.network import nft_tables
-    from solo5_systemd.networkd import dormant_tasks, main, maintenance, releases, task_units
+    from solo5_systemd.networkd import dormant_tasks, main, maintenance, task_units
 
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--idle", type=float, default=main.IDLE_TIMEOUT_S)
     parser.add_argument("--shared-tables", action="store_true", help="without an owner, as with Linux before 6.9")
     parser.add_argument("--units", help="PID 1's links")
-    parser.add_argument("--end-check", type=float, default=releases.END_CHECK_INTERVAL_S)
+    parser.add_argument("--poll", type=float, default=maintenance.POLL_INTERVAL_S)
     options = parser.parse_args(words)
     constants: list[tuple[ModuleType, str, Any]] = [
         *of_clients(options.directory),
@@ -45,8 +45,7 @@ def place(words: Sequence[str]) -> None:
         (dormant_tasks, "FIFOS", options.directory / "waiting"),
         (main, "OWNER", "nobody"),
         (main, "IDLE_TIMEOUT_S", options.idle),
-        (releases, "END_CHECK_INTERVAL_S", options.end_check),
-        (maintenance, "END_CHECK_INTERVAL_S", options.end_check),
+        (maintenance, "POLL_INTERVAL_S", options.poll),
     ]
     if options.shared_tables:
         constants.append((nft_tables, "_OWNED_PROBE", "refused"))

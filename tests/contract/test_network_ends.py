@@ -18,7 +18,7 @@ from solo5_systemd.network.model import Reservation
 WEB = TaskName("web")
 UNITS = pytest.mark.parametrize("unit", ["solo5-task-web.service", "solo5-task-web.scope"])
 UNIT = "solo5-task-web.service"
-QUICK = ("--end-check", "0.2")
+QUICK = ("--poll", "0.2")
 """Options of a service that looks more often than each second whether a unit that ended has a job still."""
 
 

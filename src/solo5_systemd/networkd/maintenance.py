@@ -10,12 +10,15 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.nft_tables import return_memory
 from solo5_systemd.networkd.leases import now
 from solo5_systemd.networkd.namespaces import Core
-from solo5_systemd.networkd.releases import END_CHECK_INTERVAL_S, UNIT_CHECK_INTERVAL_S, Releases
+from solo5_systemd.networkd.releases import UNIT_CHECK_INTERVAL_S, Releases
 from solo5_systemd.networkd.sleep import Sleep
 
 BRIDGE_CHECK_INTERVAL_S = 0.5
 """Interval of the checks for a missing joined bridge. A watch would be woken by each attach of a tap instead."""
 _LINKS_SETTLE_S = 0.05  # the kernel sends one RTM_DELLINK for each port of a deleted bridge
+
+POLL_INTERVAL_S = 1.0
+"""Interval of the checks of units where inotify has reached a limit."""
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +39,7 @@ class Maintenance:
         self._sleep = sleep
         self._emit = emit
         # Seconds between two checks of units; inotify reports most ends before.
-        self._check_interval = END_CHECK_INTERVAL_S if core.units.fileno() is None else UNIT_CHECK_INTERVAL_S
+        self._check_interval = POLL_INTERVAL_S if core.units.fileno() is None else UNIT_CHECK_INTERVAL_S
         self._units_checked_at = now()
 
     async def run(self, unfinished: Sequence[TaskName]) -> None:

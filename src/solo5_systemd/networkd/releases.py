@@ -24,7 +24,7 @@ from solo5_systemd.networkd.leases import Remains
 from solo5_systemd.networkd.namespaces import Core
 
 UNIT_CHECK_INTERVAL_S = 20
-END_CHECK_INTERVAL_S = 1.0
+END_CHECK_INTERVAL_S = 0.1
 """Interval of the first looks at a task whose run has ended, and whose unit is starting again; it doubles each time."""
 
 FLOW_BATCH_INTERVAL_S = 0.2

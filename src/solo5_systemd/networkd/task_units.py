@@ -7,14 +7,14 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from solo5_systemd.base.declared_units import service_of, task_of, units_of
+from solo5_systemd.base.declared_units import is_declared, service_of, task_of, units_of
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.inotify import RemovedEntries
-from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName, unit_path, update_service
+from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName, prepare_service, unit_path, update_service
 from solo5_systemd.dbus.message_bus import CALL_TIMEOUT_S, MessageBus
 from solo5_systemd.dbus.messages import Message, MessageType
 
@@ -64,14 +64,20 @@ class TaskUnits:
         existing = exported()
         return [task for task in tasks if existing.isdisjoint(f"{INVOCATION_LINK}{unit}" for unit in units_of(task))]
 
-    async def over(self, tasks: Iterable[TaskName]) -> frozenset[TaskName]:
-        """Return the tasks whose unit neither runs nor has a job; none where PID 1 does not reply."""
+    async def over(self, tasks: Collection[TaskName]) -> frozenset[TaskName]:
+        """Return the tasks whose unit neither runs nor has a job; none where PID 1 does not reply.
+
+        A declared task is not over either as long as its preparation is active: PID 1 handles calls before it stops
+        that, and a start that is called then cancels the stop, and runs with what is prepared and attached.
+        """
         units = {name: task for task in tasks for name in units_of(task)}
-        found = _body(await call_pid1(self._bus, "ListUnitsByNames", "as", list(units)))
+        prepared = {prepare_service(task): task for task in tasks if is_declared(task)}
+        found = _body(await call_pid1(self._bus, "ListUnitsByNames", "as", [*units, *prepared]))
         if found is None:
             return frozenset()
-        in_use = {units[row[0]] for row in found[0] if row[3] in _IN_USE or row[7]}
-        return frozenset(units.values()) - in_use
+        in_use = {units[row[0]] for row in found[0] if row[0] in units and (row[3] in _IN_USE or row[7])}
+        in_use |= {prepared[row[0]] for row in found[0] if row[0] in prepared and row[3] == "active"}
+        return frozenset(tasks) - in_use
 
     async def stop_undeclared_socket(self, task: TaskName) -> bool:
         """Stop the socket unit of a task if its file is gone; return whether PID 1 has replied.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.dbus.messages import Message
+from solo5_systemd.dbus.messages import Message, MessageType
 from solo5_systemd.networkd import task_units
 from solo5_systemd.networkd.task_units import TaskUnits
 
@@ -51,3 +51,37 @@ def test_a_declared_task_whose_name_begins_with_a_digit_has_its_properties(
     finally:
         units.close()
     assert [each.path for each in called] == ["/org/freedesktop/systemd1/unit/_31web_2eservice"]
+
+
+@pytest.mark.parametrize(
+    ("states", "over"),
+    [
+        (("inactive", "inactive"), True),
+        (("inactive", "deactivating"), True),
+        (("inactive", "active"), False),
+        (("active", "active"), False),
+    ],
+)
+def test_a_declared_task_is_not_over_while_its_preparation_serves_a_start_as_it_is(
+    states: tuple[str, str], over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that cancels the stop of the preparation does not attach the network again."""
+    own = dict(zip(("web.service", "solo5-prepare@web.service"), states, strict=True))
+
+    class Bus:
+        async def call(self, message: Message) -> Message:
+            [names] = message.body
+            rows = [[name, "", "loaded", own.get(name, "inactive"), "", "", "/", 0, "", "/"] for name in names]
+            return Message(
+                message_type=MessageType.METHOD_RETURN, reply_serial=1, signature="a(ssssssouso)", body=[rows]
+            )
+
+    monkeypatch.setattr(task_units, "units_of", lambda task: (f"{task}.service",))
+    monkeypatch.setattr(task_units, "is_declared", lambda task: task == "web")
+    bus: Any = Bus()
+    units = TaskUnits(bus)
+    try:
+        found = asyncio.run(units.over([TaskName("web"), TaskName("other")]))
+    finally:
+        units.close()
+    assert found == ({"web", "other"} if over else {"other"})
