@@ -4,7 +4,7 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -25,18 +25,6 @@ from solo5_systemd.cli.parser import VERBS
 CHECKOUT = Path(__file__).parents[3]
 SOURCE = CHECKOUT / "src" / "solo5_systemd"
 FILES = [file for file in sorted(SOURCE.rglob("*.py")) if not file.stem.endswith("_pb2")]
-
-
-@cache
-def trees() -> Mapping[str, ast.Module]:
-    return {str(file.relative_to(SOURCE)): ast.parse(file.read_text()) for file in FILES}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _freed() -> Iterator[None]:
-    """Free the trees, which every later collection of garbage would pass through."""
-    yield
-    trees.cache_clear()
 
 
 ALWAYS = {"/bin/sh", "/bin/true", "/usr/bin/rm"}
@@ -66,28 +54,22 @@ def named(kind: Kind) -> set[str]:
     return {each.name for each in (*DEPENDENCIES, DHCP_SERVER) if each.kind is kind}
 
 
-def imports() -> Iterator[tuple[str, str]]:
-    """Yield file and module of each import that is neither in the standard library nor in this package."""
-    for file, tree in trees().items():
-        for node in ast.walk(tree):
+@cache
+def uses() -> tuple[Mapping[str, str], Collection[str]]:
+    """Return the modules of other packages that are imported, each with a file, and all string constants."""
+    modules, texts, own = dict[str, str](), set[str](), {*sys.stdlib_module_names, "solo5_systemd"}
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text())):
             match node:
                 case ast.Import(names=names):
-                    modules = [alias.name for alias in names]
+                    modules |= {alias.name: str(file) for alias in names}
                 case ast.ImportFrom(module=str(module), level=0):
-                    modules = [module]
+                    modules[module] = str(file)
+                case ast.Constant(value=str(text)):
+                    texts.add(text)
                 case _:
-                    continue
-            for module in modules:
-                if module.partition(".")[0] not in {*sys.stdlib_module_names, "solo5_systemd"}:
-                    yield file, module
-
-
-def texts() -> Iterator[str]:
-    """Yield each string constant outside of f-strings and docstrings, such as paths."""
-    for tree in trees().values():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield node.value
+                    pass
+    return {module: file for module, file in modules.items() if module.partition(".")[0] not in own}, texts
 
 
 def test_pyprojects_dependencies_are_the_modules() -> None:
@@ -108,18 +90,18 @@ def test_debians_package_depends_on_all_that_is_not_essential() -> None:
 
 def test_every_module_that_is_imported_is_listed() -> None:
     modules = named(Kind.MODULE) | {each.preferred for each in DEPENDENCIES if each.preferred}
-    found = {each: file for file, each in imports()}
+    found, _ = uses()
     strange = {each: file for each, file in found.items() if not any(f"{each}.".startswith(f"{m}.") for m in modules)}
     assert strange == {}
     assert {m for m in modules if not any(f"{each}.".startswith(f"{m}.") for each in found)} == set()
 
 
 def test_every_library_that_is_loaded_is_listed() -> None:
-    assert {text for text in texts() if re.fullmatch(r"lib[A-Za-z0-9_+-]+\.so[.0-9]*", text)} == named(Kind.LIBRARY)
+    assert {text for text in uses()[1] if re.fullmatch(r"lib[A-Za-z0-9_+-]+\.so[.0-9]*", text)} == named(Kind.LIBRARY)
 
 
 def test_every_path_of_a_program_in_the_code_is_listed_and_none_is_executed_by_its_name_alone() -> None:
-    programs = {text for text in texts() if re.fullmatch(r"(/usr)?/s?bin/[A-Za-z0-9._-]+", text)}
+    programs = {text for text in uses()[1] if re.fullmatch(r"(/usr)?/s?bin/[A-Za-z0-9._-]+", text)}
     assert programs - OURS - ALWAYS - WHERE_USED <= named(Kind.PROGRAM)
     executes = re.compile(
         r"\b(?:subprocess\.run|Popen|check_output|create_subprocess_exec|exec[vl]p?e?|posix_spawnp?)\(\s*\[?[\"'][^/\"']"
@@ -140,12 +122,12 @@ def test_every_program_of_a_unit_is_listed() -> None:
 
 def test_every_listed_program_is_executed() -> None:
     units = "".join(unit.read_text() for unit in (CHECKOUT / "units").iterdir())
-    executed = {*texts(), *re.findall(r"[= ](/[^ ]+) ", units)}
+    executed = {*uses()[1], *re.findall(r"[= ](/[^ ]+) ", units)}
     assert named(Kind.PROGRAM) - executed == set()
 
 
 def test_every_socket_of_another_program_is_listed() -> None:
-    paths = {text for text in texts() if re.fullmatch(r"/run/(systemd|dbus)[A-Za-z0-9/._-]*", text)}
+    paths = {text for text in uses()[1] if re.fullmatch(r"/run/(systemd|dbus)[A-Za-z0-9/._-]*", text)}
     assert paths - NO_SOCKETS == named(Kind.SOCKET)
 
 

@@ -26,7 +26,8 @@ PROGRAMS = {"solo5-thaw@.service": "waits for the end of a pause, at most Runtim
 
 def locking(path: Path) -> Iterator[str]:
     """The names of what locks that a module uses, however it has imported them."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    text = path.read_text()
+    for node in ast.walk(ast.parse(text)) if LOCKING.search(text) else ():
         names = [node.attr] if isinstance(node, ast.Attribute) else [node.id] if isinstance(node, ast.Name) else []
         names += [each.name for each in node.names] if isinstance(node, ast.ImportFrom) else []
         yield from (name for name in names if LOCKING.fullmatch(name))

@@ -34,7 +34,8 @@ WRITERS = {
 def writes(path: Path) -> bool:
     """Whether a module names one of both, or calls print."""
     names = {"stdout", "stderr", "__stdout__", "__stderr__"}
-    for node in ast.walk(ast.parse(path.read_text())):
+    text = path.read_text()
+    for node in ast.walk(ast.parse(text)) if re.search(r"std(out|err)|print|os\.write", text) else ():
         if isinstance(node, ast.Attribute) and node.attr in names and ast.unparse(node.value) == "sys":
             return True
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "print":
