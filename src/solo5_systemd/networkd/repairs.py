@@ -126,21 +126,16 @@ class Repairs:
                 tasks = {task for task, lease in self._leases.attached_leases() if lease.bridge == segment}
                 self._add(sorted(tasks), f"bridge {segment} of network {name} was incomplete: it is restored")
         for task, lease in self._leases.attached_leases():
-            if only is not None and task not in only:
-                continue
-            wanted = self._restored[task] < RESTORED_MAX and lease.network not in self._missing
-            network = bridges.networks[lease.network]
+            network, routes = bridges.networks[lease.network], lease.limits.routes
+            wanted = only is None or task in only
+            wanted &= self._restored[task] < RESTORED_MAX and lease.network not in self._missing
             if wanted and not self._links.has_tap(task, lease, network) and not self._is_gone(task, lease):
                 self._links.make_tap(task, lease, network)
                 self._restored[task] += 1
                 state = "was missing, down or not on its bridge, or had lost a setting"
                 self._add([task], f"tap {lease.tap} {state}: it is restored")
-        for record in self._leases.attached():
-            held = record.reservation
-            for lease in held.leases:
-                network, routes = bridges.networks[lease.network], lease.limits.routes
-                if routes and network.join is None and self._links.route_behind(lease, network, routes):
-                    self._add([held.task], f"a route to {', '.join(map(str, routes))} was missing: it is restored")
+            if routes and network.join is None and self._links.route_behind(lease, network, routes):
+                self._add([task], f"a route to {', '.join(map(str, routes))} was missing: it is restored")
 
     def _is_gone(self, task: TaskName, lease: Lease) -> bool:
         """Return whether a tap has gone with its namespace: its task is no more, and the release is to come."""
