@@ -156,6 +156,11 @@ class Namespaces:
         """Return the records of the tasks that may sleep or do; safe in any thread."""
         return [record for state in self._all() for record in state.sleepers.records()]
 
+    def announces(self, path: str) -> bool:
+        """Return whether packets for the tasks that sleep in a namespace are announced; safe in any thread."""
+        state = self._states.get(path)
+        return state is not None and state.sleepers.announces
+
     def task_of_tap(self, tap: str, path: str) -> TaskName | None:
         """Return the task of a tap in a namespace; safe in any thread."""
         state = self._states.get(path)

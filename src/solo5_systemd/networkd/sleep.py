@@ -118,7 +118,7 @@ class Sleep:
                 _log.error("task %s cannot be put to sleep or woken: %s", task, error)
 
     async def _check(self, record: LeaseRecord, frames: int) -> None:
-        task, announces = record.reservation.task, self._core.state.host.sleepers.announces
+        task, announces = record.reservation.task, self._core.state.announces(record.namespace)
         if record.asleep:
             if frames or not announces:  # while this service did not run, or of a lost message
                 for _ in range(2):  # an announcement that can be read by now is handled, and names the packet
