@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.relay.line_queue import StreamPosition
@@ -41,11 +41,6 @@ def test_a_second_save_overwrites_the_file_in_place(tmp_path: Path) -> None:
         after = (tmp_path / "web.json").stat()
     assert list(StateFiles(tmp_path).load()) == [shorter]
     assert (after.st_ino, after.st_size) == (before.st_ino, PAGE_SIZE)
-
-
-def test_a_state_longer_than_a_page_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequestError, match="has 4[0-9]{3} bytes: expected less than 4096"):
-        StateFiles(tmp_path).save(replace(RECORD, unit="u" * 3900))
 
 
 def test_remove_deletes_the_file(tmp_path: Path) -> None:
