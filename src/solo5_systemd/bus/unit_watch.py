@@ -17,9 +17,6 @@ from solo5_systemd.bus.peers import WATCH_INTERVAL_S
 from solo5_systemd.bus.unit_states import UnitStates
 from solo5_systemd.unit.state import UnitState
 
-POLL_INTERVAL_S = 1.0
-"""Interval between two looks at the link where inotify has reached a limit."""
-
 Read = Callable[[UnitState], Awaitable[UnitState | None]]
 """Reads the state of a unit again, given the last one."""
 
@@ -74,7 +71,7 @@ class WatchedUnit:
     async def _link_removed(self) -> None:
         while self._has_link():
             if self._watch is None:
-                await asyncio.sleep(POLL_INTERVAL_S)
+                await asyncio.sleep(WATCH_INTERVAL_S)  # inotify has reached a limit
             else:
                 await self._removed.wait()
 

@@ -348,11 +348,10 @@ class Runtime(Queries):
             cpus: a list such as `0-3,6`; empty: all processors.
 
         Raises:
-            InvalidRequestError: slice or list are malformed.
+            InvalidRequestError: the list is malformed.
         """
-        where = str(parse_property("Slice", slice_unit).value)
         which = parse_property("AllowedCPUs", cpus) if cpus else unit_property("AllowedCPUs", b"")
-        await self._units.set_properties(where, [which])
+        await self._units.set_properties(slice_unit, [which])
 
     async def child_outcome(self, name: TaskName, since: int, status: int, *, stop_requested: bool) -> "Outcome":
         """Return the outcome of a scope's tender from the exit status that its parent has reaped.

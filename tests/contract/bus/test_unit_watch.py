@@ -78,7 +78,6 @@ def is_over(unit: watch_module.WatchedUnit) -> bool:
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no interval pass, so that only inotify can report an end."""
     monkeypatch.setattr(watch_module, "WATCH_INTERVAL_S", 600)
-    monkeypatch.setattr(watch_module, "POLL_INTERVAL_S", 600)
 
 
 @pytest.mark.usefixtures("slow")
@@ -184,7 +183,7 @@ async def test_where_inotify_has_reached_a_limit_the_link_is_looked_at(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(inotify_module.Removals, "watch", full)
-    monkeypatch.setattr(watch_module, "POLL_INTERVAL_S", 0.05)
+    monkeypatch.setattr(watch_module, "WATCH_INTERVAL_S", 0.05)
     links.begin(UNIT)
     async with asyncio.timeout(PROMPT), manager.watched(a_run()) as unit:
         await unit.changed(0.2)
