@@ -85,10 +85,8 @@ def confinement(parts: Parts, user: int | str, image_source: str = "") -> tuple[
     return (
         *_identity(user, parts.groups),
         *_files(tender, (image_source or parts.image.path, parts.image.path), disks, manifest),
-        *_execution(tender, parts.image.path, disks),
         *_since_257(parts.systemd),
         *_devices(manifest, disks),
-        *_file_size(disks),
         *_kernel(manifest),
         *_network(manifest),
     )
@@ -131,7 +129,10 @@ def _identity(user: int | str, groups: Iterable[str]) -> Iterator[Property]:
 
 
 def _files(tender: Tender, image: tuple[str, str], disks: Sequence[Disk], manifest: Manifest) -> Iterator[Property]:
-    """Yield the root directory and the files in it: launcher, tender, libraries, image, device nodes and disks."""
+    """Yield the root directory and the files in it: launcher, tender, libraries, image, device nodes and disks.
+
+    Of these only launcher, tender and its libraries can be executed, or mapped executable.
+    """
     # Recursive for directories, else a file system mounted below one would be missing.
     read_only = [(path, path, True, MS_REC if path in LIBRARIES else 0) for path in tender.loads]
     programs = [(path, path) for path in (tender.path, tender.launcher) if path]
@@ -151,15 +152,8 @@ def _files(tender: Tender, image: tuple[str, str], disks: Sequence[Disk], manife
     yield unit_property("ProtectHome", "yes")
     yield unit_property("ProtectProc", "invisible")
     yield unit_property("ProcSubset", "pid")
-
-
-def _execution(tender: Tender, image: str, disks: Sequence[Disk]) -> Iterator[Property]:
-    """Yield properties that allow execution, or executable mappings, of launcher, tender and its libraries only.
-
-    Image and disks are listed, since a path in NoExecPaths= does not include the mounts below it.
-    """
-    files = (image, *(sandbox_path(disk) for disk in disks))
-    yield unit_property("NoExecPaths", ["+/", *(f"+{path}" for path in files)])
+    # Image and disks are listed, since a path in NoExecPaths= does not include the mounts below it.
+    yield unit_property("NoExecPaths", ["+/", *(f"+{path}" for path in (image[1], *map(sandbox_path, disks)))])
     yield unit_property("ExecPaths", [f"-+{path}" for path in (tender.path, tender.launcher, *tender.loads) if path])
 
 
@@ -185,13 +179,8 @@ def _devices(manifest: Manifest, disks: Sequence[Disk]) -> Iterator[Property]:
     devices = (f"/dev/block/{disk.device[0]}:{disk.device[1]}" for disk in disks if disk.device is not None)
     nodes = [*_nodes(manifest), *devices]
     yield unit_property("DeviceAllow", [(node, "rw") for node in nodes])
-
-
-def _file_size(disks: Sequence[Disk]) -> Iterator[Property]:
-    """Yield the limit by which no file of a disk becomes larger than the largest disk, and exceeds its quota.
-
-    None where a size is not known, as of a declared task, or is that of a device.
-    """
+    # So no file of a disk becomes larger than the largest disk, and exceeds its quota. Of a declared task, no size is
+    # known.
     if disks and all(disk.size and disk.device is None for disk in disks):
         yield unit_property(FILE_SIZE, max(FILTER_SIZE, *(disk.size for disk in disks)))
 
