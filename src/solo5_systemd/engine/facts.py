@@ -11,6 +11,7 @@ from solo5_systemd.base.errors import StoreFullError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind, own_task_name, task_scope, task_service
 from solo5_systemd.engine.plan import (
     Facts,
+    Plan,
     check_workload,
     connections,
     needs_controllers,
@@ -26,7 +27,6 @@ from solo5_systemd.settings.node_limits import Claim, Resource
 from solo5_systemd.settings.resolver import UNSET
 from solo5_systemd.task.properties import security_modules
 from solo5_systemd.task.workload import MIB, Workload
-from solo5_systemd.unit.tender import Parts
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends
@@ -78,20 +78,20 @@ async def gather(backends: "Backends", workload: Workload, *, preview: bool = Fa
     manifest = image.facts.manifest
     by_dhcp = backends.resolvers.by_dhcp([nic.network for nic in nics])
     named, networks = needs_resolver(workload, by_dhcp=by_dhcp), resolver_networks(nics)
-    parts = Parts(
+    draft = Plan(
         workload=workload,
         image=image,
         tender=await backends.tenders.find(manifest.target, manifest.abi_version),
         reservation=Reservation(task=workload.name),
+        request=request,
         groups=await backends.tenders.groups(manifest.target, nics=bool(nics)),
-        disks=[await backends.disks.inspect(request) for request in workload.disks],
+        disks=[await backends.disks.inspect(disk) for disk in workload.disks],
         user=backends.users.next_uid(),
         systemd=await backends.units.release(),
         log_namespace=backends.console.namespace(),
     )
     return Facts(
-        parts=parts,
-        request=request,
+        draft=draft,
         security_modules=await backends.tenders.security_modules() if security_modules(workload.properties) else (),
         controllers=await backends.usages.controllers() if needs_controllers(workload) else (),
         by_dhcp=by_dhcp,

@@ -32,28 +32,6 @@ from solo5_systemd.unit.translate import argv, scope, service
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What a start depends on.
-
-    Attributes:
-        parts: the workload with its image, tender and disks; the user is the next one, and nothing is reserved.
-        request: of `connections`.
-        security_modules: the enabled ones, if `security_modules` needs any.
-        controllers: of cgroup v2, if `needs_controllers`.
-        by_dhcp: a network of the NICs has a DHCP server.
-        resolver: of the networks and the host, as `ip_versions` only if `needs_resolver`.
-    """
-
-    parts: Parts
-    request: Request
-    security_modules: Collection[str] = ()
-    controllers: Collection[str] = ()
-    by_dhcp: bool = False
-    resolver: Resolver = UNSET
-    ip_versions: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, kw_only=True)
 class Plan(Parts):
     """What a start makes: `solo5ctl run --dry-run` prints it, and `engine.start` executes it.
 
@@ -123,13 +101,33 @@ class Plan(Parts):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a start depends on.
+
+    Attributes:
+        draft: what is known without the others: nothing is reserved, and no name servers are known.
+        security_modules: the enabled ones, if `security_modules` needs any.
+        controllers: of cgroup v2, if `needs_controllers`.
+        by_dhcp: a network of the NICs has a DHCP server.
+        resolver: of the networks and the host, as `ip_versions` only if `needs_resolver`.
+    """
+
+    draft: Plan
+    security_modules: Collection[str] = ()
+    controllers: Collection[str] = ()
+    by_dhcp: bool = False
+    resolver: Resolver = UNSET
+    ip_versions: frozenset[int] = frozenset()
+
+
 def plan(facts: Facts) -> Plan:
     """Return what a start makes.
 
     Raises:
         Solo5Error: the task cannot start. Arguments are checked with the reservation.
     """
-    workload = facts.parts.workload
+    workload = facts.draft.workload
     for key, module in security_modules(workload.properties).items():
         if module not in facts.security_modules:  # systemd would ignore the profile silently
             raise InvalidRequestError(
@@ -139,7 +137,7 @@ def plan(facts: Facts) -> Plan:
     _check_disks(workload, facts)
     resolver = _resolver(workload, facts)
     names = GuestNames(resolver=resolver, hostname=workload.hostname) if facts.by_dhcp else UNNAMED
-    found = Plan(**{**vars(facts.parts), "resolver": resolver}, request=replace(facts.request, names=names))
+    found = replace(facts.draft, resolver=resolver, request=replace(facts.draft.request, names=names))
     # Memory and properties do not depend on the reservation: refuse them before it is made. Arguments do.
     _ = replace(found, workload=replace(workload, arguments=())).unit
     return found
@@ -255,7 +253,7 @@ def _resolver(workload: Workload, facts: Facts) -> Resolver:
     if not needs_resolver(workload, by_dhcp=facts.by_dhcp):
         return workload.resolver
     found = workload.resolver | facts.resolver
-    return found if workload.namespace or not facts.request.nics else reachable(found, facts.ip_versions)
+    return found if workload.namespace or not facts.draft.request.nics else reachable(found, facts.ip_versions)
 
 
 def _check_text(texts: Iterable[tuple[str, str]]) -> None:
@@ -270,9 +268,9 @@ def _check_text(texts: Iterable[tuple[str, str]]) -> None:
 
 
 def _check_disks(workload: Workload, facts: Facts) -> None:
-    check_total(facts.parts.disks)
-    launched = bool(facts.parts.tender.launcher)
-    for disk in facts.parts.disks:
+    check_total(facts.draft.disks)
+    launched = bool(facts.draft.tender.launcher)
+    for disk in facts.draft.disks:
         # No filter keeps the tender from detaching it (LOOP_CLR_FD): it would have what is attached to the number next.
         if disk.device is not None and not launched and any(on.name.startswith("loop") for on in disk.devices):
             raise HostError(
@@ -287,7 +285,7 @@ def _check_disks(workload: Workload, facts: Facts) -> None:
             "the io controller of cgroup v2.",
             "See solo5ctl doctor; plugin.solo5.config.allow_missing_controllers permits limits without effect.",
         )
-    _check_text(("disk path", disk.path) for disk in facts.parts.disks)  # resolved: a symbolic link can have any text
+    _check_text(("disk path", disk.path) for disk in facts.draft.disks)  # resolved: a symbolic link can have any text
 
 
 def _in_namespace(workload: Workload, nic: NicRequest) -> NicRequest:

@@ -5,14 +5,14 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from typing import Any
 
 import pytest
-from tests.support.fakes.images import disk, stored
+from tests.support.fakes.images import disk, planned, stored
 from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, TaskName, UnitKind
 from solo5_systemd.engine import plan as engine
 from solo5_systemd.engine.plan import Facts, Plan, check_workload, connections, resolver_networks
-from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol, Request, Reservation
+from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol, Reservation
 from solo5_systemd.settings.node_limits import Resource
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.archive import ARCHIVE_MAX, archive_disk, member
@@ -21,7 +21,7 @@ from solo5_systemd.storage.model import ArchiveRequest, Backing, DiskRequest, Ne
 from solo5_systemd.task.policy import Ceilings, Policy
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import MIB, Publish, Workload
-from solo5_systemd.unit.tender import Parts, Tender
+from solo5_systemd.unit.tender import Tender
 
 STORAGE = DeviceName("storage")
 DISK = DiskRequest(disk=STORAGE, path="/srv/disk.img")
@@ -37,23 +37,15 @@ LIMITED = replace(DISK, io=IoLimits(read_bps=10**6))
 
 
 def facts(nics: str = "service", disks: str = "", target: Target = Target.HVT, **changes: Any) -> Facts:
-    parts = Parts(
-        workload=WORKLOAD,
-        image=stored(target, nics=nics, disks=disks),
-        tender=HVT,
-        reservation=Reservation(task=WORKLOAD.name),
-        user=61200,
-        systemd=257,
-        disks=[disk(name) for name in disks.split()],
-    )
-    request = Request(nics=())
-    return replace(Facts(parts=parts, request=request, controllers=("cpu", "io", "memory")), **changes)
+    image = stored(target, nics=nics, disks=disks)
+    draft = replace(planned(), workload=WORKLOAD, image=image, disks=[disk(name) for name in disks.split()])
+    return replace(Facts(draft=draft, controllers=("cpu", "io", "memory")), **changes)
 
 
 def plan(workload: Workload, found: Facts) -> Plan:
     check_workload(workload, 1 << 30)
-    request = connections(workload, found.parts.image)
-    return engine.plan(replace(found, parts=replace(found.parts, workload=workload), request=request))
+    request = connections(workload, found.draft.image)
+    return engine.plan(replace(found, draft=replace(found.draft, workload=workload, request=request)))
 
 
 STORING = facts(disks="storage")
@@ -66,11 +58,11 @@ def nic(name: str, network: NetworkName = DEFAULT) -> NicRequest:
 def on(backing: Backing = Backing.FILE, **changes: Any) -> Facts:
     """Facts with one disk."""
     disks = [replace(disk(), backing=backing, **changes)]
-    return replace(STORING, parts=replace(STORING.parts, disks=disks))
+    return replace(STORING, draft=replace(STORING.draft, disks=disks))
 
 
 def with_launcher(found: Facts) -> Facts:
-    return replace(found, parts=replace(found.parts, tender=replace(HVT, launcher="/usr/libexec/solo5-confine")))
+    return replace(found, draft=replace(found.draft, tender=replace(HVT, launcher="/usr/libexec/solo5-confine")))
 
 
 GROUPED = {"namespace": GROUP}
@@ -332,7 +324,7 @@ def test_a_loop_device_is_a_disk_with_the_launcher_only(found: Facts, *, refused
         with pytest.raises(HostError, match="is a loop device, which a tender could have another file behind"):
             plan(WITH_DISK, found)
     else:
-        assert plan(WITH_DISK, found).disks == found.parts.disks
+        assert plan(WITH_DISK, found).disks == found.draft.disks
 
 
 def test_limits_of_a_disk_are_properties_of_its_unit() -> None:
