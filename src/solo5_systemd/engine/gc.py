@@ -1,13 +1,14 @@
 """Remove orphans: units, leases, taps, users, images and files that belong to no task."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.names import TaskName, declared_outcome_target, outcome_target
 from solo5_systemd.engine.orphans import RECORD_MAX_AGE_S, Kind, Orphan, alloc_dir, orphans
 from solo5_systemd.engine.queries import images_in_use
+from solo5_systemd.engine.stop import discard
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends
@@ -27,9 +28,8 @@ def is_removed(directory: Path) -> bool:
 class Collector:
     """The garbage collection of tasks' resources."""
 
-    def __init__(self, backends: "Backends", discard: Callable[[TaskName], Awaitable[None]]) -> None:
+    def __init__(self, backends: "Backends") -> None:
         self._backends = backends
-        self._discard = discard
 
     async def orphans(self) -> tuple[Orphan, ...]:
         """Return all orphans. Activates no service.
@@ -101,7 +101,7 @@ class Collector:
         for orphan in found:
             match orphan.kind:
                 case Kind.TASK:
-                    await self._discard(TaskName(orphan.subject))
+                    await discard(self._backends, TaskName(orphan.subject))
                     await self._backends.relay.drain(TaskName(orphan.subject))
                 case Kind.OUTCOME:
                     task = TaskName(orphan.subject)  # declared or not: its declaration may be gone

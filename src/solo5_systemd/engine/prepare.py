@@ -132,6 +132,5 @@ class _Preparation(Steps):
         held = found.reservation
         if {*held.ports} == {*self.plan.request.ports} and await self._units.is_running(beside):
             return held.ports
-        await self._units.stop(task_service(beside))
         await discard(self._backends, beside, unit=task_service(beside))
         return ()

@@ -61,7 +61,7 @@ class Runtime(Queries):
         """The garbage collection of tasks' resources."""
         from solo5_systemd.engine.gc import Collector
 
-        return Collector(self.backends, self.discard)
+        return Collector(self.backends)
 
     # --- start -----------------------------------------------------------------------------------------------
 
@@ -326,19 +326,8 @@ class Runtime(Queries):
         await self.discard(name, over=True)
 
     async def discard(self, name: TaskName, *, over: bool = False, keep: bool = False, unit: str = "") -> None:
-        """Remove a task with all its resources; stop it if it is running. Idempotent.
-
-        Args:
-            over: it is known to have ended, so that PID 1 need not be called for its state.
-            keep: keep the outcome of an ended service, until `remove`.
-            unit: its service or scope, to save a D-Bus call; empty: either.
-        """
-        # One call for most tasks, which have ended, instead of one for each property.
-        if not over and await self._units.is_running(name):
-            state = await self._units.state(name)
-            if state is not None and not state.over:
-                await stop(self.backends, state, StopSignal.TERM, STOP_TIMEOUT_S)
-        await discard(self.backends, name, keep=keep, unit=unit)
+        """Remove a task with all its resources, as `engine.stop.discard`; stop it if it is running. Idempotent."""
+        await discard(self.backends, name, over=over, keep=keep, unit=unit)
 
     async def confine_slice(self, slice_unit: str, cpus: str) -> None:
         """Set AllowedCPUs= of a slice until the next boot; start the slice unless it is active.
