@@ -4,8 +4,8 @@
     /run/systemd/system/solo5-prepare@NAME.service.d/declared.conf     what its preparation waits for
     /run/systemd/system/solo5.slice.d/declared.conf                    if a task survives soft reboots
     /run/systemd/system/solo5-awaited-NAME@.target                     of a template, in the place of the drop-in
-    /run/solo5/declared/NAME/sources                                   the files as they were read
-    /run/solo5/declared/NAME/basis                                     what of image and host is in the unit file
+    /run/solo5/declared/NAME/sources                                   the files as they were read, and what of image
+                                                                       and host is in the unit file
     /run/solo5/declared/NAME/refused                                   why a task that runs cannot be started again
     /run/solo5/declared/NAME/removed                                   that its declaration is gone while it runs
 
@@ -22,14 +22,12 @@ file system that is mounted later.
 
 import asyncio
 import gc
-import json
 import os
 import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -73,10 +71,9 @@ from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
 from solo5_systemd.image.store import read_facts
 from solo5_systemd.pid1 import kept_declarations
 from solo5_systemd.pid1.kept_declarations import (
-    BASIS,
     REMOVED,
     UNCLEARED,
-    Basis,
+    Kept,
     end_waiting,
     is_active,
     locked,
@@ -223,12 +220,9 @@ class Generator:
             systemd=self._systemd,
             log_namespace=self._settings.log_namespace,
         )
-        found = replace(Basis.of(parts.tender, manifest), nics_assumed=read is None)
-        kept = [{**asdict(each), "content": each.content.decode("latin-1")} for each in sources]
-        files = {
-            self._directory / name / SOURCES: json.dumps(kept),
-            self._directory / name / BASIS: json.dumps(asdict(found)),
-        }
+        nics = bool(manifest.names(DeviceKind.NET_BASIC))
+        kept = Kept(sources=sources, tender=parts.tender.path, nics=nics, nics_assumed=read is None)
+        files = {self._directory / name / SOURCES: kept.text()}
         drop_in = f"{prepare_service(task)}.d/declared.conf"
         before = awaited_target(TaskName(name)) if is_instance(task) else drop_in
         files[self._system / before] = text(awaited(declaration, parts))
@@ -270,7 +264,7 @@ class Generator:
             if is_ours(own):
                 own.unlink()
             (self._system / awaited_target(TaskName(name))).unlink(missing_ok=True)
-            for file in (SOURCES, BASIS, REFUSED, REMOVED):
+            for file in (SOURCES, REFUSED, REMOVED):
                 (self._directory / name / file).unlink(missing_ok=True)
             return
         task = TaskName(name)

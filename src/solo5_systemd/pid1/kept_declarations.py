@@ -5,11 +5,11 @@ Apart from the generator, which writes it: each start of a declared task imports
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from solo5_systemd.base import declared_units, locks
 from solo5_systemd.base.declared_units import REFUSED, SOURCES, declaration_directory, is_ours
@@ -28,73 +28,52 @@ from solo5_systemd.settings.files import ETC
 
 if TYPE_CHECKING:
     from solo5_systemd.declared.syntax import Source
-    from solo5_systemd.image.manifest import Manifest
-    from solo5_systemd.unit.tender import Tender
-
-T = TypeVar("T")
 
 SYSTEM = Path("/run/systemd/system")
-BASIS, REMOVED = "basis", "removed"
+REMOVED = "removed"
 UNCLEARED = "uncleared"
 """This file is there from the beginning of a start until all is cleared up: solo5-prepare@NAME clears up once more."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Basis:
-    """What of the tender and the image a unit file depends on, to be compared at a start.
+class Kept:
+    """A declaration as of the last daemon-reload.
 
     Attributes:
-        tender: its path, whose name has the target of the image.
-        nics: whether the image has NICs.
+        sources: its files.
+        tender: path of the tender in its unit file, whose name has the target of the image.
+        nics: whether the unit file is for an image with NICs.
         nics_assumed: the image could not be read; the unit file is for NICs, and fit for an image without them.
     """
 
+    sources: "Sequence[Source]"
     tender: str
     nics: bool
     nics_assumed: bool = False
 
-    @classmethod
-    def of(cls, tender: "Tender", manifest: "Manifest") -> "Basis":
-        """Return the basis of a declaration whose image has this manifest."""
-        from solo5_systemd.image.manifest import DeviceKind  # imported here for startup time: no end needs it
+    def text(self) -> str:
+        """Return the content of the file `SOURCES`."""
+        sources = [{**vars(each), "content": each.content.decode("latin-1")} for each in self.sources]
+        return json.dumps({**vars(self), "sources": sources})
 
-        return cls(tender=tender.path, nics=bool(manifest.names(DeviceKind.NET_BASIC)))
-
-    def fits(self, now: "Basis") -> bool:
-        """Return whether the unit file is fit for a start that has another basis."""
-        return self.tender == now.tender and (self.nics_assumed or self.nics == now.nics)
-
-    def __str__(self) -> str:
-        return f"{self.tender} and {'NICs' if self.nics else 'no NIC'}"
+    def fits(self, tender: str, *, nics: bool) -> bool:
+        """Return whether the unit file is fit for a start with another tender, or of another image."""
+        return self.tender == tender and (self.nics_assumed or self.nics == nics)
 
 
-def kept_basis(task: TaskName) -> Basis:
-    """Return the basis of a task's unit file.
+def kept_declaration(task: TaskName) -> Kept:
+    """Return a declaration as it was at the last daemon-reload.
 
     Raises:
         HostError: it cannot be read.
     """
-    return _kept(task, BASIS, lambda kept: Basis(**kept))
-
-
-def kept_sources(task: TaskName) -> "Sequence[Source]":
-    """Return the files of a declaration as they were at the last daemon-reload.
-
-    Raises:
-        HostError: they cannot be read.
-    """
     from solo5_systemd.declared.syntax import Source  # imported here for startup time: no end needs it
 
-    def sources(kept: Iterable[Mapping[str, Any]]) -> Sequence[Source]:
-        return [Source(**{**each, "content": each["content"].encode("latin-1")}) for each in kept]
-
-    return _kept(task, SOURCES, sources)
-
-
-def _kept(task: TaskName, file: str, read: Callable[[Any], T]) -> T:
-    path = Path(declaration_directory(task)) / file
+    path = Path(declaration_directory(task)) / SOURCES
     try:
-        return read(json.loads(path.read_bytes()))
+        found = json.loads(path.read_bytes())
+        sources = [Source(**{**each, "content": each["content"].encode("latin-1")}) for each in found["sources"]]
+        return Kept(**{**found, "sources": sources})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HostError(f"{path} cannot be read: {error}.", "Run: systemctl daemon-reload") from error
 

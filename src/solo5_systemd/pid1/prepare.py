@@ -32,14 +32,14 @@ from solo5_systemd.declared.files import host_names
 from solo5_systemd.declared.unit_file import environment
 from solo5_systemd.engine.backends import host_backends
 from solo5_systemd.engine.prepare import prepare_start
+from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.network import namespaces
 from solo5_systemd.pid1.clear import ENVIRONMENT, HELD, NO_CONFIGURATION, drop_held, report, run, unmount
 from solo5_systemd.pid1.kept_declarations import (
     UNCLEARED,
-    Basis,
-    kept_basis,
+    Kept,
+    kept_declaration,
     kept_refusal,
-    kept_sources,
     unseen,
 )
 from solo5_systemd.settings.files import read_settings
@@ -59,21 +59,21 @@ async def prepare(name: TaskName) -> None:
         (own / ENVIRONMENT).unlink(missing_ok=True)
     if sentence := kept_refusal(name):
         raise InvalidRequestError(sentence)
-    sources = kept_sources(name)
+    kept = kept_declaration(name)
     with _written(own):
         own.mkdir(mode=0o755, exist_ok=True)  # of an instance, whose template has been read
         (own / UNCLEARED).touch()
     settings = read_settings()
-    declaration = parse_declaration(name, sources, host=host_names(), served=settings.served)
+    declaration = parse_declaration(name, kept.sources, host=host_names(), served=settings.served)
     async with host_backends(lambda: settings) as backends:
         if declaration.workload.idle_stops:
             await backends.units.begin(declared_outcome_target(name))
         await drop_held(name, backends.disks)
-        with unseen(sources):
+        with unseen(kept.sources):
             parts, held = await prepare_start(backends, declaration.workload, partial(report, name))
         try:
-            await _check_basis(parts)
-            with _written(own), unseen(sources):
+            await _check_fits(parts, kept)
+            with _written(own), unseen(kept.sources):
                 _write(own, parts)
             fdstore.store(HELD, held)
         except BaseException:
@@ -93,22 +93,23 @@ def _written(own: Path) -> Iterator[None]:
         ) from error
 
 
-async def _check_basis(parts: Parts) -> None:
+async def _check_fits(parts: Parts, kept: Kept) -> None:
     """Refuse an image for which the unit file was not made: another tender, or NICs where there were none.
 
     An image without NICs gets the namespace of a unit file for NICs that were assumed.
     """
     name = parts.workload.name
-    had = kept_basis(name)
-    now = Basis.of(parts.tender, parts.image.facts.manifest)
-    if had.fits(now):
-        if had.nics and not now.nics:
+    nics = bool(parts.image.facts.manifest.names(DeviceKind.NET_BASIC))
+    if kept.fits(parts.tender.path, nics=nics):
+        if kept.nics and not nics:
             await asyncio.to_thread(namespaces.make_task_namespace, task_namespace(name))
         return
-    kept = Path(declaration_directory(name)).name
-    if kept == template_of(name):
+    now = f"{parts.tender.path} and {'NICs' if nics else 'no NIC'}"
+    had = f"{kept.tender} and {'NICs' if kept.nics else 'no NIC'}"
+    own = Path(declaration_directory(name)).name
+    if own == template_of(name):
         raise HostError(
-            f"{parts.workload.image} with {now} is not what the unit file of {kept} was made for: expected {had}, "
+            f"{parts.workload.image} with {now} is not what the unit file of {own} was made for: expected {had}, "
             "as for the other instances.",
             f"Run: systemctl daemon-reload. Where instances differ, write /etc/solo5/{name}.unikernel for this one.",
         )

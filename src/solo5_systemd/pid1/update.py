@@ -27,7 +27,7 @@ from solo5_systemd.engine.restart import StoppedError
 from solo5_systemd.engine.runtime import Runtime, connect
 from solo5_systemd.engine.update import Reporter, Updater
 from solo5_systemd.image.store import read_facts
-from solo5_systemd.pid1.kept_declarations import kept_refusal, kept_sources, unseen
+from solo5_systemd.pid1.kept_declarations import kept_declaration, kept_refusal, unseen
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.task.option_table import SECTION
 
@@ -112,7 +112,7 @@ async def update(name: TaskName) -> None:
             await updater.ensure_runs()
             old = read_facts(str(files.running_image)).manifest
             try:
-                with unseen(kept_sources(name)):
+                with unseen(kept_declaration(name).sources):
                     await updater.update(declaration.workload, request, declaration.update.ready, old)
             except Solo5Error as error:
                 if files.phase is not Phase.DRAINING:
@@ -201,7 +201,7 @@ def check_in_effect(name: TaskName) -> None:
     """
     present = read_sources(name)
     _parsed(name, present)  # for its error, with the line: of one that was refused, no sources are kept
-    if present != tuple(kept_sources(name)):
+    if present != tuple(kept_declaration(name).sources):
         raise InvalidRequestError(
             f"the declaration of task {name} has changed since the last daemon-reload: expected the one in effect.",
             "To update the task with the changes: systemctl daemon-reload, and then the same command.",
@@ -213,7 +213,7 @@ def check_in_effect(name: TaskName) -> None:
 def declared_image(name: TaskName, files: UpdateFiles) -> str:
     """Return the image of a declaration in effect without the drop-in of an update; empty without one."""
     with suppress(Solo5Error):
-        sources = [source for source in kept_sources(name) if source.path != str(files.drop_in)]
+        sources = [source for source in kept_declaration(name).sources if source.path != str(files.drop_in)]
         return _parsed(name, sources).workload.image
     return ""
 
@@ -235,7 +235,7 @@ def _check_precedence(name: TaskName, image: str, files: UpdateFiles) -> None:
     """
     if image == declared_image(name, files):
         return
-    for line in (line for source in kept_sources(name)[1:] for line in parse_file(source)):
+    for line in (line for source in kept_declaration(name).sources[1:] for line in parse_file(source)):
         if (line.section, line.key) == (SECTION, "Image") and Path(line.path).name > DROP_IN:
             raise line.error(
                 f"Image= has precedence over that of {files.drop_in}: expected it in a file before that one.",
@@ -245,7 +245,7 @@ def _check_precedence(name: TaskName, image: str, files: UpdateFiles) -> None:
 
 def _declared(name: TaskName) -> Declaration:
     """Return the declaration as of the last daemon-reload."""
-    return _parsed(name, kept_sources(name))
+    return _parsed(name, kept_declaration(name).sources)
 
 
 def _parsed(name: TaskName, sources: Sequence[Source]) -> Declaration:

@@ -20,7 +20,7 @@ from solo5_systemd.host import tenders
 from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.pid1 import generator, kept_declarations
 from solo5_systemd.pid1.generator import Generator
-from solo5_systemd.pid1.kept_declarations import is_cleared, kept_basis, kept_refusal, kept_sources, remove_if_gone
+from solo5_systemd.pid1.kept_declarations import is_cleared, kept_declaration, kept_refusal, remove_if_gone
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit.tender import Tender
 
@@ -74,7 +74,7 @@ def test_a_file_becomes_a_unit_with_a_drop_in(make: Make, web: Path, tmp_path: P
     text = (tmp_path / "system/web.service").read_text()
     assert "ExecStart=/usr/bin/solo5-spt" in text
     assert (tmp_path / "system/solo5-prepare@web.service.d/declared.conf").is_file()
-    [source] = kept_sources(TaskName("web"))
+    [source] = kept_declaration(TaskName("web")).sources
     assert source.content == web.read_bytes()
 
 
@@ -220,7 +220,7 @@ def test_a_tender_that_is_not_there_yet_is_expected_in_a_directory_that_is_not(
     assert " -/usr/lib:/usr/lib " in text
     waits = (tmp_path / "system/solo5-prepare@web.service.d/declared.conf").read_text()
     assert f'RequiresMountsFor="{tender}" ' in waits
-    assert kept_basis(TaskName("web")).tender == tender
+    assert kept_declaration(TaskName("web")).tender == tender
 
 
 def test_an_image_that_is_not_there_yet_is_assumed(
@@ -232,7 +232,7 @@ def test_an_image_that_is_not_there_yet_is_assumed(
     monkeypatch.setattr(generator, "groups_for", groups_for)
     (tmp_path / "web.spt").unlink()
     assert make() == []
-    assert kept_basis(TaskName("web")).nics_assumed
+    assert kept_declaration(TaskName("web")).nics_assumed
     text = (tmp_path / "system/web.service").read_text()
     assert "ExecStart=/usr/bin/solo5-hvt" in text
     assert "SupplementaryGroups=kvm" in text

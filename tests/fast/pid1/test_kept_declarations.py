@@ -1,63 +1,46 @@
 """What is kept of a declaration is read at a start, whatever is in the files."""
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from solo5_systemd.base import declared_units
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.names import DeviceName, Target, TaskName
-from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
-from solo5_systemd.pid1.kept_declarations import Basis, kept_basis
-from solo5_systemd.unit.tender import Tender
+from solo5_systemd.base.names import TaskName
+from solo5_systemd.declared.syntax import Source
+from solo5_systemd.pid1.kept_declarations import Kept, kept_declaration
 
-HVT = Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="1", abi_version=2)
+WEB = TaskName("web")
+HVT = "/usr/bin/solo5-hvt"
+KEPT = Kept(sources=[Source(path="/a", content=b"\xff\n", is_public=False)], tender=HVT, nics=True)
 
 
-@pytest.fixture(autouse=True)
-def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(declared_units, "DIRECTORY", str(tmp_path))
-
-
-def of(*nics: str) -> Basis:
-    devices = tuple(Device(name=DeviceName(name), kind=DeviceKind.NET_BASIC) for name in nics)
-    return Basis.of(HVT, Manifest(target=Target.HVT, abi_version=2, devices=devices))
-
-
-def test_a_unit_file_for_assumed_nics_is_fit_for_an_image_without_them() -> None:
-    with_nics, without = of("service"), of()
-    assert with_nics.fits(of("other", "names"))
-    assert not with_nics.fits(without)
-    assert not without.fits(with_nics)
-    assumed = replace(with_nics, nics_assumed=True)
-    assert assumed.fits(without)
-    assert assumed.fits(with_nics)
-
-
-def test_an_assumed_unit_file_is_for_one_tender() -> None:
-    assumed = replace(of("service"), nics_assumed=True)
-    for other in (
-        replace(of(), tender="/usr/local/bin/solo5-hvt"),
-        replace(of(), tender="/usr/bin/solo5-spt"),
-    ):
-        assert not assumed.fits(other)
-
-
-def test_a_basis_is_kept_as_text(tmp_path: Path) -> None:
     (tmp_path / "web").mkdir()
-    kept = replace(of("service"), nics_assumed=True)
-    (tmp_path / "web/basis").write_text(json.dumps(asdict(kept)))
-    assert kept_basis(TaskName("web")) == kept
+    return tmp_path / "web/sources"
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"tender": 1, "more": 2}'])
-def test_a_damaged_basis_is_an_error(tmp_path: Path, text: str) -> None:
-    (tmp_path / "web").mkdir()
-    (tmp_path / "web/basis").write_text(text)
-    with pytest.raises(HostError, match="Run: systemctl daemon-reload"):
-        kept_basis(TaskName("web"))
-    (tmp_path / "web/basis").unlink()
-    with pytest.raises(HostError, match="cannot be read"):
-        kept_basis(TaskName("web"))
+def test_a_unit_file_is_fit_for_its_tender_and_for_nics_or_none_unless_they_were_assumed() -> None:
+    without = replace(KEPT, nics=False)
+    assert (KEPT.fits(HVT, nics=True), KEPT.fits(HVT, nics=False)) == (True, False)
+    assert (without.fits(HVT, nics=True), without.fits(HVT, nics=False)) == (False, True)
+    assumed = replace(KEPT, nics_assumed=True)
+    assert (assumed.fits(HVT, nics=True), assumed.fits(HVT, nics=False)) == (True, True)
+    for tender in ("/usr/local/bin/solo5-hvt", "/usr/bin/solo5-spt"):
+        assert not assumed.fits(tender, nics=True)
+
+
+def test_what_is_kept_is_read_as_it_was_written(file: Path) -> None:
+    file.write_text(KEPT.text())
+    assert kept_declaration(WEB) == KEPT
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"sources": [], "tender": 1, "more": 2}', '{"sources": [1]}'])
+def test_a_damaged_file_is_an_error(file: Path, text: str | None) -> None:
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(HostError, match="cannot be read: .*Run: systemctl daemon-reload"):
+        kept_declaration(WEB)
