@@ -93,10 +93,10 @@ class ImageFiles:
             HostError: it cannot be removed.
         """
         errors = host_errors(f"{request} cannot be removed")
-        with errors, suppress(TakenError), closing(lock([disk])), find_place(request) as place:
-            name = Path(place.path).name
-            if place.exists and identity(os.lstat(name, dir_fd=place.directory)) == disk.identity:
-                os.unlink(name, dir_fd=place.directory)  # noqa: PTH108 - in an open directory
+        with errors, suppress(TakenError), closing(lock([disk])), find_place(request) as (directory, path, exists):
+            name = Path(path).name
+            if exists and identity(os.lstat(name, dir_fd=directory)) == disk.identity:
+                os.unlink(name, dir_fd=directory)  # noqa: PTH108 - in an open directory
 
     async def lock(self, disks: Sequence[Disk], task: str = "") -> int:
         """Lock the disks of a task and return the descriptor of the lock; see `locks.lock`."""
@@ -185,16 +185,16 @@ def inspect(request: DiskRequest, *, how: int = READ_WRITE) -> Disk:
 def _planned(request: DiskRequest, new: NewFile) -> Disk | None:
     """Return the disk that a start would create; None if its file exists."""
     check_size(f"{request} has", new.size, request.sector_size)
-    with find_place(request) as place:
-        if place.exists:
+    with find_place(request) as (directory, path, exists):
+        if exists:
             return None
-        check_mounted(place.path, str(request))
+        check_mounted(path, str(request))
         return Disk(
             disk=request.disk,
-            path=place.path,
+            path=path,
             sector_size=request.sector_size,
             size=new.size,
-            filesystem=os.fstatvfs(place.directory).f_fsid,
+            filesystem=os.fstatvfs(directory).f_fsid,
             backing=Backing.FILE if request.name is None else Backing.NAMED,
         )
 
@@ -214,14 +214,15 @@ def make(request: DiskRequest, claims: DiskClaims | None = None) -> tuple[Disk, 
     created = False
     if (new := request.create) is not None:
         check_size(f"{request} has", new.size, request.sector_size)
-        with host_errors(f"{request} cannot be created with {new.size} bytes"), find_place(request) as place:
-            if not place.exists:
-                check_mounted(place.path, str(request))
-                remember_mount(place.path)
+        errors = host_errors(f"{request} cannot be created with {new.size} bytes")
+        with errors, find_place(request) as (directory, path, exists):
+            if not exists:
+                check_mounted(path, str(request))
+                remember_mount(path)
                 claims = claims or DiskClaims()
-                with claims.admitted(place.path, new.size, new.size, f"disk {request.disk}", new.tenant):
+                with claims.admitted(path, new.size, new.size, f"disk {request.disk}", new.tenant):
                     write = zeros(new.size, preallocate=new.preallocate)
-                    created = create_file(place.directory, Path(place.path).name, write)
+                    created = create_file(directory, Path(path).name, write)
     return inspect(replace(request, create=None)), created
 
 

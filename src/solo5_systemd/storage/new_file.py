@@ -13,7 +13,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed, replace_file, sync_directory
@@ -29,23 +28,13 @@ _UNSUPPORTED = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS}
 """Errors of O_TMPFILE on a file system without it (open(2)); EISDIR: of a kernel without it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """A directory, and a name in it.
-
-    Attributes:
-        directory: descriptor (O_PATH).
-        path: of the file, with the links of its directory resolved.
-    """
-
-    directory: int
-    path: str
-    exists: bool
-
-
 @contextmanager
-def find_place(request: DiskRequest) -> Iterator[Place]:
-    """Yield the directory of a disk's file, without following a symbolic link outside of the request's roots.
+def find_place(request: DiskRequest) -> Iterator[tuple[int, str, bool]]:
+    """Find the directory of a disk's file, without following a symbolic link outside of the request's roots.
+
+    Yields:
+        A descriptor of the directory (O_PATH), the path of the file with the links of its directory resolved, and
+        whether there is one.
 
     Raises:
         InvalidRequestError: the path is no file name in a directory below the roots.
@@ -67,7 +56,7 @@ def find_place(request: DiskRequest) -> Iterator[Place]:
                 raise InvalidRequestError(f"{what} is no directory: expected one.")
             os.lstat(path.name, dir_fd=descriptor)
             exists = True
-        yield Place(directory=descriptor, path=f"{directory.rstrip('/')}/{path.name}", exists=exists)
+        yield descriptor, f"{directory.rstrip('/')}/{path.name}", exists
 
 
 def zeros(size: int, *, preallocate: bool = False) -> Callable[[int], None]:
