@@ -208,9 +208,8 @@ class _Choice:
         self._task = task
         self._allocations = allocations
         self._remembered = remembered
-        self._taps: set[str] = set()
         self._ports: Counter[str] = Counter()
-        self._owners: dict[IpAddress | MacAddress, str] = {**dict.fromkeys(local, "this host"), ASKER: "solo5-networkd"}
+        self._owners: dict[IpAddress | str, str] = {**dict.fromkeys(local, "this host"), ASKER: "solo5-networkd"}
         for network in networks:
             for gateway in (network.gateway4, network.gateway6):
                 if gateway is not None:
@@ -338,9 +337,9 @@ class _Choice:
     def tap(self, nic: DeviceName, exists: Callable[[str], bool]) -> str:
         """Return the first tap name that no task and no link of the host has."""
         number, used = 0, self._allocations.taps
-        while (tap := tap_name(self._task, nic, number)) in self._taps or tap in used or exists(tap):
+        while (tap := tap_name(self._task, nic, number)) in self._owners or tap in used or exists(tap):
             number += 1
-        self._taps.add(tap)
+        self._owners[tap] = f"task {self._task}"
         return tap
 
 

@@ -127,15 +127,13 @@ class LookupWatch(nl.NetlinkSocket):
 
     def looked_up(self) -> Sequence[tuple[int, IpAddress]] | None:
         """Return the links, by their indexes, and addresses; None after lost messages. To be called when readable."""
-        queued = self.queued()
-        if queued is None:
+        if (queued := self.queued()) is None:
             return None
-        found: list[tuple[int, IpAddress]] = []
-        for _, body in queued:
-            address = nl.attributes(body[nl.NDMSG.size :]).get(nl.NDA_DST, b"")
-            if len(address) in (4, 16):
-                found.append((nl.NDMSG.unpack_from(body)[1], ip_address(address)))
-        return found
+        found = (
+            (nl.NDMSG.unpack_from(body)[1], nl.attributes(body[nl.NDMSG.size :]).get(nl.NDA_DST, b""))
+            for _, body in queued
+        )
+        return [(link, ip_address(address)) for link, address in found if len(address) in (4, 16)]
 
 
 class RulesetWatch(nl.NetlinkSocket):
