@@ -133,11 +133,9 @@ def assign_leases(
         remembered: addresses that are chosen last; an explicit one may be among them.
 
     Raises:
-        InvalidRequestError: an explicit address or MAC is unusable in its network, or a NIC is requested twice.
+        InvalidRequestError: an explicit address or MAC is unusable in its network.
         TakenError: an explicit address or MAC is in use, or the range or the bridge is full.
     """
-    if twice := [name for name, number in Counter(nic.nic for nic in nics).items() if number > 1]:
-        raise InvalidRequestError(f"NIC {twice[0]} is requested twice: expected each NIC once.")
     choice = _Choice(task, networks, allocations, local, remembered or {})
     named = {network.name: network for network in networks}
     for nic in nics:

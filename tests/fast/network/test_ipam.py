@@ -266,8 +266,6 @@ def test_a_value_in_use_is_taken(asked: NicRequest, words: str) -> None:
 
 
 def test_a_request_that_contradicts_itself() -> None:
-    with pytest.raises(InvalidRequestError, match="NIC service is requested twice"):
-        leases("a", nic(), nic())
     with pytest.raises(TakenError, match="taken by task a"):
         leases("a", nic("one", ip="10.77.0.5"), nic("two", ip="10.77.0.5"))
 
