@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, DiskName, NetworkName
-from solo5_systemd.cli.run_options import derived_name
 from solo5_systemd.cli.verbs import disk as disk_verb
 from solo5_systemd.cli.verbs import each_task, logs, stats
+from solo5_systemd.cli.verbs.run import derived_name
 from solo5_systemd.network.model import MacAddress, NicRequest, Protocol
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import IoLimits

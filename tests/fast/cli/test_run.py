@@ -16,9 +16,9 @@ from tests.support.fakes.tasks import LEASE, PORTS, running
 from solo5_systemd.base.errors import HostError, ImageError, NotFoundError, Solo5Error, StartError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.cli import run_modes
+from solo5_systemd.cli.verbs import run
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.network.model import Reservation
-from solo5_systemd.settings import files
 from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.settings.solo5_toml import parse_settings
 from solo5_systemd.task.workload import StopSignal, Workload
@@ -257,7 +257,7 @@ def test_with_dhcp_an_option_needs_no_argument(
     solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch, option: str, value: str
 ) -> None:
     settings = parse_settings({"network": {"served": {"dhcp": True}}})
-    monkeypatch.setattr(files, "read_settings", lambda: settings)
+    monkeypatch.setattr(run, "read_settings", lambda: settings)
     assert solo5ctl("run", "-d", "--net", "service=served", option, value, "a.hvt").status == 0
     assert "has no effect" in solo5ctl("run", "-d", option, value, "a.hvt").err
     host = solo5ctl("run", "-d", "--net", "service=served", option, value, "--add-host", "db:192.0.2.7", "a.hvt")

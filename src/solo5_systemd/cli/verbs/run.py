@@ -1,15 +1,24 @@
 """`solo5ctl run`: builds a workload from the options and starts it."""
 
+import os
+import re
 from argparse import REMAINDER, Namespace
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.names import own_task_name, task_name
+from solo5_systemd.base.names import TaskName, UnitKind, own_task_name, task_name
 from solo5_systemd.cli.context import CommandContext, remove_existing
 from solo5_systemd.cli.parser import Parser
-from solo5_systemd.cli.run_options import workload_of
 from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.settings.files import read_settings
 from solo5_systemd.task.option_table import SETTINGS
+from solo5_systemd.task.quantities import value_of
+from solo5_systemd.task.settings import Parse, Values, workload
 from solo5_systemd.task.workload import Workload
+
+T = TypeVar("T")
 
 EPILOG = """\
 Without --net, each NIC of the image is connected to the network 'default'. ARGs may contain placeholders such as
@@ -49,7 +58,7 @@ def configure(parser: Parser) -> None:
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
     _check_exclusive_options(arguments)
-    workload = workload_of(arguments)
+    workload = _workload(arguments)
     if arguments.declare:
         from solo5_systemd.cli.run_modes import declare
 
@@ -81,6 +90,51 @@ def _check_exclusive_options(arguments: Namespace) -> None:
         )
     if arguments.json and not (arguments.dry_run or arguments.detach):
         raise InvalidRequestError("--json requires --dry-run or --detach: in the foreground, output is the console.")
+
+
+def _workload(arguments: Namespace) -> Workload:
+    """Return the workload that a command line describes."""
+    # Settings are read only where an option may reach the guest by DHCP alone.
+    name = arguments.declare or arguments.name or derived_name(arguments.Image, os.urandom(2).hex())
+    found = workload(name, Given(arguments), lambda: read_settings().served)
+    if found.idle_stops and not arguments.declare:
+        raise InvalidRequestError(
+            "--idle-action stop is for declared tasks: expected sleep, since no unit file would start it again.",
+            f"Declare it: solo5ctl run --declare {name} --idle-action stop …",
+        )
+    return replace(found, kind=UnitKind.SCOPE) if arguments.scope else found
+
+
+def derived_name(image: str, suffix: str) -> TaskName:
+    """Return the default task name: the file name's stem and a suffix that makes it unique."""
+    stem = image.rpartition("/")[2].partition(".")[0]
+    usable = re.sub(r"[^A-Za-z0-9_-]+", "-", stem, flags=re.ASCII).lstrip("-_")[:64]
+    return task_name(f"{usable or 'unikernel'}-{suffix}")
+
+
+class Given(Values):
+    """The texts that argparse has found. A destination is a setting's name."""
+
+    def __init__(self, arguments: Namespace) -> None:
+        self._arguments = arguments
+
+    def given(self, name: str) -> bool:
+        """Return whether an option is given."""
+        return bool(getattr(self._arguments, name, None))
+
+    def parsed(self, name: str, parse: Parse[T]) -> Iterator[T]:
+        """Yield the values of an option; raises as `parse`."""
+        found = getattr(self._arguments, name, None)
+        texts = [found] if isinstance(found, str) else found or ()
+        return (value_of(parse, text, self.shown(name)) for text in texts)
+
+    def shown(self, name: str) -> str:
+        """Return the option."""
+        return SETTINGS[name].option
+
+    def path(self, text: str) -> str:
+        """Return an absolute path: lexical, since Path.resolve() would follow symbolic links."""
+        return os.path.abspath(text)  # noqa: PTH100
 
 
 async def _start(engine: Runtime, workload: Workload, arguments: Namespace, context: CommandContext) -> int:
