@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
 from functools import partial
 from pathlib import PurePosixPath
+from typing import TypeAlias
 
 from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.errors import Solo5Error
@@ -30,6 +31,9 @@ SPACE_INTERVAL_S = 10.0
 
 SHARED = "share.slice"
 """Nomad's cgroup of all tasks without reserved cores (client/lib/cgroupslib)."""
+
+Work: TypeAlias = Callable[[], Awaitable[Iterable[object] | None]]
+"""Returns what it has removed."""
 
 _log = logging.getLogger(__name__)
 
@@ -102,22 +106,22 @@ class Housekeeping:
 
     def remove_stale_mounts(self) -> None:
         """Remove the bind mounts of starts that an earlier driver did not finish."""
-        self._once("removal of stale bind mounts", self._remove_mounts)
+        self._once("removal of stale bind mounts", lambda: self._session.engine.backends.disks.sweep())
 
     def reclaim_disks(self) -> None:
         """Take back the disks of users without a task: after a boot, PID 1 may allocate such a user again."""
         self._once("reclaim of given disks", self._reclaim_disks)
 
-    def _once(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+    def _once(self, what: str, work: Work) -> None:
         if what not in self._begun:
             self._begun.add(what)
-            self._background.create_task(_logged(what, work()))
+            self._background.create_task(_logged(what, work))
 
-    def _repeat(self, what: str, interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
+    def _repeat(self, what: str, interval_s: float, work: Work) -> None:
         async def repeated() -> None:
             while True:
                 await asyncio.sleep(interval_s)
-                await _logged(what, work())
+                await _logged(what, work)
 
         self._once(what, repeated)
 
@@ -153,16 +157,17 @@ class Housekeeping:
             self._tasks.publish(TaskName(change.task), event)
 
     async def _collect_garbage(self) -> None:
+        session = self._session
         while True:
-            gc = self._session.config.gc
+            gc = session.config.gc
             await asyncio.sleep(gc.interval)
             if gc.enabled:
-                await _logged("gc of images", self._collect_images(gc.image_age))
-                await _logged("gc of users", self._collect_users())
-                await _logged("reclaim of given disks", self._reclaim_disks())
-                await _logged("removal of stale bind mounts", self._remove_mounts())
+                await _logged("gc of images", lambda: session.engine.gc.images(min_age=session.config.gc.image_age))
+                await _logged("gc of users", lambda: session.engine.gc.users())
+                await _logged("reclaim of given disks", self._reclaim_disks)
+                await _logged("removal of stale bind mounts", lambda: session.engine.backends.disks.sweep())
             if gc.enabled and not gc.tasks:
-                await _logged("gc of retained tasks", remove_orphaned(self._session))
+                await _logged("gc of retained tasks", partial(remove_orphaned, session))
 
     async def _stop_forgotten(self) -> None:
         while True:
@@ -172,36 +177,19 @@ class Housekeeping:
                 # Without its agent a plugin has no record of the tasks that another plugin has started since.
                 self._forgotten.reset()
             elif gc.dangling_tasks.enabled:
-                await _logged("gc of forgotten tasks", self._forgotten.sweep())
-                await _logged("gc of consoles", self._close_consoles())
-
-    async def _close_consoles(self) -> None:
-        for task in await self._session.engine.gc.consoles():
-            _log.info("closed the log FIFOs of task %s, which has been removed", task)
-
-    async def _remove_mounts(self) -> None:
-        for path in await self._session.engine.backends.disks.sweep():
-            _log.info("removed the bind mounts in %s, left by an unfinished start", path)
-
-    async def _collect_users(self) -> None:
-        freed = await self._session.engine.gc.users()
-        if freed:
-            _log.info("freed the users of tasks %s, which have been removed", ", ".join(freed))
+                await _logged("gc of forgotten tasks", self._forgotten.sweep)
+                await _logged("gc of log FIFOs of removed tasks", lambda: self._session.engine.gc.consoles())
 
     async def _reclaim_disks(self) -> None:
         for sentence in await self._session.engine.backends.users.reclaim():
             _log.warning("%s", sentence)
 
-    async def _collect_images(self, age: float) -> None:
-        removed = await self._session.engine.gc.images(min_age=age)
-        if removed:
-            _log.info("removed %d stored images, unused for %.0f s", len(removed), age)
 
-
-async def _logged(what: str, work: Awaitable[None]) -> None:
-    """Await some work, and log its failure."""
+async def _logged(what: str, work: Work) -> None:
+    """Do some work, and log what it has removed, or its failure."""
     try:
-        await work
+        for removed in await work() or ():
+            _log.info("%s: %s", what, removed)
     except Solo5Error as error:
         _log.warning("%s failed: %s", what, error)
     except Exception:  # noqa: BLE001 - an exception in the group's task would end the plugin

@@ -49,7 +49,7 @@ async def test_what_starts_of_a_killed_driver_have_left_of_disks_is_removed_once
             await nomad.recover(handle)
             await yields(50)
     assert machine.steps.taken.count("sweep disks") == 1
-    assert "removed the bind mounts in /run/solo5/binds/startx, left by an unfinished start" in caplog.text
+    assert "removal of stale bind mounts: /run/solo5/binds/startx" in caplog.text
 
 
 async def test_settings_that_cannot_be_read_keep_no_running_task_from_its_driver(
