@@ -163,9 +163,6 @@ async def drain(session: EngineSession, name: TaskName) -> None:
 CONCURRENCY = 4
 """Tasks at once: a FIFO without a reader takes its full timeout, and a returning agent needs answers meanwhile."""
 
-CACHE_TIMEOUT_S = 10.0
-"""Seconds for which one answer of the relay serves all recovered tasks."""
-
 
 class LogReattacher:
     """Reattaches FIFOs of recovered tasks, a few at once."""
@@ -173,9 +170,7 @@ class LogReattacher:
     def __init__(self, session: EngineSession) -> None:
         self._session = session
         self._slots = asyncio.Semaphore(CONCURRENCY)
-        self._querying = asyncio.Lock()
-        self._held: frozenset[TaskName] = frozenset()
-        self._expires = 0.0
+        self._held: frozenset[TaskName] | None = None
 
     async def reattach(self, config: wire.TaskConfig, state: DriverState, *, running: bool) -> None:
         """Reattach a task's FIFOs. A failure is only logged: the journal has all lines of the console.
@@ -198,9 +193,8 @@ class LogReattacher:
         relay = self._session.engine.backends.relay
         if not running and not await relay.has_record(task):
             return False  # the relay has delivered all of an ended task, and rightly does not hold its FIFOs any more
-        # A cached answer is safe: the relay closes the FIFOs of ended tasks only, when this driver drains them.
-        async with self._querying:
-            now = asyncio.get_running_loop().time()
-            if now >= self._expires:
-                self._held, self._expires = await relay.open_tasks(), now + CACHE_TIMEOUT_S
-            return task not in self._held
+        # One answer is for all: the relay closes the FIFOs of ended tasks only, when this driver drains them, and Nomad
+        # has all tasks recovered when the driver starts.
+        if self._held is None:
+            self._held = await relay.open_tasks()
+        return task not in self._held
