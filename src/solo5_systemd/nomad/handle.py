@@ -15,7 +15,6 @@ from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.task_options import ReadinessProbe
 from solo5_systemd.settings.records import document, integer, record
 from solo5_systemd.settings.solo5_toml import LOG_NAMESPACE
-from solo5_systemd.task import log_fields
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 VERSION = 1
@@ -54,7 +53,7 @@ class DriverState:
             main_pid=self.pid,
             started=self.started,
             control_group=self.control_group,
-            log_fields={log_fields.LOG_NAMESPACE: self.log_namespace},
+            log_fields={},
         )
 
 

@@ -6,7 +6,7 @@ rest from RecoverTask. A driver without an entry can still stop and destroy, sin
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -43,9 +43,6 @@ REMOVE_TIMEOUT_S = 30.0
 
 RECOVER_TIMEOUT_S = 60.0
 """Seconds that PID 1 or the bus may be unreachable. If RecoverTask fails, Nomad ends a task that runs."""
-
-STOP_SIGNALS: Mapping[int, StopSignal] = {Signals.SIGINT: StopSignal.INT, Signals.SIGTERM: StopSignal.TERM}
-"""The values of `kill_signal` that stop a tender cleanly."""
 
 _log = logging.getLogger(__name__)
 
@@ -210,7 +207,7 @@ class TaskRegistry:
         if self._is_over(task_id):
             return
         name, number = name_of(task_id), signal_number(signal or "SIGTERM")
-        if number not in (*STOP_SIGNALS, Signals.SIGKILL):
+        if number not in (Signals.SIGINT, Signals.SIGTERM, Signals.SIGKILL):
             sentence = f"kill_signal {signal} does not stop a tender: SIGTERM is sent instead"
             self.publish(name, TaskEvent(message=sentence))
         engine = self._session.engine
@@ -220,7 +217,7 @@ class TaskRegistry:
             await engine.stop_only(
                 name,
                 run=entry.state.run if entry else None,
-                signal=STOP_SIGNALS.get(number, StopSignal.TERM),
+                signal=StopSignal.INT if number == Signals.SIGINT else StopSignal.TERM,
                 timeout_s=0 if number == Signals.SIGKILL else timeout_s,
             )
 
