@@ -6,7 +6,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from typing import Any
 
 import pytest
-from tests.fast.nomad.values import ALLOCATION, TASK_ID, options_of, port, task_config
+from tests.fast.nomad.values import ALLOCATION, TASK_ID, in_group, options_of, port, task_config
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, UnitKind
@@ -36,7 +36,6 @@ from solo5_systemd.task.workload import MIB, Workload
 
 PLUGIN = PluginConfig()
 SERVICE = DeviceName("service")
-GROUP = wire.NetworkIsolationSpec.GROUP
 TASK = wire.NetworkIsolationSpec.TASK
 HOST = wire.NetworkIsolationSpec.HOST
 
@@ -475,8 +474,7 @@ def test_a_group_with_a_network_of_its_own_has_its_namespace_and_its_name_server
     task.dns.servers.append("192.0.2.53")
     with pytest.raises(InvalidRequestError, match="network.dns.servers"):
         workload(task)
-    task.network_isolation_spec.mode = GROUP
-    task.network_isolation_spec.path = "/var/run/netns/group"
+    task.MergeFrom(in_group())
     made = workload(task)
     assert (made.namespace, [*map(str, made.resolver.servers)]) == ("/var/run/netns/group", ["192.0.2.53"])
 

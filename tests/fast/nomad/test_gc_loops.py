@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from tests.fast.nomad.agent import Agent, agent, agent_of_a_task
-from tests.fast.nomad.values import task_config
+from tests.fast.nomad.values import NOTHING, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import yields
 
@@ -62,7 +62,7 @@ async def test_a_task_whose_cores_cannot_be_kept_apart_does_not_start(machine: M
     async with agent() as nomad:
         with pytest.raises(HostError, match="cgroup v1"):
             await nomad.start(on_cores(SHARED))
-    assert machine.holds == (set(), set())
+    assert machine.holds == NOTHING
 
 
 @pytest.mark.parametrize("cgroup", ["", RESERVED, "/sys/fs/cgroup/cpuset/nomad/share"])

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.fast.nomad.agent import agent, agent_of_a_task
-from tests.fast.nomad.values import TASK_ID, packed, task_config
+from tests.fast.nomad.values import NOTHING, UNIT, packed, task_config
 from tests.support.fakes.backends import Machine
 
 from solo5_systemd.base.errors import (
@@ -15,16 +15,12 @@ from solo5_systemd.base.errors import (
     StoreFullError,
     TakenError,
 )
-from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.structs_pb2 import RecoverableError
 from solo5_systemd.nomad.service import detail_of
-from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit.state import MainCode
-
-UNIT = task_service(name_of(TASK_ID))
 
 
 async def test_the_plugin_says_what_it_is(machine: Machine) -> None:
@@ -63,7 +59,7 @@ async def test_nothing_is_started_under_a_configuration_that_is_wrong(machine: M
         await nomad.driver.set_config(base.SetConfigRequest(msgpack_config=packed(enabled="no")))
         with pytest.raises(SettingsError, match="plugin.solo5.config.enabled is 'no'"):
             await nomad.start(task_config())
-    assert machine.holds == (set(), set())
+    assert machine.holds == NOTHING
 
 
 async def test_what_the_plugin_sets_holds_and_not_what_the_host_has(machine: Machine) -> None:

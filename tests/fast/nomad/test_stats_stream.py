@@ -6,12 +6,11 @@ from functools import partial
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from tests.fast.nomad.agent import Agent, agent, agent_of_a_task
-from tests.fast.nomad.values import TASK_ID, task_config
+from tests.fast.nomad.values import TASK_ID, UNIT, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
 from tests.support.fakes.clock import passed
 
-from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad import stats_messages
 from solo5_systemd.nomad.plugin_config import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -23,12 +22,10 @@ from solo5_systemd.nomad.proto.base_pb2 import (
     SetConfigRequest,
 )
 from solo5_systemd.nomad.stats import Ticker
-from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.unit.state import MainCode
 
 pytestmark = pytest.mark.leaps
 
-UNIT = task_service(name_of(TASK_ID))
 QUICK = PluginConfig(stats_interval=0.001)
 REQUEST = wire.TaskStatsRequest(task_id=TASK_ID, collection_interval=Duration(nanos=1_000_000))
 

@@ -2,23 +2,17 @@
 
 import pytest
 from tests.fast.nomad.agent import agent, agent_of_a_task
-from tests.fast.nomad.values import TASK_ID, task_config
+from tests.fast.nomad.values import NAME, UNIT, in_group, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed
 
 from solo5_systemd.base.errors import HostError, Solo5Error
-from solo5_systemd.base.names import task_service
 from solo5_systemd.journal.lines import DroppedLines
 from solo5_systemd.network.overview import Repair
 from solo5_systemd.nomad import start
-from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.start import SLOW_START_S
-from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.unit.state import MainCode
-
-NAME = name_of(TASK_ID)
-UNIT = task_service(NAME)
 
 
 @pytest.mark.parametrize(
@@ -33,11 +27,9 @@ UNIT = task_service(NAME)
 async def test_name_servers_of_a_group_that_its_guest_does_not_get_are_an_event(
     machine: Machine, arguments: tuple[str, ...], unused: list[str]
 ) -> None:
-    task = task_config(args=list(arguments))
+    task = in_group(args=list(arguments))
     task.dns.servers.extend(["9.9.9.9", "192.0.2.53"])
     task.dns.searches.append("lan")
-    task.network_isolation_spec.mode = wire.NetworkIsolationSpec.GROUP
-    task.network_isolation_spec.path = "/var/run/netns/group"
     async with agent() as nomad:
         await nomad.start(task)
         found = [each for each in await nomad.messages() if each.startswith("The guest does not get the ")]

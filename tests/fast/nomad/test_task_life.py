@@ -9,13 +9,13 @@ from typing import NoReturn
 
 import pytest
 from tests.fast.nomad.agent import agent, agent_of_a_task
-from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
+from tests.fast.nomad.values import NAME, NOTHING, TASK_ID, UNIT, Fifos, port, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
 from tests.support.fakes.clock import passed
 
 from solo5_systemd.base.errors import HostError, NoSuchTaskError, TakenError
-from solo5_systemd.base.names import TaskName, task_service
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.nomad import handle, logs
 from solo5_systemd.nomad import wait as wait_module
 from solo5_systemd.nomad.engine import EngineSession
@@ -25,13 +25,9 @@ from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scope_tenders import ScopeChildren
 from solo5_systemd.nomad.wait import wait_for_end
-from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.unit.state import MainCode
 
-NAME = name_of(TASK_ID)
-UNIT = task_service(NAME)
 OTHER = f"{TASK_ID}2"
-NOTHING: tuple[set[str], set[str]] = (set(), set())
 
 
 def another(task_id: str = OTHER) -> wire.TaskConfig:

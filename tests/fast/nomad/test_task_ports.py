@@ -5,7 +5,7 @@ from ipaddress import IPv4Address, IPv4Interface
 from typing import Any
 
 import pytest
-from tests.fast.nomad.values import TASK_ID, options_of, port, task_config
+from tests.fast.nomad.values import TASK_ID, in_group, options_of, port, task_config
 from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.base.decode import Fields
@@ -205,14 +205,6 @@ def test_a_port_of_another_task_of_the_allocation_is_named_by_its_label() -> Non
     assert taken_by_sibling(task, wanted[:2], held, "resolver") is None
     elsewhere = [Publish(host_port=53, port=53, host_ip=ADDRESS).to(DeviceName("service"))]
     assert taken_by_sibling(task, wanted, elsewhere, "resolver") is None
-
-
-def in_group(*ports: wire.PortMapping, **config: Any) -> wire.TaskConfig:
-    """A task of a group with a network namespace of its own."""
-    task = task_config(*ports, **config)
-    task.network_isolation_spec.mode = wire.NetworkIsolationSpec.GROUP
-    task.network_isolation_spec.path = "/var/run/netns/group"
-    return task
 
 
 def test_in_a_namespace_the_groups_ports_are_those_behind_the_hosts() -> None:

@@ -4,27 +4,22 @@ import asyncio
 
 import pytest
 from tests.fast.nomad.agent import Agent, agent
-from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
+from tests.fast.nomad.values import NOTHING, UNIT, Fifos, port, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed
 from tests.support.fakes.images import stored
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, StartError
-from solo5_systemd.base.names import task_service
 from solo5_systemd.engine import readiness as engine_ready
 from solo5_systemd.network.model import Endpoint
 from solo5_systemd.nomad import readiness
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.service import RECOVERABLE
-from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.unit.state import MainCode
 
 pytestmark = pytest.mark.leaps
 
-NAME = name_of(TASK_ID)
-UNIT = task_service(NAME)
-NOTHING: tuple[set[str], set[str]] = (set(), set())
 RULE = {"tcp": "http", "deadline": "60s", "interval": "0.1s"}
 
 

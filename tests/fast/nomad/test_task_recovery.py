@@ -5,20 +5,15 @@ from dataclasses import replace
 
 import pytest
 from tests.fast.nomad.agent import agent
-from tests.fast.nomad.values import ALLOCATION, TASK_ID, Fifos, port, task_config
+from tests.fast.nomad.values import ALLOCATION, NAME, NOTHING, TASK_ID, UNIT, Fifos, port, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import yields
 
 from solo5_systemd.base.errors import HostError, NoSuchTaskError, SettingsError, Solo5Error
-from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad import engine, tasks
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit.state import MainCode
-
-NAME = name_of(TASK_ID)
-UNIT = task_service(NAME)
 
 
 @pytest.fixture
@@ -77,7 +72,7 @@ async def test_a_recovered_task_that_cannot_be_removed_says_why_and_can_be_later
             await nomad.destroy()
         machine.steps.errors.clear()
         await nomad.destroy()
-    assert machine.holds == (set(), set())
+    assert machine.holds == NOTHING
 
 
 async def test_a_unit_that_is_gone_is_reported_at_once(machine: Machine, handle: wire.TaskHandle) -> None:
@@ -88,7 +83,7 @@ async def test_a_unit_that_is_gone_is_reported_at_once(machine: Machine, handle:
         with pytest.raises(NoSuchTaskError):
             await nomad.wait()
         await nomad.destroy()
-    assert machine.holds == (set(), set())
+    assert machine.holds == NOTHING
 
 
 async def test_another_run_under_the_same_name_is_not_adopted(machine: Machine, handle: wire.TaskHandle) -> None:

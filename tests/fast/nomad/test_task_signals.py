@@ -2,15 +2,11 @@
 
 import pytest
 from tests.fast.nomad.agent import agent, agent_of_a_task
-from tests.fast.nomad.values import TASK_ID, task_config
+from tests.fast.nomad.values import UNIT, task_config
 from tests.support.fakes.backends import Machine
 
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError
-from solo5_systemd.base.names import task_service
-from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.unit.state import MainCode
-
-UNIT = task_service(name_of(TASK_ID))
 
 
 @pytest.mark.parametrize(

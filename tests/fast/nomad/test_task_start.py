@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.fast.nomad.agent import agent
-from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
+from tests.fast.nomad.values import NAME, NOTHING, TASK_ID, UNIT, Fifos, port, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
 from tests.support.fakes.images import stored
@@ -18,10 +18,7 @@ from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad import start
 from solo5_systemd.nomad.handle import decode
 from solo5_systemd.nomad.service import RECOVERABLE
-from solo5_systemd.nomad.workload import name_of
 
-UNIT = task_service(name_of(TASK_ID))
-NOTHING: tuple[set[str], set[str]] = (set(), set())
 STEPS = (
     "forward", "is_taken", "total_memory", "take image", "find tender", "find groups", "inspect disk",
     "reserve", "lock disks", "open stderr", "attach", "start unit",
@@ -151,9 +148,6 @@ async def test_a_port_of_another_task_of_the_allocation_is_not_tried_again(
         assert isinstance(caught.value, RECOVERABLE) is (kind is TakenError)
         assert ("port http is published to task web of the same allocation" in str(caught.value)) is (not config)
         del machine.steps.errors["reserve"]
-
-
-NAME = name_of(TASK_ID)
 
 
 async def test_the_relay_knows_the_unit_before_it_starts(machine: Machine, fifos: Fifos) -> None:

@@ -1,15 +1,20 @@
 """What Nomad sends, with all that a test does not care about filled in."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgpack
 
+from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task_options import TaskOptions, task_options
+from solo5_systemd.nomad.workload import name_of
 
 ALLOCATION = "3fa85f64-5717-4562-b3fc-2c963f66afa6"
 TASK_ID = f"{ALLOCATION}/web/9c1185a5"
-
+NAME = name_of(TASK_ID)
+UNIT = task_service(NAME)
+NOTHING: tuple[set[str], set[str]] = (set(), set())
+"""What a machine holds without tasks."""
 
 SCOPES = ("service", "scope")
 """`allowed_units` for tests of scopes."""
@@ -48,6 +53,14 @@ def task_config(
             ports=ports,
         ),
     )
+
+
+def in_group(*ports: wire.PortMapping, **config: Any) -> wire.TaskConfig:
+    """A task of a group with a network namespace of its own."""
+    task = task_config(*ports, **config)
+    task.network_isolation_spec.mode = wire.NetworkIsolationSpec.GROUP
+    task.network_isolation_spec.path = "/var/run/netns/group"
+    return task
 
 
 def options_of(task: wire.TaskConfig) -> TaskOptions:
