@@ -171,9 +171,8 @@ def plugin_config(data: bytes) -> PluginConfig:
     """
     fields = unpack(data, WHERE, SettingsError)
     config = record(PluginConfig, fields)
-    defaults, unit, tender = fields.table("defaults"), config.defaults.unit, config.defaults.tender
-    if unit not in config.allowed_units:
-        raise defaults.wrong("unit", str(unit), f"one of allowed_units ({', '.join(config.allowed_units)})")
-    if tender is not None and config.allowed_tenders and tender not in config.allowed_tenders:
-        raise defaults.wrong("tender", str(tender), f"one of allowed_tenders ({', '.join(config.allowed_tenders)})")
+    for key, allowed in (("unit", config.allowed_units), ("tender", config.allowed_tenders)):
+        value = getattr(config.defaults, key)
+        if value is not None and allowed and value not in allowed:
+            raise fields.table("defaults").wrong(key, str(value), f"one of allowed_{key}s ({', '.join(allowed)})")
     return config
