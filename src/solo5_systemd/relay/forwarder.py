@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 
 from solo5_systemd.base.errors import HostError, Solo5Error
@@ -27,26 +26,12 @@ SILENT_INTERVAL_S = 2.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(kw_only=True)
-class _Follower:
-    """A reader of the lines that are written from now on.
-
-    Each journal namespace has its own follower. sd_journal orders the entries of all its files by time, and skips an
-    entry whose time is before its position: with the files of two journalds, which write concurrently, it would skip
-    lines.
-
-    Attributes:
-        namespace: the journal namespace; empty: the host's journal.
-        position: of the last line read, or the last one before the follower was opened; None: the journal was empty.
-    """
-
-    namespace: str
-    journal: JournalReader
-    position: JournalPosition | None
-
-
 class Forwarder:
     """Forwards consoles while `run` runs.
+
+    Each journal namespace has a reader of its own. sd_journal orders the entries of all its files by time, and skips an
+    entry whose time is before its position: with the files of two journalds, which write concurrently, it would skip
+    lines.
 
     Args:
         report: called with the number of a task's lines that journald dropped; their notice is in its stderr already.
@@ -66,8 +51,9 @@ class Forwarder:
         self._consoles: dict[TaskName, TaskConsole] = {}
         self._by_unit: dict[tuple[str, str], TaskConsole] = {}
         self._catching_up: set[TaskConsole] = set()
-        self._followers: dict[str, _Follower] = {}
-        self._follower("")  # its position is from before the first call
+        self._journals: dict[str, JournalReader] = {}  # by namespace; empty: the host's
+        self._positions: dict[str, JournalPosition | None] = {}  # of the last line in each; None: it was empty
+        self._last_position("")  # from before the first call
 
     @property
     def tasks(self) -> Sequence[TaskName]:
@@ -79,7 +65,7 @@ class Forwarder:
         left = stored_consoles(stored)
         for state in self._state_files.load():
             found = left.pop(state.number, None)
-            console = self._add(state, self._follower(state.namespace).position, found)
+            console = self._add(state, self._last_position(state.namespace), found)
             self._state_files.save(console.state)
             for stream, fifo in found.fifos.items() if found else ():
                 console.writers[stream].open(fifo)
@@ -117,10 +103,11 @@ class Forwarder:
         console = self._consoles.get(task)
         if console is None:
             return True
-        follower, now = self._follower(console.namespace), time.monotonic_ns() // 1000
-        more = True
+        now, more = time.monotonic_ns() // 1000, True
         while more:
-            more = self._forward_batch(follower) and not (follower.position and follower.position.monotonic > now)
+            more = self._forward_batch(console.namespace)
+            last = self._last_position(console.namespace)
+            more &= last is None or last.monotonic <= now
             await asyncio.sleep(0)
         if self._consoles.get(task) is console:
             self._set_ended(console, ended=True)
@@ -139,8 +126,8 @@ class Forwarder:
         checked = loop.time()
         while True:
             busy = False
-            for follower in list(self._followers.values()):
-                busy |= self._forward_batch(follower)
+            for namespace in list(self._journals):
+                busy |= self._forward_batch(namespace)
             busy |= self._catch_up()
             self._close_finished()
             if loop.time() >= checked + UNREACHABLE_CHECK_INTERVAL_S:
@@ -152,35 +139,35 @@ class Forwarder:
             if busy:
                 await asyncio.sleep(0)
             else:
-                await self._timer.wait([each.journal.watch() for each in self._followers.values()])
+                await self._timer.wait([journal.watch() for journal in self._journals.values()])
 
     def close(self) -> None:
         """Close all consoles, files and journals; the copies in systemd's fd store stay open."""
         for console in self._consoles.values():
             console.close()
         self._state_files.close()
-        for follower in self._followers.values():
-            follower.journal.close()
+        for journal in self._journals.values():
+            journal.close()
 
-    def _follower(self, namespace: str) -> _Follower:
-        """Return the follower of a journal; a new one starts at the journal's end."""
-        if namespace not in self._followers:
+    def _last_position(self, namespace: str) -> JournalPosition | None:
+        """Return the position of the last line that was read of a journal; a new reader starts at its end."""
+        if namespace not in self._journals:
             journal = self._open_journal(ALL_MATCHES, namespace)
             journal.watch()
             last = journal.seek_end()
-            position = last.position if last is not None else None
-            self._followers[namespace] = _Follower(namespace=namespace, journal=journal, position=position)
-        return self._followers[namespace]
+            self._positions[namespace] = last.position if last is not None else None
+            self._journals[namespace] = journal
+        return self._positions[namespace]
 
-    def _forward_batch(self, follower: _Follower) -> bool:
+    def _forward_batch(self, namespace: str) -> bool:
         """Read a batch of lines and forward them; return whether there may be more."""
-        lines = follower.journal.read_batch(BATCH_SIZE)
+        lines = self._journals[namespace].read_batch(BATCH_SIZE)
         if lines:
-            follower.position = lines[-1].position
+            self._positions[namespace] = lines[-1].position
             self._timer.restart()
         writers: set[FifoWriter] = set()
         for line in lines:
-            console = self._by_unit.get((follower.namespace, line.unit))
+            console = self._by_unit.get((namespace, line.unit))
             if console is not None and line.position.monotonic >= console.since_monotonic:
                 writer = console.writers[line.stream]
                 writer.offer(line)
@@ -211,7 +198,7 @@ class Forwarder:
             number=next(number for number in count(1) if number not in used),  # low: names in the fd store are short
             namespace=namespace,
         )
-        last = self._follower(namespace).position
+        last = self._last_position(namespace)
         console = self._add(state, last if last is not None and last.monotonic >= state.began else None, None)
         try:
             self._state_files.save(state)
