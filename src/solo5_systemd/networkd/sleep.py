@@ -335,7 +335,7 @@ def reclaim(control_group: str, wanted: Callable[[], bool]) -> int:
         The bytes by which the cgroup has less memory than before; 0 where it may not be swapped, or the kernel cannot.
     """
     directory = Path(f"{CGROUPS}{control_group}")
-    with suppress(OSError, ValueError):  # cgroup v1; the unit is over
+    with suppress(OSError):  # cgroup v1; the unit is over
         if (directory / "memory.swap.max").read_text().strip() == "0":
             return 0
         before = left = int((directory / "memory.current").read_text())

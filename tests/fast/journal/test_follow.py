@@ -59,10 +59,6 @@ async def test_a_full_batch_is_followed_by_the_next_at_once() -> None:
     assert await intervals(5, 5, 1, 0) == [POLL_INTERVAL_S]
 
 
-async def test_polls_can_be_of_one_interval() -> None:
-    assert await intervals(*[0] * 8, timer=PollTimer(0.05, 0.05)) == [0.05] * 7
-
-
 async def test_after_a_while_without_lines_only_the_signal_is_waited_for() -> None:
     timer = PollTimer(silent_interval_s=2)
     found = await intervals(*[0] * (SILENT_AFTER_POLLS + 4), 1, 0, 0, timer=timer)

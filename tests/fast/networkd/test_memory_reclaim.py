@@ -113,10 +113,9 @@ def test_a_task_that_has_more_memory_than_before_has_lost_none(group: Group) -> 
         ("memory.swap.max", "0"),
         ("memory.swap.max", None),
         ("memory.current", None),
-        ("memory.current", "many"),
         ("memory.reclaim", None),
     ],
-    ids=["not to be swapped", "cgroup v1", "its end", "another form", "before Linux 5.19"],
+    ids=["not to be swapped", "cgroup v1", "its end", "before Linux 5.19"],
 )
 def test_nothing_is_asked_for_where_it_cannot_be(group: Group, file: str, content: str | None) -> None:
     if content is None:
