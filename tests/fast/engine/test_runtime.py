@@ -1,8 +1,9 @@
 """The engine on in-memory backends: tasks are looked at, waited for, stopped, killed and removed."""
 
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -61,26 +62,14 @@ async def test_those_that_live_are_listed_without_those_that_ended(
     assert "read console" not in machine.steps.taken
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda runtime: runtime.task(WEB),
-        lambda runtime: runtime.stop(WEB),
-        lambda runtime: runtime.kill(WEB, 15),
-        lambda runtime: runtime.wait(WEB),
-        lambda runtime: runtime.remove(WEB),
-        lambda runtime: runtime.restart(WEB),
-        lambda runtime: runtime.freeze(WEB),
-        lambda runtime: runtime.thaw(WEB),
-        lambda runtime: runtime.sleep(WEB),
-        lambda runtime: runtime.wake(WEB),
-    ],
-)
-async def test_a_name_that_no_task_has_is_an_error_of_its_own(
-    runtime: Runtime, call: Callable[[Runtime], Coroutine[object, object, object]]
-) -> None:
-    with pytest.raises(NoSuchTaskError, match="no task is named 'web'"):
-        await call(runtime)
+OF_RUNNING_TASKS = ("freeze", "thaw", "sleep", "wake")
+
+
+@pytest.mark.parametrize("call", ["task", "stop", "wait", "remove", "restart", *OF_RUNNING_TASKS])
+async def test_a_name_that_no_task_has_is_an_error_of_its_own(runtime: Runtime, call: str) -> None:
+    for act in (partial(getattr(runtime, call), WEB), partial(runtime.kill, WEB, 15)):
+        with pytest.raises(NoSuchTaskError, match="no task is named 'web'"):
+            await act()
 
 
 async def test_a_plain_end_is_reported_without_reading_the_journal(
@@ -354,22 +343,14 @@ async def test_a_signal_that_a_tender_does_not_know_is_refused(
     assert machine.units.sent == []
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda runtime: runtime.kill(WEB, 15),
-        lambda runtime: runtime.freeze(WEB),
-        lambda runtime: runtime.thaw(WEB),
-        lambda runtime: runtime.sleep(WEB),
-        lambda runtime: runtime.wake(WEB),
-    ],
-)
+@pytest.mark.parametrize("call", OF_RUNNING_TASKS)
 async def test_an_ended_task_can_be_neither_signalled_nor_frozen_nor_sleep(
-    machine: Machine, runtime: Runtime, web: Task, call: Callable[[Runtime], Coroutine[object, object, object]]
+    machine: Machine, runtime: Runtime, web: Task, call: str
 ) -> None:
     machine.units.end(UNIT, MainCode.EXITED, 0)
-    with pytest.raises(InvalidRequestError, match="task web has ended"):
-        await call(runtime)
+    for act in (partial(getattr(runtime, call), WEB), partial(runtime.kill, WEB, 15)):
+        with pytest.raises(InvalidRequestError, match="task web has ended"):
+            await act()
 
 
 async def test_a_scope_cannot_sleep(machine: Machine, runtime: Runtime) -> None:
