@@ -18,12 +18,7 @@ from solo5_systemd.engine.start import Steps, Undo, start_journald
 from solo5_systemd.engine.stop import discard
 from solo5_systemd.host.drop_ins import check_drop_ins
 from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
-from solo5_systemd.network.remembered_addresses import (
-    LastRequest,
-    declaration_digest,
-    read_request,
-    write_request,
-)
+from solo5_systemd.network.remembered_addresses import LastRequest, declaration_digest, read_request, write_request
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.tender import Parts
 

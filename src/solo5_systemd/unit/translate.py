@@ -37,13 +37,7 @@ from solo5_systemd.task.log_fields import (
     NETWORK_NAMESPACE,
     assignment,
 )
-from solo5_systemd.task.placeholders import (
-    expand,
-    placeholders,
-    used,
-    uses_search,
-    uses_servers,
-)
+from solo5_systemd.task.placeholders import expand, placeholders, used, uses_search, uses_servers
 from solo5_systemd.task.properties import (
     DISK_LIMITS,
     Property,

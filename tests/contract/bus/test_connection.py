@@ -9,16 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 from tests.contract.bus.fake_systemd import FakeSystemd, Report, pid1
-from tests.contract.bus.given import (
-    PROMPT,
-    UNIT,
-    WEB,
-    Call,
-    restarted,
-    service,
-    start,
-    stop,
-)
+from tests.contract.bus.given import PROMPT, UNIT, WEB, Call, restarted, service, start, stop
 from tests.contract.netservice import PrivateBus
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError

@@ -6,14 +6,7 @@ import tempfile
 
 import pytest
 from tests.contract.bus.fake_systemd import FakeSystemd, Report
-from tests.contract.bus.given import (
-    PROMPT,
-    TRANSIENT,
-    UNIT,
-    WEB,
-    service,
-    start,
-)
+from tests.contract.bus.given import PROMPT, TRANSIENT, UNIT, WEB, service, start
 from tests.support.fakes.background import yields
 
 from solo5_systemd.base.errors import HostError

@@ -12,14 +12,7 @@ from tests.support.fakes.backends import Machine, Spawn
 from tests.support.fakes.background import yields
 from tests.support.fakes.images import stored
 
-from solo5_systemd.base.errors import (
-    HostError,
-    InvalidRequestError,
-    NotFoundError,
-    Solo5Error,
-    StartError,
-    TakenError,
-)
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, StartError, TakenError
 from solo5_systemd.base.names import DeviceName, Target, TaskName, UnitKind
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Task
