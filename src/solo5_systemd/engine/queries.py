@@ -4,7 +4,7 @@ They await their backends only, so that they run without an event loop where the
 What is not needed without tasks is imported once there is one: imports are most of the run time of a short verb.
 """
 
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import HostError, NoSuchTaskError
@@ -134,11 +134,9 @@ class Queries:
             if (concerned := [each for each in found if task.name in each.tasks and each.time >= task.started])
         }
 
-    async def console(self, task: "Task", *, last: int | None = None) -> "AsyncGenerator[Line, None]":
-        """Yield the lines of a task's console that are in the journal; with `last`, that many at most."""
-        async with aclosing(self.backends.console.lines(task.state, last=last)) as lines:
-            async for line in lines:
-                yield line
+    def console(self, task: "Task", *, last: int | None = None) -> "AsyncGenerator[Line, None]":
+        """Return the lines of a task's console that are in the journal; with `last`, that many at most."""
+        return self.backends.console.lines(task.state, last=last)
 
     async def _state(self, name: TaskName) -> "UnitState":
         state = await self.backends.units.state(name)
