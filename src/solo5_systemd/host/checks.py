@@ -124,6 +124,11 @@ def limited(name: str, value: str, advice: str) -> Fact:
     return Fact(name=name, value=value, verdict=Verdict.LIMITED, advice=advice)
 
 
+def _either(name: str, good: str, wrong: str, advice: str, verdict: Verdict = Verdict.BROKEN) -> Fact:
+    """Return the fact with the value `good`, or else what is wrong, if that is not empty."""
+    return Fact(name=name, value=wrong, verdict=verdict, advice=advice) if wrong else Fact(name=name, value=good)
+
+
 def facts(host: Host) -> tuple[Fact, ...]:
     """Return all facts of a host, with verdicts."""
     return (
@@ -145,20 +150,12 @@ def _installation(host: Host) -> Iterator[Fact]:
         yield Fact(name="dependencies", value="complete")
     yield _systemd(host)
     yield cgroups(host)
-    if lacking := [name for name, found in host.files.items() if not found]:
-        advice = f"Install the Debian package; pip alone cannot install {', '.join(lacking)}."
-        yield _broken("units and policy", f"{len(lacking)} missing", advice)
-    else:
-        yield Fact(name="units and policy", value="installed")
-    if host.user:
-        yield Fact(name="user solo5", value="exists")
-    else:
-        advice = "Create it: systemd-sysusers (needs /usr/lib/sysusers.d/solo5-systemd.conf)"
-        yield _broken("user solo5", "missing", advice)
-    if host.settings:
-        yield _broken("/etc/solo5", host.settings, "Correct it: see solo5.toml(5).")
-    else:
-        yield Fact(name="/etc/solo5", value="valid")
+    lacking = [name for name, found in host.files.items() if not found]
+    advice = f"Install the Debian package; pip alone cannot install {', '.join(lacking)}."
+    yield _either("units and policy", "installed", f"{len(lacking)} missing" if lacking else "", advice)
+    advice = "Create it: systemd-sysusers (needs /usr/lib/sysusers.d/solo5-systemd.conf)"
+    yield _either("user solo5", "exists", "" if host.user else "missing", advice)
+    yield _either("/etc/solo5", "valid", host.settings, "Correct it: see solo5.toml(5).")
     if host.drop_ins:
         yield _broken("drop-ins", "change the units of tasks", host.drop_ins)
 
@@ -202,20 +199,14 @@ def _tenders(host: Host) -> Iterator[Fact]:
             f"{', '.join(host.tender_paths)}."
         )
         yield limited(name, value, advice) if usable else _broken(name, value, advice)
-    if host.launcher:
-        yield Fact(name="solo5-confine", value="installed")
-    else:
-        value = "not installed: a tender that its guest has taken over has all requests (ioctl) of its disks and taps"
-        advice = "Install solo5-confine (Debian). Tasks that run get its filter with their next start."
-        yield limited("solo5-confine", value, advice)
+    missing = "not installed: a tender that its guest has taken over has all requests (ioctl) of its disks and taps"
+    advice = "Install solo5-confine (Debian). Tasks that run get its filter with their next start."
+    yield _either("solo5-confine", "installed", "" if host.launcher else missing, advice, Verdict.LIMITED)
 
 
 def _devices(host: Host) -> Iterator[Fact]:
     for node, problem in host.devices.items():
-        if problem:
-            yield limited(node, "cannot be used", problem)
-        else:
-            yield Fact(name=node, value="usable")
+        yield _either(node, "usable", "cannot be used" if problem else "", problem, Verdict.LIMITED)
 
 
 def _store(host: Host) -> Fact:
