@@ -21,7 +21,7 @@ from solo5_systemd.settings.resolver import UNSET, Resolver, reachable
 from solo5_systemd.storage.archive import check_total
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS
 from solo5_systemd.storage.model import Backing
-from solo5_systemd.task.placeholders import uses_search, uses_servers
+from solo5_systemd.task.placeholders import SEARCH, SERVERS, used
 from solo5_systemd.task.policy import Ceilings, Policy
 from solo5_systemd.task.properties import TransientUnit, security_modules
 from solo5_systemd.task.property_types import INFINITY
@@ -87,7 +87,7 @@ class Plan(Parts):
             InvalidRequestError: none is left.
         """
         resolver = self.resolver
-        if self.workload.namespace and reservation.leases and uses_servers(self.workload.arguments):
+        if self.workload.namespace and reservation.leases and SERVERS in used(self.workload.arguments):
             leased = (address for lease in reservation.leases for address in lease.addresses)
             resolver = reachable(resolver, frozenset(address.version for address in leased) or {4})
         return replace(self, reservation=reservation, resolver=resolver)
@@ -236,7 +236,7 @@ def needs_controllers(workload: Workload) -> bool:
 
 def needs_resolver(workload: Workload, *, by_dhcp: bool) -> bool:
     """Return whether the guest gets name servers or search domains."""
-    return uses_servers(workload.arguments) or uses_search(workload.arguments) or by_dhcp
+    return bool({SERVERS, SEARCH} & used(workload.arguments)) or by_dhcp
 
 
 def resolver_networks(nics: Sequence[NicRequest]) -> Sequence[NetworkName]:

@@ -10,7 +10,7 @@ from solo5_systemd.network.model import Lease, Reservation
 from solo5_systemd.network.overview import UNREPAIRED, SleepChange
 from solo5_systemd.nomad.ports import published_nics
 from solo5_systemd.storage.model import FullDiskChange
-from solo5_systemd.task.placeholders import uses_search, uses_servers
+from solo5_systemd.task.placeholders import SEARCH, SERVERS, used
 from solo5_systemd.task.workload import MIB, Publish, Workload
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.tender import Parts
@@ -95,14 +95,11 @@ def unused_name_servers(workload: Workload) -> Iterator[TaskEvent]:
     In a group with a network of its own they may be a CNI plugin's: of others, the start is refused.
     """
     servers, search = workload.resolver.servers, workload.resolver.search
-    for what, values, placeholder, used in (
-        ("name servers", servers, "{dns}", uses_servers(workload.arguments)),
-        ("search domains", search, "{search}", uses_search(workload.arguments)),
-    ):
-        if workload.namespace and values and not used:
+    for what, values, placeholder in (("name servers", servers, SERVERS), ("search domains", search, SEARCH)):
+        if workload.namespace and values and placeholder not in used(workload.arguments):
             named = bounded(", ".join(map(str, values)), NAMES_MAX)
             yield TaskEvent(
-                message=f"The guest does not get the {what} of its group ({named}): no argument has {placeholder}"
+                message=f"The guest does not get the {what} of its group ({named}): no argument has {{{placeholder}}}"
             )
 
 

@@ -21,7 +21,7 @@ from solo5_systemd.settings.resolver import Resolver, resolver
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import lowered
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
-from solo5_systemd.task.placeholders import COMMAND_LINE_MAX, uses_search, uses_servers
+from solo5_systemd.task.placeholders import COMMAND_LINE_MAX, SEARCH, SERVERS, used
 from solo5_systemd.task.properties import parse_property
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import MIB, Workload
@@ -345,8 +345,8 @@ def _resolver(task: wire.TaskConfig, arguments: Sequence[str], *, by_dhcp: bool)
             "Remove options, and pass what the guest takes among args.",
         )
     for key, values, is_used, placeholder, example in (
-        ("servers", task.dns.servers, uses_servers(arguments), "{dns}", "--dns-servers={dns.udp}"),
-        ("searches", task.dns.searches, uses_search(arguments), "{search}", "--search={search}"),
+        ("servers", task.dns.servers, SERVERS in used(arguments), "{dns}", "--dns-servers={dns.udp}"),
+        ("searches", task.dns.searches, SEARCH in used(arguments), "{search}", "--search={search}"),
     ):
         # In a group with a network of its own they may be a CNI plugin's, not the job's: an event reports them instead.
         if values and not (is_used or by_dhcp or ports.namespace(task)):

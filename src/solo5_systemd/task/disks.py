@@ -43,23 +43,17 @@ def disk(text: str) -> DiskRequest:
     if is_named and "," in path:  # which no name of a disk has
         known = ", ".join(_NAMED_OPTIONS)
         raise ValueError(f"has the unknown option {path.rpartition(',')[2]!r}: expected some of {known}")
-    sector_size = _sector_size(options)
-    private = "ephemeral" in options or "ro" in options
-    if not is_named:
-        return DiskRequest(
-            disk=device_name(name),
-            path=path,
-            sector_size=sector_size,
-            private=private,
-            io=_io_limits(options),
-        )
+    device, private = device_name(name), "ephemeral" in options or "ro" in options
     if "create" in options and "size" not in options:
         raise ValueError(
             "has create without size=SIZE: expected the size of the disk that is created if there is none of its name"
         )
     create = NewFile(size=value_of(size, options["size"], DISK_SIZE)) if "size" in options else None
-    request = named_disk(device_name(name), disk_name(path), sector_size=sector_size, create=create, private=private)
-    return replace(request, io=_io_limits(options))
+    request = DiskRequest(disk=device, path=path, private=private)
+    if is_named:
+        request = named_disk(device, disk_name(path), create=create, private=private)
+    io = IoLimits(**{key: io_limit(key, options[key]) for key in KEYS if key in options})
+    return replace(request, sector_size=_sector_size(options), io=io)
 
 
 def disk_text(request: DiskRequest) -> str:
@@ -85,10 +79,6 @@ def on_paths(request: DiskRequest, change: Callable[[str], str]) -> DiskRequest:
         return replace(request, path=change(request.path))
     members = tuple(replace(each, path=change(each.path)) for each in request.archive.members)
     return replace(request, archive=replace(request.archive, members=members))
-
-
-def _io_limits(options: Mapping[str, str]) -> IoLimits:
-    return IoLimits(**{key: io_limit(key, options[key]) for key in KEYS if key in options})
 
 
 def _sector_size(options: Mapping[str, str]) -> int:

@@ -20,9 +20,8 @@ from solo5_systemd.settings.resolver import UNSET, Host, Resolver
 COMMAND_LINE_MAX = 8191
 """Bytes; a tender's limit for all arguments joined by blanks (Solo5's HVT_CMDLINE_SIZE)."""
 
-HOSTNAME = "hostname"
-HOSTS = "hosts"
-SEARCH = "search"
+SERVERS, SEARCH, HOSTNAME, HOSTS = "dns", "search", "hostname", "hosts"
+"""Names of placeholders. There are others of the name servers: of one, or with a protocol."""
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _SERVERS = re.compile(r"dns(\.udp|\.tcp|[1-9][0-9]{0,4})?", re.ASCII)
@@ -153,19 +152,9 @@ def _addresses(lease: Lease, prefix: str) -> tuple[str, ...]:
 
 
 def used(arguments: Iterable[str]) -> frozenset[str]:
-    """Return the names of the placeholders in the arguments, known or not."""
+    """Return the names of the placeholders in the arguments, known or not; SERVERS for each of the name servers."""
     found = {match[1] for argument in arguments for match in _TOKEN.finditer(argument)}
-    return frozenset(name for name in found if name is not None)
-
-
-def uses_servers(arguments: Iterable[str]) -> bool:
-    """Return whether an argument has the name servers, such as `{dns}`, or one of them, such as `{dns1}`."""
-    return any(map(_SERVERS.fullmatch, used(arguments)))
-
-
-def uses_search(arguments: Iterable[str]) -> bool:
-    """Return whether an argument has the search domains."""
-    return SEARCH in used(arguments)
+    return frozenset(SERVERS if _SERVERS.fullmatch(name) else name for name in found if name is not None)
 
 
 def expand(arguments: Sequence[str], values: Mapping[str, str], leases: Sequence[Lease] = ()) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import DeviceName, NetworkName, Target, TaskName, device_name
@@ -23,7 +23,7 @@ from solo5_systemd.task.disks import disk, disk_text, on_paths
 from solo5_systemd.task.log_fields import FIELD_NAME, MAX_LABELS, label, labels
 from solo5_systemd.task.networks import host_endpoint, namespace_path, nic, nic_text, publish, publish_text
 from solo5_systemd.task.option_table import SETTINGS
-from solo5_systemd.task.placeholders import HOSTNAME, HOSTS, used, uses_search, uses_servers, verbatim
+from solo5_systemd.task.placeholders import HOSTNAME, HOSTS, SEARCH, SERVERS, used, verbatim
 from solo5_systemd.task.properties import parse_property
 from solo5_systemd.task.property_types import INFINITY, SIZE
 from solo5_systemd.task.quantities import cpus, idle_time, integer, size
@@ -79,7 +79,8 @@ def workload(task: TaskName, values: Values, served: Callable[[], Collection[Net
     Raises:
         Solo5Error: a setting is invalid, or has no effect; the sentence names it.
     """
-    nics, limits = _limited(_nics(values), values)
+    requests = values.checked("Network", lambda: unique(values.each("Network", nic), lambda each: each.nic, "NIC"))
+    nics, limits = _limited(requests, values)
     idle_s, idle_stops = values.one("IdleSec", idle_time, 0), values.one("IdleAction", stops_when_idle, False)
     if idle_stops and not idle_s:
         raise values.error("IdleAction", f"{values.shown('IdleAction')} has no effect: expected an idle time as well.")
@@ -173,10 +174,6 @@ def _memory_max(text: str, memory: int) -> int:
     return most
 
 
-def _nics(values: Values) -> tuple[NicRequest, ...]:
-    return values.checked("Network", lambda: unique(values.each("Network", nic), lambda each: each.nic, "NIC"))
-
-
 def _published(values: Values) -> tuple[Publish, ...]:
     ports = (port for some in values.each("Publish", publish) for port in some)
     return unique(ports, host_endpoint, "published port")
@@ -255,38 +252,28 @@ def _resolver(values: Values) -> Resolver:
     return servers | values.checked("DNSSearch", lambda: resolver((), values.each("DNSSearch", str)))
 
 
-class _ForGuest(NamedTuple):
-    """A setting that reaches a guest among its arguments, or by DHCP."""
-
-    name: str
-    is_used: Callable[[Sequence[str]], bool]
-    example: str
-    """Of an argument, with the placeholder."""
-    by_dhcp: bool = True
-
-
 _FOR_GUEST = (
-    _ForGuest("DNS", uses_servers, "--dns-servers={dns.udp}"),
-    _ForGuest("DNSSearch", uses_search, "--search={search}"),
-    _ForGuest("HostName", lambda arguments: HOSTNAME in used(arguments), "--name={hostname}"),
-    _ForGuest("AddHost", lambda arguments: HOSTS in used(arguments), "--hosts={hosts}", by_dhcp=False),
+    ("DNS", SERVERS, "--dns-servers={dns.udp}"),
+    ("DNSSearch", SEARCH, "--search={search}"),
+    ("HostName", HOSTNAME, "--name={hostname}"),
+    ("AddHost", HOSTS, "--hosts={hosts}"),
 )
+"""The settings that reach a guest among its arguments, each with its placeholder and an argument that has it."""
 
 
 def _check_reaches_guest(
     values: Values, arguments: Sequence[str], nics: Sequence[NicRequest], served: Callable[[], Collection[NetworkName]]
 ) -> None:
     """Refuse a setting without its placeholder in an argument, unless a DHCP server has it for a NIC of the guest."""
-    for each in _FOR_GUEST:
-        if not values.given(each.name) or each.is_used(arguments):
+    for name, placeholder, example in _FOR_GUEST:
+        if not values.given(name) or placeholder in used(arguments):
             continue
         joined = {nic.network for nic in nics} or {DEFAULT_NETWORK}
-        if not (each.by_dhcp and joined & {*served()}):
-            placeholder = each.example.partition("=")[2].replace(".udp", "")
+        if placeholder == HOSTS or not joined & {*served()}:
             raise values.error(
-                each.name,
-                f"{values.shown(each.name)} has no effect: expected {placeholder} in an argument of the guest.",
-                f"Add an argument that the guest takes, such as {each.example}",
+                name,
+                f"{values.shown(name)} has no effect: expected {{{placeholder}}} in an argument of the guest.",
+                f"Add an argument that the guest takes, such as {example}",
             )
 
 

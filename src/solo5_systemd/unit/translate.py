@@ -37,7 +37,7 @@ from solo5_systemd.task.log_fields import (
     NETWORK_NAMESPACE,
     assignment,
 )
-from solo5_systemd.task.placeholders import expand, placeholders, used, uses_search, uses_servers
+from solo5_systemd.task.placeholders import SEARCH, SERVERS, expand, placeholders, used
 from solo5_systemd.task.properties import (
     DISK_LIMITS,
     Property,
@@ -226,14 +226,14 @@ def log_fields(parts: Parts) -> Mapping[str, str]:
 
 def _name_service(parts: Parts) -> Iterator[tuple[str, str]]:
     """Yield the fields of what `placeholders` has put into the arguments, for `solo5ctl inspect`."""
-    arguments = parts.workload.arguments
-    if uses_servers(arguments):
+    found = used(parts.workload.arguments)
+    if SERVERS in found:
         yield DNS, ",".join(map(str, parts.resolver.servers))
-    if uses_search(arguments):
+    if SEARCH in found:
         yield DNS_SEARCH, ",".join(parts.resolver.search)
-    if "hostname" in used(arguments):
+    if "hostname" in found:
         yield HOSTNAME, parts.workload.hostname or host_name(parts.workload.name)
-    if "hosts" in used(arguments):
+    if "hosts" in found:
         yield HOSTS, _values(parts).get("hosts", "")
 
 

@@ -17,8 +17,6 @@ from solo5_systemd.task.placeholders import (
     expand,
     placeholders,
     used,
-    uses_search,
-    uses_servers,
 )
 
 
@@ -209,12 +207,8 @@ def test_mirage_with_doubled_braces_and_of_an_absent_nic() -> None:
 
 def test_used_placeholders_are_those_in_single_braces() -> None:
     assert used(["{name}-{dns}", "{{search}}", "}", "{"]) == {"name", "dns"}
-    assert (uses_servers(["{dns2}"]), uses_servers(["{dns.udp}"]), uses_servers(["{{dns}}", "{dns0}", "{dnsx}"])) == (
-        True,
-        True,
-        False,
-    )
-    assert (uses_search(["{search}"]), uses_search(["search"])) == (True, False)
+    assert used(["{dns2}", "{dns.udp}"]) == {"dns"}
+    assert used(["{{dns}}", "{dns0}", "{dnsx}", "{search}"]) == {"dns0", "dnsx", "search"}
 
 
 NONE = replace(LEASE, ipv4=None, gateway4=None)
