@@ -5,39 +5,37 @@ block device is the device. Which of the two it is, is known only when the path 
 """
 
 import posixpath
+from collections.abc import Iterable
 from dataclasses import replace
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.sanitize import MAX_NAME, bounded
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.task_options import DiskOptions, TaskOptions
+from solo5_systemd.nomad.task_options import DiskOptions
 from solo5_systemd.storage.model import DiskRequest, NewFile
 
 IMAGE = "disk.img"
 """The default of `file`; the plugin solo5-disk creates this file."""
 
 
-def check(task: wire.TaskConfig, options: TaskOptions) -> None:
-    """Check that each volume of a task is the disk of one block, and that its options can be honoured.
+def check(task: wire.TaskConfig, requests: Iterable[DiskRequest]) -> None:
+    """Check that each volume of a task is used, and each file of one by one block; `requests` are those of volumes.
 
     Raises:
-        InvalidRequestError: they cannot.
+        InvalidRequestError: one is not.
     """
-    used: dict[tuple[str, str], DeviceName] = {}
-    for disk, block in options.block.items():
-        if block.volume is not None:
-            mount = _mount(task, disk, block)
-            _check_mount(task, mount, disk, block)
-            other = used.setdefault((mount.host_path, _file(block)), disk)
-            if other != disk:
-                raise InvalidRequestError(
-                    f"task {task.name}: blocks {other} and {disk} have one file of one volume: expected a file for "
-                    "each."
-                )
-    named = {path for path, _ in used}
+    used, named = dict[str, DeviceName](), set[str]()
+    for each in requests:
+        named |= {*each.roots}
+        other = used.setdefault(each.path, each.disk)
+        if other != each.disk:
+            raise InvalidRequestError(
+                f"task {task.name}: blocks {other} and {each.disk} have one file of one volume: expected a file for "
+                "each."
+            )
     for mount in task.mounts:
-        if mount.host_path not in named:
+        if posixpath.normpath(mount.host_path) not in named:
             name = mount.task_path
             raise InvalidRequestError(
                 f"task {task.name} has a volume_mount ({_quoted(name)}) that no block uses: a unikernel has no file "
@@ -50,12 +48,27 @@ def disk_request(task: wire.TaskConfig, disk: DeviceName, block: DiskOptions) ->
     """Return the request of a block with `volume`, as the file in a directory; see `published`.
 
     Raises:
-        InvalidRequestError: the task has no such volume.
+        InvalidRequestError: the task has no such volume, or what its mount requests cannot be honoured.
     """
-    volume = posixpath.normpath(_mount(task, disk, block).host_path)
+    mount = _mount(task, disk, block)
+    what = f"task {task.name}: volume_mount {_quoted(mount.task_path)}"
+    if mount.readonly and not block.private:
+        raise InvalidRequestError(
+            f"{what} is read-only: expected a writable volume, since tenders open a disk for reading and writing.",
+            f'For a copy of the disk for one run: block "{disk}" {{ read_only = true }}',
+        )
+    for key, value in (
+        ("propagation_mode", mount.propagation_mode.removeprefix("private")),  # Nomad's default
+        ("selinux_label", mount.selinux_label),
+    ):
+        if value:
+            raise InvalidRequestError(
+                f"{what} has {key} {_quoted(value)}: expected none, since a unikernel has no mounts.", f"Remove {key}."
+            )
+    volume = posixpath.normpath(mount.host_path)
     return DiskRequest(
         disk=disk,
-        path=posixpath.join(volume, _file(block)),
+        path=posixpath.join(volume, block.file or IMAGE),
         sector_size=block.sector_size,
         roots=(volume,),
         allocation=(volume,),
@@ -101,10 +114,6 @@ def published(
     return replace(request, path=volume, roots=(posixpath.dirname(volume),))  # a root is a directory
 
 
-def _file(block: DiskOptions) -> str:
-    return IMAGE if block.file is None else block.file
-
-
 def _mount(task: wire.TaskConfig, disk: DeviceName, block: DiskOptions) -> wire.Mount:
     """Return the mount of a block's volume: by its destination, or the name that Nomad has for it from 2.0.1 on.
 
@@ -122,23 +131,6 @@ def _mount(task: wire.TaskConfig, disk: DeviceName, block: DiskOptions) -> wire.
             "Give each volume_mount the name of its volume as its destination.",
         )
     return next((mount for mount in found if mount.readonly), found[0])
-
-
-def _check_mount(task: wire.TaskConfig, mount: wire.Mount, disk: DeviceName, block: DiskOptions) -> None:
-    what = f"task {task.name}: volume_mount {_quoted(mount.task_path)}"
-    if mount.readonly and not block.private:
-        raise InvalidRequestError(
-            f"{what} is read-only: expected a writable volume, since tenders open a disk for reading and writing.",
-            f'For a copy of the disk for one run: block "{disk}" {{ read_only = true }}',
-        )
-    for key, value in (
-        ("propagation_mode", mount.propagation_mode.removeprefix("private")),  # Nomad's default
-        ("selinux_label", mount.selinux_label),
-    ):
-        if value:
-            raise InvalidRequestError(
-                f"{what} has {key} {_quoted(value)}: expected none, since a unikernel has no mounts.", f"Remove {key}."
-            )
 
 
 def _quoted(text: str) -> str:

@@ -61,7 +61,8 @@ def workload_of(
     """
     _refuse_unsupported(task)
     _refuse_placeholders_of_others(task, options)
-    volumes.check(task, options)
+    disks = tuple(_disks(task, options, plugin))
+    volumes.check(task, (each for each in disks if options.block[each.disk].volume is not None))
     defaults = plugin.defaults
     # A NIC that is not mentioned joins the default network.
     networks = {nic.network or DEFAULT_NETWORK for nic in options.nic.values()} or {DEFAULT_NETWORK}
@@ -91,7 +92,7 @@ def workload_of(
         publish=tuple(ports.publish(task, options)),
         resolver=_resolver(task, options.args, by_dhcp=any(network in served for network in networks)),
         port_labels=tuple((port.label, port.value) for port in ports.allocated(task)),
-        disks=tuple(_disks(task, options, plugin)),
+        disks=disks,
         tender=options.shared.tender or defaults.tender,
         kind=options.unit or defaults.unit,
         slice=RESERVED_SLICE if task.resources.linux_resources.cpuset_cpus else SHARED_SLICE,
