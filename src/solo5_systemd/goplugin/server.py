@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,8 +21,7 @@ import grpc.aio
 from google.protobuf.empty_pb2 import Empty
 
 from solo5_systemd.base.errors import HostError, Solo5Error, host_errors
-from solo5_systemd.base.locks import closing as closing_descriptor
-from solo5_systemd.base.locks import lock_directory
+from solo5_systemd.base.locks import closing, lock_directory
 from solo5_systemd.goplugin.hclog import take_over_stdio
 from solo5_systemd.goplugin.proto import health_pb2, plugin_pb2
 from solo5_systemd.goplugin.proto.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -73,13 +72,11 @@ _EXIT_TIMEOUT_S = 1.5
 """Seconds from the shutdown request to a forced exit. The host kills the process, and logs that, after two seconds."""
 
 
-async def serve(
-    handlers: Sequence[Handler], *, cookie: tuple[str, str], version: int, closing: Callable[[], Awaitable[None]]
-) -> int:
+async def serve(handlers: Sequence[Handler], *, cookie: tuple[str, str], version: int) -> int:
     """Serve until the host's shutdown call or SIGTERM, and return the exit status.
 
-    It takes over the process: standard streams, logging and signals. At the end, calls in flight are cancelled and
-    *closing* is awaited; the process exits after 1.5 s even if something blocks that.
+    It takes over the process: standard streams, logging and signals. At the end, calls in flight are cancelled; the
+    process exits 1.5 s after the call even if something blocks that.
 
     Args:
         cookie: an environment variable that a host sets for its plugins, and its value: against a start by hand.
@@ -97,13 +94,12 @@ async def serve(
     try:
         with host_errors("no directory for the socket can be made"):
             directory = TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
-        with directory, closing_descriptor(lock_directory(Path(directory.name))):
+        with directory, closing(lock_directory(Path(directory.name))):
             path = Path(directory.name, _SOCKET)
             _remove_killed(path.parent.parent)
             # The last field would be the plugin's certificate.
             handshake = f"{CORE_PROTOCOL}|{version}|unix|{path}|grpc|\n"
             await _serve_at(path, handlers, announced, handshake)
-            await closing()
     except Solo5Error as error:
         _LOG.error("%s", error)
         return 1
@@ -153,5 +149,5 @@ def _remove_killed(parent: Path) -> None:
     """
     for socket in parent.glob(f"{_PREFIX}*/{_SOCKET}"):
         # An error: of another user, with whom the directory for temporary files is shared, or of a plugin that runs.
-        with suppress(OSError, Solo5Error), closing_descriptor(lock_directory(socket.parent, timeout_s=0)):
+        with suppress(OSError, Solo5Error), closing(lock_directory(socket.parent, timeout_s=0)):
             shutil.rmtree(socket.parent)

@@ -8,7 +8,6 @@ from solo5_systemd.settings.files import CachedSettings
 from solo5_systemd.settings.solo5_toml import Settings
 
 if TYPE_CHECKING:
-    from solo5_systemd.bus.connection import Connection
     from solo5_systemd.engine.runtime import Runtime
 
 
@@ -20,13 +19,10 @@ class EngineSession:
 
     Attributes:
         config: the plugin configuration; the defaults until Nomad has sent it.
-        is_closing: the plugin shuts down, so failing calls are expected.
     """
 
     def __init__(self) -> None:
         self.config = PluginConfig()
-        self.is_closing = False
-        self._connection: Connection | None = None
         self._engine: Runtime | None = None
         self._host_settings = CachedSettings()
 
@@ -60,12 +56,5 @@ class EngineSession:
                 from solo5_systemd.base.dependencies import dependency_error
 
                 raise dependency_error(error) from error
-            self._connection = Connection()
-            self._engine = Runtime(Backends(self._connection, self.settings))
+            self._engine = Runtime(Backends(Connection(), self.settings))
         return self._engine
-
-    async def close(self) -> None:
-        """Disconnect."""
-        self.is_closing = True
-        if self._connection is not None:
-            await self._connection.close()

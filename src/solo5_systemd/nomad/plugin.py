@@ -52,5 +52,5 @@ async def _main() -> None:
     async with asyncio.TaskGroup() as background:
         plugin = DriverPlugin(__version__, background)
         handlers = [service_handler(each, plugin, detail_of) for each in services]
-        status = await serve(handlers, cookie=COOKIE, version=PROTOCOL_VERSION, closing=plugin.session.close)
+        status = await serve(handlers, cookie=COOKIE, version=PROTOCOL_VERSION)
         sys.exit(status)  # the exception makes the group cancel its tasks, for which it would wait otherwise

@@ -32,7 +32,7 @@ async def wait_for_end(session: EngineSession, scopes: ScopeChildren, state: Dri
     def log_failure(error: Exception) -> None:
         if not isinstance(error, Solo5Error):
             _log.error("wait for task %s failed, retrying: internal error", state.task, exc_info=error)
-        elif not session.is_closing:
+        else:
             _log.warning("wait for task %s failed, retrying in %.0f s: %s", state.task, WATCH_INTERVAL_S, error)
 
     async def wait() -> TaskEnd:

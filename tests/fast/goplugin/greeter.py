@@ -83,15 +83,14 @@ def detail_of(error: Exception) -> StringValue | None:
     return StringValue(value="try another") if isinstance(error, NotFoundError) else None
 
 
-async def closing() -> None:
-    if "GREETER_FAILS" in os.environ:
-        raise RuntimeError("it cannot be closed")
-    LOG.info("closed")
-
-
 async def main() -> int:
     handlers = [service_handler(GREETINGS, Greeter(), detail_of)]
-    return await serve(handlers, cookie=("GREETER_COOKIE", "crumbs"), version=7, closing=closing)
+    status = await serve(handlers, cookie=("GREETER_COOKIE", "crumbs"), version=7)
+    if "GREETER_FAILS" in os.environ:
+        raise RuntimeError("it cannot be closed")
+    if not status:
+        LOG.info("closed")
+    return status
 
 
 if __name__ == "__main__":

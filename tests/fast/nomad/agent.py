@@ -69,7 +69,6 @@ async def agent(**plugin: object) -> AsyncGenerator[Agent, None]:
     finally:
         living.cancel()
         await asyncio.gather(living, return_exceptions=True)
-        await nomad.driver.session.close()
 
 
 @asynccontextmanager
