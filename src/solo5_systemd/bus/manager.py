@@ -16,6 +16,7 @@ from solo5_systemd.base.names import (
     TaskName,
     UnitKind,
     is_instance,
+    journald_of,
     task_scope,
     task_service,
     unit_path,
@@ -131,6 +132,11 @@ class Manager(UnitReader):
         """Start an installed unit unless it is active, and wait for the job."""
         with _translated():
             _check_started(unit, await self._jobs.run("StartUnit", "ss", [unit, "replace"]))
+
+    async def start_journald(self, namespace: str) -> None:
+        """Start the journald of a namespace: streams are opened before LogNamespace= would start it."""
+        if namespace:
+            await self.ensure_started(journald_of(namespace))
 
     async def begin(self, unit: str) -> None:
         """Start an installed unit, without waiting for the job."""

@@ -14,7 +14,7 @@ from solo5_systemd.base.names import task_service
 from solo5_systemd.declared.update_request import next_task
 from solo5_systemd.engine.facts import check_free, gather
 from solo5_systemd.engine.plan import Plan, plan
-from solo5_systemd.engine.start import Steps, Undo, start_journald
+from solo5_systemd.engine.start import Steps, Undo
 from solo5_systemd.engine.stop import discard
 from solo5_systemd.host.drop_ins import check_drop_ins
 from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
@@ -56,7 +56,7 @@ async def prepare_start(
         locks: list[int] = []
         undoing.close_on_failure(locks)
         await steps.take_disks(locks)
-        await start_journald(backends.units, steps.plan.log_namespace)
+        await backends.units.start_journald(steps.plan.log_namespace)
         await steps.attach()
         return replace(steps.plan, disks=bound), [*backends.disks.descriptors(bound), *locks]
 

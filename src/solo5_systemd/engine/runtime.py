@@ -95,10 +95,8 @@ class Runtime(Queries):
         Args:
             namespace: the journal namespace; its journald is started.
         """
-        from solo5_systemd.engine.start import start_journald
-
         console = self.backends.console
-        await start_journald(self._units, namespace)
+        await self._units.start_journald(namespace)
         stdout = await console.open_stream(unit, STDOUT_PRIORITY, namespace)
         try:
             return stdout, await console.open_stream(unit, STDERR_PRIORITY, namespace)
@@ -113,9 +111,9 @@ class Runtime(Queries):
             HostError: its journald did not start.
             SettingsError: the settings are invalid.
         """
-        from solo5_systemd.engine.start import start_journald
-
-        return await start_journald(self._units, self.backends.console.namespace())
+        namespace = self.backends.console.namespace()
+        await self._units.start_journald(namespace)
+        return namespace
 
     # --- inspect ------------------------------------------------------------------------------------------------
 

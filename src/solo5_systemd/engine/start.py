@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import Solo5Error, StartError, TakenError
-from solo5_systemd.base.names import TaskName, journald_of, network_service
+from solo5_systemd.base.names import TaskName, network_service
 from solo5_systemd.bus.peers import JobFailedError
 from solo5_systemd.engine.facts import check_name, gather
 from solo5_systemd.engine.plan import Plan, plan
@@ -35,7 +35,6 @@ from solo5_systemd.unit.tender import sandbox_path
 from solo5_systemd.users.allocation import RangeUsedUpError
 
 if TYPE_CHECKING:
-    from solo5_systemd.bus.manager import Manager
     from solo5_systemd.engine.backends import Backends
 
 T = TypeVar("T")
@@ -328,8 +327,8 @@ class Steps:
         locks: list[int] = []
         self.undo.callback(lambda: [*map(os.close, locks)])  # PID 1 has its own copies
         await self.take_disks(locks)
-        namespace = await start_journald(self._units, self.plan.log_namespace)
-        stderr = await self._backends.console.open_stream(unit.name, STDERR_PRIORITY, namespace)
+        await self._units.start_journald(self.plan.log_namespace)
+        stderr = await self._backends.console.open_stream(unit.name, STDERR_PRIORITY, self.plan.log_namespace)
         self.undo.callback(os.close, stderr)
         return locks[0] if locks else None, stderr
 
@@ -420,10 +419,3 @@ class Steps:
         if self.plan.disks:
             bound = [(disk, sandbox_path(disk)) for disk in self.plan.disks]
             await self._backends.disks.check_bound(bound, begun.main_pid)
-
-
-async def start_journald(units: "Manager", namespace: str) -> str:
-    """Start the journald of a namespace and return it: streams are opened before LogNamespace= would start it."""
-    if namespace:
-        await units.ensure_started(journald_of(namespace))
-    return namespace
