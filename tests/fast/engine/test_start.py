@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import Coroutine
-from contextlib import suppress
 from dataclasses import replace
 from ipaddress import IPv4Address
 
@@ -45,8 +44,6 @@ def machine() -> Machine:
     machine = Machine()
     machine.images.files["/srv/full"] = stored(nics="service", disks="storage")
     machine.images.files["/srv/plain"] = stored(Target.SPT)
-    machine.images.files["/srv/two"] = stored(nics="service admin")
-    machine.images.files["/srv/odd"] = stored(nics="left right")
     return machine
 
 
@@ -233,13 +230,6 @@ def _full(job_result: str, hang_at: int | None, *, late: bool = False) -> Machin
     return machine
 
 
-async def _steps_of_a_start(job_result: str) -> list[str]:
-    machine = _full(job_result, None)
-    with suppress(StartError):
-        await Runtime(machine.backends).start(WORKLOAD)
-    return machine.steps.taken
-
-
 async def _cancelled_while_it_hangs(machine: Machine, starting: Coroutine[object, object, object]) -> None:
     task = asyncio.ensure_future(starting)
     await machine.steps.hanging.wait()
@@ -343,7 +333,10 @@ async def test_a_removal_leaves_a_start_of_its_name_alone_that_begins_meanwhile(
 
 
 async def test_undoing_goes_on_although_it_is_cancelled_too() -> None:
-    steps = await _steps_of_a_start("failed")
+    failed = _full("failed", None)
+    with pytest.raises(StartError):
+        await Runtime(failed.backends).start(WORKLOAD)
+    steps = failed.steps.taken
     for number in range(steps.index("failure_messages"), len(steps)):
         machine = _full("failed", number)
         await _cancelled_while_it_hangs(machine, Runtime(machine.backends).start(WORKLOAD))
