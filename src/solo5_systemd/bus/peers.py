@@ -134,9 +134,4 @@ class ListedUnit(NamedTuple):
 
     def properties(self) -> Mapping[str, object]:
         """Return the D-Bus properties that are in the listing."""
-        return {
-            "ActiveState": self.active,
-            "SubState": self.sub,
-            "Description": self.description,
-            "JobType": self.job_type,
-        }
+        return {"ActiveState": self.active, "JobType": self.job_type}

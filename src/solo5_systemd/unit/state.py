@@ -51,7 +51,7 @@ TYPE_PROPERTIES = {
     UnitKind.SERVICE: ("MainPID", "ExecMainStartTimestamp", "ControlGroup", "LogExtraFields"),
     UnitKind.SCOPE: ("ControlGroup",),
 }
-"""Properties to read of every unit. ListUnits already returns its states, description and pending job type."""
+"""Properties to read of every unit. ListUnits already returns its state and pending job type."""
 
 UNIT_END_PROPERTIES = ("ActiveExitTimestampMonotonic",)
 TYPE_END_PROPERTIES = {
@@ -84,7 +84,6 @@ class UnitState:
     active: ActiveState
     invocation: str = ""
     frozen: bool = False
-    description: str = ""
     result: str = "success"
     main_pid: int = 0
     main_code: int = MainCode.NONE
@@ -176,7 +175,6 @@ def unit_state(unit: str, properties: Mapping[str, Any], task: TaskName | None =
         active=active,
         invocation=bytes(properties.get("InvocationID", b"")).hex(),  # as systemd prints it
         frozen=properties.get("FreezerState") in ("frozen", "freezing"),
-        description=properties.get("Description", ""),
         result=properties.get("Result") or "success",
         main_pid=properties.get("MainPID", 0),
         main_code=properties.get("ExecMainCode", 0),
@@ -204,7 +202,7 @@ def after_run(run: UnitState, properties: Mapping[str, Any]) -> UnitState | None
     if not now.over:
         return replace(run, active=now.active)
     log_fields = run.log_fields or now.log_fields
-    return replace(now, description=run.description, started=run.started, log_fields=log_fields)
+    return replace(now, started=run.started, log_fields=log_fields)
 
 
 def _amount(found: int | None) -> int | None:

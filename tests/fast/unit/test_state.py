@@ -15,10 +15,8 @@ def read(unit: str = SERVICE, **properties: object) -> UnitState:
 def test_a_service_is_read_from_what_systemd_sends() -> None:
     state = read(
         ActiveState="active",
-        SubState="running",
         InvocationID=bytes(range(16)),
         FreezerState="running",
-        Description="a unikernel",
         JobType="",
         Result="success",
         MainPID=7,
@@ -36,7 +34,6 @@ def test_a_service_is_read_from_what_systemd_sends() -> None:
         unit=SERVICE,
         active=ActiveState.ACTIVE,
         invocation="000102030405060708090a0b0c0d0e0f",
-        description="a unikernel",
         main_pid=7,
         started=10,
         ended=20,
