@@ -58,7 +58,7 @@ async def prepare_start(
         await steps.take_disks(locks)
         await backends.units.start_journald(steps.plan.log_namespace)
         await steps.attach()
-        return replace(steps.plan, disks=bound), [*backends.disks.descriptors(bound), *locks]
+        return replace(steps.plan, disks=bound), [*(backends.disks.descriptors(bound) if bound else ()), *locks]
 
 
 class _Preparation(Steps):

@@ -314,12 +314,14 @@ class Steps:
 
     async def release_disks(self) -> None:
         """Remove what private disks and bind mounts need during the start only."""
-        await undo(self._backends.disks.release([*self._made, *self._bound]))
+        if found := [*self._made, *self._bound]:  # otherwise the backend is not imported
+            await undo(self._backends.disks.release(found))
 
     async def bind_disks(self) -> Sequence[Disk]:
         """Bind-mount the inspected disks, until systemd has made its own mounts of them."""
-        disks = self._backends.disks
-        self._bound = await completed(disks.bind(self.plan.disks), disks.release)
+        if self.plan.disks:
+            disks = self._backends.disks
+            self._bound = await completed(disks.bind(self.plan.disks), disks.release)
         return self._bound
 
     async def open_files(self, unit: TransientUnit) -> tuple[int | None, int]:

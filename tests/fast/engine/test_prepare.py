@@ -123,6 +123,7 @@ async def test_a_preparation_that_fails_leaves_nothing(
 
 async def test_a_task_without_nics_releases_what_it_had(machine: Machine, prepare: Prepare) -> None:
     machine.images.files["/srv/plain"] = stored()
+    del machine.disks  # which is imported for a task with disks only
     _, held = await prepare(Workload(name=WEB, image="/srv/plain"))
     assert (held, machine.networks.released) == ([], [WEB])
     assert "reserve" not in machine.steps.taken
