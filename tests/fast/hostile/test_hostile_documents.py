@@ -72,7 +72,7 @@ OPTIONS = {
     "unikernel": "local/web.hvt", "args": ["--port=80"], "ports": ["http", "dns/udp"], "tender": "hvt",
     "unit": "service", "logging": "nomad", "quiet": True, "cpu_hard_limit": False, "labels": {"ROLE": "web"},
     "nic": {"service": {"network": "lab", "ip": "10.1.2.3", "mac": "02:00:5e:10:00:01", "ports": ["http"]}},
-    "block": {"storage": {"source": "local/disk", "sector_size": "512"}},
+    "block": {"storage": {"source": "local/disk", "sector_size": 512}},
     "properties": {"TasksMax": "8", "IOReadBandwidthMax": "/dev/vda 1M"},
     "ready": {"tcp": "80", "deadline": "5s", "interval": "1s", "on_loss": "event"},
 }  # fmt: skip
@@ -81,7 +81,7 @@ CONFIG = {
     "network": {"lab": {"ipv4": "10.1.0.0/16", "bridge": "br0", "mtu": "9000", "dns": ["9.9.9.9"], "search": ["lan"]}},
     "stats_interval": "2s", "disable_log_collection": False, "allowed_properties": ["TasksMax"],
     "defaults": {"tender": "spt", "unit": "service", "quiet": True, "properties": {"TasksMax": "8"}},
-    "ceilings": {"memory_mb": 64, "nics": "1", "blocks": 1.0, "ports": 3},
+    "ceilings": {"memory_mb": 64, "nics": 1, "blocks": 1, "ports": 3},
     "gc": {"interval": "1h", "image_age": "24h", "dangling_tasks": {"period": "1m", "creation_grace": "5m"}},
 }  # fmt: skip
 POLICY = {"host": ["53/udp", "8080/tcp"], "reach": ["lab"], "metadata": True, "routed": False, "isolated": True,
