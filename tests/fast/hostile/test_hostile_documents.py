@@ -78,7 +78,7 @@ OPTIONS = {
 }  # fmt: skip
 CONFIG = {
     "enabled": True, "image_paths": ["/srv"], "block_paths": ["/srv"], "tender_paths": ["/opt"], "networks": ["lab"],
-    "network": {"lab": {"ipv4": "10.1.0.0/16", "bridge": "br0", "mtu": "9000", "dns": ["9.9.9.9"], "search": ["lan"]}},
+    "network": {"lab": {"ipv4": "10.1.0.0/16", "bridge": "br0", "mtu": 9000, "dns": ["9.9.9.9"], "search": ["lan"]}},
     "stats_interval": "2s", "disable_log_collection": False, "allowed_properties": ["TasksMax"],
     "defaults": {"tender": "spt", "unit": "service", "quiet": True, "properties": {"TasksMax": "8"}},
     "ceilings": {"memory_mb": 64, "nics": 1, "blocks": 1, "ports": 3},
