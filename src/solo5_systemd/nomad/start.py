@@ -69,7 +69,7 @@ class TaskEntry:
 
 
 def kept(config: wire.TaskConfig) -> wire.TaskConfig:
-    """Return what a task's events, and the search for forgotten tasks, need of its configuration, mostly environment."""
+    """Return what a task's events, and the search for forgotten tasks, need of its configuration."""
     return wire.TaskConfig(id=config.id, name=config.name, alloc_id=config.alloc_id, alloc_dir=config.alloc_dir)
 
 
