@@ -311,9 +311,9 @@ class Manager(UnitReader):
             return error
         return value.value if isinstance(value, Variant) else value
 
-    async def _manager_call(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
+    async def _manager_call(self, member: str, signature: str, body: Sequence[Any]) -> None:
         with _translated():
-            return await self._connection.call(SYSTEMD, MANAGER_PATH, MANAGER, member, signature, body)
+            await self._connection.call(SYSTEMD, MANAGER_PATH, MANAGER, member, signature, body)
 
 
 def _check_started(unit: str, result: str) -> None:
