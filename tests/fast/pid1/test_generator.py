@@ -1,7 +1,6 @@
 """The generator writes unit files to any directory, and knows its own ones again."""
 
 import asyncio
-import os
 import pickle
 import shutil
 import time
@@ -79,59 +78,6 @@ def test_a_file_becomes_a_unit_with_a_drop_in(make: Make, web: Path, tmp_path: P
 
 
 WAITS = "Publish=8080:80\nIdleSec=5min\nIdleAction=stop\n"
-
-
-def waits(tmp_path: Path) -> Path:
-    """Return the FIFO of the active socket unit."""
-    fifo = tmp_path / "waiting/web"
-    fifo.parent.mkdir(exist_ok=True)
-    os.mkfifo(fifo)
-    return fifo
-
-
-def test_a_task_that_waits_without_a_process_has_a_socket_unit(make: Make, web: Path, tmp_path: Path) -> None:
-    plain = web.read_text()
-    web.write_text(f"{plain}{WAITS}[Install]\nWantedBy=a.target\n")
-    unit, fifo = tmp_path / "system/web.socket", waits(tmp_path)
-    assert make() == []
-    assert "WantedBy=a.target" in unit.read_text()
-    before = unit.stat().st_ino
-    make()
-    assert unit.stat().st_ino == before, "it is as it was"
-    assert fifo.exists()
-    web.write_text(f"{plain}{WAITS}[Install]\nWantedBy=b.target\n")
-    make()
-    assert "WantedBy=b.target" in unit.read_text()
-    web.write_text(plain + WAITS.replace("stop", "sleep"))
-    assert make() == []
-    assert (unit.exists(), fifo.exists()) == (False, False), "its socket unit would never remove it"
-    assert "web.socket" not in (tmp_path / "system/web.service").read_text()
-    web.write_text(plain + WAITS)
-    make()
-    waits(tmp_path)
-    assert unit.exists()
-    web.unlink()
-    make()
-    assert [*(tmp_path / "system").iterdir(), *(tmp_path / "run").iterdir()] == []
-    assert not fifo.exists()
-
-
-@pytest.mark.parametrize("runs", [False, True])
-def test_a_refused_declaration_keeps_its_socket_unit(make: Make, web: Path, tmp_path: Path, runs: bool) -> None:
-    """PID 1 closes the FIFO of a socket unit without a file, and does not open it again once there is one."""
-    good = web.read_text() + WAITS
-    web.write_text(good)
-    make()
-    if runs:
-        (tmp_path / "units/invocation:web.service").symlink_to("0123")
-    unit = tmp_path / "system/web.socket"
-    before = unit.read_text()
-    web.write_text(good + "Memry=64M\n")
-    assert make() != []
-    assert unit.read_text() == before
-    web.write_text(good.replace("IdleAction=stop\n", ""))
-    make()
-    assert not unit.exists()
 
 
 def test_unchanged_files_are_not_written_again(make: Make, web: Path, tmp_path: Path) -> None:
