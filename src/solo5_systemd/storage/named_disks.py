@@ -229,7 +229,10 @@ class NamedDisks:
         try:
             return lock_shared(disk) if shared else lock([disk], unused=True)
         except TakenError as error:
-            task = holders().get(disk.identity)
+            held = holders()
+            if disk.identity not in held:  # the kernel uses it
+                raise
+            task = held[disk.identity]
             who = f"task {task}" if task else "another process"
             hint = f"Stop it first: solo5ctl stop {task}" if task else "Wait until it is done."
             raise TakenError(f"disk {name!r} is in use by {who}: expected a disk that none has.", hint) from error

@@ -61,6 +61,16 @@ def test_a_disk_that_is_replaced_before_it_is_locked_is_refused(
         disks.resize(DATA, 2048)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_the_kernel_does_with_a_disk_is_the_reason(
+    disks: NamedDisks, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    disks.create(DATA, 1024)
+    monkeypatch.setattr(block_devices, "kernel_use", lambda _: ("attached to loop0", "Detach it."))
+    with pytest.raises(TakenError, match="is attached to loop0"), disks.opened(DATA, os.O_RDONLY, shared=shared):
+        pass
+
+
 def test_a_disk_of_another_process_has_no_task(disks: NamedDisks, tmp_path: Path) -> None:
     disks.create(DATA, 1024)
     descriptor = lock([disk_of(tmp_path / "disks" / "data")])
