@@ -61,6 +61,7 @@ def read_own(path: Path | str, most: int) -> OwnFile:
                 raise SettingsError(f"{path} has {before.st_size} bytes: expected at most {most}.")
             with open(f"/proc/self/fd/{place}", "rb") as file:  # noqa: PTH123 - which is open with O_PATH
                 content = file.read(most + 1)
+            # Else it was written meanwhile, and is read again.
             if version_of(before) == version_of(os.fstat(place)) and len(content) == before.st_size:
                 return OwnFile(content, is_public)
     raise SettingsError(f"{path} changes while it is read: expected a file that is written once, and renamed.")
@@ -72,7 +73,7 @@ def list_own(directory: Path) -> list[str]:
     Raises:
         SettingsError: a user other than root can change it, or which directory it is; it cannot be read.
     """
-    if not os.path.lexists(directory):
+    if not os.path.lexists(directory):  # nothing is read, so it matters not who can make it
         return []
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     with _opened(directory) as (place, _), closing(os.open(".", flags, dir_fd=place)) as listed:
@@ -112,7 +113,7 @@ def _opened(path: Path | str) -> Iterator[tuple[int, bool]]:
     def visit(step: Step) -> None:
         nonlocal is_public, device, mounter
         mode = step.status.st_mode
-        if step.status.st_dev != device:
+        if step.status.st_dev != device:  # within one file system the mounter is the same
             device, mounter = step.status.st_dev, ROOT if step.above is None else _mounter(step.status.st_dev)
         if step.at.startswith(TOP):
             _check(path, step.at, step.status, mounter)
@@ -136,8 +137,9 @@ def _mounter(device: int) -> int:
 
 def _check(path: Path | str, entry: str, status: os.stat_result, mounter: int) -> None:
     is_link = stat.S_ISLNK(status.st_mode)
-    if status.st_uid != ROOT or mounter != ROOT:
+    if status.st_uid != ROOT or mounter != ROOT:  # what FUSE reports as root's is as its mounter wants it
         who = f"user {mounter if status.st_uid == ROOT else status.st_uid}"
+    # The mode of a link has no meaning, and /dev/null no content.
     elif is_link or _is_null(status) or not status.st_mode & OTHERS_MAY_WRITE:
         return
     else:

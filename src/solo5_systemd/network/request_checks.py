@@ -83,6 +83,7 @@ def check_ports(
         )
     before: defaultdict[tuple[Protocol, int], list[PortRequest]] = defaultdict(list)
     for port in ports:
+        # Compared with those of one number alone: a task has up to PORTS_MAX.
         same = before[port.protocol, port.host_port]
         _check_request(port, same, nics, loopback6=loopback6)
         same.append(port)
@@ -106,6 +107,7 @@ def check_reserved(ports: Sequence[PortRequest], settings: Settings) -> None:
         why = ""
         if settings.reserves(port.host_port):
             why = "reserved for the host by reserved_ports in /etc/solo5"
+        # The server cannot bind what a port socket has.
         elif by_dhcp and (port.host_port, port.protocol) == (SERVER_PORT, Protocol.UDP):
             why = "that of the DHCP server of networks with dhcp = true"
         if why:
@@ -196,7 +198,7 @@ def check_limits(request: Request, networks: Iterable[Network]) -> None:
     named = {network.name: network for network in networks}
     for nic in request.nics:
         network = named[nic.network]
-        if network.join is not None:
+        if network.join is not None:  # its frames pass table bridge alone, which has neither ports nor egress lists
             _check_joined(request.ports, nic, network)
         _check_permitted(nic, network)
         listed = nic.limits.under(network.policy).egress
@@ -296,4 +298,4 @@ def check_routes(
                         f"route {route} of NIC {nic.nic} overlaps {each} {whose}: expected a range that nothing else "
                         "has."
                     )
-            taken.append(("of another NIC", route))
+            taken.append(("of another NIC", route))  # a task's own NICs exclude each other as well
