@@ -190,7 +190,7 @@ def test_a_volume_is_found_by_its_destination_which_need_not_be_its_name(jobs: J
     jobs.submit(job_of("by-destination", "srv/elsewhere"))
     completed("by-destination", "sector 0: 'found'")
     jobs.submit(job_of("by-name", "data"))
-    shown = refusal(refused("by-name", "expected the volume or the destination of a volume_mount of the task"))
+    shown = refusal(refused("by-name", "expected the volume or the destination of one volume_mount of the task"))
     assert "Give each volume_mount the name of its volume as its destination." in shown
 
 
