@@ -475,7 +475,7 @@ async def test_a_port_at_the_loopback_of_ipv6_alone_is_published_there(service: 
                 await ask_tcp(GROUP6, 8080, socket.socket(socket.AF_INET6))
             with group6.entered(), pytest.raises(ConnectionRefusedError):
                 await ask_tcp("127.0.0.1", 8080)
-        with pytest.raises(InvalidRequestError, match="no reply of a guest to ::1"):
+        with pytest.raises(InvalidRequestError, match="no reply of a guest leaves from ::1"):
             await client.lease("other", tcp(8080, host_ip="::1"))
 
 
