@@ -5,6 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from tests.contract.dhcp import Pid1WithServers
 from tests.contract.family import FOUR, SIX, Family
 from tests.contract.netns import BRIDGE_NF, BRIDGE_NF6, CLIENT6, HOST6, Outside, private_namespace, run
 from tests.contract.netservice import Client, Pid1, PrivateBus, Service, Socket, leaving_nothing, pid1
@@ -46,8 +47,15 @@ async def client(service: Service) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def manager(service: Service) -> AsyncIterator[Pid1]:
-    async with pid1(service) as manager:
+    async with pid1(service, Pid1(service)) as manager:
         yield manager
+
+
+@pytest.fixture(name="pid1")
+async def with_servers(service: Service) -> AsyncIterator[Pid1WithServers]:
+    async with pid1(service, Pid1WithServers(service)) as manager:
+        yield manager
+        manager.close()
 
 
 @pytest.fixture

@@ -3,15 +3,14 @@
 import signal
 import struct
 import subprocess
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from ipaddress import IPv4Address
 from pathlib import Path
 
 from tests.contract.guest import BROADCAST, UDP, Guest
 from tests.contract.netservice import Pid1, Service, until
 
-from solo5_systemd.dbus.message_bus import connect
 from solo5_systemd.dbus.messages import Message
 from solo5_systemd.networkd.dhcp import SEEN_AT
 
@@ -30,11 +29,11 @@ class Pid1WithServers(Pid1):
         broken: a start fails.
     """
 
-    asked: list[str]
     broken = False
 
-    def serve(self, service: Service) -> None:
-        self.asked = []
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        self.asked: list[str] = []
         self._directory = service.state / "dhcp"
         self._servers: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -103,20 +102,6 @@ def _listens(pid: int) -> bool:
         if line.split()[1].endswith(port)
     ]
     return bool({f"socket:[{line[9]}]" for line in lines} & held)
-
-
-@asynccontextmanager
-async def pid1_with_servers(service: Service) -> AsyncIterator[Pid1WithServers]:
-    bus = await connect(service.bus.address)
-    manager = Pid1WithServers(service, ())
-    manager.serve(service)
-    bus.add_message_handler(manager.answer)
-    await bus.request_name("org.freedesktop.systemd1")
-    try:
-        yield manager
-    finally:
-        manager.close()
-        bus.disconnect()
 
 
 class Answer:

@@ -4,14 +4,10 @@ The imports take several times as long as what most tests have it do. Each proce
 its own words, environment and network namespace. Programs of a test's own, and what a bus activates, start anew.
 """
 
-import atexit
 import functools
-import importlib
 import json
 import os
-import pkgutil
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -20,12 +16,11 @@ from typing import BinaryIO, NoReturn
 
 from tests.contract.netns import HERE, enter
 from tests.contract.placed import place
+from tests.support.forked import begun, serve
 
 import solo5_systemd
 
 PACKAGES = ("base", "bus", "dbus", "journal", "network", "networkd", "settings")
-LARGEST = 1 << 17
-"""Bytes of a request: the words and the environment."""
 
 
 class Forked:
@@ -65,57 +60,14 @@ class Forked:
 
 @functools.cache
 def _server() -> socket.socket:
-    """Start the server, which ends when the last end of its socket is closed: with this process, at the latest."""
-    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, "-m", "tests.contract.forked", str(its.fileno())]
-    paths = (Path(__file__).parents[2], Path(solo5_systemd.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": ":".join(map(str, paths))}
-    server = subprocess.Popen(command, env=environment, pass_fds=[its.fileno()])
-    its.close()
-
-    def end() -> None:
-        ours.close()
-        server.wait()
-
-    atexit.register(end)
-    return ours
+    return begun("tests.contract.forked", Path(__file__).parents[2], Path(solo5_systemd.__file__).parents[1])
 
 
-def _serve(control: socket.socket) -> None:
-    for module in pkgutil.walk_packages(solo5_systemd.__path__, "solo5_systemd."):
-        if module.name.split(".")[1] in PACKAGES and not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while True:
-        request, descriptors, _, _ = socket.recv_fds(control, LARGEST, 3)
-        if not request:
-            return
-        if os.fork() == 0:
-            control.close()
-            _keep(json.loads(request), descriptors)
-        for each in descriptors:
-            os.close(each)
-
-
-def _keep(request: tuple[list[str], dict[str, str]], descriptors: list[int]) -> NoReturn:
-    """Fork the service; write its number and, when it has ended, its exit status."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    namespace, stderr, answer = descriptors
-    enter(namespace)
-    os.close(namespace)
-    process = os.fork()
-    if process == 0:
-        os.close(answer)
-        _execute(*request, stderr)
-    os.write(answer, b"%d\n" % process)
-    _, status = os.waitpid(process, 0)
-    os.write(answer, b"%d\n" % os.waitstatus_to_exitcode(status))
-    os._exit(0)
-
-
-def _execute(words: list[str], environment: dict[str, str], stderr: int) -> NoReturn:
+def _execute(words: list[str], environment: dict[str, str], namespace: int, stderr: int) -> NoReturn:
     from solo5_systemd.dbus.process import run_module
 
+    enter(namespace)
+    os.close(namespace)
     os.dup2(stderr, 2)
     os.close(stderr)
     os.environ.clear()
@@ -126,4 +78,4 @@ def _execute(words: list[str], environment: dict[str, str], stderr: int) -> NoRe
 
 
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(PACKAGES.__contains__, _execute, 3)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from tests.contract.forked import Forked
@@ -212,6 +212,9 @@ class Service:
             yield Client(connection)
 
 
+P = TypeVar("P", bound="Pid1")
+
+
 class Pid1:
     """A stand-in for PID 1 on the bus of a service, and for its links.
 
@@ -224,7 +227,7 @@ class Pid1:
         processor_time: of each unit, in nanoseconds.
     """
 
-    def __init__(self, service: Service, active: Iterable[str]) -> None:
+    def __init__(self, service: Service, active: Iterable[str] = ()) -> None:
         self._links = service.units
         self.active = set(active)
         self.jobs: set[str] = set()
@@ -284,10 +287,9 @@ class Socket:
 
 
 @asynccontextmanager
-async def pid1(service: Service, active: Iterable[str] = ()) -> AsyncIterator[Pid1]:
-    """Give the bus a stand-in for PID 1 with these active units."""
+async def pid1(service: Service, manager: P) -> AsyncIterator[P]:
+    """Give the bus a stand-in for PID 1."""
     bus = await connect(service.bus.address)
-    manager = Pid1(service, active)
     bus.add_message_handler(manager.answer)
     await bus.request_name("org.freedesktop.systemd1")
     try:

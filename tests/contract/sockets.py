@@ -61,12 +61,12 @@ async def next_at(listener: socket.socket) -> tuple[bytes, tuple[str, int]]:
     return data, source[:2]
 
 
-async def ask_udp(address: str, port: int, data: bytes = b"hello", sock: socket.socket | None = None) -> bytes:
+async def ask_udp(address: str, port: int, sock: socket.socket | None = None) -> bytes:
     loop = asyncio.get_running_loop()
     with sock or socket.socket(_family(address), socket.SOCK_DGRAM) as client:
         client.setblocking(False)
         async with asyncio.timeout(30):
-            await loop.sock_sendto(client, data, (address, port))
+            await loop.sock_sendto(client, b"hello", (address, port))
             answer, sender = await loop.sock_recvfrom(client, 2000)
     assert sender[:2] == (address, port)
     return answer

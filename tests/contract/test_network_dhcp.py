@@ -17,7 +17,6 @@ from tests.contract.dhcp import (
     answers,
     leased,
     message,
-    pid1_with_servers,
     sent,
 )
 from tests.contract.guest import UDP, Guest
@@ -37,12 +36,6 @@ from solo5_systemd.networkd import dhcp
 dhcp.DHCP_SERVER = dhcp.DHCP_SERVER._replace(name="/no")
 """
 SERVER = "solo5-dhcp@default.service"
-
-
-@pytest.fixture
-async def pid1(service: Service) -> AsyncIterator[Pid1WithServers]:
-    async with pid1_with_servers(service) as manager:
-        yield manager
 
 
 @pytest.fixture

@@ -157,12 +157,12 @@ async def test_an_end_while_the_service_is_dead_is_noticed_by_the_next_one(
 
 async def test_an_end_while_pid_1_does_not_reply_is_looked_at_again(client: Client, service: Service) -> None:
     await client.lease("web")
-    async with pid1(service) as manager:
+    async with pid1(service, Pid1(service)) as manager:
         manager.begin(UNIT)
     manager.end(UNIT)
     await moment()
     assert record(service).exists()
-    async with pid1(service):
+    async with pid1(service, Pid1(service)):
         await released(service)
 
 

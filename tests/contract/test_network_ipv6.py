@@ -48,9 +48,9 @@ def default(options: str = "ipv6 = true") -> str:
     return f"[network.default]\n{options}\n"
 
 
-def far_socket(wan: Outside, kind: socket.SocketKind = socket.SOCK_DGRAM, port: int = 0) -> socket.socket:
+def far_socket(wan: Outside, port: int = 0) -> socket.socket:
     with wan.entered():
-        made = socket.socket(socket.AF_INET6, kind)
+        made = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
     made.bind((CLIENT6, port))
     return made
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tests.contract.guest import Guest
 from tests.contract.netns import Outside, entered, link, run
-from tests.contract.netservice import NAME, PATH, Client, Service, host_state, nic, pid1, tcp, udp, until
+from tests.contract.netservice import NAME, PATH, Client, Pid1, Service, host_state, nic, pid1, tcp, udp, until
 from tests.contract.sockets import ask_udp
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError
@@ -283,7 +283,7 @@ async def test_an_orphan_is_taken_back_when_its_unit_had_time_to_come(service: S
     for task in "ab":
         _rewrite(service.state / f"tasks/{task}.json", expires=0)
     await service.restart()
-    async with pid1(service, active={"solo5-task-b.service"}):
+    async with pid1(service, Pid1(service, {"solo5-task-b.service"})):
         assert await client.collect(dry_run=True) == ("network lease of task a",)
         assert len(await client.reservations()) == 3
         await client.collect(dry_run=False)

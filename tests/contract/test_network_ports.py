@@ -292,12 +292,16 @@ async def test_a_release_of_the_first_task_leaves_the_ports_to_the_second(client
             assert again.leases == (lease,)
 
 
-async def test_ports_return_when_the_second_task_ends(service: Service, client: Client) -> None:
+async def test_ports_stay_moved_over_a_kill_and_return_when_the_second_task_ends(
+    service: Service, client: Client
+) -> None:
     async with Guest(await client.lease("old", udp(5353)), greeting=b"old"):
-        await client.lease("new")
-        await client.move_ports(OLD, NEW)
-        service.kill()
-        await service.restart()
+        async with Guest(await client.lease("new"), greeting=b"new"):
+            await client.move_ports(OLD, NEW)
+            service.kill()
+            await service.restart()
+            await reaches(b"new")
+            assert await ports_of(client) == {"old": 0, "new": 1}
         await client.drop("new")
         await reaches(b"old")
         assert await ports_of(client) == {"old": 1}
@@ -306,16 +310,6 @@ async def test_ports_return_when_the_second_task_ends(service: Service, client: 
         await client.move_ports(NEW, OLD)
         await client.drop("old")  # which has only its own ports
         assert await ports_of(client) == {"new": 0}
-
-
-async def test_ports_stay_moved_over_a_kill_of_the_service(service: Service, client: Client) -> None:
-    await client.lease("old", udp(5353))
-    async with Guest(await client.lease("new"), greeting=b"new"):
-        await client.move_ports(OLD, NEW)
-        service.kill()
-        await service.restart()
-        await reaches(b"new")
-        assert await ports_of(client) == {"old": 0, "new": 1}
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["there", "back"])

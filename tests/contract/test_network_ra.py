@@ -7,7 +7,7 @@ from ipaddress import IPv6Address, IPv6Network
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.contract.dhcp import Pid1WithServers, leased, pid1_with_servers
+from tests.contract.dhcp import Pid1WithServers, leased
 from tests.contract.guest import (
     ALL_NODES,
     NOWHERE,
@@ -35,12 +35,6 @@ DNS = 'dns = ["9.9.9.9", "2001:db8::53", "fd00::53"]\n'
 RA = f'[network.default]\nipv6 = "2001:db8:1::/64"\nmtu = 1400\nra = true\n{DNS}'
 ROUTERS = IPv6Address("ff02::2")
 SERVER = "solo5-dhcp@default.service"
-
-
-@pytest.fixture
-async def pid1(service: Service) -> AsyncIterator[Pid1WithServers]:
-    async with pid1_with_servers(service) as manager:
-        yield manager
 
 
 @pytest.fixture

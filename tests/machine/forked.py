@@ -6,25 +6,22 @@ directory and standard streams; the server executes no verb itself, so that no p
 `/usr/bin/solo5ctl` is the program itself, which the tests execute on Debian 12.
 """
 
-import atexit
 import functools
-import importlib
 import json
 import os
-import pkgutil
 import select
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
+
+from tests.support.forked import begun, serve
 
 OF_OTHER_PROGRAMS = ("goplugin", "host_volume", "networkd", "nomad", "pid1", "relay")
 """Packages that no verb imports, or few."""
-
-LARGEST = 1 << 17
-"""Bytes of a request: the words, the environment and the directory."""
 
 
 def solo5ctl(words: Sequence[str], timeout: float) -> "subprocess.CompletedProcess[str]":
@@ -55,52 +52,10 @@ def solo5ctl(words: Sequence[str], timeout: float) -> "subprocess.CompletedProce
 
 @functools.cache
 def _server() -> socket.socket:
-    """Start the server, which ends when the last end of its socket is closed: with this process, at the latest."""
-    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    server = subprocess.Popen([sys.executable, "-I", __file__, str(its.fileno())], pass_fds=[its.fileno()])
-    its.close()
-
-    def end() -> None:
-        ours.close()
-        server.wait()
-
-    atexit.register(end)
-    return ours
+    return begun("tests.machine.forked", Path(__file__).parents[2])
 
 
-def _serve(control: socket.socket) -> None:
-    import solo5_systemd
-
-    for module in pkgutil.walk_packages(solo5_systemd.__path__, "solo5_systemd."):
-        if module.name.split(".")[1] not in OF_OTHER_PROGRAMS and not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while True:
-        request, descriptors, _, _ = socket.recv_fds(control, LARGEST, 4)
-        if not request:
-            return
-        if os.fork() == 0:
-            control.close()
-            _keep(json.loads(request), descriptors)
-        for each in descriptors:
-            os.close(each)
-
-
-def _keep(request: tuple[list[str], dict[str, str], str], descriptors: list[int]) -> NoReturn:
-    """Fork the process of the verb; write its number and, when it has ended, its exit status."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    *streams, answer = descriptors
-    process = os.fork()
-    if process == 0:
-        os.close(answer)
-        _execute(*request, streams)
-    os.write(answer, b"%d\n" % process)
-    _, status = os.waitpid(process, 0)
-    os.write(answer, b"%d\n" % os.waitstatus_to_exitcode(status))
-    os._exit(0)
-
-
-def _execute(words: list[str], environment: dict[str, str], directory: str, streams: list[int]) -> NoReturn:
+def _execute(words: list[str], environment: dict[str, str], directory: str, *streams: int) -> NoReturn:
     from solo5_systemd.cli.main import main
 
     for number, stream in enumerate(streams):
@@ -114,4 +69,4 @@ def _execute(words: list[str], environment: dict[str, str], directory: str, stre
 
 
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(lambda package: package not in OF_OTHER_PROGRAMS, _execute, 4)

@@ -10,7 +10,6 @@ from tests.contract.bus.given import PROMPT, UNIT, WEB, restarted, service
 from tests.contract.netservice import PrivateBus
 
 from solo5_systemd.base import inotify as inotify_module
-from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus import unit_watch as watch_module
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.manager import Manager
@@ -42,11 +41,10 @@ def links(tmp_path: Path, manager: Manager) -> Links:
     return Links(tmp_path / "units")
 
 
-def a_run(unit: str = UNIT, **fields: object) -> UnitState:
-    name = TaskName(unit.removeprefix("solo5-task-").removesuffix(".service"))
+def a_run(**fields: object) -> UnitState:
     known = UnitState(
-        task=name,
-        unit=unit,
+        task=WEB,
+        unit=UNIT,
         active=ActiveState.ACTIVE,
         invocation=RUN,
         main_pid=42,

@@ -1,6 +1,7 @@
 """How QEMU is to run the machine's processors here."""
 
 import os
+import re
 from pathlib import Path
 
 # QEMU's emulation brings AMD's virtualisation along, so that the machine has a /dev/kvm of its own.
@@ -16,13 +17,6 @@ def accelerator() -> tuple[str, ...]:
     A /dev/kvm alone proves nothing: under a paravirtual KVM, whose processors show neither ``vmx`` nor ``svm``,
     QEMU stops with an internal error at the guest's first vector instruction.
     """
-    flags = _processor_flags()
-    usable = flags & {"vmx", "svm"} and os.access("/dev/kvm", os.R_OK | os.W_OK)
+    flags = re.search("^flags.*", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    usable = flags and {"vmx", "svm"} & set(flags[0].split()) and os.access("/dev/kvm", os.R_OK | os.W_OK)
     return HARDWARE if usable else EMULATION
-
-
-def _processor_flags() -> set[str]:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("flags"):
-            return set(line.partition(":")[2].split())
-    return set()

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 
 from . import cache, enclosure, trees
@@ -64,29 +65,19 @@ def copies() -> list[Copy]:
 
 def _agent() -> Path:
     if not (given := os.environ.get("NOMAD")):
-        return _nomad() / "nomad"
+        key = cache.digest(_BUILD, *_NOMAD, *_module())
+        make = partial(_build, words=_NOMAD, what="the Nomad agent", seconds=_NOMAD_SECONDS)
+        return cache.entry("agent", key, make) / "nomad"
     if not os.access(given, os.X_OK) or Path(given).is_dir():
         raise MachineError(f"NOMAD={given} is no program: expected the path of a Nomad agent")
     return Path(given).resolve()
-
-
-def _nomad() -> Path:
-    key = cache.digest(_BUILD, *_NOMAD, *_module())
-
-    def make(target: Path) -> None:
-        _build(target, _NOMAD, "the Nomad agent", _NOMAD_SECONDS)
-
-    return cache.entry("agent", key, make)
 
 
 def _client() -> Path:
     sources = sorted((SOURCE / "client").rglob("*.go"))
     named = (part for path in sources for part in (str(path.relative_to(SOURCE)), cache.file_digest(path)))
     key = cache.digest(_BUILD, *_CLIENT, *_module(), *named)
-
-    def make(target: Path) -> None:
-        _build(target, _CLIENT, "the driver's client", _CLIENT_SECONDS)
-
+    make = partial(_build, words=_CLIENT, what="the driver's client", seconds=_CLIENT_SECONDS)
     return cache.entry("client", key, make) / "driver-client"
 
 
@@ -98,9 +89,10 @@ def _module() -> tuple[bytes, ...]:
 def _build(target: Path, words: tuple[str, ...], what: str, seconds: int) -> None:
     tree = trees.tree(trees.GO, _RELEASE)
     kept = cache.entry("modules", cache.digest(tree.name, *_module()), lambda _: None)
+    trusted = os.environ.get("SSL_CERT_FILE", _AUTHORITIES)
     with cache.in_use(tree, kept), lasting(f"building {what}", seconds):
         enclosure.run(
-            _BUILD, tree, SOURCE, kept, target, _authorities(), *_settings(), *words,
+            _BUILD, tree, SOURCE, kept, target, trusted, *_settings(), *words,
             doing=f"building {words[-1]}",
         )  # fmt: skip
 
@@ -111,8 +103,3 @@ def _settings() -> list[str]:
         return []
     asked = subprocess.run(["go", "env", "-json", *_ASKED], capture_output=True, text=True, check=True)
     return [f"{name}={value}" for name, value in json.loads(asked.stdout).items() if value]
-
-
-def _authorities() -> Path:
-    """The certificate authorities that this machine trusts."""
-    return Path(os.environ.get("SSL_CERT_FILE", _AUTHORITIES))

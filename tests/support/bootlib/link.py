@@ -9,7 +9,7 @@ import subprocess
 
 from .errors import MachineError
 
-_BRIDGE = "machines"
+BRIDGE = "machines"  # which containers join by a veth pair; their own end is host0
 _PREFIX = "198.51.100"
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWNET = 0x40000000
@@ -38,13 +38,8 @@ def make() -> None:
     if libc.unshare(_CLONE_NEWNS | _CLONE_NEWNET) != 0:  # os.unshare() is there from Python 3.12 on
         raise MachineError(f"no namespaces for several machines: unshare(2): {os.strerror(ctypes.get_errno())}")
     _do("mount", "--make-rprivate", "/")
-    _do("ip", "link", "add", _BRIDGE, "type", "bridge")
-    _do("ip", "link", "set", _BRIDGE, "up")
-
-
-def nspawn_option() -> str:
-    """Return the option that joins a container to the bridge; its end of the veth pair is ``host0``."""
-    return f"--network-bridge={_BRIDGE}"
+    _do("ip", "link", "add", BRIDGE, "type", "bridge")
+    _do("ip", "link", "set", BRIDGE, "up")
 
 
 def files(name: str, names: list[str]) -> dict[str, str]:
@@ -68,7 +63,7 @@ def unplug(name: str) -> None:
 
 
 def plug(name: str) -> None:
-    _do("ip", "link", "set", f"vb-{name}", "master", _BRIDGE)
+    _do("ip", "link", "set", f"vb-{name}", "master", BRIDGE)
 
 
 def remove(name: str) -> None:

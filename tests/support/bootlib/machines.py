@@ -57,7 +57,7 @@ class Machines:
             not_running(name, self._running[name][0].state)
 
     def _started(self, name: str) -> container.Starting:
-        options = [link.nspawn_option(), f"--bind={self._run / _SHARED}:/srv/{_SHARED}"]
+        options = [f"--network-bridge={link.BRIDGE}", f"--bind={self._run / _SHARED}:/srv/{_SHARED}"]
         if name == self._names[0]:
             options.append(f"--bind={self._control}:/run/host-control")
         return container.started(self._wanted, self._run / name, name=name, options=options)

@@ -3,9 +3,7 @@
 import argparse
 import signal
 import sys
-from contextlib import AbstractContextManager
 from pathlib import Path
-from types import FrameType
 
 from . import agent, arguments, cache, container, layer, machines, package, trees, vm
 from .abandoned import run_directory
@@ -26,7 +24,7 @@ _ATTEMPTS = 2
 
 def main(words: list[str]) -> int:
     wanted = arguments.parse(words)
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         return _boot(wanted)
     except MachineTimeoutError as error:
@@ -37,10 +35,6 @@ def main(words: list[str]) -> int:
         return FAILED
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-
-
-def _terminated(number: int, _frame: FrameType | None) -> None:
-    sys.exit(128 + number)
 
 
 def _boot(asked: argparse.Namespace) -> int:
@@ -69,7 +63,7 @@ def _run(wanted: Wanted, asked: argparse.Namespace, copies: list[Copy]) -> int:
         try:
             if asked.machines:
                 return _several(wanted, run, asked, copies)
-            with _backend(asked.backend, wanted, run) as machine:
+            with (vm if asked.backend == "vm" else container).booted(wanted, run) as machine:
                 not_running("the machine", machine.state)
                 return _use(machine, asked, copies)
         except MachineError as error:
@@ -87,10 +81,6 @@ def _made(asked: argparse.Namespace) -> tuple[Path, Path, list[Copy]]:
     contents = begun(lambda: _contents(asked))
     extras = begun(lambda: agent.copies() if "nomad" in asked.extras else [])
     return tree.result(), layer.layer(tree.result(), contents.result()), extras.result()
-
-
-def _backend(name: str, wanted: Wanted, run: Path) -> AbstractContextManager[Machine]:
-    return vm.booted(wanted, run) if name == "vm" else container.booted(wanted, run)
 
 
 def _contents(asked: argparse.Namespace) -> layer.Contents:
