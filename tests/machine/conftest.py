@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tests.machine.declared import Declarations
 
 GUESTS = Path("/srv/guests")
+NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 DISKS = Path("/var/lib/solo5/disks")
 IS_EMULATED = os.environ.get("TEST_MACHINE") == "vm"
 PATIENCE = 240.0 if IS_EMULATED else 60.0
@@ -94,6 +95,20 @@ def systemctl(*words: str) -> str:
 
 def unit_property(unit: str, name: str) -> str:
     return systemctl("show", "--property", name, "--value", unit).strip()
+
+
+def exposure(unit: str) -> float:
+    """What systemd-analyze(1) finds a unit to be exposed to, of 10."""
+    verdict = ok("systemd-analyze", "security", "--no-pager", unit)
+    return float(re.findall(r"Overall exposure level for \S+: ([0-9.]+)", verdict)[0])
+
+
+def kill_main(unit: str) -> None:
+    """kill -9 of a service that systemd starts again."""
+    pid = unit_property(unit, "MainPID")
+    assert pid != "0", f"{unit} does not run"
+    ok("kill", "-KILL", pid)
+    eventually(lambda: unit_property(unit, "MainPID") not in ("0", pid), f"{unit} is started again")
 
 
 def remove_namespace(name: str) -> None:
@@ -258,14 +273,19 @@ class Outside:
     here: str = "192.0.2.1"
     there: str = "192.0.2.2"
 
+    @property
+    def within(self) -> tuple[str, ...]:
+        """The words before a command that is executed there."""
+        return "ip", "netns", "exec", self.namespace
+
     def sh(self, *argv: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        return sh("ip", "netns", "exec", self.namespace, *argv, **options)
+        return sh(*self.within, *argv, **options)
 
     def ok(self, *argv: str, **options: Any) -> str:
-        return ok("ip", "netns", "exec", self.namespace, *argv, **options)
+        return ok(*self.within, *argv, **options)
 
     def popen(self, *argv: str, **options: Any) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(["ip", "netns", "exec", self.namespace, *argv], **options)
+        return subprocess.Popen([*self.within, *argv], **options)
 
     def tcp(self, host: str, port: int) -> str:
         """An HTTP answer, from the outside."""
@@ -282,16 +302,25 @@ class Outside:
 
     def sender(self, port: int) -> str:
         """The address that the next datagram for a port of this host comes from."""
-        return self.ok("python3", "-I", "-c", _HEAR, self.there, str(port))
+        return heard(self.there, port, 20, *self.within)
 
 
 _HEAR = """
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.bind((sys.argv[1], int(sys.argv[2])))
-s.settimeout(20)
-print(s.recvfrom(9999)[1][0], end="")
+s.settimeout(float(sys.argv[3]))
+try:
+    print(s.recvfrom(9999)[1][0], end="")
+except TimeoutError:
+    pass
 """
+
+
+def heard(address: str, port: int, seconds: float, *before: str) -> str:
+    """The sender of the next datagram that arrives there; empty where none comes in that time."""
+    return ok(*before, "python3", "-I", "-c", _HEAR, address, str(port), str(seconds))
+
 
 _UDP = """
 import socket, sys
@@ -458,6 +487,12 @@ def row(name: str) -> str:
 
 def console(name: str) -> str:
     return ok("solo5ctl", "logs", name)
+
+
+def over(name: str) -> str:
+    """Wait until a task has ended, and return its console."""
+    ok("solo5ctl", "wait", name)
+    return console(name)
 
 
 def says(name: str, text: str) -> None:

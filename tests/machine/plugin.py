@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +56,11 @@ def fingerprinted(gone: Collection[Path], config: Mapping[str, object]) -> Answe
         process.terminate()
         log = process.stderr.read()
         status = process.wait(PATIENCE)
+    answer = Answer(handshake=line, log=log, status=status)
     if found is None:
-        return Answer(handshake=line, log=log, status=status)
-    return Answer(
-        handshake=line,
-        log=log,
-        status=status,
+        return answer
+    return replace(
+        answer,
         health=found.health,
         description=found.health_description,
         attributes={key: value.string_val for key, value in found.attributes.items()},

@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.machine.acting import killed
 from tests.machine.conftest import (
     GUESTS,
+    NOBODY,
     Files,
     Machine,
     Runner,
@@ -21,6 +23,7 @@ from tests.machine.conftest import (
     eventually,
     inspect,
     ok,
+    over,
     registered,
     says,
     sh,
@@ -78,13 +81,16 @@ def test_the_guest_reads_the_files_and_its_writes_change_none(run: Runner, files
     assert mount.split()[1] == str(MEMORY), "all starts have one file system"
     assert {"nosuid", "nodev", "noexec", "mode=700"} <= set(mount.split()[3].split(","))
     assert not list(MEMORY.iterdir()), "which has no name of a running task"
+    mounts = [line.split(" - ") for line in (process / "mountinfo").read_text().splitlines()]
+    [kind] = [after.split()[0] for before, after in mounts if f"/run/solo5-disks/{PRIVATE}/storage" in before]
+    assert kind == "ramfs", "it is never swapped"
 
 
 def test_one_file_is_the_disk_itself(run: Runner, files: Path) -> None:
     name = run("disk.spt", "read", options=options(files / "app.toml", ",format=raw"))
-    ok("solo5ctl", "wait", name)
-    assert "capacity 512 bytes" in console(name)
-    assert "port = 80" in console(name)
+    said = over(name)
+    assert "capacity 512 bytes" in said
+    assert "port = 80" in said
 
 
 def everywhere(secret: bytes, source: Path) -> list[str]:
@@ -180,20 +186,10 @@ def test_a_core_dump_that_the_kernel_pipes_has_no_secret(run: Runner, tmp_path: 
         shutil.rmtree(DUMPS)
 
 
-def test_the_memory_of_an_archive_is_ramfs_that_is_never_swapped(run: Runner, files: Path) -> None:
-    name = run("tar.spt", "stay", options=options(files))
-    says(name, "end at")
-    pid = inspect(name)["pid"]
-    mounts = [line.split(" - ") for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
-    [kind] = [after.split()[0] for before, after in mounts if f"/run/solo5-disks/{PRIVATE}/storage" in before]
-    assert kind == "ramfs"
-
-
 def test_a_credential_is_a_disk(run: Runner, place: Files) -> None:
     place("/etc/credstore/token", "of the operator")
     name = run("disk.spt", "read", options=("--block", "storage=credential:token"))
-    ok("solo5ctl", "wait", name)
-    assert "sector 0: 'of the operator'" in console(name)
+    assert "sector 0: 'of the operator'" in over(name)
     missing = run.fail("--block", "storage=credential:none", f"{GUESTS}/disk.spt", "read")
     assert "no credential is named 'none': expected a file in /etc/credstore" in missing.stderr
 
@@ -259,9 +255,7 @@ def test_what_is_no_plain_file_is_refused_before_anything_is_made(run: Runner, f
 
 
 KILLED = """
-import os, signal
-from pathlib import Path
-from tests.machine.test_storage import die, start
+from tests.machine.acting import die, start
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.model import ArchiveRequest
@@ -271,8 +265,7 @@ start("killed", request, die)
 
 
 def test_a_starter_that_is_killed_leaves_an_archive_until_the_next_start(run: Runner, files: Path) -> None:
-    done = subprocess.run(["python3", "-c", KILLED], cwd="/srv", check=False, capture_output=True)
-    assert done.returncode == -9, done.stderr.decode()
+    killed(KILLED)
     [left] = MEMORY.iterdir()
     assert len(list(left.iterdir())) == 1
     assert f"private disk {left}: left by a start that was killed" in ok("solo5ctl", "gc", "--dry-run")
@@ -281,9 +274,6 @@ def test_a_starter_that_is_killed_leaves_an_archive_until_the_next_start(run: Ru
     assert not [*MEMORY.iterdir()]
     sh("solo5ctl", "rm", "--force", "killed")
     ok("solo5ctl", "gc")
-
-
-AS_ANOTHER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "cat")
 
 
 def test_no_other_user_reaches_the_private_disks_of_a_declared_task(declare: Declarations, place: Files) -> None:
@@ -299,7 +289,7 @@ def test_no_other_user_reaches_the_private_disks_of_a_declared_task(declare: Dec
         assert (disk.stat().st_uid, disk.stat().st_mode & 0o777) == (user, 0o600)
         assert user >= 61184, "it is the task's"
         for way in (disk, Path(f"/proc/{main_pid(unit)}/root")):
-            refused = sh(*AS_ANOTHER, str(way))
+            refused = sh(*NOBODY, "cat", str(way))
             assert "Permission denied" in refused.stderr
     assert stat.S_IMODE(MEMORY.stat().st_mode) == 0o700
     ok("systemctl", "stop", unit)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Files, Machine, Runner, ok, says, sh
+from tests.machine.conftest import GUESTS, NOBODY, Files, Machine, Runner, ok, says, sh
 
 
 def refused(status: int, *words: str, of: tuple[str, ...]) -> str:
@@ -40,9 +40,7 @@ def test_a_tender_that_is_missing_or_of_another_abi(elsewhere: Path) -> None:
 
 
 def test_not_root(machine: Machine) -> None:
-    done = sh(
-        "setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "solo5ctl", "run", f"{GUESTS}/hello.spt"
-    )
+    done = sh(*NOBODY, "solo5ctl", "run", f"{GUESTS}/hello.spt")
     assert done.returncode == 125
     assert "root" in done.stderr
     assert "Traceback" not in done.stderr

@@ -3,17 +3,17 @@
 import asyncio
 import json
 import os
-import signal
 import struct
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.machine.acting import Instead, by_path, killed, start
 from tests.machine.conftest import (
     GUESTS,
+    NOBODY,
     Files,
     Machine,
     Runner,
@@ -22,6 +22,7 @@ from tests.machine.conftest import (
     given,
     inspect,
     ok,
+    over,
     says,
     sh,
     unit_property,
@@ -29,12 +30,11 @@ from tests.machine.conftest import (
 from tests.machine.records import attached
 
 from solo5_systemd.base.errors import StartError, TakenError
-from solo5_systemd.base.names import DeviceName, TaskName
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.engine.backends import Backends, host_backends
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.settings import files
-from solo5_systemd.storage.model import DiskRequest
-from solo5_systemd.task.workload import MIB, Workload
+from solo5_systemd.task.workload import Workload
 
 BOUND = Path("/run/solo5/binds")
 
@@ -49,13 +49,14 @@ def disk(tmp_path: Path) -> Path:
 
 def test_what_a_guest_writes_is_in_the_file(run: Runner, disk: Path) -> None:
     name = run("disk.spt", "sector=3", "write=kept", "read", options=("--block", f"storage={disk}"))
-    ok("solo5ctl", "wait", name)
-    assert "sector 3: 'kept'" in console(name)
+    assert "sector 3: 'kept'" in over(name)
     assert disk.owner().startswith("solo5-"), "the task's own user"
     ok("solo5ctl", "rm", name)
     assert disk.owner() == "root", "the owner of disks at rest"
     assert not list(Path("/var/lib/solo5/users").iterdir())
     assert disk.read_bytes()[3 * 512 :].startswith(b"kept\0")
+    over(run("disk.hvt", "sector=1", "write=far", options=("--block", f"storage={disk},sector-size=4096")))
+    assert disk.read_bytes()[4096:].startswith(b"far\0")
 
 
 def test_a_file_that_root_has_chosen_is_given_and_no_other(run: Runner, tmp_path: Path) -> None:
@@ -78,12 +79,6 @@ def test_a_file_that_root_has_chosen_is_given_and_no_other(run: Runner, tmp_path
     assert own.read_bytes().startswith(b"given\0")
     ok("solo5ctl", "rm", name)
     assert own.owner() == "root"
-
-
-def test_sector_size(run: Runner, disk: Path) -> None:
-    name = run("disk.hvt", "sector=1", "write=far", options=("--block", f"storage={disk},sector-size=4096"))
-    ok("solo5ctl", "wait", name)
-    assert disk.read_bytes()[4096:].startswith(b"far\0")
 
 
 def test_one_disk_has_one_task(run: Runner, disk: Path) -> None:
@@ -268,49 +263,6 @@ def test_no_disk_is_created_while_its_file_system_is_not_mounted(run: Runner, tm
     ok("solo5ctl", "disk", "rm", "kept")
 
 
-class Acting:
-    """PID 1's units, with a callback just before a start."""
-
-    def __init__(self, units: Any, act: Callable[[], object]) -> None:
-        self._units = units
-        self._act = act
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._units, name)
-
-    async def start(self, *words: Any) -> Any:
-        self._act()
-        return await self._units.start(*words)
-
-
-class Watched:
-    """The host's backends, with these units."""
-
-    def __init__(self, machine: Any, act: Callable[[], object]) -> None:
-        self._machine = machine
-        self.users = machine.users
-        self.units = Acting(machine.units, act)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._machine, name)
-
-
-def start(name: str, disk: Path, act: Callable[[], object]) -> None:
-    workload = Workload(
-        name=TaskName(name),
-        image=str(GUESTS / "disk.spt"),
-        arguments=("read", "stay"),
-        memory=16 * MIB,
-        disks=(DiskRequest(disk=DeviceName("storage"), path=str(disk)),),
-    )
-
-    async def story() -> None:
-        async with host_backends(files.read_settings) as machine:
-            await Runtime(cast(Backends, Watched(machine, act))).start(workload)
-
-    asyncio.run(story())
-
-
 def test_a_start_that_comes_second_leaves_the_first_its_network_and_its_disk(run: Runner, disk: Path) -> None:
     """The second start reaches the allocation of its user after the first one's start: its disk is in use then."""
     name = "raced"
@@ -318,23 +270,16 @@ def test_a_start_that_comes_second_leaves_the_first_its_network_and_its_disk(run
     image, option = str(GUESTS / "netdisk.spt"), f"storage={disk}"
     words = ("--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}")
 
-    class Slow:
-        def __init__(self, users: Any) -> None:
-            self._users = users
-
-        def __getattr__(self, called: str) -> Any:
-            return getattr(self._users, called)
-
-        async def acquire(self, task: TaskName) -> Any:
-            ok("solo5ctl", "run", "--detach", "--name", name, "--block", option, image, *words)
-            return await self._users.acquire(task)
-
     async def story() -> None:
         async with host_backends(files.read_settings) as machine:
-            slow = Watched(machine, lambda: None)
-            slow.users = Slow(machine.users)
-            disks = (DiskRequest(disk=DeviceName("storage"), path=str(disk)),)
-            await Runtime(cast(Backends, slow)).start(Workload(name=TaskName(name), image=image, disks=disks))
+
+            async def acquire(task: TaskName) -> Any:
+                ok("solo5ctl", "run", "--detach", "--name", name, "--block", option, image, *words)
+                return await machine.users.acquire(task)
+
+            slow = Instead(machine, users=Instead(machine.users, acquire=acquire))
+            workload = Workload(name=TaskName(name), image=image, disks=(by_path(disk),))
+            await Runtime(cast(Backends, slow)).start(workload)
 
     with pytest.raises(TakenError, match="task name 'raced' has just been taken"):
         asyncio.run(story())
@@ -393,11 +338,11 @@ def test_a_user_who_may_change_the_disks_directory_gets_no_other_disk_into_the_t
         again = sh("solo5ctl", "run", "--block", f"storage={disk}", str(GUESTS / "disk.spt"), "read")
         refusals.append(again.stderr)
         script = ATTACK.format(directory=task_directory, bound=BOUND, victim=tmp_path / "victim")
-        ok("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script)
+        ok(*NOBODY, "sh", "-c", script)
         assert (task_directory / "local/disk.img").read_bytes().startswith(b"secret")
 
     try:
-        start("attacked", disk, attack)
+        start("attacked", by_path(disk), attack)
         says("attacked", "sector 0")
         assert "sector 0: 'own'" in console("attacked")
         assert "is in use by another task" in refusals[0]
@@ -420,7 +365,7 @@ def test_a_task_that_has_another_disk_than_the_one_that_was_checked_is_not_start
 
     try:
         with pytest.raises(StartError, match="has another file than .*local/disk.img', which was checked"):
-            start("other", filled(task_directory / "local" / "disk.img", "own"), replace)
+            start("other", by_path(filled(task_directory / "local" / "disk.img", "own")), replace)
         assert sh("solo5ctl", "inspect", "other").returncode != 0
         assert not list(BOUND.iterdir())
     finally:
@@ -428,17 +373,15 @@ def test_a_task_that_has_another_disk_than_the_one_that_was_checked_is_not_start
 
 
 KILLED = """
-import os, signal, sys
-from pathlib import Path
-from tests.machine.test_block import start
-start("killed", Path(sys.argv[1]), lambda: os.kill(os.getpid(), signal.SIGKILL))
+import sys
+from tests.machine.acting import by_path, die, start
+start("killed", by_path(sys.argv[1]), die)
 """
 
 
 def test_what_a_start_that_was_killed_has_bound_is_removed_by_gc(machine: Machine, task_directory: Path) -> None:
     disk = filled(task_directory / "local" / "disk.img", "own")
-    done = subprocess.run([sys.executable, "-c", KILLED, str(disk)], cwd="/srv", check=False)
-    assert done.returncode == -signal.SIGKILL
+    killed(KILLED, str(disk))
     [left] = BOUND.glob("*/*")
     assert os.path.samefile(left, disk)  # noqa: PTH121 - of two paths
     line = f"bind mounts of disks {left.parent}: left by a start that was killed"

@@ -42,6 +42,13 @@ def refused(unit: str, entry: Path) -> None:
     assert sentence in sh("solo5ctl", "doctor").stdout
 
 
+def linked(declare: Declarations, place: Path) -> None:
+    """Have the declaration `web` be a link to a place."""
+    declare.names.append("web")
+    (ETC / "web.unikernel").unlink(missing_ok=True)
+    (ETC / "web.unikernel").symlink_to(place)
+
+
 def target(way: Path) -> Path:
     """A file of root's that a guest with it as its disk would read, overwrite, and finally own."""
     file = way / "target"
@@ -71,11 +78,9 @@ def test_a_link_into_another_users_directory_is_no_declaration(declare: Declarat
     words = way / "words"
     words.write_text(f"[Unikernel]\nImage={GUESTS}/sleeper.spt\n")
     (home / "link").symlink_to(words)
-    declare.names.append("web")
-    (ETC / "web.unikernel").symlink_to(home / "link")
+    linked(declare, home / "link")
     refused("web.service", home)
-    (ETC / "web.unikernel").unlink()
-    (ETC / "web.unikernel").symlink_to(words)
+    linked(declare, words)
     systemctl("daemon-reload")
     ok("systemctl", "start", "web")
 
@@ -89,10 +94,8 @@ def test_a_hard_link_and_a_bind_mount_in_another_users_directory_are_no_declarat
     (home / "bound").mkdir()
     ok("mount", "--bind", str(way), str(home / "bound"))
     try:
-        declare.names.append("web")
         for place in (home / "hard", home / "bound/words"):
-            (ETC / "web.unikernel").unlink(missing_ok=True)
-            (ETC / "web.unikernel").symlink_to(place)
+            linked(declare, place)
             refused("web.service", home)
     finally:
         ok("umount", str(home / "bound"))
@@ -173,9 +176,7 @@ def test_no_text_of_a_file_that_not_everybody_may_read_is_shown(declare: Declara
     ):
         file.write_text(text)
         file.chmod(0o600)
-        declare.names.append("web")
-        (ETC / "web.unikernel").unlink(missing_ok=True)
-        (ETC / "web.unikernel").symlink_to(file)
+        linked(declare, file)
         systemctl("daemon-reload")
         assert sh("systemctl", "start", "web").returncode == 1
         number = len(text.splitlines())

@@ -7,7 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Runner, eventually, inspect, logged, ok, says, sh, unit_property
+from tests.machine.conftest import (
+    GUESTS,
+    Machine,
+    Runner,
+    eventually,
+    exposure,
+    inspect,
+    logged,
+    ok,
+    says,
+    sh,
+    unit_property,
+)
 from tests.machine.declared import Declarations
 
 KERNELS = ("proc", "dev", "sys")
@@ -40,11 +52,8 @@ def status(name: str) -> dict[str, str]:
 def test_exposure_is_1_or_less(running: str) -> None:
     """A task without NIC has 0.4 at most; a systemd before 257 has no PrivateTmp= that leaves the host's /tmp alone."""
     unit = f"solo5-task-{running}.service"
-    verdict = ok("systemd-analyze", "security", "--no-pager", unit)
-    level = re.search(r"Overall exposure level for \S+: ([0-9.]+)", verdict)
-    assert level is not None
     older = 0.2 if int(ok("systemctl", "--version").split()[1]) < 257 else 0
-    assert float(level[1]) <= (1.0 if inspect(running)["nics"] else 0.4) + older
+    assert exposure(unit) <= (1.0 if inspect(running)["nics"] else 0.4) + older
     assert json.loads(ok("systemd-analyze", "security", "--json=short", unit))
 
 

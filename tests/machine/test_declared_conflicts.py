@@ -1,36 +1,25 @@
 """Declarations that are in order each, and not together."""
 
 import pytest
-from tests.machine.conftest import (
-    Files,
-    Runner,
-    address,
-    eventually,
-    inspect,
-    ok,
-    sh,
-    unit_property,
-)
+from tests.machine.conftest import Files, Runner, address, eventually, ok, sh, unit_property
 from tests.machine.declared import Declarations, journal, status
 
 
 def test_two_files_with_one_static_address_name_the_other_task(declare: Declarations) -> None:
     one = declare("one", "Argument={mirage}")
     ok("systemctl", "start", one)
-    [nic] = inspect("one")["nics"]
-    address = nic["ipv4"].partition("/")[0]
-    two = declare("two", f"Network=service=default,ip={address}\nArgument={{mirage}}")
+    had = address("one")
+    two = declare("two", f"Network=service=default,ip={had}\nArgument={{mirage}}")
     assert sh("systemctl", "start", two).returncode == 1
-    assert f"address {address} for NIC service is taken by task one: expected a free one." in status(two)
+    assert f"address {had} for NIC service is taken by task one: expected a free one." in status(two)
     assert unit_property(one, "ActiveState") == "active"
     ok("systemctl", "stop", one)
     ok("systemctl", "start", two)
-    assert inspect("two")["nics"][0]["ipv4"] == nic["ipv4"]
+    assert address("two") == had
     ok("systemctl", "start", one)  # with another address than it had: that one is taken
-    other = inspect("one")["nics"][0]["ipv4"]
-    assert other != nic["ipv4"]
-    journal = ok("journalctl", "--boot", "--quiet", "--output=cat", "--unit", one)
-    assert f"the task has another address than before, {other.partition('/')[0]}: address {address} for NIC" in journal
+    other = address("one")
+    assert other != had
+    assert f"the task has another address than before, {other}: address {had} for NIC" in journal(one)
 
 
 GUESTS = 5

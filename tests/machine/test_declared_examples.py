@@ -15,7 +15,7 @@ from tests.machine.conftest import (
     systemctl,
     unit_property,
 )
-from tests.machine.declared import Declarations
+from tests.machine.declared import Declarations, status
 
 EXAMPLES = Path(__file__).parents[2] / "examples/declared"
 
@@ -85,6 +85,15 @@ def test_the_dns_servers_start_in_order_and_stop_with_their_target(
     for name in began:
         eventually(partial(stopped, f"dns-{name}.service"), "it stops with its target")
     ok("systemctl", "disable", "dns.target")
+
+
+def test_the_template_has_three_instances(declare: Declarations, outside: Outside, place: Files) -> None:
+    place("/srv/unikernels/web.hvt", (GUESTS / "net.hvt").read_bytes())  # without a disk
+    install(declare, "web@")
+    ok("systemctl", "start", "web@1", "web@2", "web@3")
+    for port in (8081, 8082, 8083):
+        eventually(partial(outside.tcp, outside.here, port), f"it answers at port {port}")
+    assert "Web site 2" in status("web@2")
 
 
 def test_a_broken_primary_does_not_keep_the_secondary_down(declare: Declarations, outside: Outside) -> None:

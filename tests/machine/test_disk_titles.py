@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Runner, console, logged, ok, sh
+from tests.machine.conftest import GUESTS, NOBODY, Machine, Runner, logged, ok, over, sh
 from tests.machine.declared import declarations
 
 EVE, BOB = 65534, 1999
-"""Users without a task: UIDs."""
+"""Users without a task: UIDs; EVE is `NOBODY`."""
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def idle(run: Runner, srv: Path) -> Path:
 
 
 def of_eve(command: str) -> None:
-    ok("setpriv", f"--reuid={EVE}", f"--regid={EVE}", "--clear-groups", "sh", "-ec", command)
+    ok(*NOBODY, "sh", "-ec", command)
 
 
 def link(disk: Path, there: Path) -> None:
@@ -110,8 +110,7 @@ def test_a_declaration_by_a_users_directory_gets_that_users_files_alone(run: Run
     (srv / "eve" / "link.img").symlink_to(idle)
     for _ in range(2):
         name = run("disk.spt", "read", options=("--block", f"storage={own}"))
-        ok("solo5ctl", "wait", name)
-        assert "sector 0: 'own'" in console(name)
+        assert "sector 0: 'own'" in over(name)
         assert own.stat().st_uid not in (EVE, 0), "the task's user"
         ok("solo5ctl", "rm", name)
         assert own.stat().st_uid == EVE
@@ -192,7 +191,7 @@ def test_an_export_that_fails_removes_nothing_in_a_directory_that_was_swapped(sr
     out = srv / "eve" / "out"
     of_eve(f"mkdir {out}")
     swap = f"until test -e {out}/victim; do :; done; mv {out} {out}.gone; ln -s {named} {out}"
-    eve = subprocess.Popen(["setpriv", f"--reuid={EVE}", f"--regid={EVE}", "--clear-groups", "sh", "-c", swap])
+    eve = subprocess.Popen([*NOBODY, "sh", "-c", swap])
     try:
         done = sh("prlimit", f"--fsize={48 << 20}", "solo5ctl", "disk", "export", "source", str(out / "victim"))
         assert done.returncode != 0

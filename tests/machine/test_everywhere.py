@@ -1,10 +1,9 @@
 """The whole story of a task, on every kernel that the tests know: the host's and, for hvt, the `vm` backend's own."""
 
 import json
-import re
 
 import pytest
-from tests.machine.conftest import Outside, Runner, eventually, inspect, ok, unit_property
+from tests.machine.conftest import Outside, Runner, eventually, exposure, inspect, ok, unit_property
 
 
 @pytest.mark.parametrize("target", [pytest.param("hvt", marks=pytest.mark.everywhere), "spt"])
@@ -23,10 +22,7 @@ def test_a_task_serves_is_confined_stops_and_is_remembered(run: Runner, outside:
     assert " 0% packet loss" in ok("ping", "-c5", "-i0.2", "-W5", address)
     assert " 100% packet loss" in outside.sh("ping", "-c2", "-i0.2", "-W1", address).stdout, "only ports are published"
 
-    verdict = ok("systemd-analyze", "security", "--no-pager", unit)
-    level = re.search(r"Overall exposure level for \S+: ([0-9.]+)", verdict)
-    assert level is not None
-    assert float(level[1]) <= 2.0
+    assert exposure(unit) <= 2.0
 
     ok("solo5ctl", "stop", name)
     ended = inspect(name)

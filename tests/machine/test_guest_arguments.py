@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Files, Machine, Outside, Runner, eventually, inspect, ok, says, sh
+from tests.machine.conftest import GUESTS, Files, Machine, Outside, Runner, eventually, inspect, ok, says
 
 RESOLV_CONF = Path("/etc/resolv.conf")
 
@@ -48,28 +47,12 @@ def test_guest_has_its_address_name_servers_and_published_port(run: Runner, outs
     eventually(lambda: line in outside.tcp(outside.here, 8080), "the guest has its arguments")
 
 
-def test_scope_has_them_too(machine: Machine) -> None:
-    words = ("solo5ctl", "run", "--scope", "--name", "scoped", "--dns", "192.0.2.53")
-    with subprocess.Popen([*words, f"{GUESTS}/sleeper.spt", "{dns}", "{hostname}"], stdout=-1, stderr=-1) as tender:
-        eventually(lambda: sh("solo5ctl", "inspect", "scoped").returncode == 0, "the scope")
-        eventually(lambda: b"192.0.2.53" in cmdline(tender.pid), "the tender's command line")
-        assert cmdline(tender.pid).endswith(b"\x00192.0.2.53\x00scoped\x00")
-        assert (inspect("scoped")["dns"], inspect("scoped")["hostname"]) == (["192.0.2.53"], "scoped")
-        tender.kill()
-        tender.communicate()
-    ok("solo5ctl", "gc")
-
-
 def test_name_servers_are_the_options_or_the_networks_or_the_hosts(resolv_conf: Path, place: Files) -> None:
     image, words = f"{GUESTS}/net.spt", ("{dns}", "{search}")
     assert guest_arguments(image, *words) == ["192.0.2.1", "host.example"]
     place("/etc/solo5/zz-guest-arguments.toml", '[network.default]\ndns = ["192.0.2.8"]\nsearch = ["net.example"]\n')
     assert guest_arguments(image, *words) == ["192.0.2.8", "net.example"]
     assert guest_arguments("--dns", "192.0.2.9", image, *words) == ["192.0.2.9", "net.example"]
-
-
-def cmdline(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def test_restart_by_systemd_keeps_the_arguments(run: Runner, resolv_conf: Path) -> None:

@@ -30,7 +30,7 @@ from tests.machine.conftest import (
 )
 from tests.machine.declared import Declarations
 from tests.machine.test_confinement import files_of
-from tests.machine.test_joined import ON_LAN, POOL, answers, lan, settings
+from tests.machine.test_joined import ON_LAN, POOL, SETTINGS, answers, lan
 from tests.machine.test_network import web
 
 __all__ = ["lan"]
@@ -340,19 +340,19 @@ def test_hostile_tender_gets_nothing_of_its_network(
     [("service", "the router's"), ("scope", "the router's"), ("scope", "a lower one than the bridge's")],
 )
 def test_hostile_tender_on_a_lan_moves_neither_router_nor_host(
-    no_launcher: None, hostile: None, lan: Outside, run: Runner, tmp_path: Path, kind: str, whose: str
+    no_launcher: None, hostile: None, lan: Outside, place: Files, run: Runner, tmp_path: Path, kind: str, whose: str
 ) -> None:
     router = json.loads(lan.sh("ip", "-j", "link", "show", "eth0").stdout)[0]["address"]
     mac = router if whose == "the router's" else "02:00:00:00:00:01"
-    with settings(f'[network.lan]\njoin = "br0"\n{POOL}'):
+    place(SETTINGS, f'[network.lan]\njoin = "br0"\n{POOL}')
+    answers(lan, lan.here, "the LAN reaches the host")
+    own = json.loads(ok("ip", "-j", "link", "show", "br0"))[0]["address"]
+    with attacking(run, kind, tmp_path / "log", mac, *ON_LAN) as text:
+        assert "network: MAC set" in text
         answers(lan, lan.here, "the LAN reaches the host")
-        own = json.loads(ok("ip", "-j", "link", "show", "br0"))[0]["address"]
-        with attacking(run, kind, tmp_path / "log", mac, *ON_LAN) as text:
-            assert "network: MAC set" in text
-            answers(lan, lan.here, "the LAN reaches the host")
-            assert json.loads(ok("ip", "-j", "link", "show", "br0"))[0]["address"] == own
-            learned = [line for line in ok("bridge", "fdb", "show", "br", "br0").splitlines() if mac in line]
-            assert not [line for line in learned if "s5-" in line]
+        assert json.loads(ok("ip", "-j", "link", "show", "br0"))[0]["address"] == own
+        learned = [line for line in ok("bridge", "fdb", "show", "br", "br0").splitlines() if mac in line]
+        assert not [line for line in learned if "s5-" in line]
 
 
 def test_the_attacks_are_attacks(scene: Scene, tmp_path: Path) -> None:

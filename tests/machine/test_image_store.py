@@ -10,10 +10,17 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, Files, Machine, Runner, eventually, inspect, ok, sh
-from tests.machine.images import padded
 
 STORE = Path("/var/lib/solo5/images")
 GIB = 1 << 30
+
+
+def padded(target: Path, size: int, *, filled: bool) -> Path:
+    """A guest with so many more bytes at its end, which a tender never reads; holes, or random bytes."""
+    content = (GUESTS / "hello.spt").read_bytes()
+    target.write_bytes(content + (os.urandom(size) if filled else b""))
+    os.truncate(target, len(content) + size)
+    return target
 
 
 def taken() -> int:
@@ -31,7 +38,7 @@ def unused_for_long(image: Path) -> None:
 
 
 def test_an_image_that_declares_a_gibibyte_of_holes_takes_kilobytes(run: Runner, tmp_path: Path) -> None:
-    image = padded(GUESTS / "hello.spt", tmp_path / "sparse.spt", GIB, filled=False)
+    image = padded(tmp_path / "sparse.spt", GIB, filled=False)
     before = taken()
     name = run(str(image), name="sparse")
     ok("solo5ctl", "wait", name)
@@ -48,7 +55,7 @@ def quota(place: Files) -> None:
 
 
 def test_the_store_keeps_to_its_quota_and_makes_room_by_itself(quota: None, run: Runner, tmp_path: Path) -> None:
-    first, second = (padded(GUESTS / "hello.spt", tmp_path / name, 2 << 20, filled=True) for name in ("1", "2"))
+    first, second = (padded(tmp_path / name, 2 << 20, filled=True) for name in ("1", "2"))
     name = run(str(first), name="first")
     ok("solo5ctl", "wait", name)
     refused = run.fail(str(second))
@@ -80,7 +87,7 @@ sys.exit(main())
 
 def test_an_image_on_its_way_holds_up_no_other_start(run: Runner, tmp_path: Path) -> None:
     """The start is stopped while it copies the image, without any lock."""
-    large, other = (padded(GUESTS / "hello.spt", tmp_path / name, 1 << 20, filled=True) for name in ("large", "other"))
+    large, other = (padded(tmp_path / name, 1 << 20, filled=True) for name in ("large", "other"))
     run.names.append("held")
     command = [sys.executable, "-c", HELD, "run", "--detach", "--name", "held", str(large)]
     with subprocess.Popen(command) as starting:
@@ -99,7 +106,7 @@ def test_an_image_on_its_way_holds_up_no_other_start(run: Runner, tmp_path: Path
 def test_a_full_file_system_is_answered_by_removing_unused_images(
     machine: Machine, run: Runner, tmp_path: Path
 ) -> None:
-    image = padded(GUESTS / "hello.spt", tmp_path / "image.spt", 1 << 20, filled=True)
+    image = padded(tmp_path / "image.spt", 1 << 20, filled=True)
     ok("mount", "-t", "tmpfs", "-o", "size=2m,mode=0755", "tmpfs", str(STORE))
     try:
         unused = STORE / ("0" * 64)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -43,15 +43,6 @@ def bridged(other: Outside, *options: str) -> Iterator[Outside]:
         sh("ip", "link", "delete", "br0")
 
 
-@contextmanager
-def settings(text: str) -> Iterator[None]:
-    SETTINGS.write_text(text)
-    try:
-        yield
-    finally:
-        SETTINGS.unlink()
-
-
 @pytest.fixture
 def lan(machine: Machine) -> Iterator[Outside]:
     with cable(Outside()) as other, bridged(other):
@@ -67,39 +58,39 @@ def answers(other: Outside, address: str, what: str) -> None:
     eventually(lambda: other.sh("ping", "-c1", "-W1", address).returncode == 0, what)
 
 
-def test_a_guest_is_reached_at_its_own_address_and_its_bridge_stays(lan: Outside, run: Runner) -> None:
-    with settings(f'[network.lan]\njoin = "br0"\n{POOL}'):
-        task = run("net.spt", IPV4, options=ON_LAN)
-        address = str(lease(task)["ipv4"]).partition("/")[0]
-        answers(lan, address, "the LAN reaches it")
-        assert lan.udp(address, 7, "from the LAN") == "from the LAN"
-        assert lease(task) | {"bridge": "br0", "gateway4": None} == lease(task)
-        assert address in ok("solo5ctl", "ps")
-        text = ok("solo5ctl", "network", "inspect", "lan")
-        assert "Joins: br0 (exists)" in text
-        assert "Addresses: leased from 192.0.2.200-192.0.2.209" in text
-        assert "lan joins br0, addresses from 192.0.2.200-192.0.2.209" in sh("solo5ctl", "doctor").stdout
-        refused = run.fail(*ON_LAN, "-p", "8080:80", f"{GUESTS}/net.spt")
-        assert refused.returncode == 125
-        assert "port 8080/tcp cannot be published to NIC service: network lan joins bridge br0" in refused.stderr
-        refused = run.fail(*ON_LAN, f"{GUESTS}/net.spt", "--gateway={net.service.gateway4}")
-        assert "NIC service has no gateway in network lan" in refused.stderr
-        made = bridge()
-        ok("solo5ctl", "rm", "--force", task)
-        assert bridge() == made
+def test_a_guest_is_reached_at_its_own_address_and_its_bridge_stays(lan: Outside, run: Runner, place: Files) -> None:
+    place(SETTINGS, f'[network.lan]\njoin = "br0"\n{POOL}')
+    task = run("net.spt", IPV4, options=ON_LAN)
+    own = address(task)
+    answers(lan, own, "the LAN reaches it")
+    assert lan.udp(own, 7, "from the LAN") == "from the LAN"
+    assert lease(task) | {"bridge": "br0", "gateway4": None} == lease(task)
+    assert own in ok("solo5ctl", "ps")
+    text = ok("solo5ctl", "network", "inspect", "lan")
+    assert "Joins: br0 (exists)" in text
+    assert "Addresses: leased from 192.0.2.200-192.0.2.209" in text
+    assert "lan joins br0, addresses from 192.0.2.200-192.0.2.209" in sh("solo5ctl", "doctor").stdout
+    refused = run.fail(*ON_LAN, "-p", "8080:80", f"{GUESTS}/net.spt")
+    assert refused.returncode == 125
+    assert "port 8080/tcp cannot be published to NIC service: network lan joins bridge br0" in refused.stderr
+    refused = run.fail(*ON_LAN, f"{GUESTS}/net.spt", "--gateway={net.service.gateway4}")
+    assert "NIC service has no gateway in network lan" in refused.stderr
+    made = bridge()
+    ok("solo5ctl", "rm", "--force", task)
+    assert bridge() == made
 
 
-def test_a_guest_without_a_leased_address_has_one_of_its_own(lan: Outside, run: Runner) -> None:
-    with settings('[network.lan]\njoin = "br0"\n'):
-        refused = run.fail(*ON_LAN, f"{GUESTS}/net.spt", IPV4)
-        assert refused.returncode == 125
-        assert "NIC service has no leased address in network lan: expected no such placeholder" in refused.stderr
-        task = run("net.spt", "--ipv4=192.0.2.77/24", options=ON_LAN)
-        answers(lan, "192.0.2.77", "the LAN reaches it")
-        assert (lease(task)["ipv4"], lease(task)["gateway4"]) == (None, None)
-        assert "no leased address" in ok("solo5ctl", "inspect", task)
-        systemctl("restart", f"solo5-task-{task}")
-        answers(lan, "192.0.2.77", "also after a restart")
+def test_a_guest_without_a_leased_address_has_one_of_its_own(lan: Outside, run: Runner, place: Files) -> None:
+    place(SETTINGS, '[network.lan]\njoin = "br0"\n')
+    refused = run.fail(*ON_LAN, f"{GUESTS}/net.spt", IPV4)
+    assert refused.returncode == 125
+    assert "NIC service has no leased address in network lan: expected no such placeholder" in refused.stderr
+    task = run("net.spt", "--ipv4=192.0.2.77/24", options=ON_LAN)
+    answers(lan, "192.0.2.77", "the LAN reaches it")
+    assert (lease(task)["ipv4"], lease(task)["gateway4"]) == (None, None)
+    assert "no leased address" in ok("solo5ctl", "inspect", task)
+    systemctl("restart", f"solo5-task-{task}")
+    answers(lan, "192.0.2.77", "also after a restart")
 
 
 def test_an_update_with_a_pause_keeps_what_the_lan_has_learned(
@@ -122,23 +113,17 @@ def test_an_update_with_a_pause_keeps_what_the_lan_has_learned(
 
 
 @pytest.mark.vm  # the kernel of a container's host may have no VLAN filtering
-def test_guests_of_two_vlans_share_a_bridge_and_do_not_meet(machine: Machine, run: Runner) -> None:
+def test_guests_of_two_vlans_share_a_bridge_and_do_not_meet(machine: Machine, place: Files, run: Runner) -> None:
     """The cable is a trunk: the other host has a link in each VLAN. No guest is in VLAN 1, the bridge's default."""
-    with ExitStack() as stack:
-        other = stack.enter_context(cable(Outside()))
-        stack.enter_context(bridged(other, "vlan_filtering", "1"))
+    networks = "".join(f'[network.v{n}]\njoin = "br0"\nvlan = {n}\nipv4 = "10.0.{n}.0/24"\n' for n in (20, 30))
+    place(SETTINGS, f'{networks}[network.lan]\njoin = "br0"\n')
+    with cable(Outside()) as other, bridged(other, "vlan_filtering", "1"):
         for vlan in (20, 30):
             ok("bridge", "vlan", "add", "dev", "cable", "vid", str(vlan))
             ip = ("ip", "-netns", other.namespace)
             ok(*ip, "link", "add", "link", "eth0", "name", f"v{vlan}", "type", "vlan", "id", str(vlan))
             ok(*ip, "address", "add", f"10.0.{vlan}.1/24", "dev", f"v{vlan}")
             ok(*ip, "link", "set", f"v{vlan}", "up")
-        stack.enter_context(
-            settings(
-                "".join(f'[network.v{n}]\njoin = "br0"\nvlan = {n}\nipv4 = "10.0.{n}.0/24"\n' for n in (20, 30))
-                + '[network.lan]\njoin = "br0"\n'
-            )
-        )
         before = ok("bridge", "vlan", "show", "dev", "cable"), bridge()
         tasks = {n: run("net.spt", IPV4, options=("--net", f"service=v{n},ip=10.0.{n}.7")) for n in (20, 30)}
         for vlan, task in tasks.items():

@@ -1,16 +1,18 @@
 """Updates and rollbacks of declared tasks of which a program is killed at any step: one whole task remains."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 import pytest
 from tests.machine.conftest import Machine, eventually, ok, sh, systemctl, unit_property
 from tests.machine.declared import DIRECTORY
 from tests.machine.test_package import deb
-from tests.machine.test_updates import drained, image_of, is_up, update, web, whole
+from tests.machine.test_updates import UPDATE, drained, image_of, is_moved, is_up, update, web, whole
 
 __all__ = ["web"]
+
+PHASE = DIRECTORY / "web/update.phase"
 
 PHASES = {
     "kill": ("beside", "turned", "switching", "draining", "pausing"),
@@ -33,19 +35,24 @@ def to_the_other_image(web: str, newer: str) -> Iterator[tuple[list[str], str, s
             yield ["solo5ctl", how, "web", *([new] if how == "update" else [])], old, new
 
 
+@contextmanager
+def at(phase: str, words: Sequence[str]) -> Iterator[None]:
+    """Begin an update or a rollback, and go on with it once it is so far."""
+    slow = phase in ("turned", "draining")
+    pause = ["--pause"] if phase == "pausing" else []
+    ok(*words, *pause, "--no-block", "--watch", "3s" if slow else "0")
+    seen = RECORDED.get(phase, phase)
+    with drained() if slow else nullcontext():
+        eventually(lambda: PHASE.exists() and PHASE.read_text() == seen, f"it is {phase}")
+        yield
+
+
 @pytest.mark.parametrize("by", PHASES)
 def test_an_update_that_is_killed_leaves_one_whole_task(web: str, newer: str, by: str) -> None:
     """`stop` is what an operator does; `kill -9` of the program may happen at any moment."""
-    unit = "solo5-update@web.service"
-    own = DIRECTORY / "web/update.phase"
     for phase, (words, old, new) in zip(PHASES[by], to_the_other_image(web, newer), strict=False):
-        seen = RECORDED.get(phase, phase)
-        slow = phase in ("turned", "draining")
-        pause = ["--pause"] if phase == "pausing" else []
-        ok(*words, *pause, "--no-block", "--watch", "3s" if slow else "0")
-        with drained() if slow else nullcontext():
-            eventually(lambda seen=seen: own.exists() and own.read_text() == seen, f"it is {phase}")  # type: ignore[misc]
-            ok("systemctl", *(("kill", "--signal=KILL", "--kill-whom=main") if by == "kill" else ("stop",)), unit)
+        with at(phase, words):
+            ok("systemctl", *(("kill", "--signal=KILL", "--kill-whom=main") if by == "kill" else ("stop",)), UPDATE)
         whole(web)
         either = {old, new}  # which of the two depends on the moment
         expected = {"draining": {new}, "switching": either, "pausing": either}
@@ -54,17 +61,14 @@ def test_an_update_that_is_killed_leaves_one_whole_task(web: str, newer: str, by
 
 def test_what_ends_a_killed_update_may_be_killed_itself(web: str, newer: str) -> None:
     """Otherwise the guest beside the task would run on, with its ports."""
-    unit = "solo5-update@web.service"
     ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "1min")
-    eventually(lambda: unit_property(unit, "ActiveState") == "active", "it has the ports")
-    ok("systemctl", "kill", "--signal=KILL", "--kill-whom=main", unit)
-    eventually(lambda: unit_property(unit, "ControlPID") != "0", "what ends it runs")
-    ok("systemctl", "kill", "--signal=KILL", "--kill-whom=control", unit)
+    is_moved()
+    ok("systemctl", "kill", "--signal=KILL", "--kill-whom=main", UPDATE)
+    eventually(lambda: unit_property(UPDATE, "ControlPID") != "0", "what ends it runs")
+    ok("systemctl", "kill", "--signal=KILL", "--kill-whom=control", UPDATE)
     whole(web)
 
 
-UPDATE = "solo5-update@web.service"
-PHASE = DIRECTORY / "web/update.phase"
 STEPS = ("beside", "switching", "draining", "pausing")
 
 
@@ -112,11 +116,7 @@ def test_a_daemon_reexec_during_a_start_ends_in_a_task_that_runs(web: str) -> No
 def test_an_update_and_a_rollback_go_on_or_are_undone(web: str, newer: str, machine: Machine, by: str) -> None:
     machine.expect(".")
     for phase, (words, old, new) in zip(STEPS, to_the_other_image(web, newer), strict=False):
-        pause = ["--pause"] if phase == "pausing" else []
-        ok(*words, "--no-block", "--watch", "3s" if phase == "draining" else "0", *pause)
-        with drained() if phase == "draining" else nullcontext():
-            seen = RECORDED.get(phase, phase)
-            eventually(lambda seen=seen: PHASE.exists() and PHASE.read_text() == seen, phase)  # type: ignore[misc]
+        with at(phase, words):
             if by == "upgrade":
                 with reinstallation():
                     pass

@@ -8,13 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Files, Machine, Runner, eventually, ok, says, sh, systemctl
+from tests.machine.conftest import GUESTS, NOBODY, Files, Machine, Runner, eventually, ok, says, sh, systemctl
 from tests.machine.declared import Declarations
 from tests.machine.test_hostile_tender import scope
 
 TOPS = ("/run/solo5", "/var/lib/solo5", "/etc/solo5", "/run/netns", "/run/systemd/dynamic-uid", "/run/userdb")
 HOLDER = Path("/srv/tests/machine/holder.py")
-NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 
 TENDER = """#!/bin/sh
 # A tender that its guest has taken over: it locks all that it has open, or can open, and its image.

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, eventually, ok
-from tests.machine.test_joined import settings
+from tests.machine.conftest import GUESTS, Files, Machine, eventually, ok
+from tests.machine.test_joined import SETTINGS
 
 COUNT = int(os.environ.get("MANY", "6"))
 SEGMENT = 1000
@@ -34,15 +34,16 @@ def answers(address: str) -> bool:
 
 
 @pytest.mark.timeout(7200)
-def test_each_of_many_guests_of_a_network_answers(names: list[str]) -> None:
-    with settings('[network.wide]\nipv4 = "10.96.0.0/20"\n'), ThreadPoolExecutor(4) as pool:
+def test_each_of_many_guests_of_a_network_answers(place: Files, names: list[str]) -> None:
+    place(SETTINGS, '[network.wide]\nipv4 = "10.96.0.0/20"\n')
+    with ThreadPoolExecutor(4) as pool:
         list(pool.map(start, names))
-        tasks = json.loads(ok("solo5ctl", "ps", "--json", timeout=120))
-        addresses = [each["nics"][0]["ipv4"].partition("/")[0] for each in tasks if each["name"] in names]
-        assert len(set(addresses)) == COUNT
-        for address in addresses:
-            eventually(lambda address=address: answers(address), f"{address} answers")  # type: ignore[misc]
-        links = json.loads(ok("ip", "-json", "link"))
-        bridges = {link["master"] for link in links if link["ifname"].startswith("s5-")}
-        assert len(bridges) == -(-COUNT // SEGMENT), "as many segments as they need"
-        print(f"{COUNT} guests of one network answer, on {len(bridges)} bridges")
+    tasks = json.loads(ok("solo5ctl", "ps", "--json", timeout=120))
+    addresses = [each["nics"][0]["ipv4"].partition("/")[0] for each in tasks if each["name"] in names]
+    assert len(set(addresses)) == COUNT
+    for address in addresses:
+        eventually(lambda address=address: answers(address), f"{address} answers")  # type: ignore[misc]
+    links = json.loads(ok("ip", "-json", "link"))
+    bridges = {link["master"] for link in links if link["ifname"].startswith("s5-")}
+    assert len(bridges) == -(-COUNT // SEGMENT), "as many segments as they need"
+    print(f"{COUNT} guests of one network answer, on {len(bridges)} bridges")

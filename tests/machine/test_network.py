@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.machine.conftest import (
     GUESTS,
+    NOBODY,
     Files,
     Machine,
     Outside,
@@ -22,6 +23,7 @@ from tests.machine.conftest import (
     console,
     eventually,
     inspect,
+    kill_main,
     lease,
     ok,
     says,
@@ -32,6 +34,7 @@ from tests.machine.conftest import (
 
 IPV4 = "--ipv4={net.service.ipv4_cidr}"
 GATEWAY = "--ipv4-gateway={net.service.gateway4}"
+NETWORKD = "solo5-networkd.service"
 
 
 def web(run: Runner, *more: str, target: str = "hvt", options: tuple[str, ...] = (), name: str | None = None) -> str:
@@ -127,13 +130,27 @@ def test_one_port_for_one_task_however_many_ask_at_once(machine: Machine, run: R
     assert all("8080" in r.stderr for r in results if r.returncode)
 
 
-def test_network_service_is_for_root_only(run: Runner) -> None:
+def test_network_service_is_for_root_only_and_has_no_more_power_than_it_needs(run: Runner) -> None:
     task = web(run)
     call = "busctl call org.solo5.Network1 /org/solo5/Network1 org.solo5.Network1".split()
-    for words in (("Leases",), *((method, "s", task) for method in ("Attach", "Sleep", "Wake"))):
-        done = sh("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", *call, *words)
+    for call_of in (("Leases",), *((method, "s", task) for method in ("Attach", "Sleep", "Wake"))):
+        done = sh(*NOBODY, *call, *call_of)
         assert (done.returncode != 0, "denied" in done.stderr.lower()) == (True, True), done.stderr
     assert Path(f"/proc/{inspect(task)['pid']}/stat").read_text().rpartition(")")[2].split()[0] != "T", "it is awake"
+    assert sh(*NOBODY, "ls", "/run/solo5/network").returncode != 0
+    shown = sh(*NOBODY, "solo5ctl", "inspect", "--json", task)
+    assert (shown.returncode, "Traceback" in shown.stderr) == (0, False)
+    assert "10.153." not in shown.stdout
+    examined = sh(*NOBODY, "solo5ctl", "doctor")
+    assert "Traceback" not in examined.stderr
+    assert "tap s5-" not in examined.stdout, "what cannot be read is no proof that a tap is nobody's"
+    pid = unit_property(NETWORKD, "MainPID")
+    effective = re.search(r"CapEff:\s*([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text())
+    assert effective is not None
+    expected = 1 << 12 | 1 << 10 | 1 << 13 | 1 << 21
+    words = "CAP_NET_ADMIN, CAP_NET_BIND_SERVICE to hold published ports, CAP_SYS_ADMIN to enter namespaces of groups"
+    assert int(effective[1], 16) == expected, f"{words}, CAP_NET_RAW to ask guests for their addresses"
+    assert json.loads(ok("systemd-analyze", "security", "--json=short", NETWORKD))
 
 
 _ACTIVATE = """
@@ -162,8 +179,7 @@ def activations(place: Files) -> Iterator[None]:
     text = "[Service]\nExecStartPre=/bin/sh -c 'trap \"exit 0\" TERM; sleep 0.5 & wait'\n"
     place("/run/systemd/system/solo5-networkd.service.d/slow.conf", text)
     ok("systemctl", "daemon-reload")
-    as_nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "python3", "-I", "-c", _ACTIVATE)
-    with subprocess.Popen(as_nobody, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([*NOBODY, "python3", "-I", "-c", _ACTIVATE], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"connected\n"
         yield
@@ -177,20 +193,6 @@ def test_a_local_user_does_not_use_up_the_activations_of_the_network_service(mac
     eventually(lambda: sh("systemctl", "stop", "solo5-networkd").returncode == 0, "no call starts it meanwhile")
     ok("systemctl", "restart", f"solo5-task-{task}.service")
     eventually(lambda: sh("ping", "-c1", "-W1", address(task)).returncode == 0, f"{task} answers a ping")
-
-
-def test_network_service_has_no_more_power_than_it_needs(machine: Machine, run: Runner) -> None:
-    web(run)
-    pid = ok("systemctl", "show", "-p", "MainPID", "--value", "solo5-networkd.service").strip()
-    effective = re.search(r"CapEff:\s*([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text())
-    assert effective is not None
-    expected = 1 << 12 | 1 << 10 | 1 << 13 | 1 << 21
-    words = "CAP_NET_ADMIN, CAP_NET_BIND_SERVICE to hold published ports, CAP_SYS_ADMIN to enter namespaces of groups"
-    assert int(effective[1], 16) == expected, f"{words}, CAP_NET_RAW to ask guests for their addresses"
-    assert json.loads(ok("systemd-analyze", "security", "--json=short", "solo5-networkd.service"))
-
-
-NETWORKD = "solo5-networkd.service"
 
 
 def can_bind(port: int) -> bool:
@@ -224,12 +226,6 @@ def wanted(port: int) -> Iterator[list[bool]]:
         insisting.join()
 
 
-def killed() -> None:
-    pid = unit_property(NETWORKD, "MainPID")
-    ok("kill", "-KILL", pid)
-    eventually(lambda: unit_property(NETWORKD, "MainPID") not in ("0", pid), "it is started again")
-
-
 def test_a_published_port_is_held_over_a_kill_a_restart_and_another_pid_1(
     machine: Machine, run: Runner, outside: Outside
 ) -> None:
@@ -237,10 +233,10 @@ def test_a_published_port_is_held_over_a_kill_a_restart_and_another_pid_1(
     task = web(run, options=("-p", "8500:80", "-p", "127.0.0.1:8501:7/udp"))
     assert unit_property(NETWORKD, "NFileDescriptorStore") == "1", "both ports together"
     with wanted(8500) as tried:
-        killed()
+        kill_main(NETWORKD)
         ok("systemctl", "restart", NETWORKD)
         ok("systemctl", "daemon-reexec")
-        killed()
+        kill_main(NETWORKD)
         ok("systemctl", "restart", NETWORKD)
         eventually(lambda: len(tried) > 100, "the other process has tried")
     assert not any(tried)
@@ -255,18 +251,6 @@ def test_a_published_port_is_held_over_a_kill_a_restart_and_another_pid_1(
         refused = run.fail("-d", "-p", "8500:80", "/srv/guests/net.spt")
     assert refused.returncode == 125
     assert "8500/tcp is taken by another process" in refused.stderr
-
-
-def test_what_the_network_is_made_of_is_roots_alone(run: Runner) -> None:
-    task = web(run)
-    nobody = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
-    assert sh(*nobody, "ls", "/run/solo5/network").returncode != 0
-    shown = sh(*nobody, "solo5ctl", "inspect", "--json", task)
-    assert (shown.returncode, "Traceback" in shown.stderr) == (0, False)
-    assert "10.153." not in shown.stdout
-    examined = sh(*nobody, "solo5ctl", "doctor")
-    assert "Traceback" not in examined.stderr
-    assert "tap s5-" not in examined.stdout, "what cannot be read is no proof that a tap is nobody's"
 
 
 NOWHERE = ("--net", "service=none")

@@ -14,7 +14,6 @@ from tests.machine.conftest import (
     registered,
     says,
     sh,
-    systemctl,
     unit_property,
 )
 
@@ -48,10 +47,15 @@ def is_active(unit: str) -> bool:
     return sh("systemctl", "is-active", "--quiet", unit).returncode == 0
 
 
-def test_a_task_runs_until_its_allocation_is_removed(lost: Path, run: Runner) -> None:
+def test_a_task_runs_until_its_allocation_is_removed(lost: Path, agent: Path, run: Runner) -> None:
     another = run("sleeper.spt")
     assert orphans() == []
     ok("solo5ctl", "gc")
+    away = agent.rename(agent.with_name("unmounted"))  # an agent's whole directory that is away is no proof
+    assert orphans() == []
+    ok("solo5ctl", "gc")
+    assert is_active(LOST)
+    away.rename(agent)
     lost.rmdir()
     assert orphans() == ["task lost"]
     told = f"task lost: Nomad has removed its allocation ({lost})"
@@ -62,13 +66,6 @@ def test_a_task_runs_until_its_allocation_is_removed(lost: Path, run: Runner) ->
     assert not is_active("solo5-outcome@lost.target")
     assert orphans() == []
     assert inspect(another)["phase"] == "running"
-
-
-def test_an_agents_whole_directory_that_is_away_is_no_proof(lost: Path, agent: Path) -> None:
-    agent.rename(agent.with_name("unmounted"))
-    assert orphans() == []
-    ok("solo5ctl", "gc")
-    assert is_active(LOST)
 
 
 def test_an_outcome_without_its_unit_is_removed(machine: Machine) -> None:
@@ -107,14 +104,6 @@ def test_a_lease_without_its_unit_is_told_while_the_network_service_sleeps(machi
     ok("solo5ctl", "gc")
     assert orphans() == []
     assert not (LEASES / "lost.json").exists()
-
-
-def test_outcome_survives_reexecution_of_systemd(run: Runner) -> None:
-    name = run("hello.spt", "exit=4")
-    ok("solo5ctl", "wait", name)
-    before = inspect(name)["outcome"]
-    systemctl("daemon-reexec")
-    assert inspect(name)["outcome"] == before
 
 
 def test_tender_killed_gives_everything_back(run: Runner) -> None:

@@ -1,12 +1,10 @@
 """A task's console in FIFOs: each line is delivered once, whatever happens to reader and relay."""
 
-import os
-import signal
 import time
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import Files, Machine, Runner, eventually, ok, sh, unit_property
+from tests.machine.conftest import NOBODY, Files, Machine, Runner, eventually, kill_main, ok, over, sh, unit_property
 from tests.machine.consoles import UNLIMITED, Consoles, numbers, relay_pid, shell_task
 from tests.machine.fifos import Reader
 
@@ -14,16 +12,13 @@ from solo5_systemd.base.names import TaskName, task_service
 
 UNLIMITED_OPTIONS = tuple(word for each in UNLIMITED for word in ("--property", each))
 
+RELAY = "solo5-relay.service"
 LIST = ("busctl", "call", "org.solo5.Relay1", "/org/solo5/Relay1", "org.solo5.Relay1", "List")
 
 
 def written(unit: str, line: str) -> None:
     """Wait until the journal has a line of a unit."""
     eventually(lambda: line in ok("journalctl", "--output=cat", f"--unit={unit}").splitlines(), f"{line!r} is written")
-
-
-def over(name: str) -> None:
-    ok("solo5ctl", "wait", name)
 
 
 def test_console_and_tender_messages_are_separate_and_unchanged(run: Runner, consoles: Consoles) -> None:
@@ -93,10 +88,7 @@ def test_killed_relay_continues_after_the_last_byte(machine: Machine, run: Runne
     shell_task("flowing", "i=1; while [ $i -le 40000 ]; do echo line $i; i=$((i+1)); done", *UNLIMITED)
     for i in range(6):
         time.sleep(0.1 * i)
-        killed = relay_pid()
-        assert killed, "it runs"
-        os.kill(killed, signal.SIGKILL)
-        eventually(lambda killed=killed: relay_pid() not in (0, killed), "systemd starts it again")  # type: ignore[misc]
+        kill_main(RELAY)
     eventually(lambda: b"line 40000\n" in flowing.got, "lines go on")
     assert flowing.got == b"".join(b"line %d\n" % number for number in range(1, 40001))
     stuck.start()
@@ -109,9 +101,7 @@ def test_killed_relay_is_restarted_with_many_tasks_of_long_names(machine: Machin
     machine.expect("solo5-relay.service: (Main process exited|Failed with result)")
     names = [f"{number:04}-{'long' * 30}" for number in range(260)]
     readers = {name: consoles.forward(name, reads=False)[0] for name in names}
-    killed = relay_pid()
-    os.kill(killed, signal.SIGKILL)
-    eventually(lambda: relay_pid() not in (0, killed), "systemd starts it again")
+    kill_main(RELAY)
     shell_task(names[-1], "echo still there")
     eventually(lambda: readers[names[-1]].now() == b"still there\n", "a line comes")
 
@@ -158,6 +148,6 @@ def test_relay_runs_only_while_it_is_needed(impatient: float, consoles: Consoles
 
 
 def test_only_root_may_call_the_relay(machine: Machine) -> None:
-    refused = sh("setpriv", "--reuid=nobody", *LIST)
+    refused = sh(*NOBODY, *LIST)
     assert refused.returncode != 0
     assert "denied" in refused.stderr.lower()

@@ -9,7 +9,7 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from solo5_systemd.task.properties import Property, TransientUnit, parse_propert
 from solo5_systemd.task.workload import Workload
 
 SEED = int(os.environ.get("SEED", "11"))
-TASKS = (TaskName("reload"),)
+TASK = TaskName("reload")
 DISKS = 63
 SHOWN_AS = {"StandardInputFile": "StandardInput"}
 """Properties that PID 1 has under another name than the one that they are set by."""
@@ -72,49 +72,34 @@ def disks(rng: random.Random, folder: Path) -> tuple[DiskRequest, ...]:
     return tuple(found)
 
 
-def workload(name: TaskName, rng: random.Random, folder: Path) -> Workload:
-    image = folder / f"{name} {text(rng)}.spt"
+def workload(rng: random.Random, folder: Path) -> Workload:
+    image = folder / f"{TASK} {text(rng)}.spt"
     image.write_bytes((GUESTS / "disks63.spt").read_bytes())
-    Path("/tmp", name).mkdir()
+    Path("/tmp", TASK).mkdir()
     return Workload(
-        name=name,
+        name=TASK,
         image=str(image),
         arguments=tuple(argument(rng) for _ in range(60)),
         cpus=rng.uniform(0.001, 3),
         cpu_weight=rng.randrange(1, 10000),
-        disks=disks(rng, Path("/tmp", name)),
+        disks=disks(rng, Path("/tmp", TASK)),
         log_fields=tuple((f"LABEL_{number}", text(rng)) for number in range(20)),
         description=text(rng, 300),
     )
 
 
-Shown = dict[str, dict[str, Any]]
-
-
-async def shown(units: Sequence[str]) -> Shown:
-    """Every property of these units, by unit and name, as PID 1 has it now."""
+async def shown(unit: str) -> dict[str, Any]:
+    """Every property of a unit, as PID 1 has it now."""
+    found: dict[str, Any] = {}
     async with system_bus() as connection:
-        found: Shown = {}
-        for unit in units:
-            found[unit] = {}
-            for interface in (UNIT, INTERFACES[UnitKind.SERVICE]):
-                path = unit_path(unit)
-                systemd = "org.freedesktop.systemd1"
-                (answer,) = await connection.call(systemd, path, PROPERTIES, "GetAll", "s", [interface])
-                found[unit] |= {name: variant.value for name, variant in answer.items()}
-            for name in ("ExecStart", "ExecStartEx"):  # without how it went
-                found[unit][name] = [command[:3] for command in found[unit][name]]
-            found[unit]["IPAddressDeny"].sort()  # a set of PID 1's
-        return found
-
-
-def different(before: Shown, after: Shown, wanted: Mapping[str, Sequence[str]]) -> list[str]:
-    return [
-        f"{unit} {name}: {before[unit][name]!r} → {after[unit][name]!r}"
-        for unit, names in wanted.items()
-        for name in {*names, "ExecStart", "ExecStartEx"}
-        if before[unit][name] != after[unit][name]
-    ]
+        for interface in (UNIT, INTERFACES[UnitKind.SERVICE]):
+            words = ("org.freedesktop.systemd1", unit_path(unit), PROPERTIES, "GetAll", "s", [interface])
+            (answer,) = await connection.call(*words)
+            found |= {name: variant.value for name, variant in answer.items()}
+    for name in ("ExecStart", "ExecStartEx"):  # without how it went
+        found[name] = [command[:3] for command in found[name]]
+    found["IPAddressDeny"].sort()  # a set of PID 1's
+    return found
 
 
 @asynccontextmanager
@@ -123,47 +108,42 @@ async def engine() -> AsyncIterator[Runtime]:
         yield runtime
 
 
-async def _discard(names: Sequence[TaskName]) -> None:
+async def _discard() -> None:
     async with engine() as runtime:
-        for name in names:
-            await runtime.discard(name)
+        await runtime.discard(TASK)
 
 
 @pytest.fixture
-def tasks(machine: Machine) -> Iterator[Sequence[TaskName]]:
-    """Names of tasks that are removed when the test is over."""
-    yield TASKS
-    asyncio.run(_discard(TASKS))
-    for name in TASKS:
-        shutil.rmtree(f"/tmp/{name}", ignore_errors=True)
+def discarded(machine: Machine) -> Iterator[None]:
+    """The task is removed when the test is over."""
+    yield
+    asyncio.run(_discard())
+    shutil.rmtree(f"/tmp/{TASK}", ignore_errors=True)
 
 
-def test_tasks_are_after_a_reload_what_was_started(tasks: Sequence[TaskName], folder: Path) -> None:
+@pytest.mark.usefixtures("discarded")
+def test_tasks_are_after_a_reload_what_was_started(folder: Path) -> None:
     """Every property that a task's unit sets; 63 disks, each bound and read by its path."""
     rng = random.Random(SEED)
-    wanted: dict[str, list[str]] = {}
+    unit, wanted = task_service(TASK), ["ExecStart", "ExecStartEx"]
 
     async def start() -> None:
         async with engine() as runtime:
-            for name in tasks:
-                each = workload(name, rng, folder)
-                plan = await runtime.starter.preview(each)
-                wanted[plan.unit.name] = [SHOWN_AS.get(entry.name, entry.name) for entry in plan.unit.properties]
-                await runtime.start(each)
-            for name in tasks:
-                assert (await runtime.wait(name)).outcome is not None
+            each = workload(rng, folder)
+            plan = await runtime.starter.preview(each)
+            wanted.extend(SHOWN_AS.get(entry.name, entry.name) for entry in plan.unit.properties)
+            await runtime.start(each)
+            assert (await runtime.wait(TASK)).outcome is not None
 
     asyncio.run(start())
-    before = asyncio.run(shown(list(wanted)))
+    before = asyncio.run(shown(unit))
     systemctl("daemon-reload")
-    after = asyncio.run(shown(list(wanted)))
-    assert {"Description", "BindPaths", "LogExtraFields", "CPUQuotaPerSecUSec"} < set.intersection(
-        *map(set, wanted.values())
-    )
-    assert not (differ := different(before, after, wanted)), "\n".join((f"SEED={SEED}", *differ))
-    for name in tasks:
-        said = ok("solo5ctl", "logs", name)
-        assert [number for number in range(DISKS) if f"storage{number}: 'disk {number}'" not in said] == []
+    after = asyncio.run(shown(unit))
+    assert {"Description", "BindPaths", "LogExtraFields", "CPUQuotaPerSecUSec"} < set(wanted)
+    differ = [f"{name}: {before[name]!r} → {after[name]!r}" for name in wanted if before[name] != after[name]]
+    assert not differ, "\n".join((f"SEED={SEED}", *differ))
+    said = ok("solo5ctl", "logs", TASK)
+    assert [number for number in range(DISKS) if f"storage{number}: 'disk {number}'" not in said] == []
 
 
 TEXTS = (
@@ -185,7 +165,7 @@ def written(place: Files) -> str:
 
 def test_a_text_means_what_it_means_in_a_unit_file(written: str) -> None:
     """Suffixes above all: those of sizes are powers of 1024, those of rates of 1000."""
-    read = asyncio.run(shown([written]))[written]
+    read = asyncio.run(shown(written))
     for line in TEXTS:
         key, _, value = line.partition("=")
         ours = parse_property(key, value)
@@ -218,27 +198,28 @@ def directive(flag: Path, end: str) -> str:
     return end.join(lines)
 
 
-def attacks(name: TaskName, flag: Path, end: str, folder: Path) -> dict[str, Workload]:
+def attacks(flag: Path, end: str, folder: Path) -> dict[str, Workload]:
     """One task for each way in which a job's text reaches its unit."""
     hostile = directive(flag, end)
     image = str(GUESTS / "sleeper.spt")
     disk = folder / hostile
     return {
-        "description": Workload(name=name, image=image, description=hostile),
-        "argument": Workload(name=name, image=image, arguments=(hostile,)),
-        "journal field": Workload(name=name, image=image, log_fields=(("LABEL", hostile),)),
+        "description": Workload(name=TASK, image=image, description=hostile),
+        "argument": Workload(name=TASK, image=image, arguments=(hostile,)),
+        "journal field": Workload(name=TASK, image=image, log_fields=(("LABEL", hostile),)),
         "device of a limit": Workload(
-            name=name, image=image, properties=(("IOReadBandwidthMax", f"/dev/{hostile} 1M"),)
+            name=TASK, image=image, properties=(("IOReadBandwidthMax", f"/dev/{hostile} 1M"),)
         ),
         "disk": Workload(
-            name=name,
+            name=TASK,
             image=str(GUESTS / "netdisk.spt"),
             disks=(DiskRequest(disk=DeviceName("storage"), path=str(disk)),),
         ),
     }
 
 
-def test_no_text_of_a_job_becomes_a_directive(tasks: Sequence[TaskName], folder: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("discarded")
+def test_no_text_of_a_job_becomes_a_directive(tmp_path: Path) -> None:
     """Each task is started with a command for root in one of its texts; then a reload, and its end."""
     started: list[str] = []
     refused: dict[str, str] = {}
@@ -260,7 +241,7 @@ def test_no_text_of_a_job_becomes_a_directive(tasks: Sequence[TaskName], folder:
 
     for number, end in enumerate(ENDS_OF_LINE):
         flag = Path(f"/run/executed-{number}")
-        for way, each in attacks(tasks[0], flag, end, tmp_path).items():
+        for way, each in attacks(flag, end, tmp_path).items():
             for disk in each.disks:
                 Path(disk.path).parent.mkdir(parents=True)
                 Path(disk.path).write_bytes(bytes(4096))
@@ -275,7 +256,7 @@ def test_no_text_of_a_job_becomes_a_directive(tasks: Sequence[TaskName], folder:
 
 async def test_a_text_that_other_code_forgot_to_check_does_not_reach_pid_1(machine: Machine) -> None:
     unit = TransientUnit(
-        name=task_service(TASKS[0]),
+        name=task_service(TASK),
         properties=(
             Property("Description", "s", directive(Path("/run/executed"), "\n")),
             Property("ExecStart", "a(sasb)", [("/usr/bin/true", ["true"], False)]),
@@ -285,4 +266,4 @@ async def test_a_text_that_other_code_forgot_to_check_does_not_reach_pid_1(machi
         manager = Manager(connection)
         with pytest.raises(InvalidRequestError, match="unit property Description has the character .x0a"):
             await manager.start(unit)
-        assert await manager.state(TASKS[0]) is None
+        assert await manager.state(TASK) is None

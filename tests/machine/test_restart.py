@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import (
+    NOBODY,
     Files,
     Machine,
     Runner,
@@ -14,6 +15,7 @@ from tests.machine.conftest import (
     eventually,
     given,
     inspect,
+    kill_main,
     ok,
     says,
     sh,
@@ -63,9 +65,7 @@ def calls(unit: str) -> bool:
 def restart_policy() -> None:
     DROP_IN.write_text("[Service]\nRestart=always\n")
     ok("systemctl", "daemon-reload")
-    before = unit_property(service("web"), "MainPID")
-    ok("kill", "-KILL", before)
-    eventually(lambda: unit_property(service("web"), "MainPID") not in ("0", before), "it is started again")
+    kill_main(service("web"))
     DROP_IN.write_text("")
     ok("systemctl", "daemon-reload")
 
@@ -82,9 +82,7 @@ def service_killed_in_the_call() -> None:
 
 def record_removed_and_service_killed() -> None:
     RECORD.unlink()
-    before = unit_property(NETWORKD, "MainPID")
-    ok("kill", "-KILL", before)
-    eventually(lambda: unit_property(NETWORKD, "MainPID") not in ("0", before), "it is started again")
+    kill_main(NETWORKD)
     ok("systemctl", "restart", service("web"))
 
 
@@ -220,27 +218,16 @@ def test_the_request_lives_as_long_as_the_unit(run: Runner) -> None:
     assert not request.exists()
 
 
-def unload(name: str) -> None:
+def test_an_attach_for_a_unit_that_is_gone_or_for_no_task_leaves_nothing(machine: Machine, run: Runner) -> None:
+    """Root only can do it. That what is attached without a run is released: contract/test_network_ends.py."""
+    machine.expect(REFUSED)
+    name = web(run)
     ok("systemctl", "stop", service(name))
     sh("systemctl", "reset-failed", service(name))  # hvt ends a stop with 1
     ok("systemctl", "stop", f"solo5-outcome@{name}.target")
     eventually(lambda: unit_property(service(name), "LoadState") == "not-found", "its unit is gone")
     eventually(lambda: not (STATE / f"tasks/{name}.json").exists(), "it is released")
-
-
-def test_gc_removes_the_request_of_a_unit_that_is_gone(run: Runner) -> None:
-    name = web(run)
-    unload(name)
-    assert (STATE / f"requests/{name}.json").exists()
-    ok("solo5ctl", "gc")
-    assert list((STATE / "requests").iterdir()) == []
-
-
-def test_an_attach_for_a_unit_that_is_gone_or_for_no_task_leaves_nothing(machine: Machine, run: Runner) -> None:
-    """Root only can do it. That what is attached without a run is released: contract/test_network_ends.py."""
-    machine.expect(REFUSED)
-    name = web(run)
-    unload(name)
+    assert (STATE / f"requests/{name}.json").exists(), "until gc"
     ok("systemctl", "start", network(name))
     assert json.loads((STATE / f"tasks/{name}.json").read_text())["state"] == "attached"
     for odd in ("never", r"\x2e\x2e", "..", r"a\x2fb", "-h", "a:b", "x" * 200, "$HOME"):
@@ -253,12 +240,11 @@ def test_an_attach_for_a_unit_that_is_gone_or_for_no_task_leaves_nothing(machine
 def test_a_local_user_cannot_start_a_network_unit(run: Runner) -> None:
     name = web(run)
     before = inspect(name)["nics"]
-    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
     for action in ("start", "stop", "restart"):
-        refused = sh(*nobody, "systemctl", "--no-ask-password", action, network(name))
+        refused = sh(*NOBODY, "systemctl", "--no-ask-password", action, network(name))
         assert refused.returncode != 0
         assert "ccess denied" in refused.stderr or "authentication required" in refused.stderr, refused.stderr
-    assert sh(*nobody, "ls", str(STATE / "requests")).returncode != 0
+    assert sh(*NOBODY, "ls", str(STATE / "requests")).returncode != 0
     assert (inspect(name)["nics"], answers(PORT)) == (before, True)
 
 

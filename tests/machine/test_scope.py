@@ -35,9 +35,8 @@ def collected(machine: Machine) -> Iterator[None]:
 
 
 def test_scope_is_the_callers_own_child(machine: Machine) -> None:
-    with subprocess.Popen(
-        ["solo5ctl", "run", "--scope", "--name", "mine", "-m", "32M", f"{GUESTS}/sleeper.hvt"], stdout=-1, stderr=-1
-    ) as tender:
+    words = ("solo5ctl", "run", "--scope", "--name", "mine", "-m", "32M", "--dns", "192.0.2.53")
+    with subprocess.Popen([*words, f"{GUESTS}/sleeper.hvt", "{dns}", "{hostname}"], stdout=-1, stderr=-1) as tender:
         assert tender.stdout is not None
         eventually(
             lambda: sh("systemctl", "is-active", "solo5-task-mine.scope").stdout.strip() == "active", "the scope"
@@ -47,8 +46,10 @@ def test_scope_is_the_callers_own_child(machine: Machine) -> None:
         )
         assert unit_property("solo5-task-mine.scope", "Slice") == "solo5.slice"
         assert unit_property("solo5-task-mine.scope", "MemoryMax") == str(32 << 20)
-        assert inspect("mine")["phase"] == "running"
-        assert inspect("mine")["image"] == f"{GUESTS}/sleeper.hvt"
+        assert Path(f"/proc/{tender.pid}/cmdline").read_bytes().endswith(b"\x00192.0.2.53\x00mine\x00")
+        seen = inspect("mine")
+        assert (seen["phase"], seen["image"]) == ("running", f"{GUESTS}/sleeper.hvt")
+        assert (seen["dns"], seen["hostname"]) == (["192.0.2.53"], "mine")
         ok("solo5ctl", "stop", "mine")
         tender.communicate(timeout=60)
     assert tender.returncode == 1, "hvt's own answer to TERM"

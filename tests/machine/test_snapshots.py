@@ -14,8 +14,23 @@ from typing import Any
 
 import pytest
 from tests.machine import records
-from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh, unit_property
+from tests.machine.acting import killed
+from tests.machine.conftest import (
+    DISKS,
+    GUESTS,
+    NOBODY,
+    Machine,
+    Runner,
+    eventually,
+    inspect,
+    ok,
+    over,
+    says,
+    sh,
+    unit_property,
+)
 from tests.machine.records import newest
+from tests.machine.test_storage import disk, refused
 
 from solo5_systemd.base.names import SnapshotName, TaskName
 from solo5_systemd.engine.runtime import Runtime, connect
@@ -23,7 +38,6 @@ from solo5_systemd.settings import files
 from solo5_systemd.storage.named_disks import NamedDisks
 from solo5_systemd.storage.snapshots import Snapshot, Snapshots
 
-DISKS = Path("/var/lib/solo5/disks")
 PAUSES = Path("/run/solo5/pauses")
 SNAPSHOTS = int(os.environ.get("SNAPSHOTS", "5"))
 """`make snapshots` takes 1000."""
@@ -40,17 +54,6 @@ def nothing_left(machine: Machine) -> Iterator[None]:
         disk("rm", "--snapshots", name)
     assert not list(DISKS.iterdir())
     assert not PAUSES.exists() or not list(PAUSES.iterdir())
-
-
-def disk(*words: str) -> str:
-    return ok("solo5ctl", "disk", *words)
-
-
-def refused(*words: str) -> str:
-    done = sh("solo5ctl", "disk", *words)
-    assert done.returncode in (125, 127), done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr
 
 
 def filled(text: str) -> None:
@@ -88,8 +91,7 @@ def test_a_snapshot_of_a_free_disk_is_exported_and_restored(run: Runner, tmp_pat
     assert not list(Path("/var/lib/solo5/users").iterdir())
     assert (DISKS / "data").stat().st_uid == 0
     again = run("disk.spt", "read", options=("--block", "storage=disk:data"))
-    ok("solo5ctl", "wait", again)
-    assert "sector 0: 'first'" in console(again)
+    assert "sector 0: 'first'" in over(again)
     ok("solo5ctl", "rm", again)
     assert "disk 'data' has snapshots (1): expected a disk without any" in refused("rm", "data")
     assert disk("rm", "data@one") == "data@one\n"
@@ -203,9 +205,7 @@ def spinning(run: Runner) -> str:
 
 def test_a_task_is_thawed_when_the_process_that_froze_it_is_killed(spinning: str) -> None:
     for when in STEPS:
-        command = [sys.executable, "-c", SCRIPT, spinning, when]
-        done = subprocess.run(command, cwd="/srv", check=False, capture_output=True)
-        assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+        killed(SCRIPT, spinning, when)
         eventually(thawed(spinning), f"killed {when}: the task runs again")
         # The first call of `current` is before PID 1 has started what removes the file; then the next pause does.
         assert (when == "after current") == bool(list(PAUSES.iterdir()))
@@ -232,8 +232,7 @@ def test_a_task_is_thawed_although_both_the_process_and_all_of_that_unit_were_ki
     """SIGKILL ends what thaws it, too: PID 1 starts the unit again."""
     guard = guard_of(spinning)
     script = "import sys; from tests.machine.test_snapshots import freeze_and_kill; freeze_and_kill(*sys.argv[1:])"
-    done = subprocess.run([sys.executable, "-c", script, spinning, guard], cwd="/srv", check=False, capture_output=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    killed(script, spinning, guard)
     eventually(thawed(spinning), "the task runs again")
 
 
@@ -260,9 +259,8 @@ def test_a_task_that_ends_meanwhile_has_no_snapshot(spinning: str) -> None:
 def test_only_root_thaws_and_locks(spinning: str) -> None:
     frozen_while(spinning, lambda: None)
     assert PAUSES.stat().st_mode & 0o777 == 0o700
-    user = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
-    assert sh(*user, "systemctl", "start", guard_of(spinning)).returncode != 0
-    assert "this verb requires root" in sh(*user, "solo5ctl", "disk", "snapshot", "data").stderr
+    assert sh(*NOBODY, "systemctl", "start", guard_of(spinning)).returncode != 0
+    assert "this verb requires root" in sh(*NOBODY, "solo5ctl", "disk", "snapshot", "data").stderr
 
 
 # --- while the guest writes ---------------------------------------------------------------------------------------
@@ -275,25 +273,17 @@ def reflinks(machine: Machine) -> Iterator[None]:
         yield
 
 
-def snapshots_while_it_runs(task: str, count: int, kept: int | None = None) -> list[tuple[float, tuple[Snapshot, ...]]]:
-    """Take snapshots as the verb does, in one process: an emulated machine takes seconds to start Python.
-
-    Args:
-        task: the task.
-        count: of snapshots.
-        kept: the last ones; None: all.
-    """
+def snapshots_while_it_runs(task: str) -> list[tuple[float, tuple[Snapshot, ...]]]:
+    """Take snapshots as the verb does, in one process: an emulated machine takes seconds to start Python."""
     taken: list[tuple[float, tuple[Snapshot, ...]]] = []
 
     async def story() -> None:
         snapshots = Snapshots(NamedDisks())
         async with connect(files.read_settings) as engine:
-            for i in range(count):
+            for i in range(SNAPSHOTS):
                 with snapshots.of_task(task, SnapshotName(f"s{i}")) as instant:
                     pause = await engine.while_frozen(TaskName(task), instant.take, instant.prepare)
                     taken.append((pause * 1000, instant.keep()))
-                for old in taken[-kept - 1][1] if kept is not None and i >= kept else ():
-                    snapshots.remove(old.disk, old.name)
 
     asyncio.run(story())
     return taken
@@ -313,7 +303,7 @@ def test_each_snapshot_has_what_was_written_up_to_one_instant(
     disk("create", "two", "128K")
     name = run("sequence.spt", options=("--block", "first=disk:one", "--block", "second=disk:two"))
     says(name, "writing")
-    taken = snapshots_while_it_runs(name, SNAPSHOTS)
+    taken = snapshots_while_it_runs(name)
     seen = []
     for _, made in taken:
         assert [each.disk for each in made] == ["one", "two"]

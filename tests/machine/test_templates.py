@@ -68,17 +68,6 @@ def test_one_file_has_three_instances_that_are_tasks_like_others(web: Declaratio
     assert unit_property("web@2.service", "ControlGroup") == "/solo5.slice/web@2.service"
 
 
-def test_the_example_has_three_instances(declare: Declarations, place: Files) -> None:
-    place("/srv/unikernels/web.hvt", (GUESTS / "net.spt").read_bytes())
-    declare.write("web@", Path("/srv/examples/declared/web@.unikernel").read_text())
-    systemctl("daemon-reload")
-    ok("systemctl", "start", "web@1", "web@2", "web@3")
-    for port in (8081, 8082, 8083):
-        address = f"http://127.0.0.1:{port}/"
-        eventually(lambda url=address: sh("curl", "--silent", url).returncode == 0, address)  # type: ignore[misc]
-    assert "Web site 2" in status("web@2")
-
-
 # --- updates --------------------------------------------------------------------------------------------------------
 
 

@@ -8,12 +8,11 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.machine.conftest import GUESTS, Runner, console, ok, says, sh, systemctl
+from tests.machine.conftest import GUESTS, NOBODY, Runner, console, ok, says, sh, systemctl
 from tests.machine.declared import Declarations
 
 HOSTILE = b"\x1b[2J\x1b]0;title\x07\x9b31m\r\x08OWNED"
 COLOUR = re.compile(rb"\x1b\[(0|1|31|32|33)m")
-NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 
 FORGER = """
 import json, socket, sys

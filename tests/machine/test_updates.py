@@ -30,12 +30,13 @@ from tests.machine.conftest import (
     unit_property,
 )
 from tests.machine.declared import DIRECTORY, ETC, Declarations, main_pid
-from tests.machine.test_joined import settings
+from tests.machine.test_joined import SETTINGS
 from tests.machine.traffic import requests
 
 from solo5_systemd.declared.update_files import sha256
 
 PORT, ECHO = 8750, 8752
+UPDATE = "solo5-update@web.service"
 WEB = f"Memory=64M\nPublish={PORT}:80\nArgument={{mirage}}"
 DROP_IN = ETC / "web.unikernel.d/50-update.conf"
 SYSTEM_DROP_IN = Path("/run/systemd/system/web.service.d/test.conf")
@@ -53,7 +54,7 @@ def web(declare: Declarations) -> str:
 @contextmanager
 def drained() -> Iterator[None]:
     """Hold a connection to the guest beside, for which it is drained: without one, that phase is over at once."""
-    eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "active", "the ports are moved")
+    is_moved()
     with socket.create_connection(("127.0.0.1", PORT), 5):
         yield
 
@@ -74,7 +75,7 @@ def image_of(name: str) -> str:
 
 def whole(unit: str) -> None:
     """Only the task itself runs, with its port; nothing of an update is left."""
-    eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "inactive", "no update is under way")
+    is_over()
     assert [each["name"] for each in json.loads(ok("solo5ctl", "ps", "--all", "--json"))] == ["web"]
     assert inspect("web")["ports"]
     assert unit_property(unit, "ActiveState") == "active"
@@ -82,17 +83,28 @@ def whole(unit: str) -> None:
     assert not [*(DIRECTORY / "web").glob("update.[jp]*")]
 
 
+def is_moved() -> None:
+    eventually(lambda: unit_property(UPDATE, "ActiveState") == "active", "the ports are moved")
+
+
+def is_over() -> None:
+    eventually(lambda: unit_property(UPDATE, "ActiveState") == "inactive", "no update is under way")
+
+
 def update(*words: str) -> subprocess.CompletedProcess[str]:
     return sh("solo5ctl", "update", "web", *words, timeout=120)
 
 
+def updated(*words: str) -> str:
+    return ok("solo5ctl", "update", "web", *words, timeout=120)
+
+
 def test_a_new_image_takes_the_place_of_the_old_one_at_its_address_until_a_rollback(web: str, newer: str) -> None:
     before, had = main_pid(web), address("web")
-    done = update(newer, "--watch", "1s")
-    assert done.returncode == 0, done.stderr
-    assert "the new guest, task web.next, has the published ports: tcp 10." in done.stdout
-    assert "task web runs the new image and has its ports again" in done.stdout
-    assert "task web is updated" in done.stdout
+    done = updated(newer, "--watch", "1s")
+    assert "the new guest, task web.next, has the published ports: tcp 10." in done
+    assert "task web runs the new image and has its ports again" in done
+    assert "task web is updated" in done
     whole(web)
     assert (image_of("web"), address("web")) == (newer, had)
     assert main_pid(web) != before
@@ -102,9 +114,8 @@ def test_a_new_image_takes_the_place_of_the_old_one_at_its_address_until_a_rollb
     assert image_of("web") == newer
     begun = f"--since=@{time.time():.6f}"
     for image in (str(GUESTS / "net.spt"), newer):
-        back = sh("solo5ctl", "rollback", "web", "--watch", "0", timeout=120)
-        assert back.returncode == 0, back.stderr
-        assert f"web: back to {image} (SHA-256 " in back.stdout
+        back = ok("solo5ctl", "rollback", "web", "--watch", "0", timeout=120)
+        assert f"web: back to {image} (SHA-256 " in back
         assert image_of("web") == image
         whole(web)
     assert "Failed to open" not in ok("journalctl", "--quiet", begun, "-u", "solo5-task-web.next", "--output=cat")
@@ -119,19 +130,18 @@ def test_a_command_is_over_once_its_unit_is(web: str, newer: str, place: Files) 
         ok("solo5ctl", "sleep", "web")
 
 
-def test_a_guest_that_routes_keeps_its_routes(declare: Declarations, newer: str) -> None:
+def test_a_guest_that_routes_keeps_its_routes(place: Files, declare: Declarations, newer: str) -> None:
     """The new guest has them once it has the place of the old one: no two tasks have the same."""
-    with settings('[network.default]\nroutes = ["192.168.0.0/16"]\n'):
-        unit = declare("web", f"{WEB}\nNetwork=service=default,route=192.168.2.0/24")
-        ok("systemctl", "start", unit)
-        eventually(is_up, "it answers")
-        route = ok("ip", "route", "show", "192.168.2.0/24")
-        assert address("web") in route
-        done = update(newer, "--watch", "0")
-        assert done.returncode == 0, done.stderr
-        assert "the new guest, task web.next, has the published ports" in done.stdout
-        whole(unit)
-        assert ok("ip", "route", "show", "192.168.2.0/24") == route
+    place(SETTINGS, '[network.default]\nroutes = ["192.168.0.0/16"]\n')
+    unit = declare("web", f"{WEB}\nNetwork=service=default,route=192.168.2.0/24")
+    ok("systemctl", "start", unit)
+    eventually(is_up, "it answers")
+    route = ok("ip", "route", "show", "192.168.2.0/24")
+    assert address("web") in route
+    done = updated(newer, "--watch", "0")
+    assert "the new guest, task web.next, has the published ports" in done
+    whole(unit)
+    assert ok("ip", "route", "show", "192.168.2.0/24") == route
 
 
 def test_systemctl_reload_is_an_update_to_a_changed_file(declare: Declarations, images: Path, newer: str) -> None:
@@ -147,13 +157,12 @@ def test_systemctl_reload_is_an_update_to_a_changed_file(declare: Declarations, 
     assert inspect("web.next")["ports"]
     assert "is under way" in update(newer).stderr
     assert sh("systemctl", "reload", "web").returncode != 0
-    eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "inactive", "the update is over")
+    is_over()
     assert (DIRECTORY / "web/image").readlink() != before
     assert not DROP_IN.exists()
     whole("web.service")
-    back = sh("solo5ctl", "rollback", "web", "--watch", "0", timeout=120)
-    assert back.returncode == 0, back.stderr
-    assert "web: back to /var/lib/solo5/previous/web/" in back.stdout, "no file of the operator has it"
+    back = ok("solo5ctl", "rollback", "web", "--watch", "0", timeout=120)
+    assert "web: back to /var/lib/solo5/previous/web/" in back, "no file of the operator has it"
     ok("systemctl", "restart", "web")
     whole("web.service")
 
@@ -274,7 +283,7 @@ def test_what_is_in_flight_while_ports_are_moved_arrives_whole(declare: Declarat
         first.start()
         first.goes_on()
         ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "0", "--drain", "10min")
-        eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "active", "it has the ports")
+        is_moved()
         second.start()
         for each in (first, second):
             each.goes_on()
@@ -337,7 +346,7 @@ def test_a_reload_has_the_result_of_its_update(declare: Declarations, images: Pa
 def watched(newer: str) -> None:
     """Start an update whose new guest has the ports, and is watched."""
     ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "1min")
-    eventually(lambda: sh("systemctl", "is-active", "solo5-update@web").stdout == "active\n", "it has the ports")
+    is_moved()
 
 
 def test_a_guest_that_ends_within_the_watch_gives_the_ports_back(web: str, newer: str) -> None:
@@ -348,7 +357,7 @@ def test_a_guest_that_ends_within_the_watch_gives_the_ports_back(web: str, newer
         stderr=subprocess.PIPE,
         text=True,
     ) as done:
-        eventually(lambda: sh("systemctl", "is-active", "solo5-update@web").stdout == "active\n", "it has the ports")
+        is_moved()
         assert is_up()
         ok("kill", "-KILL", main_pid("solo5-task-web.next.service"))
         _, error = done.communicate(timeout=60)
@@ -361,7 +370,7 @@ def test_a_guest_that_ends_within_the_watch_gives_the_ports_back(web: str, newer
 def test_a_task_that_is_stopped_during_its_update_is_stopped_also_without_its_declaration(web: str, newer: str) -> None:
     watched(newer)
     ok("systemctl", "stop", web)
-    eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "inactive", "the update is over")
+    is_over()
     assert json.loads(ok("solo5ctl", "ps", "--json")) == []
     assert not is_up()
     ok("systemctl", "start", web)
@@ -369,7 +378,7 @@ def test_a_task_that_is_stopped_during_its_update_is_stopped_also_without_its_de
     (ETC / "web.unikernel").unlink()
     systemctl("daemon-reload")
     ok("systemctl", "stop", web)
-    eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "inactive", "the update is over")
+    is_over()
     systemctl("daemon-reload")
     assert json.loads(ok("solo5ctl", "ps", "--all", "--json")) == []
     assert not (DIRECTORY / "web").exists()
@@ -377,7 +386,7 @@ def test_a_task_that_is_stopped_during_its_update_is_stopped_also_without_its_de
 
 def stays_stopped(image: str) -> None:
     """Nothing runs, and the next start has this image, with its ports."""
-    eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "inactive", "the update is over")
+    is_over()
     assert unit_property("web.service", "ActiveState") in ("inactive", "failed")
     assert json.loads(ok("solo5ctl", "ps", "--json")) == []
     assert sh("pgrep", "solo5-(hvt|spt)").returncode != 0
@@ -421,17 +430,17 @@ def test_a_task_that_is_stopped_while_its_new_guest_is_not_ready_stays_stopped(
 
 def test_a_stop_before_the_task_is_started_again_is_not_overridden(slow_start: Path, web: str, newer: str) -> None:
     """Its job takes the place of the restart, which waits for another unit; also where the update is killed."""
-    old, unit = image_of("web"), "solo5-update@web.service"
+    old = image_of("web")
     for pause, is_killed in (*((pause, False) for pause in PAUSES), ((), True)):
         pid = main_pid(web)
         slow_start.touch()
         ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "0", *pause)
         eventually(lambda pid=pid: main_pid(web) != pid, "it is being started again")  # type: ignore[misc]
         if is_killed:
-            ok("systemctl", "kill", "--signal=STOP", "--kill-whom=main", unit)
+            ok("systemctl", "kill", "--signal=STOP", "--kill-whom=main", UPDATE)
         ok("systemctl", "stop", web)
         if is_killed:
-            ok("systemctl", "kill", "--signal=KILL", "--kill-whom=main", unit)
+            ok("systemctl", "kill", "--signal=KILL", "--kill-whom=main", UPDATE)
         slow_start.unlink()
         stays_stopped(old)
 
@@ -467,9 +476,8 @@ def test_the_declaration_has_the_condition_and_the_time_in_which_a_guest_has_to_
     declare: Declarations, newer: str
 ) -> None:
     ok("systemctl", "start", declare("web", f"{WEB}\nReady=udp:7\nTimeout=5s"))
-    done = update(newer, "--watch", "0")
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"the published ports: udp 10\.[0-9.]+:7 answers", done.stdout)
+    done = updated(newer, "--watch", "0")
+    assert re.search(r"the published ports: udp 10\.[0-9.]+:7 answers", done)
     declare("web", f"{WEB}\nReady=tcp:81\nTimeout=1s")
     assert "the new guest was not ready within 1 s (tcp:81)" in update(f"{GUESTS}/net.spt").stderr
     whole("web.service")
@@ -532,14 +540,13 @@ def test_edits_that_are_not_in_effect_are_no_part_of_an_update(web: str, newer: 
     assert "the declaration of task web has changed since the last daemon-reload: expected the one in" in refused.stderr
     systemctl("daemon-reload")
     ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "3s")
-    eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "active", "it has the ports")
+    is_moved()
     edited(declare, "Memmory=64M")
     whole(web)
     assert main_pid(web) == before
     logged("update: /etc/solo5/web.unikernel:6: ", "-u", web)
     edited(declare, "CPUs=1")
-    done = update(newer, "--watch", "0")
-    assert done.returncode == 0, done.stderr
+    updated(newer, "--watch", "0")
     assert inspect("web")["image"] == newer
     whole(web)
 
@@ -564,17 +571,16 @@ def test_an_update_leaves_units_that_it_restarts_running_also_when_a_start_fails
     web: str, newer: str, place: Files, dependents: list[str]
 ) -> None:
     ok("systemctl", "start", *dependents)
-    done = update(newer, "--watch", "0")
-    assert done.returncode == 0, done.stderr
-    assert f"units that are restarted with web.service: {', '.join(sorted(dependents))}" in done.stdout
+    done = updated(newer, "--watch", "0")
+    assert f"units that are restarted with web.service: {', '.join(sorted(dependents))}" in done
     eventually(lambda: are_active(dependents), "they run")
     other, failed = str(GUESTS / "net.spt"), Path("/run/failed-once")
     place(SYSTEM_DROP_IN, f"[Service]\nExecStartPre=+/bin/sh -c '[ -e {failed} ] || {{ : >{failed}; exit 1; }}'\n")
     systemctl("daemon-reload")
-    done = update(other, "--watch", "0")
-    assert done.returncode != 0
-    assert "web.service did not start" in done.stderr
-    assert "starts neither" not in done.stderr
+    failed_start = update(other, "--watch", "0")
+    assert failed_start.returncode != 0
+    assert "web.service did not start" in failed_start.stderr
+    assert "starts neither" not in failed_start.stderr
     assert image_of("web") == newer, "the earlier one"
     whole(web)
     eventually(lambda: are_active(dependents), "what depends on the task runs")
@@ -607,9 +613,8 @@ def test_a_task_whose_disks_are_its_own_needs_no_pause(
     newer = images / "newer.spt"
     newer.write_bytes(Path(f"{GUESTS}/netdisk.spt").read_bytes() + b"\0newer")
     before = main_pid(unit)
-    done = update(str(newer), "--watch", "0")
-    assert done.returncode == 0, done.stderr
-    assert "the new guest, task web.next, has the published ports" in done.stdout
+    done = updated(str(newer), "--watch", "0")
+    assert "the new guest, task web.next, has the published ports" in done
     assert (image_of("web"), main_pid(unit) != before) == (str(newer), True)
     whole(unit)
     declare.remove()
@@ -628,9 +633,8 @@ def test_a_task_with_a_disk_is_updated_with_a_pause_only(declare: Declarations, 
     before = main_pid(unit)
     assert "hello.spt has the devices none: expected" in update(f"{GUESTS}/hello.spt", "--pause").stderr
     assert main_pid(unit) == before, "it is not stopped for an image that cannot take its place"
-    done = update(str(newer), "--pause", "--watch", "0")
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"after a pause of [0-9]+\.[0-9]{2} s$", done.stdout, re.MULTILINE)
+    done = updated(str(newer), "--pause", "--watch", "0")
+    assert re.search(r"after a pause of [0-9]+\.[0-9]{2} s$", done, re.MULTILINE)
     assert image_of("web") == str(newer)
     whole(unit)
     bad = update(f"{GUESTS}/netdisk.spt", "--pause", "--ready", "tcp:81", "--timeout", "1s")

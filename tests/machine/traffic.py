@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tests.machine.conftest import Outside
+from tests.machine.conftest import Outside, eventually
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,20 +28,33 @@ class Tally:
     lost: int
 
 
-class Traffic:
-    """The client at work."""
+class _Program:
+    """A client at work, which answers each character with a line."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
 
-    def tally(self) -> Tally:
-        """Wait until all is back that was sent before, or is lost, and count."""
+    def _counted(self, character: str) -> dict[str, Any]:
         assert self._process.stdin
         assert self._process.stdout
-        print(file=self._process.stdin, flush=True)
+        print(end=character, file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         assert line, "the client has ended"
-        return Tally(**json.loads(line))
+        return dict(json.loads(line))
+
+
+class Traffic(_Program):
+    """The client at work."""
+
+    def tally(self) -> Tally:
+        """Wait until all is back that was sent before, or is lost, and count."""
+        return Tally(**self._counted("\n"))
+
+    def goes_on(self) -> None:
+        """The first connection is up, and messages come back on it."""
+        before = self.tally()
+        eventually(lambda: self.tally().echoed > before.echoed, "messages come back")
+        assert self.tally().broken == ""
 
     def flows(self) -> Tally:
         """Nothing was ever lost, the connection is the first one, and more comes back."""
@@ -66,33 +80,31 @@ class Answers:
         return self.refused + self.reset + self.lost
 
 
-class Client:
+class Client(_Program):
     """A client with a steady rate of requests."""
-
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self._process = process
 
     def tally(self) -> Answers:
         """Wait for the requests so far, and count."""
-        assert self._process.stdin
-        assert self._process.stdout
-        print(end=".", file=self._process.stdin, flush=True)
-        line = self._process.stdout.readline()
-        assert line, "the client has ended"
-        return Answers(**json.loads(line))
+        return Answers(**self._counted("."))
+
+
+@contextmanager
+def _process(outside: Outside, program: str, *words: object) -> "Iterator[subprocess.Popen[str]]":
+    file = str(Path(__file__).with_name(program))
+    argv = [*outside.within, "python3", "-I", file, *map(str, words)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @contextmanager
 def requests(outside: Outside, host: str, port: int, rate: float) -> Iterator[Client]:
     """So many requests a second to a published port while the block runs, each with a connection of its own."""
-    program = str(Path(__file__).with_name("request_client.py"))
-    words = ["ip", "netns", "exec", outside.namespace, "python3", "-I", program, host, str(port), str(rate)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield Client(process)
-            process.communicate(timeout=60)
-        finally:
-            process.kill()
+    with _process(outside, "request_client.py", host, port, rate) as process:
+        yield Client(process)
+        process.communicate(timeout=60)
 
 
 @contextmanager
@@ -101,10 +113,5 @@ def traffic(outside: Outside, host: str, port: int, patience: float = 5) -> Iter
 
     A datagram counts as lost after `patience` seconds.
     """
-    program = str(Path(__file__).with_name("echo_client.py"))
-    words = ["ip", "netns", "exec", outside.namespace, "python3", "-I", program, host, str(port), str(patience)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield Traffic(process)
-        finally:
-            process.kill()
+    with _process(outside, "echo_client.py", host, port, patience) as process:
+        yield Traffic(process)

@@ -10,8 +10,8 @@ import pytest
 from tests.machine.beside.conftest import Program
 from tests.machine.beside.test_bridges import LIBVIRT, VIRSH, Theirs
 from tests.machine.beside.test_managers import NETWORK_MANAGER, NETWORKD
-from tests.machine.conftest import Machine, Outside, Runner, eventually, inspect, ok
-from tests.machine.test_joined import IPV4, ON_LAN, settings
+from tests.machine.conftest import Files, Machine, Outside, Runner, eventually, inspect, ok
+from tests.machine.test_joined import IPV4, ON_LAN, SETTINGS
 
 PREFIX = "198.18.7"
 UNITS = {
@@ -98,11 +98,12 @@ def running(owner: Owner) -> Iterator[None]:
 
 @pytest.mark.parametrize("owner", OWNERS, ids=lambda owner: owner.program.name)
 def test_a_guest_stays_on_a_bridge_whose_owner_reloads_or_remakes_it(
-    machine: Machine, outside: Outside, run: Runner, owner: Owner
+    machine: Machine, outside: Outside, place: Files, run: Runner, owner: Owner
 ) -> None:
     address = f"{owner.prefix}.77"
     machine.expect("network repaired: tap .* was missing, down or not on its bridge")
-    with running(owner), settings(f'[network.lan]\njoin = "{owner.bridge}"\nipv4 = "{owner.prefix}.0/24"\n'):
+    place(SETTINGS, f'[network.lan]\njoin = "{owner.bridge}"\nipv4 = "{owner.prefix}.0/24"\n')
+    with running(owner):
         theirs = Theirs(owner.bridge, owner.prefix, outside)
         theirs.plug()
         before = about(owner.bridge)

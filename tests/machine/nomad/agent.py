@@ -299,6 +299,12 @@ class Agent:
         """Wait until earlier plugins are dead, and return the process ID of the plugin that serves tasks."""
         return one(plugins, "process")
 
+    def kill_plugin(self) -> None:
+        """Kill the plugin with SIGKILL, and wait until the agent has launched another."""
+        first = self.plugin()
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: first not in plugins() != [], "another driver is there")
+
     def log(self, since: str = "") -> str:
         """Return the agent's log from `since` on (a time of journalctl(1))."""
         start = (f"--since={since}",) if since else ()

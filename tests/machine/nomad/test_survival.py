@@ -11,17 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import Machine, Outside, eventually, unit_property
+from tests.machine.conftest import Machine, Outside, eventually, kill_main, systemctl, unit_property
 from tests.machine.nomad.agent import NODE_ADDRESS, USUAL, Agent, plugins
 from tests.machine.nomad.jobs import COUNTER, ECHO, NEVER_AGAIN, Jobs, allocations, hcl, logs, running, says, task, unit
-from tests.machine.test_survival import (
-    bus_is_restarted,
-    complete,
-    counted,
-    journald_is_restarted,
-    kill_main,
-    systemd_executes_itself_anew,
-)
+from tests.machine.test_survival import complete, counted
 from tests.machine.traffic import Traffic, traffic
 
 JOB = "survivor"
@@ -65,9 +58,7 @@ def guest(installed: Agent, outside: Outside) -> Iterator[Guest]:
 
 
 def plugin_is_killed(agent: Agent) -> None:
-    first = agent.plugin()
-    os.kill(first, signal.SIGKILL)
-    eventually(lambda: plugins() and first not in plugins(), "the agent launches another")
+    agent.kill_plugin()
 
 
 def relay_is_killed(agent: Agent) -> None:
@@ -104,9 +95,9 @@ def agent_is_replaced_while_it_is_down(agent: Agent) -> None:
 
 
 def everything_under_us_is_restarted(agent: Agent) -> None:
-    bus_is_restarted()
-    journald_is_restarted()
-    systemd_executes_itself_anew()
+    systemctl("restart", "dbus")
+    systemctl("restart", "systemd-journald")
+    systemctl("daemon-reexec")
 
 
 def plugin_is_killed_while_systemd_and_the_bus_are_away(agent: Agent) -> None:
@@ -114,10 +105,10 @@ def plugin_is_killed_while_systemd_and_the_bus_are_away(agent: Agent) -> None:
     first = agent.plugin()
     os.kill(first, signal.SIGKILL)
     while not plugins() or first in plugins():
-        systemd_executes_itself_anew()
+        systemctl("daemon-reexec")
     for _ in range(3):
-        systemd_executes_itself_anew()
-        bus_is_restarted()
+        systemctl("daemon-reexec")
+        systemctl("restart", "dbus")
 
 
 @pytest.mark.parametrize(

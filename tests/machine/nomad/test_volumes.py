@@ -27,7 +27,7 @@ from tests.machine.nomad.jobs import (
     task_hcl,
 )
 from tests.machine.nomad.test_examples import EXAMPLES, completes, submit
-from tests.machine.test_joined import settings
+from tests.machine.test_joined import SETTINGS
 
 STATIC = VOLUMES / "static"
 RECORDS = Path("/var/lib/solo5/volumes")
@@ -314,9 +314,12 @@ def test_volume_is_there_again_after_a_restart_of_the_agent(agent: Agent, jobs: 
     path = volumes / identifier("data")
     alloc = jobs.run(job("user", disk("write=kept", "stay"), volume("data"), kind="service"))[0]
     pid = inspect(name_of(alloc))["pid"]
-    with settings(f'disk_quota_mb = {{ "{volumes}" = 0 }}\n'):
+    SETTINGS.write_text(f'disk_quota_mb = {{ "{volumes}" = 0 }}\n')
+    try:
         agent.restart(USUAL)
         eventually(lambda: "data" in agent.about()["HostVolumes"], "the node has the volume")
+    finally:
+        SETTINGS.unlink()
     assert inspect(name_of(alloc))["pid"] == pid, "the guest has not noticed"
     jobs.purge()
     agent.stop()
