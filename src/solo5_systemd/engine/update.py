@@ -309,12 +309,7 @@ class Updater:
         except Solo5Error:
             await self._end(update)
             raise
-        try:
-            await self._start_again(update)
-        except asyncio.CancelledError:  # `systemctl stop` undoes it: no guest beside it serves meanwhile
-            await asyncio.shield(self._return_to_earlier(update, HostError("the update was stopped.")))
-            self._reporter.end()
-            raise
+        await self._start_again(update)
         await self._images.finish()
         self._reporter.end()
 

@@ -218,23 +218,6 @@ async def test_an_interrupted_update_starts_no_task_that_was_stopped(machine: Ma
     assert not machine.units.loaded[UNIT].over
 
 
-async def test_a_stop_of_an_update_with_a_pause_returns_to_the_earlier_image(
-    machine: Machine, updater: Updater, report: Report, old: Manifest
-) -> None:
-    """Nothing beside the task serves meanwhile."""
-    async with Background(updater.update(WORKLOAD, replace(QUICK, pause=True, watch=60.0), None, old)) as updating:
-        while "serving" not in report.seen:
-            await yields(1)
-        before = machine.units.loaded[UNIT].invocation
-        updating.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await updating
-    assert report.seen[-1] == "revert"
-    assert not report.under_way
-    assert not machine.units.loaded[UNIT].over
-    assert machine.units.loaded[UNIT].invocation != before
-
-
 async def test_a_guest_that_ends_before_it_is_ready_is_not_waited_for(
     machine: Machine, updater: Updater, report: Report, old: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
