@@ -10,7 +10,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from tests.machine.conftest import GUESTS, PATIENCE, eventually, ok, systemctl, unit_property
+from tests.machine.conftest import GUESTS, PATIENCE, eventually, inspect, ok, systemctl, unit_property
 from tests.machine.nomad.agent import DATA, HTTP, api, one
 
 TASKS = ("solo5-task-*.service", "solo5-task-*.scope")
@@ -50,9 +50,25 @@ SLEEPER = f'unikernel = "{GUESTS}/sleeper.hvt"'
 SERVER = f'unikernel = "{GUESTS}/net.hvt"\nargs = [{ADDRESSES}]'
 TALKER = f'unikernel = "{GUESTS}/net.spt"\nargs = ["--verbose", {ADDRESSES}]'
 COUNTER = f'unikernel = "{GUESTS}/net.spt"\nargs = ["--count=100", {ADDRESSES}]'
-ECHO = 'network {\n  port "echo" {\n    static = 7007\n    to = 7\n  }\n}\n'
 
 
+def guest(image: str, *words: str, more: str = "") -> str:
+    """Return a task's config: a guest with these arguments, and further options."""
+    return f'unikernel = "{GUESTS}/{image}"\nargs = {json.dumps(words)}\n{more}'
+
+
+def port_hcl(label: str, **lines: int | str) -> str:
+    return f'port "{label}" {{\n' + "".join(f"  {key} = {json.dumps(value)}\n" for key, value in lines.items()) + "}\n"
+
+
+def network(*blocks: str, mode: str = "") -> str:
+    """Return the network of a group, with these ports, or other blocks."""
+    return textwrap.indent("".join(blocks), "  ").join(
+        ("network {\n" + (f'  mode = "{mode}"\n' if mode else ""), "}\n")
+    )
+
+
+ECHO = network(port_hcl("echo", static=7007, to=7))
 LOGS = "max_files = 2\nmax_file_size = 5"
 
 
@@ -203,13 +219,22 @@ def registered(service: str) -> list[tuple[str, int]]:
     return [(each["Address"], each["Port"]) for each in api(f"/v1/service/{service}")]
 
 
-def running(job: str, count: int = 1) -> None:
+def placed(job: str) -> str:
+    """Wait until a job has an allocation, and return its newest."""
+    eventually(lambda: allocations(job), f"{job} is placed")
+    return str(allocations(job)[0]["ID"])
+
+
+def running(job: str, count: int = 1) -> str:
+    """Wait until so many allocations of a job run, and return the newest of them."""
+
     def claim() -> bool:
         states = [alloc["ClientStatus"] for alloc in allocations(job)]
         assert "failed" not in states, "\n".join(status(a["ID"]) for a in allocations(job))
         return states.count("running") == count
 
     eventually(claim, f"{count} of {job} run", 2 * PATIENCE)
+    return next((str(alloc["ID"]) for alloc in allocations(job) if alloc["ClientStatus"] == "running"), "")
 
 
 def ended(job: str) -> str:
@@ -272,6 +297,13 @@ def says(alloc: str, text: str, stream: str = "stdout", name: str = "guest") -> 
     eventually(lambda: text in logs(alloc, stream, name), f"the log of {alloc} contains {text!r}")
 
 
+def written(alloc: str, text: str) -> Path:
+    """Wait until Nomad's file has a text of the console, which `nomad alloc logs` shows later; return the file."""
+    console = file(alloc, "alloc/logs/guest.stdout.0")
+    eventually(lambda: console.exists() and text in console.read_text(errors="replace"), f"{text!r} is written")
+    return console
+
+
 def unit(alloc: str) -> str:
     """Wait until earlier units are removed, and return the systemd unit of an allocation's task."""
     return one(lambda: _units(alloc), f"unit of {alloc}")
@@ -282,9 +314,18 @@ def name_of(alloc: str) -> str:
     return unit(alloc).removeprefix("solo5-task-").rpartition(".")[0]
 
 
+def nic(alloc: str) -> dict[str, Any]:
+    """Return the first NIC of an allocation's guest."""
+    return dict(inspect(name_of(alloc))["nics"][0])
+
+
+def units() -> list[str]:
+    """Return the units of all tasks."""
+    return [line.split()[0] for line in systemctl("list-units", "--all", "--plain", "--no-legend", *TASKS).splitlines()]
+
+
 def _units(alloc: str) -> list[str]:
-    names = systemctl("list-units", "--all", "--plain", "--no-legend", *TASKS).splitlines()
-    return [name for name in (line.split()[0] for line in names) if _alloc_of(name) == alloc]
+    return [name for name in units() if _alloc_of(name) == alloc]
 
 
 def _alloc_of(name: str) -> str:

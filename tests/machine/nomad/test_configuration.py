@@ -12,7 +12,20 @@ from typing import Any
 import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, remove_namespace, sh, unit_property
 from tests.machine.nomad.agent import DATA, PLAIN, SCOPES, USUAL, Agent, api
-from tests.machine.nomad.jobs import ADDRESSES, TWO_STARTS, Jobs, allocations, ended, hcl, logs, name_of, refusal, unit
+from tests.machine.nomad.jobs import (
+    ADDRESSES,
+    TWO_STARTS,
+    Jobs,
+    allocations,
+    ended,
+    hcl,
+    logs,
+    name_of,
+    network,
+    port_hcl,
+    refusal,
+    unit,
+)
 
 STORE = Path("/var/lib/solo5/images")
 CLOSED = """
@@ -102,7 +115,7 @@ CLOSED_NIC = 'nic "service" {\n  network = "closed"\n}\n'
 HELLO = f'unikernel = "{GUESTS}/hello.spt"'
 SLEEPER = f'unikernel = "{GUESTS}/sleeper.spt"'
 SERVER = f'unikernel = "{GUESTS}/net.spt"\nargs = [{ADDRESSES}]\n'
-PORTS = 'network {\n  port "a" {\n    to = 80\n  }\n  port "b" {\n    to = 7\n  }\n}\n'
+PORTS = network(port_hcl("a", to=80), port_hcl("b", to=7))
 
 
 closed = pytest.mark.configured(PLAIN + CLOSED)
@@ -131,53 +144,39 @@ def test_defaults_hold_where_the_job_leaves_an_option_out(jobs: Jobs) -> None:
     assert "tender spt cannot run" in refusal(other)
 
 
-def refused_job(name: str, config: str, **more: Any) -> str:
-    return hcl(f"refused-{name}", config, kind="batch", **{"group": TWO_STARTS, **more})
-
-
-REFUSED = {
-    "memory": (
-        refused_job("memory", SLEEPER, memory=65),
-        "memory is 65M: expected at most 64M, this node's ceiling",
-    ),
-    "memory-max": (
-        refused_job("memory-max", SLEEPER, resources="cpu = 20\nmemory_max = 65"),
-        "memory_max is 65M: expected at most 64M",
-    ),
+MANY = f'unikernel = "{GUESTS}/disks63.spt"\n' + "".join(map(NUMBERED.format, range(63)))
+NAMED = f'unikernel = "{GUESTS}/disk.spt"\nblock "storage" {{\n  disk = "web-1"\n}}\n'
+ELSEWHERE = SERVER + 'nic "service" {\n  network = "management"\n}\n'
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "memory": (SLEEPER, {"memory": 65}, "memory is 65M: expected at most 64M, this node's ceiling"),
+    "memory-max": (SLEEPER, {"resources": "cpu = 20\nmemory_max = 65"}, "memory_max is 65M: expected at most 64M"),
     "nics": (
-        refused_job("nics", f'unikernel = "{GUESTS}/net2.spt"'),
+        f'unikernel = "{GUESTS}/net2.spt"',
+        {},
         "the number of NICs is 2: expected at most 1, this node's ceiling",
     ),
-    "disks": (
-        refused_job("disks", f'unikernel = "{GUESTS}/disks63.spt"\n' + "".join(map(NUMBERED.format, range(63)))),
-        "the number of disks is 63: expected at most 1",
-    ),
-    "named-disk": (
-        refused_job("named-disk", f'unikernel = "{GUESTS}/disk.spt"\nblock "storage" {{\n  disk = "web-1"\n}}\n'),
-        "expected one that matches a pattern, and there is none",
-    ),
-    "ports": (
-        refused_job("ports", SERVER + CLOSED_NIC, group=TWO_STARTS + PORTS),
-        "the number of ports is 2: expected at most 1",
-    ),
+    "disks": (MANY, {}, "the number of disks is 63: expected at most 1"),
+    "named-disk": (NAMED, {}, "expected one that matches a pattern, and there is none"),
+    "ports": (SERVER + CLOSED_NIC, {"group": TWO_STARTS + PORTS}, "the number of ports is 2: expected at most 1"),
     "network": (
-        refused_job("network", SERVER + 'nic "service" {\n  network = "management"\n}\n'),
+        ELSEWHERE,
+        {},
         "network management of NIC service is not allowed on this node: expected one of closed",
     ),
     "image": (
-        refused_job("image", f'unikernel = "{LARGE}"'),
+        f'unikernel = "{LARGE}"',
+        {},
         "image '/srv/guests/large.spt' has 2097152 bytes: expected at most 1048576",
     ),
-    "unit": (
-        refused_job("unit", HELLO + '\nunit = "scope"\n'),
-        "unit type scope is not allowed on this node: expected service.",
-    ),
+    "unit": (HELLO + '\nunit = "scope"\n', {}, "unit type scope is not allowed on this node: expected service."),
     "tender": (
-        refused_job("tender", f'unikernel = "{GUESTS}/hello.hvt"\ntender = "hvt"'),
+        f'unikernel = "{GUESTS}/hello.hvt"\ntender = "hvt"',
+        {},
         "tender hvt, which the image is built for, is not allowed on this node: expected spt",
     ),
     "property": (
-        refused_job("property", HELLO + '\nproperties {\n  TasksMax = "12"\n}\n'),
+        HELLO + '\nproperties {\n  TasksMax = "12"\n}\n',
+        {},
         "config.properties.TasksMax may not be set by a job: expected one of OOMScoreAdjust",
     ),
 }
@@ -195,9 +194,12 @@ def large() -> Iterator[Path]:
 @closed
 @pytest.mark.usefixtures("large")
 def test_ceilings_networks_and_allowed_properties_refuse(jobs: Jobs) -> None:
-    submitted = {what: jobs.submit(text) for what, (text, _) in REFUSED.items()}
+    submitted = {
+        what: jobs.submit(hcl(f"refused-{what}", config, kind="batch", **{"group": TWO_STARTS, **more}))
+        for what, (config, more, _) in REFUSED.items()
+    }
     read = {what: refusal(ended(job)) for what, job in submitted.items()}
-    assert {what: text for what, text in read.items() if REFUSED[what][1] not in text} == {}
+    assert {what: text for what, text in read.items() if REFUSED[what][2] not in text} == {}
     assert {what for what, text in read.items() if "unrecoverable" not in text} == set()
 
 

@@ -20,14 +20,17 @@ from tests.machine.nomad.jobs import (
     allocation,
     allocations,
     ended,
+    guest,
     happens,
     hcl,
+    name_of,
+    placed,
     says,
     unit,
 )
 
 LINES = 60_000
-FLOOD = f'unikernel = "{GUESTS}/flood.spt"\nargs = ["lines={LINES}", "bytes=64"]' + EVERY_LINE
+FLOOD = guest("flood.spt", f"lines={LINES}", "bytes=64", more=EVERY_LINE)
 
 
 def log(alloc: str) -> bytes:
@@ -61,8 +64,7 @@ def test_flood_is_whole_though_relay_plugin_journald_and_agent_are_killed(
     ok("journalctl", "--rotate")  # a file that comes to its largest size has journald write one line twice
     jobs.run(hcl("beside", f'unikernel = "{GUESTS}/sleeper.spt"'))  # as long as it runs, the relay does
     jobs.submit(hcl("flood", FLOOD, kind="batch"))
-    eventually(lambda: allocations("flood"), "it is placed")
-    alloc = allocations("flood")[0]["ID"]
+    alloc = placed("flood")
     eventually(lambda: log(alloc), "it writes")
     kill(relay)
     kill(plugins)
@@ -84,7 +86,7 @@ def test_an_end_is_reported_with_a_warning_where_the_log_is_not_read(
     machine.expect("last lines of task .* not delivered to Nomad for 15 s: its log FIFO is full and not read")
     machine.expect("last lines of task .* not delivered")
     machine.expect("plugin|EOF|Unavailable|rpc error")
-    flood = f'unikernel = "{GUESTS}/flood.spt"\nargs = ["lines=2000", "bytes=1000", "after=3"]' + EVERY_LINE
+    flood = guest("flood.spt", "lines=2000", "bytes=1000", "after=3", more=EVERY_LINE)
     eventually(lambda: not collectors(), "no task before this one has a collector")
     kill(plugins)  # an agent that has taken over its predecessor's plugin does not read what that logs
     eventually(lambda: agent.driver().get("Healthy"), "the driver works")
@@ -153,7 +155,7 @@ def test_collector_that_was_killed_gets_what_it_missed_from_the_next_agent(agent
         assert line["NOMAD_TASK_NAME"] == "guest"
         assert line["NOMAD_NAMESPACE"] == "default"
         assert line["_SYSTEMD_UNIT"] == name
-        assert line["SOLO5_TASK"] == name.removeprefix("solo5-task-").removesuffix(".service")
+        assert line["SOLO5_TASK"] == name_of(talker.alloc)
         assert re.fullmatch("[0-9a-f]{64}", line["SOLO5_IMAGE_SHA256"])
     talker.write(2)
     talker.is_whole()

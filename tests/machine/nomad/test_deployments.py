@@ -1,8 +1,6 @@
 """Deployments, reschedules and periodic jobs with tasks of this driver."""
 
-from typing import Any
-
-from tests.machine.conftest import GUESTS, Outside, eventually, ok, unit_property
+from tests.machine.conftest import Outside, eventually, ok, unit_property
 from tests.machine.nomad.agent import NODE_ADDRESS, api
 from tests.machine.nomad.jobs import (
     NEVER_AGAIN,
@@ -14,19 +12,18 @@ from tests.machine.nomad.jobs import (
     ended,
     events,
     hcl,
+    network,
+    port_hcl,
     registered,
     says,
     task,
     unit,
 )
+from tests.machine.nomad.test_ready import counting, ready
 
-READY = '\nready {\n  console = "^count 3$"\n}'
-NEVER_READY = '\nready {\n  console = "^never$"\n  deadline = "1s"\n}'
-WEB = 'network {\n  port "web" {\n    to = 80\n  }\n}\n'
-
-
-def counting(milliseconds: int) -> str:
-    return f'unikernel = "{GUESTS}/net.hvt"\nargs = ["--count={milliseconds}"]'
+READY = ready('console = "^count 3$"')
+NEVER_READY = ready('console = "^never$"', 'deadline = "1s"')
+WEB = network(port_hcl("web", to=80))
 
 
 def update(*lines: str) -> str:
@@ -34,28 +31,27 @@ def update(*lines: str) -> str:
     return "update {\n" + "".join(f"  {line}\n" for line in (*usual, *lines)) + "}\n"
 
 
-def becomes(job: str, status: str, version: int) -> dict[str, Any]:
-    """Wait until the deployment of a job's version has a status, and return it."""
+def succeeds(job: str, version: int) -> None:
+    """Wait until the deployment of a job's version is successful."""
 
     def claim() -> bool:
         found = deployment(job)
-        return (found.get("JobVersion"), found.get("Status")) == (version, status)
+        return (found.get("JobVersion"), found.get("Status")) == (version, "successful")
 
-    eventually(claim, f"the deployment of version {version} of {job} is {status}")
-    return deployment(job)
+    eventually(claim, f"the deployment of version {version} of {job} is successful")
 
 
-def versions(job: str, status: str = "running") -> list[int]:
-    """Return the job versions of the allocations that have a client status, in order."""
-    return sorted(alloc["JobVersion"] for alloc in allocations(job) if alloc["ClientStatus"] == status)
+def versions(job: str) -> list[int]:
+    """Return the job versions of the allocations that run, in order."""
+    return sorted(alloc["JobVersion"] for alloc in allocations(job) if alloc["ClientStatus"] == "running")
 
 
 def test_version_that_does_not_become_ready_is_reverted(jobs: Jobs) -> None:
     rule = update("auto_revert = true")
     jobs.run(hcl("revert", counting(100) + READY, job=rule))
-    becomes("revert", "successful", 0)
+    succeeds("revert", 0)
     jobs.submit(hcl("revert", counting(100) + NEVER_READY, job=rule))
-    becomes("revert", "successful", 2)
+    succeeds("revert", 2)
     [failed] = [item for item in api("/v1/job/revert/deployments") if item["JobVersion"] == 1]
     assert failed["Status"] == "failed"
     assert "rolling back to job version 0" in failed["StatusDescription"]
@@ -66,17 +62,17 @@ def test_version_that_does_not_become_ready_is_reverted(jobs: Jobs) -> None:
 
 
 def test_canary_with_a_static_port_is_placed_beside_no_old_allocation(jobs: Jobs, outside: Outside) -> None:
-    group = WEB.replace("to", "static = 8751\n    to")
+    group = network(port_hcl("web", static=8751, to=80))
     text = hcl("static", SERVER, job=update("canary = 1"), group=group)
     jobs.run(text)
-    becomes("static", "successful", 0)
+    succeeds("static", 0)
     jobs.submit(text.replace("args = [", 'args = ["--second", '))
     eventually(lambda: blocked("static"), "no node has the port left")
     assert "reserved port collision" in ok("nomad", "job", "status", "static")
     assert versions("static") == [0]
     assert "--ipv4=" in outside.tcp(NODE_ADDRESS, 8751)
     jobs.submit(hcl("static", SERVER, job=update(), group=group))
-    becomes("static", "successful", 2)
+    succeeds("static", 2)
     assert versions("static") == [2]
 
 

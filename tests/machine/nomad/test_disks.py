@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, eventually, inspect, ok, sh, unit_property
+from tests.machine.conftest import GUESTS, NOBODY, eventually, inspect, ok, sh, unit_property
 from tests.machine.nomad.agent import DATA, USUAL, Agent, api
 from tests.machine.nomad.jobs import (
     SCOPE,
@@ -22,6 +22,7 @@ from tests.machine.nomad.jobs import (
     allocations,
     ended,
     file,
+    guest,
     happens,
     hcl,
     logs,
@@ -46,8 +47,7 @@ artifact {{
 
 
 def config(source: str, *words: str, image: str = "disk.hvt") -> str:
-    args = ", ".join(f'"{word}"' for word in words)
-    return f'unikernel = "{GUESTS}/{image}"\nargs = [{args}]\nblock "storage" {{\n  source = "{source}"\n}}\n'
+    return guest(image, *words, more=f'block "storage" {{\n  source = "{source}"\n}}\n')
 
 
 SECRET = f"""
@@ -92,8 +92,7 @@ def test_sticky_disk_is_the_next_allocations(jobs: Jobs, blank: str, owner: int)
 
     Numbers of users differ between nodes: a record of the job is on the file, and its owner is of no matter.
     """
-    jobs.run(sticky(config("local/disk.img", "write=kept", "stay"), artifact(blank, "local/disk.img")))
-    first = str(allocations("sticky")[0]["ID"])
+    [first] = jobs.run(sticky(config("local/disk.img", "write=kept", "stay"), artifact(blank, "local/disk.img")))
     says(first, "storage")
     disk = file(first, "guest/local/disk.img")
     eventually(lambda: disk.read_bytes().startswith(b"kept\0"), "the guest has written")
@@ -117,9 +116,7 @@ def test_idle_disk_of_a_job_is_no_other_jobs(jobs: Jobs, blank: str) -> None:
     idle = file(source, "guest/local/disk.img")
     eventually(lambda: idle.owner() == "root", "it is reclaimed from the task's user")
     place = "../alloc/data/disk.img"
-    jobs.submit(hcl("thief", config(place, "read", "stay"), task=artifact(blank, place)))
-    running("thief")
-    alloc = str(allocations("thief")[0]["ID"])
+    [alloc] = jobs.run(hcl("thief", config(place, "read", "stay"), task=artifact(blank, place)))
     says(alloc, "sector 0: ''")
     there = file(alloc, "alloc/data/disk.img")
     as_nobody(f"mv {there} {there}.own; mv {idle} {there}")
@@ -127,10 +124,8 @@ def test_idle_disk_of_a_job_is_no_other_jobs(jobs: Jobs, blank: str) -> None:
     assert ended("thief") == alloc
     assert "is a disk of another job, which was moved" in refusal(alloc)
     assert there.owner() == "root"
-    files = 'unikernel = "{}"\nargs = ["stay"]\nblock "storage" {{\n  files = ["alloc/data"]\n}}\n'
-    jobs.submit(hcl("reader", files.format(GUESTS / "tar.spt"), task=artifact(blank, "../alloc/data/own")))
-    running("reader")
-    alloc = str(allocations("reader")[0]["ID"])
+    files = archived('"alloc/data"', "stay")
+    [alloc] = jobs.run(hcl("reader", files, task=artifact(blank, "../alloc/data/own")))
     moved = file(alloc, "alloc/data/disk.img")
     as_nobody(f"mv {there} {moved}")
     ok("nomad", "alloc", "restart", alloc, "guest")
@@ -161,28 +156,15 @@ def victim() -> Iterator[Path]:
     path.unlink()
 
 
-def symbolic_link(disk: Path, victim: Path) -> None:
-    disk.symlink_to(victim)
-
-
-def relative_link(disk: Path, victim: Path) -> None:
-    disk.symlink_to("../" * (len(disk.parents) - 1) + str(victim))
-
-
-def hard_link(disk: Path, victim: Path) -> None:
-    disk.hardlink_to(victim)
-
-
-def device(disk: Path, victim: Path) -> None:
-    """A device node of the victim's file system, as a container with CAP_MKNOD can create it."""
-    os.mknod(disk, 0o060666, victim.stat().st_dev)
-
-
-PLANTED = {
-    "symbolic": (symbolic_link, "cannot be used: expected a file below"),
-    "relative": (relative_link, "cannot be used: expected a file below"),
-    "hard": (hard_link, "has 2 names"),
-    "device": (device, "is a block device"),
+PLANTED: dict[str, tuple[Callable[[Path, Path], None], str]] = {
+    "symbolic": (lambda disk, victim: disk.symlink_to(victim), "cannot be used: expected a file below"),
+    "relative": (
+        lambda disk, victim: disk.symlink_to("../" * (len(disk.parents) - 1) + str(victim)),
+        "cannot be used: expected a file below",
+    ),
+    "hard": (lambda disk, victim: disk.hardlink_to(victim), "has 2 names"),
+    # A device node of the victim's file system, as a container with CAP_MKNOD can create it.
+    "device": (lambda disk, victim: os.mknod(disk, 0o060666, victim.stat().st_dev), "is a block device"),
 }
 
 
@@ -193,8 +175,7 @@ def test_planted_file_is_not_taken(jobs: Jobs, blank: str, victim: Path) -> None
     for job in PLANTED:
         jobs.submit(hcl(job, config(source, "read", "stay"), task=artifact(blank, source)))
     for job, (plant, words) in PLANTED.items():
-        running(job)
-        alloc = str(allocations(job)[0]["ID"])
+        alloc = running(job)
         says(alloc, "sector 0: ''")
         disk = file(alloc, "alloc/disk.img")
         disk.unlink()
@@ -221,7 +202,7 @@ def slow_network(agent: Agent) -> Iterator[Callable[[], None]]:
 
 def as_nobody(script: str) -> None:
     """Run a command as another user, like a raw_exec task, which may enter the agent's data_dir."""
-    ok("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-ec", script)
+    ok(*NOBODY, "sh", "-ec", script)
 
 
 REPLACED = {"shared": ("../alloc/disk.img", "alloc", "disk.img"), "own": ("local/disk.img", "guest", "local")}
@@ -267,8 +248,7 @@ def no_disk(agent: Agent) -> Iterator[None]:
 
 
 def named(disk: str, *words: str) -> str:
-    args = ", ".join(f'"{word}"' for word in words)
-    return f'unikernel = "{GUESTS}/disk.spt"\nargs = [{args}]\nblock "storage" {{\n{disk}\n}}\n'
+    return guest("disk.spt", *words, more=f'block "storage" {{\n{disk}\n}}\n')
 
 
 @pytest.mark.usefixtures("no_disk")
@@ -291,8 +271,7 @@ def test_named_disks_are_those_that_the_operator_allows(jobs: Jobs) -> None:
     for job in ("one", "two"):
         jobs.submit(hcl(job, named('disk = "web-1"\nread_only = true', "read", "write=lost", "read", "stay")))
     for job in ("one", "two"):
-        running(job)
-        says(str(allocations(job)[0]["ID"]), "sector 0: 'lost'")
+        says(running(job), "sector 0: 'lost'")
     assert (NAMED / "web-1").read_bytes().startswith(b"kept\0")
     assert not list(Path("/var/lib/solo5/copies").iterdir())
 
@@ -352,9 +331,7 @@ def template(destination: str, data: str) -> str:
 
 
 def archived(files: str, *words: str) -> str:
-    args = ", ".join(f'"{word}"' for word in words)
-    image = f'unikernel = "{GUESTS}/tar.spt"\nargs = [{args}]\n'
-    return f'{image}block "storage" {{\n  files = [{files}]\n}}\n'
+    return guest("tar.spt", *words, more=f'block "storage" {{\n  files = [{files}]\n}}\n')
 
 
 def test_files_and_secrets_of_the_task_are_a_disk(jobs: Jobs) -> None:
@@ -367,9 +344,7 @@ def test_files_and_secrets_of_the_task_are_a_disk(jobs: Jobs) -> None:
     ).replace("HERE", '{{ with nomadVar \\"nomad/jobs/archived\\" }}{{ .password }}{{ end }}')
     ok("nomad", "var", "put", "-force", "nomad/jobs/archived", f"password={secret}")
     try:
-        jobs.submit(job)
-        running("archived")
-        alloc = str(allocations("archived")[0]["ID"])
+        [alloc] = jobs.run(job)
         says(alloc, f"secrets/db/password type 0 size 32 sha256 {hashlib.sha256(secret.encode()).hexdigest()}")
         says(alloc, f"local/app.toml type 0 size 9 sha256 {hashlib.sha256(b'port = 80').hexdigest()}")
         says(alloc, "member alloc/data/ type 5 size 0")
@@ -385,9 +360,7 @@ def test_files_and_secrets_of_the_task_are_a_disk(jobs: Jobs) -> None:
 
 def test_all_secrets_are_a_disk_without_what_nomad_has_there(jobs: Jobs) -> None:
     """Nomad makes a socket and a mark in each task's `secrets`; another socket there is refused."""
-    jobs.submit(hcl("whole", archived('"secrets/"', "stay"), task=template("secrets/key", "word")))
-    running("whole")
-    alloc = str(allocations("whole")[0]["ID"])
+    [alloc] = jobs.run(hcl("whole", archived('"secrets/"', "stay"), task=template("secrets/key", "word")))
     says(alloc, "end at")
     members = [line for line in logs(alloc).splitlines() if "member " in line]
     assert [line.split()[1] for line in members] == ["secrets/", "secrets/key"]
@@ -421,9 +394,8 @@ def test_a_directory_of_the_task_that_another_user_replaced_is_not_archived(jobs
     """Every user may rename `local`, if the way to the task's directory is open."""
     secret = tmp_path / "app.toml"
     secret.write_text("secret")
-    jobs.submit(hcl("replaced", archived('"local/app.toml"', "stay"), task=template("local/app.toml", "port = 80")))
-    running("replaced")
-    alloc = str(allocations("replaced")[0]["ID"])
+    job = hcl("replaced", archived('"local/app.toml"', "stay"), task=template("local/app.toml", "port = 80"))
+    [alloc] = jobs.run(job)
     says(alloc, "member local/app.toml type 0 size 9")
     local = file(alloc, "guest/local")
     local.rename(local.with_name("moved"))

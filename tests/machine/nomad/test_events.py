@@ -1,17 +1,16 @@
 """The task events in `nomad alloc status`: complete, once each, and rate-limited."""
 
-import os
 import re
-import signal
 from ipaddress import IPv4Interface
 
-from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, unit_property
-from tests.machine.nomad.agent import Agent, plugins
+from tests.machine.conftest import Machine, eventually, inspect, ok, unit_property
+from tests.machine.nomad.agent import Agent
 from tests.machine.nomad.jobs import (
     SERVER,
     Jobs,
     ended,
     events,
+    guest,
     happens,
     hcl,
     name_of,
@@ -25,24 +24,16 @@ def ours(alloc: str) -> list[str]:
     return [said for kind, _, said in (event.partition(": ") for event in events(alloc)) if kind == "Driver"]
 
 
-def test_start_is_told_step_by_step(jobs: Jobs) -> None:
+def test_start_is_told_step_by_step_and_only_once(jobs: Jobs, agent: Agent, machine: Machine) -> None:
+    machine.expect("plugin|EOF|Unavailable|rpc error")
     [alloc] = jobs.run(hcl("told", SERVER))
     happens(alloc, "Started solo5-task-")
-    preflight, address, started = ours(alloc)
+    told = preflight, address, started = ours(alloc)
     assert "Preflight passed: net.hvt (" in preflight
     assert preflight.endswith("NIC service")
     assert re.fullmatch(r"NIC service has [0-9.]+ in network default", address)
     assert started == f"Started {unit(alloc)}, invocation {unit_property(unit(alloc), 'InvocationID')}"
-
-
-def test_start_is_told_only_once(jobs: Jobs, agent: Agent, machine: Machine) -> None:
-    machine.expect("plugin|EOF|Unavailable|rpc error")
-    [alloc] = jobs.run(hcl("told", SERVER))
-    happens(alloc, f"Started {unit(alloc)}")
-    told = ours(alloc)
-    first = agent.plugin()
-    os.kill(first, signal.SIGKILL)
-    eventually(lambda: first not in plugins() != [], "another driver is there")
+    agent.kill_plugin()
     agent.stop()
     agent.start()
     eventually(lambda: agent.driver().get("Healthy"), "the node knows of it")
@@ -53,8 +44,7 @@ def test_start_is_told_only_once(jobs: Jobs, agent: Agent, machine: Machine) -> 
 
 
 def test_end_is_told_with_the_consoles_last_lines(jobs: Jobs) -> None:
-    config = f'unikernel = "{GUESTS}/hello.spt"\nargs = ["exit=3"]'
-    alloc = ended(jobs.submit(hcl("three", config, kind="batch")))
+    alloc = ended(jobs.submit(hcl("three", guest("hello.spt", "exit=3"), kind="batch")))
     happens(alloc, "The guest exited with 3. Last console lines: ")
     happens(alloc, "argument 1: 'exit=3'")
 

@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.machine.conftest import GUESTS, Outside, eventually, inspect, ok, sh
@@ -18,13 +17,14 @@ from tests.machine.nomad.jobs import (
     ended,
     logs,
     name_of,
+    nic,
     port,
     registered,
     running,
     says,
     status,
 )
-from tests.machine.nomad.test_deployments import becomes, versions
+from tests.machine.nomad.test_deployments import succeeds, versions
 
 EXAMPLES = Path(__file__).parents[3] / "examples/nomad"
 LINES = [
@@ -104,8 +104,7 @@ def test_disks_that_stay_and_that_end_with_the_task(jobs: Jobs) -> None:
     ok("solo5ctl", "disk", "create", "ledger-blank", "64M")
     try:
         submit(jobs, "disks", "disks")
-        running("disks")
-        alloc = allocations("disks")[0]["ID"]
+        alloc = running("disks")
         says(alloc, "config: 'first ledger'", name="ledger")
         says(alloc, "count 3", name="ledger")
         ok("nomad", "alloc", "restart", alloc)
@@ -130,8 +129,7 @@ def test_everywhere(agent: Agent, jobs: Jobs) -> None:
 @pytest.mark.parametrize("example, name", [("web", "web"), ("two-networks", "gateway"), ("two-tasks", "pair")])
 def test_server_answers_from_outside(jobs: Jobs, outside: Outside, example: str, name: str) -> None:
     submit(jobs, example, name)
-    running(name)
-    web = port(allocations(name)[0]["ID"], "http")
+    web = port(running(name), "http")
     eventually(lambda: "--ipv4=" in outside.tcp(NODE_ADDRESS, web), "the guest answers")
 
 
@@ -140,7 +138,7 @@ def test_canary_answers_beside_the_old_version_until_it_is_promoted(jobs: Jobs, 
         return outside.tcp(NODE_ADDRESS, port(alloc, "http"))
 
     submit(jobs, "canary", "canary")
-    becomes("canary", "successful", 0)
+    succeeds("canary", 0)
     submit(jobs, "canary", "canary", "-var", "version=2")
     eventually(lambda: versions("canary") == [0, 1], "the canary runs beside the old version")
     old, new = (alloc["ID"] for alloc in sorted(allocations("canary"), key=lambda alloc: alloc["JobVersion"]))
@@ -150,20 +148,17 @@ def test_canary_answers_beside_the_old_version_until_it_is_promoted(jobs: Jobs, 
     healthy = lambda: deployment("canary")["TaskGroups"]["web"]["HealthyAllocs"] == 1  # noqa: E731
     eventually(healthy, "the canary is healthy")
     ok("nomad", "deployment", "promote", "-detach", deployment("canary")["ID"])
-    becomes("canary", "successful", 1)
+    succeeds("canary", 1)
     eventually(lambda: versions("canary") == [1], "the old version has ended")
     assert "--version=2" in answer(new)
 
 
 def test_mirage_has_its_address_name_servers_and_port(jobs: Jobs, outside: Outside) -> None:
     submit(jobs, "mirage", "mirage")
-    running("mirage")
-    alloc = allocations("mirage")[0]["ID"]
+    alloc = running("mirage")
     web = port(alloc, "http")
-    about = inspect(name_of(alloc))
-    [nic] = about["nics"]
-    assert about["dns"] == ["9.9.9.9", "149.112.112.112"]
-    address = f"--ipv4={nic['ipv4']} --ipv4-gateway={nic['gateway4']}"
+    assert inspect(name_of(alloc))["dns"] == ["9.9.9.9", "149.112.112.112"]
+    address = f"--ipv4={nic(alloc)['ipv4']} --ipv4-gateway={nic(alloc)['gateway4']}"
     line = f"{address} --dns-servers=udp:9.9.9.9,udp:149.112.112.112 --public-port={web}"
     eventually(lambda: line in outside.tcp(NODE_ADDRESS, web), "the guest has its arguments")
 
@@ -179,8 +174,7 @@ def test_lan_is_a_machine_of_its_vlan(jobs: Jobs) -> None:
         ok("ip", "address", "add", "10.66.0.1/24", "dev", "br0.20")
         ok("ip", "link", "set", "br0.20", "up")
         submit(jobs, "lan", "lan")
-        running("lan")
-        address = about(allocations("lan")[0]["ID"])["ipv4"].partition("/")[0]
+        address = nic(running("lan"))["ipv4"].partition("/")[0]
         eventually(partial(answers, address), "it answers in its VLAN")
         assert registered("lan") == [(address, 80)]
         jobs.purge()
@@ -190,17 +184,15 @@ def test_lan_is_a_machine_of_its_vlan(jobs: Jobs) -> None:
 
 def test_dual_stack_has_both_addresses(jobs: Jobs, outside: Outside) -> None:
     submit(jobs, "dual-stack", "dual-stack")
-    running("dual-stack")
-    alloc = allocations("dual-stack")[0]["ID"]
+    alloc = running("dual-stack")
     for family in ("ipv4", "ipv6"):
-        eventually(partial(answers, about(alloc)[family].partition("/")[0]), f"it answers at its {family} address")
+        eventually(partial(answers, nic(alloc)[family].partition("/")[0]), f"it answers at its {family} address")
     eventually(lambda: "--ipv6=" in outside.tcp(NODE_ADDRESS, port(alloc, "http")), "its port answers outside")
 
 
 def test_worker_reaches_what_it_lists(jobs: Jobs, outside: Outside) -> None:
     submit(jobs, "worker", "worker")
-    running("worker")
-    limits = about(allocations("worker")[0]["ID"])
+    limits = nic(running("worker"))
     assert (limits["egress"], limits["rate"]) == (["192.0.2.2:9/udp", "192.0.2.2:53"], ["sent=1M", "received=1M"])
     listener = f"import socket; s = socket.socket(2, 2); s.bind(({outside.there!r}, 9)); print(s.recv(100))"
     assert "datagram" in outside.ok("python3", "-I", "-c", listener)
@@ -208,9 +200,3 @@ def test_worker_reaches_what_it_lists(jobs: Jobs, outside: Outside) -> None:
 
 def answers(address: str) -> bool:
     return sh("ping", "-c1", "-W1", address).returncode == 0
-
-
-def about(alloc: str) -> dict[str, Any]:
-    [nic] = inspect(name_of(alloc))["nics"]
-    assert isinstance(nic, dict)
-    return nic
