@@ -66,7 +66,7 @@ class FifoWriter:
         staging: int,
         save: Callable[[], None],
     ) -> None:
-        if delivery.staged is None and (left := _fill_level(staging)):
+        if delivery.staged is None and (left := _fill_level(staging)):  # killed after the write, before its record
             os.read(staging, left)
         self._staged_bytes = _fill_level(staging)
         self.queue = LineQueue(position=delivery.staged or delivery, catch_up_to=catch_up_to)
@@ -120,7 +120,7 @@ class FifoWriter:
         if self.has_reader:
             self.queue.offer(line)
         else:
-            self.queue.skip(line)
+            self.queue.skip(line)  # nothing would free its memory: it is read from the journal again
 
     def pump(self) -> None:
         """Write as much of the queue as the FIFO takes; the rest is written when the FIFO becomes writable."""
@@ -140,11 +140,11 @@ class FifoWriter:
                 if not self._staged_bytes:
                     self._confirmed = self.queue.position
                     self._save()
-        except BlockingIOError:
+        except BlockingIOError:  # the FIFO is full
             if not self._watching:
                 self._loop.add_writer(self._fd, self._write)
                 self._watching = True
-        except BrokenPipeError:
+        except BrokenPipeError:  # no reader: until one comes, lines would only take memory
             self._unwatch()
             self.queue.evict()
             self._retry = self._loop.call_later(READER_RETRY_INTERVAL_S, self._write)
@@ -223,7 +223,7 @@ def stored_consoles(descriptors: Mapping[str, Sequence[int]]) -> dict[int, Conso
 
 def remove_stored(number: int, generation: int) -> None:
     """Remove the descriptors of a console from the fd store."""
-    if generation:
+    if generation:  # 0: it had no FIFO, so that none was stored
         fdstore.remove(_name(number, generation))
 
 

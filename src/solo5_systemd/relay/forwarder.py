@@ -69,7 +69,7 @@ class Forwarder:
             self._state_files.save(console.state)
             for stream, fifo in found.fifos.items() if found else ():
                 console.writers[stream].open(fifo)
-        for number, unused in left.items():
+        for number, unused in left.items():  # their state file is missing or damaged
             unused.discard(number)
 
     def forward(self, task: TaskName, unit: str, since: int, fds: Mapping[Stream, int], namespace: str = "") -> None:
@@ -107,9 +107,9 @@ class Forwarder:
         while more:
             more = self._forward_batch(console.namespace)
             last = self._last_position(console.namespace)
-            more &= last is None or last.monotonic <= now
+            more &= last is None or last.monotonic <= now  # other tasks may write without end
             await asyncio.sleep(0)
-        if self._consoles.get(task) is console:
+        if self._consoles.get(task) is console:  # else `run` has closed it meanwhile
             self._set_ended(console, ended=True)
             if not console.is_open:
                 self._remove(console)
@@ -168,7 +168,7 @@ class Forwarder:
         writers: set[FifoWriter] = set()
         for line in lines:
             console = self._by_unit.get((namespace, line.unit))
-            if console is not None and line.position.monotonic >= console.since_monotonic:
+            if console is not None and line.position.monotonic >= console.since_monotonic:  # not of an earlier run
                 writer = console.writers[line.stream]
                 writer.offer(line)
                 writers.add(writer)
@@ -199,6 +199,7 @@ class Forwarder:
             namespace=namespace,
         )
         last = self._last_position(namespace)
+        # The reader may have passed lines of this run before the call.
         console = self._add(state, last if last is not None and last.monotonic >= state.began else None, None)
         try:
             self._state_files.save(state)

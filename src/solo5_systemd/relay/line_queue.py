@@ -78,7 +78,7 @@ class LineQueue:
     def offer(self, line: Line) -> None:
         """Append the stream's next line, or skip it if there is no room."""
         is_full = bool(self._lines) and self._size + _cost(line) > MEMORY_LIMIT
-        if self.catch_up_to is not None or is_full:
+        if self.catch_up_to is not None or is_full:  # later lines follow the skipped ones
             self.skip(line)
         else:
             self._append(line)
@@ -93,7 +93,7 @@ class LineQueue:
         while len(self._lines) > bool(self.position.written):
             line = self._lines.pop()
             self._size -= _cost(line)
-            if not line.is_synthetic:
+            if not line.is_synthetic:  # the journal has no notice to read again
                 self.catch_up_to = self.catch_up_to or line.position
                 self._count_skipped(1)
         self._free()
@@ -171,7 +171,7 @@ class LineQueue:
     def _append(self, line: Line) -> None:
         if line.dropped:
             line = replace(line, data=dropped_notice(line.dropped))
-        if line.data:
+        if line.data:  # one without bytes would never be written, and a Drain would wait for it
             if self._lines is NO_LINES:
                 self._lines = deque()
             self._lines.append(line)

@@ -164,7 +164,7 @@ class TaskConsole:
         self.generation += 1
         staging = {stream: writer.staging for stream, writer in self.writers.items()}
         ConsoleDescriptors(generation=self.generation, fifos=fifos, staging=staging).store(self.number)
-        for stream, fifo in fifos.items():
+        for stream, fifo in fifos.items():  # only now: bytes in a FIFO that is not stored would be lost with a kill
             self.writers[stream].open(fifo)
 
     def take_dropped(self) -> int:
