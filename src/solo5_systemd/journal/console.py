@@ -92,7 +92,7 @@ class Journal:
             async with aclosing(batches(journal, BATCH_LINES, until)) as found:
                 async for batch in found:
                     for line in batch:
-                        if line.realtime >= state.started:
+                        if line.realtime >= state.started:  # the last lines may begin in an earlier run
                             yield line
 
     async def failure_messages(self, unit: str, namespace: str) -> Sequence[str]:

@@ -200,7 +200,7 @@ class JournalReader:
         while self._move(direction):
             with suppress(_UnreadableError):
                 line = self._line()
-                if line.position.cursor != self._last:
+                if line.position.cursor != self._last:  # a seek to a cursor returns its line again
                     self._last = line.position.cursor
                     self._sought = ("cursor", self._last.encode())
                     return line

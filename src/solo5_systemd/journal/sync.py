@@ -60,7 +60,7 @@ async def synchronize(task: TaskName, namespace: str = "") -> None:
             finally:
                 synchronized.cancel()
                 idle.cancel()
-                await asyncio.gather(synchronized, idle, return_exceptions=True)
+                await asyncio.gather(synchronized, idle, return_exceptions=True)  # each closes its socket or journal
 
 
 async def _idle_round(task: TaskName, namespace: str, delay_s: float) -> None:
@@ -93,7 +93,7 @@ async def _round(task: TaskName, namespace: str) -> None:
         written = False
         while not journal.last(1):
             if not written:
-                with suppress(HostError):
+                with suppress(HostError):  # a journald that is being restarted gets it later
                     write_entry(marker, namespace)
                     written = True
             await asyncio.sleep(ATTEMPT_INTERVAL_S)
