@@ -66,7 +66,7 @@ class Choice:
         new = self._new_networks(nics)
         networks = [self._checked(network, nics) for network in (*self._bridges.networks.values(), *new)]
         check_limits(request, networks)
-        if any(nic.limits.routes for nic in nics):
+        if any(nic.limits.routes for nic in nics):  # most have none, and need no dump of the host's routes
             held = [record.reservation for record in self._leases.records if record.reservation.task != task]
             own = [network.bridge for network in networks if network.join is None]
             routes = self._links.routes

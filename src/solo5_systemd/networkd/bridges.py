@@ -66,7 +66,7 @@ class Bridges:
             return
         before = self.ruleset()
         if network.join is None:
-            self._save_sysctls(network)
+            self._save_sysctls(network)  # a joined bridge changes none: the host routes nothing for it
         self.read_routers()
         self.up.add(network.name)
         try:
@@ -103,7 +103,7 @@ class Bridges:
 
     def _own_bridges(self, network: Network) -> Sequence[str]:
         """Return the bridges of a network that exist, and the links between them, with those of an earlier process."""
-        if not self.links.has_bridge(network):
+        if not self.links.has_bridge(network):  # gone, or a link of another program by now
             return ()
         found = [segment for segment in segments(network.bridge) if self.links.has_bridge(network, segment)]
         return [network.bridge, *found, *(segment_link(each)[0] for each in found)]
@@ -176,7 +176,7 @@ class Bridges:
         """
         before = self.store.sysctls()
         saved = before or sysctls.values_to_restore()
-        if network.ipv6 is not None and sysctls.IPV6_FORWARDING not in saved:
+        if network.ipv6 is not None and sysctls.IPV6_FORWARDING not in saved:  # one without may be up already
             saved = {**saved, **sysctls.values_to_restore6(shared=network.shared)}
         if saved != before:
             self.store.save_sysctls(saved)

@@ -120,6 +120,7 @@ class DhcpFiles:
         for lease in reservation.leases:
             if lease.network in self._entries:
                 self._entries[lease.network].present.pop(lease.tap, None)
+            # An interrupted release may have removed the network.
             if lease.network in networks and is_served(networks[lease.network]):
                 for kind in (HOSTS, OPTIONS):
                     self._remove(self._directory / lease.network / kind / lease.tap)
@@ -204,7 +205,7 @@ class DhcpServers:
         async with self._lock:
             needed, outdated, idle = await self._writer.run(self._files.pop_servers)
             running = self.running()
-            for network in running - needed:
+            for network in running - needed:  # also what an earlier process of this service has left
                 await self._run_job("StopUnit", network)
             for network in idle:
                 await self._writer.run(self._files.forget, network)

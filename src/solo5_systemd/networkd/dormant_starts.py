@@ -147,9 +147,9 @@ class Activation:
             if record.waits:
                 self.start(task, f"a packet for {address}")
                 begin(self._core.tasks, self._have(task, Neighbours.keep))
-            elif record.state is not LeaseState.ATTACHED or task in self._waiting.ending:
+            elif record.state is not LeaseState.ATTACHED or task in self._waiting.ending:  # `hold` finds it afterwards
                 continue
-            elif not self._is_started(task):
+            elif not self._is_started(task):  # at once: the kernel asks the guest a second later
                 self._begin_step(task, self._deliver(task))
             elif record.reservation.idle_stops:
                 begin(self._core.tasks, self._have(task, Neighbours.keep))  # else the kernel asks the guest
@@ -190,7 +190,7 @@ class Activation:
                 log_about(service_of(task), text, priority=NOTICE)
             elif not self._waiting.is_expected(task):
                 return False
-        self._begin_step(task, self._watch(task))
+        self._begin_step(task, self._watch(task))  # also of one that may not start: its packets are refused in the end
         return True
 
     def _may_start(self, task: TaskName) -> bool:
@@ -224,7 +224,7 @@ class Activation:
         step = self._started.pop(task, None)
         if step is not None and step is not asyncio.current_task():
             step.cancel()
-        if self._carriers is not None and not self._started:
+        if self._carriers is not None and not self._started:  # each link that comes up would wake the process
             asyncio.get_running_loop().remove_reader(self._carriers.fileno())
             self._carriers.close()
             self._carriers = None

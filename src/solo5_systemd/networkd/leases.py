@@ -83,7 +83,7 @@ class Leases:
         record: LeaseRecord = _shared(saved)
         task = record.reservation.task
         before = self._records.get(task)
-        if before is None or before.reservation != record.reservation:
+        if before is None or before.reservation != record.reservation:  # most saves change the state alone
             if before is not None:
                 self.allocations.remove(before.reservation)
             self.allocations.add(record.reservation)
@@ -101,9 +101,9 @@ class Leases:
             target,
             reservation=replace(second, ports=first.ports),
             moves=moves,
-            lender="" if source.lender == second.task else first.task,
+            lender="" if source.lender == second.task else first.task,  # back with the lender, they are lent no longer
         )
-        for record in (having, without):
+        for record in (having, without):  # in this order: a kill in between loses no port
             self.save(record)
         return without, having
 

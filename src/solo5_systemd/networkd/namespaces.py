@@ -106,7 +106,7 @@ class Namespaces:
     def attach(self, task: TaskName) -> frozenset[RedirectedPort]:
         """Attach as `NetworkState.attach`."""
         path = self._tasks.get(task, "")
-        if not path and not self.host.leases.get(task):
+        if not path and not self.host.leases.get(task):  # released: its request alone has the namespace
             released = self.host.store.request(task)
             path = released.namespace if released else ""
         with self._entered(path) as state:
@@ -138,7 +138,7 @@ class Namespaces:
     def record(self, task: TaskName) -> LeaseRecord | None:
         """Return the record of a task; safe in any thread."""
         state = self._states.get(self._tasks.get(task, ""))
-        return state.leases.get(task) if state else None
+        return state.leases.get(task) if state else None  # none: the writer thread has just closed it
 
     def is_held(self, task: TaskName) -> bool:
         """Return whether the task has an attached network, or one whose release has not ended."""
@@ -214,6 +214,7 @@ class Namespaces:
         Raises:
             Solo5Error: of the host's own. An error of another one is logged.
         """
+        # A copy: the end of `_entered` removes a namespace without a task.
         for path in [path for path in self._states if only is None or path in only]:
             try:
                 with self._entered(path) as state:
@@ -265,7 +266,7 @@ class Namespaces:
             with namespace.entered():
                 state = self._make_state(path)
                 self._watches.add(state)
-        except BaseException:
+        except BaseException:  # else the open descriptor would keep the namespace
             namespace.close()
             raise
         state.within = namespace
@@ -298,7 +299,7 @@ def _restore_all(state: NetworkState) -> None:
     try:
         state.repairs.repair_tables()
     finally:
-        state.repairs.repair_changed(None)
+        state.repairs.repair_changed(None)  # links can be whole also where nftables refuses the tables
 
 
 # -- overview ----------------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def _delete(batch: Sequence[Remains]) -> None:
         if redirected := frozenset[RedirectedPort]().union(*(each.redirected for each in batch)):
             try:
                 delete_udp_flows(redirected)
-            except OSError as error:
+            except OSError as error:  # a release that stopped here would leave the taps
                 ports = sorted(each.port for each in redirected)
                 _log.warning("deleting conntrack entries of UDP ports %s failed: %s", ports, error.strerror)
         clients = [address for each in batch for address in each.addresses]
@@ -79,7 +79,7 @@ class Releases:
             loop.add_reader(ends, self._on_ends)
         fifos = self._watch_fifos()
         try:
-            self.release_without_run(self._core.state.held())
+            self.release_without_run(self._core.state.held())  # after the watch has begun: no end is missed in between
             self._look_at_all_fifos()
             yield
         finally:
@@ -89,7 +89,7 @@ class Releases:
             if ends is not None:
                 loop.remove_reader(ends)
             self._stopping = True
-            for each in self._without_run.values():
+            for each in self._without_run.values():  # the task group waits for them, perhaps for hours
                 each.set()
 
     def _on_ends(self) -> None:
@@ -258,6 +258,7 @@ class Releases:
         self, redirected: frozenset[RedirectedPort], after_s: float = 0, namespace: str = ""
     ) -> None:
         """Delete the stale flows of UDP ports after some seconds, in a namespace; empty: the host's own."""
+        # A namespace that has gone meanwhile, as with its Nomad group, has no flows.
         with suppress(HostError), closing(NetworkNamespace(namespace)) if namespace else nullcontext() as opened:
             await self._delete(Remains(redirected=redirected, namespace=opened), after_s)
 
@@ -273,7 +274,7 @@ class Releases:
         if remains.namespace is None:
             self._remains.append(remains)
         await asyncio.sleep(after_s)
-        if remains.namespace is not None:
+        if remains.namespace is not None:  # by itself: a thread enters one namespace at a time
             await asyncio.to_thread(_delete, [remains])
             return
         async with self._deleting:

@@ -81,9 +81,9 @@ class Repairs:
         if self._leases.attached():
             states, checked = self._links.tap_states(), self._checked
             as_before = {tap for tap, state in states.items() if checked.get(tap) == state}
-            self._checked = {}
+            self._checked = {}  # until the repair has succeeded, the next check reads all
             self.repair_links({task for task, lease in self._leases.attached_leases() if lease.tap not in as_before})
-            self._checked = {} if self._missing else states
+            self._checked = {} if self._missing else states  # taps without their bridge are not whole
         elif self._bridges.up:
             self._repair_bridges()
 
@@ -112,6 +112,7 @@ class Repairs:
             of_own = [(task, lease) for task, lease in self._leases.attached_leases() if not self._bridges.joins(lease)]
             tasks = sorted({task for task, lease in of_own if any(each.version == version for each in lease.addresses)})
             self._add(tasks, f"{what}: it is set again")
+        # A change of forwarding alone concerns no link.
         if changed is None or any(map(self.is_expected, changed - {sysctls.IP_FORWARD, sysctls.IPV6_FORWARDING})):
             self.repair_links()
 
@@ -176,6 +177,7 @@ class Repairs:
         reported, self._reported = self._reported, set()
         for tap, addresses in self._tables.mistaken().items():
             record = self._leases.of_tap(tap)
+            # The kernel keeps the entries of released taps for a while.
             if record is None or record.state is not LeaseState.ATTACHED:
                 continue
             lease = next(each for each in record.reservation.leases if each.tap == tap)

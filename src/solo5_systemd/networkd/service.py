@@ -132,7 +132,7 @@ class Networkd:
                 if self._state.host.dhcp.in_use:
                     try:
                         await self._servers.serve()
-                    except Solo5Error:
+                    except Solo5Error:  # without its server, the guest would get no address
                         await self._releases.release_now(task)
                         raise
             except Solo5Error as error:
@@ -154,7 +154,7 @@ class Networkd:
         old, new = task_name(source), task_name(target)
         if old == new:
             raise InvalidRequestError(f"ports of task {old} cannot be moved to itself: expected two tasks.")
-        first, second = sorted((old, new))
+        first, second = sorted((old, new))  # in one order: two opposite moves would wait for each other
         async with self._locks[first], self._locks[second]:
             await self._writer.run(self._state.move_ports, old, new)
         return []

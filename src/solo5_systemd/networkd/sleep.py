@@ -194,7 +194,7 @@ class Sleep:
             await self._end(task, frames)
             return
         async with self._core.locks[task]:
-            if not self._core.units.has_run(task):
+            if not self._core.units.has_run(task):  # it has ended since the check
                 return
             sleeps = self._is_asleep(task)  # perhaps of a service that was killed before its signal
             begin = partial(self._core.state.at, task, lambda state: state.sleepers.begin(task, frames))
@@ -223,7 +223,7 @@ class Sleep:
             ends = False
             try:
                 ends = await self._core.units.signal(task, signal.SIGHUP)
-            finally:
+            finally:  # also after an error: packets would be held for a guest that runs
                 if not ends:
                     host.waiting.ending.discard(task)
             if not ends:

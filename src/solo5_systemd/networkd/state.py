@@ -114,9 +114,9 @@ class NetworkState:
         """
         reservation, networks = self._find_or_choose(task, request)
         held = self.leases.get(task)
-        if held is not None and held.waits and held.names != request.names:
+        if held is not None and held.waits and held.names != request.names:  # name servers may have changed
             self.leases.save(held := replace(held, names=request.names))
-        if held is not None and held.state is not LeaseState.RESERVED:
+        if held is not None and held.state is not LeaseState.RESERVED:  # a new one would expire under a running guest
             return held
         record = self._hold(reservation, request.names, networks)
         self.store.keep_request(task)
@@ -197,7 +197,7 @@ class NetworkState:
                     lambda: delete_links(lease.tap for lease in record.reservation.leases),
                 )
                 self.dhcp.remove(record.reservation, self.bridges.networks)
-                if held is None:
+                if held is None:  # `_reserve_again` has made it for this attach alone
                     self.ports.release(host_ports(record.reservation))
                     _attempt_each(f"the reservation of task {task}", lambda: self.end_release(task))
                 raise
@@ -290,7 +290,7 @@ class NetworkState:
             self.move_ports(task, lender.reservation.task)
         self.repairs.repair_tables()
         self.sleepers.end(task)
-        record = self.leases.get(task) or record
+        record = self.leases.get(task) or record  # the steps before may have saved another one
         was_attached = record.state is LeaseState.ATTACHED
         again = record.state is LeaseState.RELEASING  # an earlier release may have failed to delete flows
         ends = record.state is not LeaseState.RESERVED and not waits  # one that waits has the same address later
@@ -308,6 +308,7 @@ class NetworkState:
             self.dhcp.remove(record.reservation, self.bridges.networks)
         own = [lease for lease in record.reservation.leases if not self.bridges.joins(lease)]
         for lease in own:
+            # An interrupted release may have removed the network.
             if (network := self.bridges.networks.get(lease.network)) is not None:
                 self.links.delete_routes(lease, network, lease.limits.routes)
         addresses = [address for lease in own for address in lease.addresses]
@@ -315,7 +316,7 @@ class NetworkState:
         served_tcp = has_tcp or record.moves > 0  # or it had TCP ports before an update moved them
         return Remains(
             taps=[lease.tap for lease in record.reservation.leases],
-            ports=() if waits or self.within else host_ports(record.reservation),
+            ports=() if waits or self.within else host_ports(record.reservation),  # a namespace has no port sockets
             redirected=redirected([record.reservation], ended=True) if ends else frozenset(),
             addresses=[address for address in addresses if again or self.tables.may_have_flows(address)],
             servers=addresses if served_tcp else (),
@@ -405,7 +406,7 @@ class NetworkState:
         for network in [*self.bridges.networks.values()]:
             if (known := settings.network(network.name)) is not None:
                 join = network.join
-                if join is not None and known.join is not None:
+                if join is not None and known.join is not None:  # the ports of its taps are in that VLAN
                     join = replace(known.join, vlan=join.vlan)
                 changed = replace(network, policy=known.policy, join=join)
                 if changed != network:

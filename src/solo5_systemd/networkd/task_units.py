@@ -48,6 +48,7 @@ class TaskUnits:
         names = self._removed.read() if self._removed else frozenset()
         if names is None:
             return None
+        # PID 1 exports log settings of units there as well.
         units = (name.removeprefix(INVOCATION_LINK) for name in names if name.startswith(INVOCATION_LINK))
         return frozenset(filter(None, map(task_of, units)))
 

@@ -90,7 +90,7 @@ class Watches:
             if self._callees is not None:  # else the first check of sleeping tasks counts them; a question is repeated
                 of_sleeping, of_waiting = self._callees
                 of_sleeping(found.by_tap if found is not None else None, path)
-                if found is not None and not path:
+                if found is not None and not path:  # tasks wait in the host's own namespace alone
                     of_waiting(found)
         elif path:
             if (changed := watch.changed()) or changed is None:  # None: messages were lost
