@@ -64,6 +64,7 @@ def delete_udp_flows(redirected: Collection[RedirectedPort]) -> None:
             stale = []
             for flow in _flows(netfilter, version, _filter(guests.keys())):
                 port = int.from_bytes(nl.attribute_of(flow, _TUPLE_ORIG, _TUPLE_PROTO, _PROTO_DST_PORT))
+                # With several ports, the kernel's filter passes the UDP flows of all ports.
                 if port in guests and guests[port] != {ip_address(_source(flow, _TUPLE_REPLY, version))}:
                     stale.append(flow)
             _delete(netfilter, stale, version)
@@ -89,10 +90,10 @@ def delete_flows_of(
             served = {each.packed: _by_source(_TUPLE_REPLY, each) for each in servers if each.version == version}
             ranges = [each for each in behind if each.version == version]
             filters = [*opened.values(), *served.values()]
-            if ranges or len(filters) > _FILTERED_MAX:
+            if ranges or len(filters) > _FILTERED_MAX:  # the kernel compares one address, no range
                 filters = [b""]
             for matching in filters:
-                if matching and _delete_matching(netfilter, matching, version):
+                if matching and _delete_matching(netfilter, matching, version):  # an empty one would delete every flow
                     continue
                 flows = _flows(netfilter, version, matching)
                 _delete(netfilter, [flow for flow in flows if _leads(flow, opened, served, ranges, version)], version)
@@ -153,7 +154,7 @@ def _is_open(flow: bytes) -> bool:
     protocol = nl.attribute_of(flow, _TUPLE_ORIG, _TUPLE_PROTO, _PROTO_NUM)
     if protocol == bytes([IPPROTO_UDP]):
         return bool(int.from_bytes(nl.attribute_of(flow, _STATUS)) & _ASSURED)
-    if protocol != bytes([IPPROTO_TCP]):
+    if protocol != bytes([IPPROTO_TCP]):  # such as a ping: it has no TCP state to read
         return False
     return nl.attribute_of(flow, _PROTOINFO, _PROTOINFO_TCP, _PROTOINFO_TCP_STATE)[0] in _OPEN
 

@@ -61,7 +61,7 @@ def unique_local_prefix(machine_id: str) -> IPv6Network:
     Raises:
         ValueError: malformed.
     """
-    if len(machine_id) != 32:
+    if len(machine_id) != 32:  # an empty file, as before the first boot, would give all hosts one prefix
         raise ValueError(machine_id)
     digest = hmac.digest(bytes.fromhex(machine_id), _APPLICATION, hashlib.sha256)
     return IPv6Network((b"\xfd" + digest[:5] + bytes(10), 48))

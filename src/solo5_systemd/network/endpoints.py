@@ -64,7 +64,7 @@ def _leased(lease: dict[str, object]) -> LeasedNic:
 
 def _port(port: dict[str, object]) -> tuple[str, int, int, str]:
     host_port, inner = port["host_port"], port["port"]
-    if type(host_port) is not int or type(inner) is not int:
+    if type(host_port) is not int or type(inner) is not int:  # no isinstance: a bool is an int as well
         raise TypeError(port)
     return _text(port.get("host_ip", "")), host_port, inner, _text(port["protocol"])
 

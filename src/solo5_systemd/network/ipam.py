@@ -78,6 +78,7 @@ class Allocations:
             self.ports[lease.bridge] += 1
         for port in reservation.ports:
             at = port.protocol, port.host_port
+            # A port that moves from task to task is in both records for a moment.
             others = (each for each in self._published.get(at, ()) if each[0] != port)
             self._published[at] = (*others, (port, reservation.task))
 
@@ -165,7 +166,7 @@ def assign_leases(
 def free_addresses(network: Network, taken: int) -> int | None:
     """Return the number of addresses that a network has left for guests; None if it chooses none."""
     if network.ipv4 is None:
-        return _ROOM - taken if network.join is None else None
+        return _ROOM - taken if network.join is None else None  # an IPv6 prefix has more than bridges have ports
     if network.join is not None and network.join.pool is None:
         return None
     guests = _guests(network, network.ipv4)
@@ -362,7 +363,7 @@ def _check_usable(address: IpAddress, nic: DeviceName, network: Network) -> None
         )
     guests, reserved = _pool(network, inside) or inside, is_reserved(address, network.policy.reserved_addresses)
     own: dict[IpAddress | None, str] = {
-        inside.broadcast_address: "its broadcast address in" if inside.version == 4 else "",
+        inside.broadcast_address: "its broadcast address in" if inside.version == 4 else "",  # IPv6 has none
         inside.network_address: "the network's own in",
         network.gateway4: "its gateway's in",
         network.gateway6: "its gateway's in",

@@ -58,13 +58,13 @@ def usable_bridge(network: Network, facts: Link | None) -> Link:
         raise HostError(
             f"bridge {bridge} of network {name} is down: expected a bridge that is up.", f"`ip link set {bridge} up`."
         )
-    if vlan and not facts.vlan_filtering:
+    if vlan and not facts.vlan_filtering:  # the bridge would ignore the VLAN, and forward to all of its ports
         raise HostError(
             f"bridge {bridge} of network {name} does not filter VLANs (vlan_filtering 0): expected 1, for VLAN {vlan}.",
             f"`ip link set {bridge} type bridge vlan_filtering 1` (which a kernel without VLAN_8021Q and "
             f"BRIDGE_VLAN_FILTERING refuses), or leave out network.{name}.vlan.",
         )
-    if facts.vlan_filtering and not vlan and not facts.default_pvid:
+    if facts.vlan_filtering and not vlan and not facts.default_pvid:  # a port without a VLAN passes no frame
         raise HostError(
             f"bridge {bridge} of network {name} has no VLAN for new ports (vlan_default_pvid 0): expected the VLAN of "
             "guests.",

@@ -227,7 +227,7 @@ def target(values: Mapping[int, bytes]) -> tuple[bool, IpAddress | None]:
     None: it does neither.
     """
     kind, packet = int.from_bytes(values.get(HEADER, b"")[:2]), values.get(PAYLOAD, b"")
-    if kind == _ARP and packet[6:8] in (_REQUEST, _REPLY) and len(packet) >= 28:
+    if kind == _ARP and packet[6:8] in (_REQUEST, _REPLY) and len(packet) >= 28:  # a guest may send less
         asks = packet[6:8] == _REQUEST
         return asks, IPv4Address(packet[24:28] if asks else packet[14:18])
     message = packet[40:41] if kind == _IPV6 and packet[6:7] == bytes([_NUMBER6]) and len(packet) >= 64 else b""
@@ -249,7 +249,7 @@ def description(values: Mapping[int, bytes]) -> str:
         else:
             return "a frame"
         ends = [str(ip_address(source)), str(ip_address(destination))]
-    except (ValueError, IndexError):
+    except (ValueError, IndexError):  # a guest may send a header that is cut off
         return "a frame"
     if number in _PROTOCOLS and len(packet) >= start + 4:
         ports = struct.unpack_from("!HH", packet, start)

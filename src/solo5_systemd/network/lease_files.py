@@ -159,7 +159,7 @@ class LeaseStore:
 
     def remove_namespace(self) -> None:
         """Remove the directory of a namespace that has neither networks nor tasks; idempotent."""
-        if self._namespace:
+        if self._namespace:  # `own` of the host's is STATE itself, with the files of all
             _remove_tree(self.own)
 
     def networks(self) -> dict[NetworkName, Network]:
@@ -188,7 +188,7 @@ class LeaseStore:
         record, request = _file(self._tasks, task), _file(self._requests, task)
         with host_errors(f"{request} cannot be made"):
             self._requests.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _remove(request)
+            _remove(request)  # link(2) replaces no file
             os.link(record, request)
 
     def request(self, task: TaskName) -> LeaseRecord | None:
@@ -253,7 +253,7 @@ def _file(directory: Path, name: str) -> str:
 def _files(directory: Path) -> Sequence[str]:
     try:
         names = os.listdir(directory)  # noqa: PTH208 - for strings
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError):  # no task has had a network since the boot
         return ()
     return [f"{directory}/{name}" for name in sorted(names) if name.endswith(".json") and not name.startswith(".")]
 

@@ -49,7 +49,7 @@ class NetworkNamespace:
         """
         self.path = path
         try:
-            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO there would block
         except OSError as error:
             reason = error.strerror
         else:
@@ -169,7 +169,7 @@ def make_task_namespace(path: str) -> None:
 
 def _make(path: str) -> None:
     Path(path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with suppress(FileExistsError):
+    with suppress(FileExistsError):  # of a call that was killed before the mount
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0))
     for name, value in _SYSCTLS:
         with suppress(OSError):  # a kernel without IPv6
@@ -209,7 +209,7 @@ def remove_task_namespace(path: str) -> None:
         HostError: the kernel or the file system refused.
     """
     with host_errors(f"network namespace {path} cannot be removed"), suppress(FileNotFoundError):
-        while is_task_namespace(path):
+        while is_task_namespace(path):  # first what is mounted, then the empty file below it
             if not is_mounted(path):
                 Path(path).unlink()
                 return

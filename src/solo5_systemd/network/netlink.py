@@ -87,7 +87,7 @@ class NetlinkSocket(socket.socket):
         self.send(_HEADER.pack(length, kind, NLM_REQUEST | flags, self._sequence, 0) + payload)
         while True:
             for sequence, answer, body in _messages(self.recv(_BUFFER)):
-                if sequence != self._sequence:
+                if sequence != self._sequence:  # left of an earlier request, which was not read to its end
                     continue
                 if answer in (NLMSG_ERROR, NLMSG_DONE):
                     if code := _errno(body):
@@ -212,7 +212,7 @@ def attributes(data: bytes) -> dict[int, bytes]:
     offset = 0
     while offset + _ATTRIBUTE.size <= len(data):
         length, kind = _ATTRIBUTE.unpack_from(data, offset)
-        if length < _ATTRIBUTE.size:
+        if length < _ATTRIBUTE.size:  # malformed: a length of 0 would be an endless loop
             break
         found[kind & _TYPE_MASK] = data[offset + _ATTRIBUTE.size : offset + length]
         offset += length + -length % 4

@@ -75,7 +75,7 @@ def grouped(ruleset: Ruleset) -> Iterator[Sequence[Element]]:
         )
     )
     for group in chain((tuple(shared),), (record_elements(record, networks) for record in ruleset.records)):
-        yield group if six else [each for each in group if each.family != "ip6"]
+        yield group if six else [each for each in group if each.family != "ip6"]  # else there is no table ip6
 
 
 def differing(ruleset: Ruleset, other: Ruleset) -> tuple[Element, ...]:
@@ -83,7 +83,7 @@ def differing(ruleset: Ruleset, other: Ruleset) -> tuple[Element, ...]:
 
     Most changes are those of networks that most tasks are not on: the elements of many tasks take memory and time.
     """
-    if has_ipv6(ruleset.networks) != has_ipv6(other.networks):
+    if has_ipv6(ruleset.networks) != has_ipv6(other.networks):  # table ip6 comes or goes, with elements of every task
         return elements(ruleset)
     ours, theirs = ({network.name: network for network in each.networks} for each in (ruleset, other))
     same = {record.reservation.task: record for record in other.records}
@@ -99,7 +99,7 @@ def differing(ruleset: Ruleset, other: Ruleset) -> tuple[Element, ...]:
 def network_elements(network: Network, networks: Sequence[Network]) -> Iterator[Element]:
     """Yield the elements of a network; `networks` are all that are up, for its `reach`."""
     bridge, policy = _quoted(network.bridge), network.policy
-    if network.join is not None:
+    if network.join is not None:  # with br_netfilter, its frames pass tables ip and ip6 as well
         for family in ("ip", "ip6"):
             yield _element(family, "bridged", bridge, bridge)
         return
@@ -118,6 +118,7 @@ def network_elements(network: Network, networks: Sequence[Network]) -> Iterator[
         yield _element(family, "within", inside, inside)
         if masquerade:
             yield _element(family, "masqueraded", inside)
+        # Isolated ports exchange no frames, but the host could route between them.
         for other in (*(() if policy.isolated else (network.bridge,)), *reached):
             yield _element(family, "paths", bridge, _quoted(other))
         for name, is_set in (("routed", policy.routed), ("metadata", policy.metadata), ("shared", network.shared)):
@@ -145,7 +146,7 @@ def record_elements(record: LeaseRecord, networks: Sequence[Network]) -> tuple[E
 
     One that waits has no process: what lets its packets pass, and announces questions for it.
     """
-    if record.state not in (LeaseState.ATTACHED, LeaseState.WAITING):
+    if record.state not in (LeaseState.ATTACHED, LeaseState.WAITING):  # reserved, or being released: nothing passes
         return ()
     held, named = record.reservation, {network.name: network for network in networks}
     own = (
@@ -154,7 +155,7 @@ def record_elements(record: LeaseRecord, networks: Sequence[Network]) -> tuple[E
     )
     if record.waits:
         waiting = (element for lease in held.leases for element in _waiting(lease))
-        return (*(element for element in own if element.family != "bridge"), *waiting)
+        return (*(element for element in own if element.family != "bridge"), *waiting)  # its taps are gone
     announced = (element for lease in held.leases for element in _asleep(lease)) if record.asleep else ()
     return tuple(dict.fromkeys((*own, *announced)))
 
@@ -192,7 +193,7 @@ def _guest(reservation: Reservation, lease: Lease, network: Network | None) -> I
                 yield _bridged(_numbered("plain", address), tap, lease.mac, address)
         if policy.dhcp:
             hardware, gateway = _number(lease.mac), (bridge_mac(lease.network),)
-            for own in (0, int(lease.address or 0)):
+            for own in (0, int(lease.address or 0)):  # ciaddr: the leased one of a guest that renews (RFC 2131, 4.3.2)
                 yield _bridged("asking", tap, lease.mac, hardware, own, value=gateway)
             yield _bridged("answered", tap, hardware)
         yield from _egress(lease, limits)
@@ -200,7 +201,7 @@ def _guest(reservation: Reservation, lease: Lease, network: Network | None) -> I
         yield _bridged(_numbered("behind", route), tap, lease.mac, _range(route))
         if network is not None and join is None:
             yield from _behind(lease, network, route)
-    if whole and (join is not None or limits.routes):
+    if whole and (join is not None or limits.routes):  # by tap: it sends from more than its leased addresses
         yield _bridged("whole", tap)
     yield from _rates(lease, limits, counted=counted)
 

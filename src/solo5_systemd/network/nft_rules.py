@@ -119,7 +119,7 @@ def foreign(forwards: bool, forwarding: Sequence[str] = ()) -> Sequence[str]:
     if forwards:
         return ()
     links = ", ".join(f'"{link}"' for link in forwarding)
-    return (*((f"iifname {{ {links} }} accept",) if links else ()), "drop")
+    return (*((f"iifname {{ {links} }} accept",) if links else ()), "drop")  # nft refuses a set without an element
 
 
 def limited(networks: Sequence[Network]) -> Sequence[str]:
@@ -170,6 +170,7 @@ def change(before: Ruleset, after: Ruleset, *, owned: bool = True) -> str:
     old, new = differing(before, after), differing(after, before)
     had6, has6 = has_ipv6(before.networks), has_ipv6(after.networks)
     removed = set(old) - set(new)
+    # Elements of table ip6 go with the table.
     commands = [delete(each for each in old if each in removed and (has6 or each.family != "ip6"))]
     if had6 and not has6:
         commands.append(_remove("ip6", owned=owned))
@@ -177,7 +178,7 @@ def change(before: Ruleset, after: Ruleset, *, owned: bool = True) -> str:
         commands.append(tables(after, owned=owned)["ip6"])
     present = _varying(before)
     for (family, chain), rules in _varying(after).items():
-        if (family, chain) in present and present[family, chain] != rules:
+        if (family, chain) in present and present[family, chain] != rules:  # a new table ip6 has its rules already
             commands.append(f"flush chain {family} {TABLE} {chain}")
             commands += [f"add rule {family} {TABLE} {chain} {rule}" for rule in rules]
     added = set(new) - set(old)

@@ -75,7 +75,7 @@ def restore(before: Mapping[str, str]) -> None:
 def _links() -> Iterator[str]:
     """Yield the name of `forwarding` of each link."""
     for link in os.listdir(f"{_ROOT}/ipv4/conf"):  # noqa: PTH208 - for strings, as in lease_files
-        if link not in ("all", "default"):
+        if link not in ("all", "default"):  # `all` is ip_forward by another name
             yield f"ipv4/conf/{link}/forwarding"
 
 

@@ -255,7 +255,7 @@ def has_tap(route: nl.NetlinkSocket, task: TaskName, lease: Lease, network: Netw
         )
         return is_port and _has_entry(route, index, lease, network) and _is_whole(route, task, lease, found)
     except OSError as error:
-        if error.errno in (errno.ENODEV, errno.ENOENT):
+        if error.errno in (errno.ENODEV, errno.ENOENT):  # deleted meanwhile, or without its FDB entry
             return False
         raise
 
@@ -329,7 +329,7 @@ def _port_vlan(tap: int, vlan: int) -> Sequence[nl.Request]:
         nl.attribute(_VLAN_INFO, _VLAN.pack(_RANGE_BEGIN, span[0]))
         + nl.attribute(_VLAN_INFO, _VLAN.pack(_RANGE_END, span[-1]))
         for span in (_VLANS[: vlan - 1], _VLANS[vlan:])
-        if span
+        if span  # none below VLAN 1, or above 4094
     )
     both = ((nl.SETLINK, ours), (nl.DELLINK, others))
     return [(kind, 0, nl.ifinfo(tap, nl.nested(_IFLA_AF_SPEC, vlans), family=_AF_BRIDGE)) for kind, vlans in both]
