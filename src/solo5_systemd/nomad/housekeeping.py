@@ -64,7 +64,7 @@ class Housekeeping:
         """Write the configured networks, and start the loops."""
         try:
             write_networks(NETWORKS, self._session.config.network)
-        except Solo5Error as error:
+        except Solo5Error as error:  # tasks in networks of /etc/solo5 start all the same
             _log.error("networks of plugin.solo5.config not written to %s: %s", NETWORKS, error)
         self._repeat("update of the shared CPU set", CPUSET_INTERVAL_S, self.confine_shared)
         self._repeat("look at the free space of disks", SPACE_INTERVAL_S, self._publish_full_disks)
@@ -96,11 +96,11 @@ class Housekeeping:
         Raises:
             HostError: PID 1 is not reachable.
         """
-        if not self._shared_cgroup:
+        if not self._shared_cgroup:  # the first task without reserved cores brings the path
             return
         engine = self._session.engine
         cpus = await engine.backends.usages.cpus(self._shared_cgroup)
-        if cpus and cpus != self._shared_cpus:
+        if cpus and cpus != self._shared_cpus:  # else PID 1 would set the property every two seconds
             await engine.confine_slice(SHARED_SLICE, cpus)
             self._shared_cpus = cpus
 
@@ -113,7 +113,7 @@ class Housekeeping:
         self._once("reclaim of given disks", self._reclaim_disks)
 
     def _once(self, what: str, work: Work) -> None:
-        if what not in self._begun:
+        if what not in self._begun:  # each stream of fingerprints and each start of a task asks for it
             self._begun.add(what)
             self._background.create_task(_logged(what, work))
 
@@ -166,7 +166,7 @@ class Housekeeping:
                 await _logged("gc of users", lambda: session.engine.gc.users())
                 await _logged("reclaim of given disks", self._reclaim_disks)
                 await _logged("removal of stale bind mounts", lambda: session.engine.backends.disks.sweep())
-            if gc.enabled and not gc.tasks:
+            if gc.enabled and not gc.tasks:  # otherwise no ended task is retained
                 await _logged("gc of retained tasks", partial(remove_orphaned, session))
 
     async def _stop_forgotten(self) -> None:
@@ -205,5 +205,5 @@ async def remove_orphaned(session: EngineSession) -> None:
     engine = session.engine
     orphaned = {orphan.subject for orphan in await engine.gc.orphans() if orphan.kind is Kind.TASK}
     for state in await engine.backends.units.states() if orphaned else ():
-        if state.task in orphaned and state.over:
+        if state.task in orphaned and state.over:  # one that runs is a forgotten task, which has a grace period
             await engine.discard(state.task, over=True)

@@ -179,6 +179,7 @@ class LogReattacher:
         """
         async with self._slots:
             try:
+                # Of JOURNALD the relay has no record, and a new logmon waits in open(2).
                 if state.logging is Logging.JOURNALD or await self._is_lost(state.task, running=running):
                     namespace = state.log_namespace
                     await connect(

@@ -48,7 +48,7 @@ def unpack(data: bytes, where: str, error: type[Solo5Error] = InvalidRequestErro
         raise error(f"{where} is {len(data)} bytes long: expected at most {CONFIG_MAX_BYTES}.")
     try:
         import msgpack
-    except ImportError as missing:
+    except ImportError as missing:  # without it the plugin answers, with this as the driver's health
         from solo5_systemd.base.dependencies import dependency_error
 
         raise dependency_error(missing) from missing

@@ -39,7 +39,7 @@ Limits of devices are not among them: a device has many paths, so that a job cou
 
 def _properties(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
     pairs = assignments(fields, key)
-    for name, value in pairs:
+    for name, value in pairs:  # a wrong default would otherwise fail every start
         with located(fields.path(key), SettingsError):
             parse_property(name, value)
     return pairs

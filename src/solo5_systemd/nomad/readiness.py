@@ -111,12 +111,12 @@ async def watch(
         now = asyncio.get_running_loop().time()
         before, failed = failed, failed + 1 if failure else 0
         try:
-            if not failure and before >= LOST_AFTER_PROBES:
+            if not failure and before >= LOST_AFTER_PROBES:  # fewer failures were no event
                 publish(event_messages.ready_again(f"{probe} answers", now - lost_at))
-            if failed != LOST_AFTER_PROBES:
+            if failed != LOST_AFTER_PROBES:  # below it there is no loss, above it the loss is handled already
                 continue
             lost_at = now
-            with suppress(NoSuchTaskError):
+            with suppress(NoSuchTaskError):  # it has ended meanwhile, which the wait for its end reports
                 if (await session.engine.task(name)).phase is Phase.FROZEN:
                     failed = 0  # a frozen guest cannot answer, and that is no loss
                     continue

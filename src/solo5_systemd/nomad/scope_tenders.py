@@ -65,7 +65,7 @@ class Child:
             self._pidfd = os.pidfd_open(self._process.pid)
             undo.pop_all()
         self.pid = self._process.pid
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):  # it was killed, which `execute` reports
             restore_limits(self.pid)
         loop = asyncio.get_running_loop()
         self._status: asyncio.Future[int] = loop.create_future()

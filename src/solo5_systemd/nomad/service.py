@@ -131,7 +131,7 @@ class DriverPlugin:
                 self._refresh.clear()  # before the probe: a change during it causes another one
                 found = await self._fingerprint()
                 if found != last:
-                    if found.health_description != last.health_description:
+                    if found.health_description != last.health_description:  # attributes alone are no news for the log
                         level = logging.INFO if found.health == HEALTHY else logging.WARNING
                         _log.log(level, "%s", found.health_description)
                     yield after(last, found)
@@ -155,7 +155,7 @@ class DriverPlugin:
             settings = self.session.settings()
             engine = self.session.engine
             host = await probe(settings=settings, systemd=release_of(await engine.backends.units.version()))
-            if not host.namespace_problem:
+            if not host.namespace_problem:  # journald would not answer there
                 host = replace(host, console_problem=await storage_problem(host.log_namespace))
             self._housekeeping.reclaim_disks()
             return fingerprint_of(host, settings, self.session.config, self._version)
@@ -169,7 +169,7 @@ class DriverPlugin:
 
     async def start_task(self, request: wire.StartTaskRequest) -> wire.StartTaskResponse:
         """Start a task, and return its handle and its guest's address."""
-        if self._config_error:
+        if self._config_error:  # Nomad may start a task again all the same, and the operator's limits are not known
             raise SettingsError(self._config_error)
         self._housekeeping.subscribe()
         self._housekeeping.note_cores(request.task.resources.linux_resources.cpuset_cgroup)

@@ -144,7 +144,7 @@ class Start(StartCallbacks):
         except TimeoutError as error:
             raise HostError(f"task {self._config.name} did not start within {START_TIMEOUT_S:.0f} seconds.") from error
         else:
-            return await self._until_ready(started)
+            return await self._until_ready(started)  # beyond the timeout: `ready` has a deadline of the job's
         finally:
             for timer in timers:
                 timer.cancel()
@@ -214,6 +214,7 @@ class Start(StartCallbacks):
             await logs.connect(self._session, self._config, name, unit, since, self._logging, namespace)
             return await self._begin(workload, since)
         except BaseException:
+            # Else the relay would hold FIFOs whose end logmon awaits.
             await asyncio.shield(logs.drain(self._session, name))
             raise
 

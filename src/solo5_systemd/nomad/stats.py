@@ -44,6 +44,7 @@ async def samples(
             now = meter.sample()
             if now is None:
                 return None
+            # The meter returns the same object while nothing changes.
             if before is None or now.memory is not before.memory:
                 memory = stats_messages.memory_part(now.memory)
             was_idle, is_idle = is_idle, before is not None and now.cpu is before.cpu
@@ -54,7 +55,7 @@ async def samples(
 
         taken = sample()
         while not entry.end.done():
-            if taken is not None:
+            if taken is not None:  # the cgroup is gone before the driver has the outcome
                 yield taken
             taken = await ticker.next(interval, sample)
 
@@ -87,7 +88,7 @@ class Ticker:
 
     def _tick(self, when: float) -> None:
         for result, callback in self._due.pop(when):
-            if result.cancelled():
+            if result.cancelled():  # the agent has closed this stream meanwhile
                 continue
             try:
                 result.set_result(callback())

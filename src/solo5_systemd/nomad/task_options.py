@@ -73,6 +73,7 @@ def _ports(fields: Fields, key: str) -> tuple[PortLabel, ...]:
 def _file(fields: Fields, key: str) -> str:
     """Return a relative path without `..`: the name of a file in a volume."""
     text = fields.text(key)
+    # A second spelling of one path would evade the check for two blocks with one file.
     if text.startswith("/") or "\0" in text or any(part in ("", ".", "..") for part in text.split("/")):
         raise fields.wrong(key, text, 'the path of a file in the volume, such as file = "disk.img"')
     return text
@@ -225,7 +226,7 @@ def _line(fields: Fields, key: str) -> ReadyLine:
 
 def _guest_port(fields: Fields, key: str) -> GuestPort:
     name = fields.text(key)
-    if name.isascii() and name.isdigit():
+    if name.isascii() and name.isdigit():  # isdigit() alone is true of "²", which int() refuses
         fields.parsed(key, lambda text: port_number(int(text)))
     elif not name:
         raise fields.wrong(key, name, "a label of the group's ports, or the guest's own port")
@@ -363,7 +364,7 @@ class Shared(Values):
         try:
             return check()
         except Solo5Error as error:
-            if error.sentence.startswith("config."):
+            if error.sentence.startswith("config."):  # `value_of` has named the option already
                 raise
             raise self.error(name, f"{self.shown(name)}: {error.sentence}", error.hint) from error
 
@@ -382,7 +383,7 @@ def task_options(data: bytes) -> TaskOptions:
     fields = unpack(data, "config")
     fields.allow(*TASK.object.attributes)
     image = fields.text("unikernel", "")
-    if not image:
+    if not image:  # the schema refuses a job without it, but not an empty text
         raise fields.wrong("unikernel", image, 'the path of an image, such as unikernel = "local/web.hvt"')
     shared = workload(TaskName(""), Shared(fields), lambda: (DEFAULT_NETWORK,))  # which has DHCP is not known here
     own = record(OwnOptions, Options(fields.having(*(each.name for each in entries(OwnOptions))), fields.where))

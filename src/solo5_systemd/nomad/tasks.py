@@ -108,6 +108,7 @@ class TaskRegistry:
         wanted = tuple(ports.publish(config, task_options(config.msgpack_driver_config)))
         with suppress(HostError):  # the caller then raises its own error, which a retry may resolve
             for each in self._living():
+                # An earlier run of the task itself will free its ports.
                 if each.alloc_id == config.alloc_id and each.name != config.name:
                     held = await self._session.engine.backends.networks.reservation(name_of(each.id))
                     if error := ports.taken_by_sibling(config, wanted, held.ports if held else (), each.name):
@@ -170,7 +171,7 @@ class TaskRegistry:
             watching = self._background.create_task(watch)
             end = await task.end
             watching.cancel()
-            if reasons and end.outcome.ending is Ending.STOPPED:
+            if reasons and end.outcome.ending is Ending.STOPPED:  # it may have ended by itself before the stop
                 sentence = f"stopped because it was no longer ready ({reasons[-1]})"
                 end = replace(end, outcome=replace(end.outcome, sentence=sentence))
         await logs.drain(self._session, state.task)
@@ -243,7 +244,7 @@ class TaskRegistry:
                 timeout_s=REMOVE_TIMEOUT_S,
                 on_failure=lambda error: _log.info("removal of task %s failed, retrying: %s", name, error),
             )
-            if keep and entry is not None:
+            if keep and entry is not None:  # without an entry its allocation is not known
                 try:  # DestroyTask is called once: the rest must be done even if this fails
                     await _remove_earlier(self._session, entry.config, name, self.claimed())
                 except HostError as error:

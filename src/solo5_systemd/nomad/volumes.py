@@ -123,7 +123,7 @@ def _mount(task: wire.TaskConfig, disk: DeviceName, block: DiskOptions) -> wire.
     name = block.volume or ""
     wanted = name.strip("/") or None  # without slashes at both ends: jobs write "data", "/data" and "/data/"
     found = [each for each in task.mounts if each.task_path.strip("/") == wanted or each.request_name == name]
-    if len({mount.host_path for mount in found}) != 1:
+    if len({mount.host_path for mount in found}) != 1:  # one volume may be mounted at several destinations
         have = ", ".join(_quoted(mount.task_path) for mount in task.mounts) or "none"
         raise InvalidRequestError(
             f'config.block "{disk}".volume is {_quoted(name)}: expected the volume or the destination of one '
