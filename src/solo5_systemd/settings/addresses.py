@@ -53,7 +53,7 @@ def ipv6_address(text: str) -> IPv6Address:
         address = IPv6Address(text)
     except ValueError:
         address = None
-    if address is None or address.scope_id is not None:
+    if address is None or address.scope_id is not None:  # a zone is a link of this host, which no guest knows
         raise InvalidRequestError(f"address {text!r} is not an IPv6 address: expected one such as 2001:db8:1::7.")
     return address
 
@@ -132,7 +132,7 @@ def number_within(guests: AddressRange, reserved: Iterable[AddressRange]) -> int
     count, reached = 0, int(guests.first) - 1
     for each in sorted((each for each in reserved if each.first.version == 4), key=lambda each: int(each.first)):
         low, high = max(int(each.first), reached + 1), min(int(each.last), int(guests.last))
-        if high >= low:
+        if high >= low:  # otherwise an earlier range has all of it, or the guests' range none
             count, reached = count + high - low + 1, high
     return count
 

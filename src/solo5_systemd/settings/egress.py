@@ -153,6 +153,6 @@ def _common(one: Destination, other: Destination) -> Sequence[Destination]:
         if mine is None or theirs is None or mine == theirs
     ]
     fitting = [each for each in protocols if ports is None or each in _WITH_PORTS]
-    if tuple(fitting) == _WITH_PORTS and ports is not None:
+    if tuple(fitting) == _WITH_PORTS and ports is not None:  # two entries would exceed the product of the lengths
         return (Destination(network=network, ports=ports),)
     return [Destination(network=network, protocol=each, ports=ports) for each in fitting]

@@ -226,7 +226,7 @@ def _ranges(keys: NetworkKeys, fields: Fields) -> tuple[IPv4Network | None, IPv6
 
 
 def _refuse_keys(fields: Fields, keys: Collection[str], why: str) -> None:
-    for key in fields:
+    for key in fields:  # in the order of the table: `keys` may be a set
         if key in keys:
             raise SettingsError(f"{fields.path(key)} {why}")
 
@@ -240,7 +240,7 @@ def _check(fields: Fields, *checks: tuple[str, object, str]) -> None:
 
 def _is_outside(address: IPv4Address | IPv6Address | None, network: IPv4Network | IPv6Network | None) -> bool:
     """Return whether an address is set that no host has there; the first one of IPv6 is any router's (RFC 4291)."""
-    if address is None or network is None:
+    if address is None or network is None:  # a range that is chosen later need not have the address
         return address is not None
     last = network.broadcast_address if network.version == 4 else None
     return address not in network or address in (network.network_address, last)
@@ -276,6 +276,7 @@ def check_distinct(networks: Sequence[NetworkSettings]) -> None:
     for index, one in enumerate(networks):
         for other in networks[:index]:
             vlans = one.join and one.join.vlan, other.join and other.join.vlan
+            # Guests in two VLANs of one bridge do not meet.
             if one.bridge == other.bridge and (None in vlans or vlans[0] == vlans[1]):
                 key = "bridge" if one.join is None else "join"
                 raise SettingsError(
@@ -286,7 +287,7 @@ def check_distinct(networks: Sequence[NetworkSettings]) -> None:
                 ("ipv4", "range", one.ipv4, other.ipv4),
                 ("ipv6", "prefix", one.ipv6 and one.ipv6.prefix, other.ipv6 and other.ipv6.prefix),
             ):
-                if own and taken and overlapping(own, [taken]):
+                if own and taken and overlapping(own, [taken]):  # one that is not set is chosen free of the others
                     raise SettingsError(
                         f"network.{one.name}.{key} is {own}, which overlaps network.{other.name}'s {taken}: expected "
                         f"a {what} of its own."

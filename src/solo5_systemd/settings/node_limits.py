@@ -82,7 +82,7 @@ def tenant(namespace: str, job: str) -> Tenant:
     Names of any length stay different, as short texts.
     """
     for child in ("/dispatch-", "/periodic-"):
-        job = job.partition(child)[0] or job
+        job = job.partition(child)[0] or job  # a job's own name may begin so
     return Tenant(namespace=_short(namespace or "default"), job=_short(job))
 
 
@@ -135,6 +135,7 @@ class Share:
         name = Resource(resource.partition("/")[0])
         if name in self.amounts:
             return self.amounts[name]
+        # Of a LAN without a pool, the number of addresses is not known.
         if self.percent is None or (whole := capacity().get(resource)) is None:
             return None
         return max(LEAST.get(name, 1), whole * self.percent // 100)
@@ -214,7 +215,7 @@ def check_space(limits: Limits, space: Space, more: int, what: str, where: str, 
         HostError: too little would be left.
     """
     reserve = limits.reserve(space.size)
-    if more > 0 and space.free - promised - more < reserve:
+    if more > 0 and space.free - promised - more < reserve:  # also without the reserve, what takes nothing can be made
         raise HostError(
             f"{what} can take {more} bytes of the file system of {where}: expected at most "
             f"{max(0, space.free - promised - reserve)}, since {space.free} are free, {promised} are promised to "
@@ -236,9 +237,9 @@ class Totals:
         for whose in {_whose(claim.tenant, scope) for scope in (Scope.JOB, Scope.NAMESPACE, Scope.NODE)}:
             sums = self._sums.setdefault(whose, {})
             for resource, amount in claim.amounts.items():
-                if resource.startswith(_IMAGE):
+                if resource.startswith(_IMAGE):  # the store has an image once for all tasks with it
                     sums[resource] = had = sums.get(resource, 0) + sign  # how often
-                    if had == (1 if sign > 0 else 0):
+                    if had == (1 if sign > 0 else 0):  # the first claim came, or the last one went
                         sums[Resource.IMAGES] = sums.get(Resource.IMAGES, 0) + sign * amount
                 else:
                     sums[resource] = sums.get(resource, 0) + sign * amount
@@ -303,6 +304,7 @@ class Node:
                 name = Resource.IMAGES if resource.startswith(_IMAGE) else resource
                 most, has = share.most(name, self.capacity), sums.get(name, 0)
                 is_there = name != resource and sums.get(resource, 0) > 0
+                # Also above a limit that was lowered, what adds nothing is fine.
                 if most is not None and amount and not is_there and has + amount > most:
                     raise _refusal(claim, scope, name, what, (amount, has, most))
         copies = claim.amounts.get(Resource.COPIES, 0)

@@ -98,6 +98,6 @@ def check_cap(wanted: Rate, cap: Rate, of: str) -> None:
 def short(value: int, suffixes: str = "GMK") -> str:
     """Return a number with the suffix that leaves no remainder."""
     for suffix in suffixes:
-        if value and value % FACTORS[suffix] == 0:
+        if value and value % FACTORS[suffix] == 0:  # 0 would be 0G
             return f"{value // FACTORS[suffix]}{suffix}"
     return str(value)

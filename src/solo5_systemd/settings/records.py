@@ -84,7 +84,7 @@ def setting(meaning: str, *, default: T, shown: str = "", **more: object) -> T:
         shown: the default as manuals have it, where the value does not show it.
     """
     metadata = {"meaning": meaning, "shown": shown, **more}
-    if isinstance(default, dict):
+    if isinstance(default, dict):  # dataclasses refuse a mutable default
         return field(default_factory=default.copy, metadata=metadata)  # type: ignore[return-value]
     return field(default=default, metadata=metadata)
 
@@ -134,7 +134,7 @@ def record(kind: Callable[..., T], table: Fields) -> T:
             `table` refuses that.
     """
     present = {*table}
-    if table.refuses_unknown_keys:
+    if table.refuses_unknown_keys:  # what people write; a record of a later version may have more keys
         table.allow(*(each.name for each in entries(kind)))
     values = {
         each.name: each.type.read(table, each.name) if each.name in present or each.default is MISSING else each.default
@@ -152,7 +152,7 @@ def document(value: Any, *, complete: bool = False) -> dict[str, Any]:
     table = {}
     for each in entries(value.__class__):
         own = getattr(value, each.name)
-        if own is not None and (complete or own != each.default):
+        if own is not None and (complete or own != each.default):  # neither TOML nor D-Bus has a null
             table[each.name] = each.type.write(own)
     return table
 
@@ -175,14 +175,14 @@ def _entry(each: "Field[Any]", hint: object) -> Entry:
 def type_of(hint: Any) -> Type:
     """Return the type of an annotation: of TYPES, or composed of such, or what `Annotated` adds."""
     arguments = get_args(hint)
-    if hint in TYPES:
+    if hint in TYPES:  # first, since `Routes` is a tuple, and `Egress` a union with None
         return TYPES[hint]
     if get_origin(hint) is Annotated:
         return next(each for each in hint.__metadata__ if isinstance(each, Type))
     if NoneType in arguments:
         return type_of(reduce(or_, (each for each in arguments if each is not NoneType)))
     if get_origin(hint) is tuple:
-        is_record = arguments[0] not in TYPES and is_dataclass(arguments[0])
+        is_record = arguments[0] not in TYPES and is_dataclass(arguments[0])  # `AddressRange` is a dataclass and a text
         return _records(arguments[0]) if is_record else _list(type_of(arguments[0]))
     if get_origin(hint) is Mapping:
         return _table(*map(type_of, arguments))

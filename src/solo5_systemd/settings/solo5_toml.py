@@ -33,7 +33,7 @@ _RANGE = r"([0-9]{1,5})(?:-([0-9]{1,5}))?"
 
 def _tender_paths(fields: Fields, key: str) -> tuple[str, ...]:
     paths = fields.texts(key)
-    if not paths or not all(path.startswith("/") for path in paths):
+    if not paths or not all(path.startswith("/") for path in paths):  # a relative one depends on who searches
         raise fields.wrong(key, list(paths), "one or more absolute directories")
     return paths
 
@@ -41,7 +41,7 @@ def _tender_paths(fields: Fields, key: str) -> tuple[str, ...]:
 def _quotas(fields: Fields, key: str) -> tuple[tuple[str, int], ...]:
     table = fields.table(key)
     for directory in table:
-        if not directory.startswith("/") or posixpath.normpath(directory) != directory:
+        if not directory.startswith("/") or posixpath.normpath(directory) != directory:  # it is compared as text
             raise SettingsError(
                 f"{table.where} has the key {directory!r}: expected the absolute path of a directory, without '..' "
                 "and without '/' at its end."
