@@ -87,7 +87,7 @@ class HostLog(logging.Handler):
     def _written(self, line: bytes) -> bool:
         """Return whether the pipe has room for a line, or for its beginning."""
         self._flush()
-        if self._rest:
+        if self._rest:  # lines may not mix: the rest of an earlier one comes first
             return False
         self._rest = line
         self._flush()
@@ -100,7 +100,7 @@ class HostLog(logging.Handler):
         try:
             while self._rest:
                 self._rest = self._rest[os.write(self._descriptor, self._rest) :]
-        except BlockingIOError:
+        except BlockingIOError:  # the pipe is full: the rest goes with the next line
             pass
         except OSError:
             self._rest = b""

@@ -92,7 +92,7 @@ def create(request: CreateRequest) -> int:
                 directory.rmdir()
             raise
         sync_directory(directory.parent)
-        replace_file(record, str(directory), durable=True)
+        replace_file(record, str(directory), durable=True)  # last: what a killed call leaves is taken over by the next
         return size
 
 
@@ -152,6 +152,7 @@ def _create_image(request: CreateRequest, directory: Path, claims: DiskClaims, *
         raise _no_image(request, path, os.strerror(error.errno or 0)) from error
     try:
         status = os.fstat(descriptor)
+        # A hard link may be a file outside of the volume, too.
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
             raise _no_image(request, path, "it has another type, or a hard link")
         if read_title(descriptor, status) not in ("", holder_of_volume(directory)):
@@ -186,6 +187,7 @@ def _disks(directory: Path) -> Iterator[Disk]:
     for root, _, names, descriptor in os.fwalk(directory):
         for name in names:
             status = os.lstat(name, dir_fd=descriptor)
+            # `lock` refuses two disks that are one file.
             if stat.S_ISREG(status.st_mode) and identity(status) not in seen:
                 seen.add(identity(status))
                 yield Disk(disk=DeviceName("volume"), path=str(Path(root, name)), identity=identity(status))

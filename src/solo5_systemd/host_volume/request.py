@@ -57,7 +57,7 @@ def create_request(environment: Mapping[str, str]) -> CreateRequest:
     parameters = Fields({} if document is None else document, where)
     parameters.allow("preallocate")
     preallocate = parameters.text("preallocate", "false")
-    if preallocate not in ("true", "false"):
+    if preallocate not in ("true", "false"):  # Nomad's parameters are texts
         raise parameters.wrong("preallocate", preallocate, '"true" or "false"')
     return CreateRequest(
         name=name,
@@ -87,7 +87,7 @@ def _directory(environment: Mapping[str, str]) -> str:
     parent, identifier = environment.get("DHV_VOLUMES_DIR", ""), environment.get("DHV_VOLUME_ID", "")
     if not parent.startswith("/"):
         raise InvalidRequestError(f"DHV_VOLUMES_DIR is {parent!r}: expected the absolute path of a directory.")
-    if not _ID.fullmatch(identifier):
+    if not _ID.fullmatch(identifier):  # it becomes the directory's name
         raise InvalidRequestError(f"DHV_VOLUME_ID is {identifier!r}: expected a UUID, as Nomad makes them.")
     return posixpath.join(posixpath.normpath(parent), identifier)
 
