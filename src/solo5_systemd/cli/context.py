@@ -60,7 +60,7 @@ class CommandContext:
 
         try:
             return asyncio.run(connected())
-        except asyncio.CancelledError as error:
+        except asyncio.CancelledError as error:  # by SIGTERM; for SIGINT, asyncio.run() raises KeyboardInterrupt
             raise CancelledError from error
         except BaseExceptionGroup as group:
             raise _root_cause(group) from group

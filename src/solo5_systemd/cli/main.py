@@ -41,6 +41,7 @@ def run(words: Sequence[str], context: CommandContext) -> int:
         The verb's exit status, or that of its error (`errors.Solo5Error.exit_status`).
     """
     try:
+        # -H is before the verb; else its module is not imported, for startup time.
         if words and words[0].startswith("-"):
             from solo5_systemd.cli.remote import execute_there, split_host
 
@@ -59,7 +60,7 @@ def run(words: Sequence[str], context: CommandContext) -> int:
         return EXIT_SIGINT
     except CancelledError:
         return EXIT_SIGTERM
-    except BrokenPipeError:
+    except BrokenPipeError:  # such as in `solo5ctl logs web | head`
         discard_stdout()
         return EXIT_SIGPIPE
     except Exception as error:  # noqa: BLE001 - top level: reported as an internal error

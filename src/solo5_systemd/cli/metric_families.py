@@ -104,6 +104,7 @@ def families(
         [({"task": each.task, "disk": each.disk.disk}, 1) for each in full],
     )
     own = [network for network in networks if not network.namespace]
+    # The others are not in use, and have no range yet.
     known = [network for network in own if network.ipv4 or network.without_ipv4 or network.join is not None]
     for name, text, value in _NETWORK_METRICS:
         yield _known(name, "gauge", text, [({"network": network.name}, value(network)) for network in known])
@@ -175,7 +176,7 @@ def _drop_families(endpoints: Mapping[TaskName, Endpoints], networks: Sequence[N
         ({"network": name, "rule": rule}, count)
         for name, dropped in counted.get("", {}).items()
         for rule, count in dropped.by_rule().items()
-        if rule not in (*OF_GUESTS, *OF_TAPS)
+        if rule not in (*OF_GUESTS, *OF_TAPS)  # these are counted by NIC above
     ]
     text = "Packets from or to a network dropped by a rule of the packet filter."
     yield _known("solo5_network_filtered_packets", "counter", text, of_networks)

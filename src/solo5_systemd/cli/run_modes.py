@@ -85,7 +85,7 @@ def _signal_queue() -> Iterator["asyncio.Queue[signals.Signals]"]:
     try:
         yield queue
     finally:
-        for signal in FORWARDED_SIGNALS:
+        for signal in FORWARDED_SIGNALS:  # from here on, Ctrl-C ends solo5ctl itself
             loop.remove_signal_handler(signal)
 
 
@@ -149,7 +149,7 @@ def exec_in_scope(workload: Workload, context: CommandContext) -> NoReturn:
 
     @asynccontextmanager
     async def spawn(argv: Sequence[str], descriptors: Sequence[int], _: str) -> AsyncGenerator[int, None]:
-        for descriptor in descriptors:
+        for descriptor in descriptors:  # the tender has them, and so the locks of its disks, over execve(2)
             os.set_inheritable(descriptor, True)
         line.extend(argv)
         yield os.getpid()

@@ -41,7 +41,7 @@ def status(task: Task, now: int, asleep: int = 0) -> str:
         case Phase.STARTING | Phase.STOPPING | Phase.HUNG:
             return task.phase.value.capitalize()
         case Phase.RUNNING | Phase.FROZEN:
-            if asleep and task.phase is Phase.RUNNING:
+            if asleep and task.phase is Phase.RUNNING:  # no packet wakes a frozen one
                 return f"Asleep {span((now - asleep) / SECOND)}"
             up = f"Up {span((now - task.started) / SECOND)}" if task.started else "Up"
             return f"{up} (frozen)" if task.phase is Phase.FROZEN else up
@@ -62,7 +62,7 @@ def _ended(task: Task, now: int) -> str:
 
 def ports(endpoints: "Endpoints | None") -> str:
     """Return the column PORTS, in podman's format."""
-    if endpoints is None:
+    if endpoints is None:  # without a lease record: it has no NIC, or has ended
         return ""
     return ", ".join(_port(*endpoints.ports[first], count) for first, count in _ranges(endpoints.ports).items())
 

@@ -192,7 +192,7 @@ def _named(name: DiskName) -> tuple[dict[str, object], list[tuple[str, str]]]:
 def _json(found: NamedDisk | DiskPath | Snapshot) -> dict[str, object]:
     """Return a disk or snapshot as a JSON object; unknown values are absent."""
     document = {key: value for key, value in vars(found).items() if value not in (None, "")}
-    if "made" in document:
+    if "made" in document:  # a snapshot, which no task can have
         return document | {"made": moment(document["made"])}
     if "used" in document:
         document["last_used"] = moment(document.pop("used"))
@@ -208,7 +208,7 @@ def _remove(arguments: Namespace, context: CommandContext) -> int:
         else:
             snapshots.remove(disk, name)
         removed.append(disk if name is None else f"{disk}@{name}")
-        if not arguments.json:
+        if not arguments.json:  # at once, since the removal of a later one may fail
             context.screen.write(f"{removed[-1]}\n")
     if arguments.json:
         context.screen.json(removed)
@@ -271,8 +271,9 @@ def _check_source(path: str, place: str, source: int) -> None:
     status, way = os.fstat(source), way_of(path)
     if stat.S_ISFIFO(status.st_mode):  # such as of a shell's <(command), which has no path
         return
-    if way is not None and str(way.place) == place:
+    if way is not None and str(way.place) == place:  # else the way has changed since the file was opened
         is_public = not way.of_links and stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH
+        # What every user may read is no gain for who changed the way.
         if is_public or way.changers <= {os.geteuid(), status.st_uid}:
             return
     raise InvalidRequestError(
@@ -318,6 +319,7 @@ def _write_new(path: str, write: Callable[[int], None]) -> None:
     """
     file = Path(path)
     with closing(open_directory(file.parent)) as directory, host_errors(f"{path!r} cannot be written"):
+        # Looked at first, since the copy would fail at its end only.
         if os.path.lexists(within(directory, file.name)) or not create_file(directory, file.name, write):
             raise TakenError(f"{path!r} exists: expected the path of a new file.", "Remove it, or write to another.")
 
@@ -342,7 +344,7 @@ def progress(total: int, context: CommandContext) -> Iterator[Callable[[int], No
         nonlocal shown
         percent = f" of {size(total)} ({100 * done // total} %)" if total else ""
         text = f"{size(done)}{percent}"
-        if text != shown:
+        if text != shown:  # most blocks change no digit
             shown = text
             context.screen.progress(text)
 

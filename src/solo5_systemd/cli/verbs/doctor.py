@@ -40,6 +40,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 
 async def _probed(context: CommandContext) -> Host:
     host = await probe()
+    # Only root can see it, and only of a journald that runs.
     if not context.root or not host.booted or host.namespace_problem:
         return host
     return replace(host, console_problem=await storage_problem(host.log_namespace))

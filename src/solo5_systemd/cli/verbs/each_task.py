@@ -71,7 +71,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     async def attempt(engine: Runtime, name: TaskName) -> int:
         try:
             await getattr(engine, method)(name, **given)
-        except Solo5Error as error:
+        except Solo5Error as error:  # what one task raises must not cancel the calls for the others
             context.screen.error(error)
             return error.exit_status
         context.screen.write(f"{name}\n")

@@ -34,6 +34,7 @@ def configure(parser: Parser) -> None:
 def execute(arguments: Namespace, context: CommandContext) -> int:
     context.require_root()
     task = context.query(lambda engine: engine.task(arguments.name))
+    # A dormant task has no process whose command line could be read.
     context.screen.write(_declaration(task) if task.dormant else exported(running_task(task)))
     return 0
 
@@ -89,4 +90,5 @@ def _memory_max(path: str) -> int | None:
 
 def _cpus(path: str) -> float | None:
     words = _words(path)
+    # The first word is `max` without a quota.
     return int(words[0]) / int(words[1]) if len(words) == 2 and words[0].isdigit() else None

@@ -31,7 +31,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     for path in arguments.images:
         try:
             reports.append(_report(path, read_facts(path)))
-        except Solo5Error as error:
+        except Solo5Error as error:  # the other images are reported all the same
             context.screen.error(error)
             status = max(status, error.exit_status)
     context.show(
@@ -81,6 +81,6 @@ async def _found(manifest: Manifest) -> tuple[Tender | None, list[str]]:
         problems.append(str(error))
     try:
         groups_for(manifest.target, nics=bool(manifest.names(DeviceKind.NET_BASIC)))
-    except Solo5Error as error:
+    except Solo5Error as error:  # the second check is made all the same, so that all problems are shown
         problems.append(str(error))
     return tender, problems

@@ -36,6 +36,7 @@ def configure(parser: Parser) -> None:
 def with_verb(words: list[str]) -> list[str]:
     """Return the arguments with a verb: `network` is `network ls`, and `network NAME` is `network inspect NAME`."""
     first = next((word for word in words if not word.startswith("-")), None)
+    # `network --help` is not that of `network ls`.
     if first in VERBS or any(word in ("-h", "--help") for word in words):
         return words
     return ["ls" if first is None else "inspect", *words]
@@ -112,7 +113,7 @@ def _fields(network: NetworkOverview, tasks: Sequence[Task], repairs: Sequence[R
         yield "Reserved", ", ".join(map(str, network.policy.reserved_addresses))
     limits = document(network.policy)
     for key in ("egress", "rate", "routes"):
-        if key in limits:
+        if key in limits:  # `document` leaves out what has its default
             yield key.capitalize(), " ".join(limits[key]) or "none"
     if network.resolver.servers:
         yield "Name servers", ", ".join(map(str, network.resolver.servers))

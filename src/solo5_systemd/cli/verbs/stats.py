@@ -67,11 +67,11 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         await _check(engine, arguments.names)
         detailed = context.root and arguments.json
         before = await _sample(engine, arguments.names)
-        if not before and (arguments.names or arguments.no_stream):
+        if not before and (arguments.names or arguments.no_stream):  # otherwise a stream waits for the first task
             _show({}, {}, arguments, context.screen)
             return 0
         pause = min(FIRST_INTERVAL_S, arguments.interval)
-        while before or not arguments.names:
+        while before or not arguments.names:  # a stream of named tasks ends with the last of them
             time.sleep(pause)  # noqa: ASYNC251 - nothing else runs meanwhile
             now = await _sample(engine, arguments.names, detailed=detailed)
             _show(before, now, arguments, context.screen)
@@ -98,7 +98,7 @@ async def _sample(engine: "Queries", names: Sequence[TaskName], *, detailed: boo
 
 def _show(before: "Samples", now: "Samples", arguments: Namespace, screen: Screen) -> None:
     names = list(now)
-    if arguments.sort != "name":
+    if arguments.sort != "name":  # in the order of their names, or as they are given
         names.sort(key=lambda name: SORTS[arguments.sort](before.get(name), now[name]), reverse=True)
     if arguments.json:
         screen.json([usage_json(name, before.get(name), now[name]) for name in names])
