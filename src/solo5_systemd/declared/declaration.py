@@ -289,7 +289,7 @@ def _properties(
     """Return the settings of [Service] that are properties of the task, as with --property."""
     found = []
     for key, own in lines.items():
-        if key in SERVICE_PASSED_ON:
+        if key in SERVICE_PASSED_ON:  # the unit file has these lines as they are written
             continue
         if key in _TWICE and values.given(_TWICE[key]):
             raise own[-1].error(f"{key}= is set in [Service], and {_TWICE[key]}= in [Unikernel]: expected one of both.")
@@ -335,7 +335,7 @@ def _overlap(one: Publish, other: Publish) -> bool:
     if one.host_ip is None or other.host_ip is None or one.host_ip == other.host_ip:
         return True
     every = (one.host_ip == EVERY_IPV6, other.host_ip == EVERY_IPV6)
-    return any(every) and one.host_ip.version == other.host_ip.version
+    return any(every) and one.host_ip.version == other.host_ip.version  # `::` takes no address of IPv4
 
 
 def _sentence(what: str, one: Declaration, other: Declaration) -> str:
@@ -367,6 +367,7 @@ def write_declaration(workload: Workload, comments: Iterable[str] = ()) -> str:
 def _check_is_read_as(workload: Workload, text: str) -> None:
     """Check that a text is read as the task: a value that has no form in a declaration is not written another way."""
     source = Source(path=f"{workload.name}.unikernel", content=text.encode())
+    # Whether these have a DHCP server is checked when the file is read, with the settings.
     served = [nic.network for nic in workload.nics] or [DEFAULT_NETWORK]
     try:
         found = parse_declaration(workload.name, [source], served=served).workload

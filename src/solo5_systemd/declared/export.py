@@ -108,7 +108,7 @@ def _memory_max(found: int | None, memory: int) -> int | None:
     """Return MemoryMax= where it is not Memory=; the kernel has it in whole pages."""
     if found is None or found // _PAGE == memory // _PAGE:
         return None
-    return found if found == INFINITY else max(found, memory)
+    return found if found == INFINITY else max(found, memory)  # a declaration refuses less than Memory=
 
 
 def _nics(reservation: Reservation, arguments: Iterable[str]) -> Iterator[NicRequest]:

@@ -49,7 +49,7 @@ def own_instances(template: str, directory: Path = ETC) -> frozenset[str]:
 def _listed(directory: Path) -> Sequence[Path]:
     try:
         return sorted(directory.iterdir())
-    except FileNotFoundError:
+    except FileNotFoundError:  # the first declaration makes it
         return ()
     except OSError as error:
         raise SettingsError(f"{directory} cannot be read: {error.strerror}.") from error
@@ -121,7 +121,7 @@ def write_source(name: str, text: str, directory: Path = ETC, *, replace: bool =
     with host_errors(f"{path} cannot be written"):
         directory.mkdir(exist_ok=True)
         check_own(directory)
-        if not replace and os.path.lexists(path):
+        if not replace and os.path.lexists(path):  # a link that leads nowhere is the operator's as well
             raise InvalidRequestError(f"{path} exists: expected a new name.", "Add --replace to replace it.")
         replace_file(path, text, mode=0o644, several_writers=True, durable=True)
     return path

@@ -37,11 +37,12 @@ def of_generators(quadlets: Sequence[str] = QUADLETS, init_scripts: str = INIT_S
     """Return the services that other generators make, with the file that each is made of."""
     found: dict[str, Path] = {}
     with suppress(OSError):
+        # That generator skips scripts that are not executable.
         scripts = (path for path in Path(init_scripts).iterdir() if os.access(path, os.X_OK))
         found |= {f"{path.name.removesuffix('.sh')}.service": path for path in scripts}
     for top in quadlets:
         for parent, below, files in os.walk(top):
-            if parent == top and "users" in below:
+            if parent == top and "users" in below:  # Quadlets of users' managers, which make no units of PID 1
                 below.remove("users")
             paths = (Path(parent, file) for file in files if Path(file).suffix in _QUADLET)
             found |= {f"{path.stem}{_QUADLET[path.suffix]}.service": path for path in paths}

@@ -135,7 +135,7 @@ def _logical_lines(text: str, path: str) -> Iterator[tuple[int, str]]:
     begin, parts = 0, list[str]()
     for number, raw in enumerate(text.split("\n"), 1):
         line = raw.strip(_BLANKS)
-        if line.startswith(("#", ";")) or (not line and not parts):
+        if line.startswith(("#", ";")) or (not line and not parts):  # an empty line ends a continued one
             continue
         begin = begin if parts else number
         if _is_continued(raw):
@@ -167,7 +167,7 @@ def split_words(text: str) -> tuple[str, ...]:
     word: bytes | None = None
     for piece in _PIECE.finditer(text.encode() + b" "):
         if piece["blank"]:
-            words += [] if word is None else [word]
+            words += [] if word is None else [word]  # quotes with nothing in them are a word
             word = None
         elif piece["open"]:
             raise ValueError(f"has the quote {piece[0].decode()} without its end: expected another one")
@@ -184,10 +184,10 @@ def _unescape(escape: re.Match[bytes]) -> bytes:
     if escape["char"] in _ESCAPES:
         return _ESCAPES[escape["char"]]
     byte = int(escape["byte"] or b"0", 16) or int(escape["octal"] or b"0", 8)
-    if 0 < byte <= 0xFF:
+    if 0 < byte <= 0xFF:  # no argument can have a NUL, and \777 is no byte
         return bytes((byte,))
     code = int(escape["code"] or escape["long"] or b"0", 16)
-    if 0 < code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF:
+    if 0 < code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF:  # a surrogate has no form in UTF-8
         return chr(code).encode()
     shown = escape[0].decode(errors="replace").rstrip(_BLANKS)
     raise ValueError(f"has the unknown escape {shown}: expected one such as \\n, \\s or \\x41, or \\\\")

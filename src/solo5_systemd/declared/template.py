@@ -54,7 +54,7 @@ def parse_template(
         SettingsError: a file is malformed, or a value depends on the instance where a unit file cannot.
     """
     prefix = task_name(name.removesuffix("@"))
-    if len(prefix) > _PREFIX_MAX:
+    if len(prefix) > _PREFIX_MAX:  # the name of a task has the instance as well, and here the stand-in
         raise InvalidRequestError(f"{name} is too long for a template: expected at most {_PREFIX_MAX} characters.")
     content = b"\n".join(source.content for source in sources)
     escaped, unescaped = _stand_ins(content)
@@ -88,7 +88,7 @@ def _sample(prefix: str, sources: Sequence[Source], parse: Callable[[str], Decla
             errors.append(error)
         else:
             return instance
-    depends = len({error.sentence for error in errors}) > 1
+    depends = len({error.sentence for error in errors}) > 1  # one sentence for all is a fault of the template itself
     raise SettingsError(errors[0].sentence, _SAMPLE_HINT if depends else errors[0].hint) from errors[0]
 
 

@@ -186,7 +186,7 @@ def awaited(declaration: Declaration, parts: Parts) -> str:
         ]
     else:
         lines += SURVIVING if survives_soft_reboot(declaration) else ()
-        values |= {"i": "", "I": "", "f": f"/{values['P']}"}
+        values |= {"i": "", "I": "", "f": f"/{values['P']}"}  # that unit is an instance, and the task is none
     lines.append(_mounts(parts))
     for line in declaration.unit:
         if line.key in _WAITED_FOR:

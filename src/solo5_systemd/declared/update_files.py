@@ -124,7 +124,7 @@ class UpdateFiles:
                 ) from None
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
-        self._log.unlink(missing_ok=True)
+        self._log.unlink(missing_ok=True)  # not before: that of an update under way is being read
 
     def request(self, declared: UpdateRequest) -> UpdateRequest:
         """Return what is requested, over what is declared.
@@ -151,7 +151,7 @@ class UpdateFiles:
 
     def end(self) -> None:
         """Remove the request and what belongs to it: the update is over."""
-        for path in (self._phase, self._kept, self._request):
+        for path in (self._phase, self._kept, self._request):  # the request last: another update may begin without it
             path.unlink(missing_ok=True)
 
     # -- the progress --------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class UpdateFiles:
         kept = Previous(path=path, sha256=digest, copy=str(copy), drop_in=self._drop_in_text())
         with host_errors(f"image {running} cannot be copied to {copy}"):
             self._copies.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if sha256(copy) != digest:
+            if sha256(copy) != digest:  # an earlier update may have made this copy
                 new = copy.with_name(f".{copy.name}.new")
                 shutil.copyfile(running, new)
                 with new.open("rb") as file:
@@ -248,7 +248,7 @@ class UpdateFiles:
     def remember(self) -> None:
         """Make the recorded image the one that a rollback returns to; remove copies of others but the present one."""
         replaced, present = self.kept(), sha256(self.running_image)
-        if replaced is None or replaced.sha256 == present:
+        if replaced is None or replaced.sha256 == present:  # an update with the same image has replaced none
             return
         replace_file(self._record, json.dumps(document(replaced)), durable=True)
         for copy in self._copies.iterdir():
@@ -285,7 +285,7 @@ Image={path.replace("%", "%%")}
 
     def remove_drop_in(self) -> None:
         """Have the declaration name its own image."""
-        with suppress(OSError, SettingsError):
+        with suppress(OSError, SettingsError):  # such as ENOTEMPTY: the operator has other drop-ins there
             check_own(self.drop_in.parent)
             self.drop_in.unlink(missing_ok=True)
             self.drop_in.parent.rmdir()
@@ -296,7 +296,7 @@ Image={path.replace("%", "%%")}
             before = self.kept()
             if before and before.drop_in:
                 self._write_drop_in(before.drop_in)
-            elif before:
+            elif before:  # else nothing has called `keep`, and nothing has changed the drop-in
                 self.remove_drop_in()
 
     def _write_drop_in(self, text: str) -> None:
@@ -308,7 +308,7 @@ Image={path.replace("%", "%%")}
         replace_file(self.drop_in, text, mode=0o644, durable=True)
 
     def _drop_in_text(self) -> str:
-        with suppress(SettingsError):
+        with suppress(SettingsError):  # there is none until an update changes the image
             return read_own(self.drop_in, FILE_MAX_BYTES).content.decode()
         return ""
 
