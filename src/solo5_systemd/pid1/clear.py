@@ -99,7 +99,7 @@ async def _withhold(name: TaskName, own: Path, backends: "Backends") -> None:
     await backends.console.sync(name, ended.state.log_namespace)
     found = outcome(ended.state, await backends.console.exit_messages(ended.state))
     sentence = not_restarted(name, found, ended.restart)
-    if not sentence or (ended.queued and not found.fails_at_start):
+    if not sentence or (ended.queued and not found.fails_at_start):  # a long run that ended so is to be started again
         return
     if ended.queued:
         await backends.units.stop(declared_service(name))

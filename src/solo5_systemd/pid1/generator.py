@@ -208,7 +208,7 @@ class Generator:
             )
         self._surviving |= surviving
         images: tuple[str, ...] = (declaration.workload.image,)
-        if declaration.stand_ins:
+        if declaration.stand_ins:  # of a template, the image of any instance shows tender and NICs
             images = self._budget.within(lambda: _images(image_pattern(declaration)), ())
         read = self._manifests(images)
         manifest = read or _assumed(declaration)
@@ -247,10 +247,11 @@ class Generator:
         """Write the files of a declaration, its unit file last."""
         (self._directory / name).mkdir(mode=0o755, parents=True, exist_ok=True)
         waits = self._system / f"{name}.socket"
-        if waits not in files and is_ours(waits):
+        if waits not in files and is_ours(waits):  # it had IdleAction=stop at the last daemon-reload
             waits.unlink()
             end_waiting(name)
         for path, content in files.items():
+            # What is kept may be of files that not every user may read.
             _replace(path, content, mode=0o600 if path.parent == self._directory / name else 0o644)
 
     def _remove(self, name: str, *, is_declared: bool) -> None:
@@ -276,7 +277,7 @@ class Generator:
                 self._refuse(name, removed_sentence(task, ETC))
                 _replace(self._directory / name / REMOVED, "", mode=0o600)
             return
-        if is_template(name) or not (self._directory / name / UPDATE).exists():
+        if is_template(name) or not (self._directory / name / UPDATE).exists():  # the end of an update needs the files
             remove_files(name)
 
 

@@ -118,12 +118,12 @@ def remove_if_gone(task: TaskName) -> None:
     """
     with locked():
         kept = declaration_directory(task)
-        if not Path(kept, REMOVED).exists():
+        if not Path(kept, REMOVED).exists():  # declared again since `is_cleared`
             return
         remove_files(task)
         name = template_of(task)
         units = (f"{name}.service", f"solo5-prepare@{name}.service")
-        if Path(kept).name == name and not is_active(*units, ended=prepare_service(task)):
+        if Path(kept).name == name and not is_active(*units, ended=prepare_service(task)):  # other instances may run
             remove_files(name)
 
 
@@ -132,7 +132,7 @@ def remove_files(name: str) -> None:
     import shutil  # imported here for startup time: few ends remove anything
 
     for unit in (f"{name}.service", f"{name}.socket"):
-        if is_ours(SYSTEM / unit):
+        if is_ours(SYSTEM / unit):  # another program may have put a unit of this name there
             (SYSTEM / unit).unlink()
     (SYSTEM / awaited_target(TaskName(name))).unlink(missing_ok=True)
     shutil.rmtree(SYSTEM / f"{prepare_service(TaskName(name))}.d", ignore_errors=True)

@@ -66,7 +66,7 @@ async def prepare(name: TaskName) -> None:
     settings = read_settings()
     declaration = parse_declaration(name, kept.sources, host=host_names(), served=settings.served)
     async with host_backends(lambda: settings) as backends:
-        if declaration.workload.idle_stops:
+        if declaration.workload.idle_stops:  # its service wants the socket in the place of this target
             await backends.units.begin(declared_outcome_target(name))
         await drop_held(name, backends.disks)
         with unseen(kept.sources):
@@ -124,16 +124,17 @@ def _write(own: Path, parts: Parts) -> None:
     _make_room_for_stderr(own)
     disks = own / "disks"
     disks.mkdir(mode=0o755, exist_ok=True)
-    for left in disks.iterdir():
+    for left in disks.iterdir():  # of the last start, perhaps of an image with other disks
         left.unlink()
     for disk in parts.disks:
         (disks / disk.disk).symlink_to(disk.path)
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):  # there is none before the first start
         (own / "image").unlink()
     (own / "image").symlink_to(parts.image.path)
     user = user_of(name)
     replace_file(RECORDS / f"{user}.user", user_record(parts.user, name, user), mode=0o644)
     replace_file(own / FIELDS, json.dumps(dict(log_fields(parts))), mode=0o644)
+    # Last: the task's service asserts this file.
     replace_file(own / ENVIRONMENT, environment(parts.device_options(lasting_path), guest_arguments(parts)), mode=0o600)
 
 
@@ -142,7 +143,7 @@ def _make_room_for_stderr(own: Path) -> None:
     directory = own / TENDER
     with host_errors(f"{directory} cannot be mounted"):
         directory.mkdir(mode=0o700, exist_ok=True)
-        unmount(directory)
+        unmount(directory)  # what a killed start has left
         mount_memory(str(directory), STDERR_MAX)
         directory.chmod(NO_CONFIGURATION | 0o110)
 

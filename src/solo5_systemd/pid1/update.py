@@ -62,7 +62,7 @@ class ImageSwitch:
             )
         await asyncio.to_thread(self._files.keep, prepared_fields(self._name).get("SOLO5_IMAGE", ""))
         declared = declared_image(self._name, self._files)
-        if self._image == declared:
+        if self._image == declared:  # without a drop-in, later edits of Image= take effect as usual
             self._files.remove_drop_in()
         else:
             self._files.set_image(self._image, declared, lasting=True)
@@ -79,6 +79,7 @@ class ImageSwitch:
         self._files.unset_image()
         await self._units.reload()
         replaced = self._files.kept()
+        # The new image may have replaced the file that the declaration names.
         if replaced is not None and sha256(_declared(self._name).workload.image) != replaced.sha256:
             self._files.set_image(replaced.present, declared_image(self._name, self._files), lasting=False)
             await self._units.reload()
@@ -115,7 +116,7 @@ async def update(name: TaskName) -> None:
                 with unseen(kept_declaration(name).sources):
                     await updater.update(declaration.workload, request, declaration.update.ready, old)
             except Solo5Error as error:
-                if files.phase is not Phase.DRAINING:
+                if files.phase is not Phase.DRAINING:  # in that phase, the task runs the new image already
                     raise
                 reporter.step(f"the rest of the update is repeated: {error}")  # by ExecStopPost=
     except Solo5Error as error:
@@ -170,6 +171,7 @@ async def _end(
 ) -> None:
     images = ImageSwitch(name, files, runtime)
     updater = _updater(runtime, name, declaration, images, reporter)
+    # In these phases the task has one image for good, and only the guest beside it is left over.
     if declaration is None or files.phase in (Phase.BESIDE, Phase.DRAINING):
         await updater.abandon()
     else:
@@ -177,7 +179,7 @@ async def _end(
         condition = ready_by(request.ready, await updater.ports())
         try:
             await updater.complete(condition, request.timeout)
-        except StoppedError:
+        except StoppedError:  # the operator has stopped the task: it stays so
             await images.revert()
             await updater.abandon()
         except Solo5Error:
@@ -233,7 +235,7 @@ def _check_precedence(name: TaskName, image: str, files: UpdateFiles) -> None:
     Raises:
         SettingsError: it does.
     """
-    if image == declared_image(name, files):
+    if image == declared_image(name, files):  # no drop-in is written for it
         return
     for line in (line for source in kept_declaration(name).sources[1:] for line in parse_file(source)):
         if (line.section, line.key) == (SECTION, "Image") and Path(line.path).name > DROP_IN:

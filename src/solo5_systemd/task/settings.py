@@ -269,7 +269,7 @@ def _check_reaches_guest(
         if not values.given(name) or placeholder in used(arguments):
             continue
         joined = {nic.network for nic in nics} or {DEFAULT_NETWORK}
-        if placeholder == HOSTS or not joined & {*served()}:
+        if placeholder == HOSTS or not joined & {*served()}:  # no option of DHCP can have hosts
             raise values.error(
                 name,
                 f"{values.shown(name)} has no effect: expected {{{placeholder}}} in an argument of the guest.",
