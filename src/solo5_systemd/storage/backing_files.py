@@ -50,7 +50,7 @@ class ImageFiles:
     def inspect(self, request: DiskRequest) -> Disk:
         """Check a disk before a start; see the function `inspect`."""
         disk = inspect(request)
-        if request.archive is not None:
+        if request.archive is not None:  # in memory, without devices or a quota
             return disk
         if request.create is not None and disk.planned and not disk.is_private:
             self._claims.check(disk.path, disk.size, f"disk {request.disk}", request.create.tenant)
@@ -95,6 +95,7 @@ class ImageFiles:
         errors = host_errors(f"{request} cannot be removed")
         with errors, suppress(TakenError), closing(lock([disk])), find_place(request) as (directory, path, exists):
             name = Path(path).name
+            # Another file may have the name now.
             if exists and identity(os.lstat(name, dir_fd=directory)) == disk.identity:
                 os.unlink(name, dir_fd=directory)  # noqa: PTH108 - in an open directory
 

@@ -222,7 +222,7 @@ class StartDirectories:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._mount is not None:
             with closing(lock_directory(self.directory)):  # of what is there now
-                if self.directory.stat().st_dev == self.directory.parent.stat().st_dev:
+                if self.directory.stat().st_dev == self.directory.parent.stat().st_dev:  # not mounted since the boot
                     self._mount(str(self.directory))
         return closing(lock_directory(self.directory))
 

@@ -45,6 +45,7 @@ def devices_of(descriptor: int) -> tuple[BlockDevice, ...]:
     """
     status = os.fstat(descriptor)
     number = status.st_rdev if stat.S_ISBLK(status.st_mode) else status.st_dev
+    # A file system without a device of its own, or of several, has major number 0.
     found = f"{os.major(number)}:{os.minor(number)}" if os.major(number) else _btrfs_device(descriptor)
     return chain(found) if found else ()
 
@@ -79,7 +80,7 @@ def _btrfs_device(descriptor: int) -> str | None:
         try:
             fcntl.ioctl(opened, BTRFS_FS_INFO, info)
         except OSError as error:
-            if error.errno in (errno.ENOTTY, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
+            if error.errno in (errno.ENOTTY, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):  # only Btrfs knows it
                 return None
             raise
     devices = list((paths.SYS / "fs/btrfs" / str(uuid.UUID(bytes=bytes(info[_FS_ID]))) / "devices").glob("*"))
@@ -123,7 +124,7 @@ def check_unused(disk: Disk) -> None:
     Raises:
         TakenError: it does.
     """
-    if disk.is_private or disk.planned:
+    if disk.is_private or disk.planned:  # the start makes it, so nothing else uses it
         return
     if (use := kernel_use(disk)) is not None:
         how, hint = use
@@ -169,7 +170,7 @@ def _of_device(number: int) -> Iterator[Identity]:
     for each in below:
         for device, inode in _below(each):
             yield device, inode
-            if not inode:
+            if not inode:  # a device, which may be on others
                 yield from _of_device(device)
 
 

@@ -91,7 +91,7 @@ class DiskSpace:
         """Read the lock files that are new, for a path on each file system."""
         try:
             names = frozenset(os.listdir(locks.LOCKS))  # noqa: PTH208 - names, for one system call
-        except FileNotFoundError:
+        except FileNotFoundError:  # no task has had a disk since the boot
             names = frozenset()
         for name in names - self._seen:
             from solo5_systemd.storage.disk_state import place_of

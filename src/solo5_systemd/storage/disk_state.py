@@ -64,7 +64,7 @@ def _last(task: str) -> tuple[set[tuple[int, int]], Mapping[str, object]]:
     names: dict[int, set[tuple[int, int]]] = {}
     last: tuple[int, int, Mapping[str, object]] = (0, 0, {})
     for name in locks.LOCKS.iterdir() if locks.LOCKS.is_dir() else ():
-        with suppress(FileNotFoundError, ValueError):
+        with suppress(FileNotFoundError, ValueError):  # removed meanwhile, or no lock file
             status, record = name.stat(), read_record(name)
             if record.get("task") == task:
                 names.setdefault(status.st_ino, set()).add(identity_of(name))
@@ -122,6 +122,7 @@ def change_of(disk: Mapping[str, str], identities: Collection[tuple[int, int]]) 
         with suppress(OSError):
             return "its device is gone" if _is_lost(path, identities) else ""
         return ""
+    # Of a private disk, the record has the path of its source.
     if not size or disk.get("backing") not in (Backing.FILE, Backing.NAMED):
         return ""
     try:

@@ -118,5 +118,6 @@ def remove(uid: int) -> None:
 def users() -> list[int]:
     """Return the users with a file, in ascending order."""
     with suppress(FileNotFoundError):
+        # Other names are those of files that are being written.
         return sorted(int(file.name) for file in GIVEN_DISKS.iterdir() if file.name.isdigit())
     return []

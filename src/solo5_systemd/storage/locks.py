@@ -140,7 +140,7 @@ def is_any_locked(names: Iterable[str]) -> bool:
     """
     try:
         guard = lock_directory(LOCKS)
-    except FileNotFoundError:
+    except FileNotFoundError:  # no disk was locked since the boot
         return False
     with closing(guard):
         return any(is_locked(LOCKS / name) for name in names)
@@ -201,7 +201,7 @@ def lock_shared(disk: "Disk") -> int:
         if not is_locked(name):
             return _linked([name], "{}", shared=True)
         with closing_on_error(os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)) as descriptor:
-            if not try_lock(descriptor, shared=True):
+            if not try_lock(descriptor, shared=True):  # it is a task's, and not that of other readers
                 raise taken(disk)
         return descriptor
 
@@ -262,7 +262,7 @@ def _linked(names: Sequence[Path], content: str, *, shared: bool = False) -> int
         opened = os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC)
     with closing_on_error(opened) as descriptor:
         file_lock(descriptor, LOCKS, shared=shared, timeout_s=0.0)  # no other process has the file
-        for name in names:
+        for name in names:  # a name that is there already is that of an ended task: the caller holds the directory
             name.unlink(missing_ok=True)
             link_unnamed(descriptor, name)
     return descriptor

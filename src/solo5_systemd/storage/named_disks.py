@@ -96,7 +96,7 @@ class NamedDisks:
         """
         check_size(f"disk {name!r} would have", size)
         with self.claims.admitted(f"{self.directory}/{name}", size, size, f"disk {name!r}"):
-            if preallocate:
+            if preallocate:  # a sparse disk takes no blocks yet
                 self.claims.check_reserve(self.directory, size, f"disk {name!r}")
             self._create(name, zeros(size, preallocate=preallocate))
         return self.get(name)
@@ -247,7 +247,7 @@ def names_in(directory: Path, what: str, parse: Callable[[str], T]) -> list[T]:
     found = []
     with host_errors(f"the {what} in {directory} cannot be listed"), suppress(FileNotFoundError):
         for name in sorted(os.listdir(directory)):  # noqa: PTH208 - names
-            with suppress(InvalidRequestError):
+            with suppress(InvalidRequestError):  # such as .snapshots, or a file that is being written
                 found.append(parse(name))
     return found
 
@@ -274,7 +274,7 @@ def write_content(source: int, target: int, progress: Progress = no_progress) ->
         OSError: the source cannot be read, or the target not be written.
     """
     digest = _copy(source, target, os.fstat(source).st_size, progress)
-    if stat.S_ISREG(os.fstat(target).st_mode):
+    if stat.S_ISREG(os.fstat(target).st_mode):  # fsync(2) of a pipe is EINVAL
         os.fsync(target)
     return digest
 
@@ -283,7 +283,7 @@ def _copy(source: int, target: int, size: int, progress: Progress) -> str:
     """Copy a file, or share its blocks; return the SHA-256 of the content."""
     if not share(source, target):
         return copy_data(source, target, size, progress)
-    with closing(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)) as nowhere:
+    with closing(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)) as nowhere:  # shared blocks are read for the SHA-256
         return copy_data(source, nowhere, size, progress)
 
 

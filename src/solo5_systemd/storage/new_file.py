@@ -122,7 +122,7 @@ def _open_temporary(directory: int, name: str) -> int:
             raise BlockingIOError(errno.EWOULDBLOCK, "another process creates the disk now")
         os.unlink(name, dir_fd=directory)  # noqa: PTH108 - in an open directory
     descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory)
-    if not try_lock(descriptor):
+    if not try_lock(descriptor):  # another creation took it for that of a killed process
         os.close(descriptor)
         raise BlockingIOError(errno.EWOULDBLOCK, "another process creates the disk now")
     return descriptor
@@ -156,7 +156,7 @@ def remember_mount(path: str) -> None:
         OSError: a file cannot be written.
     """
     mount = mount_point_of(os.path.dirname(path))  # noqa: PTH120 - of a text
-    if not mount or mount in (each for _, each in _recorded()):
+    if not mount or mount in (each for _, each in _recorded()):  # the root directory is never unmounted
         return
     MOUNTS.mkdir(mode=0o700, parents=True, exist_ok=True)
     for record, each in _recorded():
@@ -170,5 +170,5 @@ def remember_mount(path: str) -> None:
 def _recorded() -> Iterator[tuple[Path, str]]:
     if MOUNTS.exists():
         for record in sorted(MOUNTS.iterdir()):
-            if not record.name.startswith("."):
+            if not record.name.startswith("."):  # one that is being written, or was by a killed process
                 yield record, os.fsdecode(record.read_bytes())

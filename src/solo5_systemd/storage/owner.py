@@ -85,11 +85,11 @@ def check_title(request: DiskRequest, path: str, descriptor: int, how: int) -> t
             "change: expected directories that only root can change, or a file of that user.",
             "Move the disk, or change owner or mode of the directory.",
         )
-    if way.is_shared and title != OFFERED:
+    if way.is_shared and title != OFFERED:  # another user may have moved an idle disk there
         _check_holder(request, title, "nobody")
     if (way.changers or way.is_shared) and is_file:
         check_single_link(request, status)
-    if (request.roots or not is_file) and title != OFFERED:
+    if (request.roots or not is_file) and title != OFFERED:  # an offered disk had the mark when it got its title
         _check_mark(request, path, descriptor, status, owner, how)
     if request.roots and is_file and not way.changers:
         return owner, OFFERED
@@ -339,7 +339,7 @@ def _is_owned_by(uid: int, disk: GivenDisk, descriptor: int) -> bool:
         same = identity(status) == disk.identity
     else:
         same = stat.S_ISREG(status.st_mode) and status.st_ino == disk.inode
-        if not same and not disk.is_device and not _is_filesystem_of(disk, disk.path):
+        if not same and not disk.is_device and not _is_filesystem_of(disk, disk.path):  # its own may be mounted later
             raise OSError(errno.ENXIO, "another file system has its path")
     return same and status.st_uid == uid and path_of(descriptor) == disk.path
 
@@ -355,7 +355,7 @@ def _take_back(uid: int, disk: GivenDisk, descriptor: int) -> None:
     try:
         held = lock([found], timeout_s=ENDED_TIMEOUT_S)
     except TakenError as error:
-        if os.fstat(descriptor).st_uid == uid:
+        if os.fstat(descriptor).st_uid == uid:  # else a start has given it to another task meanwhile
             raise OSError(errno.EBUSY, "it is in use") from error
         return
     with closing(held):
@@ -383,6 +383,6 @@ def _sync(path: str, status: os.stat_result) -> None:
     The given-disk file changes next, perhaps on another file system. Without fsync(2), a power loss could keep that
     change and lose the one of the owner.
     """
-    if stat.S_ISREG(status.st_mode):
+    if stat.S_ISREG(status.st_mode):  # the owner of a device node ends with the boot anyway
         with closing(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as opened:
             os.fsync(opened)

@@ -90,13 +90,13 @@ class DiskClaims:
             InvalidRequestError, TakenError, HostError: a limit would be exceeded, or the claims cannot be used.
         """
         quotas, is_limited = self._quotas(path, more), self._is_limited(path, tenant)
-        if not quotas and not is_limited:
+        if not quotas and not is_limited:  # no lock where nothing is to be counted
             yield
             return
         CLAIMS.mkdir(mode=0o700, parents=True, exist_ok=True)
         with closing(lock_directory(CLAIMS)):
             _check_quotas(quotas, more, what, new=new)
-            if not is_limited:
+            if not is_limited:  # quotas count files, and need no record
                 yield
                 return
             if more > 0:
@@ -132,7 +132,7 @@ class DiskClaims:
         node = Node(limits=limits, capacity=lambda: {key: space.size})
         node.check(claim, Totals(each.claim for each in others), what)
         promised = sum(each.unwritten for each in others if key in each.claim.amounts)
-        if _device(Path(path).parent) == _device(STATE):
+        if _device(Path(path).parent) == _device(STATE):  # the file system of private copies
             promised += self._copies()
         check_space(limits, space, more, what, path, promised)
 
@@ -163,7 +163,7 @@ def _read(link: Path, only: str) -> _Disk | None:
     try:
         path, inode, text = json.loads(os.readlink(link))  # noqa: PTH115 - a path would lose a slash of two
         claim = Claim.from_text(text)
-        if only and only not in claim.amounts:
+        if only and only not in claim.amounts:  # before lstat(2), which may hang
             return None
         status = os.lstat(path)
     except (OSError, ValueError, TypeError):

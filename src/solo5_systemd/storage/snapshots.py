@@ -127,7 +127,7 @@ class Snapshots:
             for disk in disks:
                 source = stack.enter_context(_opened(self._directory / disk))
                 place = stack.enter_context(self._made(disk))
-                if self._described(disk, name) is not None:
+                if self._described(disk, name) is not None:  # so that no task is frozen in vain
                     raise _taken(disk, name)
                 target = stack.enter_context(closing(open_unnamed(place, 0o600)))
                 parts.append(_Part(disk, source, target, place / name))
@@ -250,7 +250,7 @@ class Snapshots:
     def _prune(self, disk: DiskName) -> None:
         """Remove directories without snapshots, within `_exclusive`."""
         with suppress(OSError):
-            if is_locked(self._place(disk)):
+            if is_locked(self._place(disk)):  # another snapshot of the disk is being made
                 return
             self._place(disk).rmdir()
             (self._directory / SNAPSHOTS).rmdir()
@@ -346,7 +346,7 @@ class Instant:
             for part in self._parts:
                 try:
                     link_unnamed(part.target, part.path)
-                except FileExistsError as error:
+                except FileExistsError as error:  # it was made since `of_task` looked
                     raise _taken(part.disk, SnapshotName(part.path.name)) from error
                 stack.callback(part.path.unlink, missing_ok=True)
                 sync_directory(part.path.parent)
