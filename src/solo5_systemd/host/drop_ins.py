@@ -67,7 +67,7 @@ def merged_drop_ins(unit: str, directories: Sequence[str] = UNITS) -> Mapping[st
     """Return the drop-ins of a unit by file name, each with the name that its directory is for; one hides another."""
     found: dict[str, tuple[str, Path]] = {}
     for name in names_of_drop_ins(unit):
-        for directory in reversed(directories):
+        for directory in reversed(directories):  # that of the highest precedence last: it hides the others
             below = f"{directory}/{name}.d"
             with suppress(OSError):  # there are few such directories
                 found |= {file: (name, Path(below, file)) for file in os.listdir(below) if file.endswith(".conf")}  # noqa: PTH208 - for speed
@@ -85,7 +85,7 @@ def names_of_drop_ins(unit: str) -> Iterator[str]:
     yield from (f"{prefix[: dash.end()]}.{kind}" for dash in re.finditer("-", prefix))
     if at:
         yield f"{prefix}@.{kind}"
-    if unit != f"{prefix}@.{kind}":
+    if unit != f"{prefix}@.{kind}":  # a template is that name already
         yield unit
 
 

@@ -107,7 +107,7 @@ class _Passed:
         if not versions or (self._is_input and not (network.policy.host or stops_neighbours)):
             return False
         entered = network.policy.routed and not self._is_input
-        if self._chain["table"] == _FIREWALLD and entered:
+        if self._chain["table"] == _FIREWALLD and entered:  # there, a policy opens a zone, by chains with its name
             return not any(_policy(network) in name for name in self._chains)
         ways = (_IN, _OUT) if entered else (_IN,)
         return not all(self._opens(way, network.bridge) for way in ways)

@@ -203,6 +203,7 @@ def read_kernel(networks: Sequence[NetworkSettings]) -> Kernel:
 
 def _overtaken() -> Sequence[Overtaken]:
     """Return one guest for each route of another program that takes the packets for guests of a network."""
+    # The host's routes do not apply in another network namespace.
     records = (each for each in read_lease_records() if each.state is LeaseState.ATTACHED and not each.namespace)
     found = overtaken(read_networks(), (lease for record in records for lease in record.reservation.leases))
     return tuple({(each.inside, each.route): each for each in found}.values())

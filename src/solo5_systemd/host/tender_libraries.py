@@ -70,7 +70,7 @@ def mapped_files(program: str) -> tuple[str, ...]:
 def _libraries(path: str, needs: "_Dynamic", interpreter: str) -> Iterator[str]:
     """Yield the paths of the libraries in a file's DT_NEEDED."""
     for name in needs.names:
-        if name == interpreter.rpartition("/")[2]:
+        if name == interpreter.rpartition("/")[2]:  # the loader, which is among the files already
             continue
         candidates = [name] if "/" in name else [f"{place}/{name}" for place in _search_path(path, needs)]
         library = next((each for each in candidates if os.path.isfile(each)), None)  # noqa: PTH113 - no object for each
@@ -121,14 +121,14 @@ def _parse(file: BinaryIO) -> _Dynamic:
     loader = interpreter.rstrip(b"\0").decode() or None
     tags = list(_TAG.iter_unpack(dynamic[: len(dynamic) // _TAG.size * _TAG.size]))
     one = dict(reversed(tags))  # of tags with one type, the loader uses the first
-    if _STRTAB not in one:
+    if _STRTAB not in one:  # without a dynamic section, nothing is needed
         return _Dynamic(interpreter=loader)
     address = one[_STRTAB]
     within = (it for it in segments if it.kind == PT_LOAD and it.address <= address < it.address + it.file_size)
     if (segment := next(within, None)) is None:
         raise ValueError("a table outside of all segments")
     strings = _at(file, segment.offset + address - segment.address, one.get(_STRSZ, 0))
-    search = [one[tag] for tag in (_RUNPATH, _RPATH) if tag in one][:1]
+    search = [one[tag] for tag in (_RUNPATH, _RPATH) if tag in one][:1]  # with DT_RUNPATH, the loader ignores DT_RPATH
     return _Dynamic(
         interpreter=loader,
         names=[_string(strings, value) for tag, value in tags if tag == _NEEDED],

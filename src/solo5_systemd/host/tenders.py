@@ -48,7 +48,7 @@ def _group_for(node: str) -> str | None:
         raise HostError(f"{node} is not a character device.", ADVICE[node])
     if status.st_mode & 0o006 == 0o006:
         return None
-    if status.st_mode & 0o060 == 0o060 and status.st_gid != 0:
+    if status.st_mode & 0o060 == 0o060 and status.st_gid != 0:  # in group root, a tender could open other files
         try:
             return grp.getgrgid(status.st_gid).gr_name
         except KeyError as error:
@@ -165,7 +165,7 @@ class TenderPath:
                 memo.parent.mkdir(parents=True, exist_ok=True)
                 memo.symlink_to(output)
         version, abi = _VERSION.search(output), _ABI.search(output)
-        if abi is None:
+        if abi is None:  # no tender, or one of a Solo5 that states no ABI
             return None
         return Tender(
             path=str(path),

@@ -86,13 +86,14 @@ class _Image:
     def note(self, segments: Iterable[Segment], note_type: int, name: str) -> bytes:
         """Return the descriptor of the note that a tender finds: the first of its type among the first notes."""
         for segment in segments:
+            # Too short for Solo5's: tenders skip it.
             if segment.kind != PT_NOTE or 12 <= segment.file_size < _NOTE_SIZE:
                 continue
             if segment.file_size < 12:
                 raise ImageError(f"a PT_NOTE segment of it holds {segment.file_size} bytes, less than a note's header.")
             raw = self._read(segment.offset, _NOTE_SIZE, "PT_NOTE segment")
             name_size, size, kind = (int.from_bytes(raw[at : at + 4], "little") for at in (0, 4, 8))
-            if name_size != 6 or raw[12:18] != b"Solo5\0" or kind != note_type:
+            if name_size != 6 or raw[12:18] != b"Solo5\0" or kind != note_type:  # each note has a segment of its own
                 continue
             if size > MANIFEST_DESC_MAX or segment.file_size < _NOTE_SIZE + size:
                 raise ImageError(f"its {name} note claims {size} bytes, more than its segment or Solo5 has.")

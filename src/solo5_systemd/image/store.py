@@ -233,7 +233,7 @@ class ImageStore:
             with self._lock(shared=True):
                 # Against other processes: room is checked and used in one step.
                 with closing(lock_file(self._locks / _ADD)):
-                    if not self._has(stored):
+                    if not self._has(stored):  # another start may have added the same content
                         self._check_room(path, status.st_blocks * 512)
                         link_unnamed(copy.fileno(), Path(stored.path))
                 if time.time() - status.st_ctime > _TIMES_SETTLE_S:  # a write right now might leave the times unchanged
@@ -302,7 +302,7 @@ class ImageStore:
 
         An image may come from a path that only its owner can read.
         """
-        if self._memos.is_dir():
+        if self._memos.is_dir():  # made last, so that the others are there
             return
         self._directory.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         with suppress(FileExistsError):
@@ -332,7 +332,7 @@ def read_facts(path: str) -> ImageFacts:
 
 def _open_source(path: str, roots: Sequence[str] = (), largest: int | None = None) -> FileIO:
     """Open an image after a check of its place and kind: open(2) may act on a device, and block on a FIFO."""
-    if "\0" in path:
+    if "\0" in path:  # os.open would raise a ValueError
         raise InvalidRequestError(f"image {path!r} is not a path: it contains a NUL byte.")
     found, _ = open_path(f"image {path!r}", path, roots)
     with closing(found), host_errors(f"image {path!r} cannot be read"):
@@ -341,7 +341,7 @@ def _open_source(path: str, roots: Sequence[str] = (), largest: int | None = Non
             raise ImageError(f"image {path!r} is {kind_of(status)}: expected a regular file.")
         most = MAX_SIZE if largest is None else min(largest, MAX_SIZE)
         if (size := status.st_size) > most:
-            hint = _SIZE_HINT if size <= MAX_SIZE else ""
+            hint = _SIZE_HINT if size <= MAX_SIZE else ""  # no setting permits more than MAX_SIZE
             raise ImageError(f"image {path!r} has {size} bytes: expected at most {most}.", hint)
         return FileIO(os.open(f"/proc/self/fd/{found}", _SOURCE))
 
@@ -361,6 +361,7 @@ def _copy(source: FileIO, copy: BufferedRandom, size: int) -> None:
         return
     for at, end in data_of(source.fileno(), size):
         os.lseek(copy.fileno(), at, os.SEEK_SET)
+        # A source that has become shorter ends the loop, and the caller compares its times.
         while at < end and (sent := os.sendfile(copy.fileno(), source.fileno(), at, min(end - at, 1 << 30))):
             at += sent
     os.ftruncate(copy.fileno(), size)

@@ -96,7 +96,7 @@ class Users:
     def _acquire(self, task: TaskName) -> AllocatedUser:
         with closing_on_error(self._lock(task)) as descriptor:
             uid = self._registry.uid(task)
-            if uid is not None and userdb_records.is_of(uid, task):
+            if uid is not None and userdb_records.is_of(uid, task):  # a killed start may have left the line alone
                 return AllocatedUser(uid=uid, descriptor=descriptor, adopted=True)
             return AllocatedUser(uid=self._allocate(task), descriptor=descriptor)
 
@@ -126,7 +126,7 @@ class Users:
         """Yield every uid of the range, starting after the last one: a uid is reused as late as possible."""
         uids, last = self._uids(), self._registry.last()
         begin = int.from_bytes(os.urandom(4)) % len(uids)
-        if last is not None and last in uids:
+        if last is not None and last in uids:  # the operator may have changed the range
             begin = uids.index(last) + 1
         yield from (uids[(begin + i) % len(uids)] for i in range(len(uids)))
 
@@ -294,7 +294,7 @@ class Users:
         if not userdb_records.is_unused(uid):
             return ()
         with userdb_records.allocating(uid) as is_ours:
-            if not userdb_records.is_unused(uid):
+            if not userdb_records.is_unused(uid):  # a task got it before the lock was taken
                 return ()
             if is_ours:
                 userdb_records.retain(uid)

@@ -69,7 +69,7 @@ class Registry:
 
     def remove(self, task: TaskName) -> None:
         """Remove a task's line, if there is one."""
-        if _line(self._read(), task):
+        if _line(self._read(), task):  # no lock where there is nothing to remove
             with self._locked():
                 self._write(self._read(), task, "")
 
