@@ -34,7 +34,7 @@ def replace_file(
     try:
         descriptor = os.open(new, flags, 0o600)
     except FileExistsError:
-        if several_writers:
+        if several_writers:  # no earlier write has left a file with a random name
             raise
         os.unlink(new)  # noqa: PTH108 - a text
         descriptor = os.open(new, flags, 0o600)

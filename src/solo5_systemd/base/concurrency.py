@@ -30,7 +30,7 @@ def begin(group: asyncio.TaskGroup, coroutine: Coroutine[Any, Any, T]) -> "async
     try:
         return group.create_task(coroutine)
     except RuntimeError:
-        coroutine.close()
+        coroutine.close()  # else Python warns that it was never awaited
         return None
 
 
@@ -183,7 +183,7 @@ class Budget:
             return outcome.result(timeout=self.left_s)
         except FutureTimeoutError:
             return late
-        finally:
+        finally:  # also after an error: no child is left behind
             took = time.monotonic() - begun
             self.left_s -= took if took > _QUICK_S else 0.0
 
@@ -214,7 +214,7 @@ def in_processes(work: Callable[[Sequence[T]], R], items: Sequence[T], least: in
     children = [_started(lambda part=part: pickle.dumps(work(part))) for part in others]  # type: ignore[misc]
     try:
         results = [work(first)]
-    finally:
+    finally:  # a child never returns to the code of its parent
         found = [_ended(*child) if child else None for child in children]
     for part, content in zip(others, found, strict=True):
         results.append(work(part) if content is None else pickle.loads(content))  # noqa: S301 - ours

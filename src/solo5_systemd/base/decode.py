@@ -90,7 +90,7 @@ class Fields:
 
     def integer(self, key: str, *, low: int, high: int) -> int:
         """Return an integer from `low` to `high`."""
-        if type(found := self._mapping.get(key)) is int and low <= found <= high:
+        if type(found := self._mapping.get(key)) is int and low <= found <= high:  # isinstance would take a boolean
             return found
         expected = f"a whole number from {low} to {high}"
         raise self.wrong(key, self._get(key, expected), expected)

@@ -114,7 +114,7 @@ def without_init(package: str) -> Iterator[None]:
 
     A later import of the library executes its __init__.py, but does not make these submodules its attributes.
     """
-    spec = None if package in sys.modules else find_spec(package)
+    spec = None if package in sys.modules else find_spec(package)  # its __init__.py was executed already
     if spec is not None:
         sys.modules[package] = module_from_spec(spec)  # not executed; submodules are found by its __path__
     try:

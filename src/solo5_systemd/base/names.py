@@ -268,7 +268,7 @@ def task_of_unit(unit: str) -> TaskName | None:
     if not dot or suffix not in ("service", "scope") or not stem.startswith(TASK_PREFIX):
         return None
     name = stem.removeprefix(TASK_PREFIX)
-    return TaskName(name) if is_task_name(name) and "@" not in name else None
+    return TaskName(name) if is_task_name(name) and "@" not in name else None  # an instance is always declared
 
 
 def declared_task_of_unit(unit: str) -> TaskName | None:

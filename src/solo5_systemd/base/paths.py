@@ -167,9 +167,9 @@ def walk(
         while rest:
             name = rest.pop()
             if name == "..":
-                os.close(opened.pop()[1]) if len(opened) > 1 else None
+                os.close(opened.pop()[1]) if len(opened) > 1 else None  # that of `/` is `/` itself
                 continue
-            if name == "/":
+            if name == "/":  # of an absolute link, which begins anew
                 _close(opened)
             above, place, directory = opened[-1] if opened else ("", None, None)
             at = f"{above.rstrip('/')}/{name}" if above else name
@@ -338,7 +338,7 @@ def _follow(path: str, roots: Sequence[str]) -> int:
     on_the_way: set[str] = set()
     places: list[str] = []
     for root in roots:
-        with suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(FileNotFoundError, NotADirectoryError):  # nothing is below a root that does not exist
             descriptor, place = walk(root, lambda step: on_the_way.add(step.at))
             os.close(descriptor)
             places.append(place)
