@@ -292,6 +292,19 @@ async def test_a_server_that_does_not_start_is_an_error_and_leaves_nothing(
     assert "s5-" not in run("ip", "-o", "link", "show")
 
 
+async def test_a_server_that_does_not_start_hinders_no_task_of_another_network(
+    service: Service, pid1: Pid1WithServers
+) -> None:
+    async with service.running(DHCP + '[network.other]\nipv4 = "10.10.0.0/24"\n') as client:
+        await attached(client, "web")
+        pid1.broken = True
+        pid1.stop(SERVER)  # as one that has died too often
+        await client.lease("other", network="other")
+        with pytest.raises(HostError, match="the DHCP server of network default does not start"):
+            await attached(client, "next")
+        assert {each.stem for each in (service.state / "tasks").iterdir()} == {"web", "other"}
+
+
 async def test_dhcp_that_is_switched_on_and_off_applies_to_running_guests(
     client: Client, service: Service, pid1: Pid1WithServers
 ) -> None:

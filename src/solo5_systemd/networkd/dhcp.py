@@ -10,8 +10,9 @@ entry with an address of an earlier one, and gives an address that it has leased
 """
 
 import asyncio
+import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,6 +167,8 @@ class DhcpFiles:
                 each.rmdir()
 
 
+_log = logging.getLogger(__name__)
+
 JOB_TIMEOUT_S = 15.0
 """For a start or stop of a server; longer than TimeoutStartSec= and TimeoutStopSec= of its unit."""
 
@@ -196,11 +199,11 @@ class DhcpServers:
             if name.startswith(_PREFIX) and name.endswith(_SUFFIX)
         )
 
-    async def serve(self) -> None:
+    async def serve(self, own: Collection[NetworkName] = ()) -> None:
         """Start, restart and stop the servers as the entries of guests need them.
 
         Raises:
-            HostError: a server does not start.
+            HostError: a server of one of the networks `own` does not start. Of another one, it is logged.
         """
         async with self._lock:
             needed, outdated, idle = await self._writer.run(self._files.pop_servers)
@@ -209,8 +212,17 @@ class DhcpServers:
                 await self._run_job("StopUnit", network)
             for network in idle:
                 await self._writer.run(self._files.forget, network)
+            failed: HostError | None = None
             for network in needed - (running - outdated):
-                await self._start(network)
+                try:
+                    await self._start(network)
+                except HostError as error:  # no reason against the start of a task that is not on this network
+                    if network in own:
+                        failed = error
+                    else:
+                        _log.error("%s", error)
+            if failed is not None:
+                raise failed
 
     async def _start(self, network: NetworkName) -> None:
         """Start or restart the server of a network; return when it receives messages.

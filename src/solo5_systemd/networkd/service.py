@@ -131,7 +131,10 @@ class Networkd:
                 redirected = await self._writer.run(self._state.attach, task)
                 if self._state.host.dhcp.in_use:
                     try:
-                        await self._servers.serve()
+                        record = self._state.record(task)
+                        await self._servers.serve(
+                            {each.network for each in record.reservation.leases} if record else ()
+                        )
                     except Solo5Error:  # without its server, the guest would get no address
                         await self._releases.release_now(task)
                         raise
