@@ -64,7 +64,7 @@ def _reserved(fields: Fields, key: str) -> tuple[tuple[int, int], ...]:
     expected = 'ports from 1 to 65535 and ranges of them, such as [22, "4646-4648"]'
     ranges = []
     for value in fields.items(key, expected, None):
-        match = None if isinstance(value, bool) else re.fullmatch(_RANGE, str(value), re.ASCII)
+        match = re.fullmatch(_RANGE, str(value), re.ASCII)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
         if not 1 <= first <= last <= 65535:
             raise fields.wrong(key, value, expected)
