@@ -83,10 +83,10 @@ def test_what_systemctl_edit_mask_and_disable_do(declare: Declarations) -> None:
 
 
 def test_each_argument_reaches_the_tender_as_it_is_written(declare: Declarations) -> None:
-    written = r"""Argument=for=60 "a  \"b\" \\ $HOME ${{HOME}} %% `id`;" "" it\'s "\n\té" {mirage} {{x}} '#' """
+    written = r"""Argument=for=60 "a  \"b\" \\ $HOME ${{HOME}} %% `id`;" "" it\'s "é " {mirage} {{x}} '#' """
     unit = declare("web", written, image="sleeper.spt")
     words = Path(f"/proc/{started(unit)}/cmdline").read_text().split("\0")
-    expected = ["for=60", 'a  "b" \\ $HOME ${HOME} % `id`;', "", "it's", "\n\té", "{x}", "#", ""]
+    expected = ["for=60", 'a  "b" \\ $HOME ${HOME} % `id`;', "", "it's", "é ", "{x}", "#", ""]
     assert words[-len(expected) :] == expected
 
 

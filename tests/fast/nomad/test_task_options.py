@@ -84,7 +84,7 @@ def test_a_wrong_value_is_reported_with_its_key_and_what_was_expected(keys: dict
         (b"\x80\x80", "config cannot be decoded from msgpack: unpack(b) received extra data."),
         (b"\xdf\xff\xff\xff\xff", "config cannot be decoded from msgpack: 4294967295 exceeds"),
         (b"\xc1", "config cannot be decoded from msgpack: FormatError."),
-        (b"\x81\xa1a" * 900 + b"\xc0", "config cannot be decoded from msgpack: maximum recursion"),
+        (b"\x81\xa1a" * 1020 + b"\xc0", "config cannot be decoded from msgpack: maximum recursion"),
         (b"\x91" * 100_000, "config cannot be decoded from msgpack: StackError."),
         (
             b"\x00" * (CONFIG_MAX_BYTES + 1),
