@@ -168,11 +168,10 @@ def test_a_packet_for_a_refused_declaration_starts_nothing_and_one_for_the_mende
         systemctl("daemon-reload")
     assert outside.tcp(outside.here, 8080), "it is not deaf"
     rests("stop")
-    run = unit_property("web.service", "InvocationID")
     declaration.write_text(f"{good}Wrong=1\n")
     systemctl("daemon-reload")
     assert outside.is_refused(outside.here, 8080), "its client learns of it"
-    assert unit_property("web.service", "InvocationID") == run, "nothing is started"
+    assert unit_property("web.service", "MainPID") == "0", "no guest is started"
     assert "Wrong= is not a known setting" in status("web")
     assert (unit_property("web.socket", "ActiveState"), is_dormant("web")) == ("active", True)
     declaration.write_text(good)

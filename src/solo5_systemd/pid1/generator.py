@@ -128,7 +128,7 @@ class Generator:
         try:
             lock = locked(self._budget.left_s)
         except HostError as error:
-            yield f"{error} The declared tasks stay as they were at the last daemon-reload: run it again."
+            yield from self._without_lock(sorted(found), f"{error}")
             return
         with lock:
             for faults, surviving, left_s in in_processes(self._generate_all, sorted(found), PROCESS_MIN):
@@ -145,6 +145,17 @@ class Generator:
                 shutil.rmtree(path.parent, ignore_errors=True)
         if self._budget.left_s <= 0:
             yield "Images and tenders took too long: units of declared tasks may lack what they would have shown."
+
+    def _without_lock(self, names: Sequence[str], reason: str) -> Iterator[str]:
+        """Leave the unit files as they are, and write a refusal for each declaration that has none."""
+        yield f"{reason} The declared tasks stay as they were at the last daemon-reload: run it again."
+        for name in names:
+            with suppress(Solo5Error):
+                check_name(name)
+                check_free(name, self._generated, self._units)
+                path, unit = f"{ETC}/{name}.unikernel", self._system / f"{name}.service"
+                if not os.path.lexists(unit):
+                    _replace(unit, refusal(path, f"{path} was not read, since {reason}"))
 
     @property
     def _settings(self) -> Settings:

@@ -310,7 +310,7 @@ def test_a_template_is_removed_while_the_preparation_of_its_last_instance_ends(
     assert list((tmp_path / "run").iterdir()) == []
 
 
-def test_a_lock_that_is_held_costs_the_budget_and_leaves_units_as_they_are(
+def test_a_lock_that_is_held_costs_the_budget_and_leaves_units_that_say_why(
     make: Make, web: Path, tmp_path: Path
 ) -> None:
     assert make() == []
@@ -323,8 +323,9 @@ def test_a_lock_that_is_held_costs_the_budget_and_leaves_units_as_they_are(
     assert "locks/declared is locked by another process" in sentence
     assert "stay as they were at the last daemon-reload" in sentence
     assert (tmp_path / "system/web.service").read_text() == before
+    assert "locks/declared is locked by another process" in (tmp_path / "system/new.service").read_text()
     assert make() == []
-    assert (tmp_path / "system/new.service").exists()
+    assert "locks/declared" not in (tmp_path / "system/new.service").read_text()
 
 
 def test_an_image_that_hangs_costs_the_budget_once_and_is_assumed(
