@@ -11,7 +11,7 @@ from tests.machine.conftest import Files, Runner, eventually, inspect, ok, sh
 from tests.machine.test_network import GATEWAY, IPV4
 
 PAGE = Path(__file__).parents[2] / "docs" / "decisions" / "guest-names.md"
-UNITS = ("guest-dns.service", "guest-names.path", "guest-names.service")
+UNITS = ("guest-dns.service", "guest-names.service")
 
 
 def files() -> dict[Path, str]:
@@ -29,11 +29,11 @@ def files() -> dict[Path, str]:
 @pytest.fixture
 def named(place: Files) -> Iterator[None]:
     made = files()
-    assert len(made) == 5
+    assert len(made) == 4
     for path, text in made.items():
         place(path, text, 0o755 if path.parent.name == "bin" else 0o644)
     ok("systemctl", "daemon-reload")
-    ok("systemctl", "enable", "--now", "guest-dns.service", "guest-names.path")
+    ok("systemctl", "enable", "--now", *UNITS)
     yield
     sh("systemctl", "disable", "--now", *UNITS)
     Path("/run/guest-names").unlink(missing_ok=True)
@@ -64,3 +64,9 @@ def test_names_follow_the_starts_and_ends_of_tasks(named: None, run: Runner) -> 
     eventually(lambda: address("two.guests.internal") == given, "the name of the second is known")
     ok("solo5ctl", "rm", "--force", one)
     eventually(lambda: address("one.guests.internal") == "3", "the name has gone")
+    for _ in range(8):
+        ok("solo5ctl", "rm", "--force", two, run("net.hvt", IPV4, GATEWAY, name="one"))
+        two = run("net.hvt", IPV4, GATEWAY, name="two")
+    given = inspect(two)["nics"][0]["ipv4"].partition("/")[0]
+    eventually(lambda: address("two.guests.internal") == given, "the last of many changes at once is known")
+    assert address("one.guests.internal") == "3"
