@@ -1,11 +1,10 @@
-"""The rules of table `ip solo5`, in the syntax of nft(8), and those of table ip6: translated, to have one policy.
+"""The rules of table `ip solo5`, in the syntax of nft(8), and those of table ip6: written once, to have one policy.
 
-Words in capitals are replaced by `nft_rules`.
+Words in capitals are replaced by `nft_rules`. A line that ends in `# IPv4` or `# IPv6` is in the table of that family
+alone; in all others, `ip6` replaces the words of IPv4.
 """
 
 import re
-
-from solo5_systemd.settings.egress import METADATA6
 
 GROUPS = "mld-listener-report, mld-listener-done, mld2-listener-report, nd-router-solicit"
 """The ICMPv6 messages that are for routers, and come from guests without an address as well."""
@@ -28,8 +27,9 @@ table ip solo5 {
     set metadata { type ifname; }
     set shared { type ifname; }
     set gateways { type ifname . ipv4_addr; }
+    set looped { type ipv6_addr; }  # IPv6
     set services { type ifname . inet_proto . inet_service; }
-    set dhcp { type ifname; }
+    set dhcp { type ifname; }  # IPv4
     set refused { type ipv4_addr; counter; }
     set unlisted { type ipv4_addr; counter; }
     map egress { type ipv4_addr : verdict; }
@@ -62,7 +62,7 @@ table ip solo5 {
         type filter hook prerouting priority raw; policy accept;
         meta iifkind "bridge" iifname @segments notrack
         ip daddr 127.0.0.0/8 iifname @bridges goto dropped_loopback
-        udp sport 68 udp dport 67 iifname @dhcp fib daddr type != unicast notrack accept
+        udp sport 68 udp dport 67 iifname @dhcp fib daddr type != unicast notrack accept  # IPv4
         tcp flags & (syn | ack) != syn ip saddr . tcp sport . ip daddr . tcp dport @closed iifname @bridges drop
     }
     # Each packet of a closed connection restarts its timeout. So the first one passes, such as the last ACK, and enters
@@ -90,8 +90,11 @@ table ip solo5 {
         fib daddr type local dnat ip to meta l4proto . th dport map @published
         iifname . ip daddr @gateways meta l4proto { tcp, udp } dnat ip to 127.0.0.1
     }
+    # A reply to ::1 is routed to lo alone, but for the bridges of namespaces (`network.links`). Elsewhere, a connection
+    # to ::1 is refused at once, for a client of `localhost` to go on with 127.0.0.1.
     chain output {
         type nat hook output priority -100; policy accept;
+        ip6 daddr ::1 ip6 daddr != @looped accept  # IPv6
         fib daddr type local dnat ip to ip daddr . meta l4proto . th dport map @published_at
         fib daddr type local dnat ip to meta l4proto . th dport map @published
     }
@@ -116,7 +119,8 @@ table ip solo5 {
     # From a guest to the host: ping, DHCP, and the services that the network's `host` opens. Table bridge has checked
     # what a guest sends to a DHCP server; it is not tracked, since all guests without an address have the same one.
     # Programs that share a network namespace with their guests are reached at each of their ports. Packets of a
-    # segment are not tracked, so that none is of an established connection.
+    # segment are not tracked, so that none is of an established connection. A router solicitation is for a router
+    # advertisement daemon of the operator. Of a guest's two IPv6 addresses, the leased one alone has a connection limit.
     chain input {
         type filter hook input priority filter; policy accept;
         ct state established accept
@@ -124,8 +128,12 @@ table ip solo5 {
         iifname @segments drop
         ct state related goto related
         ct state invalid goto dropped_invalid
-        iifname @dhcp udp sport 68 udp dport 67 accept
-        icmp type echo-request goto limited
+        iifname @dhcp udp sport 68 udp dport 67 accept  # IPv4
+        icmp type echo-request goto limited  # IPv4
+        icmpv6 type nd-router-solicit accept  # IPv6
+        icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept  # IPv6
+        ip6 saddr . ip6 saddr != @leased drop  # IPv6
+        icmpv6 type echo-request goto limited  # IPv6
         iifname . meta l4proto . th dport @services goto limited
         iifname @shared goto limited
         goto dropped_host
@@ -133,7 +141,8 @@ table ip solo5 {
     # With br_netfilter, frames within a joined bridge that a network joins pass here, too.
     chain forward {
         type filter hook forward priority filter; policy accept;
-        ip hdrlength != 5 oifname @bridges goto dropped_options
+        ip hdrlength != 5 oifname @bridges goto dropped_options  # IPv4
+        ip6 nexthdr != TRANSPORTS exthdr rt exists oifname @bridges goto dropped_options  # IPv6
         ct state established accept
         ct state related goto related
         iifname @segments oifname @segments accept
@@ -160,9 +169,16 @@ table ip solo5 {
     }
     # To a guest: from guests of its network and of networks with `reach`, to published ports, and from other links
     # where the network is `routed`. Packets for an address without a lease are dropped: each would cost an entry in the
-    # host's neighbour table. Broadcasts pass here only with br_netfilter.
+    # host's neighbour table. Broadcasts pass here only with br_netfilter; so do neighbour discovery and link-local
+    # destinations within a bridge. The kernel also routes them, back to their link, at the cost of an entry of its
+    # neighbour table: a routed packet has another hop limit, and table bridge drops those with link-local destinations
+    # that are sent to the host's MAC address.
     chain inward {
-        meta pkttype host ip daddr . ip daddr != @leased ip daddr != @behind goto dropped_absent
+        meta pkttype host ip daddr . ip daddr != @leased ip daddr != @behind goto dropped_absent  # IPv4
+        iifname . oifname @paths icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } ip6 hoplimit 255 accept  # IPv6
+        icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } goto dropped_absent  # IPv6
+        meta pkttype host ip6 daddr . ip6 daddr != @leased ip6 daddr != @behind ip6 daddr != fe80::/10 \\
+            goto dropped_absent  # IPv6
         ip daddr @waiting goto starting
         iifname . oifname @paths goto limited
         ct status dnat goto limited
@@ -178,11 +194,13 @@ table ip solo5 {
     }
     chain beginning {
         tcp flags & (fin | syn | rst | ack) != syn reject with tcp reset
-        icmp type != echo-request drop
+        icmp type != echo-request drop  # IPv4
+        icmpv6 type != { echo-request, nd-neighbor-solicit, nd-neighbor-advert } drop  # IPv6
         goto limited
     }
     chain outward {
-        ip daddr { METADATA } iifname != @metadata goto dropped_metadata
+        ip daddr { METADATA } iifname != @metadata goto dropped_metadata  # IPv4
+        ip6 daddr { METADATA6 } iifname != @metadata goto dropped_metadata  # IPv6
         meta oiftype ether goto sought
         goto limited
     }
@@ -221,54 +239,11 @@ table ip solo5 {
 }
 """
 
-_NEIGHBOURS = "{ nd-neighbor-solicit, nd-neighbor-advert }"
 
-_TRANSLATED = (
-    # What differs besides names of fields and types: neighbour discovery in place of ARP, which passes the tables as
-    # ICMPv6, and link-local addresses, which every guest has beside its leased one.
-    ("table ip ", "table ip6 "),
-    (r"\bipv4_addr\b", "ipv6_addr"),
-    # The order matters: "rt ip nexthop" has both words.
-    (r"\b(dnat|snat|rt|l3proto) ip\b", r"\1 ip6"),
-    # A reply to ::1 is routed to lo alone, but for the bridges of namespaces (`network.links`). Elsewhere, a connection
-    # to ::1 is refused at once, for a client of `localhost` to go on with 127.0.0.1.
-    (r"(\n +)set gateways \{.*\}", r"\g<0>\1set looped { type ipv6_addr; }"),
-    (
-        r"( +)(type nat hook output priority -100; policy accept;)",
-        r"\1\2\n\1ip6 daddr ::1 ip6 daddr != @looped accept",
-    ),
-    # DHCP is of IPv4.
-    (r"\n +set dhcp \{.*\}", ""),
-    (r"\n.*@dhcp\b.*", ""),
-    (r"127\.0\.0\.(0/8|1\b)", "::1"),
-    (r"\bip (saddr|daddr)\b", r"ip6 \1"),
-    (r"\bMETADATA\b", ", ".join(METADATA6)),
-    # A router solicitation: for a router advertisement daemon of the operator. Of a guest's two addresses, the leased
-    # one alone has a connection limit.
-    (
-        r"( +)icmp type echo-request goto limited",
-        rf"\1icmpv6 type nd-router-solicit accept\n\1icmpv6 type {_NEIGHBOURS} accept\n"
-        r"\1ip6 saddr . ip6 saddr != @leased drop\n"
-        r"\1icmpv6 type echo-request goto limited",
-    ),
-    (r"icmp type != echo-request drop", f"icmpv6 type != {{ echo-request, {_NEIGHBOURS[2:-2]} }} drop"),
-    # Neighbour discovery and link-local destinations within a bridge, with br_netfilter. The kernel also routes them,
-    # back to their link, at the cost of an entry of its neighbour table: a routed packet has another hop limit, and
-    # table bridge drops those with link-local destinations that are sent to the host's MAC address.
-    # In the place of IPv4 options.
-    (r"\bip hdrlength != 5\b", f"ip6 nexthdr != {TRANSPORTS} exthdr rt exists"),
-    (
-        r"( +)meta pkttype host ip6 daddr . ip6 daddr != @leased ip6 daddr != @behind goto dropped_absent",
-        rf"\1iifname . oifname @paths icmpv6 type {_NEIGHBOURS} ip6 hoplimit 255 accept\n"
-        rf"\1icmpv6 type {_NEIGHBOURS} goto dropped_absent\n"
-        r"\1meta pkttype host ip6 daddr . ip6 daddr != @leased "
-        r"ip6 daddr != @behind ip6 daddr != fe80::/10 goto dropped_absent",
-    ),
-)
-
-
-def ip6(rules: str) -> str:
-    """Return rules of table ip for table ip6."""
-    for pattern, text in _TRANSLATED:
-        rules = re.sub(pattern, text, rules)
-    return rules
+def of_family(family: str, rules: str) -> str:
+    """Return the rules of table ip or ip6."""
+    rules = re.sub(rf"(.*\\\n)*.*# IPv{6 if family == 'ip' else 4}\n", "", rules)
+    if family == "ip":
+        return rules
+    rules = re.sub(r"127\.0\.0\.(0/8|1\b)", "::1", rules)
+    return re.sub(r"\bip\b", "ip6", rules.replace("ipv4_addr", "ipv6_addr"))

@@ -15,10 +15,10 @@ from solo5_systemd.network.derived_addresses import ASKER
 from solo5_systemd.network.drops import RULES
 from solo5_systemd.network.nft_bridge import BRIDGE
 from solo5_systemd.network.nft_elements import Ruleset, differing, grouped, has_ipv6
-from solo5_systemd.network.nft_ip import GROUPS, IP, TRANSPORTS, ip6
+from solo5_systemd.network.nft_ip import GROUPS, IP, TRANSPORTS, of_family
 from solo5_systemd.network.nft_objects import EGRESS, TABLE, Element
 from solo5_systemd.network.overview import Network
-from solo5_systemd.settings.egress import METADATA
+from solo5_systemd.settings.egress import METADATA, METADATA6
 
 FAMILIES = ("ip", "ip6", "bridge")
 
@@ -64,6 +64,8 @@ def _counted(family: str) -> str:
 _WORDS = {
     "GROUPS": GROUPS,
     "TRANSPORTS": TRANSPORTS,
+    "METADATA": ", ".join(METADATA),
+    "METADATA6": ", ".join(METADATA6),
     "COUNTED_ip": _counted("ip"),
     "COUNTED_bridge": _counted("bridge"),
     "CLOSED": str(CLOSED_TIMEOUT_S),
@@ -89,10 +91,9 @@ def tables(ruleset: Ruleset, *, owned: bool, announced: bool = True) -> Mapping[
     """
     text = _TABLES.replace("OWNED", "flags owner, persist;" if owned else "")
     text = text.replace("ANNOUNCED", f"log group {ANNOUNCEMENTS} snaplen {SNAPLEN}" if announced else "")
-    ip, bridge, rest = text.partition("table bridge ")
-    made = {"ip": ip.replace("METADATA", ", ".join(METADATA)), "ip6": ip6(ip), "bridge": bridge + rest}
-    if not has_ipv6(ruleset.networks):
-        del made["ip6"]
+    ip, bridge, rest = text.partition(f"table bridge {TABLE}")
+    routed = ("ip", "ip6") if has_ipv6(ruleset.networks) else ("ip",)
+    made = {**{family: of_family(family, ip) for family in routed}, "bridge": bridge + rest}
     for (family, chain), rules in _varying(ruleset).items():
         made[family] = made[family].replace(chain.upper(), "\n        ".join(rules))
     return made
@@ -106,7 +107,7 @@ def _varying(ruleset: Ruleset) -> Mapping[tuple[str, str], Sequence[str]]:
     }
     if has_ipv6(ruleset.networks):
         of_ipv6 = limited([network for network in ruleset.networks if network.ipv6])
-        found |= {("ip6", "limited"): [*map(ip6, of_ipv6)], ("ip6", "foreign"): foreign(ruleset.forwards6)}
+        found |= {("ip6", "limited"): [of_family("ip6", rule) for rule in of_ipv6], ("ip6", "foreign"): foreign(ruleset.forwards6)}
     return found
 
 
