@@ -119,8 +119,8 @@ table ip solo5 {
     # From a guest to the host: ping, DHCP, and the services that the network's `host` opens. Table bridge has checked
     # what a guest sends to a DHCP server; it is not tracked, since all guests without an address have the same one.
     # Programs that share a network namespace with their guests are reached at each of their ports. Packets of a
-    # segment are not tracked, so that none is of an established connection. A router solicitation is for a router
-    # advertisement daemon of the operator. Of a guest's two IPv6 addresses, the leased one alone has a connection limit.
+    # segment are not tracked, so that none is of an established connection. A router solicitation is for a
+    # daemon of the operator. Of a guest's two IPv6 addresses, the leased one alone has a connection limit.
     chain input {
         type filter hook input priority filter; policy accept;
         ct state established accept

@@ -106,8 +106,9 @@ def _varying(ruleset: Ruleset) -> Mapping[tuple[str, str], Sequence[str]]:
         ("ip", "foreign"): foreign(ruleset.forwards, ruleset.forwarding),
     }
     if has_ipv6(ruleset.networks):
-        of_ipv6 = limited([network for network in ruleset.networks if network.ipv6])
-        found |= {("ip6", "limited"): [of_family("ip6", rule) for rule in of_ipv6], ("ip6", "foreign"): foreign(ruleset.forwards6)}
+        rules = limited([network for network in ruleset.networks if network.ipv6])
+        found["ip6", "limited"] = [of_family("ip6", rule) for rule in rules]
+        found["ip6", "foreign"] = foreign(ruleset.forwards6)
     return found
 
 
