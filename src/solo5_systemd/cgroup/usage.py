@@ -6,6 +6,9 @@ memory under spt: the resident set is the sum of both, and the page cache is `fi
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
+
+N = TypeVar("N", int, float)
 
 Files = Mapping[str, bytes]
 """The contents of a cgroup's files, by file name, without missing files."""
@@ -64,22 +67,9 @@ class Io:
     writes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stall:
-    """Stall time: percent of the last 10, 60 and 300 seconds; `total` in µs."""
-
-    avg10: float | None = None
-    avg60: float | None = None
-    avg300: float | None = None
-    total: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pressure:
-    """Pressure stall information of one resource: `some` processes stalled, or all of them (`full`)."""
-
-    some: Stall | None = None
-    full: Stall | None = None
+Pressure = Mapping[str, Mapping[str, float | None]]
+"""Stall times of one resource by `some` (processes stalled) and `full` (all of them): `avg10`, `avg60`, `avg300` in
+percent of so many seconds, `total` in µs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +78,6 @@ class Usage:
 
     Attributes:
         time: time.monotonic() of the sample, in seconds.
-        memory: in bytes.
-        cpu: in µs.
         disks: I/O by name of the host's block device; None without I/O accounting.
         processes: number of processes and threads.
         pressure: by resource: `cpu`, `memory`, `io`.
@@ -120,33 +108,49 @@ def usage(files: Files, time: float, device: Callable[[str], str] = str) -> Usag
     """Parse a sample.
 
     Args:
-        files: the cgroup's files, as far as they exist.
         time: time.monotonic() of the reads.
         device: returns the name of a block device by its number, such as `254:0`.
     """
-    pressure = {name: _pressure(files[file]) for name, file in _PRESSURE.items() if file in files}
+    disks = {
+        device(number): Io(
+            read_bytes=_number(counts.get("rbytes"), int),
+            written_bytes=_number(counts.get("wbytes"), int),
+            reads=_number(counts.get("rios"), int),
+            writes=_number(counts.get("wios"), int),
+        )
+        for number, counts in _assignments(files.get("io.stat", b"")).items()
+        if counts
+    }
+    pressure = {
+        resource: {
+            which: {key: _number(text, int) if key == "total" else _number(text, float) for key, text in stall.items()}
+            for which, stall in _assignments(files[f"{resource}.pressure"]).items()
+        }
+        for resource in ("cpu", "memory", "io")
+        if f"{resource}.pressure" in files
+    }
     return Usage(
         time=time,
         memory=memory(files),
         cpu=cpu(files),
-        disks=_disks(files["io.stat"], device) if "io.stat" in files else None,
-        processes=_number(files.get("pids.current")),
+        disks=disks if "io.stat" in files else None,
+        processes=_number(files.get("pids.current"), int),
         pressure=pressure or None,
     )
 
 
 def memory(files: Files) -> Memory:
     """Parse the files of memory."""
-    stat = b"\n" + files.get("memory.stat", b"")
-    anonymous, file, shared = _entry(stat, b"\nanon "), _entry(stat, b"\nfile "), _entry(stat, b"\nshmem ")
+    stat = _counts(files.get("memory.stat", b"")).get
+    anonymous, file, shared = stat(b"anon"), stat(b"file"), stat(b"shmem")
     return Memory(
-        current=_number(files.get("memory.current")),
-        peak=_number(files.get("memory.peak")),
-        limit=_number(files.get("memory.max")),
+        current=_number(files.get("memory.current"), int),
+        peak=_number(files.get("memory.peak"), int),
+        limit=_number(files.get("memory.max"), int),
         rss=None if anonymous is None or shared is None else anonymous + shared,
         cache=None if file is None or shared is None else max(0, file - shared),
-        kernel=_entry(stat, b"\nkernel "),
-        swap=_number(files.get("memory.swap.current")),
+        kernel=stat(b"kernel"),
+        swap=_number(files.get("memory.swap.current"), int),
         oom_kills=_counts(files.get("memory.events", b"")).get(b"oom_kill"),
     )
 
@@ -175,54 +179,14 @@ def share(before: int | None, after: int | None, window: float) -> float | None:
     return None if before is None or after is None else max(0, after - before) / window * 100
 
 
-_PRESSURE = {"cpu": "cpu.pressure", "memory": "memory.pressure", "io": "io.pressure"}
-
-
-def _disks(data: bytes, device: Callable[[str], str]) -> dict[str, Io]:
-    """Parse io.stat: one line `MAJ:MIN rbytes=… wbytes=… rios=… wios=… …` for each used device."""
-    found = {}
-    for number, counts in _assignments(data).items():
-        if counts:
-            found[device(number.decode("ascii", "replace"))] = Io(
-                read_bytes=_number(counts.get(b"rbytes")),
-                written_bytes=_number(counts.get(b"wbytes")),
-                reads=_number(counts.get(b"rios")),
-                writes=_number(counts.get(b"wios")),
-            )
-    return found
-
-
-def _pressure(data: bytes) -> Pressure:
-    """Parse a pressure file: `some avg10=… avg60=… avg300=… total=…`, and the same for `full`."""
-    stalls = {
-        which: Stall(
-            avg10=_percentage(values.get(b"avg10")),
-            avg60=_percentage(values.get(b"avg60")),
-            avg300=_percentage(values.get(b"avg300")),
-            total=_number(values.get(b"total")),
-        )
-        for which, values in _assignments(data).items()
-    }
-    return Pressure(some=stalls.get(b"some"), full=stalls.get(b"full"))
-
-
-def _assignments(data: bytes) -> dict[bytes, dict[bytes, bytes]]:
-    """Parse lines of a word and assignments, by their words."""
-    lines = (line.split() for line in data.splitlines())
+def _assignments(data: bytes) -> dict[str, dict[str, str]]:
+    """Parse lines of a word and assignments, by their words: io.stat, and the files of pressure."""
+    lines = (line.split() for line in data.decode("ascii", "replace").splitlines())
     return {
-        words[0]: {key: value for key, _, value in (word.partition(b"=") for word in words[1:])}
+        words[0]: {key: value for key, _, value in (word.partition("=") for word in words[1:])}
         for words in lines
         if words
     }
-
-
-def _entry(data: bytes, key: bytes) -> int | None:
-    """Return the number of one `KEY NUMBER` line: a search for four keys is cheaper than parsing sixty lines."""
-    begin = data.find(key)
-    if begin < 0:
-        return None
-    begin += len(key)
-    return _number(data[begin : data.find(b"\n", begin)])
 
 
 def _counts(data: bytes) -> dict[bytes, int]:
@@ -234,14 +198,9 @@ def _counts(data: bytes) -> dict[bytes, int]:
         return {}
 
 
-def _number(data: bytes | None) -> int | None:
+def _number(data: bytes | str | None, kind: Callable[[bytes | str], N]) -> N | None:
     """Parse a number; None for a word, such as `max`."""
     try:
-        return int(data) if data is not None else None
+        return kind(data) if data is not None else None
     except ValueError:
         return None
-
-
-def _percentage(data: bytes | None) -> float | None:
-    whole, _, part = (data or b"").partition(b".")
-    return float(data) if data and whole.isdigit() and part.isdigit() else None

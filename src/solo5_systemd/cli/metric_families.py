@@ -217,13 +217,13 @@ def _by_nic(way: Literal["receive", "transmit"], count: str, text: str) -> "_Met
 
 def _by_resource(name: str, kind: Literal["some", "full"], text: str) -> "_Metric":
     def values(now: Sample) -> Values:
-        stalls = {resource: getattr(each, kind) for resource, each in (now.usage.pressure or {}).items()}
-        return [({"resource": resource}, _seconds(stall and stall.total)) for resource, stall in stalls.items()]
+        pressure = (now.usage.pressure or {}).items()
+        return [({"resource": resource}, _seconds(each.get(kind, {}).get("total"))) for resource, each in pressure]
 
     return name, "counter", text, values
 
 
-def _seconds(microseconds: int | None) -> float | None:
+def _seconds(microseconds: float | None) -> float | None:
     return None if microseconds is None else microseconds / 1e6
 
 

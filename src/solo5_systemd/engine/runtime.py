@@ -19,7 +19,7 @@ from solo5_systemd.engine.backends import host_backends
 from solo5_systemd.engine.hung_tenders import SIGKILL, wait_until_over
 from solo5_systemd.engine.queries import Queries
 from solo5_systemd.engine.stop import SIGNALS, discard, send_signal, stop
-from solo5_systemd.engine.task import SpawnProcess, StartCallbacks, Task
+from solo5_systemd.engine.task import QUIET, SpawnProcess, StartCallbacks, Task
 from solo5_systemd.task.log_fields import STDERR_PRIORITY, STDOUT_PRIORITY
 from solo5_systemd.task.properties import parse_property, unit_property
 from solo5_systemd.task.workload import STOP_TIMEOUT_S, StopSignal, Workload
@@ -39,8 +39,8 @@ class Runtime(Queries):
 
     Raises:
         NoSuchTaskError: (a method) no task has the name.
-        InvalidRequestError: its state, or its kind of unit, does not permit the operation.
-        HostError: PID 1 or the kernel refused.
+        InvalidRequestError: its state, or its kind of unit, does not permit the operation: it has ended, or is a scope.
+        HostError: PID 1 or the kernel refused, or a service did not start.
     """
 
     backends: "Backends"
@@ -65,26 +65,24 @@ class Runtime(Queries):
 
     # --- start -----------------------------------------------------------------------------------------------
 
-    async def start(self, workload: Workload, progress: StartCallbacks | None = None) -> Task:
+    async def start(self, workload: Workload, progress: StartCallbacks = QUIET) -> Task:
         """Start a task as a service.
 
         Raises:
             Solo5Error: it did not start; everything that was created for it has been removed.
         """
-        progress = progress or StartCallbacks()
         progress.on_step("checking the image and what it needs")
         return await self.starter.service(await self.starter.plan(workload), progress)
 
     @asynccontextmanager
     async def start_scope(
-        self, workload: Workload, spawn: SpawnProcess, progress: StartCallbacks | None = None
+        self, workload: Workload, spawn: SpawnProcess, progress: StartCallbacks = QUIET
     ) -> AsyncGenerator[Task, None]:
         """Start a task as a scope with the process of `spawn` in it; undo the start if the block raises.
 
         Raises:
             Solo5Error: it did not start; everything that was created for it has been removed.
         """
-        progress = progress or StartCallbacks()
         progress.on_step("checking the image and what it needs")
         async with self.starter.scope(await self.starter.plan(workload), spawn, progress) as started:
             yield started
@@ -133,11 +131,7 @@ class Runtime(Queries):
                 written.result()  # raises its error
 
     async def wait(self, name: TaskName) -> Task:
-        """Wait until a task has ended, and return it.
-
-        Raises:
-            NoSuchTaskError: there is none of this name, or it was removed meanwhile.
-        """
+        """Wait until a task has ended, and return it; raises as `wait_for_run`."""
         return await self.wait_for_run(await self._state(name))
 
     async def wait_for_run(self, state: UnitState) -> Task:
@@ -159,11 +153,7 @@ class Runtime(Queries):
     async def stop(
         self, name: TaskName, *, signal: StopSignal = StopSignal.TERM, timeout_s: float = STOP_TIMEOUT_S
     ) -> Task:
-        """Send the stop signal, wait at most `timeout_s` seconds, then kill the cgroup; return the ended task.
-
-        Raises:
-            NoSuchTaskError: there is none of this name.
-        """
+        """Send the stop signal, wait at most `timeout_s` seconds, then kill the cgroup; return the ended task."""
         state = await self._state(name)
         if state.over:
             if await self.is_dormant(name):
@@ -179,9 +169,6 @@ class Runtime(Queries):
 
         Args:
             run: the task's unit as it was last read, to save D-Bus calls; None: it is read.
-
-        Raises:
-            NoSuchTaskError: there is none of this name.
         """
         state = await (self._state(name) if run is None else self._units.current(run))
         if state is None:
@@ -200,12 +187,7 @@ class Runtime(Queries):
         return task
 
     async def kill(self, name: TaskName, number: int) -> None:
-        """Send INT or TERM to the tender, or KILL to every process of the cgroup.
-
-        Raises:
-            InvalidRequestError: another signal, or the task has ended.
-            NoSuchTaskError: there is none of this name.
-        """
+        """Send INT or TERM to the tender, or KILL to every process of the cgroup."""
         if number not in (*SIGNALS.values(), SIGKILL):
             raise InvalidRequestError(
                 f"signal {number} cannot be sent: expected INT or TERM, which a tender handles, or KILL.",
@@ -217,13 +199,7 @@ class Runtime(Queries):
         await send_signal(self.backends, state, number)
 
     async def restart(self, name: TaskName) -> None:
-        """Have PID 1 stop and start a task's service, as `systemctl restart` does; a frozen one is thawed first.
-
-        Raises:
-            InvalidRequestError: it is a scope.
-            NoSuchTaskError: there is none of this name.
-            HostError: it did not start.
-        """
+        """Have PID 1 stop and start a task's service, as `systemctl restart` does; a frozen one is thawed first."""
         state = await self._state(name)
         if state.kind is UnitKind.SCOPE:
             raise InvalidRequestError(
@@ -235,12 +211,7 @@ class Runtime(Queries):
         await self._units.restart(state.unit)
 
     async def freeze(self, name: TaskName) -> None:
-        """Freeze a running task.
-
-        Raises:
-            InvalidRequestError: it has ended.
-            NoSuchTaskError: there is none of this name.
-        """
+        """Freeze a running task."""
         await self._units.freeze((await self._running(name)).unit)
 
     async def thaw(self, name: TaskName) -> None:
@@ -251,10 +222,8 @@ class Runtime(Queries):
         """Stop a running task until the next packet for it; one that is dormant stays so.
 
         Raises:
-            InvalidRequestError: it has ended, is a scope, or is on a joined bridge.
-            NoSuchTaskError: there is none of this name.
+            InvalidRequestError: also of a task on a joined bridge.
             NotFoundError: it has no NIC on a network of the host.
-            HostError: the kernel or PID 1 refused.
         """
         if await self.is_dormant(name):
             return
@@ -267,13 +236,7 @@ class Runtime(Queries):
         await self.backends.networks.sleep(name)
 
     async def wake(self, name: TaskName) -> None:
-        """Wake a task that sleeps; start one that is dormant, and wait for the job.
-
-        Raises:
-            InvalidRequestError: it has ended.
-            NoSuchTaskError: there is none of this name.
-            HostError: it did not start.
-        """
+        """Wake a task that sleeps; start one that is dormant, and wait for the job."""
         if await self.is_dormant(name):
             await self._units.ensure_started(declared_service(name))
         else:
@@ -283,13 +246,7 @@ class Runtime(Queries):
     async def while_frozen(
         self, name: TaskName, act: Callable[[], None], before: Callable[[], None] = lambda: None
     ) -> float:
-        """Call `act` while a running task is frozen, as `engine.snapshot_pause.while_frozen`.
-
-        Raises:
-            InvalidRequestError: it has ended.
-            NoSuchTaskError: there is none of this name.
-            Solo5Error: as there.
-        """
+        """Call `act` while a running task is frozen; returns and raises as `engine.snapshot_pause.while_frozen`."""
         from solo5_systemd.engine.snapshot_pause import while_frozen
 
         return await while_frozen(self._units, await self._running(name), act, before)
@@ -309,7 +266,6 @@ class Runtime(Queries):
         """Remove an ended task; with `force`, stop a running one first.
 
         Raises:
-            NoSuchTaskError: there is none of this name.
             TakenError: it is running, and `force` is not given.
         """
         state = await self._state(name)

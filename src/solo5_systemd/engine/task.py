@@ -162,3 +162,6 @@ class StartCallbacks:
 
     def on_leases(self, leases: "Sequence[Lease]") -> None:
         """Called when addresses are reserved."""
+
+
+QUIET = StartCallbacks()

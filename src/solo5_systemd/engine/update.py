@@ -40,7 +40,7 @@ from solo5_systemd.engine.plan import Plan
 from solo5_systemd.engine.readiness import check_pattern, end_of, until_ready
 from solo5_systemd.engine.restart import Restarter, StoppedError
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.engine.task import StartCallbacks, Task
+from solo5_systemd.engine.task import QUIET, Task
 from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.network.model import PortRequest
 from solo5_systemd.task.workload import Workload
@@ -199,7 +199,7 @@ class Updater:
         self._reporter.begin(Phase.BESIDE)
         try:
             async with self._in_time(until):
-                second = await self._starter.service(planned, StartCallbacks())
+                second = await self._starter.service(planned, QUIET)
                 evidence = await until_ready(self._runtime, second, update.condition, update.request.timeout)
                 await self._networks.move_ports(self._name, self._next)
             self._reporter.step(f"the new guest, task {self._next}, has the published ports: {evidence}")

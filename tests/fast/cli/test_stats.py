@@ -10,13 +10,13 @@ from tests.support.fakes.engine import FakeRuntime
 from tests.support.fakes.tasks import ended, running
 
 from solo5_systemd.base.names import DeviceName, TaskName
-from solo5_systemd.cgroup.usage import Cpu, Io, Memory, Pressure, Stall, Usage
+from solo5_systemd.cgroup.usage import Cpu, Io, Memory, Usage
 from solo5_systemd.cli.verbs import stats
 from solo5_systemd.cli.verbs.stats import HEADER, WIDE_HEADER, row, usage_json
 from solo5_systemd.engine.task import Sample
 from solo5_systemd.network.tap_counters import Counters, Traffic
 
-STALL = Stall(avg10=2.25, avg60=1.0, avg300=0.5, total=9)
+STALL = {"avg10": 2.25, "avg60": 1.0, "avg300": 0.5, "total": 9}
 USAGE = Usage(
     time=10.0,
     memory=Memory(
@@ -25,7 +25,7 @@ USAGE = Usage(
     cpu=Cpu(total=2_500_000, user=2_000_000, system=500_000, periods=0, throttled_periods=0, throttled=0),
     disks={"vda": Io(read_bytes=4096, written_bytes=0, reads=1, writes=0)},
     processes=3,
-    pressure={"cpu": Pressure(some=STALL, full=STALL), "memory": Pressure(some=replace(STALL, avg10=0.0))},
+    pressure={"cpu": {"some": STALL, "full": STALL}, "memory": {"some": STALL | {"avg10": 0.0}}},
 )
 NIC = Traffic(
     received=Counters(bytes=1024, packets=2, errors=0, drops=0), sent=Counters(bytes=3072, packets=3, errors=0, drops=1)
@@ -67,7 +67,6 @@ def test_json_has_bytes_and_microseconds() -> None:
         "received": {"bytes": 1024, "packets": 2, "errors": 0, "drops": 0},
         "sent": {"bytes": 3072, "packets": 3, "errors": 0, "drops": 1},
     }
-    stall = {"avg10": 2.25, "avg60": 1.0, "avg300": 0.5, "total": 9}
     disk = {"read_bytes": 4096, "written_bytes": 0, "reads": 1, "writes": 0}
     periods = {"periods": 0, "throttled_periods": 0, "throttled": 0}
     parts = {"rss": 8 << 20, "cache": 0, "kernel": 1 << 20, "swap": 0, "oom_kills": 0}
@@ -80,7 +79,7 @@ def test_json_has_bytes_and_microseconds() -> None:
         "disks": [{"device": "vda"} | disk],
         "nics": [{"nic": "service"} | traffic, {"nic": "management"} | traffic],
         "processes": 3,
-        "pressure": {"cpu": {"some": stall, "full": stall}, "memory": {"some": stall | {"avg10": 0.0}}},
+        "pressure": {"cpu": {"some": STALL, "full": STALL}, "memory": {"some": STALL | {"avg10": 0.0}}},
     }
 
 

@@ -23,7 +23,7 @@ from tests.support.fakes.kernel import failing
 from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import DeviceName, TaskName, UnitKind, task_scope
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.engine.task import StartCallbacks, Task
+from solo5_systemd.engine.task import QUIET, Task
 from solo5_systemd.host.tenders import IGNORED_SIGNALS
 from solo5_systemd.nomad import scope_tenders
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -54,7 +54,7 @@ asyncio.run(main())
 
 
 async def start(scopes: ScopeChildren, engine: Runtime, workload: Workload = WORKLOAD) -> Task:
-    return await scopes.start(engine, workload, StartCallbacks())
+    return await scopes.start(engine, workload, QUIET)
 
 
 @pytest.fixture

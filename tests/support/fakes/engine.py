@@ -17,7 +17,7 @@ from solo5_systemd.engine.plan import Plan
 from solo5_systemd.engine.queries import with_disks
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.start import Starter
-from solo5_systemd.engine.task import Phase, Sample, SpawnProcess, StartCallbacks, Task
+from solo5_systemd.engine.task import QUIET, Phase, Sample, SpawnProcess, StartCallbacks, Task
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.network.endpoints import Endpoints
 from solo5_systemd.network.model import LeaseRecord
@@ -143,7 +143,7 @@ class FakeRuntime(Runtime):
             raise NoSuchTaskError(f"no task is named {name!r}.", "List them: solo5ctl ps --all")
         return self.known[name]
 
-    async def start(self, workload: Workload, progress: StartCallbacks | None = None) -> Task:
+    async def start(self, workload: Workload, progress: StartCallbacks = QUIET) -> Task:
         if self.refusal is not None:
             raise self.refusal
         if self.on_start is not None:
@@ -157,7 +157,7 @@ class FakeRuntime(Runtime):
 
     @asynccontextmanager
     async def start_scope(
-        self, workload: Workload, spawn: SpawnProcess, progress: StartCallbacks | None = None
+        self, workload: Workload, spawn: SpawnProcess, progress: StartCallbacks = QUIET
     ) -> AsyncGenerator[Task, None]:
         self.workloads.append(workload)
         async with spawn(("/usr/bin/solo5-spt", "--mem=118", "--", workload.image), self.descriptors, "") as pid:

@@ -157,7 +157,7 @@ def usage_json(name: str, before: "Sample | None", now: "Sample") -> dict[str, o
                 for nic, traffic in now.nics.items()
             ],
             "processes": usage.processes,
-            "pressure": {resource: asdict(each) for resource, each in (usage.pressure or {}).items()},
+            "pressure": usage.pressure or {},
         }
     )
     return found
@@ -185,8 +185,9 @@ def _received_and_sent(now: "Sample") -> tuple[int, int]:
 
 def _waiting(pressure: "Mapping[str, Pressure]") -> str:
     """Return PSI `some avg10` of cpu, memory and io in percent."""
-    stalls = [pressure[each].some if each in pressure else None for each in ("cpu", "memory", "io")]
-    return " / ".join(f"{stall.avg10:.0f}" if stall else UNKNOWN for stall in stalls) if any(stalls) else ""
+    stalls = [pressure.get(each, {}).get("some", {}).get("avg10") for each in ("cpu", "memory", "io")]
+    shown = [UNKNOWN if stall is None else f"{stall:.0f}" for stall in stalls]
+    return " / ".join(shown) if shown != [UNKNOWN] * 3 else ""
 
 
 def _pair(first: int | None, second: int | None) -> str:
