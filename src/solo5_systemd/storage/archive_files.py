@@ -27,7 +27,7 @@ from solo5_systemd.base.paths import changers_in, kind_of, open_path, version_of
 from solo5_systemd.base.sanitize import MAX_NAME, MAX_QUOTE, bounded
 from solo5_systemd.settings.records import record
 from solo5_systemd.storage.archive import DEPTH_MAX, ENTRIES_MAX, Entry, check_entry, size_of, tar_info
-from solo5_systemd.storage.locks import disks_in
+from solo5_systemd.storage.locks import Record
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, Member
 from solo5_systemd.storage.owner import read_title
 
@@ -296,18 +296,16 @@ def _shown(name: str) -> str:
     return repr(bounded(name, MAX_NAME))
 
 
-def outdated(held: Mapping[str, object]) -> Mapping[str, bool]:
+def outdated(held: Record) -> Mapping[str, bool]:
     """Return whether the files of each archive in the record of a task's lock file have another SHA-256 now.
 
     Files that cannot be archived have another one, too. Archives of credentials are absent.
     """
-    starts = {disk.get("disk"): disk.get("sha256", "") for disk in disks_in(held)}
+    starts = {disk["disk"]: disk.get("sha256") for disk in held.disks}
     found: dict[str, bool] = {}
-    for each in Fields(held).items("archives", "a list", ()):
-        request = record(DiskRequest, Fields(each))
-        if start := starts.get(request.disk):
-            now = ""
-            with suppress(Solo5Error, OSError), closing(os.memfd_create("archive")) as nowhere:
-                now = write_archive(request, nowhere)
-            found[request.disk] = now != start
+    for each in held.archives:
+        request, now = record(DiskRequest, Fields(each)), ""
+        with suppress(Solo5Error, OSError), closing(os.memfd_create("archive")) as nowhere:
+            now = write_archive(request, nowhere)
+        found[request.disk] = now != starts[request.disk]
     return found

@@ -3,9 +3,8 @@
 What knows disks is imported once there is one, for the startup time of `solo5ctl metrics`.
 """
 
-import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,15 +21,10 @@ TIMEOUT_S = 2.0
 
 
 class DiskSpace:
-    """The space of disks on this host. An event loop goes on meanwhile.
-
-    A look at the disks of running tasks costs one statvfs(2) for each file system with disks.
-    """
+    """The space of disks on this host. An event loop goes on meanwhile."""
 
     def __init__(self) -> None:
-        self._seen: frozenset[str] = frozenset()
-        self._paths: dict[int, str] = {}
-        self._full: Mapping[tuple[str, str], FailedDisk] = {}
+        self._full: dict[tuple[str, str], FailedDisk] = {}
         self._looking: threading.Thread | None = None
         self._found: list[FullDiskChange] = []
 
@@ -75,41 +69,12 @@ class DiskSpace:
 
     def look(self) -> "Iterator[FullDiskChange]":
         """Yield what has changed since the last look; raises OSError or HostError where the locks cannot be read."""
-        self._find_file_systems()
-        if not self._paths and not self._full:
+        records = locks.records_of_tasks()
+        if not records and not self._full:
             return
         from solo5_systemd.storage.disk_state import full_disks
         from solo5_systemd.storage.model import FullDiskChange
 
-        # The records of all tasks are read only as long as a file system is full.
-        found = full_disks() if any(self._are_full()) else {}
-        before, self._full = self._full, found
-        for key in sorted(found.keys() ^ before.keys()):
-            yield FullDiskChange(task=key[0], disk=found.get(key) or before[key], full=key in found)
-
-    def _find_file_systems(self) -> None:
-        """Read the lock files that are new, for a path on each file system."""
-        try:
-            names = frozenset(os.listdir(locks.LOCKS))  # noqa: PTH208 - names, for one system call
-        except FileNotFoundError:  # no task has had a disk since the boot
-            names = frozenset()
-        for name in names - self._seen:
-            from solo5_systemd.storage.disk_state import place_of
-
-            with suppress(OSError):
-                for disk in locks.disks_in(locks.read_record(locks.LOCKS / name)):
-                    if (path := place_of(disk)) is not None:
-                        self._paths[os.stat(path).st_dev] = path  # noqa: PTH116
-        self._seen = names
-
-    def _are_full(self) -> Iterator[bool]:
-        from solo5_systemd.storage.disk_state import free_if_full
-
-        for device, path in tuple(self._paths.items()):
-            try:
-                if os.stat(path).st_dev != device:  # noqa: PTH116
-                    raise FileNotFoundError(path)
-                yield free_if_full(path) is not None
-            except OSError:  # removed, or unmounted: the locks have the path of another disk there, if there is one
-                del self._paths[device]
-                self._seen = frozenset()
+        before, self._full = self._full, full_disks(records)
+        for key in sorted(self._full.keys() ^ before.keys()):
+            yield FullDiskChange(task=key[0], disk=(self._full | before)[key], full=key in self._full)

@@ -13,7 +13,7 @@ device”: no error number stands for a device that is gone.
 
 import os
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,20 +24,20 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.paths import identity, open_path
 from solo5_systemd.storage import locks
 from solo5_systemd.storage.block_devices import directory_of, kernel_use, overlapping, whole
-from solo5_systemd.storage.locks import disks_in, holders, identity_of, read_record, records_of_tasks
+from solo5_systemd.storage.locks import Record, holders, name_of, read_record
 from solo5_systemd.storage.model import COPIES, SNAPSHOTS, Backing, Disk, FailedDisk
 
 FULL_MAX = 1 << 20
 """Bytes. A file system is full with less, and less than 1 % of it: some keep a reserve for themselves."""
 
 
-def full_disks() -> Mapping[tuple[str, str], FailedDisk]:
-    """Return the full disks of running tasks, by task and disk; raises HostError where the locks cannot be read."""
+def full_disks(records: Mapping[str, Record]) -> dict[tuple[str, str], FailedDisk]:
+    """Return the full disks of running tasks, by task and disk."""
     found: dict[tuple[str, str], FailedDisk] = {}
-    for task, (identities, record) in records_of_tasks().items():
-        for disk in disks_in(record):
+    for task, record in records.items():
+        for disk in record.disks:
             with suppress(OSError):
-                if (full := _full(disk, identities)) is not None:
+                if (full := _full(disk)) is not None:
                     found[task, full.disk] = full
     return found
 
@@ -50,103 +50,93 @@ def failed_disks(task: str) -> Iterator[FailedDisk]:
     Raises:
         OSError: a file cannot be read.
     """
-    identities, record = _last(task)
-    for disk in disks_in(record):
-        path = disk.get("path", "")
-        if (full := _full(disk, identities)) is not None:
+    for disk in _last(task).disks:
+        if (full := _full(disk)) is not None:
             yield full
-        elif disk.get("backing") == Backing.DEVICE and _is_lost(path, identities):
-            yield FailedDisk(disk=disk.get("disk", ""), path=path)
+        elif disk["backing"] == Backing.DEVICE and _is_lost(disk):
+            yield FailedDisk(disk=disk["disk"], path=disk["path"])
 
 
-def _last(task: str) -> tuple[set[tuple[int, int]], Mapping[str, object]]:
-    """Return the newest record of a task, and the identities of its disks: the names of the record's file."""
-    names: dict[int, set[tuple[int, int]]] = {}
-    last: tuple[int, int, Mapping[str, object]] = (0, 0, {})
+def _last(task: str) -> Record:
+    """Return the newest record of a task."""
+    found: dict[int, Record] = {0: Record()}
     for name in locks.LOCKS.iterdir() if locks.LOCKS.is_dir() else ():
-        with suppress(FileNotFoundError, ValueError):  # removed meanwhile, or no lock file
-            status, record = name.stat(), read_record(name)
-            if record.get("task") == task:
-                names.setdefault(status.st_ino, set()).add(identity_of(name))
-                last = max(last, (status.st_mtime_ns, status.st_ino, record), key=lambda each: each[:2])
-    return names.get(last[1], set()), last[2]
+        with suppress(FileNotFoundError):  # removed meanwhile
+            if (record := read_record(name)).task == task:
+                found[name.stat().st_mtime_ns] = record
+    return found[max(found)]
 
 
-def _full(disk: Mapping[str, str], identities: set[tuple[int, int]]) -> FailedDisk | None:
+def _full(disk: Mapping[str, str]) -> FailedDisk | None:
     """Return a disk as full; None if it is not, or is no file, or its path resolves to another one by now."""
-    path, place = disk.get("path", ""), place_of(disk)
-    if place is None or (place == path and not _may_grow(path, disk, identities)):
+    path = place = disk["path"]
+    if disk["backing"] == Backing.ARCHIVE:  # in memory
+        return None
+    if disk["backing"] == Backing.COPY:  # it has no name any more; its file system is that of the others
+        place = COPIES
+    elif not _may_grow(disk):
         return None
     with suppress(FileNotFoundError):
-        if (free := free_if_full(place)) is not None:
-            return FailedDisk(disk=disk.get("disk", ""), path=path, free=free)
+        space = os.statvfs(place)
+        free, total = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
+        if not free or free < min(FULL_MAX, total // 100):
+            return FailedDisk(disk=disk["disk"], path=path, free=free)
     return None
 
 
-def place_of(disk: Mapping[str, str]) -> str | None:
-    """Return a path on the file system of a disk; None if it is memory."""
-    backing = disk.get("backing")
-    if backing == Backing.COPY:  # it has no name any more; its file system is that of the others
-        return COPIES
-    return None if backing == Backing.ARCHIVE else disk.get("path")
-
-
-def _may_grow(path: str, disk: Mapping[str, str], identities: set[tuple[int, int]]) -> bool:
+def _may_grow(disk: Mapping[str, str]) -> bool:
     """Return whether a file is the disk, and a write may need a block: into a hole, or beside what a snapshot has."""
     try:
-        status = os.lstat(path)
+        status = os.lstat(disk["path"])
     except FileNotFoundError:
         return False
-    if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) not in identities:
+    if not stat.S_ISREG(status.st_mode) or not _is_disk(status, disk):
         return False
-    directory, _, name = path.rpartition("/")
-    has_snapshots = disk.get("backing") == Backing.NAMED and Path(directory, SNAPSHOTS, name).is_dir()
+    directory, _, name = disk["path"].rpartition("/")
+    has_snapshots = disk["backing"] == Backing.NAMED and Path(directory, SNAPSHOTS, name).is_dir()
     return has_snapshots or status.st_blocks * 512 < status.st_size
 
 
-def free_if_full(path: str) -> int | None:
-    """Return the free bytes of a full file system; None: it is not full."""
-    space = os.statvfs(path)
-    free, total = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
-    return free if not free or free < min(FULL_MAX, total // 100) else None
+def _is_disk(status: os.stat_result, disk: Mapping[str, str]) -> bool:
+    return name_of(identity(status)) == disk["identity"]
 
 
-def change_of(disk: Mapping[str, str], identities: Collection[tuple[int, int]]) -> str:
+def change_of(disk: Mapping[str, str]) -> str:
     """Return what has changed, as the end of a sentence; empty: nothing, or it is not known.
 
     Args:
         disk: as the lock file of its task has it.
     """
-    path, size = disk.get("path", ""), disk.get("size", "")
-    if disk.get("backing") == Backing.DEVICE:
+    size = disk.get("size")
+    if disk["backing"] == Backing.DEVICE:
         with suppress(OSError):
-            return "its device is gone" if _is_lost(path, identities) else ""
+            return "its device is gone" if _is_lost(disk) else ""
         return ""
     # Of a private disk, the record has the path of its source.
-    if not size or disk.get("backing") not in (Backing.FILE, Backing.NAMED):
+    if not size or disk["backing"] not in (Backing.FILE, Backing.NAMED):
         return ""
     try:
-        status = os.lstat(path)
+        status = os.lstat(disk["path"])
     except (FileNotFoundError, NotADirectoryError):
         return "no file has its path any more"
     except OSError:
         return ""
-    if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) not in identities:
+    if not _is_disk(status, disk):
         return "another file has its path"
     return "" if str(status.st_size) == size else f"its file has {status.st_size} bytes instead of {size}"
 
 
-def _is_lost(path: str, identities: Collection[tuple[int, int]]) -> bool:
+def _is_lost(disk: Mapping[str, str]) -> bool:
     """Return whether a disk's device is gone: no node of it at its path, or a device without a size.
 
     Raises:
         OSError: the path cannot be looked at.
     """
     try:
-        status = os.lstat(path)
+        status = os.lstat(disk["path"])
     except (FileNotFoundError, NotADirectoryError):
         return True
-    if not stat.S_ISBLK(status.st_mode) or (status.st_rdev, 0) not in identities:
+    if not _is_disk(status, disk):
         return True
     with suppress(FileNotFoundError):
         return (directory_of(status.st_rdev) / "size").read_text().strip() == "0"

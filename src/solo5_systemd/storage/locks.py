@@ -20,6 +20,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,8 +39,20 @@ ENDED_TIMEOUT_S = 2.0
 
 INTERVAL_S = 0.02
 
-RECORD_MAX = 4 << 20
-"""Bytes of a lock file that are read: of 63 disks, all with the paths of an archive."""
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """The content of a lock file; empty of a reader, or of a process that is no task.
+
+    Attributes:
+        disks: each with `disk`, `identity` (the name of its lock), `backing`, `path`, `sha256`, `size`, its limits as
+            `io`, and the names of its `devices`; without those that are empty.
+        archives: how to read the files of archives again, for `archive_files.outdated`.
+    """
+
+    task: str = ""
+    disks: Sequence[Mapping[str, str]] = ()
+    archives: Sequence[object] = ()
 
 
 def holders() -> Mapping[tuple[int, int], str]:
@@ -48,39 +61,16 @@ def holders() -> Mapping[tuple[int, int], str]:
     Raises:
         HostError: the directory cannot be used.
     """
-    return {identity: str(record.get("task", "")) for identity, record in _records().items()}
+    return {identity_of(name): record.task for name, record in _records()}
 
 
-def disks_of(task: str) -> Sequence[Mapping[str, str]]:
-    """Return the disks of a running task, as its lock file has them.
-
-    Each has `disk`, `backing`, `path`, `sha256`, its limits as `io`, and the names of its `devices`.
+def records_of_tasks() -> Mapping[str, Record]:
+    """Return the record of each running task.
 
     Raises:
         HostError: the directory cannot be used.
     """
-    return [*disks_in(records_of_tasks().get(task, (set(), {}))[1])]
-
-
-def disks_in(record: Mapping[str, object]) -> Iterator[Mapping[str, str]]:
-    """Yield the disks of a lock file's record."""
-    disks = record.get("disks")
-    for disk in disks if isinstance(disks, list) else ():
-        if isinstance(disk, dict):
-            yield {str(key): str(value) for key, value in disk.items()}
-
-
-def records_of_tasks() -> Mapping[str, tuple[set[tuple[int, int]], Mapping[str, object]]]:
-    """Return the record of each running task, and the identities of its disks.
-
-    Raises:
-        HostError: the directory cannot be used.
-    """
-    found: dict[str, tuple[set[tuple[int, int]], Mapping[str, object]]] = {}
-    for identity, record in _records().items():
-        if task := str(record.get("task", "")):
-            found.setdefault(task, (set(), record))[0].add(identity)
-    return found
+    return {record.task: record for _, record in _records() if record.task}
 
 
 def devices_of_tasks() -> Mapping[str, Mapping[str, Sequence[str]]]:
@@ -90,34 +80,29 @@ def devices_of_tasks() -> Mapping[str, Mapping[str, Sequence[str]]]:
         HostError: the directory cannot be used.
     """
     found: dict[str, dict[str, list[str]]] = {}
-    for task, (_, record) in records_of_tasks().items():
+    for task, record in records_of_tasks().items():
         devices = found.setdefault(task, {})
-        for disk in disks_in(record):
+        for disk in record.disks:
             for device in disk.get("devices", "").split():
-                devices.setdefault(device, []).append(disk.get("disk", ""))
+                devices.setdefault(device, []).append(disk["disk"])
     return found
 
 
-def _records() -> Mapping[tuple[int, int], Mapping[str, object]]:
-    found: dict[tuple[int, int], Mapping[str, object]] = {}
+def _records() -> Sequence[tuple[Path, Record]]:
     with (
         host_errors(f"the locks of disks in {LOCKS} cannot be read"),
         suppress(FileNotFoundError),  # no disk was ever locked
         closing(lock_directory(LOCKS)),
     ):
-        for name in LOCKS.iterdir():
-            if is_locked(name):
-                found[identity_of(name)] = read_record(name)
-    return found
+        return [(name, read_record(name)) for name in LOCKS.iterdir() if is_locked(name)]
+    return ()
 
 
-def read_record(name: Path) -> Mapping[str, object]:
-    """Return the content of a lock file; empty if it is damaged, or the lock of a reader."""
-    with suppress(ValueError), name.open("rb") as file:
-        record = json.loads(file.read(RECORD_MAX))
-        if isinstance(record, dict):
-            return record
-    return {}
+def read_record(name: Path) -> Record:
+    """Return the content of a lock file; empty if it is damaged, as by a full file system."""
+    with suppress(ValueError):
+        return Record(**json.loads(name.read_bytes()))
+    return Record()
 
 
 def name_of(identity: tuple[int, int]) -> str:
@@ -182,8 +167,8 @@ def _lock(disks: "Sequence[Disk]", task: str, *, unused: bool) -> int:
         for disk, name in zip(disks, names, strict=True):
             if is_locked(name) or any(is_locked(LOCKS / name_of(each)) for each in overlapping(disk)):
                 raise taken(disk)
-        record = {"task": task, "disks": [_disk_record(disk) for disk in disks], **_archives(disks)} if task else {}
-        return _linked(names, json.dumps(record))
+        own = disks if task else ()
+        return _linked(names, Record(task=task, disks=[*map(_disk_record, own)], archives=_archives(own)))
 
 
 def lock_shared(disk: "Disk") -> int:
@@ -199,7 +184,7 @@ def lock_shared(disk: "Disk") -> int:
     name = LOCKS / name_of(disk.identity)
     with _guarded():
         if not is_locked(name):
-            return _linked([name], "{}", shared=True)
+            return _linked([name], Record(), shared=True)
         with closing_on_error(os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)) as descriptor:
             if not try_lock(descriptor, shared=True):  # it is a task's, and not that of other readers
                 raise taken(disk)
@@ -236,6 +221,7 @@ def _guarded() -> Iterator[None]:
 def _disk_record(disk: "Disk") -> Mapping[str, str]:
     record = {
         "disk": disk.disk,
+        "identity": name_of(disk.identity),
         "backing": disk.backing,
         "path": disk.source or disk.path,
         "sha256": disk.sha256,
@@ -246,19 +232,18 @@ def _disk_record(disk: "Disk") -> Mapping[str, str]:
     return {key: text for key, value in record.items() if (text := str(value))}
 
 
-def _archives(disks: "Sequence[Disk]") -> Mapping[str, object]:
-    """Return how to read the files of archives again, for `archive_files.outdated`; a credential is for one start."""
+def _archives(disks: "Sequence[Disk]") -> Sequence[object]:
+    """Return how to read the files of archives again; a credential is for one start."""
     from solo5_systemd.settings.records import document
 
     requests = [disk.sources for disk in disks if disk.sources and disk.sources.archive]
-    found = [document(each) for each in requests if each.archive and not each.archive.credential]
-    return {"archives": found} if found else {}
+    return [document(each) for each in requests if each.archive and not each.archive.credential]
 
 
-def _linked(names: Sequence[Path], content: str, *, shared: bool = False) -> int:
+def _linked(names: Sequence[Path], record: Record, *, shared: bool = False) -> int:
     """Create a locked file (O_TMPFILE), give it its names, and return a read-only descriptor."""
     with closing(open_unnamed(LOCKS, 0o400)) as writable:
-        os.write(writable, content.encode())
+        os.write(writable, json.dumps(vars(record)).encode())
         opened = os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC)
     with closing_on_error(opened) as descriptor:
         file_lock(descriptor, LOCKS, shared=shared, timeout_s=0.0)  # no other process has the file

@@ -18,7 +18,7 @@ from solo5_systemd.base.errors import HostError, NotFoundError, Solo5Error, Take
 from solo5_systemd.base.locks import closing, is_locked, lock_directory
 from solo5_systemd.base.names import DiskName, SnapshotName, disk_name, snapshot_name
 from solo5_systemd.base.paths import identity
-from solo5_systemd.storage.locks import disks_of, holders
+from solo5_systemd.storage.locks import Record, holders, records_of_tasks
 from solo5_systemd.storage.model import PRIVATE, SNAPSHOTS, Backing
 from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks, names_in, open_file, regular_file, write_content
 from solo5_systemd.storage.new_file import create_file
@@ -118,9 +118,9 @@ class Snapshots:
             HostError: the file system cannot share blocks, or the task has ended.
         """
         with ExitStack() as stack:
-            held = disks_of(task)
+            held = records_of_tasks().get(task, Record()).disks
             disks = tuple(disk_name(Path(each["path"]).name) for each in held if self._is_named(each))
-            others = tuple(each for each in held if not self._is_named(each) and each.get("backing") not in PRIVATE)
+            others = tuple(each for each in held if not self._is_named(each) and each["backing"] not in PRIVATE)
             if not disks:
                 raise HostError(f"task {task} has no named disk any more: expected one or more.", "Repeat the command.")
             parts = []
@@ -224,7 +224,7 @@ class Snapshots:
             (self._directory / disk).unlink()  # last: no later disk of its name has its snapshots
 
     def _is_named(self, record: Mapping[str, str]) -> bool:
-        return record.get("backing") == Backing.NAMED and Path(record["path"]).parent == self._directory
+        return record["backing"] == Backing.NAMED and Path(record["path"]).parent == self._directory
 
     def _place(self, disk: DiskName) -> Path:
         return self._directory / SNAPSHOTS / disk

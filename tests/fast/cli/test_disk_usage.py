@@ -23,7 +23,7 @@ from solo5_systemd.cli.verbs.stats import usage_json
 from solo5_systemd.engine.queries import with_disks
 from solo5_systemd.storage import archive_files, locks
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, BlockDevice, IoLimits
-from solo5_systemd.storage.locks import lock, records_of_tasks
+from solo5_systemd.storage.locks import Record, lock, records_of_tasks
 from solo5_systemd.storage.model import Disk, FailedDisk, FullDiskChange
 
 WEB, IDLE = TaskName("web"), TaskName("idle")
@@ -75,13 +75,13 @@ def test_locks_are_not_read_where_no_device_was_used(tmp_path: Path) -> None:
 
 
 def test_a_disk_has_its_devices_limits_and_counters(held_disks: None) -> None:
-    data, log, nowhere = disks_json(*records_of_tasks()["web"], FULL)
+    data, log, nowhere = disks_json(records_of_tasks()["web"], FULL)
     assert data["devices"] == ["dm-0", "vda"]
     assert data["io_limits"] == {"read_bps": "10M"}
     assert data["device_io"] == log["device_io"] == COUNTS, "the first of its devices that has counters"
     assert not {"devices", "io_limits", "device_io"} & nowhere.keys()
-    of_full: dict[str, object] = {"disks": [{"disk": "full", "backing": "file", "path": "/srv/full"}]}
-    full = disks_json(set(), of_full, FULL, {"full"})
+    of_full = Record(disks=[{"disk": "full", "backing": "file", "path": "/srv/full"}])
+    full = disks_json(of_full, FULL, {"full"})
     shown = [
         text for key, text in task_fields(running("web"), 0, Details(disks=[data, nowhere, *full])) if key == "Disk"
     ]
@@ -95,7 +95,7 @@ def test_a_disk_has_its_devices_limits_and_counters(held_disks: None) -> None:
 def test_counters_that_are_not_known_are_absent_and_never_zero(held_disks: None) -> None:
     unused = replace(FULL, usage=replace(FULL.usage, disks={}))
     for sample in (None, UNKNOWN, unused):
-        assert all("device_io" not in each for each in disks_json(*records_of_tasks()["web"], sample))
+        assert all("device_io" not in each for each in disks_json(records_of_tasks()["web"], sample))
 
 
 def test_stats_inspect_and_metrics_name_disks_for_root(
@@ -131,7 +131,7 @@ def test_inspect_shows_archives_that_are_older_than_their_files(
     solo5ctl: Solo5ctl, engine: FakeRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disks = [{"disk": each, "backing": "archive", "sha256": "ab"} for each in ("old", "same", "credential")]
-    monkeypatch.setattr(locks, "records_of_tasks", lambda *_: {"web": (set(), {"disks": disks, "archives": [{}]})})
+    monkeypatch.setattr(locks, "records_of_tasks", lambda *_: {"web": Record(disks=disks, archives=[{}])})
     monkeypatch.setattr(archive_files, "outdated", lambda _record: {"old": True, "same": False})
     engine.rounds = iter([{WEB: FULL}])
     [task] = json.loads(solo5ctl("inspect", "--json", "web").out)

@@ -21,7 +21,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "4711").mkdir()
     (tmp_path / "4711" / "cmdline").write_bytes(b"/usr/bin/solo5-hvt\0--mem=60\0--\0/image\0--a=b c\0\0")
     monkeypatch.setattr(export, "unified", lambda: str(tmp_path))
-    monkeypatch.setattr(export, "disks_of", lambda _: ())
+    monkeypatch.setattr(export, "records_of_tasks", dict)
     monkeypatch.setattr(export, "_PROC", str(tmp_path))
     return tmp_path
 

@@ -153,7 +153,7 @@ def test_inspect_shows_fields_or_json(solo5ctl: Solo5ctl) -> None:
 def test_inspect_shows_the_disks_of_a_running_task_to_root(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"disk": "config", "backing": "archive", "path": "local/app.toml", "sha256": "ab"}
     disks = [{"disk": "data", "backing": "named disk", "path": "/var/lib/solo5/disks/web"}, config]
-    monkeypatch.setattr(locks, "records_of_tasks", lambda *_: {"web": (set(), {"disks": disks})})
+    monkeypatch.setattr(locks, "records_of_tasks", lambda *_: {"web": locks.Record(disks=disks)})
     text = solo5ctl("inspect", "web").out
     assert "    Disk: data: named disk /var/lib/solo5/disks/web\n" in text
     assert "    Disk: config: archive local/app.toml, SHA-256 ab\n" in text

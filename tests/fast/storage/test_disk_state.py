@@ -109,14 +109,7 @@ def test_disks_of_an_earlier_run_and_other_files_are_not_named(
 def test_what_is_no_record_is_passed_over(tmp_path: Path, space: dict[str, SimpleNamespace]) -> None:
     path = sparse(tmp_path / "one")
     ended(disk("one", path))
-    for name, content in (
-        ("x-y", "{"),
-        ("1-2", "[]"),
-        ("3-4", '{"task": "web", "disks": [1, {}]}'),
-        ("no", '{"task": "web"}'),
-    ):
-        (locks.LOCKS / name).write_text(content)
-        os.utime(locks.LOCKS / name, ns=(1, 1))
+    (locks.LOCKS / "1-2").write_text("{")
     assert found() == {"one": 0}
 
 
@@ -154,27 +147,6 @@ def test_a_file_system_that_becomes_full_is_seen_once(
     space.update({str(one): FREE, str(two): FREE})
     assert seen(watch) == [("db", "data", False), ("web", "data", False)]
     assert seen(watch) == []
-    running.close()
-
-
-def test_a_path_that_is_gone_is_replaced_by_that_of_another_disk(
-    tmp_path: Path, space: dict[str, SimpleNamespace], running: Running
-) -> None:
-    watch, one, two = DiskSpace(), sparse(tmp_path / "one"), sparse(tmp_path / "two")
-    running("web", disk("data", one))
-    running("db", disk("data", two))
-    space.update({str(one): FREE, str(two): FREE})
-    assert seen(watch) == []
-    [path] = watch._paths.values()
-    Path(path).unlink()
-    kept = one if path == str(two) else two
-    space[str(kept)] = FULL
-    assert seen(watch) == []
-    assert [full for _, _, full in seen(watch)] == [True]
-    other = watch._paths.popitem()[1]
-    watch._paths[1] = other  # what is mounted there is another file system by now
-    assert [full for _, _, full in seen(watch)] == [False]
-    assert watch._paths == {}
     running.close()
 
 
@@ -250,8 +222,8 @@ def file(tmp_path: Path) -> Path:
 
 
 def change(path: Path, of: os.stat_result, **more: str) -> str:
-    disk = {"disk": "data", "backing": "file", "path": str(path), "size": "1024", **more}
-    return change_of(disk, {(of.st_dev, of.st_ino)})
+    name = locks.name_of((of.st_dev, of.st_ino))
+    return change_of({"identity": name, "backing": "file", "path": str(path), "size": "1024", **more})
 
 
 def test_path_and_size_are_those_of_the_start(file: Path) -> None:
@@ -286,8 +258,8 @@ def test_what_is_not_known_is_no_change(file: Path) -> None:
 
 def test_a_device_is_the_one_of_the_start_or_gone(device: Device, tmp_path: Path) -> None:
     def is_gone(path: Path = device.path, number: int = device.number) -> bool:
-        disk = {"disk": "data", "backing": "block device", "path": str(path)}
-        return change_of(disk, {(number, 0)}) == "its device is gone"
+        disk = {"identity": locks.name_of((number, 0)), "backing": "block device", "path": str(path)}
+        return change_of(disk) == "its device is gone"
 
     (tmp_path / "file").touch()
     assert not is_gone()

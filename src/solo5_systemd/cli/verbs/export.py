@@ -11,7 +11,7 @@ from solo5_systemd.cli.parser import Parser
 from solo5_systemd.declared.export import RunningTask, exported
 from solo5_systemd.declared.files import read_sources
 from solo5_systemd.engine.task import Task
-from solo5_systemd.storage.locks import disks_of
+from solo5_systemd.storage.locks import Record, records_of_tasks
 from solo5_systemd.task.property_types import INFINITY
 
 EPILOG = """\
@@ -68,7 +68,7 @@ def running_task(task: Task) -> RunningTask:
         fields=task.state.log_fields,
         argv=[word.decode("utf-8", "surrogateescape") for word in line.split(b"\0")[:-1]],
         reservation=task.reservation,
-        disks=disks_of(task.name),
+        disks=records_of_tasks().get(task.name, Record()).disks,
         memory_max=_memory_max(f"{group}/memory.max"),
         cpus=_cpus(f"{group}/cpu.max"),
         cpu_weight=_number(f"{group}/cpu.weight"),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from solo5_systemd.cli.task_output import Disks
     from solo5_systemd.engine.queries import Queries
     from solo5_systemd.engine.task import Sample
+    from solo5_systemd.storage.locks import Record
 
 COUNTS = ("read_bytes", "written_bytes", "reads", "writes")
 
@@ -32,50 +33,46 @@ async def _disks(engine: "Queries", context: CommandContext, names: "Sequence[Ta
         return {}
     samples, full = await engine.samples(), await engine.full_disks()
     return {
-        name: disks_json(*held[name], samples.get(name), {each.disk.disk for each in full if each.task == name})
+        name: disks_json(held[name], samples.get(name), {each.disk.disk for each in full if each.task == name})
         for name in names
         if name in held
     }
 
 
-def disks_json(
-    identities: "set[tuple[int, int]]",
-    record: "Mapping[str, object]",
-    sample: "Sample | None" = None,
-    full: "Collection[str]" = (),
-) -> "Disks":
+def disks_json(record: "Record", sample: "Sample | None" = None, full: "Collection[str]" = ()) -> "Disks":
     """Return the disks of one task, each with what has changed since its start, and its I/O on the device under it.
 
     Args:
-        identities: of the disks, and the `record` of the lock file.
+        record: of the lock file.
         sample: of the task; None: it does not run.
         full: names of those whose file system is full.
     """
     from solo5_systemd.storage.disk_state import change_of  # imported here for startup time
-    from solo5_systemd.storage.locks import disks_in
 
     shown, old = [], _outdated(record)
     counted = sample.usage.disks or {} if sample is not None else {}
-    for disk in disks_in(record):
-        name, devices = disk.get("disk", ""), disk.get("devices", "").split()
+    for disk in record.disks:
+        name, devices = disk["disk"], disk.get("devices", "").split()
         used = next((counted[device] for device in devices if device in counted), None)
         added: dict[str, object] = {
-            "change": change_of(disk, identities),
+            "change": change_of(disk),
             "size": int(disk.get("size", 0)),
             "devices": devices,
             "io_limits": dict(word.split("=", 1) for word in disk.get("io", "").split()),
             "device_io": {key: value for key in COUNTS if (value := getattr(used, key, None)) is not None},
             "full": name in full,
         }
-        known: dict[str, object] = {key: value for key, value in disk.items() if key not in ("devices", "io")}
+        known: dict[str, object] = {
+            key: value for key, value in disk.items() if key not in ("identity", "devices", "io")
+        }
         known |= {key: value for key, value in added.items() if value}
         shown.append({**known, **({"outdated": old[name]} if name in old else {})})
     return shown
 
 
-def _outdated(record: "Mapping[str, object]") -> "Mapping[str, bool]":
+def _outdated(record: "Record") -> "Mapping[str, bool]":
     """Return of each archive whether it is older than its files."""
-    if "archives" not in record:
+    if not record.archives:
         return {}
     from solo5_systemd.storage.archive_files import outdated  # imported here for startup time: it reads all files
 
