@@ -290,7 +290,7 @@ class Socket:
 async def pid1(service: Service, manager: P) -> AsyncIterator[P]:
     """Give the bus a stand-in for PID 1."""
     bus = await connect(service.bus.address)
-    bus.add_message_handler(manager.answer)
+    bus.handler = manager.answer
     await bus.request_name("org.freedesktop.systemd1")
     try:
         yield manager

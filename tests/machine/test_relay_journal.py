@@ -109,7 +109,9 @@ def test_dropped_lines_have_a_notice_in_their_place_and_a_signal(consoles: Conso
 
     async def told(relay: Relay) -> None:
         listening = asyncio.ensure_future(listen(relay))
-        await asyncio.to_thread(eventually, lambda: relay._service.connection._rules, "the bus has its subscription")
+        await asyncio.to_thread(
+            eventually, lambda: relay._service.connection._listeners, "the bus has its subscription"
+        )
         await asyncio.to_thread(shell_task, "gap", script, "LogRateLimitIntervalSec=1s", "LogRateLimitBurst=100")
         await asyncio.to_thread(eventually, is_complete, "each line was delivered or is counted as dropped")
         listening.cancel()

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.bus.peers import SYSTEMD, remote_error
@@ -18,22 +18,23 @@ MAX_IN_FLIGHT = 24
 dbus-daemon(1)), and listing 100 tasks takes 1000 small calls. Per peer, so that a slow one does not delay others."""
 
 
-class Connection:
-    """A connection to the system bus. After a disconnect, the next call reconnects, with the same match rules.
+Signal: TypeAlias = tuple[str, str, str]
+"""A broadcast: its sender, interface and member."""
 
-    Attributes:
-        lost: done when the current connection is lost, for callers that wait for a signal.
-    """
+Listener: TypeAlias = Callable[[list[Any] | None], object]
+"""Called with the body of each signal; with None when the connection is lost, and signals may be."""
+
+
+class Connection:
+    """A connection to the system bus. After a disconnect, the next call reconnects, with the same match rules."""
 
     def __init__(self, address: str | None = None) -> None:
         self._address = address
         self._bus: MessageBus | None = None
         self._connecting = asyncio.Lock()
         self._closed = False
-        self._listeners: list[Callable[[Message], object]] = []
-        self._rules: Counter[str] = Counter()
+        self._listeners: defaultdict[Signal, Counter[Listener]] = defaultdict(Counter)
         self._in_flight: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_IN_FLIGHT))
-        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def connect(self) -> MessageBus:
         """Connect unless connected, and return the connection of the library.
@@ -45,10 +46,11 @@ class Connection:
             if self._closed:
                 raise HostError("the connection to the system bus is closed.")
             if self._bus is None or not self._bus.connected:
-                self._bus = await message_bus.connect(self._address, self._listeners)
-                self.lost = self._bus.lost
-                for rule in self._rules:  # before any call on it
-                    self._change_rule("AddMatch", rule)
+                self._bus = await message_bus.connect(self._address, self._received)
+                self._bus.lost.add_done_callback(self._lost)
+                for signal, listeners in self._listeners.items():  # before any call on it
+                    if listeners:
+                        self._change_rule("AddMatch", signal)
             return self._bus
 
     async def close(self) -> None:
@@ -56,14 +58,6 @@ class Connection:
         self._closed = True
         if self._bus is not None:
             self._bus.disconnect()
-
-    def listen(self, listener: Callable[[Message], None]) -> None:
-        """Add a callback for every received message, also of later connections."""
-        self._listeners.append(listener)
-
-    def ignore(self, listener: Callable[[Message], None]) -> None:
-        """Remove a callback of `listen`."""
-        self._listeners.remove(listener)
 
     async def call(
         self,
@@ -116,34 +110,40 @@ class Connection:
             raise remote_error(name, str(reply.body[0]) if reply.body else name)
         return list(reply.body)
 
-    def match(self, sender: str, interface: str, member: str) -> None:
+    def listen(self, signal: Signal, listener: Listener) -> None:
         """Have the bus pass a broadcast on, before the reply to any later call, over each connection that there is.
 
         Each rule names its sender: the bus passes no other user's broadcasts then, and `MessageBus` drops unicasts.
         """
-        rule = _rule(sender, interface, member)
-        self._rules[rule] += 1
-        if self._rules[rule] == 1:
-            self._change_rule("AddMatch", rule)
+        if not self._listeners[signal]:
+            self._change_rule("AddMatch", signal)
+        self._listeners[signal][listener] += 1
 
-    def unmatch(self, sender: str, interface: str, member: str) -> None:
-        """End what one call of `match` began."""
-        rule = _rule(sender, interface, member)
-        self._rules[rule] -= 1
-        if not self._rules[rule]:
-            del self._rules[rule]
-            self._change_rule("RemoveMatch", rule)
+    def ignore(self, signal: Signal, listener: Listener) -> None:
+        """End what one call of `listen` began."""
+        self._listeners[signal] -= Counter((listener,))
+        if not self._listeners[signal]:
+            self._change_rule("RemoveMatch", signal)
 
-    def _change_rule(self, member: str, rule: str) -> None:
+    def _change_rule(self, member: str, signal: Signal) -> None:
         """Call the bus without waiting for its reply, which comes before those to later calls."""
         if self._bus is not None and self._bus.connected:
+            rule = "type='signal',sender='{}',interface='{}',member='{}'".format(*signal)
             self._bus.send(
                 Message(destination=BUS, path=BUS_PATH, interface=BUS, member=member, signature="s", body=[rule])
             )
 
+    def _received(self, message: Message) -> None:
+        if message.message_type is MessageType.SIGNAL:
+            for (_, *name), listeners in self._listeners.items():
+                if name == [message.interface, message.member]:
+                    for listener in listeners:
+                        listener(message.body)
 
-def _rule(sender: str, interface: str, member: str) -> str:
-    return f"type='signal',sender='{sender}',interface='{interface}',member='{member}'"
+    def _lost(self, _: object) -> None:
+        for listeners in self._listeners.values():
+            for listener in listeners:
+                listener(None)
 
 
 @asynccontextmanager

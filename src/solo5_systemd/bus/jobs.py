@@ -16,7 +16,6 @@ from typing import Any
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, SYSTEMD
-from solo5_systemd.dbus.messages import Message, MessageType
 
 JOB_TIMEOUT_S = 60.0
 """Longer than TimeoutStartSec= of a task (30 s) and of its network unit: systemd's own timeout, with its reason, comes
@@ -33,10 +32,9 @@ class Jobs:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._waiting: dict[str, asyncio.Future[str]] = {}
+        self._waiting: dict[str, asyncio.Future[str | None]] = {}  # None: the connection was lost
         self._early: dict[str, str] = {}
         self._dispatching = 0
-        connection.listen(self._received)
 
     async def run(self, member: str, signature: str, body: Sequence[Any], unix_fds: Sequence[int] = ()) -> str:
         """Call a Manager method that returns a job, and wait for the job's result (`done`, `failed`, …).
@@ -45,7 +43,7 @@ class Jobs:
             RemoteError: systemd refused the call.
             HostError: the job timed out, or the connection was lost.
         """
-        self._connection.match(*_REMOVED)
+        self._connection.listen(_REMOVED, self._received)
         try:
             self._dispatching += 1
             try:
@@ -59,30 +57,33 @@ class Jobs:
                     self._early.clear()
             return early or await self._result(job, member)
         finally:
-            asyncio.get_running_loop().call_later(LINGER_S, self._connection.unmatch, *_REMOVED)
+            asyncio.get_running_loop().call_later(LINGER_S, self._connection.ignore, _REMOVED, self._received)
 
     async def _result(self, job: str, member: str) -> str:
         # One future per job: systemd merges jobs, so two calls can wait for the same one.
         future = self._waiting.setdefault(job, asyncio.get_running_loop().create_future())
-        lost = self._connection.lost
-        await asyncio.wait((future, lost), timeout=JOB_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
-        if future.done():
-            return future.result()
-        self._waiting.pop(job, None)
-        if lost.done():
+        try:
+            async with asyncio.timeout(JOB_TIMEOUT_S):
+                result = await asyncio.shield(future)
+        except TimeoutError as error:
+            self._waiting.pop(job, None)
+            raise HostError(
+                f"systemd did not finish {member} within {JOB_TIMEOUT_S:.0f} seconds.", "See: systemctl list-jobs"
+            ) from error
+        if result is None:
             raise HostError(
                 f"the connection to the system bus broke during {member}.",
                 "Check that dbus is running: systemctl status dbus",
             )
-        raise HostError(
-            f"systemd did not finish {member} within {JOB_TIMEOUT_S:.0f} seconds.", "See: systemctl list-jobs"
-        )
+        return result
 
-    def _received(self, message: Message) -> None:
-        named = (message.message_type, message.interface, message.member, message.signature)
-        if named == (MessageType.SIGNAL, MANAGER, "JobRemoved", "uoss"):
-            _, job, _, result = message.body
-            if self._dispatching:
-                self._early[job] = result
-            if job in self._waiting:
-                self._waiting.pop(job).set_result(result)
+    def _received(self, body: list[Any] | None) -> None:
+        if body is None:
+            while self._waiting:
+                self._waiting.popitem()[1].set_result(None)
+            return
+        _, job, _, result = body
+        if self._dispatching:
+            self._early[job] = result
+        if job in self._waiting:
+            self._waiting.pop(job).set_result(result)

@@ -21,7 +21,7 @@ from solo5_systemd.bus.peers import (
 )
 from solo5_systemd.dbus.interfaces import Interface
 from solo5_systemd.dbus.message_bus import BUS, BUS_PATH, CALL_TIMEOUT_S
-from solo5_systemd.dbus.messages import Message, MessageType, SignatureTree, from_wire, to_wire
+from solo5_systemd.dbus.messages import SignatureTree, from_wire, to_wire
 
 STATUS_INTERVAL_S = 1.0
 """Interval at which the service's unit is read while there is no reply. The bus does not report a failed activation:
@@ -109,21 +109,16 @@ class Service:
 
     async def signals(self, member: str) -> AsyncGenerator[list[Any], None]:
         """Yield the body of each signal from now on, without an end. Signals during an outage of the bus are missed."""
-        interface, connection = self.interface.name, self.connection
-        arrived: asyncio.Queue[list[Any]] = asyncio.Queue()
-
-        def received(message: Message) -> None:
-            if (message.message_type, message.interface, message.member) == (MessageType.SIGNAL, interface, member):
-                arrived.put_nowait(message.body)
-
-        connection.listen(received)
-        subscriber = asyncio.ensure_future(_keep_subscribed(connection, interface, member))
+        signal = self.interface.name, self.interface.name, member
+        arrived: asyncio.Queue[list[Any] | None] = asyncio.Queue()
+        self.connection.listen(signal, arrived.put_nowait)
         try:
             while True:
-                yield await arrived.get()
+                await retry(self.connection.connect, HostError, interval_s=WATCH_INTERVAL_S)
+                while (body := await arrived.get()) is not None:
+                    yield body
         finally:
-            subscriber.cancel()
-            connection.ignore(received)
+            self.connection.ignore(signal, arrived.put_nowait)
 
     async def _explained(self, error: RemoteError) -> HostError:
         """Return the cause of a failed call: service not installed, dependency missing, or the text of the error."""
@@ -159,14 +154,3 @@ class Service:
         path = unit_path(f"{self.unit}.service")
         [value] = await self.connection.call(SYSTEMD, path, PROPERTIES, "Get", "ss", body)
         return value.value
-
-
-async def _keep_subscribed(connection: Connection, interface: str, member: str) -> None:
-    """Match a signal, and reconnect after each end of the connection, until cancelled."""
-    connection.match(interface, interface, member)
-    try:
-        while True:
-            await retry(connection.connect, HostError, interval_s=WATCH_INTERVAL_S)
-            await asyncio.wait((connection.lost,))
-    finally:
-        connection.unmatch(interface, interface, member)

@@ -68,19 +68,18 @@ class _Header(NamedTuple):
 class MessageBus:
     """A connection to a message bus, made by `connect`.
 
-    Args:
-        handlers: as added by `add_message_handler`; the caller may change the list.
-
     Attributes:
+        handler: called for each method call and signal. It returns the reply to a call, or True: it replies later, and
+            closes the descriptors of the call itself.
         lost: done when the connection has ended; its exception is the reason, None after `disconnect`.
     """
 
-    def __init__(self, sock: socket.socket, handlers: list[Handler] | None = None) -> None:
+    def __init__(self, sock: socket.socket, handler: Handler | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._serials = count(1)
         self._replies: dict[int, asyncio.Future[Message]] = {}
-        self._handlers = [] if handlers is None else handlers
+        self.handler = handler
         self._received = bytearray()
         self._received_fds: deque[int] = deque()
         self._skip = 0
@@ -94,14 +93,6 @@ class MessageBus:
     def connected(self) -> bool:
         """Return whether the connection can be used."""
         return not self.lost.done()
-
-    def add_message_handler(self, handler: Handler) -> None:
-        """Call a function for each method call and signal.
-
-        The first handler that returns a message replies to a call with it; True: it replies later, and closes the
-        descriptors of the call itself.
-        """
-        self._handlers.append(handler)
 
     async def call(self, message: Message) -> Message:
         """Send a method call and return the reply, which may be an error.
@@ -283,19 +274,27 @@ class MessageBus:
             return
         _close(message.unix_fds)  # no reply or signal in use has descriptors
         if message.message_type is MessageType.SIGNAL:
-            for handler in tuple(self._handlers):
-                _handled(handler, message)
+            self._handled(message)
         elif (reply := self._replies.get(message.reply_serial)) is not None and not reply.done():
             reply.set_result(message)
 
     def _answer(self, message: Message) -> None:
-        """Pass a method call to the handlers; without one, reply as every connection must."""
-        replies = (_handled(handler, message) for handler in tuple(self._handlers))
-        reply = next(filter(None, replies), None) or _default_reply(message)
+        """Pass a method call to the handler; without its reply, reply as every connection must."""
+        reply = self._handled(message) or _default_reply(message)
         if reply is not True:
             _close(message.unix_fds)
             if expects_reply(message) and self.connected:
                 self.send(reply)
+
+    def _handled(self, message: Message) -> object:
+        """Return the result of the handler, or an error as the reply."""
+        try:
+            return self.handler(message) if self.handler else None
+        except Exception:  # noqa: BLE001 - a bug in it must not end the connection
+            _log.exception("internal error in the handler of %s", message.member)
+            if message.message_type is not MessageType.METHOD_CALL:
+                return None
+            return Message.new_error(message, f"{BUS}.Error.Failed", f"internal error in {message.member}")
 
     def _end(self, error: Exception | None) -> None:
         """Close the connection; end the calls in flight with this error."""
@@ -317,12 +316,12 @@ class MessageBus:
                 reply.set_exception(error or EOFError("it was closed"))
 
 
-async def connect(address: str | None = None, handlers: list[Handler] | None = None) -> MessageBus:
+async def connect(address: str | None = None, handler: Handler | None = None) -> MessageBus:
     """Return a connection to a bus.
 
     Args:
         address: D-Bus address of a Unix socket; None: $DBUS_SYSTEM_BUS_ADDRESS, or that of the system bus.
-        handlers: as for `MessageBus`.
+        handler: as of `MessageBus`.
 
     Raises:
         HostError: the bus cannot be reached, refuses the authentication, or does not answer in `CALL_TIMEOUT_S`.
@@ -331,7 +330,7 @@ async def connect(address: str | None = None, handlers: list[Handler] | None = N
     try:
         name = _socket_name(given)
         async with asyncio.timeout(CALL_TIMEOUT_S):
-            bus = MessageBus(await _authenticated(name), handlers)
+            bus = MessageBus(await _authenticated(name), handler)
             try:
                 await bus.hello()
             except BaseException:
@@ -361,17 +360,6 @@ async def _authenticated(name: str) -> socket.socket:
         await loop.sock_sendall(sock, b"BEGIN\r\n")
         opened.pop_all()
     return sock
-
-
-def _handled(handler: Handler, message: Message) -> object:
-    """Return the result of a handler, or an error as the reply."""
-    try:
-        return handler(message)
-    except Exception:  # noqa: BLE001 - a bug in one handler must not end the connection
-        _log.exception("internal error in the handler of %s", message.member)
-        if message.message_type is not MessageType.METHOD_CALL:
-            return None
-        return Message.new_error(message, f"{BUS}.Error.Failed", f"internal error in {message.member}")
 
 
 def _default_reply(call: Message) -> Message:

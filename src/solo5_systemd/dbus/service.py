@@ -51,7 +51,7 @@ class Service:
             name made it needed. STOPPING=1 cannot be revoked, so only a restart can help.
         """
         async with asyncio.TaskGroup() as self._handler_tasks:
-            self._bus.add_message_handler(self._on_message)
+            self._bus.handler = self._on_message
             await self._bus.request_name(self._interface.name)
             notify("READY=1")
             while await self._is_called_within(idle) or self._calls or self._needed():

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -58,6 +58,7 @@ class FakeSystemd:
         one_job: each call returns the same job, as merged jobs do.
         silent: members without a reply.
         on_list: called between a listing and its reply.
+        others: answers the calls of other interfaces.
     """
 
     def __init__(self, bus: MessageBus) -> None:
@@ -74,9 +75,10 @@ class FakeSystemd:
         self.one_job = False
         self.silent: set[str] = set()
         self.on_list = _nothing
+        self.others: Callable[[Message], Message | bool] = bool
         self._jobs = 0
         self._next_call = asyncio.Event()
-        bus.add_message_handler(self._received)
+        bus.handler = self._received
 
     async def appear(self) -> None:
         await self.bus.request_name(SYSTEMD)
@@ -110,7 +112,7 @@ class FakeSystemd:
         if message.interface == PROPERTIES:
             return self._get(message, *message.body)
         if message.interface != MANAGER:
-            return False
+            return self.others(message)
         self.calls.append((message.member, message.body))
         self._next_call.set()
         self._next_call = asyncio.Event()

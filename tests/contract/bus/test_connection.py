@@ -18,7 +18,7 @@ from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, SYSTEMD
 from solo5_systemd.dbus.message_bus import BUS, BUS_PATH
-from solo5_systemd.dbus.messages import LIBRARY, Message
+from solo5_systemd.dbus.messages import LIBRARY
 
 # --- errors --------------------------------------------------------------------------------------------------
 
@@ -134,7 +134,6 @@ async def test_a_connection_is_closed_whatever_ended_its_use() -> None:
     with pytest.raises(ZeroDivisionError):
         async with system_bus() as connection:
             raise ZeroDivisionError
-    assert connection.lost.done()
     with pytest.raises(HostError):
         await connection.connect()
 
@@ -159,24 +158,17 @@ async def test_the_next_call_finds_the_bus_again(
 async def test_what_two_have_matched_is_the_others_after_a_reconnect_when_one_ends(
     connection: Connection, bus: PrivateBus
 ) -> None:
-    rule = (BUS, BUS, "NameOwnerChanged")
-    for _ in range(2):
-        connection.match(*rule)
-    arrived = asyncio.Event()
-
-    def listener(message: Message) -> None:
-        if message.member == rule[-1]:
-            arrived.set()
-
-    async with restarted(bus, connection):
-        await asyncio.wait((connection.lost,))
+    signal = (BUS, BUS, "NameOwnerChanged")
+    first, second = asyncio.Queue[list[str] | None](), asyncio.Queue[list[str] | None]()
+    for each in (first, second):
+        connection.listen(signal, each.put_nowait)
+    async with restarted(bus, connection), asyncio.timeout(PROMPT):
+        assert await first.get() is None, "the connection is lost"
         await connection.connect()
-        connection.unmatch(*rule)
+        connection.ignore(signal, first.put_nowait)
         await connection.call(BUS, BUS_PATH, BUS, "GetId")  # the reply comes after the rules are as they are to be
-        connection.listen(listener)
-        async with system_bus() as other, asyncio.timeout(PROMPT):
-            await other.connect()
-            await arrived.wait()
+        async with system_bus():
+            assert [await second.get() is None for _ in range(2)] == [True, False]
 
 
 async def test_many_calls_at_once_connect_once(

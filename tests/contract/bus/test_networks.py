@@ -37,7 +37,7 @@ async def test_networks_are_read_as_they_were_sent(systemd: FakeSystemd) -> None
     def reply(message: Message) -> Message | bool:
         return message.member == "Networks" and Message.new_method_return(message, RECORD, [to_wire(RECORD, networks)])
 
-    systemd.bus.add_message_handler(reply)
+    systemd.others = reply
 
     def read() -> list[NetworkOverview]:
         return list(finished(QueryBackends().networks.networks()))

@@ -60,8 +60,8 @@ async def test_descriptors_of_a_strangers_signals_are_closed(
 async def test_a_strangers_signal_reaches_no_listener_and_its_body_is_not_read(
     connection: Connection, stranger: MessageBus
 ) -> None:
-    seen: list[Message] = []
-    connection.listen(seen.append)
+    seen: list[object] = []
+    connection.listen((SYSTEMD, MANAGER, "JobRemoved"), seen.append)
     name = (await connection.connect()).unique_name
     await call_bus(connection, "AddMatch", f"type='signal',interface='{MANAGER}'")  # as no part of the program does
     numbers = list(range(10_000))
@@ -69,7 +69,7 @@ async def test_a_strangers_signal_reaches_no_listener_and_its_body_is_not_read(
     await forge(stranger, name, [numbers], "ai")
     await forge(stranger, None, [numbers[:9]], "ai")  # to all: the rule lets it through
     await call_bus(connection, "GetId")
-    assert [message.body for message in seen if message.member == "JobRemoved"] == [[numbers[:9]]]
+    assert seen == [[numbers[:9]]]
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["to us alone", "to all"])

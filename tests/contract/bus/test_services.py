@@ -54,7 +54,7 @@ async def test_a_call_is_repeated_while_its_service_is_still_starting(
     await until(lambda: attempts.exists() and len(attempts.read_text().splitlines()) >= 2)
     assert not calling.done()
     bus = await connect(address)
-    bus.add_message_handler(answer)
+    bus.handler = answer
     await bus.request_name(NAME)
     assert await calling == ["answered"]
     bus.disconnect()
@@ -79,7 +79,7 @@ async def test_a_service_that_the_bus_may_not_activate_is_started_by_pid_1(
     assert systemd.called("StartUnit")[-1] == ["solo5-slow.service", "replace"]
     assert not calling.done()
     own = await connect(address)
-    own.add_message_handler(answer)
+    own.handler = answer
     await own.request_name(NAME)
     assert await calling == ["answered"]
     own.disconnect()

@@ -205,7 +205,7 @@ async def test_every_kind_of_value(systemd: FakeSystemd, signature: str, value: 
     def reply(message: Message) -> Message | bool:
         return message.member == "Value" and Message.new_method_return(message, signature, [value])
 
-    systemd.bus.add_message_handler(reply)
+    systemd.others = reply
     found = await with_bus(lambda bus: bus.call(SYSTEMD, Call("/x", "org.x", "Value")))
     assert (found, type(found)) == (expected, type(expected))
 
@@ -228,5 +228,5 @@ async def test_errors_of_peers(systemd: FakeSystemd, name: str, expected: tuple[
         except Exception as error:  # noqa: BLE001 - one that can be sent to this process
             return type(error).__name__, str(error)
 
-    systemd.bus.add_message_handler(reply)
+    systemd.others = reply
     assert await with_bus(ask) == expected
