@@ -39,10 +39,9 @@ class Line:
     """One line.
 
     Attributes:
-        data: the bytes that the guest wrote, with the terminator; or a notice of the relay.
+        data: the bytes that the guest wrote, with the terminator; of the relay, also a notice in their place.
         realtime: the time when journald received it, in µs since the epoch.
         dropped: the number of lines that journald dropped here, in the place of data; else 0.
-        is_synthetic: a notice that is not in the journal, to be written after the line of `position`.
     """
 
     unit: str
@@ -51,7 +50,6 @@ class Line:
     position: JournalPosition
     realtime: int
     dropped: int = 0
-    is_synthetic: bool = False
 
     @property
     def message(self) -> bytes:

@@ -161,22 +161,14 @@ class JournalReader:
                 return
         self._seek("head")
 
-    def seek_end(self) -> Line | None:
-        """Seek to the end of the journal; return the last line, or None if there is none."""
-        self._seek("tail")
-        line = self._step("previous")
-        if line is not None:
-            return line
-        # In an empty journal, sd_journal_next() after a seek to the tail never returns a line that is added later.
-        self._seek("head")
-        return None
-
     def last(self, count: int) -> list[tuple[Line, str]]:
         """Return at most `count` lines from the end, newest first, each with its MESSAGE_ID=; empty if it has none."""
         self._seek("tail")
         lines: list[tuple[Line, str]] = []
         while len(lines) < count and (line := self._step("previous")) is not None:
             lines.append((line, self._text(b"MESSAGE_ID")))
+        if not lines:  # sd_journal_next() after a seek to the tail would never return a line that is added later
+            self._seek("head")
         return lines
 
     def lines_after(self, cursor: str) -> Iterator[Line]:
@@ -187,9 +179,7 @@ class JournalReader:
     def lines_from(self, realtime: int) -> Iterator[Line]:
         """Return an iterator of the lines since a time (µs since the epoch), up to the end."""
         self.seek_realtime(realtime)
-        while (line := self.next()) is not None:
-            if line.realtime >= realtime:
-                yield line
+        return (line for line in iter(self.next, None) if line.realtime >= realtime)
 
     def next(self) -> Line | None:
         """Return the next line; None at the end of the journal."""

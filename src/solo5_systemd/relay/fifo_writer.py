@@ -22,11 +22,8 @@ READER_RETRY_INTERVAL_S = 0.5
 def open_staging_pipe() -> int:
     """Open a pipe between the relay and a FIFO; return one non-blocking descriptor that is both ends.
 
-    From it, a restarted relay determines how much has reached the FIFO. A process that is killed after a write, and
-    before it has recorded the write, cannot determine afterwards whether the write happened. The FIFO's fill level does
-    not help, as its reader changes it. So the bytes are written into a private pipe, the position behind them is
-    recorded, and splice(2) moves them to the FIFO: they leave one pipe and enter the other under the locks of both. The
-    bytes in the staging pipe are those that are not delivered. systemd stores it with the FIFO.
+    systemd stores it with the FIFO. From its content, a restarted relay determines how much has reached the FIFO
+    (docs/decisions/exactly-once-consoles.md).
     """
     ends = os.pipe2(os.O_CLOEXEC)
     try:
@@ -48,7 +45,6 @@ class FifoWriter:
     descriptor.
 
     Args:
-        catch_up_to: the last line that has to be read from the journal again.
         save: called when `delivery` has changed; has to save it before it returns.
 
     Attributes:

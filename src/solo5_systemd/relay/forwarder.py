@@ -154,8 +154,7 @@ class Forwarder:
         if namespace not in self._journals:
             journal = self._open_journal(ALL_MATCHES, namespace)
             journal.watch()
-            last = journal.seek_end()
-            self._positions[namespace] = last.position if last is not None else None
+            self._positions[namespace] = next((line.position for line, _ in journal.last(1)), None)
             self._journals[namespace] = journal
         return self._positions[namespace]
 

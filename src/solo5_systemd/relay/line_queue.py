@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import inf
 
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 
@@ -45,25 +46,28 @@ class LineQueue:
 
     Attributes:
         catch_up_to: the last skipped line; None: all lines that are not written are in the queue.
+        notice: bytes that are not in the journal, to be written as soon as no line is partly written. They are a chunk
+            of their own: a restarted relay does not have them, and must not resume within.
         dropped: lines that journald dropped according to the notices written; reset to 0 by its reader.
         removed: skipped lines that were removed from the journal before they were read; reset to 0 by its reader. Lines
             before a `catch_up_to` that was passed to the constructor are not counted.
     """
 
-    __slots__ = ("_lines", "_size", "_skipped", "catch_up_to", "dropped", "position", "removed")
+    __slots__ = ("_lines", "_size", "_skipped", "catch_up_to", "dropped", "notice", "position", "removed")
 
     def __init__(self, *, position: StreamPosition = START, catch_up_to: JournalPosition | None = None) -> None:
         self.position = position
         self.catch_up_to = catch_up_to
+        self.notice = b""
         self.dropped = self.removed = 0
-        self._skipped: int | None = None if catch_up_to else 0
+        self._skipped: float = -inf if catch_up_to else 0
         self._lines = NO_LINES
         self._size = 0
 
     @property
     def is_delivered(self) -> bool:
-        """All offered lines were written."""
-        return not self._lines and self.catch_up_to is None
+        """All offered lines and the notice were written."""
+        return not self._lines and not self.notice and self.catch_up_to is None
 
     @property
     def can_catch_up(self) -> bool:
@@ -86,26 +90,20 @@ class LineQueue:
     def skip(self, line: Line) -> None:
         """Skip the stream's next line; it is read from the journal later."""
         self.catch_up_to = line.position
-        self._count_skipped(1)
+        self._skipped += 1
 
     def evict(self) -> None:
         """Drop all lines but a partly written one, to free memory while the FIFO has no reader."""
         while len(self._lines) > bool(self.position.written):
             line = self._lines.pop()
             self._size -= _cost(line)
-            if not line.is_synthetic:  # the journal has no notice to read again
-                self.catch_up_to = self.catch_up_to or line.position
-                self._count_skipped(1)
+            self.catch_up_to = self.catch_up_to or line.position
+            self._skipped += 1
         self._free()
 
     def _free(self) -> None:
         if not self._lines:
             self._lines = NO_LINES
-
-    def append_notice(self, notice: bytes) -> None:
-        """Append a line that is not in the journal."""
-        position = JournalPosition(cursor=self.last_cursor, monotonic=0)
-        self._append(Line(unit="", stream=Stream.STDERR, data=notice, position=position, realtime=0, is_synthetic=True))
 
     def catch_up(self, lines: Iterator[Line], limit: int, *, fresh: bool) -> bool:
         """Append skipped lines.
@@ -127,7 +125,7 @@ class LineQueue:
                 self._finish_catch_up()
                 return False
             self._append(line)
-            self._count_skipped(-1)
+            self._skipped -= 1
             if line.position == self.catch_up_to:
                 self._finish_catch_up()
                 return False
@@ -137,20 +135,22 @@ class LineQueue:
 
     def next_chunk(self) -> bytes:
         """Return the next bytes to write, about CHUNK_SIZE."""
+        if self._is_next_a_notice:
+            return self.notice[:CHUNK_SIZE]
         parts: list[bytes] = []
         size = -self.position.written
         for line in self._lines:
-            # A notice is a chunk of its own: a restarted relay, which has no notice, must not resume within one.
-            if line.is_synthetic and parts:
-                break
             parts.append(line.data)
             size += len(line.data)
-            if size >= CHUNK_SIZE or line.is_synthetic:
+            if size >= CHUNK_SIZE:
                 break
         return b"".join(parts)[self.position.written :]
 
     def advance(self, count: int) -> None:
-        """Advance the position by the bytes of `next_chunk` that were written."""
+        """Advance by the bytes of `next_chunk` that were written."""
+        if self._is_next_a_notice:
+            self.notice = self.notice[count:]
+            return
         cursor, written = self.position.cursor, self.position.written + count
         while self._lines and written >= len(self._lines[0].data):
             line = self._lines.popleft()
@@ -160,12 +160,12 @@ class LineQueue:
         self._free()
         self.position = StreamPosition(cursor=cursor, written=written)
 
-    def _count_skipped(self, lines: int) -> None:
-        if self._skipped is not None:
-            self._skipped += lines
+    @property
+    def _is_next_a_notice(self) -> bool:
+        return bool(self.notice) and not (self._lines and self.position.written)
 
     def _finish_catch_up(self) -> None:
-        self.removed += max(0, self._skipped or 0)
+        self.removed += int(max(0, self._skipped))
         self.catch_up_to, self._skipped = None, 0
 
     def _append(self, line: Line) -> None:

@@ -39,9 +39,8 @@ def clock_times() -> tuple[int, int]:
 def to_monotonic(realtime: int) -> int:
     """Convert a past CLOCK_REALTIME to CLOCK_MONOTONIC, both in µs; negative: before boot.
 
-    The start of a task is passed and searched for by CLOCK_REALTIME, and stored and compared by CLOCK_MONOTONIC: the
-    former may be set back while a task runs, as time synchronization does after boot, and later lines of the task would
-    seem to be older than the task.
+    The start of a task is passed and searched for by CLOCK_REALTIME, and compared by CLOCK_MONOTONIC: the former may be
+    set back while a task runs, and later lines of the task would seem to be older than the task.
     """
     since_epoch, since_boot = clock_times()
     return since_boot - max(0, since_epoch - realtime)
@@ -92,10 +91,10 @@ class TaskConsole:
     """The console of one task.
 
     Args:
-        catch_up_to: the last line that has to be read from the journal again.
+        catch_up_to: as of `LineQueue`.
         stored: the descriptors from the fd store, closed by this console; None: staging pipes are created, what was
             staged is written again, and the writers have no FIFO.
-        save: called when `state` has changed; has to save it before it returns.
+        save: as of `FifoWriter`.
     """
 
     __slots__ = (
@@ -191,19 +190,16 @@ class TaskConsole:
         stderr = self.writers[Stream.STDERR]  # the notices of both streams: stdout has the guest's bytes only
         for stream, writer in self.writers.items():
             if writer.queue.removed:
-                stderr.queue.append_notice(removed_notice(writer.queue.removed, stream))
+                stderr.queue.notice += removed_notice(writer.queue.removed, stream)
                 writer.queue.removed = 0
                 stderr.pump()
         if not self.is_catching_up:
-            self._close_catchups()
+            self._catchups.clear()  # each has closed its journal
         return busy
 
-    def _close_catchups(self) -> None:
-        while self._catchups:
-            self._catchups.popitem()[1].close()
-
     def close(self) -> None:
-        """Close the FIFOs, the staging pipes and the journal."""
-        self._close_catchups()
+        """Close the FIFOs, the staging pipes and the journals."""
+        for catchup in self._catchups.values():
+            catchup.close()
         for writer in self.writers.values():
             writer.close()

@@ -141,23 +141,25 @@ def test_removed_lines_of_a_restored_queue_are_not_counted() -> None:
     assert queue.removed == 0
 
 
-def test_a_notice_is_a_chunk_of_its_own_and_does_not_move_the_cursor() -> None:
+def test_a_notice_is_a_chunk_of_its_own_between_lines_and_does_not_move_the_cursor() -> None:
     queue = LineQueue()
     first, second = lines(2)
     queue.offer(first)
-    queue.append_notice(b"a notice\n")
-    queue.offer(second)
+    queue.advance(3)
+    queue.notice += b"a notice\n"
     chunks = []
     while queue.next_chunk():
         chunks.append((queue.position.cursor, queue.next_chunk()))
         queue.advance(len(chunks[-1][1]))
-    assert chunks == [("", first.data), ("c0", b"a notice\n"), ("c0", second.data)]
+        if len(chunks) == 1:
+            queue.offer(second)
+    assert chunks == [("", first.data[3:]), ("c0", b"a notice\n"), ("c0", second.data)]
     assert queue.position == StreamPosition(cursor="c1")
 
 
 @given(st.lists(st.sampled_from(["line", "write", "part", "catch up", "evict", "notice"]), max_size=120))
 def test_after_any_steps_each_line_is_written_once_and_in_order(steps: list[str]) -> None:
-    journal, queue, written = Journal(), LineQueue(), bytearray()
+    journal, queue, written, notices = Journal(), LineQueue(), bytearray(), 0
     room, module.MEMORY_LIMIT = module.MEMORY_LIMIT, 5 * (LINE_OVERHEAD + 10)
     try:
         for step in [*steps, *["catch up", "write"] * 80]:
@@ -169,14 +171,15 @@ def test_after_any_steps_each_line_is_written_once_and_in_order(steps: list[str]
             elif step == "evict":
                 queue.evict()
             elif step == "notice":
-                queue.append_notice(NOTICE)
+                queue.notice += NOTICE
+                notices += 1
             elif step in ("write", "part"):
-                chunk = queue.next_chunk()
-                chunk = chunk[: 7 if step == "part" and chunk != NOTICE else None]
+                chunk = queue.next_chunk()[: 7 if step == "part" else None]
                 written += chunk
                 queue.advance(len(chunk))
     finally:
         module.MEMORY_LIMIT = room
     assert bytes(written).replace(NOTICE, b"") == b"".join(line.data for line in journal.lines)
+    assert written.count(NOTICE) == notices, "also of one that no reader was there for"
     assert queue.is_delivered
     assert queue.removed == 0

@@ -78,9 +78,9 @@ class Reader(JournalReader):
     def seek_realtime(self, realtime: int) -> None:
         """Stay where it is, as a journal whose clock was set back: earlier lines are read, too."""
 
-    def seek_end(self) -> Line | None:
+    def last(self, count: int) -> list[tuple[Line, str]]:
         self._at = len(self._of.lines)
-        return self._of.lines[-1] if self._of.lines else None
+        return [(line, "") for line in self._of.lines[: -count - 1 : -1]]
 
     def next(self) -> Line | None:
         while self._at < len(self._of.lines):
