@@ -8,7 +8,6 @@ from base64 import b32encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Interface, IPv6Interface, IPv6Network
-from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
@@ -19,8 +18,6 @@ from solo5_systemd.network.overview import Network
 from solo5_systemd.network.tap_counters import TAP_PREFIX
 from solo5_systemd.settings.addresses import AddressRange, IpNetwork, is_reserved, number_within
 from solo5_systemd.settings.network import NO_NETWORK, NetworkSettings
-
-T = TypeVar("T")
 
 Remembered = Mapping[IpAddress | MacAddress, TaskName]
 """The addresses that declared tasks had last, each with its task: another task gets one only if no other is free."""
@@ -45,17 +42,13 @@ class Allocations:
     """What the reservations of all tasks have in use. The cost of a lookup does not grow with the number of tasks.
 
     Attributes:
-        addresses: the task of each address.
-        macs: the task of each MAC address.
-        taps: the task of each tap name.
+        owners: the task of each address, MAC address and tap.
         leases: the number of leases of each network.
         ports: the number of taps of each bridge.
     """
 
     def __init__(self, reservations: Iterable[Reservation] = ()) -> None:
-        self.addresses: dict[IpAddress, TaskName] = {}
-        self.macs: dict[MacAddress, TaskName] = {}
-        self.taps: dict[str, TaskName] = {}
+        self.owners: dict[IpAddress | str, TaskName] = {}
         self.leases: Counter[NetworkName] = Counter()
         self.ports: Counter[str] = Counter()
         # Tuples, since nearly always there is one: a dictionary for each port would take three times as much.
@@ -70,10 +63,8 @@ class Allocations:
     def add(self, reservation: Reservation) -> None:
         """Enter all values of a reservation."""
         for lease in reservation.leases:
-            for address in lease.addresses:
-                self.addresses[address] = reservation.task
-            self.macs[lease.mac] = reservation.task
-            self.taps[lease.tap] = reservation.task
+            for value in (*lease.addresses, lease.mac, lease.tap):
+                self.owners[value] = reservation.task
             self.leases[lease.network] += 1
             self.ports[lease.bridge] += 1
         for port in reservation.ports:
@@ -85,10 +76,9 @@ class Allocations:
     def remove(self, reservation: Reservation) -> None:
         """Undo `add`; a value that another task has entered since stays that task's."""
         for lease in reservation.leases:
-            for address in lease.addresses:
-                _remove(self.addresses, address, reservation.task)
-            _remove(self.macs, lease.mac, reservation.task)
-            _remove(self.taps, lease.tap, reservation.task)
+            for value in (*lease.addresses, lease.mac, lease.tap):
+                if self.owners.get(value) == reservation.task:
+                    del self.owners[value]
             self.leases[lease.network] -= 1
             self.ports[lease.bridge] -= 1
         for port in reservation.ports:
@@ -96,11 +86,6 @@ class Allocations:
             left = tuple(each for each in self._published.pop(at, ()) if each != (port, reservation.task))
             if left:
                 self._published[at] = left
-
-
-def _remove(entries: dict[T, TaskName], value: T, task: TaskName) -> None:
-    if entries.get(value) == task:
-        del entries[value]
 
 
 def segments(bridge: str) -> tuple[str, ...]:
@@ -127,7 +112,6 @@ def assign_leases(
     """Return a lease for each NIC, in the order of the requests.
 
     Args:
-        nics: the requests; each names a network of `networks`.
         allocations: the values in use by other tasks.
         exists: returns whether the host has a link of this name.
         local: the host's addresses, some of which may be in the range of a joined network.
@@ -232,10 +216,9 @@ class _Choice:
             )
         self._owners[value] = f"task {self._task}"
 
-    def _owner(self, value: IpAddress | MacAddress) -> str:
-        """Return the owner of a value for an error message; empty for a free value."""
-        used = self._allocations
-        task = used.macs.get(value) if isinstance(value, str) else used.addresses.get(value)
+    def _owner(self, value: IpAddress | str) -> str:
+        """Return the owner of a value, for an error message; empty: it is free."""
+        task = self._allocations.owners.get(value)
         return self._owners.get(value) or (f"task {task}" if task else "")
 
     def _is_remembered(self, value: IpAddress | MacAddress) -> bool:
@@ -335,19 +318,15 @@ class _Choice:
 
     def tap(self, nic: DeviceName, exists: Callable[[str], bool]) -> str:
         """Return the first tap name that no task and no link of the host has."""
-        number, used = 0, self._allocations.taps
-        while (tap := tap_name(self._task, nic, number)) in self._owners or tap in used or exists(tap):
+        number = 0
+        while self._owner(tap := tap_name(self._task, nic, number)) or exists(tap):
             number += 1
         self._owners[tap] = f"task {self._task}"
         return tap
 
 
 def tap_name(task: TaskName, nic: DeviceName, number: int = 0) -> str:
-    """Return the tap name of a NIC: 15 characters, the kernel's maximum, with 60 bits of the hash.
-
-    Args:
-        number: 0, incremented while the name is in use.
-    """
+    """Return a tap name of a NIC, of which there is one for each number: 15 characters, the kernel's maximum."""
     return TAP_PREFIX + b32encode(digest_of("tap", task, nic, str(number)))[:12].decode().lower()
 
 

@@ -110,7 +110,7 @@ class Bridges:
 
     def make_room_for_neighbours(self, reservation: Reservation) -> None:
         """Let the kernel's neighbour tables hold all guests, besides those that they are sized for."""
-        guests = len(self.leases.allocations.taps)
+        guests = sum(self.leases.allocations.leases.values())
         make_room(guests)
         if any(lease.ipv6 for lease in reservation.leases):  # each guest has a link-local address as well
             make_room(2 * guests, "ipv6")

@@ -140,7 +140,7 @@ class Activation:
             self._lost.set()
             return
         for link, address in found:
-            record = self._host.leases.of_address(address)
+            record = self._host.leases.of(address)
             if record is None or not self._is_of(record, link, address):
                 continue
             task = record.reservation.task
@@ -164,7 +164,7 @@ class Activation:
         """Start the tasks for whose addresses neighbours ask that may reach them, and note which have answered."""
         leases = self._host.leases
         for tap, address in found.questions:
-            record, of_asker = leases.of_address(address), leases.of_tap(tap)
+            record, of_asker = leases.of(address), leases.of(tap)
             if record is None or of_asker is None or not record.waits:
                 continue
             name = next(lease.network for lease in record.reservation.leases if address in lease.addresses)

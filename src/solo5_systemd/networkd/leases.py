@@ -55,13 +55,9 @@ class Leases:
         """Return the record of a task; safe in any thread."""
         return self._records.get(task)
 
-    def of_address(self, address: IpAddress) -> LeaseRecord | None:
-        """Return the record of the task that has an address; None: no task has it. Safe in any thread."""
-        return self.get(self.allocations.addresses.get(address, TaskName("")))
-
-    def of_tap(self, tap: str) -> LeaseRecord | None:
-        """Return the record of the task that has a tap; as `of_address`."""
-        return self.get(self.allocations.taps.get(tap, TaskName("")))
+    def of(self, value: IpAddress | str) -> LeaseRecord | None:
+        """Return the record of the task that has an address or a tap; None: no task has it. Safe in any thread."""
+        return self.get(self.allocations.owners.get(value, TaskName("")))
 
     def reserved(self, reservation: Reservation, names: GuestNames) -> LeaseRecord:
         """Return a new record of a reservation, which `save` keeps."""

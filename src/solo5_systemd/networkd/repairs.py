@@ -96,7 +96,7 @@ class Repairs:
             return self._bridges.forwarding
         if link == sysctls.IPV6_FORWARDING:
             return self._bridges.forwarding6
-        record = self._leases.of_tap(link)
+        record = self._leases.of(link)
         if record is not None:
             return record.state is not LeaseState.RELEASING
         return self._bridges.is_own(link)
@@ -176,7 +176,7 @@ class Repairs:
             return
         reported, self._reported = self._reported, set()
         for tap, addresses in self._tables.mistaken().items():
-            record = self._leases.of_tap(tap)
+            record = self._leases.of(tap)
             # The kernel keeps the entries of released taps for a while.
             if record is None or record.state is not LeaseState.ATTACHED:
                 continue

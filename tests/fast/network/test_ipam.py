@@ -53,14 +53,13 @@ def content(allocations: Allocations) -> tuple[object, ...]:
     ports = [
         dict(allocations.published(protocol, port)) for protocol, port in ((Protocol.TCP, 8080), (Protocol.UDP, 53))
     ]
-    return dict(allocations.addresses), dict(allocations.macs), dict(allocations.taps), +allocations.leases, ports
+    return dict(allocations.owners), +allocations.leases, ports
 
 
 def test_added_values_are_found() -> None:
     allocations = Allocations([A, B])
-    assert allocations.addresses == {LEASE.address: "a", OTHER.address: "b"}
-    assert allocations.macs == {LEASE.mac: "a", OTHER.mac: "b"}
-    assert allocations.taps == {LEASE.tap: "a", OTHER.tap: "b"}
+    own = {value: task for each, task in ((LEASE, "a"), (OTHER, "b")) for value in (each.address, each.mac, each.tap)}
+    assert allocations.owners == own
     assert (allocations.leases[NetworkName("default")], allocations.leases[NetworkName("backend")]) == (1, 1)
     assert dict(allocations.published(Protocol.TCP, 8080)) == {PORTS[0]: "a", B.ports[0]: "b"}
     assert dict(allocations.published(Protocol.UDP, 8080)) == {}
@@ -78,7 +77,7 @@ def test_removing_a_reservation_leaves_the_others() -> None:
 def test_a_value_of_two_tasks_stays_the_later_ones() -> None:
     allocations = Allocations([A, replace(A, task=TaskName("later"))])
     allocations.remove(A)
-    assert (set(allocations.addresses.values()), allocations.leases[NetworkName("default")]) == ({"later"}, 1)
+    assert (set(allocations.owners.values()), allocations.leases[NetworkName("default")]) == ({"later"}, 1)
 
 
 DEFAULT = NetworkName("default")

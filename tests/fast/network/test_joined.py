@@ -85,9 +85,9 @@ def test_a_lan_with_dhcp_leases_no_address() -> None:
     with pytest.raises(InvalidRequestError, match="in network lan, which leases no IPv4 addresses"):
         lease(network(Join(), None), nic(ip="192.168.1.7"))
     allocations = Allocations([held := Reservation(task=TaskName("a"), leases=(made,))])
-    assert (allocations.addresses, allocations.leases[LAN.name]) == ({}, 1)
+    assert ({*allocations.owners}, allocations.leases[LAN.name]) == ({made.mac, made.tap}, 1)
     allocations.remove(held)
-    assert not allocations.macs
+    assert not allocations.owners
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ class Host:
     def get(self, task: TaskName) -> LeaseRecord | None:
         return self.record
 
-    def of_address(self, address: IpAddress) -> LeaseRecord | None:
+    def of(self, address: IpAddress) -> LeaseRecord | None:
         return self.record if address in LEASE.addresses else None
 
     def waiting(self) -> Sequence[LeaseRecord]:

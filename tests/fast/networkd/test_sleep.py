@@ -148,7 +148,7 @@ class Service:
             record=self.leases.get, sleepers=self.sleepers.records, frames=self.sleepers.frames,
             at=lambda task, do: do(SimpleNamespace(sleepers=self.sleepers)),
             announces=lambda path: self.sleepers.announces,
-            task_of_tap=lambda tap, path: self.leases.allocations.taps.get(tap),
+            task_of_tap=lambda tap, path: self.leases.allocations.owners.get(tap),
         )  # fmt: skip
         self.watches = Watches(cast(Any, None))
         core = SimpleNamespace(
