@@ -34,10 +34,7 @@ On a full table, of 250,000 flows, a pass with a filter takes 0.13 s and one wit
 
 @dataclass(frozen=True, kw_only=True)
 class RedirectedPort:
-    """A published UDP port whose destination has changed, to this guest or, with None, to no guest.
-
-    `version`: of the protocol, 4 or 6.
-    """
+    """A published UDP port whose destination has changed, to this guest or, with None, to no guest."""
 
     port: int
     guest: IpAddress | None
@@ -48,9 +45,8 @@ def delete_udp_flows(redirected: Collection[RedirectedPort]) -> None:
     """Delete every UDP flow to these ports of the host whose destination is an earlier one.
 
     The kernel keeps a UDP flow while its client sends, with the address translation of its first packet: the client
-    would keep sending to a removed guest, or bypass a new one. The kernel filters the dump (Linux 5.8 and later), by
-    port where it is a single one. The cost is one pass over the table for each version, some milliseconds for any
-    number of ports.
+    would keep sending to a removed guest, or bypass a new one. The cost is one pass over the table for each version,
+    some milliseconds for any number of ports.
 
     Raises:
         OSError: nfnetlink refused a request.
@@ -100,20 +96,17 @@ def delete_flows_of(
 
 
 def _flows(netfilter: nl.NetlinkSocket, version: int, matching: bytes) -> Iterator[bytes]:
-    """Yield the flows of IPv4 or IPv6 that the kernel's filter passes; all with an empty one."""
+    """Yield the flows that the kernel's filter passes (Linux 5.8); all with an empty one."""
     for _, body in netfilter.request(_GET, nl.NLM_DUMP, _NFGENMSG[version] + matching):
         yield body[nl.NFGENMSG.size :]
 
 
 def _delete_matching(netfilter: nl.NetlinkSocket, matching: bytes, version: int) -> bool:
-    """Have the kernel delete the flows of a filter, which is not empty; return whether this kernel does.
-
-    Before Linux 6.8, a part of a flow is refused (EINVAL), also with a filter.
-    """
+    """Have the kernel delete the flows of a filter, which is not empty; return whether this kernel does."""
     try:
         list(netfilter.request(_DELETE, nl.NLM_ACK, _NFGENMSG[version] + matching))
     except OSError as error:
-        if error.errno != errno.EINVAL:
+        if error.errno != errno.EINVAL:  # before Linux 6.8, of a part of a flow, also with a filter
             raise
         return False
     return True
@@ -122,7 +115,6 @@ def _delete_matching(netfilter: nl.NetlinkSocket, matching: bytes, version: int)
 def _leads(
     flow: bytes, opened: Container[bytes], served: Container[bytes], ranges: Sequence[IpNetwork], version: int
 ) -> bool:
-    """Return whether a flow was opened by one of these addresses or ranges, or is answered by a server."""
     source = _source(flow, _TUPLE_ORIG, version)
     if source in opened or _source(flow, _TUPLE_REPLY, version) in served:
         return True

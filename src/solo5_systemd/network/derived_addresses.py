@@ -42,12 +42,9 @@ ASKER = MacAddress("02:73:35:00:00:00")
 
 
 def bridge_mac(name: NetworkName, bridge: str = "") -> MacAddress:
-    """Return the fixed MAC of a network's bridge, which also identifies the bridge as made by this service.
+    """Return the fixed MAC of a network's bridge, or of a segment by its name, which marks it as made by this service.
 
     Without a fixed MAC a bridge takes the lowest MAC of its ports.
-
-    Args:
-        bridge: the name of a segment; empty for the network's first bridge.
     """
     return mac_of(number_of("bridge", name, *((bridge,) if bridge else ())))
 
@@ -55,11 +52,8 @@ def bridge_mac(name: NetworkName, bridge: str = "") -> MacAddress:
 def unique_local_prefix(machine_id: str) -> IPv6Network:
     """Return this host's unique local prefix of 48 bits (RFC 4193): the same after each boot.
 
-    Args:
-        machine_id: 32 hexadecimal digits, of machine-id(5).
-
     Raises:
-        ValueError: malformed.
+        ValueError: not 32 hexadecimal digits, as machine-id(5) has.
     """
     if len(machine_id) != 32:  # an empty file, as before the first boot, would give all hosts one prefix
         raise ValueError(machine_id)

@@ -69,11 +69,7 @@ _RuleAndKey = Annotated[tuple[str, str], text(lambda key: (*key.split(" ", 1), "
 
 @dataclass(frozen=True, kw_only=True)
 class Dropped:
-    """Counts of dropped packets.
-
-    Attributes:
-        rules: by rule (DESCRIPTIONS), and by what it counts: a guest's address, or a link.
-    """
+    """Counts of dropped packets, by rule (DESCRIPTIONS), and by what it counts: a guest's address, or a link."""
 
     rules: Mapping[_RuleAndKey, int] = field(default_factory=dict)
 
@@ -106,11 +102,10 @@ class Dropped:
 def of_nics(
     nics: Iterable[tuple[str, str, str, str, str]], dropped: Mapping[NetworkName, Dropped]
 ) -> Mapping[DeviceName, Mapping[str, int]]:
-    """Return the counts of each NIC of a task.
+    """Return the counts of each NIC of a task: of those in these networks.
 
     Args:
         nics: name, network, IPv4 address (empty: none), tap and IPv6 address (empty: none) of each.
-        dropped: the counts of each network; NICs of others are left out.
     """
     return {
         DeviceName(nic): dropped[NetworkName(network)].of_guest(map(ip_address, filter(None, (ipv4, ipv6))), tap)

@@ -20,16 +20,10 @@ class LeasedNic(NamedTuple):
 
 
 class Endpoints(NamedTuple):
-    """The leased NICs and published ports of one task as text, in the order of its lease record.
+    """The leased NICs and published ports of one task as text, in the order of its lease record (`LeaseRecord`).
 
     Attributes:
-        nics: one for each lease.
         ports: address of the host (empty: all), port of the host, port of the guest, and protocol of each.
-        namespace: path of the network namespace that has the networks of its NICs; empty: the host's own.
-        asleep: since when the task sleeps, in microseconds since the epoch; 0: it is awake.
-        wakes: how often it has been woken.
-        slept: microseconds that it has slept, up to its last wake.
-        waits: it has no process, and is started for its first packet; `asleep` is since when.
     """
 
     nics: tuple[LeasedNic, ...] = ()

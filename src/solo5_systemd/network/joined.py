@@ -13,12 +13,9 @@ class Link:
     """The attributes of a link that the service reads.
 
     Attributes:
-        kind: "bridge", or that of another link; empty for a physical device.
-        up: it is set up.
-        mtu: in bytes.
+        kind: empty for a physical device.
         mac: empty: it has none.
         master: the index of its bridge, or 0.
-        vlan_filtering: a bridge that forwards by VLAN.
         default_pvid: the VLAN of a new port of a bridge; 0: none.
     """
 
@@ -32,13 +29,10 @@ class Link:
 
 
 def usable_bridge(network: Network, facts: Link | None) -> Link:
-    """Return a bridge of which taps can become ports.
-
-    Args:
-        facts: the link of that name; None: there is none.
+    """Return the link of a network's bridge, None if there is none, where taps can become its ports.
 
     Raises:
-        HostError: taps cannot.
+        HostError: they cannot.
     """
     name, bridge = network.name, network.bridge
     vlan = network.join.vlan if network.join else 0

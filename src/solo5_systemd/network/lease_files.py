@@ -109,12 +109,10 @@ def remove_request(task: TaskName) -> None:
 
 
 class LeaseStore:
-    """One file for each task and each network, and one for the saved sysctls.
+    """The files of the tasks and networks of one network namespace, by its path; empty: the host's own.
 
-    Writes are atomic (rename(2)). A file that cannot be read was damaged by hand: it is removed, with a log line.
-
-    Args:
-        namespace: path of the network namespace of the tasks and networks; empty: the host's own.
+    Writes are atomic (rename(2)), and raise HostError. A file that cannot be read was damaged by hand: it is removed,
+    with a log line.
 
     Attributes:
         own: the directory of what is this namespace's alone.
@@ -172,19 +170,11 @@ class LeaseStore:
         return found.before
 
     def save_lease_record(self, record: LeaseRecord) -> None:
-        """Write the lease record of a task.
-
-        Raises:
-            HostError: the file cannot be written, such as on a full file system.
-        """
+        """Write the lease record of a task."""
         _write(_file(self._tasks, record.reservation.task), record)
 
     def keep_request(self, task: TaskName) -> None:
-        """Keep the lease record of a task, as it is now, as its request: a second name (link(2)) of the same file.
-
-        Raises:
-            HostError: the link cannot be made.
-        """
+        """Keep the lease record of a task, as it is now, as its request: a second name (link(2)) of the same file."""
         record, request = _file(self._tasks, task), _file(self._requests, task)
         with host_errors(f"{request} cannot be made"):
             self._requests.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -197,11 +187,11 @@ class LeaseStore:
         return kept if kept and kept.reservation.task == task else None
 
     def save_network(self, network: Network) -> None:
-        """Write the file of a network in use; raises HostError as `save_lease_record` does."""
+        """Write the file of a network in use."""
         _write(_file(self._networks, network.name), network)
 
     def save_sysctls(self, before: Mapping[str, str]) -> None:
-        """Write the sysctl values to restore later, of none no file; raises HostError as `save_lease_record` does."""
+        """Write the sysctl values to restore later; of none there is no file."""
         path = _file(self._sysctls, "before")
         if before:
             _write(path, _Sysctls(before=before))
@@ -278,11 +268,7 @@ def _read(paths: Iterable[str], kind: Callable[..., T], *, removes_damaged: bool
 
 
 def of_document(kind: Callable[..., T], content: object) -> T:
-    """Return the record in the JSON document of a file.
-
-    Raises:
-        InvalidRequestError: a field is missing or malformed, or the version differs.
-    """
+    """Return the record in the JSON document of a file; raises InvalidRequestError, also of another version."""
     fields = Fields(content)
     fields.integer("version", low=VERSION, high=VERSION)
     return record(kind, fields)

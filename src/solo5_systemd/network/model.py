@@ -38,11 +38,7 @@ class Protocol(StrEnum):
 
 
 def mac_address(text: str) -> MacAddress:
-    """Parse a MAC address.
-
-    Raises:
-        InvalidRequestError: malformed, a group address, or all zero.
-    """
+    """Parse a MAC address; raises InvalidRequestError for one that is malformed, of a group, or all zero."""
     lower = text.lower()
     if not _MAC.fullmatch(lower) or int(lower[:2], 16) & 1 or lower == "00:00:00:00:00:00":
         raise InvalidRequestError(
@@ -80,11 +76,9 @@ class Limits:
         )
 
     def under(self, policy: NetworkPolicy) -> "Limits":
-        """Return what applies in a network: destinations of both lists, the lower rates, and the permitted routes.
-
-        No route with a list, which is enforced for the guest's own address alone.
-        """
+        """Return what applies in a network: destinations of both lists, the lower rates, and the permitted routes."""
         egress = intersection(self.egress, policy.egress)
+        # A list is enforced for the guest's own address alone.
         permitted = tuple(each for each in self.routes if egress is None and is_within(each, policy.routes))
         return replace(self, egress=egress, rate=lower(self.rate, policy.rate), routes=permitted)
 
@@ -128,9 +122,7 @@ class Lease:
 
     Attributes:
         ipv4: None: the network has IPv6 only, or the guest of a joined one has an address of the LAN's DHCP, or none.
-        gateway4: None: there is none.
         ipv6: None: the network has no IPv6 prefix.
-        gateway6: as `gateway4`.
         limits: as requested, whatever the network's policy.
     """
 
@@ -148,12 +140,12 @@ class Lease:
 
     @property
     def address(self) -> IPv4Address | None:
-        """Return the leased IPv4 address without its prefix length."""
+        """The leased IPv4 address without its prefix length."""
         return self.ipv4.ip if self.ipv4 else None
 
     @property
     def address6(self) -> IPv6Address | None:
-        """Return the leased IPv6 address without its prefix length."""
+        """The leased IPv6 address without its prefix length."""
         return self.ipv6.ip if self.ipv6 else None
 
     def address_of(self, version: int) -> IpAddress | None:
@@ -190,12 +182,7 @@ def destinations(port: PortRequest, lease: Lease) -> tuple[IpAddress, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """All leases and published ports of one task.
-
-    Attributes:
-        idle_s: as in its request.
-        idle_stops: as in its request.
-    """
+    """All leases of one task, and of its `Request` what belongs to them."""
 
     task: TaskName
     leases: tuple[Lease, ...] = ()
@@ -226,12 +213,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestNames:
-    """What a guest gets by DHCP besides its lease.
-
-    Attributes:
-        resolver: name servers and search domains; empty: none.
-        hostname: its host name; empty: the task's name.
-    """
+    """What a guest gets by DHCP besides its lease; an empty host name is the task's name."""
 
     resolver: Resolver = UNSET
     hostname: _HostName = ""
@@ -245,7 +227,6 @@ class Request:
     """What a start requests for a task.
 
     Attributes:
-        names: what its guest gets by DHCP.
         namespace: path of the network namespace that has taps and bridges; empty: the host's own.
         idle_s: seconds without a packet after which the task sleeps; 0: it never does.
         idle_stops: it ends instead, and waits without a process for its next packet.
@@ -284,8 +265,7 @@ class LeaseRecord:
     Attributes:
         expires: the second of CLOCK_BOOTTIME in which a reservation expires, and from which on an attached task
             without a unit that runs is an orphan.
-        namespace: path of the network namespace that has taps and bridges; empty: the host's own.
-        names: what its guest gets by DHCP.
+        namespace: as in its request.
         moves: how often ports were moved to or from it: of two records with one port, the one with more moves has it.
         lender: the task whose ports it has, and to which they return with its release; empty: none.
         asleep: since when it sleeps or waits, in microseconds since the epoch; 0: it is awake.
@@ -326,8 +306,7 @@ class LeaseRecord:
 class Endpoint:
     """The target of a probe: a TCP connection, or a UDP datagram that the guest must echo.
 
-    Attributes:
-        namespace: path of the network namespace that has the address; empty: the host's own.
+    `namespace`: path of the network namespace that has the address; empty: the host's own.
     """
 
     protocol: Protocol
@@ -341,11 +320,7 @@ class Endpoint:
 
 
 def port_number(port: int) -> int:
-    """Check a TCP or UDP port.
-
-    Raises:
-        InvalidRequestError: outside 1–65535.
-    """
+    """Return a TCP or UDP port; raises InvalidRequestError outside 1–65535."""
     if not 1 <= port <= 65535:
         raise InvalidRequestError(f"port {port} does not exist: expected 1 to 65535.")
     return port

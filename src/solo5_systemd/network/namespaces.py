@@ -32,11 +32,7 @@ T = TypeVar("T")
 
 
 class NetworkNamespace:
-    """An open network namespace, which exists at least until `close`.
-
-    Attributes:
-        descriptor: the file descriptor.
-    """
+    """An open network namespace, which exists at least until `close`."""
 
     def __init__(self, path: str = _OWN) -> None:
         """Open a namespace.
@@ -150,10 +146,9 @@ _LOOPBACK = 1  # LOOPBACK_IFINDEX of include/net/flow.h
 
 
 def make_task_namespace(path: str) -> None:
-    """Make an empty network namespace at a path, unless there is one.
+    """Make an empty network namespace at a path, unless there is one; raises TakenError for one of another program.
 
     Raises:
-        TakenError: it belongs to another program.
         HostError: the kernel or the file system refused.
     """
     if os.path.lexists(path) and not is_task_namespace(path):
@@ -201,9 +196,7 @@ def is_task_namespace(path: str) -> bool:
 
 
 def remove_task_namespace(path: str) -> None:
-    """Remove the namespace at a path if it is one of a task; idempotent.
-
-    The kernel deletes its links with its last process.
+    """Remove the namespace at a path if it is one of a task; idempotent. Its links end with its last process.
 
     Raises:
         HostError: the kernel or the file system refused.

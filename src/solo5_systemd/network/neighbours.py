@@ -78,10 +78,7 @@ class Neighbours(nl.NetlinkSocket):
     def forget(self, bridge: str, addresses: Iterable[IpAddress]) -> bool:
         """Delete the entries of addresses, as far as there are any; an operator's own (permanent) entries stay.
 
-        An entry for which the kernel looks, and holds packets, stays, too.
-
-        Returns:
-            Whether there is one of these.
+        One for which the kernel looks, and holds packets, stays, too. Return whether there is one of these.
         """
         looked_for = False
         for entry, state in self._found(bridge, addresses):
@@ -146,8 +143,7 @@ def make_room(guests: int, family: str = "ipv4") -> None:
     first namespace has these settings; a container has what its host gives it.
 
     Args:
-        guests: the number of addresses of guests, each of which is a neighbour.
-        family: `ipv4` or `ipv6`, which have a table each.
+        guests: the number of their addresses, of IPv4 or, with `family="ipv6"`, IPv6.
     """
     needed, names = _BEYOND_GUESTS + 2 * guests, _LIMITS[family]
     try:

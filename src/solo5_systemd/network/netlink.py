@@ -43,11 +43,9 @@ def is_type(kind: int) -> Condition:
 
 
 def equals(offset: int, value: int, size: int = 4, bits: int = 0xFFFFFFFF) -> Condition:
-    """Return the condition that some bits of a number, which is in host order, have a value.
+    """Return the condition that some bits of a number, of 2 or 4 bytes in host order, have a value.
 
-    Args:
-        offset: of the number, from the message's header on.
-        size: 2 or 4 bytes.
+    The offset is that from the message's header on.
     """
     order = socket.htons if size == 2 else socket.htonl
     return _LOADS[size], offset, order(bits & (1 << 8 * size) - 1), order(value)
@@ -282,12 +280,7 @@ NDMSG = struct.Struct("=BxxxiHBB")
 
 
 def ifinfo(index: int, *values: bytes, up: bool = False, family: int = socket.AF_UNSPEC) -> bytes:
-    """Return the payload of a request about a link.
-
-    Args:
-        index: 0: of the link, or of links, with these attributes.
-        up: it is to be set up.
-    """
+    """Return the payload of a request about a link; with the index 0, about links with these attributes."""
     flags = IFF_UP if up else 0
     return IFINFOMSG.pack(family, 0, index, flags, flags) + b"".join(values)
 
@@ -308,12 +301,7 @@ def named(link: str) -> bytes:
 
 
 def new_link(kind: str, data: bytes, *values: bytes) -> Request:
-    """Return the request that makes a link of a kind.
-
-    Args:
-        data: attributes of the kind.
-        values: attributes of every link.
-    """
+    """Return the request that makes a link of a kind, with attributes of the kind (`data`) and of every link."""
     info = nested(IFLA_LINKINFO, attribute(INFO_KIND, kind.encode(), b"\0"), nested(INFO_DATA, data))
     return NEWLINK, NLM_CREATE | NLM_EXCL, ifinfo(0, *values, info)
 

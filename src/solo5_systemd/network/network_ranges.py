@@ -146,7 +146,7 @@ class Overtaken:
 
     Attributes:
         inside: the range of the network that has the guest's address.
-        route: a phrase that names the route, with its link and its table.
+        route: a phrase with its link and its table.
     """
 
     network: NetworkName

@@ -21,12 +21,10 @@ class Network:
 
     Attributes:
         ipv4: its range; None: guests have IPv6 only, or, of a joined network, no leased address.
-        gateway4: the bridge's address, or that of a joined network's router; None without one.
-        mtu: of the bridge.
+        gateway4, gateway6: the bridge's address, or that of a joined network's router; None without one.
         join: the bridge is an existing one; None: one of this service.
         shared: the bridge is in the network namespace of other programs, which share their loopback with its guests.
         ipv6: its prefix; None: guests have no leased IPv6 address, and on a bridge of this service no IPv6.
-        gateway6: the bridge's address, or that of a joined network's router; None without one.
         nat66: IPv6 packets that leave the host get the host's address as their source.
         ra: the host sends router advertisements, and the leased IPv6 addresses are those of SLAAC.
         dns6: the name servers in these.
@@ -66,10 +64,10 @@ class Repair:
     """A repair of the network of tasks.
 
     Attributes:
-        time: microseconds since the epoch; 0: it is not recorded.
         what: its description in the log and in task events.
         tasks: those whose network it concerned; of many that are recorded, the first ones.
-        others: the number of further ones.
+        time: microseconds since the epoch; 0: it is not recorded.
+        others: the number of further tasks.
     """
 
     what: str
@@ -80,12 +78,7 @@ class Repair:
 
 @dataclass(frozen=True, kw_only=True)
 class SleepChange:
-    """A task that has fallen asleep, or is woken.
-
-    Attributes:
-        asleep: it sleeps.
-        reason: why it sleeps, or is woken.
-    """
+    """A task that has fallen asleep, or is woken, with the reason."""
 
     task: TaskName
     asleep: bool
@@ -101,11 +94,9 @@ class NetworkOverview(Network):
 
     Attributes:
         up: the bridge exists.
-        leases: the number of leases.
+        leases: their number.
         free: the number of free addresses; None: it has no range yet, or joins a bridge without a pool.
-        dropped: the counts of dropped packets of its guests.
-        resolver: name servers and search domains of its guests; empty: the host's.
-        without_ipv4: guests have IPv6 only.
+        resolver: of its guests; empty: the host's.
         namespace: path of the network namespace of other programs that has it; empty: the host's own.
     """
 

@@ -70,7 +70,6 @@ def check_ports(
     """Check that a request's ports can be published.
 
     Args:
-        allocations: the values in use by other tasks.
         loopback6: ports at ::1 can reach a guest, as in a namespace of other programs.
 
     Raises:
@@ -271,13 +270,11 @@ def check_routes(
     configured: Iterable[NetworkSettings],
     host: Iterable[IpNetwork],
 ) -> None:
-    """Check that nothing else has the ranges that are to be routed to guests.
+    """Check that nothing else has the ranges that are to be routed to guests of a task.
 
     Args:
-        nics: of a task.
         others: the reservations of other tasks.
         networks: those in use, and those of the task.
-        configured: the networks of the settings.
         host: the ranges of the host's routes and addresses.
 
     Raises:
