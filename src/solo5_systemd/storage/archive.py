@@ -3,18 +3,12 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from posixpath import normpath
-from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.base.sanitize import MAX_NAME, bounded
 from solo5_systemd.storage.model import SECTOR_SIZE, ArchiveFormat, ArchiveRequest, Backing, Disk, DiskRequest, Member
-
-if TYPE_CHECKING:
-    import tarfile
 
 BLOCK = 512
 """Bytes; headers and contents of a tar archive begin at multiples of it."""
@@ -33,15 +27,6 @@ PATHS_MAX = 16384
 """Bytes of the paths of an archive's members as JSON, which are in the lock file of its task."""
 
 _CREDENTIAL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A file or directory in an archive; `size`: bytes of a file."""
-
-    name: str
-    size: int = 0
-    is_directory: bool = False
 
 
 def member(text: str, path: str, *, strip: bool = False) -> Member:
@@ -76,34 +61,12 @@ def credential_name(text: str) -> str:
     return text
 
 
-def tar_info(entry: Entry) -> "tarfile.TarInfo":
-    """Return what the archive has of an entry except for its content: owner root, time 0.
-
-    Raises:
-        InvalidRequestError: its name is too long for the format.
-    """
-    import tarfile  # imported here for startup time
-
-    info = tarfile.TarInfo(entry.name)
-    info.size = entry.size
-    info.mode = 0o755 if entry.is_directory else 0o644
-    info.type = tarfile.DIRTYPE if entry.is_directory else tarfile.REGTYPE
-    try:
-        info.tobuf(tarfile.USTAR_FORMAT, "utf-8", "surrogateescape")
-    except ValueError as error:
-        raise InvalidRequestError(
-            f"{bounded(entry.name, MAX_NAME)!r} is too long a name for a tar archive: expected at most 100 bytes, or "
-            "155 of directories and 100 of the file."
-        ) from error
-    return info
-
-
-def size_of(request: DiskRequest, entries: Sequence[Entry]) -> int:
-    """Return the bytes of the archive of these entries, in whole sectors; that of a tar archive has its end."""
+def size_of(request: DiskRequest, sizes: Iterable[int]) -> int:
+    """Return the bytes of the archive of entries with these sizes, in whole sectors; a tar archive has an end."""
     sector = request.sector_size
     if request.archive is not None and request.archive.format is ArchiveFormat.TAR:
-        return _padded(sum(BLOCK + _padded(each.size, BLOCK) for each in entries) + 2 * BLOCK, sector)
-    return _padded(sum(each.size for each in entries), sector)
+        return _padded(sum(BLOCK + _padded(each, BLOCK) for each in sizes) + 2 * BLOCK, sector)
+    return _padded(sum(sizes), sector)
 
 
 def _padded(size: int, unit: int) -> int:

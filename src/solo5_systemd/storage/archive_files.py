@@ -14,11 +14,11 @@ import hashlib
 import os
 import stat
 import subprocess
-import tarfile
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path, PurePath
+from tarfile import DIRTYPE, USTAR_FORMAT, TarFile, TarInfo
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, host_errors
@@ -26,7 +26,7 @@ from solo5_systemd.base.locks import closing
 from solo5_systemd.base.paths import changers_in, kind_of, open_path, version_of, way_of
 from solo5_systemd.base.sanitize import MAX_NAME, MAX_QUOTE, bounded
 from solo5_systemd.settings.records import record
-from solo5_systemd.storage.archive import DEPTH_MAX, ENTRIES_MAX, Entry, check_entry, size_of, tar_info
+from solo5_systemd.storage.archive import DEPTH_MAX, ENTRIES_MAX, check_entry, size_of
 from solo5_systemd.storage.locks import Record
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, Member
 from solo5_systemd.storage.owner import read_title
@@ -44,18 +44,37 @@ _READ = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
 _PR_SET_DUMPABLE = 4
 """prctl(2), from linux/prctl.h."""
 
-Visit = Callable[[Entry, int], object]
+Visit = Callable[[TarInfo, int], object]
 """Called with an entry and a descriptor of its file or directory, which is open for reading."""
 
 
-def scan(request: DiskRequest) -> Sequence[Entry]:
+def tar_info(name: str, size: int = 0, *, is_directory: bool = False) -> TarInfo:
+    """Return what an archive has of a file or directory except for its content: owner root, time 0.
+
+    Raises:
+        InvalidRequestError: its name is too long for the format.
+    """
+    info = TarInfo(name)
+    info.size = size
+    info.mode, info.type = (0o755, DIRTYPE) if is_directory else (0o644, info.type)
+    try:
+        info.tobuf(USTAR_FORMAT, "utf-8", "surrogateescape")
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"{bounded(name, MAX_NAME)!r} is too long a name for a tar archive: expected at most 100 bytes, or "
+            "155 of directories and 100 of the file."
+        ) from error
+    return info
+
+
+def scan(request: DiskRequest) -> Sequence[TarInfo]:
     """Return the entries of an archive, in order, without reading their content.
 
     Raises:
         Solo5Error: a file is missing, outside of the roots or of a kind that is not archived, or there is too much.
     """
     with host_errors(f"disk {request.disk}: its files cannot be read"):
-        return _Visitor(request, lambda entry, _source: tar_info(entry)).visit_all(None)
+        return _Visitor(request, lambda _entry, _source: None).visit_all(None)
 
 
 def write_archive(request: DiskRequest, target: int) -> str:
@@ -73,17 +92,17 @@ def write_archive(request: DiskRequest, target: int) -> str:
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     with open(target, "r+b", closefd=False) as file:
         # It is not closed, since that would fill it up to 20 blocks.
-        tar = tarfile.TarFile(mode="w", fileobj=file, format=tarfile.USTAR_FORMAT, encoding="utf-8")
+        tar = TarFile(mode="w", fileobj=file, format=USTAR_FORMAT, encoding="utf-8")
 
-        def add(entry: Entry, source: int) -> None:
-            content = None if entry.is_directory else open(source, "rb", closefd=False)  # noqa: SIM115 - stays open
+        def add(entry: TarInfo, source: int) -> None:
+            content = None if entry.isdir() else open(source, "rb", closefd=False)  # noqa: SIM115 - stays open
             if visitor.archive.format is ArchiveFormat.TAR:
-                tar.addfile(tar_info(entry), content)
+                tar.addfile(entry, content)
             elif content is not None:
                 file.write(content.read(entry.size))
 
         visitor = _Visitor(request, add)
-        file.write(bytes(size_of(request, visitor.visit_all(target)) - file.tell()))
+        file.write(bytes(size_of(request, [each.size for each in visitor.visit_all(target)]) - file.tell()))
         file.seek(0)
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -95,10 +114,10 @@ class _Visitor:
         self.archive = request.archive or ArchiveRequest()
         self._request = request
         self._act = act
-        self._entries: list[Entry] = []
+        self._entries: list[TarInfo] = []
         self._total = 0
 
-    def visit_all(self, target: int | None) -> Sequence[Entry]:
+    def visit_all(self, target: int | None) -> Sequence[TarInfo]:
         """Visit the credential, or all members, and return the entries.
 
         Args:
@@ -122,7 +141,7 @@ class _Visitor:
             )
         return self._entries
 
-    def _visit(self, entry: Entry, source: int) -> None:
+    def _visit(self, entry: TarInfo, source: int) -> None:
         self._entries.append(entry)
         self._total += entry.size
         check_entry(self._request, len(self._entries), self._total)
@@ -157,7 +176,7 @@ class _Visitor:
                 raise InvalidRequestError(f"{what} has more than {DEPTH_MAX} levels of directories: expected fewer.")
             with closing(os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as listed:
                 if name:
-                    self._visit(Entry(name=name, is_directory=True), listed)
+                    self._visit(tar_info(name, is_directory=True), listed)
                 with os.scandir(listed) as entries:  # of which there may be any number
                     names = [entry.name for entry in islice(entries, ENTRIES_MAX + 1)]
                 check_entry(self._request, len(names), 0)
@@ -182,7 +201,7 @@ class _Visitor:
                 )
             is_short = False
             try:
-                self._visit(Entry(name=name, size=before.st_size), source)
+                self._visit(tar_info(name, before.st_size), source)
             except OSError as error:
                 if error.errno is not None:
                     raise

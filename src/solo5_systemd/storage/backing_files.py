@@ -151,7 +151,7 @@ def inspect(request: DiskRequest, *, how: int = READ_WRITE) -> Disk:
         HostError: this process cannot open it, or the operator has not marked it for tasks.
     """
     if request.archive is not None:
-        return replace(planned_disk(request), size=size_of(request, scan(request)))
+        return replace(planned_disk(request), size=size_of(request, [each.size for each in scan(request)]))
     how = READ if request.private else how
     if request.create is not None and (planned := _planned(request, request.create)) is not None:
         return planned

@@ -9,14 +9,12 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage.archive import (
     ARCHIVE_MAX,
     ENTRIES_MAX,
-    Entry,
     archive_disk,
     check_entry,
     check_total,
     credential_name,
     member,
     size_of,
-    tar_info,
 )
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, Disk, Member
 
@@ -50,15 +48,6 @@ def test_paths_of_members_have_a_limit() -> None:
         archive_disk(DISK, ArchiveRequest(members=members))
 
 
-def test_an_entry_has_no_time_and_owner_and_a_name_that_fits() -> None:
-    directory = tar_info(Entry(name="a", is_directory=True))
-    file = tar_info(Entry(name="a/" + "d" * 120 + "/ä", size=3))
-    assert (directory.isdir(), directory.mode, file.isfile(), file.mode, file.size) == (True, 0o755, True, 0o644, 3)
-    assert {(each.mtime, each.uid, each.gid, each.uname) for each in (directory, file)} == {(0, 0, 0, "")}
-    with pytest.raises(InvalidRequestError, match="is too long a name for a tar archive"):
-        tar_info(Entry(name="x" * 101))
-
-
 @pytest.mark.parametrize(
     ("size", "sector", "format", "of_archive"),
     [
@@ -68,7 +57,7 @@ def test_an_entry_has_no_time_and_owner_and_a_name_that_fits() -> None:
 )
 def test_sizes_are_whole_sectors(size: int, sector: int, format: ArchiveFormat, of_archive: int) -> None:  # noqa: A002
     request = archive_disk(DISK, ArchiveRequest(members=(member("a", "/a"),), format=format), sector_size=sector)
-    assert size_of(request, [Entry(name="a", size=size)]) == of_archive
+    assert size_of(request, [size]) == of_archive
 
 
 def test_limits() -> None:

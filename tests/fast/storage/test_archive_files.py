@@ -19,8 +19,8 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.paths import Way
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.storage import archive_files, locks
-from solo5_systemd.storage.archive import Entry, archive_disk, member, size_of, tar_info
-from solo5_systemd.storage.archive_files import outdated, scan, write_archive
+from solo5_systemd.storage.archive import archive_disk, member, size_of
+from solo5_systemd.storage.archive_files import outdated, scan, tar_info, write_archive
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.locks import lock, records_of_tasks
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, Disk, DiskRequest
@@ -69,7 +69,9 @@ def test_the_same_files_are_the_same_bytes(files: Path, tmp_path: Path) -> None:
         assert key.read() == (files / "sub" / "key").read_bytes()
     entries = scan(wanted)
     assert [entry.name for entry in entries] == ["conf", "conf/a", "conf/b.toml", "conf/sub", "conf/sub/key"]
-    assert (tmp_path / "one").stat().st_size == size_of(wanted, entries), "not whole records of tar"
+    assert (tmp_path / "one").stat().st_size == size_of(wanted, [each.size for each in entries]), (
+        "not whole records of tar"
+    )
 
 
 @pytest.mark.parametrize(
@@ -204,15 +206,23 @@ def test_excluded_paths_are_left_out_of_directories_only(files: Path, tmp_path: 
             scan(bad)
 
 
+def test_an_entry_has_no_time_and_owner_and_a_name_that_fits() -> None:
+    directory, file = tar_info("a", is_directory=True), tar_info("a/" + "d" * 120 + "/ä", 3)
+    assert (directory.isdir(), directory.mode, file.isfile(), file.mode, file.size) == (True, 0o755, True, 0o644, 3)
+    assert {(each.mtime, each.uid, each.gid, each.uname) for each in (directory, file)} == {(0, 0, 0, "")}
+    with pytest.raises(InvalidRequestError, match="is too long a name for a tar archive"):
+        tar_info("x" * 101)
+
+
 @pytest.mark.parametrize("change", [b"port = 81\n", b"longer than it was", b""])
 def test_a_file_that_changes_while_it_is_read_is_refused(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: bytes
 ) -> None:
-    def changing(entry: Entry) -> tarfile.TarInfo:
-        if entry.name.endswith("b.toml"):
+    def changing(name: str, *more: int, is_directory: bool = False) -> tarfile.TarInfo:
+        if name.endswith("b.toml"):
             (files / "b.toml").write_bytes(change)
             os.utime(files / "b.toml")
-        return tar_info(entry)
+        return tar_info(name, *more, is_directory=is_directory)
 
     monkeypatch.setattr(archive_files, "tar_info", changing)
     with pytest.raises(HostError, match="b.toml' has changed while it was read"):
