@@ -12,7 +12,7 @@ from solo5_systemd.base.concurrency import in_thread
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError, host_errors
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.mounts import mount_memory
-from solo5_systemd.base.paths import existing, identity, is_exposed, mount_point_of, open_in_thread, open_path
+from solo5_systemd.base.paths import existing, identity, is_below, is_exposed, mount_point_of, open_in_thread, open_path
 from solo5_systemd.base.sanitize import is_plain_path
 from solo5_systemd.storage.archive import size_of
 from solo5_systemd.storage.archive_files import scan
@@ -28,7 +28,7 @@ from solo5_systemd.storage.model import (
     check_size,
 )
 from solo5_systemd.storage.new_file import check_mounted, create_file, find_place, remember_mount, zeros
-from solo5_systemd.storage.owner import READ, READ_WRITE, check_single_link, check_title, give, is_in_allocation
+from solo5_systemd.storage.owner import READ, READ_WRITE, check_single_link, check_title, give
 from solo5_systemd.storage.private_disks import MEMORY, copied_bytes, make_archive, make_copy, planned_disk
 from solo5_systemd.storage.quotas import DiskClaims
 
@@ -261,6 +261,6 @@ def _open(request: DiskRequest, how: int) -> tuple[int, str]:
             raise InvalidRequestError(f"{request} cannot be copied for one run: expected a regular file.")
         if not stat.S_ISREG(mode) and not stat.S_ISBLK(mode):
             raise InvalidRequestError(f"{request} is no disk: expected a regular file or a block device.")
-        if is_in_allocation(request, path):
+        if is_below(path, request.allocation):
             check_single_link(request, os.fstat(found))
         return os.open(f"/proc/self/fd/{found}", flags), path  # the checked file, not what its path resolves to now

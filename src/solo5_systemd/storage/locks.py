@@ -11,8 +11,8 @@ is.
 
 A disk that is only read, such as one that is copied, has a shared lock: any number of readers, and no task.
 
-A disk that another task has is a TakenError, a directory that cannot be used a HostError. What only locks need is
-imported where it is used, for the startup time of `solo5ctl inspect`, which reads them.
+A disk that another task has, or the kernel uses, is a TakenError, a directory that cannot be used a HostError. What
+only locks need is imported where it is used, for the startup time of `solo5ctl inspect`, which reads them.
 """
 
 import json
@@ -56,29 +56,17 @@ class Record:
 
 
 def holders() -> Mapping[tuple[int, int], str]:
-    """Return the locked disks by identity, each with the name of its task; empty for a reader.
-
-    Raises:
-        HostError: the directory cannot be used.
-    """
+    """Return the locked disks by identity, each with the name of its task; empty for a reader."""
     return {identity_of(name): record.task for name, record in _records()}
 
 
 def records_of_tasks() -> Mapping[str, Record]:
-    """Return the record of each running task.
-
-    Raises:
-        HostError: the directory cannot be used.
-    """
+    """Return the record of each running task."""
     return {record.task: record for _, record in _records() if record.task}
 
 
 def devices_of_tasks() -> Mapping[str, Mapping[str, Sequence[str]]]:
-    """Return the names of the disks on each block device, by running task and name of the device.
-
-    Raises:
-        HostError: the directory cannot be used.
-    """
+    """Return the names of the disks on each block device, by running task and name of the device."""
     found: dict[str, dict[str, list[str]]] = {}
     for task, record in records_of_tasks().items():
         devices = found.setdefault(task, {})
@@ -144,7 +132,6 @@ def lock(disks: "Sequence[Disk]", *, task: str = "", unused: bool = False, timeo
     Raises:
         InvalidRequestError: two disks are one file.
         TakenError: another task has a disk, or the kernel uses it.
-        HostError: the directory cannot be used.
     """
     end = time.monotonic() + timeout_s
     while True:
@@ -172,12 +159,7 @@ def _lock(disks: "Sequence[Disk]", task: str, *, unused: bool) -> int:
 
 
 def lock_shared(disk: "Disk") -> int:
-    """Lock a disk for reading, beside other readers, until the returned descriptor is closed.
-
-    Raises:
-        TakenError: a task has the disk, and may write it, or the kernel uses it.
-        HostError: the directory cannot be used.
-    """
+    """Lock a disk for reading, beside other readers, until the returned descriptor is closed."""
     from solo5_systemd.storage.block_devices import check_unused
 
     check_unused(disk)
@@ -192,11 +174,7 @@ def lock_shared(disk: "Disk") -> int:
 
 
 def remove_stale() -> None:
-    """Remove the lock files of disks that no task has locked.
-
-    Raises:
-        HostError: the directory cannot be used.
-    """
+    """Remove the lock files of disks that no task has locked."""
     with _guarded():
         for name in LOCKS.iterdir():
             if not is_locked(name):

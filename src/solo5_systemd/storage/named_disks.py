@@ -50,7 +50,7 @@ class NamedDisks:
     """The named disks of this host.
 
     Raises:
-        InvalidRequestError: (a method) the size breaks a rule of tenders.
+        InvalidRequestError: (a method) the size breaks a rule of tenders, or is smaller without `shrink`.
         NotFoundError: there is no disk of this name.
         TakenError: a task or another process has the disk, or a new one's name is taken.
         HostError: the file system returned an error, or a quota would be exceeded.
@@ -61,23 +61,14 @@ class NamedDisks:
         self.directory = directory
 
     def all(self) -> tuple[NamedDisk, ...]:
-        """Return all disks, sorted by name.
-
-        Raises:
-            HostError: the directory cannot be read.
-        """
+        """Return all disks, sorted by name."""
         names = names_in(self.directory, "disks", disk_name)
         held = holders() if names else {}
         found = (self._described(name, held) for name in names)
         return tuple(disk for disk in found if disk is not None)
 
     def get(self, name: DiskName) -> NamedDisk:
-        """Return one disk.
-
-        Raises:
-            NotFoundError: there is none of this name.
-            HostError: its file cannot be read.
-        """
+        """Return one disk."""
         found = self._described(name, holders())
         if found is None:
             raise _missing(name)
@@ -88,11 +79,6 @@ class NamedDisks:
 
         Args:
             preallocate: allocate its blocks; False: it is sparse.
-
-        Raises:
-            InvalidRequestError: the size is zero, or not a multiple of a sector.
-            TakenError: there is a disk of this name.
-            HostError: it cannot be created, such as on a full file system or beyond a quota.
         """
         check_size(f"disk {name!r} would have", size)
         with self.claims.admitted(f"{self.directory}/{name}", size, size, f"disk {name!r}"):
@@ -106,12 +92,6 @@ class NamedDisks:
 
         Args:
             shrink: permit a smaller size, which loses the end of the disk.
-
-        Raises:
-            InvalidRequestError: the size breaks a rule of tenders, or is smaller without `shrink`.
-            NotFoundError: there is no disk of this name.
-            TakenError: a task has it.
-            HostError: it cannot be changed.
         """
         check_size(f"disk {name!r} would have", size)
         with self.opened(name, os.O_RDWR, shared=False) as descriptor:
@@ -134,11 +114,6 @@ class NamedDisks:
 
         Returns:
             The disk, and the SHA-256 of its content in hexadecimal digits.
-
-        Raises:
-            InvalidRequestError: the size of the content breaks a rule of tenders.
-            TakenError: there is a disk of this name.
-            HostError: it cannot be read or created, or exceeds a quota.
         """
         status = os.fstat(source)
         regular = stat.S_ISREG(status.st_mode)
@@ -167,11 +142,6 @@ class NamedDisks:
 
         Returns:
             The SHA-256 of the content, in hexadecimal digits.
-
-        Raises:
-            NotFoundError: there is no disk of this name.
-            TakenError: a task has it, and may write it.
-            HostError: it cannot be read, or the target cannot be written.
         """
         with self.opened(name, os.O_RDONLY, shared=True) as descriptor:
             return write_content(descriptor, target, progress)
@@ -204,8 +174,7 @@ class NamedDisks:
         """Open a disk's file with its lock: shared, so that it stays as it is, or exclusive.
 
         Raises:
-            NotFoundError: there is no disk of this name.
-            TakenError: a task has it, or, with an exclusive lock, another process; or it was replaced just now.
+            TakenError: as of all methods, with a shared lock only for a task; or the disk was replaced just now.
             HostError: it cannot be opened, or an OSError of the block.
         """
         path = self.directory / name

@@ -70,7 +70,7 @@ def check_title(request: DiskRequest, path: str, descriptor: int, how: int) -> t
         raise HostError(f"{request} was replaced just now: expected the same file.", "Start the task again.")
     holder = _holder(request, path) if is_file else ""
     title = read_title(descriptor, status)
-    if is_in_allocation(request, path):
+    if is_below(path, request.allocation):
         _check_holder(request, title, holder)
         if not title and owner != ROOT:
             raise InvalidRequestError(
@@ -80,8 +80,9 @@ def check_title(request: DiskRequest, path: str, descriptor: int, how: int) -> t
             )
         return ROOT, holder
     if way.changers and way.changers != {owner}:
+        named = "several users" if ANYONE in way.changers else " and ".join(f"user {it}" for it in sorted(way.changers))
         raise InvalidRequestError(
-            f"{request} resolves to a file of user {owner}, by a directory that {_named(way.changers)} can "
+            f"{request} resolves to a file of user {owner}, by a directory that {named} can "
             "change: expected directories that only root can change, or a file of that user.",
             "Move the disk, or change owner or mode of the directory.",
         )
@@ -103,11 +104,6 @@ def owner_at_rest(descriptor: int, status: os.stat_result) -> int:
         filesystem = os.fstatvfs(descriptor).f_fsid
         found = given_disks.find(status.st_uid, GivenDisk("", *identity(status), filesystem))
     return status.st_uid if found is None else found.owner
-
-
-def is_in_allocation(request: DiskRequest, path: str) -> bool:
-    """Return whether a resolved path lies in the request's allocation."""
-    return is_below(path, request.allocation)
 
 
 def check_single_link(request: DiskRequest, status: os.stat_result) -> None:
@@ -133,7 +129,7 @@ def check_single_link(request: DiskRequest, status: os.stat_result) -> None:
 
 def _holder(request: DiskRequest, path: str) -> str:
     """Return the holder of a disk of an allocation or volume: a job or the volume's directory; none of a named disk."""
-    if request.holder or request.name is not None or not is_in_allocation(request, path):
+    if request.holder or request.name is not None or not is_below(path, request.allocation):
         return request.holder
     return holder_of_volume(request.allocation[0])
 
@@ -177,10 +173,7 @@ def may_open(
 ) -> bool:
     """Return whether a process of a user, with all of its groups (credentials(7)) and no capability, may open a file.
 
-    By mode and POSIX ACL (acl(5)); access(2) is of no use: it checks the caller, which is root.
-
-    Args:
-        acl: the file's `system.posix_acl_access`; None without one.
+    By mode and POSIX ACL (acl(5), `system.posix_acl_access`); access(2) is of no use: it checks the caller, root.
     """
     bits = stat.S_IMODE(mode)
     entries = [(_USER_OBJ, bits >> 6 & 7, 0), (_GROUP_OBJ, bits >> 3 & 7, 0), (_OTHER, bits & 7, 0)]
@@ -194,12 +187,6 @@ def may_open(
     own += [allowed & mask for tag, allowed, _ in entries if tag == _GROUP_OBJ and group in groups]
     others = [allowed for tag, allowed, _ in entries if tag == _OTHER]
     return any(allowed & how == how for allowed in named or own or others)  # the first class that fits decides
-
-
-def _named(changers: frozenset[int]) -> str:
-    if ANYONE in changers:
-        return "several users"
-    return " and ".join(f"user {uid}" for uid in sorted(changers))
 
 
 def read_title(descriptor: int, status: os.stat_result) -> str:
@@ -233,9 +220,6 @@ def give(disk: Disk, descriptor: int, user: int) -> int:
 
     The file gets the title of its holder before. If the former owner is the user of another task, the change is on
     stable storage when this returns.
-
-    Args:
-        descriptor: of its file or device, O_PATH suffices.
 
     Returns:
         The uid of the former owner; `user` if the owner stays.
@@ -276,12 +260,8 @@ def _has_processes(uid: int) -> bool:
 def reclaim_disk(uid: int, disk: GivenDisk) -> None:
     """Change the owner of a given disk from a task's user to root; on stable storage when this returns.
 
-    A disk without a title, of which `owner` is another user, becomes that user's again.
-
-    A no-op for a disk that has another owner now, was moved or removed, or was replaced by another file.
-
-    Args:
-        disk: the disk as it was given; the device number may have changed at a boot.
+    A disk without a title, of which `owner` is another user, becomes that user's again. A no-op for a disk that has
+    another owner now, was moved or removed, or was replaced by another file.
 
     Raises:
         HostError: the disk may still belong to the user.
@@ -292,10 +272,16 @@ def reclaim_disk(uid: int, disk: GivenDisk) -> None:
     )
     with host_errors(f"disk {disk.path!r} cannot be reclaimed from user {uid}", hint):
         disk = _with_node(disk)
-        if (opened := _open(disk)) is None:
+        try:
+            opened = os.open(disk.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            _check_filesystem(disk)
             return
         with closing(opened) as descriptor:
-            if _is_owned_by(uid, disk, descriptor):
+            status = os.fstat(descriptor)
+            if not _is_same(disk, status):
+                _check_filesystem(disk)
+            elif status.st_uid == uid and path_of(descriptor) == disk.path:
                 _take_back(uid, disk, descriptor)
 
 
@@ -314,39 +300,22 @@ def _with_node(disk: GivenDisk) -> GivenDisk:
     return disk._replace(path=os.path.realpath(f"/dev/block/{os.major(number)}:{os.minor(number)}"))
 
 
-def _open(disk: GivenDisk) -> int | None:
-    """Open the disk's path with O_PATH; None where the disk was removed or moved.
-
-    Raises:
-        OSError: the disk's file system is not mounted.
-    """
-    # A bind mount of one file system in itself, such as a volume, has the device number of what is below it.
-    with suppress(FileNotFoundError, NotADirectoryError):
-        return os.open(disk.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    is_mounted = not disk.mount or is_mount_point(disk.mount)
-    if not disk.is_device and not (is_mounted and _is_filesystem_of(disk, str(existing(Path(disk.path))))):
-        raise OSError(errno.ENXIO, "its file system is not mounted")
-    return None
-
-
-def _is_owned_by(uid: int, disk: GivenDisk, descriptor: int) -> bool:
-    """Return whether the open file is the given disk and still belongs to the user.
-
-    For a file the inode suffices: the device number of its file system may have changed at a boot.
-    """
-    status = os.fstat(descriptor)
+def _is_same(disk: GivenDisk, status: os.stat_result) -> bool:
+    """Return whether a file is the given disk: by its inode, since the number of its device may change at a boot."""
     if stat.S_ISBLK(status.st_mode):
-        same = identity(status) == disk.identity
-    else:
-        same = stat.S_ISREG(status.st_mode) and status.st_ino == disk.inode
-        if not same and not disk.is_device and not _is_filesystem_of(disk, disk.path):  # its own may be mounted later
-            raise OSError(errno.ENXIO, "another file system has its path")
-    return same and status.st_uid == uid and path_of(descriptor) == disk.path
+        return identity(status) == disk.identity
+    return stat.S_ISREG(status.st_mode) and status.st_ino == disk.inode
 
 
-def _is_filesystem_of(disk: GivenDisk, path: str) -> bool:
-    """Return whether a path lies in the disk's file system: by device number or, after a boot, by f_fsid."""
-    return Path(path).lstat().st_dev == disk.device or os.statvfs(path).f_fsid == disk.filesystem != 0
+def _check_filesystem(disk: GivenDisk) -> None:
+    """Check that the path of a disk that is not there lies in its file system, or the disk may return with that."""
+    if disk.is_device:
+        return
+    place = str(existing(Path(disk.path)))
+    # The device number or, after a boot, f_fsid; a bind mount of a file system in itself, such as a volume, has both.
+    is_same = Path(place).lstat().st_dev == disk.device or os.statvfs(place).f_fsid == disk.filesystem != 0
+    if not is_same or (disk.mount and not is_mount_point(disk.mount)):
+        raise OSError(errno.ENXIO, "its file system is not mounted")
 
 
 def _take_back(uid: int, disk: GivenDisk, descriptor: int) -> None:
@@ -368,21 +337,14 @@ def _take_back(uid: int, disk: GivenDisk, descriptor: int) -> None:
 
 
 def _free_beyond_end(path: str, status: os.stat_result) -> None:
-    """Free the space that a tender has allocated beyond the end of a file (fallocate(2), FALLOC_FL_KEEP_SIZE).
-
-    LimitFSIZE= does not limit it. To truncate a file to its own size frees it.
-    """
+    """Free what a tender has allocated beyond the end of a file (FALLOC_FL_KEEP_SIZE), which LimitFSIZE= permits."""
     with closing(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as opened:
         os.ftruncate(opened, status.st_size)
         os.utime(opened, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def _sync(path: str, status: os.stat_result) -> None:
-    """Write the owner of a file to stable storage.
-
-    The given-disk file changes next, perhaps on another file system. Without fsync(2), a power loss could keep that
-    change and lose the one of the owner.
-    """
+    """Write the owner of a file to stable storage, before the given-disk file changes, perhaps on another one."""
     if stat.S_ISREG(status.st_mode):  # the owner of a device node ends with the boot anyway
         with closing(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as opened:
             os.fsync(opened)

@@ -50,7 +50,9 @@ class Snapshots:
     """The snapshots of named disks, whose quotas are those of a disk that is restored.
 
     Raises:
-        Solo5Error: (a method) as of `NamedDisks`; HostError also if the file system cannot share blocks.
+        NotFoundError: (a method) there is no such disk or snapshot.
+        TakenError: a task or another process has the disk, a new snapshot's name is taken, or a disk has snapshots.
+        HostError: the file system returned an error or cannot share blocks, or a quota would be exceeded.
     """
 
     def __init__(self, disks: NamedDisks) -> None:
@@ -58,11 +60,7 @@ class Snapshots:
         self._directory = self._disks.directory
 
     def all(self) -> tuple[Snapshot, ...]:
-        """Return all snapshots, sorted by disk and time.
-
-        Raises:
-            HostError: a directory cannot be read.
-        """
+        """Return all snapshots, sorted by disk and time."""
         disks = names_in(self._directory / SNAPSHOTS, "snapshots", disk_name)
         return tuple(each for disk in disks for each in self.of(disk))
 
@@ -78,11 +76,6 @@ class Snapshots:
 
         Args:
             copy: copy the data, without holes, where the file system cannot share blocks.
-
-        Raises:
-            NotFoundError: there is no such disk.
-            TakenError: a task has it, or it has a snapshot of this name.
-            HostError: the file system cannot share blocks, and `copy` is false; or the file cannot be made.
         """
         with self._disks.opened(disk, os.O_RDONLY, shared=True) as source, self._made(disk) as place:
 
@@ -98,12 +91,7 @@ class Snapshots:
         return self.get(disk, name)
 
     def get(self, disk: DiskName, name: SnapshotName) -> Snapshot:
-        """Return one snapshot.
-
-        Raises:
-            NotFoundError: there is none of this name.
-            HostError: its file cannot be read.
-        """
+        """Return one snapshot."""
         found = self._described(disk, name)
         if found is None:
             raise NotFoundError(f"disk {disk!r} has no snapshot {name!r}.", "List them: solo5ctl disk ls --snapshots")
@@ -111,12 +99,7 @@ class Snapshots:
 
     @contextmanager
     def of_task(self, task: str, name: SnapshotName) -> Iterator["Instant"]:
-        """Prepare snapshots of all named disks of a running task.
-
-        Raises:
-            TakenError: a disk has a snapshot of this name.
-            HostError: the file system cannot share blocks, or the task has ended.
-        """
+        """Prepare snapshots of all named disks of a running task; a HostError also if it has ended."""
         with ExitStack() as stack:
             held = records_of_tasks().get(task, Record()).disks
             disks = tuple(disk_name(Path(each["path"]).name) for each in held if self._is_named(each))
@@ -137,10 +120,7 @@ class Snapshots:
     def restore(self, disk: DiskName, name: SnapshotName, progress: Progress = no_progress) -> NamedDisk:
         """Replace the content of a disk that no task has by that of a snapshot, at once, also at a loss of power.
 
-        Raises:
-            NotFoundError: there is no such disk or snapshot.
-            TakenError: a task or another process has the disk.
-            HostError: the file cannot be made, or exceeds a quota. The disk is as before.
+        After an error, the disk is as before.
         """
         with self._disks.opened(disk, os.O_RDONLY, shared=False) as replaced, ExitStack() as stack:
             self.get(disk, name)
@@ -173,10 +153,6 @@ class Snapshots:
 
         Returns:
             The SHA-256 of the content, in hexadecimal digits.
-
-        Raises:
-            NotFoundError: there is no such snapshot.
-            HostError: it cannot be read, or the target cannot be written.
         """
         self.get(disk, name)
         errors = host_errors(f"snapshot {disk}@{name} cannot be exported")
@@ -184,12 +160,7 @@ class Snapshots:
             return write_content(source, target, progress)
 
     def remove(self, disk: DiskName, name: SnapshotName) -> None:
-        """Remove a snapshot.
-
-        Raises:
-            NotFoundError: there is none of this name.
-            HostError: it cannot be removed.
-        """
+        """Remove a snapshot."""
         with self._exclusive():
             self.get(disk, name)
             with host_errors(f"snapshot {disk}@{name} cannot be removed"):
@@ -201,11 +172,6 @@ class Snapshots:
 
         Args:
             snapshots: remove its snapshots first; False: it must have none.
-
-        Raises:
-            NotFoundError: there is no such disk.
-            TakenError: a task has it, or it has snapshots.
-            HostError: it cannot be removed.
         """
         place = self._place(disk)
         with self._exclusive(), self._disks.opened(disk, os.O_RDONLY, shared=False):

@@ -163,7 +163,7 @@ def test_a_disk_whose_file_system_is_not_mounted_is_no_disk_that_was_removed(
     with pytest.raises(HostError, match="its file system is not mounted"):
         reclaim_disk(of)
     old_disk.write_bytes(bytes(512))
-    with pytest.raises(HostError, match="another file system has its path"):
+    with pytest.raises(HostError, match="its file system is not mounted"):
         reclaim_disk(GivenDisk(str(old_disk), 1, 1, 1))
     reclaim_disk(GivenDisk("/dev/solo5-is-no-device", 1, 0, 1))  # its owner was the node's
     assert syscalls == []
