@@ -48,14 +48,10 @@ class Family(NamedTuple):
     values: Sequence[tuple[Labels, float]]
 
 
-def openmetrics(families: Iterable[Family]) -> str:
-    """Return an OpenMetrics 1.0 exposition; families without samples are omitted."""
-    return "".join(_text(family, for_file=False) for family in families if family.values) + "# EOF\n"
-
-
-def prometheus(families: Iterable[Family]) -> str:
-    """Return a Prometheus 0.0.4 exposition; families without samples are omitted."""
-    return "".join(_text(family, for_file=True) for family in families if family.values)
+def exposition(families: Iterable[Family], *, for_file: bool = False) -> str:
+    """Return families as OpenMetrics 1.0, or for a file as Prometheus 0.0.4; those without samples are omitted."""
+    text = "".join(_text(family, for_file=for_file) for family in families if family.values)
+    return text if for_file else f"{text}# EOF\n"
 
 
 def _text(family: Family, *, for_file: bool) -> str:

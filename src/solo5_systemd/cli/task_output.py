@@ -1,7 +1,6 @@
 """Text and JSON output of a task, and its columns in lists. The JSON keys are stable and documented in solo5ctl(1)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from solo5_systemd.cli.render import moment, size, span
@@ -114,31 +113,29 @@ of an archive, if its files would make another one now; `change`: what has been 
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Details:
-    """What `inspect` shows of a task that is not read with it.
+Drops = Mapping["DeviceName", Mapping[str, int]]
+"""The packets of each NIC that the packet filter has dropped, by rule."""
 
-    Attributes:
-        drops: the packets of each NIC that the packet filter has dropped, by rule.
+NO_DROPS: Drops = {}
+
+
+def task_fields(
+    task: Task, now: int, *, drops: Drops = NO_DROPS, disks: Disks = (), problems: Sequence[str] = (), awake: str = ""
+) -> Iterator[tuple[str, str]]:
+    """Yield the names and values that `inspect` shows; empty values are unknown.
+
+    Args:
         problems: of its network.
         awake: what keeps it awake; empty: nothing, or it never sleeps.
     """
-
-    drops: Mapping["DeviceName", Mapping[str, int]] = field(default_factory=dict)
-    disks: Disks = ()
-    problems: Sequence[str] = ()
-    awake: str = ""
-
-
-NO_DETAILS = Details()
-
-
-def task_fields(task: Task, now: int, details: Details = NO_DETAILS) -> Iterator[tuple[str, str]]:
-    """Yield the names and values that `inspect` shows; empty values are unknown."""
     yield "Name", task.name
     yield "Status", status(task, now, task.asleep)
     if task.outcome is not None:
-        yield from _outcome_fields(task.outcome)
+        yield "Outcome", task.outcome.sentence
+        if not task.outcome.clean:
+            yield "Retry", "can help" if task.outcome.retry else f"cannot help: {task.outcome.futile}"
+        if task.outcome.memory_peak is not None:
+            yield "Memory peak", size(task.outcome.memory_peak)
     yield "Unit", task.state.unit
     yield "Image", task.image
     yield "SHA-256", task.sha256
@@ -160,7 +157,7 @@ def task_fields(task: Task, now: int, details: Details = NO_DETAILS) -> Iterator
             yield name, ", ".join(values)
     if task.network_namespace:
         yield "Network", f"namespace {task.network_namespace}"
-    for disk in details.disks:
+    for disk in disks:
         yield "Disk", _disk_text(disk)
     for lease in task.reservation.leases if task.reservation else ():
         yield "NIC", f"{lease.nic} {lease_text(lease)}"
@@ -170,11 +167,11 @@ def task_fields(task: Task, now: int, details: Details = NO_DETAILS) -> Iterator
     if task.reservation is not None and task.reservation.idle_s:
         yield (
             "Ends" if task.reservation.idle_stops else "Sleeps",
-            f"after {task.reservation.idle_s} s without a packet" + (f"; {details.awake}" if details.awake else ""),
+            f"after {task.reservation.idle_s} s without a packet" + (f"; {awake}" if awake else ""),
         )
-    for nic, rules in details.drops.items():
+    for nic, rules in drops.items():
         yield "Dropped", f"{nic} {', '.join(f'{rule} {count}' for rule, count in rules.items() if count) or 'none'}"
-    for each in details.problems:
+    for each in problems:
         yield "Problem", each
     for line, request in port_lines(task.reservation.ports if task.reservation else ()):
         yield "Port", f"{line} ({request.nic})"
@@ -198,14 +195,6 @@ def _disk_text(disk: Mapping[str, Any]) -> str:
     return ", ".join((text, *filter(None, parts)))
 
 
-def _outcome_fields(outcome: "Outcome") -> Iterator[tuple[str, str]]:
-    yield "Outcome", outcome.sentence
-    if not outcome.clean:
-        yield "Retry", "can help" if outcome.retry else f"cannot help: {outcome.futile}"
-    if outcome.memory_peak is not None:
-        yield "Memory peak", size(outcome.memory_peak)
-
-
 def lease_text(lease: "Lease") -> str:
     """Return a lease in one line."""
     six = f"{lease.ipv6}, gateway {lease.gateway6 or '-'}, " if lease.ipv6 else ""
@@ -216,8 +205,10 @@ def lease_text(lease: "Lease") -> str:
     )
 
 
-def task_json(task: Task, details: Details = NO_DETAILS) -> dict[str, object]:
-    """Return a task as a JSON object; unknown values are absent."""
+def task_json(
+    task: Task, *, drops: Drops = NO_DROPS, disks: Disks = (), problems: Sequence[str] = (), awake: str = ""
+) -> dict[str, object]:
+    """Return a task as a JSON object, with the arguments of `task_fields`; unknown values are absent."""
     held = task.reservation
     document: dict[str, object] = {
         "name": task.name,
@@ -241,15 +232,15 @@ def task_json(task: Task, details: Details = NO_DETAILS) -> dict[str, object]:
         "dns_search": list(task.search),
         "hosts": list(task.hosts),
         "idle_s": held.idle_s if held else 0,
-        "awake_because": details.awake if held else "",
+        "awake_because": awake if held else "",
         "idle_action": "stop" if held and held.idle_stops else "",
         "outcome": outcome_json(task.outcome) if task.outcome else {},
-        "disks": [dict(disk) for disk in details.disks],
-        "network_problems": [*details.problems],
+        "disks": [dict(disk) for disk in disks],
+        "network_problems": [*problems],
     }
     known = {key: value for key, value in document.items() if value} | reservation_json(held)
-    if details.drops:
-        known["drops"] = {nic: dict(rules) for nic, rules in details.drops.items()}
+    if drops:
+        known["drops"] = {nic: dict(rules) for nic, rules in drops.items()}
     # Those of --label, --log-field and Nomad.
     own = {key: value for key, value in task.state.log_fields.items() if not key.startswith("SOLO5_")}
     return known | {"log_fields": own}

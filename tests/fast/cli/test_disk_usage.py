@@ -15,8 +15,8 @@ from tests.support.fakes.tasks import running
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName, TaskName
-from solo5_systemd.cli.metric_families import families, openmetrics
-from solo5_systemd.cli.task_output import Details, task_fields
+from solo5_systemd.cli.metric_families import exposition, families
+from solo5_systemd.cli.task_output import task_fields
 from solo5_systemd.cli.verbs import stats
 from solo5_systemd.cli.verbs.inspect import disks_json
 from solo5_systemd.cli.verbs.stats import usage_json
@@ -59,14 +59,14 @@ def test_a_sample_has_the_names_of_the_disks_on_each_device(held_disks: None) ->
     assert found[WEB].disks == {"dm-0": ["data"], "vda": ["data", "log"]}
     assert found[IDLE].disks == {}
     assert usage_json("web", None, found[WEB])["disks"] == [{"device": "vda", "disks": ["data", "log"], **COUNTS}]
-    text = openmetrics(families([], {}, found, []))
+    text = exposition(families([], {}, found, []))
     assert 'solo5_task_block_read_bytes_total{task="web",device="vda",disks="data,log"} 4096' in text
 
 
 def test_disks_that_are_not_known_are_absent(tmp_path: Path) -> None:
     found = with_disks({WEB: FULL})
     assert usage_json("web", None, found[WEB])["disks"] == [{"device": "vda", **COUNTS}]
-    assert 'solo5_task_block_reads_total{task="web",device="vda"} 1' in openmetrics(families([], {}, found, []))
+    assert 'solo5_task_block_reads_total{task="web",device="vda"} 1' in exposition(families([], {}, found, []))
 
 
 def test_locks_are_not_read_where_no_device_was_used(tmp_path: Path) -> None:
@@ -82,9 +82,7 @@ def test_a_disk_has_its_devices_limits_and_counters(held_disks: None) -> None:
     assert not {"devices", "io_limits", "device_io"} & nowhere.keys()
     of_full = Record(disks=[{"disk": "full", "backing": "file", "path": "/srv/full"}])
     full = disks_json(of_full, FULL, {"full"})
-    shown = [
-        text for key, text in task_fields(running("web"), 0, Details(disks=[data, nowhere, *full])) if key == "Disk"
-    ]
+    shown = [text for key, text in task_fields(running("web"), 0, disks=[data, nowhere, *full]) if key == "Disk"]
     assert shown == [
         "data: file /srv/data, on dm-0 on vda, read_bps=10M, read 4K, written 0",
         "nowhere: file /srv/nowhere",

@@ -13,7 +13,7 @@ from tests.support.fakes.tasks import LEASE, NETWORK, endpoints, running
 
 from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.cli.metric_families import families
-from solo5_systemd.cli.task_output import Details, task_fields, task_json
+from solo5_systemd.cli.task_output import task_fields, task_json
 from solo5_systemd.cli.verbs.stats import usage_json
 from solo5_systemd.network.drops import Dropped, of_nics
 from solo5_systemd.network.model import Limits, Reservation
@@ -108,11 +108,11 @@ def test_a_task_shows_its_limits_and_what_they_dropped() -> None:
     held = having(LIMITS)
     drops = of_nics(endpoints(held).nics, {NetworkName("default"): COUNTED})
     task = replace(task, reservation=held)
-    shown = list(task_fields(task, 0, Details(drops=drops)))
+    shown = list(task_fields(task, 0, drops=drops))
     assert ("Egress", f"{LEASE.nic} 10.0.0.0/8:5432/tcp") in shown
     assert ("Rate", f"{LEASE.nic} sent=1M") in shown
     assert ("Dropped", f"{LEASE.nic} egress 7, sent_rate 8, spoofed 9") in shown
-    document: Any = task_json(task, Details(drops=drops))
+    document: Any = task_json(task, drops=drops)
     assert document["drops"] == {LEASE.nic: dict(drops[LEASE.nic])}
     [nic] = document["nics"]
     assert (nic["egress"], nic["rate"]) == (["10.0.0.0/8:5432/tcp"], ["sent=1M"])

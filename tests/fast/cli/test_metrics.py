@@ -14,7 +14,7 @@ from tests.support.fakes.engine import FakeRuntime
 from tests.support.fakes.tasks import NETWORK, endpoints, running
 
 from solo5_systemd.base.names import NetworkName, TaskName
-from solo5_systemd.cli.metric_families import Family, families, openmetrics, prometheus
+from solo5_systemd.cli.metric_families import Family, exposition, families
 from solo5_systemd.settings.network_policy import Join
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -145,7 +145,7 @@ def test_a_textfile_is_in_the_prometheus_format_with_the_same_values(solo5ctl: S
 def test_help_and_labels_are_escaped_for_each_format() -> None:
     odd = 'a "b" \\ c\nd'
     family = Family(name="x", kind="gauge", help=odd, values=[({"label": f"{odd}\udcff", "empty": ""}, 1)])
-    new, old = parsed(openmetrics([family]))["x"], parsed_file(prometheus([family]))["x"]
+    new, old = parsed(exposition([family]))["x"], parsed_file(exposition([family], for_file=True))["x"]
     assert (new.documentation, old.documentation) == (odd, odd)
     assert new.samples[0].labels == old.samples[0].labels == {"label": f"{odd}?"}
 

@@ -1,7 +1,7 @@
 """`solo5ctl inspect`: shows details of tasks."""
 
 from argparse import Namespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
@@ -49,7 +49,12 @@ def disks_json(record: "Record", sample: "Sample | None" = None, full: "Collecti
     """
     from solo5_systemd.storage.disk_state import change_of  # imported here for startup time
 
-    shown, old = [], _outdated(record)
+    shown: list[Mapping[str, object]] = []
+    old: Mapping[str, bool] = {}
+    if record.archives:
+        from solo5_systemd.storage.archive_files import outdated  # imported here for startup time: it reads all files
+
+        old = outdated(record)
     counted = sample.usage.disks or {} if sample is not None else {}
     for disk in record.disks:
         name, devices = disk["disk"], disk.get("devices", "").split()
@@ -70,38 +75,29 @@ def disks_json(record: "Record", sample: "Sample | None" = None, full: "Collecti
     return shown
 
 
-def _outdated(record: "Record") -> "Mapping[str, bool]":
-    """Return of each archive whether it is older than its files."""
-    if not record.archives:
-        return {}
-    from solo5_systemd.storage.archive_files import outdated  # imported here for startup time: it reads all files
-
-    return outdated(record)
-
-
 def execute(arguments: Namespace, context: CommandContext) -> int:
     async def command(engine: "Queries") -> int:
-        from solo5_systemd.cli.task_output import Details, task_fields, task_json  # imported here for startup time
+        from solo5_systemd.cli.task_output import task_fields, task_json  # imported here for startup time
 
         tasks = [await engine.task(name) for name in arguments.names]
         limited = any(task.reservation and task.reservation.is_limited for task in tasks)
         drops = await engine.drops() if limited and context.root else {}
         problems = await engine.network_problems(tasks)
         disks = await _disks(engine, context, arguments.names)
-        details = {
-            task.name: Details(
-                drops=drops.get(task.name, {}),
-                disks=disks.get(task.name, ()),
-                problems=problems.get(task.name, ()),
-                awake=await engine.awake_because(task) if context.root else "",
-            )
+        details: dict[TaskName, dict[str, Any]] = {
+            task.name: {
+                "drops": drops.get(task.name, {}),
+                "disks": disks.get(task.name, ()),
+                "problems": problems.get(task.name, ()),
+                "awake": await engine.awake_because(task) if context.root else "",
+            }
             for task in tasks
         }
         now = context.screen.now()
         return context.show(
             arguments,
-            lambda: [task_json(task, details[task.name]) for task in tasks],
-            lambda: "\n".join(fields([*task_fields(task, now, details[task.name])]) for task in tasks),
+            lambda: [task_json(task, **details[task.name]) for task in tasks],
+            lambda: "\n".join(fields([*task_fields(task, now, **details[task.name])]) for task in tasks),
         )
 
     return context.query(command)

@@ -41,7 +41,7 @@ def configure(parser: Parser) -> None:
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
     async def command(engine: "Queries") -> int:
-        from solo5_systemd.cli.metric_families import families, openmetrics, prometheus  # for startup time
+        from solo5_systemd.cli.metric_families import exposition, families  # for startup time
 
         tasks = await engine.tasks(ended=False, reservations=False)
         endpoints = await engine.endpoints() if tasks else {}
@@ -51,9 +51,9 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         leased = context.root and any(task.name in endpoints for task in tasks)
         found = families(tasks, endpoints, samples, await engine.backends.networks.networks() if leased else (), full)
         if arguments.textfile:
-            _write_textfile(arguments.textfile, prometheus(found))
+            _write_textfile(arguments.textfile, exposition(found, for_file=True))
         else:
-            context.screen.write(openmetrics(found))
+            context.screen.write(exposition(found))
         return 0
 
     return context.query(command)
