@@ -11,7 +11,6 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from solo5_systemd.base.errors import SettingsError
@@ -29,20 +28,10 @@ _READS = 3
 """Attempts to read a file that is written at the same time."""
 
 
-@dataclass(frozen=True)
-class OwnFile:
-    """A file as it was read.
+def read_own(path: Path | str, most: int) -> tuple[bytes, bool]:
+    """Return the content of a file that nobody but root can change, and whether every user may read it.
 
-    Attributes:
-        is_public: every user may read it.
-    """
-
-    content: bytes
-    is_public: bool
-
-
-def read_own(path: Path | str, most: int) -> OwnFile:
-    """Return a file that nobody but root can change, and that did not change while it was read.
+    The file did not change while it was read.
 
     Args:
         path: links of root's are followed.
@@ -63,7 +52,7 @@ def read_own(path: Path | str, most: int) -> OwnFile:
                 content = file.read(most + 1)
             # Else it was written meanwhile, and is read again.
             if version_of(before) == version_of(os.fstat(place)) and len(content) == before.st_size:
-                return OwnFile(content, is_public)
+                return content, is_public
     raise SettingsError(f"{path} changes while it is read: expected a file that is written once, and renamed.")
 
 

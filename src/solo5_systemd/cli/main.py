@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.cli.context import CancelledError, CommandContext
 from solo5_systemd.cli.parser import parse
-from solo5_systemd.cli.screen import discard_stdout, standard_screen
+from solo5_systemd.cli.screen import standard_screen
 
 EXIT_SIGINT = 128 + 2
 EXIT_SIGPIPE = 128 + 13
@@ -61,7 +61,7 @@ def run(words: Sequence[str], context: CommandContext) -> int:
     except CancelledError:
         return EXIT_SIGTERM
     except BrokenPipeError:  # such as in `solo5ctl logs web | head`
-        discard_stdout()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the interpreter's flush at exit does not raise again
         return EXIT_SIGPIPE
     except Exception as error:  # noqa: BLE001 - top level: reported as an internal error
         return _internal_error(error, context)

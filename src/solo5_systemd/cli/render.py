@@ -18,6 +18,7 @@ _SPANS = (
     (86_400, "day"),
     (3600, "hour"),
     (60, "minute"),
+    (1, "second"),
 )
 
 
@@ -58,12 +59,9 @@ def span(seconds: float) -> str:
     """Return a duration in its largest unit: `3 minutes`."""
     for length, unit in _SPANS:
         if seconds >= length:
-            return _plural(int(seconds // length), unit)
-    return _plural(int(seconds), "second") if seconds >= 1 else "less than a second"
-
-
-def _plural(count: int, unit: str) -> str:
-    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+            count = int(seconds // length)
+            return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+    return "less than a second"
 
 
 def moment(microseconds: int) -> str:

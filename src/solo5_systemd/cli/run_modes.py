@@ -17,7 +17,7 @@ from solo5_systemd.cli.verbs.logs import copy_console
 from solo5_systemd.engine.task import Task
 from solo5_systemd.host.tenders import execute
 from solo5_systemd.task.properties import directive
-from solo5_systemd.task.workload import StopSignal, Workload
+from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 if TYPE_CHECKING:
@@ -64,11 +64,11 @@ async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *,
 async def _forward_signals(
     received: "asyncio.Queue[signals.Signals]", engine: "Runtime", task: Task, group: asyncio.TaskGroup
 ) -> None:
-    async def stop(signal: StopSignal) -> None:
+    async def stop(signal: int) -> None:
         with suppress(NoSuchTaskError):
             await engine.stop(task.name, signal=signal)
 
-    stopping = group.create_task(stop(StopSignal((await received.get()).name)))
+    stopping = group.create_task(stop(await received.get()))
     await received.get()
     with suppress(InvalidRequestError, NoSuchTaskError):  # the first signal has ended it
         await engine.kill(task.name, signals.SIGKILL)

@@ -93,13 +93,6 @@ def standard_screen() -> Screen:
     return Screen(sys.stdout.buffer, sys.stderr.buffer, os.environ)
 
 
-def discard_stdout() -> None:
-    """Redirect stdout to /dev/null after EPIPE, so that the interpreter's flush at exit does not raise again."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
-
-
 def _put(stream: BinaryIO, data: bytes) -> None:
     stream.write(data)
     stream.flush()

@@ -99,8 +99,8 @@ def read_sources(name: str, directory: Path = ETC) -> tuple[Source, ...]:
 
 
 def _source(path: Path) -> Source:
-    found = read_own(path, FILE_MAX_BYTES)
-    return Source(path=str(path), content=found.content, is_public=found.is_public)
+    content, is_public = read_own(path, FILE_MAX_BYTES)
+    return Source(path=str(path), content=content, is_public=is_public)
 
 
 def write_source(name: str, text: str, directory: Path = ETC, *, replace: bool = False) -> Path:

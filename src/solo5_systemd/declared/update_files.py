@@ -309,7 +309,7 @@ Image={path.replace("%", "%%")}
 
     def _drop_in_text(self) -> str:
         with suppress(SettingsError):  # there is none until an update changes the image
-            return read_own(self.drop_in, FILE_MAX_BYTES).content.decode()
+            return read_own(self.drop_in, FILE_MAX_BYTES)[0].decode()
         return ""
 
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import cached_property
+from signal import SIGTERM
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.concurrency import background
@@ -18,11 +19,11 @@ from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.engine.backends import host_backends
 from solo5_systemd.engine.hung_tenders import SIGKILL, wait_until_over
 from solo5_systemd.engine.queries import Queries
-from solo5_systemd.engine.stop import SIGNALS, discard, send_signal, stop
+from solo5_systemd.engine.stop import STOP_SIGNALS, discard, send_signal, stop
 from solo5_systemd.engine.task import QUIET, SpawnProcess, StartCallbacks, Task
 from solo5_systemd.task.log_fields import STDERR_PRIORITY, STDOUT_PRIORITY
 from solo5_systemd.task.properties import parse_property, unit_property
-from solo5_systemd.task.workload import STOP_TIMEOUT_S, StopSignal, Workload
+from solo5_systemd.task.workload import STOP_TIMEOUT_S, Workload
 from solo5_systemd.unit.state import ActiveState, UnitState, child_state
 
 if TYPE_CHECKING:
@@ -150,9 +151,7 @@ class Runtime(Queries):
 
     # --- control -------------------------------------------------------------------------------------------------
 
-    async def stop(
-        self, name: TaskName, *, signal: StopSignal = StopSignal.TERM, timeout_s: float = STOP_TIMEOUT_S
-    ) -> Task:
+    async def stop(self, name: TaskName, *, signal: int = SIGTERM, timeout_s: float = STOP_TIMEOUT_S) -> Task:
         """Send the stop signal, wait at most `timeout_s` seconds, then kill the cgroup; return the ended task."""
         state = await self._state(name)
         if state.over:
@@ -162,9 +161,7 @@ class Runtime(Queries):
         await stop(self.backends, state, signal, timeout_s)
         return await self._settled(state)
 
-    async def stop_only(
-        self, name: TaskName, *, signal: StopSignal, timeout_s: float, run: UnitState | None = None
-    ) -> None:
+    async def stop_only(self, name: TaskName, *, signal: int, timeout_s: float, run: UnitState | None = None) -> None:
         """Stop a task like `stop`, without reading its outcome: for callers that wait for the task anyway.
 
         Args:
@@ -188,7 +185,7 @@ class Runtime(Queries):
 
     async def kill(self, name: TaskName, number: int) -> None:
         """Send INT or TERM to the tender, or KILL to every process of the cgroup."""
-        if number not in (*SIGNALS.values(), SIGKILL):
+        if number not in (*STOP_SIGNALS, SIGKILL):
             raise InvalidRequestError(
                 f"signal {number} cannot be sent: expected INT or TERM, which a tender handles, or KILL.",
                 "To pause and resume a guest: solo5ctl freeze, solo5ctl thaw.",

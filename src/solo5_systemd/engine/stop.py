@@ -2,13 +2,14 @@
 
 import asyncio
 from contextlib import suppress
+from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.concurrency import background
 from solo5_systemd.base.declared_units import forget_instance, outcome_targets_of, units_of
 from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.engine.hung_tenders import SIGKILL, is_hung, wait_until_over
-from solo5_systemd.task.workload import STOP_TIMEOUT_S, StopSignal
+from solo5_systemd.task.workload import STOP_TIMEOUT_S
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 if TYPE_CHECKING:
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from solo5_systemd.bus.network_client import Networkd
     from solo5_systemd.engine.backends import Backends
 
-SIGNALS = {StopSignal.INT: 2, StopSignal.TERM: 15}
+STOP_SIGNALS = (SIGINT, SIGTERM)
+"""The two signals on which a tender exits. A guest sees no signal."""
+
 STOP_JOB_TIMEOUT_S = 5.0
 """Time for PID 1 to begin a stop job before the unit is killed: milliseconds, unless it is busy, as in a daemon-reload.
 A kill before the stop job would make the outcome `killed` instead of `stopped`."""
@@ -25,7 +28,7 @@ STOP_JOB_POLL_S = 0.02
 """Interval of the reads of a unit until its stop job has begun."""
 
 
-async def stop(backends: "Backends", state: UnitState, signal: StopSignal, timeout_s: float) -> None:
+async def stop(backends: "Backends", state: UnitState, signal: int, timeout_s: float) -> None:
     """Send the stop signal, wait at most `timeout_s` seconds, then kill every process of the cgroup."""
     # A frozen process does not handle signals.
     if state.frozen:
@@ -33,10 +36,10 @@ async def stop(backends: "Backends", state: UnitState, signal: StopSignal, timeo
     try:
         # A hung tender reacts to SIGKILL only.
         async with asyncio.timeout(0 if await is_hung(state, backends.usages) else timeout_s):
-            if signal is StopSignal.TERM and timeout_s <= STOP_TIMEOUT_S:
+            if signal == SIGTERM and timeout_s <= STOP_TIMEOUT_S:
                 await backends.units.stop(state.unit)  # a stop job, which goes on without this process
             else:  # the unit's KillSignal= and TimeoutStopSec= do not fit
-                await send_signal(backends, state, SIGNALS[signal])
+                await send_signal(backends, state, signal)
                 await wait_until_over(backends, state)
     except TimeoutError:
         await _kill(backends.units, state)
@@ -79,7 +82,7 @@ async def discard(
     if not over and await backends.units.is_running(name):
         state = await backends.units.state(name)
         if state is not None and not state.over:
-            await stop(backends, state, StopSignal.TERM, STOP_TIMEOUT_S)
+            await stop(backends, state, SIGTERM, STOP_TIMEOUT_S)
     if keep:  # a retained service can be started again by systemctl
         await _release(backends.networks, name)
         await backends.users.end_claim(name)

@@ -75,7 +75,7 @@ def read_request(task: TaskName) -> LastRequest:
     path = f"{ADDRESSES}/{task}{_SUFFIX}"
     if not os.path.lexists(path):
         return LastRequest()
-    return record(LastRequest, Fields(json_document(read_own(path, _FILE_MAX_BYTES).content, "the file")))
+    return record(LastRequest, Fields(json_document(read_own(path, _FILE_MAX_BYTES)[0], "the file")))
 
 
 def write_request(task: TaskName, request: LastRequest) -> None:

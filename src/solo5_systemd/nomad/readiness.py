@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from signal import SIGTERM
 
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, Solo5Error, StartError, located
 from solo5_systemd.base.names import TaskName
@@ -19,7 +20,7 @@ from solo5_systemd.nomad.event_messages import TaskEvent
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task_options import GuestPort, OnLoss, ReadinessProbe, TaskOptions
 from solo5_systemd.nomad.wait import TaskEnd
-from solo5_systemd.task.workload import STOP_TIMEOUT_S, StopSignal
+from solo5_systemd.task.workload import STOP_TIMEOUT_S
 from solo5_systemd.unit.state import UnitState
 
 ANSWER_TIMEOUT_S = 2.0
@@ -125,7 +126,7 @@ async def watch(
             if restart:
                 on_stop(f"{probe}: {failure}")
                 with suppress(NoSuchTaskError):
-                    await session.engine.stop_only(name, signal=StopSignal.TERM, timeout_s=STOP_TIMEOUT_S)
+                    await session.engine.stop_only(name, signal=SIGTERM, timeout_s=STOP_TIMEOUT_S)
                 return
         except Solo5Error as error:
             failed = 0  # count again, so that the loss is handled again

@@ -34,7 +34,6 @@ from solo5_systemd.nomad.task_options import task_options
 from solo5_systemd.nomad.wait import TaskEnd, wait_for_end
 from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.task.quantities import signal_number
-from solo5_systemd.task.workload import StopSignal
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.unit.state import UnitState
 
@@ -218,7 +217,7 @@ class TaskRegistry:
             await engine.stop_only(
                 name,
                 run=entry.state.run if entry else None,
-                signal=StopSignal.INT if number == Signals.SIGINT else StopSignal.TERM,
+                signal=Signals.SIGINT if number == Signals.SIGINT else Signals.SIGTERM,
                 timeout_s=0 if number == Signals.SIGKILL else timeout_s,
             )
 

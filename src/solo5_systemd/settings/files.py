@@ -34,7 +34,7 @@ def read_settings(directory: Path = ETC, run: Path = RUN) -> Settings:
     """
     files = [place / name for place in (run, directory) for name in sorted(list_own(place)) if name.endswith(".toml")]
     read = {file: read_own(file, _FILE_MAX_BYTES) for file in files}
-    documents = {file: _document(file, found.content) for file, found in read.items()}
+    documents = {file: _document(file, content) for file, (content, _) in read.items()}
     nothing: dict[str, object] = {}
     merged = reduce(_merge, documents.values(), nothing)
     try:
@@ -45,8 +45,8 @@ def read_settings(directory: Path = ETC, run: Path = RUN) -> Settings:
             try:
                 parse_settings(document)
             except SettingsError as own:
-                raise _located(file, own, is_public=read[file].is_public) from error
-        raise _located(directory, error, is_public=all(found.is_public for found in read.values())) from error
+                raise _located(file, own, is_public=read[file][1]) from error
+        raise _located(directory, error, is_public=all(is_public for _, is_public in read.values())) from error
     return settings
 
 

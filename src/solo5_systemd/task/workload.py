@@ -1,7 +1,6 @@
 """Workloads: the input of a start, from any front end."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from solo5_systemd.base.names import DeviceName, Target, TaskName, UnitKind
 from solo5_systemd.network.model import NO_LIMITS, IpAddress, Limits, NicRequest, PortRequest, Protocol
@@ -14,13 +13,6 @@ MIB = 1 << 20
 DEFAULT_MEMORY = 128 * MIB
 STOP_TIMEOUT_S = 10.0
 """Time between the stop signal and SIGKILL. A tender ends within milliseconds of the signal, or never."""
-
-
-class StopSignal(StrEnum):
-    """The two signals on which a tender exits. A guest sees no signal."""
-
-    INT = "SIGINT"
-    TERM = "SIGTERM"
 
 
 @dataclass(frozen=True, kw_only=True)

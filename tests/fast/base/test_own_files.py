@@ -9,7 +9,7 @@ import pytest
 
 from solo5_systemd.base import own_files
 from solo5_systemd.base.errors import SettingsError
-from solo5_systemd.base.own_files import OwnFile, check_own, is_mask, list_own, read_own
+from solo5_systemd.base.own_files import check_own, is_mask, list_own, read_own
 from solo5_systemd.base.paths import version_of
 
 MOST = 100
@@ -59,7 +59,7 @@ def own(tmp_path: Path) -> Path:
 
 
 def test_links_of_roots_own_are_followed(own: Path) -> None:
-    assert read_own(own, MOST) == OwnFile(b"text", is_public=True)
+    assert read_own(own, MOST) == (b"text", True)
     assert list_own(own.parent) == ["file"]
     check_own(own)
 
@@ -89,7 +89,7 @@ def test_a_way_that_others_may_write_is_refused_also_if_sticky(own: Path, place:
         read_own(own, MOST)
     assert f"chmod go-w {entry}" in caught.value.hint
     entry.chmod(0o755)
-    assert read_own(own, MOST).content == b"text"
+    assert read_own(own, MOST)[0] == b"text"
 
 
 def test_a_directory_that_others_may_write_is_not_listed(own: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_link_in_another_users_directory_is_refused(own: Path, give: Callable[
         link.symlink_to(own)
         link = own.parent / "link"
         link.symlink_to(home / "link")
-    assert read_own(link, MOST).content == b"text"
+    assert read_own(link, MOST)[0] == b"text"
     give(home)
     with pytest.raises(SettingsError, match=f"{link} is refused: {home} may be changed by user"):
         read_own(link, MOST)
@@ -132,8 +132,8 @@ def test_a_directory_that_is_swapped_after_its_check_is_not_entered(own: Path, m
             evil.rename(directory)
 
     monkeypatch.setattr(own_files, "_check", swapping)
-    assert read_own(own, MOST).content == b"text"
-    assert read_own(own, MOST).content == b"evil"
+    assert read_own(own, MOST)[0] == b"text"
+    assert read_own(own, MOST)[0] == b"evil"
 
 
 def test_a_file_system_whose_owners_another_user_makes_up_is_refused(
@@ -149,7 +149,7 @@ def test_a_file_system_whose_owners_another_user_makes_up_is_refused(
         read_own(own, MOST)
     for usual in (mount % ("fuse.sshfs me@host:", own_files.ROOT), mount % ("ext4 /dev/vda", 4242), ""):
         table.write_text(usual)
-        assert read_own(own, MOST).content == b"text"
+        assert read_own(own, MOST)[0] == b"text"
 
 
 def test_a_mask_is_a_link_to_dev_null_of_roots_own(tmp_path: Path, give: Callable[[Path], None]) -> None:
@@ -169,7 +169,7 @@ def test_a_mask_is_a_link_to_dev_null_of_roots_own(tmp_path: Path, give: Callabl
 @pytest.mark.parametrize("place, mode", [("etc", 0o711), ("etc", 0o700), ("etc/own/file", 0o640)])
 def test_a_file_is_public_if_every_user_may_read_it_by_this_way(own: Path, place: str, mode: int) -> None:
     (own.parents[1] / place).chmod(mode)
-    assert read_own(own, MOST).is_public is (mode == 0o711)
+    assert read_own(own, MOST)[1] is (mode == 0o711)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_file_that_is_written_meanwhile_is_read_again_a_few_times(
 
     monkeypatch.setattr(own_files, "version_of", written)
     if times == 1:
-        assert read_own(path, MOST).content == b"x"
+        assert read_own(path, MOST)[0] == b"x"
     else:
         with pytest.raises(SettingsError, match="changes while it is read"):
             read_own(path, MOST)

@@ -23,7 +23,7 @@ from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskReque
 from solo5_systemd.task import disks, networks, quantities, settings
 from solo5_systemd.task.networks import host_endpoint
 from solo5_systemd.task.settings import unique
-from solo5_systemd.task.workload import Publish, StopSignal
+from solo5_systemd.task.workload import Publish
 
 T = TypeVar("T")
 SERVICE, DISK = DeviceName("service"), DeviceName("storage")
@@ -86,9 +86,9 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
     (logs._line_count, "0", 0),
     (each_task._seconds, "0.5", 0.5),
     (each_task._seconds, "0", 0),
-    (each_task._stop_signal, "INT", StopSignal.INT),
-    (each_task._stop_signal, "SIGTERM", StopSignal.TERM),
-    (each_task._stop_signal, "15", StopSignal.TERM),
+    (each_task._stop_signal, "INT", 2),
+    (each_task._stop_signal, "SIGTERM", 15),
+    (each_task._stop_signal, "15", 15),
     (each_task._kill_signal, "kill", 9),
     (each_task._kill_signal, "2", 2),
     (nic, "service=default", NicRequest(nic=SERVICE)),

@@ -21,7 +21,7 @@ from solo5_systemd.journal.lines import Stream
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.settings.solo5_toml import parse_settings
-from solo5_systemd.task.workload import StopSignal, Workload
+from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 
@@ -144,14 +144,14 @@ def test_replace_removes_a_task_of_the_same_name(solo5ctl: Solo5ctl) -> None:
     assert solo5ctl("run", "-d", "--replace", "--name", "new", "a.spt").status == 0
 
 
-@pytest.mark.parametrize(("signal", "asked"), [(signals.SIGINT, StopSignal.INT), (signals.SIGTERM, StopSignal.TERM)])
-def test_a_signal_stops_the_task(solo5ctl: Solo5ctl, signal: signals.Signals, asked: StopSignal) -> None:
+@pytest.mark.parametrize("signal", run_modes.FORWARDED_SIGNALS)
+def test_a_signal_stops_the_task(solo5ctl: Solo5ctl, signal: signals.Signals) -> None:
     engine = solo5ctl.engine
     engine.outcome, engine.listens = None, True
     engine.on_console = lambda: os.kill(os.getpid(), signal)
     result = solo5ctl("run", "--name", "web", "a.spt")
     assert (result.status, result.err) == (1, "")
-    assert ("stop", "web", asked, 10.0) in engine.calls
+    assert ("stop", "web", signal, 10.0) in engine.calls
 
 
 def test_a_second_signal_kills_the_task(solo5ctl: Solo5ctl) -> None:

@@ -17,7 +17,6 @@ from solo5_systemd.journal.lines import Stream
 from solo5_systemd.network.model import LeaseRecord, LeaseState
 from solo5_systemd.network.overview import UNREPAIRED, Repair
 from solo5_systemd.storage import locks
-from solo5_systemd.task.workload import StopSignal
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 
@@ -164,9 +163,9 @@ def test_inspect_shows_the_disks_of_a_running_task_to_root(solo5ctl: Solo5ctl, m
 def test_stop_stops_all_concurrently_and_prints_each_name(solo5ctl: Solo5ctl) -> None:
     result = solo5ctl("stop", "web", "api", "web")
     assert (result.status, sorted(result.out.split())) == (0, ["api", "web"])
-    assert solo5ctl.engine.calls == [("stop", name, StopSignal.TERM, 10.0) for name in ("web", "api")]
+    assert solo5ctl.engine.calls == [("stop", name, 15, 10.0) for name in ("web", "api")]
     assert solo5ctl("stop", "-s", "INT", "-t", "0.5", "web").status == 0
-    assert solo5ctl.engine.calls[-1] == ("stop", "web", StopSignal.INT, 0.5)
+    assert solo5ctl.engine.calls[-1] == ("stop", "web", 2, 0.5)
 
 
 @pytest.mark.parametrize(("words", "number"), [([], 9), (["-s", "TERM"], 15), (["--signal", "2"], 2)])

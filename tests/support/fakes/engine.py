@@ -21,7 +21,7 @@ from solo5_systemd.engine.task import QUIET, Phase, Sample, SpawnProcess, StartC
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.network.endpoints import Endpoints
 from solo5_systemd.network.model import LeaseRecord
-from solo5_systemd.task.workload import StopSignal, Workload
+from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 STOPPED = Outcome(ending=Ending.STOPPED, exit_code=1, sentence="stopped on request")
@@ -164,7 +164,7 @@ class FakeRuntime(Runtime):
             self.calls.append(("scope", pid))
             yield running(workload.name)
 
-    async def stop(self, name: TaskName, *, signal: StopSignal = StopSignal.TERM, timeout_s: float = 10) -> Task:
+    async def stop(self, name: TaskName, *, signal: int = 15, timeout_s: float = 10) -> Task:
         await self.task(name)
         self.calls.append(("stop", name, signal, timeout_s))
         if self.outcome is not None or self.listens:

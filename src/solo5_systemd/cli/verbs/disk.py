@@ -47,8 +47,9 @@ def configure(parser: Parser) -> None:
     ls.add_argument("--snapshots", action="store_true", help="list the snapshots of all disks instead")
     inspect = add("inspect", "show details of disks", _inspect)
     inspect.add_argument(
-        "names", metavar="NAME|PATH", nargs="+", type=_name_or_path, help="name of a disk; path of a file or device"
-    )
+        "names", metavar="NAME|PATH", nargs="+", help="name of a disk; path of a file or device",
+        type=lambda text: text if _is_path(text) else disk_name(text),
+    )  # fmt: skip
     resize = add("resize", "change the size of a disk that no task has", _resize)
     _add_name(resize, "lvresize --size SIZE VG/LV, zfs set volsize=SIZE POOL/VOLUME, truncate --size=SIZE FILE")
     resize.add_argument("size", metavar="SIZE", type=_size, help="new size, such as 128M")
@@ -97,10 +98,6 @@ def _size(text: str) -> int:
 
 def _is_path(text: str) -> bool:
     return "/" in text
-
-
-def _name_or_path(text: str) -> str:
-    return text if _is_path(text) else disk_name(text)
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:

@@ -14,7 +14,7 @@ from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import FOR_EACH_TASK, Parser
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.task.quantities import DECIMAL, signal_number
-from solo5_systemd.task.workload import STOP_TIMEOUT_S, StopSignal
+from solo5_systemd.task.workload import STOP_TIMEOUT_S
 
 _ARGUMENTS = ("force", "number", "signal", "timeout_s")
 
@@ -33,7 +33,7 @@ def configure(parser: Parser) -> None:
             help=f"timeout before SIGKILL (default: {STOP_TIMEOUT_S:g})",
         )  # fmt: skip
         parser.add_argument(
-            "-s", "--signal", metavar="SIGNAL", type=_stop_signal, default=StopSignal.TERM,
+            "-s", "--signal", metavar="SIGNAL", type=_stop_signal, default=signals.SIGTERM,
             help="stop signal, INT or TERM (default: TERM)",
         )  # fmt: skip
     parser.add_task_names()
@@ -46,11 +46,11 @@ def _seconds(text: str) -> float:
     return float(text)
 
 
-def _stop_signal(text: str) -> StopSignal:
+def _stop_signal(text: str) -> int:
     number = signal_number(text)
     if number not in (signals.SIGINT, signals.SIGTERM):
         raise InvalidRequestError(f"--signal {text!r} is not a stop signal: expected INT or TERM.")
-    return StopSignal(signals.Signals(number).name)
+    return number
 
 
 def _kill_signal(text: str) -> int:

@@ -34,19 +34,13 @@ def configure(parser: Parser) -> None:
 def execute(arguments: Namespace, context: CommandContext) -> int:
     context.require_root()
     task = context.query(lambda engine: engine.task(arguments.name))
-    # A dormant task has no process whose command line could be read.
-    context.screen.write(_declaration(task) if task.dormant else exported(running_task(task)))
+    if task.dormant:  # no process has its command line; the files of its declaration are one as well
+        texts = ((each.path, each.content.decode("utf-8-sig", "replace")) for each in read_sources(task.name))
+        text = "\n".join(f"# {path}\n{text}" for path, text in texts)
+    else:
+        text = exported(running_task(task))
+    context.screen.write(text)
     return 0
-
-
-def _declaration(task: Task) -> str:
-    """Return the files of a task's declaration as one text, which is a declaration as well.
-
-    Raises:
-        NotFoundError, SettingsError: as `read_sources`.
-    """
-    texts = ((each.path, each.content.decode("utf-8-sig", "replace")) for each in read_sources(task.name))
-    return "\n".join(f"# {path}\n{text}" for path, text in texts)
 
 
 def running_task(task: Task) -> RunningTask:

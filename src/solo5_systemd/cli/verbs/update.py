@@ -95,14 +95,6 @@ def _new_image(given: str) -> str:
     return str(image)
 
 
-def _requested(arguments: Namespace, image: str) -> dict[str, object]:
-    """Return what is given of an `UpdateRequest`."""
-    parsers = {"ready": parse_ready, "timeout": update_time, "drain": update_time, "watch": update_time}
-    texts = {key: text for key in parsers if (text := getattr(arguments, key)) is not None}
-    given = {key: value_of(parsers[key], text, f"--{key}") for key, text in texts.items()}
-    return {"image": image, "pause": arguments.pause, **given}
-
-
 def _files_of(name: TaskName, context: CommandContext) -> UpdateFiles:
     """Return the files of a task's updates; refuse one that is not declared, and an instance that was not started."""
     context.require_root()
@@ -123,7 +115,10 @@ def _start(arguments: Namespace, image: str, files: UpdateFiles, context: Comman
 
     An interrupted command leaves the update to systemd.
     """
-    unit, request = update_service(arguments.name), _requested(arguments, image)
+    unit = update_service(arguments.name)
+    parsers = {"ready": parse_ready, "timeout": update_time, "drain": update_time, "watch": update_time}
+    texts = {key: text for key in parsers if (text := getattr(arguments, key)) is not None}
+    given = {key: value_of(parsers[key], text, f"--{key}") for key, text in texts.items()}
 
     async def begin(engine: Runtime) -> None:
         units = engine.backends.units
@@ -131,7 +126,7 @@ def _start(arguments: Namespace, image: str, files: UpdateFiles, context: Comman
             await asyncio.sleep(POLL_INTERVAL_S)  # the unit of an earlier update, whose end would end this one
         if files.under_way and state in OVER:  # its end was killed as well
             files.remove_request()
-        files.write_request(**request)
+        files.write_request(image=image, pause=arguments.pause, **given)
         try:
             await units.begin(unit)
         except BaseException:
