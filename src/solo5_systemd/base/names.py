@@ -106,8 +106,9 @@ def is_task_name(text: str) -> bool:
     prefix, at, instance = text.partition("@")
     if _TASK.fullmatch(prefix) is None or len(text) > _NAME_MAX:
         return False
-    is_usable = re.fullmatch(_INSTANCE, instance, re.ASCII) and {".", ".."}.isdisjoint(instance.split("-"))
-    return not at or bool(is_usable)
+    if not at:
+        return True
+    return bool(re.fullmatch(_INSTANCE, instance, re.ASCII)) and {".", ".."}.isdisjoint(instance.split("-"))
 
 
 def is_instance(task: TaskName) -> bool:

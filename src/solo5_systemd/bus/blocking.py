@@ -98,12 +98,10 @@ def _text(error: DBusBaseError) -> str:
 
 def _decoded(value: Any) -> Any:
     """Return a value of a reply with its strings decoded; sd-bus has checked that they are UTF-8."""
-    match value:
-        case bytes():
-            return value.decode()
-        case list() | tuple():
-            return type(value)(map(_decoded, value))
-        case dict():
-            return {_decoded(key): _decoded(each) for key, each in value.items()}
-        case _:
-            return value
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, list | tuple):
+        return type(value)(each.decode() if type(each) is bytes else _decoded(each) for each in value)
+    if isinstance(value, dict):
+        return {_decoded(key): _decoded(each) for key, each in value.items()}
+    return value

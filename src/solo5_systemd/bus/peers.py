@@ -128,9 +128,8 @@ class ListedUnit(NamedTuple):
 
     @property
     def over(self) -> bool:
-        """Return whether the unit is over, as in `UnitState.over`, or not a task's."""
-        inactive = self.active in ("inactive", "failed") and self.job_type not in ("start", "restart")
-        return inactive or self.task is None
+        """Return whether the unit is over, as in `UnitState.over`."""
+        return self.active in ("inactive", "failed") and self.job_type not in ("start", "restart")
 
     def properties(self) -> Mapping[str, object]:
         """Return the D-Bus properties that are in the listing."""

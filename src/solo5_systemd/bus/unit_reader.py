@@ -82,7 +82,7 @@ class UnitReader(ABC):
 
     async def names(self, *, ended: bool = True) -> Sequence[TaskName]:
         """Return the names of tasks with a loaded unit; without `ended`, of those that are not over."""
-        return [task for row in await self._listing() if (task := row.task) is not None and (ended or not row.over)]
+        return [task for row in await self._listing() if (ended or not row.over) and (task := row.task) is not None]
 
     async def state(self, task: TaskName) -> "UnitState | None":
         """Return the state of a task's service or scope; None if neither is loaded."""
@@ -125,8 +125,8 @@ class UnitReader(ABC):
         return rows
 
     async def _list(self, member: str, *body: Sequence[str]) -> list[ListedUnit]:
-        """Return the loaded units of a listing."""
-        return [row for row in await self._list_all(member, *body) if row.load == "loaded"]
+        """Return the loaded units of tasks of a listing."""
+        return [row for row in await self._list_all(member, *body) if row.load == "loaded" and row.task is not None]
 
     async def _list_all(self, member: str, *body: Sequence[str]) -> list[ListedUnit]:
         [reply] = await self._call_all([Call(MANAGER_PATH, MANAGER, member, body)])

@@ -59,6 +59,6 @@ def row(unit: str, active: str, job: str = "", load: str = "loaded") -> ListedUn
 def test_a_row_is_over_where_its_state_is(unit: str) -> None:
     for active, job in product((*ActiveState, "of-a-later-systemd"), JOBS):
         state = unit_state(unit, row(unit, active, job).properties(), row(unit, active, job).task)
-        assert row(unit, active, job).over == (state is None or state.over), (active, job)
+        assert state is None or row(unit, active, job).over == state.over, (active, job)
         assert row(unit, active, job).task == (state and state.task)
         assert state is None or row(unit, active, job).kind is state.kind
