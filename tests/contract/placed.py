@@ -29,7 +29,7 @@ def of_clients(directory: Path) -> Sequence[tuple[ModuleType, str, Any]]:
 def place(words: Sequence[str]) -> None:
     """Set the constants of the service by the words of a command line before those of a program."""
     from solo5_systemd.network import nft_tables
-    from solo5_systemd.networkd import dormant_tasks, main, maintenance, task_units
+    from solo5_systemd.networkd import main, maintenance, task_units
 
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("directory", type=Path)
@@ -42,7 +42,7 @@ def place(words: Sequence[str]) -> None:
         *of_clients(options.directory),
         (files, "ETC", options.directory / "etc"),
         (task_units, "UNITS", options.units or str(options.directory / "units")),
-        (dormant_tasks, "FIFOS", options.directory / "waiting"),
+        (task_units, "FIFOS", options.directory / "waiting"),
         (main, "OWNER", "nobody"),
         (main, "IDLE_TIMEOUT_S", options.idle),
         (maintenance, "POLL_INTERVAL_S", options.poll),

@@ -268,7 +268,7 @@ class LeaseRecord:
         namespace: as in its request.
         moves: how often ports were moved to or from it: of two records with one port, the one with more moves has it.
         lender: the task whose ports it has, and to which they return with its release; empty: none.
-        asleep: since when it sleeps or waits, in microseconds since the epoch; 0: it is awake.
+        asleep: since when it sleeps, is about to end, or waits, in microseconds since the epoch; 0: it is awake.
         wakes: how often it has been woken.
         slept: microseconds that it has slept, up to its last wake.
     """
@@ -292,7 +292,12 @@ class LeaseRecord:
     @property
     def sleeps(self) -> bool:
         """Return whether the task's process is stopped until its next packet."""
-        return self.asleep != 0 and not self.waits
+        return self.asleep != 0 and not self.waits and not self.reservation.idle_stops
+
+    @property
+    def ends(self) -> bool:
+        """Return whether the task's process is about to end, and then waits: the kernel holds packets for it."""
+        return self.asleep != 0 and self.state is LeaseState.ATTACHED and self.reservation.idle_stops
 
     def serves(self, request: Request) -> bool:
         """Return whether this is the reservation of a request: a repeated one, or one for what it has."""

@@ -156,7 +156,7 @@ def record_elements(record: LeaseRecord, networks: Sequence[Network]) -> tuple[E
     if record.waits:
         waiting = (element for lease in held.leases for element in _waiting(lease))
         return (*(element for element in own if element.family != "bridge"), *waiting)  # its taps are gone
-    announced = (element for lease in held.leases for element in _asleep(lease)) if record.asleep else ()
+    announced = (element for lease in held.leases for element in _asleep(lease)) if record.sleeps else ()
     return tuple(dict.fromkeys((*own, *announced)))
 
 

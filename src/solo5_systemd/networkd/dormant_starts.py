@@ -55,9 +55,10 @@ class Activation:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._host = core.state.host
-        self._waiting = core.state.host.waiting
+        self._sleepers = core.state.host.sleepers
         self._start_times: dict[TaskName, deque[float]] = {}  # of the last ones, by the event loop's clock
         self._refused: set[TaskName] = set()
+        self._releasing: set[TaskName] = set()
         self._started: dict[TaskName, asyncio.Task[None]] = {}
         self._carriers: CarrierWatch | None = None
         self._awaited: dict[str, asyncio.Event] = {}
@@ -128,9 +129,9 @@ class Activation:
         if record is None or not record.waits:
             return
         try:
-            if any(await self._core.writer.run(self._waiting.packets, task, Neighbours.hold)):
+            if any(await self._core.writer.run(self._sleepers.packets, task, Neighbours.hold)):
                 self.start(task, "a packet")
-                await self._core.writer.run(self._waiting.packets, task, Neighbours.keep)
+                await self._core.writer.run(self._sleepers.packets, task, Neighbours.keep)
         except Solo5Error as error:
             _log.error("packets for task %s are not held: %s", task, error)
 
@@ -147,7 +148,7 @@ class Activation:
             if record.waits:
                 self.start(task, f"a packet for {address}")
                 begin(self._core.tasks, self._have(task, Neighbours.keep))
-            elif record.state is not LeaseState.ATTACHED or task in self._waiting.ending:  # `hold` finds it afterwards
+            elif not self._takes_packets(record):  # `hold` finds it afterwards
                 continue
             elif not self._is_started(task):  # at once: the kernel asks the guest a second later
                 self._begin_step(task, self._deliver(task))
@@ -182,13 +183,13 @@ class Activation:
         if self._is_started(task):
             return True
         if self._may_start(task):
-            if self._waiting.start(task):
+            if self._core.units.start(task):
                 times = self._start_times.setdefault(task, deque(maxlen=STARTS_MAX))
                 times.append(asyncio.get_running_loop().time())
                 self._refused.discard(task)
                 text = f"task {task} is started: {reason}"
                 log_about(service_of(task), text, priority=NOTICE)
-            elif not self._waiting.is_expected(task):
+            elif not (self._core.state.waits(task) and self._core.units.has_fifo(task)):
                 return False
         self._begin_step(task, self._watch(task))  # also of one that may not start: its packets are refused in the end
         return True
@@ -238,36 +239,42 @@ class Activation:
         looks = 0
         while looks < LOOKS:
             await asyncio.sleep(CHECK_INTERVAL_S)
-            if not self._waiting.is_waiting(task):  # it is attached, or released
+            if not self._core.state.waits(task):  # it is attached, or released
                 return
             looks = looks + 1 if await self._core.units.over([task]) else 0
         self._end_step(task)
         await self._have(task, Neighbours.refuse)
-        if self._waiting.is_expected(task) and not self._waiting.is_read(task):
+        units = self._core.units
+        if self._core.state.waits(task) and units.has_fifo(task) and not units.is_read(task):
             text = "PID 1 has closed its FIFO, as for a changed declaration at a daemon-reload"
             log_about(service_of(task), f"task {task} cannot be started for packets: {text}")
-            self._waiting.remove_fifo(task)
+            units.remove_fifo(task)
 
     # -- after the start -------------------------------------------------------------------------------------------
 
     def attached(self, task: TaskName) -> None:
         """Deliver what the kernel holds for a task that has waited."""
-        self._waiting.ending.discard(task)  # it was to end, and has been started again first
         if task in self._started:
             self._begin_step(task, self._deliver(task, boots=True))
 
     @contextmanager
     def releasing(self, task: TaskName) -> Iterator[None]:
         """Forget a start: the task waits again, or is over. No packet begins a delivery to its taps, for the block."""
-        if task in self._waiting.ending or not self._waiting.has_fifo(task):
+        record = self._host.leases.get(task)
+        if (record is not None and record.ends) or not self._core.units.has_fifo(task):
             self._start_times.pop(task, None)  # it is ended for idleness or by an operator, not by itself
             self._refused.discard(task)
         self._end_step(task)
-        self._waiting.ending.add(task)
+        self._releasing.add(task)
         try:
             yield
         finally:
-            self._waiting.ending.discard(task)
+            self._releasing.discard(task)
+
+    def _takes_packets(self, record: LeaseRecord) -> bool:
+        """Return whether a task has its taps, and is not about to end, or being released: packets are held then."""
+        released = record.reservation.task in self._releasing
+        return record.state is LeaseState.ATTACHED and not record.ends and not released
 
     async def _deliver_held(self) -> None:
         """Deliver what an earlier process of the service has left in the kernel for attached tasks."""
@@ -284,7 +291,7 @@ class Activation:
             boots: the guest may boot, though its taps are open.
         """
         record = self._host.leases.get(task)
-        if record is not None and record.state is LeaseState.ATTACHED and task not in self._waiting.ending:
+        if record is not None and self._takes_packets(record):
             await gather(self._deliver_to(task, lease, boots) for lease in record.reservation.leases)
         self._end_step(task)
 
@@ -343,9 +350,9 @@ class Activation:
     async def _have(
         self, task: TaskName, do: Callable[[Neighbours, str, Lease], object], only: Lease | None = None
     ) -> Sequence[object]:
-        """Have the kernel do as `Waiting.packets`; return the result for each NIC."""
+        """Have the kernel do as `Sleepers.packets`; return the result for each NIC."""
         try:
-            return await self._core.writer.run(self._waiting.packets, task, do, only)
+            return await self._core.writer.run(self._sleepers.packets, task, do, only)
         except Solo5Error as error:  # released meanwhile; otherwise the kernel asks the guest in a second
             _log.info("%s", error)
             return ()

@@ -150,6 +150,11 @@ class Namespaces:
         record = self.record(task)
         return record is not None and record.expires <= now()
 
+    def waits(self, task: TaskName) -> bool:
+        """Return whether a task has no process, and is started for its first packet; safe in any thread."""
+        record = self.record(task)
+        return record is not None and record.waits
+
     # -- sleep ---------------------------------------------------------------------------------------------------
 
     def sleepers(self) -> Sequence[LeaseRecord]:

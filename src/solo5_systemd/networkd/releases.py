@@ -16,7 +16,7 @@ from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_of, delete_udp_flows
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.netlink import link_index
-from solo5_systemd.networkd import dormant_tasks
+from solo5_systemd.networkd import task_units
 from solo5_systemd.networkd.dhcp import DhcpServers
 from solo5_systemd.networkd.dormant_starts import ATTEMPTS, CHECK_INTERVAL_S, Activation
 from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
@@ -109,7 +109,7 @@ class Releases:
     def release_without_run(self, held: Sequence[TaskName]) -> None:
         """Release the networks of those tasks that have no run, once these have had the time of a start."""
         for task in self._core.units.without_run(held):
-            if not self._core.state.host.waiting.is_expected(task):  # most of many tasks may wait
+            if not self._is_expected(task):  # most of many tasks may wait
                 self._release_after_run(task)
 
     def _release_after_run(self, task: TaskName) -> None:
@@ -140,26 +140,32 @@ class Releases:
         unless a run has ended since the last Attach.
         """
         async with self._core.locks[task]:
-            waiting = self._core.state.host.waiting
-            if not self._core.state.is_held(task) or self._core.units.has_run(task):
+            state, units = self._core.state, self._core.units
+            if not state.is_held(task) or units.has_run(task):
                 self._ended.discard(task)
                 return True
-            if waiting.is_expected(task):
+            if self._is_expected(task):
                 return True
-            over = task in self._ended or self._core.state.is_due(task) or waiting.is_waiting(task)
-            if over and await self._core.units.over([task]):
+            over = task in self._ended or state.is_due(task) or state.waits(task)
+            if over and await units.over([task]):
                 self._ended.discard(task)
-                await self.release_now(task, waits=waiting.may_wait(task))
+                record = state.record(task)
+                waits = record is not None and record.reservation.idle_stops and units.is_read(task)
+                await self.release_now(task, waits=waits)
                 return True
             return False
+
+    def _is_expected(self, task: TaskName) -> bool:
+        """Return whether a task waits, and its socket unit is active."""
+        return self._core.state.waits(task) and self._core.units.has_fifo(task)
 
     # -- socket units --------------------------------------------------------------------------------------------
 
     def _watch_fifos(self) -> RemovedEntries | None:
         try:
-            fifos = RemovedEntries(dormant_tasks.FIFOS, added=True)
+            fifos = RemovedEntries(task_units.FIFOS, added=True)
         except OSError as error:
-            _log.warning("inotify: %s: %s; tasks do not wait at once", dormant_tasks.FIFOS, error.strerror)
+            _log.warning("inotify: %s: %s; tasks do not wait at once", task_units.FIFOS, error.strerror)
             return None
 
         def on_change() -> None:
@@ -175,7 +181,7 @@ class Releases:
     def _look_at_all_fifos(self) -> None:
         host = self._core.state.host
         stopping = (each.reservation for each in host.leases.records if each.reservation.idle_stops)
-        self._on_fifos(dict.fromkeys((*host.waiting.names(), *(each.task for each in stopping))))
+        self._on_fifos(dict.fromkeys((*self._core.units.with_fifo(), *(each.task for each in stopping))))
 
     def _on_fifos(self, tasks: Iterable[TaskName], *, changed: bool = False) -> None:
         """Have tasks wait whose socket unit is active by now, and release those of which it is no longer.
@@ -185,7 +191,7 @@ class Releases:
         """
         host = self._core.state.host
         for task in tasks:
-            record, has_fifo = host.leases.get(task), host.waiting.has_fifo(task)
+            record, has_fifo = host.leases.get(task), self._core.units.has_fifo(task)
             if record is None and has_fifo:
                 self._activation.wait_again(task)
             elif record is not None and record.reservation.idle_stops and (changed or not has_fifo):
@@ -200,13 +206,12 @@ class Releases:
             if await self._core.units.stop_undeclared_socket(task):
                 break
             await asyncio.sleep(CHECK_INTERVAL_S / ATTEMPTS)
-        host = self._core.state.host
-        waiting = host.waiting
-        if waiting.is_expected(task):
+        state = self._core.state
+        if self._is_expected(task):
             async with self._core.locks[task]:
-                if waiting.is_waiting(task) and not await self._core.writer.run(host.last_request, task):
+                if state.waits(task) and not await self._core.writer.run(state.host.last_request, task):
                     await self.release_ended(task)
-        elif waiting.is_waiting(task):
+        elif state.waits(task):
             if task not in self._without_run:  # else its run has just ended, or this was logged already
                 text = f"its socket unit has ended (systemctl status {task}.socket)"
                 log_about(service_of(task), f"task {task} is dormant no longer: {text}", priority=NOTICE)

@@ -47,7 +47,7 @@ class Networkd:
             bus,
             NETWORK1,
             self._handlers(),
-            lambda: bool(self._state.records) or any(self._state.host.waiting.names()),
+            lambda: bool(self._state.records) or any(self._units.with_fifo()),
         )
         self._activation = Activation(core)
         self._releases = Releases(core, servers, self._activation)
@@ -186,7 +186,7 @@ class Networkd:
         return [{f"{each.namespace}:{each.name}": document(each) for each in networks}]
 
     async def _collect(self, dry_run: bool) -> Sequence[object]:
-        due = [task for task in self._state.due() if not self._state.host.waiting.has_fifo(task)]
+        due = [task for task in self._state.due() if not self._units.has_fifo(task)]
         orphans = [*self._state.expired(), *await self._units.over(self._units.without_run(due))]
         if not dry_run:
             for task in orphans:

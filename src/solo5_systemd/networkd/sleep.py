@@ -119,7 +119,7 @@ class Sleep:
 
     async def _check(self, record: LeaseRecord, frames: int) -> None:
         task, announces = record.reservation.task, self._core.state.announces(record.namespace)
-        if record.asleep:
+        if record.sleeps:
             if frames or not announces:  # while this service did not run, or of a lost message
                 for _ in range(2):  # an announcement that can be read by now is handled, and names the packet
                     await asyncio.sleep(0)
@@ -177,7 +177,7 @@ class Sleep:
                 f"task {task} is being updated: expected the end of its update.", f"See: solo5ctl logs --follow {task}"
             )
         record = self._core.state.record(task)
-        if record is not None and record.reservation.idle_stops and not self._core.state.host.waiting.may_wait(task):
+        if record is not None and record.reservation.idle_stops and not self._core.units.is_read(task):
             raise InvalidRequestError(
                 f"task {task} would not be started again: expected its socket unit to be active.",
                 f"systemctl restart {task}",
@@ -187,51 +187,37 @@ class Sleep:
     async def _sleep(self, task: TaskName, reason: str, frames: int | None = None) -> None:
         """Put a task to sleep: packets are announced first, so that one of them wakes it whenever it comes.
 
-        One that waits without a process is ended instead, if its socket unit is active.
+        One that waits without a process is ended instead, if its socket unit is active: packets are held first.
         """
-        record = self._core.state.record(task)
-        if record is not None and record.reservation.idle_stops:
-            await self._end(task, frames)
-            return
         async with self._core.locks[task]:
-            if not self._core.units.has_run(task):  # it has ended since the check
-                return
-            sleeps = self._is_asleep(task)  # perhaps of a service that was killed before its signal
+            record = self._core.state.record(task)
+            ends = record is not None and record.reservation.idle_stops
+            if not self._core.units.has_run(task) or (ends and not self._core.units.is_read(task)):
+                return  # it has ended since the check
+            again = record is not None and record.asleep != 0  # perhaps of a service that was killed before its signal
             begin = partial(self._core.state.at, task, lambda state: state.sleepers.begin(task, frames))
-            if not sleeps and not await self._core.writer.run(begin):
+            if not again and not await self._core.writer.run(begin):
                 return
-            # Without a reply, it may be stopped: the record stays, so that a packet wakes it.
-            if not await self._core.units.signal(task, signal.SIGSTOP):
+            # SIGHUP as KillSignal= of hvt: a clean end of both tenders, which Restart=on-failure does not undo.
+            sent = False
+            try:
+                sent = await self._core.units.signal(task, signal.SIGHUP if ends else signal.SIGSTOP)
+            except HostError:
+                if not ends:  # without a reply, it may be stopped: the record stays, so that a packet wakes it
+                    raise
+            if not sent:
                 await self._core.writer.run(self._core.state.at, task, lambda state: state.sleepers.end(task))
                 raise HostError(f"task {task} cannot be put to sleep: PID 1 did not stop its tender.")
-        if sleeps:
-            return
-        self._seen.pop(task, None)
-        log_about(service_of(task), f"task {task} sleeps until its next packet", priority=NOTICE)
-        self._emit("SleepChanged", [task, True, reason])
-        self._core.tasks.create_task(self._reclaim(task))
-
-    async def _end(self, task: TaskName, frames: int | None) -> None:
-        """End a task that then waits without a process: packets are held first, so that none is lost."""
-        host = self._core.state.host
-        async with self._core.locks[task]:
-            if not self._core.units.has_run(task) or not host.waiting.may_wait(task):
-                return
-            if not await self._core.writer.run(host.begin_end, task, frames):
-                return
-            # As KillSignal= of hvt: for systemd a clean end of both tenders, which Restart=on-failure does not undo.
-            ends = False
-            try:
-                ends = await self._core.units.signal(task, signal.SIGHUP)
-            finally:  # also after an error: packets would be held for a guest that runs
-                if not ends:
-                    host.waiting.ending.discard(task)
-            if not ends:
-                return
-            await self._core.units.forget_starts(task)
-        self._seen.pop(task, None)
-        text = f"task {task} ends until its next packet"
-        log_about(service_of(task), text, priority=NOTICE, message_id=IDLE_END)
+            self._seen.pop(task, None)
+            if ends:
+                await self._core.units.forget_starts(task)
+        if ends:
+            text = f"task {task} ends until its next packet"
+            log_about(service_of(task), text, priority=NOTICE, message_id=IDLE_END)
+        elif not again:
+            log_about(service_of(task), f"task {task} sleeps until its next packet", priority=NOTICE)
+            self._emit("SleepChanged", [task, True, reason])
+            self._core.tasks.create_task(self._reclaim(task))
 
     async def _reclaim(self, task: TaskName) -> None:
         group = await self._core.units.control_group(task)
@@ -316,7 +302,7 @@ class Sleep:
         """
         for record in self._core.state.sleepers():
             task = record.reservation.task
-            if record.asleep and self._core.units.has_run(task):
+            if record.sleeps and self._core.units.has_run(task):
                 await self._wake_for(task, "the end of solo5-networkd")
 
 

@@ -1,21 +1,25 @@
-"""The tasks of one network namespace that may sleep: their records, and the packets that wake them."""
+"""The tasks of one network namespace that may sleep or are dormant: their records, and the packets that wake them."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, host_errors
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation
+from solo5_systemd.network.model import Lease, LeaseRecord, LeaseState, Reservation
+from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.nft_elements import ACTIVE
 from solo5_systemd.network.nft_rules import HEARD
 from solo5_systemd.network.overview import Network
 from solo5_systemd.networkd.bridges import Bridges
 
+T = TypeVar("T")
+
 
 class Sleepers:
-    """The tasks that may sleep. Not thread-safe, as `NetworkState`; exceptions state it.
+    """The tasks that may sleep or are dormant. Not thread-safe, as `NetworkState`; exceptions state it.
 
     Attributes:
         announces: packets that wake are announced; otherwise no task sleeps.
@@ -35,7 +39,7 @@ class Sleepers:
         Raises:
             HostError: nftables refused it.
         """
-        return {record.reservation.task: self.frames_of(record.reservation) for record in self.records()}
+        return {record.reservation.task: self._frames_of(record.reservation) for record in self.records()}
 
     def check(self, reservation: Reservation, networks: Iterable[Network] = ()) -> None:
         """Refuse a task that packets could not wake.
@@ -67,15 +71,19 @@ class Sleepers:
             )
 
     def begin(self, task: TaskName, frames: int | None = None) -> bool:
-        """Record that a task sleeps, and then have packets for it announced; return whether it is to be stopped.
+        """Record that a task sleeps or ends, and then have packets for it announced or held.
 
         Args:
             task: awake.
-            frames: the count with which it was found idle: with another one by now, it stays awake. None: with any.
+            frames: the count with which it was found idle: with another one by now, or a packet that is held, it stays
+                awake. None: with any.
+
+        Returns:
+            Whether it is to get the signal.
 
         Raises:
             NotFoundError, InvalidRequestError, HostError: as `check`.
-            HostError: nftables refused it; the task is awake.
+            HostError: nftables or the kernel refused it; the task is awake.
         """
         record = self._leases.get(task)
         self.check(record.reservation if record else Reservation(task=task))
@@ -88,8 +96,12 @@ class Sleepers:
         self._tables.forget_taps((lease.tap for lease in record.reservation.leases), HEARD)
         try:
             self._bridges.change_elements([record], [asleep])
-            if frames is not None and self.frames_of(record.reservation) != frames:  # its guest may be about to answer
+            held = asleep.ends and any(self.packets(task, Neighbours.hold))
+            # With another count, its guest may be about to answer.
+            if frames is not None and (held or self._frames_of(record.reservation) != frames):
                 self.end(task)
+                if asleep.ends:
+                    self.packets(task, Neighbours.deliver)
                 return False
             self._tables.exchange(counters, counters)  # anew: they count from 0 on
         except HostError:
@@ -99,12 +111,7 @@ class Sleepers:
             raise
         return True
 
-    def frames_of(self, reservation: Reservation) -> int:
-        """Return the frames from and to a task, as `frames` does.
-
-        Raises:
-            HostError: nftables refused it.
-        """
+    def _frames_of(self, reservation: Reservation) -> int:
         return sum(self._tables.active_of(lease.tap) for lease in reservation.leases)
 
     def end(self, task: TaskName) -> None:
@@ -119,3 +126,31 @@ class Sleepers:
             awake = replace(record, asleep=0, wakes=record.wakes + 1, slept=slept)
             self._bridges.change_elements([record], [awake])
             self._leases.save(awake)
+
+    def wait(self, record: LeaseRecord) -> None:
+        """Record that a task waits, let its packets pass, by one nftables transaction, and have them held.
+
+        Raises:
+            HostError: nftables or the kernel refused it.
+        """
+        waiting = replace(record, state=LeaseState.WAITING, asleep=record.asleep or time.time_ns() // 1000)
+        self._leases.save(waiting)
+        self._bridges.change_elements([record], [waiting])
+        self.packets(record.reservation.task, Neighbours.hold)
+
+    def packets(
+        self, task: TaskName, do: Callable[[Neighbours, str, Lease], T], only: Lease | None = None
+    ) -> Sequence[T]:
+        """Do what a method of `Neighbours` does with the packets for each NIC of a task, or for one of them.
+
+        Raises:
+            HostError: the kernel refused.
+        """
+        record, networks = self._leases.get(task), self._bridges.networks
+        leases = [each for each in (record.reservation.leases if record else ()) if each.network in networks]
+        with host_errors(f"the kernel refused to change the neighbours of task {task}"):
+            return [
+                do(self._bridges.links.neighbours, networks[each.network].bridge, each)
+                for each in leases
+                if only in (None, each)
+            ]

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,6 @@ from solo5_systemd.network.routes import overtaken
 from solo5_systemd.networkd.address_choice import Choice
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.dhcp import DhcpFiles
-from solo5_systemd.networkd.dormant_tasks import Waiting
 from solo5_systemd.networkd.held_ports import HeldPorts
 from solo5_systemd.networkd.leases import RESERVATION_TIMEOUT_S, Leases, Remains, attached, redirected
 from solo5_systemd.networkd.repairs import Repairs
@@ -74,8 +74,7 @@ class NetworkState:
         is_restored: it matches the files.
         dhcp: the files of the DHCP servers.
         repairs: of what other programs change in it.
-        sleepers: the tasks that may sleep.
-        waiting: the tasks that wait for their first packet.
+        sleepers: the tasks that may sleep or are dormant.
     """
 
     def __init__(
@@ -97,7 +96,6 @@ class NetworkState:
         self.dhcp = DhcpFiles(self.store.own / "dhcp")  # remains empty in another namespace: no network there has DHCP
         self.repairs = Repairs(self.bridges, report)
         self.sleepers = Sleepers(self.bridges)
-        self.waiting = Waiting(self.bridges)
         self.choice = Choice(self.bridges, settings, reserved, self.remembered)
 
     # -- one task ------------------------------------------------------------------------------------------------
@@ -183,7 +181,7 @@ class NetworkState:
             HostError: the kernel refused; the attach is undone.
         """
         self.repairs.repair_tables()
-        self.sleepers.end(task)  # of an earlier run
+        self.sleepers.end(task)  # of an earlier run, or it waits
         held = self.leases.get(task)
         record = held or self._reserve_again(task)
         self.tables.forget_taps((lease.tap for lease in record.reservation.leases), STRANGERS, UNSERVED)
@@ -217,27 +215,6 @@ class NetworkState:
         """
         return redirected(record.reservation for record in self.leases.attached())
 
-    def begin_end(self, task: TaskName, frames: int | None) -> bool:
-        """Have the kernel hold packets for a task that is to end and wait; return whether it is to be ended.
-
-        Args:
-            frames: the count with which it was found idle: with another one by now, or a packet that is held, it goes
-                on. None: it is ended with any.
-
-        Raises:
-            HostError: nftables or the kernel refused it.
-        """
-        record = self.leases.get(task)
-        if record is None or record.state is not LeaseState.ATTACHED:
-            return False
-        self.waiting.ending.add(task)
-        held = any(self.waiting.packets(task, Neighbours.hold))
-        if frames is None or (not held and self.sleepers.frames_of(record.reservation) == frames):
-            return True
-        self.waiting.ending.discard(task)
-        self.waiting.packets(task, Neighbours.deliver)
-        return False
-
     def last_request(self, task: TaskName) -> Request | None:
         """Return the request of a task that may wait again; None: unknown, or its declaration has changed since."""
         request = self.remembered.request(task) if self.remembered else None
@@ -256,7 +233,7 @@ class NetworkState:
         record = self.reserve(task, request)
         for lease in record.reservation.leases:
             self.bridges.bring_up(lease)
-        self.waiting.begin(record)
+        self.sleepers.wait(record)
         return True
 
     def _reserve_again(self, task: TaskName) -> LeaseRecord:
@@ -289,7 +266,6 @@ class NetworkState:
         if lender is not None and lender.state is LeaseState.ATTACHED and not lender.reservation.ports:
             self.move_ports(task, lender.reservation.task)
         self.repairs.repair_tables()
-        self.sleepers.end(task)
         record = self.leases.get(task) or record  # the steps before may have saved another one
         was_attached = record.state is LeaseState.ATTACHED
         again = record.state is LeaseState.RELEASING  # an earlier release may have failed to delete flows
@@ -297,11 +273,13 @@ class NetworkState:
         if record.state is LeaseState.RESERVED:  # no unit has had it
             remove_request(task)
         if waits:
-            self.waiting.begin(record)
+            self.sleepers.wait(record)
         else:
-            ended = replace(record, state=LeaseState.RELEASING)
+            ended = replace(record, state=LeaseState.RELEASING, asleep=0)
             self.leases.save(ended)
-            self.waiting.forget(record.reservation)
+            if record.reservation.idle_stops:
+                with suppress(Solo5Error):  # another program has deleted the bridge, and what is held with it
+                    self.sleepers.packets(task, Neighbours.refuse)
             self.ports.release(host_ports(record.reservation))
             self.bridges.change_elements([record], [ended])
         if was_attached or again:
@@ -378,7 +356,11 @@ class NetworkState:
         for record in self.store.lease_records():
             # Of a release that was interrupted, the networks may have gone before the record.
             is_whole = all(lease.network in self.bridges.networks for lease in record.reservation.leases)
-            self.leases.remember(record if is_whole else replace(record, state=LeaseState.RELEASING))
+            if not is_whole:
+                record = replace(record, state=LeaseState.RELEASING)
+            elif record.ends:  # its guest may have got no signal
+                record = replace(record, asleep=0)
+            self.leases.remember(record)
         self.leases.resolve_moves()
         self._apply_changed_policies()
         self.ports.restore(self.leases.published_ports())

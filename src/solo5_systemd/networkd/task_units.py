@@ -1,4 +1,4 @@
-"""The units of tasks as solo5-networkd sees them: ends by inotify, all else by a call of PID 1.
+"""The units of tasks as solo5-networkd sees them: ends by inotify, starts by a FIFO, all else by a call of PID 1.
 
 PID 1 keeps a symbolic link for each active unit and removes it at the unit's end; see docs/decisions/unit-end.md.
 """
@@ -7,14 +7,24 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from stat import S_ISFIFO
 from typing import Any
 
 from solo5_systemd.base.declared_units import is_declared, service_of, task_of, units_of
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.inotify import RemovedEntries
-from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName, prepare_service, unit_path, update_service
+from solo5_systemd.base.names import (
+    INVOCATION_LINK,
+    UNITS,
+    WAITING,
+    TaskName,
+    prepare_service,
+    unit_path,
+    update_service,
+)
 from solo5_systemd.dbus.message_bus import CALL_TIMEOUT_S, MessageBus
 from solo5_systemd.dbus.messages import Message, MessageType
 
@@ -24,6 +34,9 @@ _IN_USE = ("active", "activating", "reloading", "deactivating")
 _PATH, _MANAGER = "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"
 _UNKNOWN = (1 << 64) - 1
 """The value of CPUUsageNSec= without accounting."""
+
+FIFOS = Path(WAITING)
+"""One FIFO for each task whose socket unit is active: PID 1 starts the task's service once something is in it."""
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +93,51 @@ class TaskUnits:
         in_use |= {prepared[row[0]] for row in found[0] if row[0] in prepared and row[3] == "active"}
         return frozenset(tasks) - in_use
 
+    # -- socket units --------------------------------------------------------------------------------------------
+
+    def with_fifo(self) -> Iterator[TaskName]:
+        """Yield the tasks with a FIFO."""
+        try:
+            names: Sequence[str] = os.listdir(FIFOS)  # noqa: PTH208 - for strings
+        except OSError:
+            return
+        yield from filter(self.has_fifo, map(TaskName, names))
+
+    def has_fifo(self, task: TaskName) -> bool:
+        """Return whether the socket unit of a task is active."""
+        try:
+            return S_ISFIFO(os.lstat(_fifo(task)).st_mode)
+        except OSError:
+            return False
+
+    def is_read(self, task: TaskName) -> bool:
+        """Return whether PID 1 reads the FIFO of a task.
+
+        It closes that of a socket unit whose file was gone at a daemon-reload, and leaves the unit active.
+        """
+        return self.start(task, b"")
+
+    def start(self, task: TaskName, content: bytes = b"\n") -> bool:
+        """Have PID 1 start a task; return whether it reads its FIFO."""
+        if not self.has_fifo(task):
+            return False
+        try:
+            descriptor = os.open(_fifo(task), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                os.write(descriptor, content)
+            finally:
+                os.close(descriptor)
+        except BlockingIOError:  # full: PID 1 has not read the earlier ones yet
+            return True
+        except OSError:  # PID 1 has closed it
+            return False
+        return True
+
+    def remove_fifo(self, task: TaskName) -> None:
+        """Remove a FIFO that PID 1 has closed, as the end of its socket unit would."""
+        with suppress(OSError):
+            os.unlink(_fifo(task))  # noqa: PTH108 - a text
+
     async def stop_undeclared_socket(self, task: TaskName) -> bool:
         """Stop the socket unit of a task if its file is gone; return whether PID 1 has replied.
 
@@ -90,6 +148,8 @@ class TaskUnits:
         if found and any((row[2], row[3]) == ("not-found", "active") for row in found[0]):
             found = _body(await call_pid1(self._bus, "StopUnit", "ss", unit, "replace"))
         return found is not None
+
+    # -- runs ----------------------------------------------------------------------------------------------------
 
     async def signal(self, task: TaskName, number: signal.Signals) -> bool:
         """Send a signal to the tender of a task; return whether it runs, and the signal is sent.
@@ -144,6 +204,10 @@ class TaskUnits:
         """Remove the watch."""
         if self._removed:
             self._removed.close()
+
+
+def _fifo(task: TaskName) -> str:
+    return f"{FIFOS}/{task}"  # no Path, as in lease_files
 
 
 def exported() -> frozenset[str]:

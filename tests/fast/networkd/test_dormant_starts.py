@@ -33,7 +33,7 @@ class Host:
     """The record of one task, the packets of the kernel for it, its FIFO, and PID 1, which has no job of its start."""
 
     def __init__(self, record: LeaseRecord | None = WAITS) -> None:
-        self.record, self.ending = record, set[TaskName]()
+        self.record = record
         self.reads = self.has_file = True
         self.starts, self.done = 0, list[str]()
         self.on_hold: Callable[[], None] = lambda: None
@@ -66,11 +66,8 @@ class Host:
     def remove_fifo(self, task: TaskName) -> None:
         self.has_file = False
 
-    def is_waiting(self, task: TaskName) -> bool:
+    def waits(self, task: TaskName) -> bool:
         return bool(self.record and self.record.waits)
-
-    def is_expected(self, task: TaskName) -> bool:
-        return self.has_file and self.is_waiting(task)
 
     def packets(self, task: TaskName, do: Any, only: Lease | None = None) -> Sequence[bool]:
         self.done.append(do.__name__)
@@ -95,7 +92,8 @@ class Host:
 
 def core(host: Any, tasks: asyncio.TaskGroup) -> Any:
     links = SimpleNamespace(neighbours=SimpleNamespace(passes_frames=lambda link: False))
-    state = SimpleNamespace(host=SimpleNamespace(leases=host, waiting=host, bridges=host, links=links))
+    of_host = SimpleNamespace(leases=host, sleepers=host, bridges=host, links=links)
+    state = SimpleNamespace(host=of_host, waits=host.waits)
     return SimpleNamespace(state=state, writer=host, units=host, tasks=tasks, locks=KeyedLocks[TaskName]())
 
 
@@ -159,8 +157,9 @@ async def test_a_task_that_is_ended_for_idleness_is_started_each_time() -> None:
     async with activation(host) as subject:
         for _ in range(3 * STARTS_MAX):
             assert subject.start(A, "a packet")
-            host.ending.add(A)
+            host.record = replace(RUNS, asleep=1)
             released(subject)
+            host.record = WAITS
         assert host.starts == 3 * STARTS_MAX
 
 

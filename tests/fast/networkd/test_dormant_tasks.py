@@ -8,6 +8,7 @@ import json
 import os
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv6Interface
 from pathlib import Path
@@ -31,102 +32,90 @@ from solo5_systemd.network.model import (
     Reservation,
 )
 from solo5_systemd.network.neighbours import Neighbours
-from solo5_systemd.networkd import dormant_tasks
-from solo5_systemd.networkd.dormant_tasks import Waiting
+from solo5_systemd.networkd import task_units
 from solo5_systemd.networkd.leases import Leases
+from solo5_systemd.networkd.sleepers import Sleepers
+from solo5_systemd.networkd.task_units import TaskUnits
 
 A = RESERVATION.task
-(LEASE,) = RESERVATION.leases
-HELD = replace(RESERVATION, idle_s=60, idle_stops=True)
-RECORD = LeaseRecord(reservation=HELD, state=LeaseState.ATTACHED, expires=12, asleep=34, wakes=5, slept=6)
-
-
-class Service:
-    """The tasks that wait, with directories of their own."""
-
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.fifos = directory / "fifos"
-        self.fifos.mkdir()
-        self.tables, self.held = Tables(), list[str]()
-        self.leases = Leases(cast(Any, SimpleNamespace(save_lease_record=lambda record: None)))
-        self.leases.save(RECORD)
-        for each in ("hold", "refuse"):
-            monkeypatch.setattr(Neighbours, each, lambda _, bridge, lease: lease.nic in self.held)
-        monkeypatch.setattr(dormant_tasks, "FIFOS", self.fifos)
-        bridges = Bridges(self.tables, self.leases)
-        self.tables.elements = {*bridges.elements_of([RECORD])}
-        self.waiting = Waiting(cast(Any, bridges))
 
 
 @pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
-    return Service(tmp_path, monkeypatch)
+def fifos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(task_units, "FIFOS", tmp_path / "fifos")
+    (tmp_path / "fifos").mkdir()
+    return tmp_path / "fifos"
 
 
 @pytest.fixture
-def fifo(service: Service) -> Iterator[int]:
+def units(fifos: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TaskUnits]:
+    monkeypatch.setattr(task_units, "UNITS", str(fifos))
+    bus: Any = None
+    with closing(TaskUnits(bus)) as found:
+        yield found
+
+
+@pytest.fixture
+def fifo(fifos: Path) -> Iterator[int]:
     """The FIFO of the task's socket unit, as PID 1 has it."""
-    os.mkfifo(service.fifos / A)
-    descriptor = os.open(service.fifos / A, os.O_RDONLY | os.O_NONBLOCK)
+    os.mkfifo(fifos / A)
+    descriptor = os.open(fifos / A, os.O_RDONLY | os.O_NONBLOCK)
     yield descriptor
     os.close(descriptor)
 
 
-def test_a_task_waits_while_its_socket_unit_is_active(service: Service, fifo: int) -> None:
-    waiting = service.waiting
-    assert [*waiting.names()] == [A]
-    assert waiting.may_wait(A)
-    assert waiting.start(A)
+def test_a_task_is_started_by_its_fifo(units: TaskUnits, fifo: int) -> None:
+    assert [*units.with_fifo()] == [A]
+    assert units.is_read(A)
+    assert units.start(A)
     assert os.read(fifo, 100) == b"\n"
     size = fcntl.fcntl(fifo, fcntl.F_SETPIPE_SZ, 4096)
     for _ in range(size + 1):  # beyond what it has room for
-        assert waiting.start(A)
+        assert units.start(A)
 
 
-def test_a_task_that_is_not_to_be_ended_does_not_wait(service: Service, fifo: int) -> None:
-    service.leases.save(replace(RECORD, reservation=RESERVATION))
-    assert not service.waiting.may_wait(A)
-    assert not service.waiting.may_wait(TaskName("unknown"))
+def test_a_fifo_that_nothing_reads_starts_nothing(units: TaskUnits, fifos: Path) -> None:
+    os.mkfifo(fifos / A)
+    assert not units.start(A)
+    assert not units.is_read(A)
+    units.remove_fifo(A)
+    units.remove_fifo(A)
+    assert not units.has_fifo(A)
 
 
-def test_a_fifo_that_nothing_reads_starts_nothing(service: Service) -> None:
-    os.mkfifo(service.fifos / A)
-    assert not service.waiting.start(A)
-    assert not service.waiting.may_wait(A)
-    service.waiting.remove_fifo(A)
-    service.waiting.remove_fifo(A)
-    assert not service.waiting.has_fifo(A)
-
-
-def test_what_is_no_fifo_starts_nothing_and_stays_as_it_is(service: Service, fifo: int, tmp_path: Path) -> None:
-    (service.fifos / "file").write_text("as it was")
-    (service.fifos / "directory").mkdir()
-    (service.fifos / "link").symlink_to(service.fifos / A)
-    (service.fifos / "broken").symlink_to(tmp_path / "none")
-    assert [*service.waiting.names()] == [A]
+def test_what_is_no_fifo_starts_nothing_and_stays_as_it_is(units: TaskUnits, fifos: Path, fifo: int) -> None:
+    (fifos / "file").write_text("as it was")
+    (fifos / "directory").mkdir()
+    (fifos / "link").symlink_to(fifos / A)
+    (fifos / "broken").symlink_to(fifos / "none")
+    assert [*units.with_fifo()] == [A]
     for name in ("file", "directory", "link", "broken", "none"):
-        assert not service.waiting.has_fifo(TaskName(name))
-        assert not service.waiting.start(TaskName(name))
-    assert (service.fifos / "file").read_text() == "as it was"
+        assert not units.has_fifo(TaskName(name))
+        assert not units.start(TaskName(name))
+    assert (fifos / "file").read_text() == "as it was"
     assert os.read(fifo, 100) == b""
 
 
-def test_a_task_whose_socket_unit_is_not_active_does_not_wait(service: Service) -> None:
-    waiting = service.waiting
-    assert (waiting.may_wait(A), waiting.start(A), [*waiting.names()]) == (False, False, [])
-    service.fifos.rmdir()
-    assert (waiting.may_wait(A), waiting.start(A), [*waiting.names()]) == (False, False, [])
+def test_without_its_directory_no_task_has_a_fifo(units: TaskUnits, fifos: Path) -> None:
+    fifos.rmdir()
+    assert (units.start(A), [*units.with_fifo()]) == (False, [])
 
 
-def test_a_task_that_begins_to_wait_keeps_what_lets_its_packets_pass(service: Service) -> None:
-    service.waiting.begin(RECORD)
-    record = service.leases.get(A)
+def test_a_task_that_begins_to_wait_keeps_what_lets_its_packets_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = replace(RESERVATION, idle_s=60, idle_stops=True)
+    runs = LeaseRecord(reservation=held, state=LeaseState.ATTACHED, expires=12, wakes=5, slept=6)
+    leases, tables, done = Leases(cast(Any, SimpleNamespace(save_lease_record=lambda record: None))), Tables(), []
+    leases.save(runs)
+    monkeypatch.setattr(Neighbours, "hold", lambda _, bridge, lease: done.append(lease))
+    bridges = Bridges(tables, leases)
+    tables.elements = {*bridges.elements_of([runs])}
+    Sleepers(cast(Any, bridges)).wait(runs)
+    record = leases.get(A)
     assert record is not None
-    assert (record.state, service.waiting.is_waiting(A)) == (LeaseState.WAITING, True)
-    assert record.asleep > 34, "since now"
-    assert service.tables.elements == {*nft_elements.record_elements(record, [network()])}
-    service.held.append(LEASE.nic)
-    assert any(service.waiting.packets(A, Neighbours.hold))
+    assert record.waits
+    assert record.asleep, "since now"
+    assert tables.elements == {*nft_elements.record_elements(record, [network()])}
+    assert done == [*RESERVATION.leases]
 
 
 # -- the lease records in memory: the same values as in their files, and not much for each of many tasks -------------

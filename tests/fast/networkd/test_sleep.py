@@ -22,6 +22,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundEr
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_elements
 from solo5_systemd.network.model import LeaseRecord, LeaseState
+from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.networkd import sleep
 from solo5_systemd.networkd.leases import Leases
@@ -31,7 +32,7 @@ from solo5_systemd.networkd.watches import Watches
 
 A = RESERVATION.task
 (LEASE,) = RESERVATION.leases
-STOP, CONT = (A, signal.SIGSTOP), (A, signal.SIGCONT)
+STOP, CONT, HUP = (A, signal.SIGSTOP), (A, signal.SIGCONT), (A, signal.SIGHUP)
 
 
 class Tables:
@@ -88,6 +89,10 @@ class Units:
         self.replies = True
         self.cpu: float | None = 0.0
         self.group = ""
+        self.socket = False
+
+    def is_read(self, task: TaskName) -> bool:
+        return self.socket
 
     def has_run(self, task: TaskName) -> bool:
         return self.runs
@@ -136,15 +141,11 @@ class Service:
             self.tables.elements |= {*bridges.elements_of([record])}
             self.tables.counts[tap] = 0
         self.reasons: list[str] = []
-        self.socket_units: set[TaskName] = set()
-        self.ending: set[TaskName] = set()
+        self.held, self.delivered = False, 0
+        monkeypatch.setattr(Neighbours, "hold", lambda *_: self.held)
+        monkeypatch.setattr(Neighbours, "deliver", self.deliver)
         self.begun: list[asyncio.Task[None]] = []
         self.state = SimpleNamespace(
-            host=SimpleNamespace(
-                sleepers=self.sleepers,
-                waiting=SimpleNamespace(may_wait=self.socket_units.__contains__, ending=self.ending),
-                begin_end=lambda task, frames: frames in (None, self.tables.counts[LEASE.tap] + self.tables.arriving),
-            ),
             record=self.leases.get, sleepers=self.sleepers.records, frames=self.sleepers.frames,
             at=lambda task, do: do(SimpleNamespace(sleepers=self.sleepers)),
             announces=lambda path: self.sleepers.announces,
@@ -167,11 +168,20 @@ class Service:
         if not asleep:
             self.reasons.append(str(reason))
 
+    def deliver(self, *_: object) -> None:
+        self.delivered += 1
+
     @property
     def asleep(self) -> int:
         record = self.leases.get(A)
         assert record is not None
         return record.asleep
+
+    @property
+    def ends(self) -> bool:
+        record = self.leases.get(A)
+        assert record is not None
+        return record.ends
 
     async def after(self, seconds: float) -> Sequence[tuple[str, int]]:
         """Check after a time; return the signals to the task so far."""
@@ -394,16 +404,25 @@ async def test_a_task_that_is_to_end_gets_a_signal_once_it_is_idle(monkeypatch: 
     assert await service.after(60) == [], "its socket unit is not active: nothing would start it again"
     with pytest.raises(InvalidRequestError, match="task a would not be started again: expected its socket unit"):
         await service.sleep.sleep(A)
-    service.socket_units.add(A)
-    service.tables.arriving = 1
-    assert await service.after(0) == [], "a frame came meanwhile"
-    service.tables.arriving = 0
-    assert await service.after(0) == [(A, signal.SIGHUP)]
-    assert await service.after(6) == [(A, signal.SIGHUP)], "it may take a while"
-    assert (service.tables.asleep(), service.asleep) == ([], 0)
+    service.units.socket = True
+    service.held = True
+    assert await service.after(0) == [], "a packet is held"
+    assert (service.ends, service.delivered) == (False, 1)
+    service.held = False
+    assert await service.after(0) == [HUP]
+    assert service.tables.asleep() == [], "no packet wakes it"
+    assert await service.after(6) == [HUP], "it may take a while"
+    assert service.ends
     await service.sleep.sleep(A)
-    assert service.units.signals == [(A, signal.SIGHUP)] * 2, "by hand"
-    service.units.heeds = False
-    service.ending.add(A)
-    await service.sleep.sleep(A)
-    assert not service.ending, "PID 1 has not sent the signal"
+    assert service.units.signals == [HUP] * 2, "by hand"
+
+
+@pytest.mark.parametrize("replies", [True, False])
+async def test_packets_are_not_held_for_a_task_that_pid_1_does_not_end(
+    monkeypatch: pytest.MonkeyPatch, replies: bool
+) -> None:
+    service = Service(monkeypatch, idle_s=60, idle_stops=True)
+    service.units.socket, service.units.heeds, service.units.replies = True, False, replies
+    with pytest.raises(HostError, match="task a cannot be put to sleep: PID 1 did not stop its tender"):
+        await service.sleep.sleep(A)
+    assert not service.ends
