@@ -20,6 +20,7 @@ from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, LeaseStat
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.netlink import link_index
 from solo5_systemd.networkd.namespaces import Core
+from solo5_systemd.networkd.state import NetworkState
 
 CHECK_INTERVAL_S = 1.0
 """Seconds between two looks at a start: one that has failed is repeated for a later packet."""
@@ -161,8 +162,10 @@ class Activation:
         networks = (self._host.bridges.networks.get(name) for name in names)
         return any(network is not None and link_index(network.bridge) == link for network in networks)
 
-    def on_packets(self, found: Packets) -> None:
+    def on_packets(self, found: Packets | None, state: NetworkState) -> None:
         """Start the tasks for whose addresses neighbours ask that may reach them, and note which have answered."""
+        if found is None or state is not self._host:  # a question is repeated
+            return
         leases = self._host.leases
         for tap, address in found.questions:
             record, of_asker = leases.of(address), leases.of(tap)

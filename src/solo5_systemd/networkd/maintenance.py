@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -60,7 +61,7 @@ class Maintenance:
                     repair = self._core.watches.repairs.popleft()
                     self._emit("Repaired", [list(repair.tasks), repair.what])
                 await self._delete_flows_to_others()
-            if self._sleep.seconds_until_check() == 0:
+            if time.monotonic() >= self._sleep.next_check:
                 try:
                     await self._sleep.check()
                 except (Solo5Error, OSError) as error:  # repeated at the next check
@@ -74,8 +75,7 @@ class Maintenance:
             return BRIDGE_CHECK_INTERVAL_S
         expiry, check = self._core.state.next_expiry(), self._units_checked_at + self._check_interval
         due = max(1, (check if expiry is None else min(expiry, check)) - now())
-        sleep = self._sleep.seconds_until_check()
-        return due if sleep is None else min(due, max(0.1, sleep))
+        return min(due, max(0.1, self._sleep.next_check - time.monotonic()))
 
     async def _repair(self) -> None:
         watches, repairs = self._core.watches, self._host.repairs

@@ -166,11 +166,6 @@ class Namespaces:
         state = self._states.get(path)
         return state is not None and state.sleepers.announces
 
-    def task_of_tap(self, tap: str, path: str) -> TaskName | None:
-        """Return the task of a tap in a namespace; safe in any thread."""
-        state = self._states.get(path)
-        return state.leases.allocations.owners.get(tap) if state else None
-
     def frames(self) -> Mapping[TaskName, int]:
         """Return as `Sleepers.frames`, of all namespaces."""
         found: dict[TaskName, int] = {}

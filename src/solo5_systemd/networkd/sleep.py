@@ -5,11 +5,12 @@ That packet waits in the queue of the tap, and a rule announces it (docs/decisio
 
 import asyncio
 import logging
+import math
 import os
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,9 +22,10 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.journal_entry import IDLE_END
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import NOTICE, log_about
-from solo5_systemd.network.kernel_events import is_question
+from solo5_systemd.network.kernel_events import Packets, is_question
 from solo5_systemd.network.model import LeaseRecord
 from solo5_systemd.networkd.namespaces import Core
+from solo5_systemd.networkd.state import NetworkState
 
 CHECKS = 10
 """The checks of a task within its idle time: it sleeps a tenth of that later at most."""
@@ -74,6 +76,9 @@ class Sleep:
 
     Args:
         emit: emits a signal of the service.
+
+    Attributes:
+        next_check: the time of `check`, by `time.monotonic`; infinite: no task may sleep.
     """
 
     def __init__(self, core: Core, emit: Callable[[str, Sequence[object]], None]) -> None:
@@ -81,8 +86,8 @@ class Sleep:
         self._emit = emit
         self._seen: dict[TaskName, _Seen] = {}
         self._busy: dict[TaskName, int] = {}
-        self._waking: dict[TaskName, asyncio.Future[str]] = {}
-        self._next_check: float | None = None
+        self._waking: dict[TaskName, str] = {}  # with the packet that wakes each
+        self.next_check = math.inf
 
     # -- falling asleep ------------------------------------------------------------------------------------------
 
@@ -90,14 +95,12 @@ class Sleep:
         """Check a task that was attached in time."""
         record = self._core.state.record(task)
         if record is not None and record.reservation.idle_s:
-            due = time.monotonic() + _interval(record)
-            if self._next_check is None or due < self._next_check:
-                self._next_check = due
-                self._core.watches.wake.set()
+            self._check_at(time.monotonic() + _interval(record))
 
-    def seconds_until_check(self) -> float | None:
-        """Return the seconds until the next check; None: no task may sleep."""
-        return None if self._next_check is None else max(0.0, self._next_check - time.monotonic())
+    def _check_at(self, due: float) -> None:
+        if due < self.next_check:
+            self.next_check = due
+            self._core.watches.wake.set()
 
     async def check(self) -> None:
         """Put the tasks to sleep that have been idle for their time."""
@@ -105,10 +108,9 @@ class Sleep:
         tasks = {record.reservation.task for record in records}
         self._seen = {task: seen for task, seen in self._seen.items() if task in tasks}
         self._busy = {task: run for task, run in self._busy.items() if task in tasks}
+        self.next_check = time.monotonic() + min(map(_interval, records), default=math.inf)
         if not records:
-            self._next_check = None
             return
-        self._next_check = time.monotonic() + min(map(_interval, records))
         counts = await self._core.writer.run(self._core.state.frames)
         for record in records:
             task = record.reservation.task
@@ -228,31 +230,29 @@ class Sleep:
 
     # -- waking --------------------------------------------------------------------------------------------------
 
-    def on_packets(self, packets: Mapping[str, str] | None, path: str) -> None:
-        """Wake the tasks for which packets are announced, by their taps in a namespace; None: some were lost."""
-        if packets is None:  # some are lost, which are counted
-            self._next_check = time.monotonic()
-            self._core.watches.wake.set()
+    def on_packets(self, found: Packets | None, state: NetworkState) -> None:
+        """Wake the tasks for which packets are announced."""
+        if found is None:  # some are lost, which are counted
+            self._check_at(time.monotonic())
             return
-        for tap, what in packets.items():
-            task = self._core.state.task_of_tap(tap, path)
-            if task is None or not self._is_asleep(task):
+        for tap, what in found.by_tap.items():
+            record = state.leases.of(tap)
+            if record is None or not record.sleeps:
                 continue
+            task = record.reservation.task
             if task not in self._waking:
-                self._waking[task] = asyncio.get_running_loop().create_future()
-                # Or the next service does: it is counted.
-                begin(self._core.tasks, self._wake_for(task, what, self._waking[task]))
-            if not self._waking[task].done() and not is_question(what):
-                self._waking[task].set_result(what)
+                self._waking[task] = what
+                begin(self._core.tasks, self._wake_for(task, what))  # or the next service does: it is counted
+            elif is_question(self._waking[task]):
+                self._waking[task] = what
 
     def _is_asleep(self, task: TaskName) -> bool:
         record = self._core.state.record(task)
         return record is not None and record.sleeps
 
-    async def _wake_for(self, task: TaskName, reason: str, packet: asyncio.Future[str] | None = None) -> None:
+    async def _wake_for(self, task: TaskName, reason: str) -> None:
         try:
-            async with self._core.locks[task]:
-                await self._wake(task, reason, packet)
+            await self.wake(task, reason)
         except Solo5Error as error:  # nftables, PID 1; the counter remains, so that the next check repeats it
             _log.error("task %s cannot be woken: %s", task, error)
         finally:
@@ -272,12 +272,10 @@ class Sleep:
         if self._is_asleep(task):
             await self._wake(task, "its network is attached again")
 
-    async def _wake(self, task: TaskName, reason: str, packet: asyncio.Future[str] | None = None) -> None:
+    async def _wake(self, task: TaskName, reason: str) -> None:
         """Wake a task, under its lock.
 
-        Args:
-            packet: the first one that is no question for the guest's address: after one, the packet for which it was
-                asked is the reason, if it comes.
+        After a question for the guest's address, the packet for which it was asked is the reason, if it comes.
         """
         begun = time.monotonic()
         await self._core.units.signal(task, signal.SIGCONT)
@@ -285,9 +283,9 @@ class Sleep:
         if record is None or not record.sleeps:
             return
         took, slept = (time.monotonic() - begun) * 1000, time.time() - record.asleep / 1e6
-        if packet is not None:
-            await asyncio.wait([packet], timeout=QUESTION_TIMEOUT_S)
-            reason = packet.result() if packet.done() else reason
+        if is_question(self._waking.get(task, "")):
+            await asyncio.sleep(QUESTION_TIMEOUT_S)
+        reason = self._waking.get(task, reason)
         await self._core.writer.run(self._core.state.at, task, lambda state: state.sleepers.end(task))
         self._seen.pop(task, None)
         self.expect(task)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -13,11 +13,8 @@ from solo5_systemd.networkd.state import NetworkState
 
 _log = logging.getLogger(__name__)
 
-Announced: TypeAlias = Callable[[Mapping[str, str] | None, str], None]
-"""Called with the packets for sleeping tasks, by tap, in a namespace; None: some were lost."""
-
-Heard: TypeAlias = Callable[[Packets], None]
-"""Called with what guests ask and answer in the host's own namespace."""
+Heard: TypeAlias = Callable[[Packets | None, NetworkState], None]
+"""Called with the packets that are announced in a namespace; None: some were lost."""
 
 _Watch: TypeAlias = LinkWatch | RulesetWatch | AnnouncedPackets
 
@@ -46,13 +43,13 @@ class Watches:
         self.links: frozenset[str] | None = frozenset()
         self.namespaces: set[str] = set()
         self.repairs: deque[Repair] = deque()
-        self._callees: tuple[Announced, Heard] | None = None
+        self._callees: tuple[Heard, ...] = ()
         self._open: dict[str, Sequence[_Watch]] = {}
 
     @contextmanager
-    def open(self, host: NetworkState, announced: Announced, heard: Heard) -> Iterator[None]:
+    def open(self, host: NetworkState, *heard: Heard) -> Iterator[None]:
         """Watch the host's network namespace for the block."""
-        self._callees = announced, heard
+        self._callees = heard
         self._is_expected = host.repairs.is_expected
         self.add(host)
         try:
@@ -64,7 +61,7 @@ class Watches:
         """Watch a namespace; called in a thread that is in it."""
         self._open[state.namespace] = watches = _watches(rules=not state.tables.owned)
         state.sleepers.announces &= isinstance(watches[-1], AnnouncedPackets)
-        self._loop.call_soon_threadsafe(self._start, state.namespace, watches)
+        self._loop.call_soon_threadsafe(self._start, state, watches)
 
     def remove(self, path: str) -> None:
         """End the watch of a namespace; called in any thread."""
@@ -75,26 +72,23 @@ class Watches:
         self.repairs.append(repair)
         self._loop.call_soon_threadsafe(self.wake.set)
 
-    def _start(self, path: str, watches: Sequence[_Watch]) -> None:
+    def _start(self, state: NetworkState, watches: Sequence[_Watch]) -> None:
         for watch in watches:
-            self._loop.add_reader(watch.fileno(), self._on_readable, path, watch)
+            self._loop.add_reader(watch.fileno(), self._on_readable, state, watch)
 
     def _end(self, watches: Sequence[_Watch]) -> None:
         for watch in watches:
             self._loop.remove_reader(watch.fileno())
             watch.close()
 
-    def _on_readable(self, path: str, watch: _Watch) -> None:
+    def _on_readable(self, state: NetworkState, watch: _Watch) -> None:
         if isinstance(watch, AnnouncedPackets):
             found = watch.packets()
-            if self._callees is not None:  # else the first check of sleeping tasks counts them; a question is repeated
-                of_sleeping, of_waiting = self._callees
-                of_sleeping(found.by_tap if found is not None else None, path)
-                if found is not None and not path:  # tasks wait in the host's own namespace alone
-                    of_waiting(found)
-        elif path:
+            for callee in self._callees:  # if none, the first check of sleeping tasks counts them
+                callee(found, state)
+        elif state.namespace:
             if (changed := watch.changed()) or changed is None:  # None: messages were lost
-                self.namespaces.add(path)
+                self.namespaces.add(state.namespace)
                 self.wake.set()
         elif isinstance(watch, LinkWatch):
             changed = watch.changed()

@@ -5,6 +5,7 @@ tests/contract/test_network_sleep.py shows the same with the kernel's packets.
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import time
@@ -21,6 +22,7 @@ from solo5_systemd.base.concurrency import KeyedLocks
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_elements
+from solo5_systemd.network.kernel_events import Packets
 from solo5_systemd.network.model import LeaseRecord, LeaseState
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.nft_objects import Element
@@ -149,7 +151,6 @@ class Service:
             record=self.leases.get, sleepers=self.sleepers.records, frames=self.sleepers.frames,
             at=lambda task, do: do(SimpleNamespace(sleepers=self.sleepers)),
             announces=lambda path: self.sleepers.announces,
-            task_of_tap=lambda tap, path: self.leases.allocations.owners.get(tap),
         )  # fmt: skip
         self.watches = Watches(cast(Any, None))
         core = SimpleNamespace(
@@ -161,6 +162,9 @@ class Service:
 
     def begin(self, what: Coroutine[Any, Any, None]) -> None:
         self.begun.append(asyncio.get_running_loop().create_task(what))
+
+    def hear(self, what: str) -> None:
+        self.sleep.on_packets(Packets({LEASE.tap: what}, frozenset(), frozenset()), cast(Any, self))
 
     def emit(self, signal: str, body: Sequence[object]) -> None:
         task, asleep, reason = body
@@ -243,14 +247,14 @@ async def test_without_accounting_frames_decide_alone(service: Service) -> None:
 
 
 async def test_checks_are_a_tenth_of_the_time_apart_and_a_minute_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    for idle_s, interval in ((60, 6), (5, 0.5), (86400, 60), (0, None)):
+    for idle_s, interval in ((60, 6), (5, 0.5), (86400, 60), (0, math.inf)):
         service = Service(monkeypatch, idle_s=idle_s)
-        assert service.sleep.seconds_until_check() is None
+        assert service.sleep.next_check == math.inf
         service.sleep.expect(A)
-        assert service.watches.wake.is_set() == (interval is not None)
-        assert service.sleep.seconds_until_check() == interval
-        await service.after(interval or 1)
-        assert service.sleep.seconds_until_check() == interval
+        assert service.watches.wake.is_set() == (interval < math.inf)
+        assert service.sleep.next_check - service.now == interval
+        await service.after(min(interval, 60))
+        assert service.sleep.next_check - service.now == interval
 
 
 async def test_a_frame_between_the_check_and_the_signal_keeps_a_task_awake(service: Service) -> None:
@@ -272,13 +276,24 @@ async def test_a_packet_that_a_check_counts_before_its_announcement_is_read_has_
 
     def announced() -> None:
         loop.remove_reader(reads)
-        service.sleep.on_packets({LEASE.tap: "TCP 192.0.2.9:1 to 10.89.0.2:80"}, "")
+        service.hear("TCP 192.0.2.9:1 to 10.89.0.2:80")
 
     loop.add_reader(reads, announced)
     os.write(writes, b"x")
     await service.after(1)
     for descriptor in (reads, writes):
         os.close(descriptor)
+    assert service.reasons == ["TCP 192.0.2.9:1 to 10.89.0.2:80"]
+
+
+async def test_after_a_question_the_packet_for_which_it_was_asked_is_the_reason(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sleep, "QUESTION_TIMEOUT_S", 0)
+    await service.sleep.sleep(A)
+    for what in ("ARP of 10.89.0.1 for 10.89.0.2", "TCP 192.0.2.9:1 to 10.89.0.2:80", "UDP 192.0.2.9:1 to 10.89.0.2:7"):
+        service.hear(what)
+    await asyncio.gather(*service.begun)
     assert service.reasons == ["TCP 192.0.2.9:1 to 10.89.0.2:80"]
 
 
