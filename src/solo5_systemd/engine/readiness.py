@@ -260,10 +260,11 @@ LINE_MAX_BYTES = 4096
 
 async def failure(endpoint: Endpoint, timeout_s: float) -> str:
     """Probe an endpoint once, and return why it failed, in a few words; empty if the guest answered."""
-    probe = _connect if endpoint.protocol is Protocol.TCP else _echo
     try:
         async with asyncio.timeout(timeout_s):
-            return await probe(endpoint)
+            with await _socket(endpoint) as sock:
+                await asyncio.get_running_loop().sock_connect(sock, (str(endpoint.address), endpoint.port))
+                return "" if endpoint.protocol is Protocol.TCP else await _echo(sock, endpoint.port)
     except TimeoutError:
         return f"no answer within {timeout_s:g} s"
     except HostError as error:  # the namespace is gone
@@ -272,29 +273,22 @@ async def failure(endpoint: Endpoint, timeout_s: float) -> str:
         return os.strerror(error.errno).lower() if error.errno else str(error)
 
 
-async def _connect(endpoint: Endpoint) -> str:
-    with await _socket(socket.SOCK_STREAM, endpoint) as sock:
-        await asyncio.get_running_loop().sock_connect(sock, (str(endpoint.address), endpoint.port))
-    return ""
-
-
-async def _echo(endpoint: Endpoint) -> str:
+async def _echo(sock: socket.socket, port: int) -> str:
     # The nonce distinguishes this echo from that of an earlier probe, and from other protocols.
     loop, request = asyncio.get_running_loop(), b"solo5-ready " + os.urandom(8).hex().encode() + b"\n"
-    if endpoint.port == _DNS_PORT:
+    if port == _DNS_PORT:
         request = os.urandom(2) + _DNS_QUERY
-    with await _socket(socket.SOCK_DGRAM, endpoint) as sock:
-        await loop.sock_connect(sock, (str(endpoint.address), endpoint.port))
-        await loop.sock_sendall(sock, request)
-        response = await loop.sock_recv(sock, 2 * len(request))
-    if endpoint.port == _DNS_PORT and response[:2] == request[:2]:  # of whatever status
+    await loop.sock_sendall(sock, request)
+    response = await loop.sock_recv(sock, 2 * len(request))
+    if port == _DNS_PORT and response[:2] == request[:2]:  # of whatever status
         return ""
     return "" if response == request else "the response is not an echo"
 
 
-async def _socket(kind: socket.SocketKind, endpoint: Endpoint) -> socket.socket:
+async def _socket(endpoint: Endpoint) -> socket.socket:
     """Return a socket of the endpoint's family and network namespace, in which it stays."""
     family = socket.AF_INET if endpoint.address.version == 4 else socket.AF_INET6
+    kind = socket.SOCK_STREAM if endpoint.protocol is Protocol.TCP else socket.SOCK_DGRAM
     if not endpoint.namespace:
         return socket.socket(family, kind | socket.SOCK_NONBLOCK)
 

@@ -14,7 +14,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol as Interface
 
 from solo5_systemd.base.concurrency import background
@@ -100,15 +100,6 @@ class Reporter:
         self._files.log(str(error), end=error.exit_status)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Update:
-    """One update; `usual` is what makes the guest of the declaration ready, for a return to the earlier image."""
-
-    request: UpdateRequest
-    condition: Ready | None
-    usual: Ready | None
-
-
 class Updater:
     """Updates one declared task."""
 
@@ -142,6 +133,9 @@ class Updater:
     async def update(self, declared: Workload, request: UpdateRequest, usual: Ready | None, old: Manifest) -> None:
         """Update the task; if that fails, it is as before.
 
+        Args:
+            usual: what makes the guest of the declaration ready, for a return to the earlier image.
+
         Raises:
             Solo5Error: the update was not possible, or was undone.
         """
@@ -153,23 +147,30 @@ class Updater:
                 f"task {self._next} has the published ports of task {self._name}: expected none beside it.",
                 f"To move them back: {self._return_of_ports}",
             )
-        update = _Update(request=request, condition=ready_by(request.ready, ports), usual=ready_by(usual, ports))
+        request, usual = replace(request, ready=ready_by(request.ready, ports)), ready_by(usual, ports)
         self._task.dependents = tuple(await self._units.dependents(self._service))
         if others := sorted({*self._task.dependents} - {f"{self._name}.socket"}):
             self._reporter.step(f"units that are restarted with {self._service}: {', '.join(others)}")
-        if isinstance(update.condition, ReadyLine):
-            await check_pattern(update.condition.pattern)
+        if isinstance(request.ready, ReadyLine):
+            await check_pattern(request.ready.pattern)
         if request.pause:
             # The rest of preflight needs what the old guest has.
             image = await store_image(self._runtime.backends, workload)
             check_same_devices(workload.image, image.facts.manifest, old)
-            await self._update_with_pause(update)
+            await self._switch(request, usual)
         else:
             check_beside(workload, ports)
             until = await self._reload_end()
             async with self._in_time(until):
                 planned = await self._plan_beside(workload, ports, old)
-            await self._update_beside(update, planned, first, until)
+            second = await self._serve_beside(request, planned, first, until)
+            third = await self._switch(request, usual)
+            self._reporter.begin(Phase.DRAINING)
+            await self._take_ports_back()
+            self._reporter.step(f"task {self._name} runs the new image and has its ports again")
+            await self._drain(third, second, request.drain)
+            await self._remove_next()
+        self._reporter.end()
 
     async def _plan_beside(self, workload: Workload, ports: Sequence[PortRequest], old: Manifest) -> Plan:
         """Return the plan of the guest beside the task, whose ports it has later."""
@@ -194,30 +195,21 @@ class Updater:
             )
         return replace(planned, lent=ports)
 
-    async def _update_beside(self, update: _Update, planned: Plan, first: Task, until: float | None) -> None:
-        """Take the five steps."""
+    async def _serve_beside(self, request: UpdateRequest, planned: Plan, first: Task, until: float | None) -> Task:
+        """Take the steps before that of the task itself, and return the guest that has the ports."""
         self._reporter.begin(Phase.BESIDE)
         try:
             async with self._in_time(until):
                 second = await self._starter.service(planned, QUIET)
-                evidence = await until_ready(self._runtime, second, update.condition, update.request.timeout)
+                evidence = await until_ready(self._runtime, second, request.ready, request.timeout)
                 await self._networks.move_ports(self._name, self._next)
             self._reporter.step(f"the new guest, task {self._next}, has the published ports: {evidence}")
             self._reporter.serving()
-            await self._watch(first, second, update.request)
-            self._reporter.begin(Phase.SWITCHING)
-            await self._images.switch()
+            await self._watch(first, second, request)
         except Solo5Error:
-            await self._end(update)
+            await self._end(request)
             raise
-        third = await self._start_again(update)
-        await self._images.finish()
-        self._reporter.begin(Phase.DRAINING)
-        await self._take_ports_back()
-        self._reporter.step(f"task {self._name} runs the new image and has its ports again")
-        await self._drain(third, second, update.request.drain)
-        await self._remove_next()
-        self._reporter.end()
+        return second
 
     async def _watch(self, first: Task, second: Task, request: UpdateRequest) -> None:
         """Watch the new guest, and wait for the end of the old one's connections.
@@ -240,12 +232,18 @@ class Updater:
                 if elapsed >= watch and (elapsed >= drain or not await self._connections(first)):
                     return
 
-    async def _start_again(self, update: _Update) -> Task:
+    async def _switch(self, request: UpdateRequest, usual: Ready | None) -> Task:
         """Start the task with the new image, or else with its earlier one; a guest beside it serves meanwhile."""
         loop = asyncio.get_running_loop()
-        begun, request = loop.time(), update.request
+        self._reporter.begin(Phase.SWITCHING)
         try:
-            run, evidence = await self._task.start(update.condition, request.timeout)
+            await self._images.switch()
+        except Solo5Error:
+            await self._end(request)
+            raise
+        begun = loop.time()
+        try:
+            run, evidence = await self._task.start(request.ready, request.timeout)
             if request.pause:
                 pause = loop.time() - begun
                 self._reporter.step(f"task {self._name} runs the new image: {evidence}, after a pause of {pause:.2f} s")
@@ -255,9 +253,10 @@ class Updater:
             if isinstance(error, StoppedError):
                 await self._images.revert()
             else:
-                await self._return_to_earlier(update, error)
-            await self._end(update)
+                await self._return_to_earlier(request, usual, error)
+            await self._end(request)
             raise
+        await self._images.finish()
         return run
 
     async def _watch_alone(self, run: Task, watch: float) -> None:
@@ -269,17 +268,16 @@ class Updater:
                     raise self._task.stopped()
                 raise StartError(f"the new guest ended within its watch: {end}.")
 
-    async def _return_to_earlier(self, update: _Update, error: Solo5Error) -> None:
+    async def _return_to_earlier(self, request: UpdateRequest, usual: Ready | None, error: Solo5Error) -> None:
         """Start the task with its earlier image, after an error with the new one."""
-        timeout_s = max(update.request.timeout, READY_TIMEOUT_S)
         try:
             await self._images.revert()
-            await self._task.start(update.usual, timeout_s)
+            await self._task.start(usual, max(request.timeout, READY_TIMEOUT_S))
         except StoppedError:
-            await self._end(update)
+            await self._end(request)
             raise
         except Solo5Error as second:
-            beside = not update.request.pause
+            beside = not request.pause
             raise HostError(
                 f"task {self._name} starts neither with the new image ({error.sentence}) nor with its earlier one "
                 f"({second.sentence})" + (f": task {self._next} has its ports." if beside else "."),
@@ -300,18 +298,6 @@ class Updater:
         leases = run.reservation.leases if run.reservation else ()
         addresses = [address for lease in leases for address in lease.addresses]
         return await self._networks.connections(addresses) if addresses else 0
-
-    async def _update_with_pause(self, update: _Update) -> None:
-        """Take step 4 alone: the old guest ends first."""
-        self._reporter.begin(Phase.SWITCHING)
-        try:
-            await self._images.switch()
-        except Solo5Error:
-            await self._end(update)
-            raise
-        await self._start_again(update)
-        await self._images.finish()
-        self._reporter.end()
 
     # -- a reload ------------------------------------------------------------------------------------------------
 
@@ -354,8 +340,8 @@ class Updater:
         """Return the command that ends the guest beside the task, upon which the task has the ports again."""
         return f"solo5ctl rm --force {self._next}"
 
-    async def _end(self, update: _Update) -> None:
-        if not update.request.pause:
+    async def _end(self, request: UpdateRequest) -> None:
+        if not request.pause:
             await self.abandon()
         self._reporter.end()
 
