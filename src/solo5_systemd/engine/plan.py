@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError
-from solo5_systemd.base.names import DeviceName, NetworkName, UnitKind, primary_nic
+from solo5_systemd.base.names import NetworkName, UnitKind, primary_nic
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.image.manifest import DeviceKind, StoredImage, match
@@ -25,7 +25,7 @@ from solo5_systemd.task.placeholders import SEARCH, SERVERS, used
 from solo5_systemd.task.policy import Ceilings, Policy
 from solo5_systemd.task.properties import TransientUnit, security_modules
 from solo5_systemd.task.property_types import INFINITY
-from solo5_systemd.task.workload import MIB, Publish, Workload
+from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import LAUNCHER, Parts
 from solo5_systemd.unit.translate import argv, scope, service
@@ -309,23 +309,24 @@ def _number_of_ports(ports: Sequence[PortRequest]) -> int:
 def _ports(workload: Workload, nics: Sequence[NicRequest]) -> tuple[PortRequest, ...]:
     """Return each published port with its NIC: the requested one, or else `service`, or else the image's first."""
     names = [nic.nic for nic in nics]
-    implied = primary_nic(names)
-    published = workload.publish if names else [publish for publish in workload.publish if not publish.implied]
-    return tuple(publish.to(_checked_nic(publish, names, publish.nic or implied)) for publish in published)
-
-
-def _checked_nic(publish: Publish, names: Sequence[DeviceName], nic: DeviceName | None) -> DeviceName:
-    if nic is not None and nic in names:
-        return nic
-    if not names:
-        raise InvalidRequestError(
-            f"port {publish.host_port} is published, and the image has no NIC: expected no port, or an image with one.",
-            "`solo5ctl image PATH` shows the devices of an image.",
-        )
-    raise InvalidRequestError(
-        f"port {publish.host_port} is published to NIC {nic}: expected one of the image's NICs ({', '.join(names)}).",
-        "Write it as NIC:HOSTPORT:PORT.",
-    )
+    implied, ports = primary_nic(names), []
+    for publish in workload.publish:
+        nic = publish.nic or implied
+        if nic in names:
+            ports.append(publish.to(nic))
+        elif names:
+            raise InvalidRequestError(
+                f"port {publish.host_port} is published to NIC {nic}: "
+                f"expected one of the image's NICs ({', '.join(names)}).",
+                "Write it as NIC:HOSTPORT:PORT.",
+            )
+        elif not publish.implied:
+            raise InvalidRequestError(
+                f"port {publish.host_port} is published, and the image has no NIC: expected no port, or an image with "
+                "one.",
+                "`solo5ctl image PATH` shows the devices of an image.",
+            )
+    return tuple(ports)
 
 
 _CEILINGS = "The operator sets it in plugin.solo5.config.ceilings."

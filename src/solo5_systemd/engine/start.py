@@ -115,11 +115,7 @@ class Starter:
         return plan(await gather(self._backends, workload))
 
     async def preview(self, workload: Workload) -> Plan:
-        """Return what a start would make. Nothing is stored, reserved or started.
-
-        Raises:
-            Solo5Error: as `plan`.
-        """
+        """Return what a start would make; raises as `plan`. Nothing is stored, reserved or started."""
         await check_name(self._backends, workload)
         found = await self._previewed(workload)
         if not found.request.nics:
@@ -128,11 +124,7 @@ class Starter:
         return replace(found.reserved(reservation), nft=nft)
 
     async def check_declared(self, workload: Workload) -> None:
-        """Check what the preparation of a declared task checks, whether the task runs or not. Nothing is reserved.
-
-        Raises:
-            Solo5Error: the task cannot start now.
-        """
+        """Check what the preparation of a declared task checks, whether it runs or not; raises as `plan`."""
         check_drop_ins(declared_service(workload.name), declared=True)
         found = await self._previewed(workload)
         if found.request.nics and await self._backends.networks.reservation(workload.name) is None:
@@ -188,14 +180,10 @@ class Starter:
 
 
 class Steps:
-    """The steps of one start.
-
-    Attributes:
-        plan: what they make; each step adds to it.
-    """
+    """The steps of one start."""
 
     def __init__(self, backends: "Backends", planned: Plan, undoing: Undo) -> None:
-        self.plan = planned
+        self.plan = planned  # each step adds to it
         self.undo = undoing
         self._made: list[Disk] = []  # those that were planned
         self._created: list[tuple[DiskRequest, Disk]] = []  # those of them with a new file
@@ -236,19 +224,11 @@ class Steps:
                 await undo(self._free_user(held.descriptor))
 
         self.undo.push_async_exit(leave)
-        if held.adopted and not adopt:
-            await self._check_free()
+        # A concurrent start may have finished between preflight and the lock: user, addresses and disks are its then.
+        if held.adopted and not adopt and await self._units.is_taken(self._name):
+            raise NameTakenError(self._name)
         await self._users.claim(self._name, self.plan.claim)
         self.plan = replace(self.plan, user=held.uid)
-
-    async def _check_free(self) -> None:
-        """Check again that the name has no unit, now under the user's lock.
-
-        A concurrent start may have finished between preflight and the lock. User, addresses and disks are its then, and
-        a failure of this start must not undo them.
-        """
-        if await self._units.is_taken(self._name):
-            raise NameTakenError(self._name)
 
     async def _free_user(self, held: int | None = None) -> None:
         """Free the user, unless its unit runs: that of a concurrent start, or one that could not be stopped."""
@@ -338,7 +318,7 @@ class Steps:
         """Open image and disks, lock the disks, and return the plan and the descriptors for the tender to inherit.
 
         Its paths are /proc/self/fd/N: the tender, another user, need not reach the files by their own paths, and gets
-        the files that were inspected. The descriptors are closed if the start fails.
+        the files that were inspected.
         """
         held: list[int] = []
         self.undo.close_on_failure(held)  # else they are the caller's: the locks last as long as the tender
