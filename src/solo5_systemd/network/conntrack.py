@@ -6,7 +6,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from ipaddress import ip_address
-from socket import AF_INET, AF_INET6, IPPROTO_TCP, IPPROTO_UDP
+from socket import IPPROTO_TCP, IPPROTO_UDP
 
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.model import IpAddress
@@ -24,7 +24,7 @@ _OPEN = {2, 3, 4, 5}
 _ASSURED = 1 << 2
 """IPS_ASSURED (linux/netfilter/nf_conntrack_common.h); of UDP: packets both ways, and for more than two seconds."""
 _BY_SOURCE, _BY_PROTOCOL, _BY_PORT = 1 << 0, 1 << 3, 1 << 5
-_NFGENMSG = {4: nl.NFGENMSG.pack(AF_INET, 0, 0), 6: nl.NFGENMSG.pack(AF_INET6, 0, 0)}
+_NFGENMSG = {version: nl.NFGENMSG.pack(family, 0, 0) for version, family in nl.FAMILIES.items()}
 _FILTERED_MAX = 12
 """Passes over the table, each with the kernel's filter, instead of one without.
 

@@ -35,18 +35,10 @@ _OF_ROUTER6 = {"accept_ra": "0", "autoconf": "0", "accept_dad": "0", "forwarding
 
 
 class Links:
-    """The bridges and taps of the network service. Not thread-safe.
-
-    Attributes:
-        routes: the routes and addresses of the namespace.
-    """
+    """The bridges and taps of the network service. Not thread-safe. Methods raise HostError if the kernel refuses."""
 
     def __init__(self, owner: Callable[[TaskName], int]) -> None:
-        """Open netlink sockets.
-
-        Args:
-            owner: returns the user id that may attach to the taps of a task.
-        """
+        """Open netlink sockets; `owner` returns the user id that may attach to the taps of a task."""
         self._route = iproute.IPRoute()
         self.routes = Routes()
         self.neighbours = Neighbours()
@@ -59,11 +51,7 @@ class Links:
         self.neighbours.close()
 
     def link(self, name: str) -> Link | None:
-        """Return a link; None where no link has this name.
-
-        Raises:
-            HostError: the kernel refused.
-        """
+        """Return a link; None where no link has this name."""
         with kernel_errors(f"link {name}"), _ignoring(errno.ENODEV):  # deleted after if_nametoindex(3)
             if index := nl.link_index(name):
                 return _link_of(self._route.get_links(index)[0])
@@ -102,7 +90,6 @@ class Links:
 
         Raises:
             TakenError: another program's link has the bridge's name.
-            HostError: the kernel refused.
         """
         with kernel_errors(f"bridge {network.bridge}"):
             self._make_bridge(network)
@@ -135,7 +122,6 @@ class Links:
 
         Raises:
             TakenError: another program's link has the segment's name.
-            HostError: the kernel refused.
         """
         with kernel_errors(f"bridge {segment}"):
             self._make_bridge(network, segment)
@@ -156,7 +142,7 @@ class Links:
             self._route.link("set", index=nl.link_index(segment), state="up")
 
     def has_mac(self, bridge: str, mac: str, vlans: Iterable[int]) -> bool:
-        """Return whether a bridge has a MAC address in some VLANs, and not as a guest's; raises as `link`.
+        """Return whether a bridge has a MAC address in some VLANs, and not as a guest's.
 
         It is its own, or that of a machine behind its ports. It is looked up: machines of the LAN can fill the
         forwarding database, and the kernel's time for a list of it grows with the square of its length.
@@ -171,11 +157,7 @@ class Links:
         return False
 
     def make_tap(self, task: TaskName, lease: Lease, network: Network) -> None:
-        """Create a NIC's tap in the task's namespace and its macvlan, or repair them; idempotent.
-
-        Raises:
-            HostError: the kernel refused, or the task's namespace does not exist.
-        """
+        """Create a NIC's tap in the task's namespace (which exists), and its macvlan, or repair them; idempotent."""
         with kernel_errors(f"tap {lease.tap}"):
             # Another MTU than its own could change that of a joined bridge: it is the lowest of the ports.
             bridge = self.link(lease.bridge) if network.join else None
@@ -188,7 +170,7 @@ class Links:
     def route_behind(self, lease: Lease, network: Network, routes: Iterable[IpNetwork]) -> bool:
         """Route the ranges behind a guest to it; idempotent. Return whether a route was missing, and is added.
 
-        A route of another program for the same range stays. Raises as `make_tap`.
+        A route of another program for the same range stays.
         """
         added = False
         with kernel_errors(f"bridge {network.bridge}"):
@@ -199,23 +181,19 @@ class Links:
         return added
 
     def delete_routes(self, lease: Lease, network: Network, routes: Iterable[IpNetwork]) -> None:
-        """Delete the routes to the ranges behind a guest; idempotent. Raises as `make_tap`."""
+        """Delete the routes to the ranges behind a guest; idempotent."""
         with kernel_errors(f"bridge {network.bridge}"):
             for route in routes:
                 with _ignoring(errno.ESRCH):
                     self._route.route("del", **_behind(lease, network, route))
 
     def has_tap(self, task: TaskName, lease: Lease, network: Network) -> bool:
-        """Return whether tap and macvlan are as `make_tap` makes them; True where the task's namespace does not exist.
-
-        Raises:
-            HostError: the kernel refused to show them.
-        """
+        """Return whether tap and macvlan are as `make_tap` makes them; True: the task's namespace does not exist."""
         with kernel_errors(f"tap {lease.tap}"):
             return taps.has_tap(self.routes, task, lease, network)
 
     def tap_states(self) -> Mapping[str, object]:
-        """Return as `taps.states`; raises as `has_tap`."""
+        """Return as `taps.states`."""
         with kernel_errors("taps"):
             return taps.states(self.routes)
 
@@ -257,10 +235,7 @@ def delete_links(names: Iterable[str]) -> None:
     """Delete these links, as far as they exist.
 
     The kernel waits for a grace period, 16 to 32 ms, under the rtnl lock: so the links are put into one group and
-    deleted by one request.
-
-    Raises:
-        HostError: the kernel refused.
+    deleted by one request. Raises HostError if the kernel refuses.
     """
     indexes = {name: index for name in names if (index := nl.link_index(name))}
     if not indexes:
@@ -289,8 +264,8 @@ def _link_of(message: Any) -> Link:
 
 def _behind(lease: Lease, network: Network, route: IpNetwork) -> dict[str, Any]:
     """Return a route, for pyroute2, to a range behind a guest."""
-    family = socket.AF_INET if route.version == 4 else socket.AF_INET6
     gateway, oif = str(lease.address_of(route.version)), nl.link_index(network.bridge)
+    family = nl.FAMILIES[route.version]
     return {"family": family, "dst": str(route), "gateway": gateway, "oif": oif, "table": MAIN_TABLE}
 
 

@@ -180,8 +180,7 @@ def _addresses(lease: Lease) -> Sequence[IpAddress]:
 
 
 def _entry(link: int, address: IpAddress) -> bytes:
-    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    return nl.NDMSG.pack(family, link, 0, 0, 0) + nl.attribute(nl.NDA_DST, address.packed)
+    return nl.NDMSG.pack(nl.FAMILIES[address.version], link, 0, 0, 0) + nl.attribute(nl.NDA_DST, address.packed)
 
 
 def _in_state(entry: bytes, state: int) -> bytes:

@@ -14,6 +14,7 @@ from solo5_systemd.network.modules import NF_TABLES, remedy
 NLM_REQUEST, NLM_ACK, NLM_REPLACE, NLM_EXCL, NLM_DUMP, NLM_CREATE = 0x1, 0x4, 0x100, 0x200, 0x300, 0x400
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 NETLINK_ROUTE, NETLINK_NETFILTER = 0, 12
+FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 Request = tuple[int, int, bytes]
 """A request: message type, flags without NLM_F_REQUEST, payload."""

@@ -41,13 +41,11 @@ class Ruleset:
     """The input from which the tables are made.
 
     Attributes:
-        networks: the networks that are up.
-        records: the lease records, of which each has the elements of its state.
+        networks: those that are up.
         segments: the further bridges of these networks, each with its network. Their names reach table ip only with
             br_netfilter, which passes bridged packets through it.
-        forwards: packets between other links are accepted: the host forwards for others, too, or none of the networks
-            has a bridge of this service.
-        forwards6: the same of IPv6 packets.
+        forwards, forwards6: packets between other links are accepted: the host forwards for others, too, or none of the
+            networks has a bridge of this service.
         forwarding: the links that forwarded IPv4 packets, one by one, before the first network was up.
     """
 

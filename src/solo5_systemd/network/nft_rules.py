@@ -85,8 +85,7 @@ def tables(ruleset: Ruleset, *, owned: bool, announced: bool = True) -> Mapping[
     """Return the tables without their elements, by family; table ip6 if one of the networks has IPv6.
 
     Args:
-        owned: set `flags owner, persist` (Linux 6.9, nftables 1.1.0): only this process may change the tables, and they
-            stay after its exit.
+        owned: set `flags owner, persist`: only this process may change the tables, and they stay after its exit.
         announced: packets for tasks that sleep are announced (nfnetlink_log).
     """
     text = _TABLES.replace("OWNED", "flags owner, persist;" if owned else "")

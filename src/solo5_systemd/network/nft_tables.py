@@ -2,7 +2,6 @@
 
 import ctypes
 import json
-import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -32,7 +31,7 @@ _LOG_PROBE = f"table bridge {TABLE}-probe {{ chain probe {{ log group {ANNOUNCEM
 _MODULES = ("nf_tables", "nft_chain_nat", "nft_ct", "nft_masq", "nft_nat", "nft_limit", "nft_connlimit")
 
 _BRIDGE, _IFNAMSIZ = 0, 16
-_FAMILY_OF = {4: socket.AF_INET, 6: socket.AF_INET6, _BRIDGE: 7}  # NFPROTO_BRIDGE
+_FAMILY_OF = {**nl.FAMILIES, _BRIDGE: 7}  # NFPROTO_BRIDGE
 
 _REPLACE_ATTEMPTS = 3
 """Attempts to replace the tables while other programs commit; after the last, the next change verifies them again."""
@@ -65,7 +64,7 @@ def return_memory() -> None:
 
 
 class Tables:
-    """The service's tables in the kernel, with detection of changes by other programs.
+    """The service's tables in the kernel, with detection of changes by other programs. Methods raise HostError.
 
     Tables with an owner are as this process has left them: a check costs nothing. For others the kernel counts the
     commits of all programs (the generation of the ruleset). While it equals the value after this process's last commit,
@@ -121,11 +120,8 @@ class Tables:
     def _commit(self, commands: str, known: int | None, *, rebuilt: bool = False) -> bool:
         """Run a transaction; return whether the state of the tables, as of `known`, is certain to be its result.
 
-        It is if no other program has committed since the generation `known`, or if the tables have an owner.
-
-        Args:
-            known: None: it was not certain before.
-            rebuilt: the rules are other ones, and listed.
+        It is if no other program has committed since the generation `known` (None: it was not certain before), or if
+        the tables have an owner. `rebuilt`: the rules are other ones, and listed.
         """
         self._generation = None  # unknown if the transaction raises
         self._nft.run(commands)
@@ -192,20 +188,13 @@ class Tables:
         return Dropped(rules=+counts)
 
     def active_of(self, tap: str) -> int:
-        """Return the frames from and to a guest that may sleep, since it was attached; costs one netlink message.
-
-        Raises:
-            HostError: the kernel failed to look it up.
-        """
+        """Return the frames from and to a guest that may sleep, since it was attached; costs one netlink message."""
         with host_errors("nftables cannot be read"):
             found = self._found(ACTIVE, _link_key(tap), _BRIDGE)
             return 0 if found is None else int.from_bytes(nl.attribute_of(found, *_PACKETS_OF_ELEMENT))
 
     def mistaken(self) -> Mapping[str, Sequence[str]]:
-        """Return the taps of guests without their leased address.
-
-        With that from which one sends; empty for a tap that requests one by DHCP.
-        """
+        """Return the taps of guests without their leased address, with the one from which they send; empty: none."""
         found: dict[str, list[str]] = {}
         for kind, name in (("map", STRANGERS), ("set", UNSERVED)):
             for each in self._listed(kind, "bridge", name):
@@ -214,7 +203,6 @@ class Tables:
         return found
 
     def _listed(self, kind: str, family: str, name: str) -> list[Any]:
-        """Return the elements of a set or map, as nftables lists them."""
         objects = self._json(f"list {kind} {family} {TABLE} {name}")
         return [each for item in objects for each in item.get(kind, {}).get("elem", ())]
 
@@ -273,7 +261,7 @@ class Tables:
         return known, {element for objects in listings.values() for element in listed_elements(objects, DYNAMIC)}
 
     def _json(self, command: str) -> list[Any]:
-        """Return the objects of an nft listing; empty where the command fails."""
+        """Return the objects of an nft listing; empty: the command failed."""
         self._nft.set_json_output(True)
         try:
             code, output, _ = self._nft.cmd(command)

@@ -83,8 +83,18 @@ def check_ports(
     before: defaultdict[tuple[Protocol, int], list[PortRequest]] = defaultdict(list)
     for port in ports:
         # Compared with those of one number alone: a task has up to PORTS_MAX.
-        same = before[port.protocol, port.host_port]
-        _check_request(port, same, nics, loopback6=loopback6)
+        same, at = before[port.protocol, port.host_port], port.host_ip
+        if port.nic not in nics:
+            raise InvalidRequestError(
+                f"port {show_port(port)} is published to NIC {port.nic}: expected a requested one."
+            )
+        if any(_overlap(port, other) for other in same):
+            raise InvalidRequestError(f"port {show_port(port)} is published twice: expected each port once.")
+        if at and (at.is_multicast or (at.version == 6 and (at.is_link_local or (at.is_loopback and not loopback6)))):
+            raise InvalidRequestError(
+                f"port {show_port(port)} cannot be published: no reply of a guest leaves from {at}: expected "
+                "127.0.0.1, or a global or unique local address, also one that this host gets later."
+            )
         same.append(port)
     for port in ports:
         for other, task in allocations.published(port.protocol, port.host_port):
@@ -115,25 +125,6 @@ def check_reserved(ports: Sequence[PortRequest], settings: Settings) -> None:
             )
 
 
-def _check_request(
-    port: PortRequest,
-    before: Sequence[PortRequest],
-    nics: Collection[DeviceName],
-    *,
-    loopback6: bool,
-) -> None:
-    if port.nic not in nics:
-        raise InvalidRequestError(f"port {show_port(port)} is published to NIC {port.nic}: expected a requested one.")
-    if any(_overlap(port, other) for other in before):
-        raise InvalidRequestError(f"port {show_port(port)} is published twice: expected each port once.")
-    at = port.host_ip
-    if at and (at.is_multicast or (at.version == 6 and (at.is_link_local or (at.is_loopback and not loopback6)))):
-        raise InvalidRequestError(
-            f"port {show_port(port)} cannot be published: no reply of a guest leaves from {at}: expected 127.0.0.1, or "
-            "a global or unique local address, also one that this host gets later."
-        )
-
-
 def absent(ports: Iterable[PortRequest], local: Collection[IpAddress]) -> Sequence[PortRequest]:
     """Return the ports at an address that the host does not have yet, such as that of keepalived's standby node."""
     own = (port for port in ports if port.host_ip not in (None, EVERY_IPV6))
@@ -142,12 +133,8 @@ def absent(ports: Iterable[PortRequest], local: Collection[IpAddress]) -> Sequen
 
 def _overlap(one: PortRequest, other: PortRequest) -> bool:
     """Return whether a packet exists that matches both of two ports with one number and protocol."""
-    return _covers(one.host_ip, other.host_ip) or _covers(other.host_ip, one.host_ip)
-
-
-def _covers(one: IpAddress | None, other: IpAddress | None) -> bool:
-    """Return whether a published port's `host_ip` includes another's."""
-    return one is None or one == other or (one == EVERY_IPV6 and other is not None and other.version == 6)
+    both = (one.host_ip, other.host_ip), (other.host_ip, one.host_ip)
+    return any(wide in (None, at) or (wide == EVERY_IPV6 and at and at.version == 6) for wide, at in both)
 
 
 def check_families(reservation: Reservation) -> None:

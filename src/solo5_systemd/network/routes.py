@@ -23,7 +23,6 @@ _RTA_DST, _RTA_OIF, _RTA_TABLE = 1, 4, 15
 _LOOKUP_TABLE, _FIB_MATCH = 0x1000, 0x2000
 MAIN_TABLE, LOCAL_TABLE, _UNIVERSE = 254, 255, 0
 LOOPBACK6 = IPv6Network("::1/128")
-_FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 
 class Routes(nl.NetlinkSocket):
@@ -49,7 +48,7 @@ class Routes(nl.NetlinkSocket):
         return frozenset(
             IPv4Address(ip) if version == 4 else IPv6Address(ip)
             for version in versions
-            for ip, _, _, own in self._addresses(_FAMILIES[version])
+            for ip, _, _, own in self._addresses(nl.FAMILIES[version])
             if number in (None, own)
         )
 
@@ -120,7 +119,8 @@ def _other_route(
     netlink: nl.NetlinkSocket, address: IpAddress, inside: IPv4Network | IPv6Network, bridge: str
 ) -> str | None:
     """Return a phrase about the route of packets to an address; None if they leave by the bridge."""
-    head = _RTMSG.pack(_FAMILIES[address.version], address.max_prefixlen, 0, 0, 0, 0, 0, 0, _LOOKUP_TABLE | _FIB_MATCH)
+    family, flags = nl.FAMILIES[address.version], _LOOKUP_TABLE | _FIB_MATCH
+    head = _RTMSG.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, flags)
     try:
         [(_, body)] = netlink.request(nl.GETROUTE, nl.NLM_ACK, head + nl.attribute(_RTA_DST, address.packed))
     except (OSError, ValueError):  # unreachable, prohibited, a blackhole

@@ -1,4 +1,7 @@
-"""The sysctls below net that the service changes, and restores after the last network is down."""
+"""The sysctls below net that the service changes, and restores after the last network is down.
+
+Functions raise HostError for a value that can be neither read nor written.
+"""
 
 import os
 import re
@@ -24,20 +27,12 @@ _OF_LINK = re.compile(r"ipv4/conf/([\w.-]+)/forwarding", re.ASCII)
 
 
 def is_router() -> bool:
-    """Return whether the host forwards IPv4 packets for others than this service.
-
-    Raises:
-        HostError: the setting cannot be read.
-    """
+    """Return whether the host forwards IPv4 packets for others than this service."""
     return read_sysctl(IP_FORWARD) == "1"
 
 
 def values_to_restore() -> dict[str, str]:
-    """Return the values that `restore` needs to undo `enable_forwarding`; only ip_forward where that is 1 already.
-
-    Raises:
-        HostError: a value cannot be read.
-    """
+    """Return the values that `restore` needs to undo `enable_forwarding`; only ip_forward where that is 1 already."""
     before = {IP_FORWARD: read_sysctl(IP_FORWARD)}
     return before if is_router() else before | {name: read_sysctl(name) for name in (*_links(), _FOR_NEW_LINKS)}
 
@@ -49,11 +44,7 @@ def forwarding_links(before: Mapping[str, str]) -> Sequence[str]:
 
 
 def enable_forwarding() -> bool:
-    """Have all links forward packets, also new ones, unless the host is a router; return whether one did not.
-
-    Raises:
-        HostError: a setting cannot be written.
-    """
+    """Have all links forward packets, also new ones, unless the host is a router; return whether one did not."""
     if is_router():
         return False
     names = chain(_links(), (_FOR_NEW_LINKS,), _links())  # and those that were made meanwhile
@@ -61,11 +52,7 @@ def enable_forwarding() -> bool:
 
 
 def restore(before: Mapping[str, str]) -> None:
-    """Restore the saved values, unless the host has become a router.
-
-    Raises:
-        HostError: a setting cannot be written.
-    """
+    """Restore the saved values, unless the host has become a router."""
     if not before or is_router():
         return
     for name in (_FOR_NEW_LINKS, *_links()):
@@ -80,11 +67,7 @@ def _links() -> Iterator[str]:
 
 
 def read_sysctl(name: str) -> str:
-    """Return a value below net; empty where its link no longer exists.
-
-    Raises:
-        HostError: the value cannot be read.
-    """
+    """Return a value below net; empty where its link no longer exists."""
     with host_errors(f"sysctl net/{name} cannot be read"):
         try:
             with open(f"{_ROOT}/{name}", encoding="ascii") as file:  # noqa: PTH123 - no Path, as in lease_files
@@ -97,9 +80,6 @@ def write_sysctl(name: str, value: str) -> bool:
     """Write a value below net, unless it is that already, or does not exist; return whether it is written.
 
     One does not exist if its link no longer does, or the kernel lacks it, such as those of IPv6 with `ipv6.disable=1`.
-
-    Raises:
-        HostError: the value cannot be written.
     """
     if read_sysctl(name) in ("", value):
         return False
@@ -140,11 +120,7 @@ def has_ipv6() -> bool:
 def values_to_restore6(*, shared: bool) -> dict[str, str]:
     """Return the values that `restore6` needs to undo `enable_forwarding6`; only `forwarding` where that is 1 already.
 
-    Args:
-        shared: with that to undo `receive_untranslated`; there is none without br_netfilter.
-
-    Raises:
-        HostError: a value cannot be read.
+    `shared`: with that to undo `receive_untranslated`; there is none without br_netfilter.
     """
     before = {IPV6_FORWARDING: read_sysctl(IPV6_FORWARDING)}
     if shared and (bridged := read_sysctl(_BRIDGED)):
@@ -156,11 +132,7 @@ def values_to_restore6(*, shared: bool) -> dict[str, str]:
 
 
 def is_router6(before: Mapping[str, str]) -> bool:
-    """Return whether the host forwards IPv6 packets for others than this service, by the saved and present values.
-
-    Raises:
-        HostError: a setting cannot be read.
-    """
+    """Return whether the host forwards IPv6 packets for others than this service, by the saved and present values."""
     return before.get(IPV6_FORWARDING) == "1" or read_sysctl(IPV6_FORWARDING) == read_sysctl(_FOR_NEW_LINKS6) == "1"
 
 
@@ -171,9 +143,6 @@ def enable_forwarding6() -> bool:
 
     With `forwarding` the kernel removes the default routes that it has learned on links without `accept_ra` 2
     (rt6_purge_dflt_routers of net/ipv6/route.c). `all/accept_ra` has no effect.
-
-    Raises:
-        HostError: a setting cannot be written.
     """
     if read_sysctl(IPV6_FORWARDING) == "1":
         return False
@@ -194,9 +163,6 @@ def restore6(before: Mapping[str, str]) -> None:
     """Restore the saved values; forwarding not if the host is a router for others, or it has been set to 0 since.
 
     `accept_ra` becomes 1 again where it still is 2, also on links that are newer than the saved values.
-
-    Raises:
-        HostError: a setting cannot be written.
     """
     if _BRIDGED in before:
         write_sysctl(_BRIDGED, before[_BRIDGED])
@@ -216,9 +182,6 @@ def receive_untranslated() -> bool:
     """Have packets translated after they were received from a bridge, so that they can be for ::1.
 
     Return whether that was not so. A no-op without br_netfilter.
-
-    Raises:
-        HostError: the setting cannot be written.
     """
     return write_sysctl(_BRIDGED, "0")
 

@@ -12,7 +12,7 @@ have seen. The header before each frame is then so long that no write has it; a 
 its size.
 
 All by rtnetlink messages: pyroute2 takes ten times the processor time. It starts a thread for each tap,
-and encodes messages field by field.
+and encodes messages field by field. Functions raise OSError if the kernel refuses.
 """
 
 import array
@@ -102,8 +102,7 @@ def _macvlan(lease: Lease, lower: int, namespace: int, mtu: int) -> nl.Request:
 def _is_whole(host: nl.NetlinkSocket, task: TaskName, lease: Lease, found: Mapping[int, bytes]) -> bool:
     """Return whether macvlan and tap are as `_make_links` makes them, and the tap is up; True without the namespace.
 
-    Raises:
-        OSError: the kernel refused to show the tap; ENODEV: there is none.
+    Raises OSError; ENODEV: there is no tap.
     """
     info = nl.attributes(found.get(nl.IFLA_LINKINFO, b""))
     expected = {**_SETTINGS, _MACADDR_DATA: _source(lease.mac)}
@@ -143,12 +142,7 @@ def _source(mac: str) -> bytes:
 
 
 def _create_tap(name: str, uid: int) -> bool:
-    """Create a tap in the calling thread's namespace, in place of one that no process has; return whether it is new.
-
-    Raises:
-        OSError: the kernel refused.
-        HostError: there is no device for taps.
-    """
+    """Create a tap in the calling thread's namespace, in place of one that no process has; return whether it is new."""
     with needing(TUN, f"tap {name}"):
         first = os.open(_TUN, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -209,14 +203,7 @@ a sysctl of a link does not wait for it: the kernel restarts write(2) until it g
 def make(route: nl.NetlinkSocket, task: TaskName, lease: Lease, network: Network, *, uid: int, mtu: int) -> None:
     """Make a tap whose macvlan is up and a port of its bridge (`_port`), or set up existing ones; idempotent.
 
-    Args:
-        route: an rtnetlink socket.
-        uid: the user that may attach to the tap.
-        mtu: in bytes.
-
-    Raises:
-        OSError: the kernel refused.
-        HostError: the task's namespace does not exist.
+    `uid`: the user that may attach to the tap. Raises HostError, too: the task's namespace does not exist.
     """
     with RTNL:
         _make_links(route, task, lease, uid=uid, mtu=mtu)
@@ -233,13 +220,7 @@ def make(route: nl.NetlinkSocket, task: TaskName, lease: Lease, network: Network
 
 
 def has_tap(route: nl.NetlinkSocket, task: TaskName, lease: Lease, network: Network) -> bool:
-    """Return whether a link is up and a port of a bridge, with the MAC, settings and FDB entry that `make` sets.
-
-    And whether it is the macvlan of its tap.
-
-    Raises:
-        OSError: the kernel refused to show it.
-    """
+    """Return whether a link is up and a port of its bridge as `make` makes it, and the macvlan of its tap."""
     index, master = nl.link_index(lease.tap), nl.link_index(lease.bridge)
     if not (index and master):
         return False
@@ -264,9 +245,6 @@ def states(route: nl.NetlinkSocket) -> Mapping[str, object]:
     """Return for each macvlan with a carrier a value that is the same while nothing changes that `has_tap` reads.
 
     Two dumps, whatever their number. A tap that is down, or is no more, takes the carrier along.
-
-    Raises:
-        OSError: the kernel refused.
     """
     wanted = nl.ifinfo(0, nl.nested(nl.IFLA_LINKINFO, nl.MACVLAN), nl.number(_IFLA_EXT_MASK, _SKIP_STATS))
     found: dict[int, tuple[bytes, set[tuple[object, ...]]]] = {}
@@ -292,11 +270,7 @@ def _has_entry(route: nl.NetlinkSocket, index: int, lease: Lease, network: Netwo
 
 
 def link_of_mac(route: nl.NetlinkSocket, bridge: int, mac: str, vlan: int) -> int:
-    """Return the index of the link at which a bridge has a MAC address in a VLAN, 0 where it has it nowhere.
-
-    Raises:
-        OSError: the kernel refused.
-    """
+    """Return the index of the link at which a bridge has a MAC address in a VLAN; 0: it has it nowhere."""
     wanted = nl.NDMSG.pack(_AF_BRIDGE, 0, 0, 0, 0) + _mac_in(mac, vlan) + nl.number(_NDA_MASTER, bridge)
     try:
         [(_, entry)] = route.request(nl.GETNEIGH, nl.NLM_ACK, wanted)
