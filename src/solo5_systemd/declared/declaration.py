@@ -39,7 +39,7 @@ from solo5_systemd.declared.update_request import (
     parse_ready,
     update_time,
 )
-from solo5_systemd.network.model import EVERY_IPV6
+from solo5_systemd.network.model import IpAddress, share_address
 from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.task.networks import host_endpoint
 from solo5_systemd.task.option_table import KEYS, SECTION, SETTINGS
@@ -47,7 +47,7 @@ from solo5_systemd.task.properties import parse_property
 from solo5_systemd.task.property_types import quoted
 from solo5_systemd.task.quantities import value_of
 from solo5_systemd.task.settings import Parse, Values, stops_when_idle, texts, workload
-from solo5_systemd.task.workload import Publish, Workload
+from solo5_systemd.task.workload import Workload
 
 T = TypeVar("T")
 
@@ -74,9 +74,7 @@ class Declaration:
         unit: the lines of [Unit] for systemd, in order, without those that another one has reset or overridden; an
             empty value resets all conditions, or all assertions.
         service: those of [Service], without the settings that are properties of the workload.
-        install: those of [Install].
         update: what an update has that is not requested otherwise.
-        path: of the file.
         stand_ins: the words in the place of `%i` and `%I`, with these; empty: it is no template.
     """
 
@@ -142,11 +140,7 @@ class Declared(Values):
         return name in self._assignments
 
     def checked(self, name: str, check: Callable[[], T]) -> T:
-        """Return the result of a function of the values of a key; its error is that of the key's last line.
-
-        Raises:
-            SettingsError: the function has raised an error.
-        """
+        """Return the result of a function of the values of a key; its error is that of the key's last line."""
         lines = self._assignments.get(name, ())
         return located(lines[-1], check) if lines else check()
 
@@ -165,20 +159,17 @@ class Declared(Values):
         return posixpath.normpath(f"/{text.lstrip('/')}")
 
     def parsed(self, name: str, parse: Parse[T]) -> Iterator[T]:
-        """Yield the values of a key.
+        """Yield the values of a key; raises SettingsError where one is invalid."""
+        setting = SETTINGS[name]
+        values = self._at_start if setting.at_start else self._in_unit
 
-        Raises:
-            SettingsError: one is invalid.
-        """
+        def texts(line: Assignment) -> Sequence[str]:
+            words = split_words(line.value) if setting.has_words else (line.value,)
+            return [expand(word, values) for word in words]
+
         for line in self._assignments.get(name, ()):
-            values = self._at_start if SETTINGS[name].at_start else self._in_unit
-            for text in located(line, partial(_texts, line, values)):
+            for text in located(line, partial(texts, line)):
                 yield located(line, partial(value_of, parse, text, self.shown(name)))
-
-
-def _texts(line: Assignment, specifiers: Mapping[str, str]) -> Sequence[str]:
-    words = split_words(line.value) if SETTINGS[line.key].has_words else (line.value,)
-    return [expand(word, specifiers) for word in words]
 
 
 def located(line: Assignment, check: Callable[[], T]) -> T:
@@ -214,9 +205,9 @@ def parse_declaration(
         sources: the file and its drop-ins, in the order in which they override each other.
         host: the specifiers of the host, as of `files.host_names`.
         served: the networks with a DHCP server.
-        systemd: release of systemd, such as 257, which ignores settings of later ones.
-        in_unit: the specifiers in values that are part of the unit file; None: those of the name.
-        at_start: those in values of keys with `at_start`; None: those of the name.
+        systemd: its release, such as 257, which ignores settings of later ones.
+        in_unit: as of `Declared`; None: the specifiers of the name.
+        at_start: the same.
 
     Raises:
         InvalidRequestError: the name is malformed.
@@ -287,20 +278,20 @@ def _properties(
     lines: Mapping[str, tuple[Assignment, ...]], values: Declared, specified: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
     """Return the settings of [Service] that are properties of the task, as with --property."""
+
+    def read(line: Assignment) -> tuple[str, str]:
+        text = expand(line.value, specified) if line.key in _EXPANDED else line.value
+        parse_property(line.key, text)
+        return line.key, text
+
     found = []
     for key, own in lines.items():
         if key in SERVICE_PASSED_ON:  # the unit file has these lines as they are written
             continue
         if key in _TWICE and values.given(_TWICE[key]):
             raise own[-1].error(f"{key}= is set in [Service], and {_TWICE[key]}= in [Unikernel]: expected one of both.")
-        found += [located(line, partial(_property, line, specified)) for line in own]
+        found += [located(line, partial(read, line)) for line in own]
     return tuple(found)
-
-
-def _property(line: Assignment, specified: Mapping[str, str]) -> tuple[str, str]:
-    text = expand(line.value, specified) if line.key in _EXPANDED else line.value
-    parse_property(line.key, text)
-    return line.key, text
 
 
 def conflicts(declarations: Iterable[Declaration]) -> Iterator[str]:
@@ -308,38 +299,20 @@ def conflicts(declarations: Iterable[Declaration]) -> Iterator[str]:
 
     Each file for itself is in order, and such a task starts while the other one does not run; so it is a warning of
     `solo5ctl doctor`, and an error of the second start.
-
-    Args:
-        declarations: of tasks; of a template, its instances that have files of their own.
     """
-    ports: defaultdict[tuple[object, ...], list[tuple[Declaration, Publish]]] = defaultdict(list)
-    values: defaultdict[str, dict[str, Declaration]] = defaultdict(dict)
+    claims: defaultdict[object, list[tuple[Declaration, str, IpAddress | None]]] = defaultdict(list)
     for declaration in declarations:
-        workload = declaration.workload
-        for port in workload.publish:
-            ports[port.protocol, port.host_port].append((declaration, port))
-        for nic in workload.nics:
+        for port in declaration.workload.publish:
+            what = f"published port {host_endpoint(port)}"
+            claims[port.protocol, port.host_port].append((declaration, what, port.host_ip))
+        for nic in declaration.workload.nics:
             texts = (("address", nic.ipv4), ("address", nic.ipv6), ("MAC address", nic.mac))
             for what in (f"{kind} {value} of network {nic.network}" for kind, value in texts if value is not None):
-                values[what][workload.name] = declaration
-    for same in ports.values():
-        for (one, port), (other, its) in combinations(same, 2):
-            if one is not other and _overlap(port, its):
-                yield _sentence(f"published port {host_endpoint(port)}", one, other)
-    for what, by_name in values.items():
-        yield from (_sentence(what, one, other) for one, other in combinations(by_name.values(), 2))
-
-
-def _overlap(one: Publish, other: Publish) -> bool:
-    """Return whether two ports of one number share an address: without one, a port is published at all."""
-    if one.host_ip is None or other.host_ip is None or one.host_ip == other.host_ip:
-        return True
-    every = (one.host_ip == EVERY_IPV6, other.host_ip == EVERY_IPV6)
-    return any(every) and one.host_ip.version == other.host_ip.version  # `::` takes no address of IPv4
-
-
-def _sentence(what: str, one: Declaration, other: Declaration) -> str:
-    return f"{what} is in {one.path} and in {other.path}: only one of both tasks can run at a time."
+                claims[what].append((declaration, what, None))
+    for same in claims.values():
+        for (one, what, address), (other, _, its) in combinations(same, 2):
+            if one is not other and share_address(address, its):
+                yield f"{what} is in {one.path} and in {other.path}: only one of both tasks can run at a time."
 
 
 def write_declaration(workload: Workload, comments: Iterable[str] = ()) -> str:

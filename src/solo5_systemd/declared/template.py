@@ -26,7 +26,7 @@ _PREFIX_MAX = 100
 
 
 def image_pattern(template: Declaration) -> str:
-    """Return the shell pattern of the image of every instance."""
+    """Return the shell pattern of the image of every instance; of a declaration that is no template, of its image."""
     return replace(template, stand_ins=dict.fromkeys(template.stand_ins, "*")).text(escape(template.workload.image))
 
 

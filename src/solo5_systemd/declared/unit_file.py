@@ -78,14 +78,7 @@ def parts_of(
     systemd: int,
     log_namespace: str = "",
 ) -> Parts:
-    """Return the parts of a unit that no start changes, with constant paths for the others.
-
-    Args:
-        manifest: of the image.
-        groups: supplementary groups for device nodes of the tender.
-        systemd: release of systemd, such as 257.
-        log_namespace: journal namespace of consoles; empty: the host's journal.
-    """
+    """Return the parts of a unit that no start changes, with constant paths for the others."""
     workload = declaration.workload
     facts = ImageFacts(manifest=manifest, entry=0, load_end=0, memory_end=0)
     disks = f"{DECLARED}/{workload.name}/disks"
@@ -144,10 +137,6 @@ def refused_while_running(text: str, sentence: str) -> str:
 
     The preparation must remain wanted: PID 1 would stop it, and release the locks of the disks. A task that fails is
     not started again, since its start would fail, again and again where no limit is set.
-
-    Args:
-        text: of its unit file.
-        sentence: why the file was refused.
     """
     return f"{text.partition(_REFUSED_SINCE)[0]}{_REFUSED_SINCE}[{_section(sentence)}]\n[Service]\nRestart=no\n"
 
@@ -170,8 +159,7 @@ def survives_soft_reboot(declaration: Declaration) -> bool:
 def awaited(declaration: Declaration, parts: Parts) -> str:
     """Return the drop-in of solo5-prepare@NAME, which waits for what the task's service waits for.
 
-    Of an instance, it is the target before its preparation: a template cannot have a drop-in of
-    solo5-prepare@NAME@INSTANCE, an instance of another template.
+    Of an instance, it is the target before its preparation, since a template cannot have a drop-in of that.
     """
     name = declaration.workload.name
     # The specifiers that differ in that unit are filled in.

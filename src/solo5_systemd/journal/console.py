@@ -96,9 +96,25 @@ class Journal:
                             yield line
 
     async def failure_messages(self, unit: str, namespace: str) -> Sequence[str]:
-        """Return why a unit failed to start: PID 1's messages, then the lines of the unit's processes."""
+        """Return PID 1's messages about a unit that failed to start, then lines of its processes; each oldest first.
+
+        Args:
+            namespace: that of the processes; PID 1 writes to the host's journal.
+
+        Raises:
+            HostError: the journal cannot be read.
+        """
+        from solo5_systemd.unit.exit_messages import GENERIC_MESSAGE_IDS
+
+        def read() -> list[str]:
+            by_systemd = _last_of_boot(FAILURE_LINES, f"UNIT={unit}", "_PID=1")
+            found = [line for line, message_id in by_systemd if message_id not in GENERIC_MESSAGE_IDS]
+            of_unit = (f"_SYSTEMD_UNIT={unit}", "_TRANSPORT=stdout")
+            found += [line for line, _ in _last_of_boot(FAILURE_LINES, *of_unit, namespace=namespace)]
+            return [_text(line).strip() for line in found]
+
         await self.sync(task_of(unit) or TaskName(unit), namespace)
-        return await off_the_loop(lambda: read_failure_messages(unit, namespace))
+        return await off_the_loop(read)
 
     async def exit_messages(self, state: UnitState) -> "ExitMessages":
         """Return the exit messages of a run; empty ones if the journal cannot be read."""
@@ -240,23 +256,6 @@ def read_exit_messages(state: UnitState) -> "ExitMessages":
         hung=bool(last(1, f"MESSAGE_ID={HUNG_MESSAGE_ID}", f"SOLO5_TASK={state.task}", _OF_ROOT)),
         idle=bool(last(1, f"MESSAGE_ID={IDLE_END}", f"OBJECT_SYSTEMD_UNIT={state.unit}", _OF_ROOT)),
     )
-
-
-def read_failure_messages(unit: str, namespace: str) -> list[str]:
-    """Return PID 1's messages about a unit, then the lines of the unit's processes; each oldest first.
-
-    Args:
-        namespace: the journal namespace of the processes; PID 1 writes to the host's journal.
-
-    Raises:
-        HostError: the journal cannot be read.
-    """
-    from solo5_systemd.unit.exit_messages import GENERIC_MESSAGE_IDS
-
-    found = _last_of_boot(FAILURE_LINES, f"UNIT={unit}", "_PID=1")
-    found = [each for each in found if each[1] not in GENERIC_MESSAGE_IDS]
-    found += _last_of_boot(FAILURE_LINES, f"_SYSTEMD_UNIT={unit}", "_TRANSPORT=stdout", namespace=namespace)
-    return [_text(line).strip() for line, _ in found]
 
 
 def _last_of_boot(count: int, *matches: str, namespace: str = "") -> "list[tuple[Line, str]]":

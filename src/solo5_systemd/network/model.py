@@ -30,6 +30,13 @@ EVERY_IPV6 = IPv6Address(0)
 """`PortRequest.host_ip` of a port that is published at every IPv6 address only."""
 
 
+def share_address(one: IpAddress | None, other: IpAddress | None) -> bool:
+    """Return whether two `host_ip` have an address of the host in common."""
+    if one is None or other is None or one == other:
+        return True
+    return EVERY_IPV6 in (one, other) and one.version == other.version
+
+
 class Protocol(StrEnum):
     """The transport protocol of a published port."""
 

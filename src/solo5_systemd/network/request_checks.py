@@ -19,6 +19,7 @@ from solo5_systemd.network.model import (
     Reservation,
     destinations,
     port_number,
+    share_address,
 )
 from solo5_systemd.network.overview import Network
 from solo5_systemd.settings.addresses import IpNetwork, is_within, overlapping
@@ -88,7 +89,7 @@ def check_ports(
             raise InvalidRequestError(
                 f"port {show_port(port)} is published to NIC {port.nic}: expected a requested one."
             )
-        if any(_overlap(port, other) for other in same):
+        if any(share_address(port.host_ip, other.host_ip) for other in same):
             raise InvalidRequestError(f"port {show_port(port)} is published twice: expected each port once.")
         if at and (at.is_multicast or (at.version == 6 and (at.is_link_local or (at.is_loopback and not loopback6)))):
             raise InvalidRequestError(
@@ -98,7 +99,7 @@ def check_ports(
         same.append(port)
     for port in ports:
         for other, task in allocations.published(port.protocol, port.host_port):
-            if _overlap(port, other):
+            if share_address(port.host_ip, other.host_ip):
                 raise TakenError(
                     f"port {show_port(port)} is taken by task {task}: expected a free port.",
                     f"Publish another one, or end task {task}.",
@@ -129,12 +130,6 @@ def absent(ports: Iterable[PortRequest], local: Collection[IpAddress]) -> Sequen
     """Return the ports at an address that the host does not have yet, such as that of keepalived's standby node."""
     own = (port for port in ports if port.host_ip not in (None, EVERY_IPV6))
     return [port for port in own if port.host_ip and not port.host_ip.is_loopback and port.host_ip not in local]
-
-
-def _overlap(one: PortRequest, other: PortRequest) -> bool:
-    """Return whether a packet exists that matches both of two ports with one number and protocol."""
-    both = (one.host_ip, other.host_ip), (other.host_ip, one.host_ip)
-    return any(wide in (None, at) or (wide == EVERY_IPV6 and at and at.version == 6) for wide, at in both)
 
 
 def check_families(reservation: Reservation) -> None:

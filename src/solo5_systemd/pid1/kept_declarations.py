@@ -40,7 +40,6 @@ class Kept:
     """A declaration as of the last daemon-reload.
 
     Attributes:
-        sources: its files.
         tender: path of the tender in its unit file, whose name has the target of the image.
         nics: whether the unit file is for an image with NICs.
         nics_assumed: the image could not be read; the unit file is for NICs, and fit for an image without them.
@@ -112,10 +111,7 @@ def is_cleared(task: TaskName) -> bool:
 
 
 def remove_if_gone(task: TaskName) -> None:
-    """Remove the files of a task that has ended, if its declaration was removed while it ran.
-
-    Called by its preparation, which is active still.
-    """
+    """Remove the files of a task that has ended and whose preparation is active still, if its declaration is gone."""
     with locked():
         kept = declaration_directory(task)
         if not Path(kept, REMOVED).exists():  # declared again since `is_cleared`
@@ -164,16 +160,16 @@ def locked(timeout_s: float = TIMEOUT_S) -> AbstractContextManager[int]:
         return closing(lock_file(lock, timeout_s=timeout_s))
 
 
-def removed_sentence(task: TaskName, etc: Path) -> str:
+def removed_sentence(task: TaskName) -> str:
     """Return why a task whose declaration was removed cannot be started."""
-    return f"{etc}/{task}.unikernel was removed: expected it for a start. Write it, then run: systemctl daemon-reload"
+    return f"{ETC}/{task}.unikernel was removed: expected it for a start. Write it, then run: systemctl daemon-reload"
 
 
 def kept_refusal(task: TaskName) -> str:
     """Return why a task that was running at the last daemon-reload cannot be started again; empty: it can."""
     kept = Path(declaration_directory(task))
     if not kept.exists():
-        return removed_sentence(task, ETC)
+        return removed_sentence(task)
     try:
         return (kept / REFUSED).read_text(encoding="utf-8")
     except OSError:

@@ -1,4 +1,4 @@
-"""A journal in memory, with the interface of JournalReader."""
+"""A journal in memory, with the interface of JournalReader; its readers have the lines of their unit and stream."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -14,11 +14,15 @@ class Journal:
 
     Attributes:
         others: the journals of namespaces.
+        message_ids: of lines that have one, by their cursor.
+        readable: the process may read files of it.
     """
 
     def __init__(self, namespace: str = "") -> None:
         self.namespace = namespace
         self.others: dict[str, Journal] = {}
+        self.message_ids: dict[str, str] = {}
+        self.readable = True
         self.lines: list[Line] = []
         self.readers: list[Reader] = []
         self.booted = 0
@@ -40,7 +44,7 @@ class Journal:
         for reader in (*self.readers, *(each for other in self.others.values() for each in other.readers)):
             reader.wake()
 
-    def open(self, matches: Sequence[str], namespace: str) -> JournalReader:
+    def open(self, matches: Sequence[str], namespace: str = "") -> JournalReader:
         if namespace != self.namespace:
             return self.others.setdefault(namespace, Journal(namespace)).open(matches, namespace)
         self.readers.append(Reader(self, tuple(matches)))
@@ -50,10 +54,14 @@ class Journal:
 class Reader(JournalReader):
     def __init__(self, journal: Journal, matches: tuple[str, ...]) -> None:
         self._of = journal
-        self._matches = matches
+        self.matches = matches
         self._at = 0
         self._fd = -1
         self.closed = False
+
+    @property
+    def has_files(self) -> bool:
+        return self._of.readable
 
     def watch(self) -> int:
         if self._fd < 0:
@@ -78,15 +86,21 @@ class Reader(JournalReader):
     def seek_realtime(self, realtime: int) -> None:
         """Stay where it is, as a journal whose clock was set back: earlier lines are read, too."""
 
+    def seek_last(self, count: int) -> None:
+        self._at = max(0, len(self._of.lines) - count)
+
     def last(self, count: int) -> list[tuple[Line, str]]:
+        """Return lines of any unit."""
         self._at = len(self._of.lines)
-        return [(line, "") for line in self._of.lines[: -count - 1 : -1]]
+        lines = self._of.lines[: -count - 1 : -1]
+        return [(line, self._of.message_ids.get(line.position.cursor, "")) for line in lines]
 
     def next(self) -> Line | None:
         while self._at < len(self._of.lines):
             self._at += 1
             line = self._of.lines[self._at - 1]
-            if self._matches in (ALL_MATCHES, matches(line.unit, line.stream)):
+            of_run = (f"_SYSTEMD_UNIT={line.unit}", "_TRANSPORT=stdout")
+            if self.matches in (ALL_MATCHES, of_run, matches(line.unit, line.stream)):
                 return line
         return None
 
