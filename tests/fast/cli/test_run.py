@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.fast.cli.conftest import Solo5ctl
-from tests.support.fakes.engine import line
+from tests.support.fakes.backends import line
 from tests.support.fakes.images import planned
 from tests.support.fakes.tasks import LEASE, PORTS, running
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 from tests.fast.cli.conftest import Solo5ctl
-from tests.support.fakes.engine import FakeRuntime, line
+from tests.support.fakes.backends import line
+from tests.support.fakes.engine import FakeRuntime
 from tests.support.fakes.tasks import STARTED, ended, running
 
 from solo5_systemd.base.names import TaskName

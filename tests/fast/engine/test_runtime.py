@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.fakes.backends import Machine, Spawn, console_line
+from tests.support.fakes.backends import Machine, Spawn, line
 from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed, taken
 from tests.support.fakes.images import SHA256
@@ -161,7 +161,7 @@ async def read(lines: AsyncGenerator[Line, None]) -> list[str]:
 async def test_a_console_is_read_from_its_beginning_or_its_last_lines(
     machine: Machine, runtime: Runtime, web: Task, last: int | None, lines: str
 ) -> None:
-    machine.console.say(*map(console_line, "abc"))
+    machine.console.say(*map(line, "abc"))
     assert await read(runtime.console(web, last=last)) == list(lines)
 
 
@@ -169,20 +169,20 @@ async def test_a_console_is_read_from_its_beginning_or_its_last_lines(
 async def test_following_gives_every_line_once_to_the_last_and_ends_with_the_task(
     machine: Machine, runtime: Runtime, web: Task, last: int | None, first: str
 ) -> None:
-    machine.console.say(*map(console_line, "ab"))
+    machine.console.say(*map(line, "ab"))
     async with Background(read(runtime.follow(web, last=last))) as reading:
-        for line in "cd":
-            machine.console.say(console_line(line))
+        for text in "cd":
+            machine.console.say(line(text))
             await yields()
         assert not reading.done()
-        machine.console.pending = [*map(console_line, "ef")]  # written, and not yet in the journal, when it ends
+        machine.console.pending = [*map(line, "ef")]  # written, and not yet in the journal, when it ends
         machine.units.end(UNIT, MainCode.EXITED, 0)
         assert await reading == list(first + "cdef")
 
 
 async def test_following_ends_where_the_task_is_removed(machine: Machine, runtime: Runtime, web: Task) -> None:
     async with Background(read(runtime.follow(web))) as reading:
-        machine.console.say(console_line("a"))
+        machine.console.say(line("a"))
         await yields()
         machine.units.vanish(UNIT)
         assert await reading == ["a"]
@@ -195,7 +195,7 @@ async def test_a_broken_bus_is_no_end_of_the_task(machine: Machine, runtime: Run
 
 
 async def test_a_follower_may_leave_at_any_line(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.console.say(*map(console_line, "abc"))
+    machine.console.say(*map(line, "abc"))
     async with aclosing(runtime.follow(web)) as entries:
         assert (await anext(entries)).position.cursor == "a"
 

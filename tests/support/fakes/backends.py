@@ -11,7 +11,7 @@ from typing import cast
 from tests.support.fakes.images import disk, stored
 from tests.support.fakes.pid1 import FakeUnits
 from tests.support.fakes.relay import FakeRelay
-from tests.support.fakes.steps import Steps
+from tests.support.fakes.steps import Steps, step
 from tests.support.fakes.tasks import LEASE, STARTED, endpoints
 
 from solo5_systemd.base.errors import NotFoundError, StoreFullError, TakenError
@@ -28,15 +28,14 @@ from solo5_systemd.image.store import ImageStore
 from solo5_systemd.journal.console import Journal
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.network.endpoints import Endpoints
-from solo5_systemd.network.model import GuestNames, IpAddress, LeaseRecord, LeaseState, Request, Reservation
+from solo5_systemd.network.model import GuestNames, LeaseRecord, LeaseState, Request, Reservation
 from solo5_systemd.network.overview import NetworkOverview, Repair, SleepChange
-from solo5_systemd.network.tap_counters import Traffic
+from solo5_systemd.network.tap_counters import Traffic  # noqa: TC001
 from solo5_systemd.settings.node_limits import Claim, Node, Totals
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.disk_space import DiskSpace
 from solo5_systemd.storage.given_disks import GivenDisk
-from solo5_systemd.storage.io_limits import BlockDevice  # noqa: TC001
 from solo5_systemd.storage.model import Backing, Disk, DiskRequest, FailedDisk, FullDiskChange
 from solo5_systemd.task.log_fields import STDOUT_PRIORITY
 from solo5_systemd.unit.exit_messages import ExitMessages
@@ -45,24 +44,21 @@ from solo5_systemd.unit.tender import Tender
 from solo5_systemd.users.allocation import AllocatedUser, RangeUsedUpError, Users
 
 
-class FakeImages(ImageStore):
-    """An image store.
+def null() -> int:
+    """Return a descriptor, a real one, so that a leak is detected."""
+    return os.open("/dev/null", os.O_RDONLY)
 
-    Attributes:
-        files: images by path.
-        largest: argument of the last `take`.
-        collected: `keep` of the last `collect`.
-        min_age: argument of the last `collect`.
-        full: `take` fails until a `collect`.
-    """
+
+class FakeImages(ImageStore):
+    """An image store."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self.files: dict[str, StoredImage] = {"/srv/app": stored(nics="service")}
-        self.largest: int | None = None
-        self.full = False
-        self.collected: Set[str] | None = None
-        self.min_age = 0.0
+        self.files: dict[str, StoredImage] = {"/srv/app": stored(nics="service")}  # images by path
+        self.largest: int | None = None  # argument of the last `take`
+        self.full = False  # `take` fails until a `collect`
+        self.collected: Set[str] | None = None  # `keep` of the last `collect`
+        self.min_age = 0.0  # argument of the last `collect`
         self.opened: list[int] = []
         self.held: list[int] = []
 
@@ -89,13 +85,12 @@ class FakeImages(ImageStore):
             return self.files[path]
 
     async def hold(self, image: StoredImage) -> int:
-        self.held.append(os.open("/dev/null", os.O_RDONLY))
+        self.held.append(null())
         return self.held[-1]
 
     async def open(self, image: StoredImage) -> int:
-        async with self._steps.step("open image"):
-            pass
-        self.opened.append(os.open("/dev/null", os.O_RDONLY))
+        await self._steps.take("open image")
+        self.opened.append(null())
         return self.opened[-1]
 
     async def collect(self, keep: Set[str], *, min_age: float = 60.0, dry_run: bool = False) -> tuple[str, ...]:
@@ -106,15 +101,8 @@ class FakeImages(ImageStore):
 
 
 class FakeTenders(TenderPath):
-    """Tenders; `modules`: the enabled security modules."""
-
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self.modules: Sequence[str] = ()
-
-    async def security_modules(self) -> Sequence[str]:
-        async with self._steps.step("security modules"):
-            return self.modules
 
     async def find(self, target: Target, abi_version: int) -> Tender:
         async with self._steps.step("find tender"):
@@ -126,29 +114,16 @@ class FakeTenders(TenderPath):
 
 
 class FakeDisks(ImageFiles):
-    """Disks.
-
-    Attributes:
-        locks: returned file descriptors, a lock first; real ones, so that a leak is detected.
-        owners: UIDs by path.
-        directories: descriptors for the directories of starts, by path of the disk; real ones, too.
-        seen: paths of the last `check_bound`.
-        left: result of `sweep`.
-        files: created ones by path; a request with `create` has its file once it is here.
-        device: major and minor number of each disk; None: it is a file.
-        devices: the block devices under each disk.
-    """
+    """Disks."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self.device: tuple[int, int] | None = None
-        self.devices: tuple[BlockDevice, ...] = ()
-        self.files: set[str] = set()
-        self.locks: list[int] = []
-        self.directories: dict[str, int] = {}
-        self.seen: tuple[str, ...] = ()
-        self.left: tuple[str, ...] = ()
-        self.owners: dict[str, int] = {}
+        self.files: set[str] = set()  # created ones by path; a request with `create` has its file once it is here
+        self.locks: list[int] = []  # returned file descriptors, a lock first
+        self.directories: dict[str, int] = {}  # descriptors for the directories of starts, by path of the disk
+        self.seen: tuple[str, ...] = ()  # paths of the last `check_bound`
+        self.left: tuple[str, ...] = ()  # result of `sweep`
+        self.owners: dict[str, int] = {}  # UIDs by path
 
     async def inspect(self, request: DiskRequest) -> Disk:
         async with self._steps.step("inspect disk"):
@@ -159,7 +134,7 @@ class FakeDisks(ImageFiles):
             )
             found = disk(request.disk, path=request.path)
             found = replace(found, identity=(0, 0)) if planned else found
-            found = replace(found, io=request.io, device=self.device, devices=self.devices)
+            found = replace(found, io=request.io)
             return found if request.archive is None else replace(found, backing=Backing.ARCHIVE, size=0)
 
     async def make(self, request: DiskRequest, planned: Disk) -> tuple[Disk, bool]:
@@ -170,7 +145,7 @@ class FakeDisks(ImageFiles):
             made = replace(made, backing=Backing.ARCHIVE, size=0)
         async with self._steps.step("make disk"):
             if private:
-                self.directories[request.path] = os.open("/dev/null", os.O_RDONLY)
+                self.directories[request.path] = null()
             else:
                 self.files.add(request.path)
             return made, created
@@ -186,18 +161,15 @@ class FakeDisks(ImageFiles):
         if found := self.descriptors(disks):
             for each in found:
                 os.close(each)
-            async with self._steps.step("release disks"):
-                pass
+            await self._steps.take("release disks")
 
     async def lock(self, disks: Sequence[Disk], task: str = "") -> int:
-        async with self._steps.step("lock disks"):
-            pass
-        self.locks.append(os.open("/dev/null", os.O_RDONLY))
+        await self._steps.take("lock disks")
+        self.locks.append(null())
         return self.locks[-1]
 
-    async def remove_stale_locks(self) -> None:
-        async with self._steps.step("remove stale locks"):
-            pass
+    remove_stale_locks = step("remove stale locks")
+    sweep = step("sweep disks", "left")
 
     async def change_owner(self, disk: Disk, user: int) -> int:
         async with self._steps.step("change owner"):
@@ -209,7 +181,7 @@ class FakeDisks(ImageFiles):
         if disks:
             async with self._steps.step("bind disks"):
                 for each in disks:
-                    self.directories[each.path] = self.directories.get(each.path) or os.open("/dev/null", os.O_RDONLY)
+                    self.directories[each.path] = self.directories.get(each.path) or null()
         return disks
 
     async def check_bound(self, disks: Sequence[tuple[Disk, str]], pid: int) -> None:
@@ -217,14 +189,9 @@ class FakeDisks(ImageFiles):
             async with self._steps.step("check bound disks"):
                 self.seen = tuple(path for _, path in disks)
 
-    async def sweep(self, *, dry_run: bool = False) -> Sequence[str]:
-        async with self._steps.step("sweep disks"):
-            return self.left
-
     async def open(self, disk: Disk) -> int:
-        async with self._steps.step("open disk"):
-            pass
-        self.locks.append(os.open("/dev/null", os.O_RDONLY))
+        await self._steps.take("open disk")
+        self.locks.append(null())
         return self.locks[-1]
 
 
@@ -248,8 +215,7 @@ class Spawn:
         try:
             yield self.pid
         except BaseException:
-            async with self._steps.step("kill"):
-                pass
+            await self._steps.take("kill")
             raise
 
 
@@ -258,29 +224,18 @@ async def _nothing(_: TaskName) -> None:
 
 
 class FakeUsers(Users):
-    """Task users.
-
-    Attributes:
-        held: UIDs by task.
-        most: size of the range.
-        starting: tasks with a start in progress.
-        disks: recorded disks by UID.
-        taken: disks of other users, by UID, that a start got.
-        kept: result of `reclaim`.
-        descriptors: returned file descriptors.
-        claims: by task, checked against `node`.
-    """
+    """Task users."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self.held: dict[TaskName, int] = {}
-        self.most = 100
-        self.disks: dict[int, list[GivenDisk]] = {}
-        self.taken: list[tuple[int, GivenDisk]] = []
-        self.starting: set[TaskName] = set()
-        self.kept: Sequence[str] = ()
-        self.descriptors: list[int] = []
-        self.claims: dict[TaskName, Claim] = {}
+        self.held: dict[TaskName, int] = {}  # UIDs by task
+        self.most = 100  # size of the range
+        self.disks: dict[int, list[GivenDisk]] = {}  # recorded disks by UID
+        self.taken: list[tuple[int, GivenDisk]] = []  # disks of other users, by UID, that a start got
+        self.starting: set[TaskName] = set()  # tasks with a start in progress
+        self.kept: Sequence[str] = ()  # result of `reclaim`
+        self.descriptors: list[int] = []  # returned file descriptors
+        self.claims: dict[TaskName, Claim] = {}  # by task, checked against `node`
         self.node = Node()
 
     async def claim(self, task: TaskName, claim: Claim) -> None:
@@ -300,7 +255,7 @@ class FakeUsers(Users):
                 raise RangeUsedUpError("all users are in use.")
             adopted = task in self.held
             uid = self.held.setdefault(task, self.next_uid())
-        self.descriptors.append(os.open("/dev/null", os.O_RDONLY))
+        self.descriptors.append(null())
         return AllocatedUser(uid=uid, descriptor=self.descriptors[-1], adopted=adopted)
 
     async def record_disks(self, uid: int, disks: Sequence[GivenDisk]) -> None:
@@ -350,48 +305,29 @@ class FakeUsers(Users):
                 del self.held[task]
             return stale
 
-    async def reclaim(self) -> Sequence[str]:
-        async with self._steps.step("reclaim disks"):
-            return self.kept
+    reclaim = step("reclaim disks", "kept")
 
 
 class FakeNetworks(Networkd):
-    """The network service.
-
-    Attributes:
-        held: reservations by task.
-        lenders: the task whose ports a task has, by task.
-        asleep: since when a task sleeps, by task.
-        dormant: tasks that wait without a process.
-        namespaces: network namespaces by task; empty: the host's.
-        names: of each task's guest.
-        forgotten: tasks without a request.
-        marked: tasks whose start is marked at present.
-        repaired: repairs to yield.
-        counted: traffic by task.
-        recorded: the last repairs.
-        late: result of `expired`.
-        stray: result of `orphans`.
-        overview: result of `networks`.
-    """
+    """The network service."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self.held: dict[TaskName, Reservation] = {}
-        self.lenders: dict[TaskName, str] = {}
-        self.asleep: dict[TaskName, int] = {}
-        self.dormant: set[TaskName] = set()
-        self.namespaces: dict[TaskName, str] = {}
-        self.names: dict[TaskName, GuestNames] = {}
-        self.forgotten: list[TaskName] = []
-        self.marked: set[TaskName] = set()
-        self.repaired: asyncio.Queue[Repair] = asyncio.Queue()
-        self.late: Sequence[LeaseRecord] = ()
-        self.stray: Sequence[str] = ()
-        self.overview: Sequence[NetworkOverview] = ()
+        self.held: dict[TaskName, Reservation] = {}  # reservations by task
+        self.lenders: dict[TaskName, str] = {}  # the task whose ports a task has, by task
+        self.asleep: dict[TaskName, int] = {}  # since when a task sleeps, by task
+        self.dormant: set[TaskName] = set()  # tasks that wait without a process
+        self.namespaces: dict[TaskName, str] = {}  # network namespaces by task; empty: the host's
+        self.names: dict[TaskName, GuestNames] = {}  # of each task's guest
+        self.forgotten: list[TaskName] = []  # tasks without a request
+        self.marked: set[TaskName] = set()  # tasks whose start is marked at present
+        self.repaired: asyncio.Queue[Repair] = asyncio.Queue()  # repairs to yield
+        self.late: Sequence[LeaseRecord] = ()  # result of `expired`
+        self.stray: Sequence[str] = ()  # result of `orphans`
+        self.overview: Sequence[NetworkOverview] = ()  # result of `networks`
         self.released: list[TaskName] = []
-        self.recorded: Sequence[Repair] = ()
-        self.counted: dict[TaskName, Mapping[DeviceName, Traffic]] = {}
+        self.recorded: Sequence[Repair] = ()  # the last repairs
+        self.counted: dict[TaskName, Mapping[DeviceName, Traffic]] = {}  # traffic by task
 
     async def reserve(self, task: TaskName, request: Request) -> Reservation:
         self.namespaces[task] = request.namespace
@@ -431,10 +367,6 @@ class FakeNetworks(Networkd):
                 self.held[target] = replace(self.held[target], ports=self.held[source].ports)
                 self.held[source] = replace(self.held[source], ports=())
                 self.lenders[target] = source
-
-    async def connections(self, addresses: Sequence[IpAddress]) -> int:
-        async with self._steps.step("connections"):
-            return 0
 
     async def release(self, task: TaskName) -> None:
         async with self._steps.step("release"):
@@ -482,35 +414,15 @@ class FakeNetworks(Networkd):
         async with self._steps.step("wake"):
             self.asleep.pop(task, None)
 
-    async def awake_because(self, task: TaskName) -> str:
-        return f"task {task} is busy"
-
     async def endpoints(self) -> Mapping[TaskName, Endpoints]:
         return {task: endpoints(each) for task, each in self.held.items()}
 
-    async def networks(self) -> Sequence[NetworkOverview]:
-        async with self._steps.step("networks"):
-            return self.overview
-
-    async def recent_repairs(self) -> Sequence[Repair]:
-        async with self._steps.step("repairs"):
-            return self.recorded
-
-    async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
-        async with self._steps.step("traffic"):
-            return self.counted
-
-    async def expired(self) -> Sequence[LeaseRecord]:
-        async with self._steps.step("expired"):
-            return self.late
-
-    async def orphans(self) -> Sequence[str]:
-        async with self._steps.step("orphans"):
-            return self.stray
-
-    async def collect(self, *, dry_run: bool) -> Sequence[str]:
-        async with self._steps.step("collect networks"):
-            return ("link s5-dead",)
+    networks = step("networks", "overview")
+    recent_repairs = step("repairs", "recorded")
+    traffic = step("traffic", "counted")
+    expired = step("expired", "late")
+    orphans = step("orphans", "stray")
+    collect = step("collect networks")
 
     async def repairs(self) -> AsyncGenerator[Repair, None]:
         while True:
@@ -522,30 +434,21 @@ class FakeNetworks(Networkd):
 
 
 class FakeConsole(Journal):
-    """A journal.
-
-    Attributes:
-        written: written lines.
-        pending: lines that the next `sync` writes.
-        failures: failure messages by unit.
-        hung: units of `log_hung`.
-        log_namespace: journal namespace of new tasks.
-    """
+    """A journal."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self.written: list[Line] = []
-        self.pending: list[Line] = []
-        self.failures: dict[str, Sequence[str]] = {}
-        self.hung: set[str] = set()
-        self.log_namespace = ""
+        self.written: list[Line] = []  # written lines
+        self.pending: list[Line] = []  # lines that the next `sync` writes
+        self.failures: dict[str, Sequence[str]] = {}  # failure messages by unit
+        self.hung: set[str] = set()  # units of `log_hung`
+        self.log_namespace = ""  # journal namespace of new tasks
 
     def namespace(self) -> str:
         return self.log_namespace
 
     async def open_stream(self, unit: str, priority: int, namespace: str) -> int:
-        async with self._steps.step(_at("open stdout" if priority == STDOUT_PRIORITY else "open stderr", namespace)):
-            pass
+        await self._steps.take(_at("open stdout" if priority == STDOUT_PRIORITY else "open stderr", namespace))
         return os.open("/dev/null", os.O_WRONLY)
 
     async def lines(
@@ -599,10 +502,11 @@ def _text(line: Line) -> str:
     return line.message.decode()
 
 
-def console_line(text: str, stream: Stream = Stream.STDOUT) -> Line:
-    """Return a line with its text as its cursor."""
-    position = JournalPosition(cursor=text, monotonic=0)
-    return Line(unit="", stream=stream, data=text.encode() + b"\n", position=position, realtime=STARTED)
+def line(text: str | bytes, stream: Stream = Stream.STDOUT) -> Line:
+    """Return a line of a console with its text as its cursor."""
+    data = text.encode() if isinstance(text, str) else text
+    position = JournalPosition(cursor=str(text), monotonic=0)
+    return Line(unit="", stream=stream, data=data + b"\n", position=position, realtime=STARTED)
 
 
 class FakeMeter(Meter):
@@ -622,38 +526,25 @@ class FakeMeter(Meter):
 
 
 class FakeUsages(CgroupFs):
-    """Cgroups and processes.
-
-    Attributes:
-        zombies: PIDs of hung tenders (zombie leaders).
-        cpusets: processors by directory.
-        removed: removed control groups.
-        running: usage by task.
-        enabled: controllers.
-    """
+    """Cgroups and processes."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self.zombies: set[int] = set()
-        self.cpusets: dict[str, str] = {}
-        self.removed: set[str] = set()
-        self.running: dict[TaskName, Usage] = {}
-        self.enabled: tuple[str, ...] = ("cpu", "cpuset", "io", "memory", "pids")
+        self.zombies: set[int] = set()  # PIDs of hung tenders (zombie leaders)
+        self.cpusets: dict[str, str] = {}  # processors by directory
+        self.removed: set[str] = set()  # removed control groups
+        self.running: dict[TaskName, Usage] = {}  # usage by task
+        self.enabled: tuple[str, ...] = ("cpu", "cpuset", "io", "memory", "pids")  # controllers
 
     def meter(self, control_group: str) -> "FakeMeter":
         return FakeMeter(self._steps, control_group, self.removed)
-
-    async def usages(self) -> Mapping[TaskName, Usage]:
-        async with self._steps.step("usages"):
-            return self.running
 
     async def cpus(self, directory: str) -> str | None:
         async with self._steps.step(f"cpus {directory}"):
             return self.cpusets.get(directory)
 
-    async def controllers(self) -> Sequence[str]:
-        async with self._steps.step("controllers"):
-            return self.enabled
+    usages = step("usages", "running")
+    controllers = step("controllers", "enabled")
 
     async def total_memory(self) -> int:
         async with self._steps.step("total_memory"):
@@ -665,16 +556,12 @@ class FakeUsages(CgroupFs):
 
 
 class FakeDiskSpace(DiskSpace):
-    """The disks of ended tasks; `failed`: by task."""
-
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self.failed: dict[str, tuple[FailedDisk, ...]] = {}
+        self.failed: Sequence[FailedDisk] = ()
         self.changed: list[FullDiskChange] = []
 
-    async def failed_disks(self, task: str) -> Sequence[FailedDisk]:
-        async with self._steps.step("look for failed disks"):
-            return self.failed.get(task, ())
+    failed_disks = step("look for failed disks", "failed")
 
     async def changes(self) -> Sequence[FullDiskChange]:
         async with self._steps.step("look for changes of full disks"):

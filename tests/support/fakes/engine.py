@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from tests.support.fakes.backends import Machine
-from tests.support.fakes.tasks import STARTED, ended, endpoints, running
+from tests.support.fakes.tasks import ended, endpoints, running
 
 from solo5_systemd.base.errors import NoSuchTaskError, NotFoundError, Solo5Error
 from solo5_systemd.base.names import TaskName
@@ -18,7 +18,7 @@ from solo5_systemd.engine.queries import with_disks
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.start import Starter
 from solo5_systemd.engine.task import QUIET, Phase, Sample, SpawnProcess, StartCallbacks, Task
-from solo5_systemd.journal.lines import JournalPosition, Line, Stream
+from solo5_systemd.journal.lines import Line
 from solo5_systemd.network.endpoints import Endpoints
 from solo5_systemd.network.model import LeaseRecord
 from solo5_systemd.task.workload import Workload
@@ -28,23 +28,12 @@ STOPPED = Outcome(ending=Ending.STOPPED, exit_code=1, sentence="stopped on reque
 KILLED = Outcome(ending=Ending.KILLED, signal=9, sentence="killed by SIGKILL")
 
 
-def line(text: str | bytes, stream: Stream = Stream.STDOUT) -> Line:
-    message = text.encode() if isinstance(text, str) else text
-    position = JournalPosition(cursor="c", monotonic=0)
-    return Line(unit="", stream=stream, data=message + b"\n", position=position, realtime=STARTED)
-
-
 class FakeCollector(Collector):
-    """A garbage collection.
-
-    Attributes:
-        found: result of `orphans`.
-        removed: result of `collect`.
-    """
+    """A garbage collection."""
 
     def __init__(self, calls: list[tuple[object, ...]]) -> None:
-        self.found: tuple[Orphan, ...] = ()
-        self.removed: tuple[str, ...] = ()
+        self.found: tuple[Orphan, ...] = ()  # result of `orphans`
+        self.removed: tuple[str, ...] = ()  # result of `collect`
         self._calls = calls
 
     async def orphans(self) -> tuple[Orphan, ...]:
@@ -72,41 +61,26 @@ class FakeStarter(Starter):
 
 
 class FakeRuntime(Runtime):
-    """An engine whose operations on tasks return preset results; its backends are fakes.
-
-    Attributes:
-        machine: the backends.
-        workloads: started or previewed workloads, in order.
-        calls: all other calls, in order.
-        outcome: outcome of a started task; None: it runs until it is stopped or killed.
-        refusal: error of a start.
-        lines: console of every task.
-        rounds: result of each `samples`.
-        listens: a running task ends on a stop request.
-        faults: why a declared task could not start, by its name.
-        descriptors: file descriptors for the process of a scope.
-        on_start: called during a start, which then never returns.
-        on_console: called when the console has been read to its end.
-    """
+    """An engine whose operations on tasks return preset results; its backends are fakes."""
 
     def __init__(self, *tasks: Task) -> None:
-        self.machine = Machine()
+        self.machine = Machine()  # the backends
         super().__init__(self.machine.backends)
         self.known = {task.name: task for task in tasks}
-        self.workloads: list[Workload] = []
-        self.calls: list[tuple[object, ...]] = []
-        self.outcome: Outcome | None = ended().outcome
-        self.refusal: Solo5Error | None = None
-        self.lines: Sequence[Line] = ()
-        self.rounds: Iterator[Mapping[TaskName, Sample]] = iter(())
+        self.workloads: list[Workload] = []  # started or previewed workloads, in order
+        self.calls: list[tuple[object, ...]] = []  # all other calls, in order
+        self.outcome = ended().outcome  # of a started task; None: it runs until it is stopped or killed
+        self.refusal: Solo5Error | None = None  # error of a start
+        self.lines: Sequence[Line] = ()  # console of every task
+        self.rounds: Iterator[Mapping[TaskName, Sample]] = iter(())  # result of each `samples`
         self.plan: Plan | None = None
-        self.listens = False
+        self.listens = False  # a running task ends on a stop request
         self.dormant: Sequence[LeaseRecord] = ()
         self.awake: dict[TaskName, str] = {}
-        self.descriptors: Sequence[int] = ()
-        self.on_start: Callable[[], None] | None = None
-        self.on_console: Callable[[], None] = _nothing
-        self.faults: Mapping[str, str] = {}
+        self.descriptors: Sequence[int] = ()  # file descriptors for the process of a scope
+        self.on_start: Callable[[], None] | None = None  # called during a start, which then never returns
+        self.on_console: Callable[[], None] = lambda: None  # called when the console has been read to its end
+        self.faults: Mapping[str, str] = {}  # why a declared task could not start, by its name
         self._over = asyncio.Event()
 
     @cached_property
@@ -233,7 +207,3 @@ class FakeRuntime(Runtime):
     def _end(self, name: TaskName, outcome: Outcome) -> None:
         self.known[name] = ended(name, outcome)
         self._over.set()
-
-
-def _nothing() -> None:
-    pass

@@ -10,19 +10,13 @@ from solo5_systemd.relay.task_console import ALL_MATCHES, matches
 
 
 class Journal:
-    """A journal; `open` opens a reader of it. The first line is written `booted` µs after boot.
-
-    Attributes:
-        others: the journals of namespaces.
-        message_ids: of lines that have one, by their cursor.
-        readable: the process may read files of it.
-    """
+    """A journal; `open` opens a reader of it. The first line is written `booted` µs after boot."""
 
     def __init__(self, namespace: str = "") -> None:
         self.namespace = namespace
-        self.others: dict[str, Journal] = {}
-        self.message_ids: dict[str, str] = {}
-        self.readable = True
+        self.others: dict[str, Journal] = {}  # the journals of namespaces
+        self.message_ids: dict[str, str] = {}  # of lines that have one, by their cursor
+        self.readable = True  # the process may read files of it
         self.lines: list[Line] = []
         self.readers: list[Reader] = []
         self.booted = 0

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
-from tests.support.fakes.steps import Steps
+from tests.support.fakes.steps import Steps, step
 
 from solo5_systemd.base.errors import NoSuchTaskError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind, outcome_target, task_of_unit
@@ -33,42 +33,26 @@ class FakeWatchedUnit(WatchedUnit):
 
 
 class FakeUnits(Manager):
-    """PID 1.
-
-    Attributes:
-        loaded: loaded task units.
-        started: units of all `start` calls.
-        sent: all signals: unit, number, whether to the whole cgroup.
-        forgotten: units of all `reset_failed` calls.
-        confined: the last properties of each slice.
-        job_result: result of start jobs.
-        ended_at_once: code and status of a tender that ends before its start job, which fails then.
-        heeds: signals on which a tender ends, besides SIGKILL.
-        busy: stop jobs are queued and not run.
-        refused: the last start of each unit failed an assertion.
-        canceled: a stop of the operator's takes the place of each restart.
-        conflicts: so many restarts find a stop of the operator's enqueued, which PID 1 begins then.
-        stopped_before: a stop of the operator's is handled before each restart.
-    """
+    """PID 1."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._changed = asyncio.Event()
         self._clock = 100
         self._kept: set[str] = set()
-        self.loaded: dict[str, UnitState] = {}
-        self.started: list[TransientUnit] = []
-        self.sent: list[tuple[str, int, bool]] = []
-        self.forgotten: list[str] = []
-        self.confined: dict[str, Sequence[Property]] = {}
-        self.job_result = "done"
-        self.ended_at_once: tuple[int, int] = (MainCode.NONE, 0)
-        self.heeds: tuple[int, ...] = (2, 15)
-        self.busy = False
-        self.refused = False
-        self.canceled = False
-        self.stopped_before = False
-        self.conflicts = 0
+        self.loaded: dict[str, UnitState] = {}  # loaded task units
+        self.started: list[TransientUnit] = []  # units of all `start` calls
+        self.sent: list[tuple[str, int, bool]] = []  # all signals: unit, number, whether to the whole cgroup
+        self.forgotten: list[str] = []  # units of all `reset_failed` calls
+        self.confined: dict[str, Sequence[Property]] = {}  # the last properties of each slice
+        self.job_result = "done"  # result of start jobs
+        self.ended_at_once: tuple[int, int] = (MainCode.NONE, 0)  # code and status, before the start job, which fails
+        self.heeds: tuple[int, ...] = (2, 15)  # signals on which a tender ends, besides SIGKILL
+        self.busy = False  # stop jobs are queued and not run
+        self.refused = False  # the last start of each unit failed an assertion
+        self.canceled = False  # a stop of the operator's takes the place of each restart
+        self.stopped_before = False  # a stop of the operator's is handled before each restart
+        self.conflicts = 0  # so many restarts find a stop of the operator's enqueued, which PID 1 begins then
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -113,25 +97,15 @@ class FakeUnits(Manager):
                 if state.active is ActiveState.FAILED:
                     self.put(replace(state, active=ActiveState.INACTIVE))
 
-    async def ensure_started(self, unit: str) -> None:
-        async with self._steps.step(f"require {unit}"):
-            pass
-
-    async def begin(self, unit: str) -> None:
-        async with self._steps.step(f"begin {unit}"):
-            pass
+    ensure_started = step("require {}")
+    begin = step("begin {}")
+    was_refused = step("was_refused", "refused")
+    reload_time_left = step("reload_time_left")
+    reload = step("reload")
 
     async def dependents(self, unit: str) -> Sequence[str]:
         async with self._steps.step(f"dependents {unit}"):
             return ()
-
-    async def was_refused(self, unit: str) -> bool:
-        async with self._steps.step("was_refused"):
-            return self.refused
-
-    async def reload_time_left(self, unit: str) -> float | None:
-        async with self._steps.step("reload_time_left"):
-            return None
 
     async def restart(self, unit: str, *, running: bool = False) -> None:
         async with self._steps.step(f"restart {unit}"):
@@ -151,10 +125,6 @@ class FakeUnits(Manager):
             self.end(unit, MainCode.EXITED, 0)
             again = replace(state, invocation=f"{state.invocation}-again", main_pid=state.main_pid + 1)
             self.put(replace(again, active=ActiveState.ACTIVE))
-
-    async def reload(self) -> None:
-        async with self._steps.step("reload"):
-            pass
 
     async def set_properties(self, slice_unit: str, properties: Sequence[Property]) -> None:
         async with self._steps.step(f"confine {slice_unit}"):

@@ -3,9 +3,9 @@
 import asyncio
 import os
 import stat
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator
 
-from tests.support.fakes.steps import Steps
+from tests.support.fakes.steps import Steps, step
 
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus.relay_client import Relay
@@ -13,29 +13,18 @@ from solo5_systemd.journal.lines import DroppedLines
 
 
 class FakeRelay(Relay):
-    """A relay.
-
-    Attributes:
-        held: forwarded tasks, each with its unit and start time.
-        lost: tasks with a record and without open FIFOs.
-        silent: result of `records`.
-        unread: progress of full FIFOs, the next one for each `drain`; None: FIFOs are read.
-        units: units of all `forward` calls, in order.
-        namespaces: namespaces of all `forward` calls, in order.
-        dropped: dropped lines to yield.
-        drained: tasks of all `drain` calls, in order.
-    """
+    """A relay."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self.held: dict[TaskName, tuple[str, int]] = {}
-        self.lost: set[TaskName] = set()
-        self.silent: dict[TaskName, float] = {}
-        self.units: list[str] = []
-        self.namespaces: list[str] = []
-        self.drained: list[TaskName] = []
-        self.unread: Iterator[int] | None = None
-        self.dropped: asyncio.Queue[DroppedLines] = asyncio.Queue()
+        self.held: dict[TaskName, tuple[str, int]] = {}  # forwarded tasks, each with its unit and start time
+        self.lost: set[TaskName] = set()  # tasks with a record and without open FIFOs
+        self.silent: dict[TaskName, float] = {}  # result of `records`
+        self.units: list[str] = []  # units of all `forward` calls, in order
+        self.namespaces: list[str] = []  # namespaces of all `forward` calls, in order
+        self.drained: list[TaskName] = []  # tasks of all `drain` calls, in order
+        self.unread: Iterator[int] | None = None  # progress of full FIFOs, the next one for each `drain`
+        self.dropped: asyncio.Queue[DroppedLines] = asyncio.Queue()  # dropped lines to yield
 
     async def forward(
         self, task: TaskName, unit: str, since: int, stdout: int, stderr: int, *, namespace: str = ""
@@ -50,9 +39,7 @@ class FakeRelay(Relay):
         async with self._steps.step("has_record"):
             return task in self.held or task in self.lost
 
-    async def records(self) -> Mapping[TaskName, float]:
-        async with self._steps.step("records"):
-            return self.silent
+    records = step("records", "silent")
 
     async def open_tasks(self) -> frozenset[TaskName]:
         async with self._steps.step("open_tasks"):

@@ -3,29 +3,20 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 
 
 class Steps:
-    """The steps of one test, and their faults.
-
-    Attributes:
-        taken: names of all steps, in order.
-        errors: the error of a step, by name, raised before its effect.
-        hang_at: number of the step that hangs; None: none.
-        hang_on: name of the step that hangs the next time; empty: none.
-        late: a step hangs after its effect instead of before: its reply is lost.
-        hanging: set when a step hangs.
-        go_on: set it to let the hanging step return.
-    """
+    """The steps of one test, and their faults."""
 
     def __init__(self) -> None:
-        self.taken: list[str] = []
-        self.errors: dict[str, Exception] = {}
-        self.hang_at: int | None = None
-        self.hang_on = ""
-        self.late = False
-        self.hanging = asyncio.Event()
-        self.go_on = asyncio.Event()
+        self.taken: list[str] = []  # names of all steps, in order
+        self.errors: dict[str, Exception] = {}  # the error of a step, by name, raised before its effect
+        self.hang_at: int | None = None  # number of the step that hangs; None: none
+        self.hang_on = ""  # name of the step that hangs the next time; empty: none
+        self.late = False  # a step hangs after its effect instead of before: its reply is lost
+        self.hanging = asyncio.Event()  # set when a step hangs
+        self.go_on = asyncio.Event()  # set it to let the hanging step return
 
     @asynccontextmanager
     async def step(self, name: str) -> AsyncGenerator[None, None]:
@@ -43,6 +34,21 @@ class Steps:
         if hangs and self.late:
             await self._hang()
 
+    async def take(self, name: str) -> None:
+        """Take a step without an effect."""
+        async with self.step(name):
+            pass
+
     async def _hang(self) -> None:
         self.hanging.set()
         await self.go_on.wait()
+
+
+def step(name: str, attribute: str = "") -> Any:
+    """Return a method of a fake that takes a step, named after its arguments, and returns the fake's attribute."""
+
+    async def call(fake: Any, *arguments: object, **_: object) -> Any:
+        async with fake._steps.step(name.format(*arguments)):
+            return getattr(fake, attribute) if attribute else None
+
+    return call
