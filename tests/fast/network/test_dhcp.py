@@ -4,13 +4,11 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Network
 
 from tests.fast.network.conftest import network
-from tests.fast.network.test_nft_rules import task_elements
 from tests.support.fakes.tasks import LEASE as TASK_LEASE
 
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import dhcp
-from solo5_systemd.network.derived_addresses import bridge_mac
-from solo5_systemd.network.model import UNNAMED, GuestNames, Reservation
+from solo5_systemd.network.model import UNNAMED, GuestNames
 from solo5_systemd.settings.network_policy import Join, NetworkPolicy
 from solo5_systemd.settings.resolver import resolver
 
@@ -54,17 +52,3 @@ def test_a_network_of_others_has_no_server_of_ours() -> None:
     assert dhcp.is_served(NETWORK)
     assert not dhcp.is_served(replace(NETWORK, join=Join()))
     assert not dhcp.is_served(replace(NETWORK, policy=NetworkPolicy()))
-
-
-def test_a_guest_has_elements_for_its_own_messages_only() -> None:
-    of_task = task_elements(Reservation(task=WEB, leases=(LEASE,)), (NETWORK,))
-    found = {element.name: str(element) for element in of_task if element.name in ("asking", "answered")}
-    number = int("02005e100001", 16)
-    assert found["answered"] == f'element bridge solo5 answered {{ "s5-abc" . {number} }}'
-    assert [element.key for element in of_task if element.name == "asking"] == [
-        ('"s5-abc"', LEASE.mac, str(number), "0"),
-        ('"s5-abc"', LEASE.mac, str(number), str(int(IPv4Address("10.9.0.7")))),
-    ]
-    assert {element.value for element in of_task if element.name == "asking"} == {(bridge_mac(NETWORK.name),)}
-    plain = task_elements(Reservation(task=WEB, leases=(LEASE,)), (replace(NETWORK, policy=NetworkPolicy()),))
-    assert not {"asking", "answered"} & {element.name for element in plain}

@@ -7,12 +7,11 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fast.network.test_nft_rules import RESERVATION, network, task_elements
+from tests.fast.network.test_nft_rules import network
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.names import DeviceName, NetworkName
-from solo5_systemd.network import nft_rules
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.network.model import NO_LIMITS, Limits, NicRequest, Request
 from solo5_systemd.network.request_checks import check_limits
 from solo5_systemd.settings.egress import Destination, Egress, destination, egress, intersection
@@ -111,32 +110,6 @@ def test_what_two_lists_permit_is_what_each_permits(one: Egress, other: Egress) 
         expected = permits(one, address, protocol, port) and permits(other, address, protocol, port)
         assert permits(both, address, protocol, port) == expected, (address, port, protocol)
     assert both is None or egress(list(map(str, both))[:64]) == both[:64]
-
-
-def test_a_guest_with_limits_has_further_elements() -> None:
-    lease = replace(RESERVATION.leases[0], network=NetworkName("default"))
-    without = task_elements(RESERVATION, [network()])
-    limits = Limits(egress=egress(["10.0.0.0/8:53", "[2001:db8::1]"]), rate=Rate(sent=10**6, received_packets=50))
-    held = replace(RESERVATION, leases=(replace(lease, limits=limits),))
-    more = [each for each in task_elements(held, [network()]) if each not in without]
-    assert [(each.family, each.name, each.value) for each in more] == [
-        ("ip", "unlisted", ()),
-        ("ip", "egress", ("10.0.0.0/8:53/tcp", "10.0.0.0/8:53/udp")),
-        ("bridge", "unlisted", ()),
-        ("bridge", "confined", more[3].value),
-        ("bridge", "secluded", more[3].value),
-        ("bridge", "metered", ()),
-        ("bridge", "over_sent", ()),
-        ("bridge", "over_received", ()),
-        ("bridge", "sent_bytes", ("1000000", "131072")),
-        ("bridge", "received_packets", ("50", "10")),
-    ]
-    assert nft_rules.add(more).count("\n") > len(more)
-    assert nft_rules.delete(more).count("delete ") == len(more) + 3
-    joined = replace(network(), join=Join())
-    names = {each.name for each in task_elements(held, [joined])}
-    assert "metered" in names
-    assert "egress" not in names
 
 
 def test_the_networks_limits_apply_to_every_guest() -> None:

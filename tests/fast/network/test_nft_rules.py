@@ -28,6 +28,7 @@ from solo5_systemd.network.model import (
 from solo5_systemd.network.nft_elements import Ruleset, elements
 from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.network.overview import Network
+from solo5_systemd.settings.addresses import routes
 from solo5_systemd.settings.egress import METADATA6, egress
 from solo5_systemd.settings.network_policy import CLOSED, HostPort, Join, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
@@ -109,43 +110,6 @@ def test_what_is_behind_a_guest_is_elements_of_its_own() -> None:
     assert "element ip solo5 masqueraded { 192.168.2.0/24 }" not in set(untranslated), "as the network itself"
 
 
-def test_a_network_is_elements_alone() -> None:
-    elements = [
-        'element ip solo5 bridges { "solo5-x.y" }',
-        "element ip solo5 within { 10.77.0.0/24 . 10.77.0.0/24 }",
-        'element ip solo5 paths { "solo5-x.y" . "solo5-x.y" }',
-        "element ip solo5 masqueraded { 10.77.0.0/24 }",
-    ]
-    for masquerade, expected in ((True, elements), (False, elements[:3])):
-        made = network(masquerade=masquerade)
-        assert sorted(map(str, nft_elements.network_elements(made, [made]))) == sorted(expected)
-
-
-@pytest.mark.parametrize(
-    ("policy", "families", "expected"),
-    [
-        (NetworkPolicy(routed=True), "ip ip6", {'routed { "solo5-x.y" }'}),
-        (NetworkPolicy(reach=(NetworkName("back"),)), "ip ip6", {'paths { "solo5-x.y" . "solo5-back" }'}),
-        (NetworkPolicy(isolated=True), "ip ip6", {'paths { "solo5-x.y" . "solo5-x.y" }'}),
-        (
-            NetworkPolicy(host=(HostPort(port=53, protocol="udp"), HostPort(port=80, protocol="tcp"))),
-            *("ip ip6", {'services { "solo5-x.y" . udp . 53 }', 'services { "solo5-x.y" . tcp . 80 }'}),
-        ),
-        (NetworkPolicy(metadata=True), "ip ip6", {'metadata { "solo5-x.y" }'}),
-        (NetworkPolicy(dhcp=True), "ip", {'dhcp { "solo5-x.y" }'}),
-    ],
-)
-def test_an_option_of_a_network_is_elements(policy: NetworkPolicy, families: str, expected: set[str]) -> None:
-    """What they open: tests/contract/test_network_policy.py."""
-    back, dual = linked_network("back"), replace(network(), ipv6=DUAL.ipv6, gateway6=DUAL.gateway6)
-    plain, changed = (
-        set(map(str, nft_elements.network_elements(each, [each, back])))
-        for each in (dual, replace(dual, policy=policy))
-    )
-    assert plain ^ changed == {f"element {family} solo5 {each}" for family in families.split() for each in expected}
-    assert policy.isolated or plain < changed
-
-
 @pytest.mark.parametrize("owned", [True, False])
 def test_everything_is_replaced_in_one_transaction(owned: bool) -> None:
     commands = nft_rules.replace(Ruleset(records=[in_state(RESERVATION)]), owned=owned)
@@ -187,42 +151,6 @@ JOINED6 = replace(JOINED, policy=NetworkPolicy(fragments=True), join=Join(ipv6=T
 LEASED = replace(RESERVATION, ports=())
 UNLEASED = replace(LEASED, leases=(replace(RESERVATION.leases[0], ipv4=None, gateway4=None),))
 LEASED6 = replace(LEASED, leases=(replace(UNLEASED.leases[0], ipv6=IPv6Interface("fd00:1::7/64")),))
-
-
-@pytest.mark.parametrize(
-    ("changed", "held", "names"),
-    [
-        (JOINED, LEASED, "guests joined whole"),
-        (JOINED, UNLEASED, "joined unleased whole"),
-        (JOINED6, UNLEASED, "joined unleased ipv6 linked unleased6"),
-        (JOINED6, LEASED6, "joined unleased ipv6 linked guests6 advertised guests6 advertised"),
-    ],
-)
-def test_a_guest_on_a_bridge_of_others_has_elements_of_table_bridge_alone(
-    changed: Network, held: Reservation, names: str
-) -> None:
-    made = nft_elements.elements(Ruleset(networks=(changed,), records=(in_state(held),)))
-    assert [each.name for each in made if each.family == "bridge"] == names.split()
-    assert [str(each) for each in made if each.family == "ip"] == [BRIDGED]
-
-
-@pytest.mark.parametrize(
-    ("limits", "plain"),
-    [
-        (NO_LIMITS, True),
-        (Limits(egress=()), False),
-        (Limits(egress=egress(["10.0.0.0/8"])), False),
-        (Limits(rate=Rate(received_packets=10)), False),
-    ],
-)
-def test_frames_of_a_guest_with_limits_meet_every_rule(limits: Limits, plain: bool) -> None:
-    """The others pass after one lookup, which none of a joined bridge is in."""
-    held = with_limits(RESERVATION, limits)
-    for on, expected in ((network(), plain), (JOINED, False)):
-        made = task_elements(held, [on])
-        assert any(each.name == "plain" for each in made) is expected
-    limited = replace(network(), policy=NetworkPolicy(egress=()))
-    assert not any(each.name == "plain" for each in task_elements(RESERVATION, [limited]))
 
 
 BRIDGED = 'element ip solo5 bridged { "br0" . "br0" }'
@@ -283,12 +211,6 @@ def test_a_task_that_waits_has_its_elements_of_packets_and_none_of_a_tap() -> No
     assert [each for each in found if TAP in str(each)] == []
     without = nft_elements.record_elements(in_state(UNLEASED, LeaseState.WAITING), [JOINED])
     assert not [each for each in without if "waiting" in each.name]
-
-
-def test_a_task_that_sleeps_has_elements_for_its_addresses_of_both_families() -> None:
-    """What they announce: tests/contract/test_network_sleep.py."""
-    more = {*task_elements(HELD, [DUAL], asleep=1)} - {*task_elements(HELD, [DUAL])}
-    assert sorted(each.name for each in more) == ["active", "asleep", "asleep4", "asleep6", "asleep6", "metered"]
 
 
 def test_packets_between_links_of_others_are_dropped_unless_the_host_forwards_by_itself() -> None:
@@ -353,23 +275,59 @@ def test_a_changed_limit_is_changed_in_both_tables() -> None:
     )
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_programs_that_share_a_namespace_are_at_its_gateways_and_loopback(shared: bool) -> None:
-    own = replace(plan(), networks=(replace(six(linked_network("front")), shared=shared), six(linked_network("back"))))
-    found = [each.key for each in elements(own) if each.name in ("gateways", "looped")]
-    ours = [('"solo5-front"', "10.77.0.1"), ('"solo5-front"', "fd00:77::1"), ("::1",)]
-    assert found == (ours if shared else [])
+# -- the rules and the elements that they look up ----------------------------------------------------------------------
 
 
-def test_segments_and_bridges_of_others_have_elements_in_both_tables() -> None:
-    front = six(linked_network("front"))
-    [segment, *_] = segments(front.bridge)
-    joined = replace(linked_network("back"), bridge="br0", join=Join())
-    made = {
-        str(each) for each in elements(Ruleset(networks=(front, joined), segments=[(segment, NetworkName("front"))]))
-    }
-    for family in ("ip", "ip6"):
-        assert f'element {family} solo5 bridges {{ "{segment}" }}' in made
-        assert f'element {family} solo5 segments {{ "{segment}" }}' in made
-        assert f'element {family} solo5 bridged {{ "br0" . "br0" }}' in made
-    assert not any(each.family == "ip6" for each in elements(Ruleset(networks=(joined,))))
+RANGES = routes(["192.168.2.0/24", "2001:db8:2::/64"])
+OPEN = NetworkPolicy(
+    routed=True, reach=(NetworkName("back"),), host=(HostPort(port=53, protocol="udp"),), metadata=True, dhcp=True,
+    routes=RANGES,
+)  # fmt: skip
+FRONT = replace(six(linked_network("front", OPEN)), shared=True, nat66=True)
+LAN = replace(linked_network("lan"), bridge="br0", join=Join(ipv6=True))
+
+
+def on(
+    network: Network,
+    task: str,
+    limits: Limits = NO_LIMITS,
+    *,
+    leased: bool = True,
+    ports: tuple[PortRequest, ...] = (),
+    state: LeaseState = LeaseState.ATTACHED,
+    asleep: int = 0,
+) -> LeaseRecord:
+    """Return the record of an attached task with one NIC."""
+    own = replace(HELD6.leases[0], network=network.name, limits=limits)
+    lease = own if leased else replace(own, ipv4=None, ipv6=None)
+    held = replace(HELD6, task=TaskName(task), leases=(lease,), ports=ports, idle_s=60 * (asleep > 0))
+    return in_state(held, state, asleep)
+
+
+EVERYTHING = Ruleset(
+    networks=(FRONT, six(linked_network("back")), LAN, replace(six(linked_network("six")), ipv4=None, gateway4=None)),
+    records=(
+        on(FRONT, "routes", Limits(routes=RANGES)),
+        on(FRONT, "sleeps", Limits(egress=egress(["10.0.0.0/8:53", "[2001:db8::1]"])), asleep=1),
+        on(FRONT, "waits", state=LeaseState.WAITING),
+        on(LAN, "limited", Limits(rate=Rate(1, 2, 3, 4))),
+        on(LAN, "unleased", leased=False),
+        on(FRONT, "plain", ports=(*HELD6.ports, replace(HELD6.ports[0], host_ip=IPv6Address("::1"), host_port=81))),
+    ),
+    segments=[(segments(FRONT.bridge)[0], FRONT.name)],
+)
+
+
+def test_each_element_is_of_a_set_that_the_rules_look_up_and_has_its_fields() -> None:
+    """And there is one of each set whose elements are not the kernel's; what they open is in tests/contract."""
+    fields: dict[tuple[str, str], list[int]] = {}
+    for family, text in nft_rules.tables(EVERYTHING, owned=True).items():
+        listed = re.findall(r"(?:set|map) (\w+) \{ type(?:of)? ([^:;]+)(?: : ([^;]+))?;", text)
+        assert {name for name, *_ in listed} == {*re.findall(r"@(\w+)", text)} - {"nh", "th"}
+        fields |= {(family, name): [len(each.split(" . ")) for each in both if each] for name, *both in listed}
+    made = elements(EVERYTHING)
+    assert {(each.family, each.name) for each in made} == {each for each in fields if each[1] not in nft_rules.DYNAMIC}
+    for each in made:
+        parts = [each.key, ("its object",) if each.object else each.value]
+        assert [len(part) for part in parts if part] == fields[each.family, each.name], each
+    assert nft_rules.add(made).count("add element") == nft_rules.delete(made).count("delete element") == len(made)
