@@ -153,7 +153,14 @@ class ImageStore:
         Raises:
             HostError: it was removed from the store.
         """
-        return await open_in_thread(lambda: self._hold(image))
+
+        def hold() -> int:
+            with _store_errors(self._directory), self._lock(shared=True):
+                with closing_on_error(lock_file(self._locks / image.sha256, shared=True)) as held:
+                    os.stat(image.path, follow_symlinks=False)  # noqa: PTH116 - a path of the store, as text
+                return held
+
+        return await open_in_thread(hold)
 
     @in_thread
     def collect(self, keep: Set[str], *, min_age: float = MIN_AGE_S, dry_run: bool = False) -> tuple[str, ...]:
@@ -182,12 +189,6 @@ class ImageStore:
                 for name in unused:
                     (self._locks / name).unlink(missing_ok=True)
             return tuple(sorted(unused))
-
-    def _hold(self, image: StoredImage) -> int:
-        with _store_errors(self._directory), self._lock(shared=True):
-            with closing_on_error(lock_file(self._locks / image.sha256, shared=True)) as held:
-                os.stat(image.path, follow_symlinks=False)  # noqa: PTH116 - a path of the store, as text
-            return held
 
     def _take(
         self, path: str, roots: Sequence[str], largest: int | None, admit: Callable[[int], None], at_once: int

@@ -23,7 +23,7 @@ from tarfile import DIRTYPE, USTAR_FORMAT, TarFile, TarInfo
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, host_errors
 from solo5_systemd.base.locks import closing
-from solo5_systemd.base.paths import changers_in, kind_of, open_path, version_of, way_of
+from solo5_systemd.base.paths import Step, changers_in, kind_of, open_path, version_of, walk, way_of
 from solo5_systemd.base.sanitize import MAX_NAME, MAX_QUOTE, bounded
 from solo5_systemd.settings.records import record
 from solo5_systemd.storage.archive import DEPTH_MAX, ENTRIES_MAX, check_entry, size_of
@@ -219,8 +219,7 @@ def _below(directory: str, name: str) -> str:
 def _open_member(request: DiskRequest, member: Member) -> tuple[int, frozenset[int] | None]:
     """Open a member with O_PATH: no symbolic link below a root, and none at the end of a path without roots.
 
-    Returns:
-        Its descriptor, and the users other than root that can change what is there; None: below a root.
+    And return the users other than root that can change what is there; None: below a root.
     """
     what = f"disk {request.disk}: {_shown(member.path)}"
     path = PurePath(member.path)
@@ -254,16 +253,14 @@ def _open_beneath(path: PurePath, roots: Sequence[str]) -> int:
     A root is no link either: a task's `local` is in a directory that every user may write. Links above it are followed.
     """
     for root in map(PurePath, roots):
-        if not path.is_relative_to(root) or ".." in path.parts:
-            continue
-        found = os.open(os.path.realpath(root.parent), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        for name in path.relative_to(root.parent).parts:
-            with closing(found):
-                if stat.S_ISLNK(os.fstat(found).st_mode):
-                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-                found = os.open(name, _PLACE, dir_fd=found)
-        return found
+        if path.is_relative_to(root) and ".." not in path.parts:
+            return walk(f"{os.path.realpath(root.parent)}/{path.relative_to(root.parent)}", _refuse_link)[0]
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def _refuse_link(step: Step) -> None:
+    if stat.S_ISLNK(step.status.st_mode):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
 
 def _opened(path: str) -> int:

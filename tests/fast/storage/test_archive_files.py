@@ -103,9 +103,9 @@ def test_links_are_followed_nowhere_below_a_root(files: Path, tmp_path: Path) ->
     assert len(scan(request(files / "sub" / "key", roots=roots))) == 1
     for path, words in (
         (files / "link" / "key", "cannot be used: expected a file below"),
-        (files / "link", "is a symbolic link: expected files and directories only"),
-        (files / "sub" / "up", "is a symbolic link"),
-        (files / "sub", "is a symbolic link"),
+        (files / "link", "cannot be used: expected a file below"),
+        (files / "sub" / "up", "cannot be used: expected a file below"),
+        (files / "sub", "is a symbolic link: expected files and directories only"),
         (tmp_path / "outside", "cannot be used: expected a file below"),
         (files / "none", "cannot be used: expected a file below"),
         (files / ".." / "outside", "cannot be used: expected a file below"),
@@ -121,7 +121,7 @@ def test_a_root_that_became_a_link_is_not_followed(files: Path, tmp_path: Path) 
     files.rename(victim)
     files.symlink_to(victim)
     for path in (files / "sub", files):
-        with pytest.raises(InvalidRequestError, match=r"cannot be used: expected a file below|is a symbolic link"):
+        with pytest.raises(InvalidRequestError, match="cannot be used: expected a file below"):
             scan(request(path, roots=(str(files),)))
 
 
