@@ -25,7 +25,6 @@ from solo5_systemd.host.drop_ins import check_drop_ins
 from solo5_systemd.network.model import NicRequest, Reservation
 from solo5_systemd.settings.solo5_toml import TASK_UIDS
 from solo5_systemd.storage.archive import check_total
-from solo5_systemd.storage.given_disks import GivenDisk
 from solo5_systemd.storage.model import Disk, DiskRequest
 from solo5_systemd.task.log_fields import STDERR_PRIORITY
 from solo5_systemd.task.properties import TransientUnit
@@ -341,17 +340,12 @@ class Steps:
         held.append(await self._backends.disks.lock(self.plan.disks, self._name))
         user = self.plan.user
         # Recorded before the first chown(2), so that a crash in between leaves no disk without a record.
-        given = {
-            disk.disk: GivenDisk(disk.path, *disk.identity, disk.filesystem, disk.mount, disk.owner)
-            for disk in self.plan.disks
-            if not disk.is_private
-        }
-        if given:
-            await self._users.record_disks(user, list(given.values()))
+        if given := [disk.given for disk in self.plan.disks if disk.given]:
+            await self._users.record_disks(user, given)
         for disk in self.plan.disks:
             former = await self._backends.disks.change_owner(disk, user)
-            if former in TASK_UIDS and former != user and disk.disk in given:
-                await self._users.disk_taken(former, given[disk.disk])
+            if former in TASK_UIDS and former != user and disk.given:
+                await self._users.disk_taken(former, disk.given)
 
     async def attach(self) -> None:
         """Attach the NICs before the unit is started, without a process of solo5-network@.service."""

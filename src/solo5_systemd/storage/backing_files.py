@@ -24,6 +24,7 @@ from solo5_systemd.storage.model import (
     Backing,
     Disk,
     DiskRequest,
+    GivenDisk,
     NewFile,
     check_size,
 )
@@ -174,11 +175,9 @@ def inspect(request: DiskRequest, *, how: int = READ_WRITE) -> Disk:
         device=(os.major(status.st_rdev), os.minor(status.st_rdev)) if block else None,
         identity=identity(status),
         size=status.st_size,
-        filesystem=filesystem,
-        mount=mount,
         exposed=is_exposed(path) or not is_plain_path(path),
         backing=Backing.DEVICE if block else Backing.FILE if request.name is None else Backing.NAMED,
-        owner=owner,
+        given=GivenDisk(path, *identity(status), filesystem, mount, owner),
         holder=holder,
     )
 
@@ -186,7 +185,7 @@ def inspect(request: DiskRequest, *, how: int = READ_WRITE) -> Disk:
 def _planned(request: DiskRequest, new: NewFile) -> Disk | None:
     """Return the disk that a start would create; None if its file exists."""
     check_size(f"{request} has", new.size, request.sector_size)
-    with find_place(request) as (directory, path, exists):
+    with find_place(request) as (_, path, exists):
         if exists:
             return None
         check_mounted(path, str(request))
@@ -195,7 +194,6 @@ def _planned(request: DiskRequest, new: NewFile) -> Disk | None:
             path=path,
             sector_size=request.sector_size,
             size=new.size,
-            filesystem=os.fstatvfs(directory).f_fsid,
             backing=Backing.FILE if request.name is None else Backing.NAMED,
         )
 

@@ -10,49 +10,12 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from solo5_systemd.base.atomic_file import replace_file, sync_directory
 from solo5_systemd.base.locks import closing, lock_directory
+from solo5_systemd.storage.model import GivenDisk
 
 GIVEN_DISKS = Path("/var/lib/solo5/users")
-
-
-class GivenDisk(NamedTuple):
-    """A given disk.
-
-    Attributes:
-        path: its path when it was given.
-        device: the number of its file system's device or of the block device (`Disk.identity`); may change at a boot.
-        inode: 0 for a block device.
-        filesystem: f_fsid of its file system, which a boot does not change; 0: unknown.
-        mount: the mount point above its path, such as that of a volume; empty: the root directory, or unknown.
-        owner: UID of its owner at rest.
-    """
-
-    path: str
-    device: int
-    inode: int
-    filesystem: int = 0
-    mount: str = ""
-    owner: int = 0
-
-    @property
-    def identity(self) -> tuple[int, int]:
-        """What `Disk.identity` was."""
-        return self.device, self.inode
-
-    @property
-    def is_device(self) -> bool:
-        """Whether the disk was a block device, whose owner is lost with its device node."""
-        return not self.inode
-
-    def is_same_file(self, other: "GivenDisk") -> bool:
-        """Return whether two given disks are one file, perhaps by two paths; for a device, whose path may be any."""
-        if self.is_device:
-            return other.is_device and self.device == other.device
-        same = self.filesystem == other.filesystem if self.filesystem else self.device == other.device
-        return same and self.inode == other.inode
 
 
 def add(uid: int, given: Sequence[GivenDisk]) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, DiskName
@@ -134,6 +135,42 @@ class DiskRequest:
         return f"disk {self.disk}: {self.path!r}"
 
 
+class GivenDisk(NamedTuple):
+    """A given disk.
+
+    Attributes:
+        device: the number of its file system's device or of the block device (`Disk.identity`); may change at a boot.
+        inode: 0 for a block device.
+        filesystem: f_fsid of its file system, which a boot does not change; 0: unknown.
+        mount: the mount point above its path, such as that of a volume; empty: the root directory, or unknown.
+        owner: UID of its owner at rest; root of a disk with a title.
+    """
+
+    path: str
+    device: int
+    inode: int
+    filesystem: int = 0
+    mount: str = ""
+    owner: int = 0
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """What `Disk.identity` was."""
+        return self.device, self.inode
+
+    @property
+    def is_device(self) -> bool:
+        """Whether the disk was a block device, whose owner is lost with its device node."""
+        return not self.inode
+
+    def is_same_file(self, other: "GivenDisk") -> bool:
+        """Return whether two given disks are one file, perhaps by two paths; for a device, whose path may be any."""
+        if self.is_device:
+            return other.is_device and self.device == other.device
+        same = self.filesystem == other.filesystem if self.filesystem else self.device == other.device
+        return same and self.inode == other.inode
+
+
 @dataclass(frozen=True, kw_only=True)
 class Disk:
     """A checked disk.
@@ -145,8 +182,6 @@ class Disk:
         device: major and minor number of a block device, None for a file.
         size: bytes of a file; 0: not known.
         copied: bytes that a start has to copy for a private copy, whose file system cannot share them.
-        filesystem: f_fsid of the file system (statvfs(3)); 0 without one.
-        mount: the mount point above `path`; empty: the root directory, or not known.
         exposed: a user other than root may change what `path` resolves to, or the path has characters that a unit file
             cannot hold.
         source: path of the file that a private copy is of, or names of what an archive has; empty: none.
@@ -154,7 +189,7 @@ class Disk:
         sources: the request of an archive of files; None for any other disk.
         io: the I/O limits on its last device.
         devices: the block devices under it, each on the next one; empty: none, or not known.
-        owner: UID of its owner at rest; root of a disk with a title.
+        given: what is recorded before the disk is given to the task's user; None: nothing, since it is private.
         holder: gets a title to it (`owner.write_title`); empty: none.
     """
 
@@ -165,8 +200,6 @@ class Disk:
     device: tuple[int, int] | None = None
     size: int = 0
     copied: int = 0
-    filesystem: int = 0
-    mount: str = ""
     exposed: bool = False
     backing: Backing = Backing.FILE
     source: str = ""
@@ -174,7 +207,7 @@ class Disk:
     sources: DiskRequest | None = None
     io: IoLimits = NO_IO_LIMITS
     devices: tuple[BlockDevice, ...] = ()
-    owner: int = 0
+    given: GivenDisk | None = None
     holder: str = ""
 
     def __str__(self) -> str:

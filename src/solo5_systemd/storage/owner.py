@@ -26,9 +26,8 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.paths import ANYONE, ROOT, existing, identity, is_below, is_mount_point, path_of, way_of
 from solo5_systemd.settings.solo5_toml import TASK_UIDS
 from solo5_systemd.storage import given_disks
-from solo5_systemd.storage.given_disks import GivenDisk
 from solo5_systemd.storage.locks import ENDED_TIMEOUT_S, lock, taken
-from solo5_systemd.storage.model import Disk, DiskRequest
+from solo5_systemd.storage.model import Disk, DiskRequest, GivenDisk
 
 READ = 0o4
 READ_WRITE = 0o6

@@ -111,10 +111,4 @@ def _made(planned: Disk, path: Path) -> Disk:
     """Give a disk that was made the name of its lock."""
     status = path.stat()
     path = path.rename(path.with_name(name_of(identity(status))))
-    return replace(
-        planned,
-        path=str(path),
-        identity=identity(status),
-        size=status.st_size,
-        filesystem=os.statvfs(path).f_fsid,
-    )
+    return replace(planned, path=str(path), identity=identity(status), size=status.st_size)

@@ -20,7 +20,7 @@ from solo5_systemd.base.locks import LockedError, closing, closing_on_error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.settings.node_limits import Claim, Node
 from solo5_systemd.storage import given_disks
-from solo5_systemd.storage.given_disks import GivenDisk
+from solo5_systemd.storage.model import GivenDisk
 from solo5_systemd.users import userdb_records
 from solo5_systemd.users.registry import DIRECTORY, Registry
 

@@ -12,9 +12,10 @@ from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
 from solo5_systemd.base.names import DeviceName
+from solo5_systemd.base.paths import mount_point_of
 from solo5_systemd.storage.backing_files import inspect
 from solo5_systemd.storage.bind_mounts import reopen
-from solo5_systemd.storage.model import Disk, DiskRequest, check_size
+from solo5_systemd.storage.model import Disk, DiskRequest, GivenDisk, check_size
 
 DEVICE = os.makedev(254, 7)
 
@@ -47,7 +48,7 @@ def test_a_file_is_known_by_its_device_and_inode_under_every_name(file: Path, tm
         device=None,
         identity=(status.st_dev, status.st_ino),
         size=4096,
-        filesystem=os.statvfs(file).f_fsid,
+        given=GivenDisk(str(file), status.st_dev, status.st_ino, os.statvfs(file).f_fsid, mount_point_of(str(file))),
     )
 
 

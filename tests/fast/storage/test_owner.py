@@ -15,8 +15,7 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.paths import identity
 from solo5_systemd.storage import owner as module
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
-from solo5_systemd.storage.given_disks import GivenDisk
-from solo5_systemd.storage.model import DiskRequest
+from solo5_systemd.storage.model import DiskRequest, GivenDisk
 from solo5_systemd.storage.owner import give
 
 TENDER = 990

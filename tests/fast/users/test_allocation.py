@@ -19,7 +19,7 @@ from tests.support.interpreter import python
 from solo5_systemd.base.errors import DependencyError, HostError, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.storage import owner
-from solo5_systemd.storage.given_disks import GivenDisk
+from solo5_systemd.storage.model import GivenDisk
 from solo5_systemd.users import allocation
 from solo5_systemd.users.allocation import AllocatedUser, Users
 from solo5_systemd.users.registry import Registry
@@ -128,7 +128,7 @@ from pathlib import Path
 from tests.fast.users.conftest import below
 from solo5_systemd.storage import given_disks, owner
 from solo5_systemd.users.allocation import Users
-from solo5_systemd.storage.given_disks import GivenDisk
+from solo5_systemd.storage.model import GivenDisk
 def users(root):
     below(root)
     owner.reclaim_disk = lambda *_: None

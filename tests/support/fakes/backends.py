@@ -35,8 +35,7 @@ from solo5_systemd.settings.node_limits import Claim, Node, Totals
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.disk_space import DiskSpace
-from solo5_systemd.storage.given_disks import GivenDisk
-from solo5_systemd.storage.model import Backing, Disk, DiskRequest, FailedDisk, FullDiskChange
+from solo5_systemd.storage.model import Backing, Disk, DiskRequest, FailedDisk, FullDiskChange, GivenDisk
 from solo5_systemd.task.log_fields import STDOUT_PRIORITY
 from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.state import UnitState

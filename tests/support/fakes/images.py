@@ -4,7 +4,7 @@ from solo5_systemd.base.names import DeviceName, Target, TaskName
 from solo5_systemd.engine.plan import Plan
 from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, StoredImage
 from solo5_systemd.network.model import Request, Reservation
-from solo5_systemd.storage.model import Disk
+from solo5_systemd.storage.model import Disk, GivenDisk
 from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.unit.tender import Tender
 
@@ -53,4 +53,6 @@ def planned(nics: str = "", disks: str = "") -> Plan:
 
 
 def disk(name: str = "storage", *, path: str = "/srv/disk.img", device: tuple[int, int] | None = None) -> Disk:
-    return Disk(disk=DeviceName(name), path=path, sector_size=512, device=device, identity=(1, 2))
+    return Disk(
+        disk=DeviceName(name), path=path, sector_size=512, device=device, identity=(1, 2), given=GivenDisk(path, 1, 2)
+    )
