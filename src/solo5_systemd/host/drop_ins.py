@@ -41,7 +41,6 @@ def check_drop_ins(unit: str, *, declared: bool, directories: Sequence[str] = UN
 
     Args:
         declared: those of its name or a prefix of it may set anything, as of any unit of an administrator.
-        directories: of units, by precedence.
 
     Raises:
         HostError: one sets something else, or cannot be read.

@@ -89,9 +89,6 @@ class StoredImage:
     """A checked and immutable image in the image store.
 
     Without its path, as JSON, it is the memo of a source file: unchanged, that is neither read nor parsed again.
-
-    Attributes:
-        facts: its properties, read from the stored copy.
     """
 
     path: str = ""
@@ -133,10 +130,7 @@ _KIND_NAMES = {DeviceKind.BLOCK_BASIC: "disk", DeviceKind.NET_BASIC: "NIC"}
 
 
 def decode_abi(desc: bytes) -> tuple[Target, int]:
-    """Decode the ABI note.
-
-    Returns:
-        The image's target, and the version of its ABI.
+    """Decode the ABI note: the image's target, and the version of its ABI.
 
     Raises:
         ImageError: damaged, another target, or an ABI version that tenders no longer support.
@@ -159,13 +153,7 @@ def decode_abi(desc: bytes) -> tuple[Target, int]:
 
 
 def decode_manifest(desc: bytes) -> tuple[Device, ...]:
-    """Decode the manifest note.
-
-    Args:
-        desc: the note's descriptor, with its four bytes of padding.
-
-    Returns:
-        The devices in the order of their handles, without the reserved first entry.
+    """Decode the manifest note: the devices in the order of their handles, without the reserved first entry.
 
     Raises:
         ImageError: damaged, or a device that no option of a tender can attach.

@@ -75,10 +75,7 @@ def _padded(size: int, unit: int) -> int:
 
 
 def check_total(disks: Iterable[Disk]) -> None:
-    """Check the size of a task's archives, which are memory for as long as it runs.
-
-    Args:
-        disks: of the task, also others.
+    """Check the size of the archives among a task's disks, which are memory for as long as it runs.
 
     Raises:
         InvalidRequestError: they are too large in all.

@@ -140,10 +140,7 @@ class ImageFiles:
 
 
 def inspect(request: DiskRequest, *, how: int = READ_WRITE) -> Disk:
-    """Check a disk by the rules of tenders, and the title of the task to it (`check_title`).
-
-    Args:
-        how: READ for a file that is only copied.
+    """Check a disk by the rules of tenders, and the title of the task to it (`check_title`, also for `how`).
 
     Raises:
         InvalidRequestError: the path, sector size or file size breaks a rule of tenders; the file is neither regular

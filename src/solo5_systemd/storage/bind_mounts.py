@@ -78,17 +78,16 @@ def bind(disks: Sequence[Disk], binds: "StartDirectories") -> Sequence[Disk]:
         HostError: a file was replaced since its check, or cannot be bound.
     """
     check_distinct(disks)
+    bound = {}
     with binds.made() as made, binds.host_errors():
-        return [_bind(disk, binds, made) if disk.exposed else disk for disk in disks]
-
-
-def _bind(disk: Disk, binds: "StartDirectories", made: Path) -> Disk:
-    target = made / name_of(disk.identity)
-    with closing(reopen(disk)) as descriptor, host_errors(f"{disk} cannot be bound to {target}"):
-        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        bind_mount(f"/proc/self/fd/{descriptor}", str(target))
-    binds.check_seen(target, disk.identity)
-    return replace(disk, path=str(target))
+        for disk in (each for each in disks if each.exposed):
+            target = made / name_of(disk.identity)
+            with closing(reopen(disk)) as descriptor, host_errors(f"{disk} cannot be bound to {target}"):
+                target.touch(0o600, exist_ok=False)
+                bind_mount(f"/proc/self/fd/{descriptor}", str(target))
+            binds.check_seen(target, disk.identity)
+            bound[disk.disk] = replace(disk, path=str(target))
+    return [bound.get(disk.disk, disk) for disk in disks]
 
 
 def check_bound(disks: Sequence[tuple[Disk, str]], pid: int) -> None:
@@ -173,10 +172,7 @@ class StartDirectories:
             _clear(path)
 
     def sweep(self, *, dry_run: bool = False) -> tuple[str, ...]:
-        """Remove the directories of killed starts.
-
-        Returns:
-            The directories.
+        """Remove the directories of killed starts, and return them.
 
         Raises:
             HostError: the parent cannot be read or written.

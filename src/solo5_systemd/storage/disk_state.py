@@ -102,11 +102,7 @@ def _is_disk(status: os.stat_result, disk: Mapping[str, str]) -> bool:
 
 
 def change_of(disk: Mapping[str, str]) -> str:
-    """Return what has changed, as the end of a sentence; empty: nothing, or it is not known.
-
-    Args:
-        disk: as the lock file of its task has it.
-    """
+    """Return what has changed of a disk in a lock file, as the end of a sentence; empty: nothing, or unknown."""
     size = disk.get("size")
     if disk["backing"] == Backing.DEVICE:
         with suppress(OSError):

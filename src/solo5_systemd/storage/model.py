@@ -258,9 +258,6 @@ def named_disk(
 ) -> DiskRequest:
     """Return the request for a named disk.
 
-    Args:
-        create: the disk to create if there is none of this name.
-
     Raises:
         InvalidRequestError: it is to be created, and used as a copy only.
     """
@@ -282,10 +279,7 @@ def named_disk(
 
 
 def check_size(what: str, size: int, sector: int = SECTOR_SIZE) -> None:
-    """Check the size (bytes) of a disk.
-
-    Args:
-        what: the disk, and its verb, such as `disk 'web' would have`.
+    """Check the size (bytes) of a disk; `what`: the disk, and its verb, such as `disk 'web' would have`.
 
     Raises:
         InvalidRequestError: zero, or not a multiple of the sector size.

@@ -23,11 +23,7 @@ MEMORY = Path("/run/solo5/memory")
 
 
 def planned_disk(request: DiskRequest, source: str = "") -> Disk:
-    """Return the private disk that a start would make; its size is not known yet.
-
-    Args:
-        source: path of the file that a copy is of.
-    """
+    """Return the private disk that a start would make, of a source or an archive; its size is not known yet."""
     directory, backing = COPIES, Backing.COPY
     if request.archive is not None:
         directory, backing = str(MEMORY), Backing.ARCHIVE
