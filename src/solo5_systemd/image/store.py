@@ -1,4 +1,4 @@
-"""The image store: content-addressed copies of images, which tasks execute.
+"""The image store: content-addressed copies of images, which tasks execute (`docs/decisions/image-store.md`).
 
     /var/lib/solo5/images/SHA256        the image, mode 0444, immutable
     /var/lib/solo5/images/memos/KEY     the memo of a source file; KEY has its device, inode, size and times
@@ -6,9 +6,6 @@
     /var/lib/solo5/images/locks/store   the lock of the store, and /var/lib/solo5/images/locks/add of what is added
 
 Tenders can open the directory and their images, so that locks are on files of their own, which only root can open.
-
-An image is copied before it is checked: the checked content is what runs, whatever happens to the source. The copy has
-no name (O_TMPFILE) until it is complete and checked, so that a killed process leaves nothing behind.
 
 Copying and hashing need no lock, and large images have threads of their own: no start waits for another one's image.
 """

@@ -1,19 +1,13 @@
 """Bind mounts of disks, and the directories of starts in progress, with what a unit gets by a path.
 
-The disk that was checked is the disk that a task gets, though its path may resolve to another file at any moment.
-systemd's BindPaths= resolves a disk's path and follows symbolic links. Where a user other than root may change a
-directory on that path, the disk is bound by its verified file descriptor to a path below /run/solo5/binds, which only
-root may change, and the unit binds it from there. Private disks are in such directories, too.
+Where a user other than root may change a directory on a disk's path, the unit gets the checked descriptor, bound below
+/run/solo5/binds (`docs/decisions/checked-disk-is-bound.md`). Private disks are in such directories, too
+(`docs/decisions/private-disks.md`).
 
     DIRECTORY/startXXXXXXXX         one for each start, locked (flock(2)) by its process
     DIRECTORY/startXXXXXXXX/LOCK    the disk, by the name of its lock
 
-Disks that are to be in memory have a DIRECTORY that is a ramfs of all starts, which the first one mounts and which
-stays. A mount for each start would take as long as all other steps for its disk: PID 1 makes a unit of each mount and
-removes it again, and umount2(2) waits for a grace period of the kernel.
-
-systemd binds a disk by its path. Once the unit has its own mount, the name is removed: the file lives as long as the
-unit's mount namespace, and the kernel frees it with the last process of the task, whatever ends it.
+Once the unit has its own mount, the name is removed: the file lives as long as the unit's mount namespace.
 
 The kernel drops the lock with the process, so a directory without a lock is a killed start's. Its unit may be about to
 start nevertheless, if the start was killed after its StartTransientUnit call: PID 1 has yet to mount what is in the

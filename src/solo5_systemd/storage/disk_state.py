@@ -1,10 +1,7 @@
 """The state of disks: full, without their device, replaced, in use. A tender reports a number, and no disk.
 
 The disks of an ended task are those of its last lock file, which has lost its lock and has its names until another task
-has the disk, or `remove_stale`. A task that goes on is found by its file system: `disk_space`.
-
-A task has the file of its start, whatever its path resolves to. A hole that is punched into it shows nowhere: its
-sectors are zeros for the guest.
+has the disk, or `remove_stale`. A task has the file of its start, whatever its path resolves to.
 
 A device may be unplugged, detached, removed from under a task. The tender keeps the dead device open. Since the kernel
 has set its size to 0 (Linux 6.1 and later), a read is at the end of the file, and a write has “No space left on

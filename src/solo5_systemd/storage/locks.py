@@ -1,15 +1,8 @@
 """Disk locks: one task at a time has a disk, for as long as a process of the task lives.
 
-Tenders lock nothing, so that two of them would write one file. A lock is an empty file of one task, locked by flock(2),
-with a name in /run/solo5/disks for each disk. Its descriptor becomes the tender's standard input. The kernel releases
-the lock with the last process that has the descriptor; the names are stale from then on. The descriptor is read-only
-and no two tasks share a file, so a tender can do nothing with it but unlock its own disks. The file has the task's name
-and its disks as JSON, for `solo5ctl inspect` and `solo5ctl disk ls`.
-
-A partition is not locked while its disk is, nor a disk while one of its partitions is, nor a loop device while its file
-is.
-
-A disk that is only read, such as one that is copied, has a shared lock: any number of readers, and no task.
+A lock is an empty file of one task, locked by flock(2), with a name in /run/solo5/disks for each disk; its descriptor
+becomes the tender's standard input (`docs/decisions/disk-locks.md`). The names are stale once the kernel has released
+the lock. The file has the task's name and its disks as JSON, for `solo5ctl inspect` and `solo5ctl disk ls`.
 
 A disk that another task has, or the kernel uses, is a TakenError, a directory that cannot be used a HostError. What
 only locks need is imported where it is used, for the startup time of `solo5ctl inspect`, which reads them.

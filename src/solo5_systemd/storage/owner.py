@@ -1,14 +1,7 @@
 """The owner of a disk: which file may be the disk of a task, which is given to the task's user, and taken back.
 
-A file may be a disk by the way to it, its owner, and the records of earlier tasks (`check_title`). That user solo5 may
-write a file, or that root owns it, is no title by itself: the disks of other tenants are such files while they are at
-rest. `docs/decisions/given-disks.md` has the rules and their reasons.
-
-A disk of Nomad has its title in an extended attribute that only root can read and set (`trusted`, xattr(7)): the inode
-and a holder, such as a job. A renamed file keeps it; that of a copy has another inode, and is void.
-
-A disk becomes the property of the user of its task, and root's again after the task is removed. chown(2) is applied to
-the checked file descriptor, never to a path.
+`docs/decisions/given-disks.md` has the rules and their reasons. chown(2) is applied to the checked file descriptor,
+never to a path.
 """
 
 import errno

@@ -1,10 +1,8 @@
 """What a disk may take that is made or grows: of the quotas of directories, and of the limits of its namespace.
 
-A quota limits the sum of the sizes of all files below a directory. A sparse file counts with its size, since a guest
-may write all of it. Programs that write files themselves, such as tasks of other drivers in a volume, are not limited:
-what they have written counts when the next disk is made.
-
-Disks that jobs and volumes have created stay when their tasks have ended.
+A quota limits the sum of the sizes of all files below a directory; a sparse file counts with its size. Programs that
+write files themselves, such as tasks of other drivers in a volume, are not limited: what they have written counts when
+the next disk is made.
 
     /var/lib/solo5/claims/DIGEST    a symbolic link; its target has path, inode and claim of a file, as JSON
 
