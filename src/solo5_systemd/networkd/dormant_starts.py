@@ -105,14 +105,11 @@ class Activation:
                     reason = "it has not run before"
                 except Solo5Error as error:
                     reason = f"{error}"
-            begin(self._core.tasks, self._start_once_read(task, reason))
-
-    async def _start_once_read(self, task: TaskName, reason: str) -> None:
-        """Start a task whose FIFO was just made, which PID 1 opens a moment later."""
-        for _ in range(ATTEMPTS):
-            if self.start(task, reason):
-                return
-            await asyncio.sleep(CHECK_INTERVAL_S / ATTEMPTS)
+            for _ in range(ATTEMPTS):  # if its FIFO was just made, PID 1 opens it a moment later
+                if self._core.units.is_read(task):
+                    break
+                await asyncio.sleep(CHECK_INTERVAL_S / ATTEMPTS)
+            self.start(task, reason)
 
     async def _hold_lost(self) -> None:
         """Start the tasks for which the kernel holds packets already, each time when look-ups were lost.
@@ -181,21 +178,16 @@ class Activation:
         for address in found.answers & self._asked.keys():
             self._asked[address].set()
 
-    def start(self, task: TaskName, reason: str) -> bool:
-        """Have PID 1 start a task that waits, unless it does, and return whether it does."""
+    def start(self, task: TaskName, reason: str) -> None:
+        """Have PID 1 start a task that waits, unless it does."""
         if self._is_started(task):
-            return True
-        if self._may_start(task):
-            if self._core.units.start(task):
-                times = self._start_times.setdefault(task, deque(maxlen=STARTS_MAX))
-                times.append(asyncio.get_running_loop().time())
-                self._refused.discard(task)
-                text = f"task {task} is started: {reason}"
-                log_about(service_of(task), text, priority=NOTICE)
-            elif not (self._core.state.waits(task) and self._core.units.has_fifo(task)):
-                return False
+            return
+        if self._may_start(task) and self._core.units.start(task):
+            times = self._start_times.setdefault(task, deque(maxlen=STARTS_MAX))
+            times.append(asyncio.get_running_loop().time())
+            self._refused.discard(task)
+            log_about(service_of(task), f"task {task} is started: {reason}", priority=NOTICE)
         self._begin_step(task, self._watch(task))  # also of one that may not start: its packets are refused in the end
-        return True
 
     def _may_start(self, task: TaskName) -> bool:
         """Return whether a task may be started; the first refusal after a start is logged, and not one each second."""

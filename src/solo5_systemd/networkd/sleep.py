@@ -60,14 +60,12 @@ class _Seen:
         frames: that were counted.
         since: the time of the first check with this count, in seconds.
         cpu: processor time at that time, in seconds; None: unknown.
-        run: what tells one attach from another.
         busy: it has used too much processor time until then.
     """
 
     frames: int
     since: float
     cpu: float | None
-    run: int
     busy: bool
 
 
@@ -85,14 +83,16 @@ class Sleep:
         self._core = core
         self._emit = emit
         self._seen: dict[TaskName, _Seen] = {}
-        self._busy: dict[TaskName, int] = {}
+        self._busy = set[TaskName]()  # logged in this run
         self._waking: dict[TaskName, str] = {}  # with the packet that wakes each
         self.next_check = math.inf
 
     # -- falling asleep ------------------------------------------------------------------------------------------
 
     def expect(self, task: TaskName) -> None:
-        """Check a task that was attached in time."""
+        """Check a task that was attached in time: its counts begin anew."""
+        self._seen.pop(task, None)
+        self._busy.discard(task)
         record = self._core.state.record(task)
         if record is not None and record.reservation.idle_s:
             self._check_at(time.monotonic() + _interval(record))
@@ -107,7 +107,7 @@ class Sleep:
         records = self._core.state.sleepers()
         tasks = {record.reservation.task for record in records}
         self._seen = {task: seen for task, seen in self._seen.items() if task in tasks}
-        self._busy = {task: run for task, run in self._busy.items() if task in tasks}
+        self._busy &= tasks
         self.next_check = time.monotonic() + min(map(_interval, records), default=math.inf)
         if not records:
             return
@@ -134,19 +134,19 @@ class Sleep:
         task, now = record.reservation.task, time.monotonic()
         seen = self._seen.get(task)
         # During an update, packets are another guest's.
-        if seen is None or (seen.frames, seen.run) != (frames, record.expires) or self._core.units.is_updated(task):
-            self._note(record, frames, await self._core.units.processor_time(task))
+        if seen is None or seen.frames != frames or self._core.units.is_updated(task):
+            self._note(task, frames, await self._core.units.processor_time(task))
             return False
         if now - seen.since < record.reservation.idle_s:
             return False
         cpu = await self._core.units.processor_time(task)
         if cpu is not None and seen.cpu is not None and cpu - seen.cpu > SHARE_MAX * (now - seen.since):
-            if self._busy.get(task) != record.expires:  # logged once in a run
-                self._busy[task] = record.expires
+            if task not in self._busy:
+                self._busy.add(task)
                 share = (cpu - seen.cpu) / (now - seen.since)
                 text = f"task {task} stays awake: it has no packets, and uses {share:.1%} of a processor"
                 log_about(service_of(task), f"{text} (at most {SHARE_MAX:.0%} to sleep)", priority=NOTICE)
-            self._note(record, frames, cpu, busy=True)
+            self._note(task, frames, cpu, busy=True)
             return False
         return True
 
@@ -161,9 +161,8 @@ class Sleep:
             return f"it uses more than {SHARE_MAX:.0%} of a processor"
         return f"its last packet was seen {time.monotonic() - seen.since:.0f} s ago"
 
-    def _note(self, record: LeaseRecord, frames: int, cpu: float | None, *, busy: bool = False) -> None:
-        seen = _Seen(frames=frames, since=time.monotonic(), cpu=cpu, run=record.expires, busy=busy)
-        self._seen[record.reservation.task] = seen
+    def _note(self, task: TaskName, frames: int, cpu: float | None, *, busy: bool = False) -> None:
+        self._seen[task] = _Seen(frames=frames, since=time.monotonic(), cpu=cpu, busy=busy)
 
     async def sleep(self, task: TaskName) -> None:
         """Put a task to sleep now, unless it sleeps.
@@ -224,9 +223,7 @@ class Sleep:
     async def _reclaim(self, task: TaskName) -> None:
         group = await self._core.units.control_group(task)
         if group:
-            freed = await asyncio.to_thread(reclaim, group, lambda: self._is_asleep(task))
-            if freed >> 20:
-                _log.info("task %s: %d MiB swapped out", task, freed >> 20)
+            await asyncio.to_thread(reclaim, group, lambda: self._is_asleep(task))
 
     # -- waking --------------------------------------------------------------------------------------------------
 
@@ -287,7 +284,6 @@ class Sleep:
             await asyncio.sleep(QUESTION_TIMEOUT_S)
         reason = self._waking.get(task, reason)
         await self._core.writer.run(self._core.state.at, task, lambda state: state.sleepers.end(task))
-        self._seen.pop(task, None)
         self.expect(task)
         text = f"task {task} is awake after {max(0, slept):.0f} s asleep ({took:.1f} ms): {reason}"
         log_about(service_of(task), text, priority=NOTICE)
@@ -308,21 +304,18 @@ def _interval(record: LeaseRecord) -> float:
     return min(CHECK_INTERVAL_MAX_S, record.reservation.idle_s / CHECKS or CHECK_INTERVAL_MAX_S)
 
 
-def reclaim(control_group: str, wanted: Callable[[], bool]) -> int:
-    """Have the kernel reclaim the memory of a cgroup (memory.reclaim of cgroup v2, Linux 5.19).
+def reclaim(control_group: str, wanted: Callable[[], bool]) -> None:
+    """Have the kernel reclaim the memory of a cgroup (memory.reclaim of cgroup v2, Linux 5.19) where it may be swapped.
 
     Args:
         control_group: ControlGroup= of the unit.
         wanted: returns whether the task sleeps still.
-
-    Returns:
-        The bytes by which the cgroup has less memory than before; 0 where it may not be swapped, or the kernel cannot.
     """
     directory = Path(f"{CGROUPS}{control_group}")
     with suppress(OSError):  # cgroup v1; the unit is over
         if (directory / "memory.swap.max").read_text().strip() == "0":
-            return 0
-        before = left = int((directory / "memory.current").read_text())
+            return
+        left = int((directory / "memory.current").read_text())
         descriptor = os.open(directory / "memory.reclaim", os.O_WRONLY | os.O_CLOEXEC)
         try:
             fruitless = 0
@@ -338,5 +331,3 @@ def reclaim(control_group: str, wanted: Callable[[], bool]) -> int:
                 fruitless = 0 if left < last else fruitless + 1
         finally:
             os.close(descriptor)
-        return max(0, before - int((directory / "memory.current").read_text()))
-    return 0
