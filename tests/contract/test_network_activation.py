@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-import signal
 import socket
 import struct
 import subprocess
@@ -422,13 +421,6 @@ async def test_a_task_of_which_nothing_is_known_is_started_once(client: Client, 
     assert fifo.taken() == b""
 
 
-async def test_without_its_socket_unit_the_network_is_released(client: Client, manager: Pid1, fifo: Socket) -> None:
-    await waiting(client, manager, fifo)
-    fifo.close()
-    await until(lambda: "solo5" not in run("nft", "list", "tables"))
-    assert await client.record(WEB) is None
-
-
 @pytest.mark.parametrize("changed", [True, False], ids=["changed", "unchanged"])
 async def test_a_socket_unit_that_is_started_again_at_once_has_the_declaration_of_now(
     service: Service, client: Client, manager: Pid1, fifo: Socket, *, changed: bool
@@ -461,16 +453,6 @@ async def test_what_is_held_for_a_task_ends_with_its_socket_unit(
         await asyncio.wait_for(answer, 10)
     await until(lambda: "INCOMPLETE" not in run("ip", "neigh", "show", address))
     await until(lambda: not (service.state / "tasks" / f"{WEB}.json").exists())
-
-
-async def test_an_idle_task_is_ended(client: Client, manager: Pid1, fifo: Socket) -> None:
-    reservation = await client.have("web", **WAITS)
-    manager.begin(UNIT)
-    async with Guest(reservation.leases[0]):
-        await until(lambda: (UNIT, int(signal.SIGHUP)) in manager.signals, 10)
-    manager.end(UNIT)
-    await until(lambda: not link(reservation.leases[0].tap))
-    assert await state(client) is LeaseState.WAITING
 
 
 # -- guests that take a while to boot after they were started for their first packet, as MirageOS does ---------------

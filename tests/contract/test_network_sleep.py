@@ -79,17 +79,6 @@ async def test_the_first_packet_wakes(client: Client, manager: Pid1) -> None:
         assert manager.signals == [STOP, CONT]
 
 
-async def test_a_task_without_packets_falls_asleep_and_again(client: Client, manager: Pid1) -> None:
-    async with sleeper(client, manager, idle_s=5) as guest:
-        await get(str(guest.ip))
-        begun = time.monotonic()
-        await until(lambda: STOP in manager.signals)
-        assert time.monotonic() - begun > 4.5
-        assert await get(str(guest.ip)) == b"HELLO"
-        assert manager.signals == [STOP, CONT]
-        await until(lambda: manager.signals.count(STOP) == 2)
-
-
 async def test_packets_and_processor_time_keep_a_task_awake(client: Client, manager: Pid1) -> None:
     async with sleeper(client, manager, idle_s=5) as guest:
         for _ in range(6):

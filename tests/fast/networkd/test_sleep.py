@@ -229,20 +229,15 @@ async def test_a_task_that_is_updated_is_not_idle(service: Service) -> None:
     assert await service.after(1) == [STOP]
 
 
-@pytest.mark.parametrize(("share", "signals"), [(0.009, [STOP]), (0.011, [])])
+@pytest.mark.parametrize(("cpu", "signals"), [(60 * 0.009, [STOP]), (60 * 0.011, []), (None, [STOP])])
 async def test_a_task_that_computes_does_not_sleep(
-    service: Service, share: float, signals: list[tuple[str, int]]
+    service: Service, cpu: float | None, signals: list[tuple[str, int]]
 ) -> None:
+    """Without accounting, frames decide alone."""
     await service.after(0)
-    service.units.cpu = 60 * share
+    service.units.cpu = cpu
     assert await service.after(60) == signals
     assert service.sleep.awake_because(A) == ("" if signals else "it uses more than 1% of a processor")
-
-
-async def test_without_accounting_frames_decide_alone(service: Service) -> None:
-    service.units.cpu = None
-    await service.after(0)
-    assert await service.after(60) == [STOP]
 
 
 async def test_checks_are_a_tenth_of_the_time_apart_and_a_minute_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
