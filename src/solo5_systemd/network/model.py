@@ -299,7 +299,7 @@ class LeaseRecord:
     @property
     def sleeps(self) -> bool:
         """Return whether the task's process is stopped until its next packet."""
-        return self.asleep != 0 and not self.waits and not self.reservation.idle_stops
+        return self.asleep != 0 and not self.reservation.idle_stops
 
     @property
     def ends(self) -> bool:

@@ -19,6 +19,7 @@ from solo5_systemd.network.network_ranges import network_of
 from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.networkd.leases import Remains, now
+from solo5_systemd.networkd.sleepers import Sleepers
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.networkd.watches import Watches
@@ -157,19 +158,14 @@ class Namespaces:
 
     # -- sleep ---------------------------------------------------------------------------------------------------
 
-    def sleepers(self) -> Sequence[LeaseRecord]:
-        """Return the records of the tasks that may sleep or do; safe in any thread."""
-        return [record for state in self._all() for record in state.sleepers.records()]
-
-    def announces(self, path: str) -> bool:
-        """Return whether packets for the tasks that sleep in a namespace are announced; safe in any thread."""
-        state = self._states.get(path)
-        return state is not None and state.sleepers.announces
+    def sleepers(self) -> Sequence[tuple[Sleepers, LeaseRecord]]:
+        """Return the records of the tasks that may sleep or do, with those of their namespace; safe in any thread."""
+        return [(state.sleepers, record) for state in self._all() for record in state.sleepers.records()]
 
     def frames(self) -> Mapping[TaskName, int]:
         """Return as `Sleepers.frames`, of all namespaces."""
         found: dict[TaskName, int] = {}
-        paths = {record.namespace for record in self.sleepers()}
+        paths = {record.namespace for _, record in self.sleepers()}
         self.everywhere(lambda state: found.update(state.sleepers.frames()), paths)
         return found
 

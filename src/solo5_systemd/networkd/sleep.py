@@ -104,23 +104,23 @@ class Sleep:
 
     async def check(self) -> None:
         """Put the tasks to sleep that have been idle for their time."""
-        records = self._core.state.sleepers()
-        tasks = {record.reservation.task for record in records}
+        found = self._core.state.sleepers()
+        tasks = {record.reservation.task for _, record in found}
         self._seen = {task: seen for task, seen in self._seen.items() if task in tasks}
         self._busy &= tasks
-        self.next_check = time.monotonic() + min(map(_interval, records), default=math.inf)
-        if not records:
+        self.next_check = time.monotonic() + min((_interval(record) for _, record in found), default=math.inf)
+        if not found:
             return
         counts = await self._core.writer.run(self._core.state.frames)
-        for record in records:
+        for sleepers, record in found:
             task = record.reservation.task
             try:
-                await self._check(record, counts.get(task, 0))
+                await self._check(record, counts.get(task, 0), announces=sleepers.announces)
             except (Solo5Error, OSError) as error:  # repeated at the next check
                 _log.error("task %s cannot be put to sleep or woken: %s", task, error)
 
-    async def _check(self, record: LeaseRecord, frames: int) -> None:
-        task, announces = record.reservation.task, self._core.state.announces(record.namespace)
+    async def _check(self, record: LeaseRecord, frames: int, *, announces: bool) -> None:
+        task = record.reservation.task
         if record.sleeps:
             if frames or not announces:  # while this service did not run, or of a lost message
                 for _ in range(2):  # an announcement that can be read by now is handled, and names the packet
@@ -294,7 +294,7 @@ class Sleep:
 
         One without a run is being released, which may take longer than a stop of the service.
         """
-        for record in self._core.state.sleepers():
+        for _, record in self._core.state.sleepers():
             task = record.reservation.task
             if record.sleeps and self._core.units.has_run(task):
                 await self._wake_for(task, "the end of solo5-networkd")

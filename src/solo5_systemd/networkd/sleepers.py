@@ -87,7 +87,7 @@ class Sleepers:
         """
         record = self._leases.get(task)
         self.check(record.reservation if record else Reservation(task=task))
-        if record is None or record.state is not LeaseState.ATTACHED or record.asleep:
+        if record is None or record.state is not LeaseState.ATTACHED:
             return False
         asleep = replace(record, asleep=time.time_ns() // 1000)
         self._leases.save(asleep)

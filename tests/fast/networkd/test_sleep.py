@@ -147,9 +147,9 @@ class Service:
         monkeypatch.setattr(Neighbours, "deliver", self.deliver)
         self.begun: list[asyncio.Task[None]] = []
         self.state = SimpleNamespace(
-            record=self.leases.get, sleepers=self.sleepers.records, frames=self.sleepers.frames,
+            record=self.leases.get, frames=self.sleepers.frames,
             at=lambda task, do: do(SimpleNamespace(sleepers=self.sleepers)),
-            announces=lambda path: self.sleepers.announces,
+            sleepers=lambda: [(self.sleepers, record) for record in self.sleepers.records()],
         )  # fmt: skip
         self.watches = Watches(cast(Any, None))
         core = SimpleNamespace(
