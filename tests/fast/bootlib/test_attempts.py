@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.support.bootlib import accelerator, cache, main, vm
-from tests.support.bootlib.errors import MachineGoneError, MachineTimeoutError
+from tests.support.bootlib import cache, main, vm
+from tests.support.bootlib.errors import FAILED, TIMED_OUT, MachineGoneError, MachineTimeoutError
 
 PANIC = "[  261.4] Kernel panic - not syncing: Fatal exception in interrupt\n"
 GONE = MachineGoneError("the machine ended before the command did")
@@ -31,7 +31,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
             raise state.ends.pop(0)
         return 0
 
-    kinds = {True: accelerator.EMULATION, False: accelerator.HARDWARE}
+    kinds = {True: vm.EMULATION, False: vm.HARDWARE}
     monkeypatch.setattr(main, "_made", lambda _: (tmp_path, tmp_path / "upper", []))
     monkeypatch.setattr(main, "_own_files", list)
     monkeypatch.setattr(main, "_use", use)
@@ -48,10 +48,10 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     [
         ("", [], True, 0, 1),
         (PANIC, [GONE], True, 0, 2),
-        (PANIC, [GONE, GONE], True, main.FAILED, 2),
-        (PANIC, [GONE], False, main.FAILED, 1),
-        ("", [GONE], True, main.FAILED, 1),
-        (PANIC, [MachineTimeoutError("late")], True, main.TIMED_OUT, 1),
+        (PANIC, [GONE, GONE], True, FAILED, 2),
+        (PANIC, [GONE], False, FAILED, 1),
+        ("", [GONE], True, FAILED, 1),
+        (PANIC, [MachineTimeoutError("late")], True, TIMED_OUT, 1),
     ],
 )
 def test_a_panic_of_an_emulated_kernel_is_tried_once_more(

@@ -5,20 +5,16 @@ A command runs in a copy of this checkout there, as root, in an overlay in memor
 
 import argparse
 import shutil
-import signal
 import subprocess
-import sys
 from pathlib import Path
 
 from . import cache, checkout, enclosure, trees
 from .abandoned import run_directory
 from .carried import Carried, carried
-from .errors import MachineError
-from .report import progress
+from .errors import status_of
 
 HOME = Path("/root")
 COPY = Path("/srv/checkout")
-FAILED = 125  # as `boot` answers; everything else is COMMAND's own
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _RUN = """
@@ -51,14 +47,7 @@ exit $status
 
 def main(words: list[str]) -> int:
     wanted = _parse(words)
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        return _run(wanted)
-    except MachineError as error:
-        progress(str(error))
-        return FAILED
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    return status_of(lambda: _run(wanted))
 
 
 def _parse(words: list[str]) -> argparse.Namespace:

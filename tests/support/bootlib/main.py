@@ -1,8 +1,6 @@
 """The order of events: make what is missing, boot, use, take away."""
 
 import argparse
-import signal
-import sys
 from pathlib import Path
 
 from . import agent, arguments, cache, container, layer, machines, package, trees, vm
@@ -10,13 +8,12 @@ from .abandoned import run_directory
 from .background import begun
 from .checkout import CHECKOUT
 from .control import Control
-from .errors import MachineError, MachineGoneError, MachineTimeoutError
+from .errors import MachineError, MachineGoneError, status_of
 from .machine import Machine, Wanted
 from .report import not_running, progress, show_console
 from .session import Copy, Meanwhile, listening
 from .terminal import shell
 
-FAILED, TIMED_OUT = 125, 124  # as env(1) and timeout(1) answer; everything else is COMMAND's own
 AGAIN = 75  # EX_TEMPFAIL of sysexits.h: COMMAND wants the machine to boot again
 _ATTEMPTS = 2
 """At a command on a virtual machine whose kernel its emulation kills now and then; see `vm.is_killed`."""
@@ -24,17 +21,7 @@ _ATTEMPTS = 2
 
 def main(words: list[str]) -> int:
     wanted = arguments.parse(words)
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        return _boot(wanted)
-    except MachineTimeoutError as error:
-        progress(str(error))
-        return TIMED_OUT
-    except MachineError as error:
-        progress(str(error))
-        return FAILED
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    return status_of(lambda: _boot(wanted))
 
 
 def _boot(asked: argparse.Namespace) -> int:
