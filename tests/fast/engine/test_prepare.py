@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import yields
-from tests.support.fakes.images import stored
 from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.base.errors import HostError, TakenError
@@ -37,13 +36,6 @@ WORKLOAD = Workload(name=WEB, image="/srv/full", disks=(DISK,), publish=(Publish
 def close(descriptors: Iterable[int]) -> None:
     for each in descriptors:
         os.close(each)
-
-
-@pytest.fixture
-def machine() -> Machine:
-    machine = Machine()
-    machine.images.files["/srv/full"] = stored(nics="service", disks="storage")
-    return machine
 
 
 @pytest.fixture
@@ -122,7 +114,6 @@ async def test_a_preparation_that_fails_leaves_nothing(
 
 
 async def test_a_task_without_nics_releases_what_it_had(machine: Machine, prepare: Prepare) -> None:
-    machine.images.files["/srv/plain"] = stored()
     del machine.disks  # which is imported for a task with disks only
     _, held = await prepare(Workload(name=WEB, image="/srv/plain"))
     assert (held, machine.networks.released) == ([], [WEB])

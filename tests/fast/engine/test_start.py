@@ -12,7 +12,7 @@ from tests.support.fakes.background import yields
 from tests.support.fakes.images import stored
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, StartError, TakenError
-from solo5_systemd.base.names import DeviceName, Target, TaskName, UnitKind
+from solo5_systemd.base.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.network.model import GuestNames
@@ -37,14 +37,6 @@ CHANGES = {
     "collect images",
 }
 """Steps that make, take or remove anything."""
-
-
-@pytest.fixture
-def machine() -> Machine:
-    machine = Machine()
-    machine.images.files["/srv/full"] = stored(nics="service", disks="storage")
-    machine.images.files["/srv/plain"] = stored(Target.SPT)
-    return machine
 
 
 async def test_a_console_is_in_the_operators_namespace_whose_journald_runs_before_the_unit(
@@ -225,7 +217,6 @@ async def test_the_user_of_a_task_that_had_a_disk_before_has_lost_it(
 
 def _full(job_result: str, hang_at: int | None, *, late: bool = False) -> Machine:
     machine = Machine()
-    machine.images.files["/srv/full"] = stored(nics="service", disks="storage")
     machine.units.job_result = job_result
     machine.steps.hang_at, machine.steps.late = hang_at, late
     return machine

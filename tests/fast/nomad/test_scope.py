@@ -17,7 +17,6 @@ from tests.fast.nomad.conftest import Becomes
 from tests.fast.nomad.values import SCOPES, TASK_ID, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
-from tests.support.fakes.images import stored
 from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError, Solo5Error
@@ -53,14 +52,8 @@ asyncio.run(main())
 """
 
 
-async def start(scopes: ScopeChildren, engine: Runtime, workload: Workload = WORKLOAD) -> Task:
-    return await scopes.start(engine, workload, QUIET)
-
-
-@pytest.fixture
-def engine(machine: Machine) -> Runtime:
-    machine.images.files["/srv/full"] = stored(nics="service", disks="storage")
-    return Runtime(machine.backends)
+async def start(scopes: ScopeChildren, runtime: Runtime, workload: Workload = WORKLOAD) -> Task:
+    return await scopes.start(runtime, workload, QUIET)
 
 
 def files() -> list[str]:
@@ -104,18 +97,18 @@ def is_alive(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("does", "status"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), signal.SIGTERM)", -15), ("sys.exit(0)", 0)]
 )
-async def test_exit_status_of_a_child_is_reaped(engine: Runtime, child: Becomes, does: str, status: int) -> None:
+async def test_exit_status_of_a_child_is_reaped(runtime: Runtime, child: Becomes, does: str, status: int) -> None:
     child(does)
     scopes = ScopeChildren()
-    await start(scopes, engine)
+    await start(scopes, runtime)
     assert await scopes.wait(WEB) == status
     assert await scopes.wait(WEB) == status
 
 
-async def test_started_scope_has_its_start_time_and_lease(machine: Machine, engine: Runtime, child: Becomes) -> None:
+async def test_started_scope_has_its_start_time_and_lease(machine: Machine, runtime: Runtime, child: Becomes) -> None:
     child("")
     before, scopes = files(), ScopeChildren()
-    started = await start(scopes, engine)
+    started = await start(scopes, runtime)
     state = machine.units.loaded[UNIT]
     assert (started.state.unit, started.state.invocation, started.state.control_group) == (
         UNIT,
@@ -131,7 +124,7 @@ async def test_started_scope_has_its_start_time_and_lease(machine: Machine, engi
 
 
 async def test_child_inherits_its_descriptors_and_no_state_of_the_driver(
-    machine: Machine, engine: Runtime, child: Becomes, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, runtime: Runtime, child: Becomes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET", "of the agent")
     child(
@@ -143,7 +136,7 @@ async def test_child_inherits_its_descriptors_and_no_state_of_the_driver(
     resource.setrlimit(resource.RLIMIT_NOFILE, (INITIAL_NOFILE[0] // 2, INITIAL_NOFILE[1]))
     scopes = ScopeChildren()
     try:
-        await start(scopes, engine)
+        await start(scopes, runtime)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, INITIAL_NOFILE)
     await scopes.wait(WEB)
@@ -155,12 +148,12 @@ async def test_child_inherits_its_descriptors_and_no_state_of_the_driver(
 
 
 async def test_child_executes_nothing_before_it_is_in_its_scope(
-    machine: Machine, engine: Runtime, child: Becomes
+    machine: Machine, runtime: Runtime, child: Becomes
 ) -> None:
     child("write(os.getpid())")
     machine.steps.hang_on, machine.steps.late = "start unit", True
     scopes = ScopeChildren()
-    starting = asyncio.ensure_future(start(scopes, engine))
+    starting = asyncio.ensure_future(start(scopes, runtime))
     await machine.steps.hanging.wait()
     [pid] = children(machine)
     while status(pid, "State") != "S":  # noqa: ASYNC110 - until it reads its stdin
@@ -177,17 +170,17 @@ async def test_child_executes_nothing_before_it_is_in_its_scope(
 @pytest.mark.parametrize("fault", ["error", "cancelled"])
 @pytest.mark.parametrize("step", STEPS)
 async def test_failed_start_leaves_nothing(
-    machine: Machine, engine: Runtime, child: Becomes, step: str, fault: str
+    machine: Machine, runtime: Runtime, child: Becomes, step: str, fault: str
 ) -> None:
     child("write(1)")
     before, scopes = files(), ScopeChildren()
     if fault == "error":
         machine.steps.errors[step] = HostError("broken.")
         with pytest.raises(HostError, match="broken"):
-            await start(scopes, engine)
+            await start(scopes, runtime)
     else:
         machine.steps.hang_on, machine.steps.late = step, True
-        async with Background(start(scopes, engine)) as starting:
+        async with Background(start(scopes, runtime)) as starting:
             await machine.steps.hanging.wait()
         assert starting.cancelled()
     assert machine.holds == NOTHING
@@ -196,7 +189,7 @@ async def test_failed_start_leaves_nothing(
 
 
 async def test_child_of_a_failed_start_has_ended_before_its_disks_are_freed(
-    machine: Machine, engine: Runtime, child: Becomes, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, runtime: Runtime, child: Becomes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child("")
     freed: list[list[bool]] = []
@@ -208,18 +201,18 @@ async def test_child_of_a_failed_start_has_ended_before_its_disks_are_freed(
 
     monkeypatch.setattr(machine.users, "release", freeing)
     machine.steps.hang_on, machine.steps.late = "start unit", True
-    async with Background(start(ScopeChildren(), engine)):
+    async with Background(start(ScopeChildren(), runtime)):
         await machine.steps.hanging.wait()
     assert freed[-1] == [False], "the locks of its disks would be held"
 
 
 async def test_child_that_was_killed_before_its_tender_fails_the_start(
-    machine: Machine, engine: Runtime, child: Becomes
+    machine: Machine, runtime: Runtime, child: Becomes
 ) -> None:
     child("write(1)")
     before = files()
     machine.steps.hang_on, machine.steps.late = "start unit", True
-    starting = asyncio.ensure_future(start(ScopeChildren(), engine))
+    starting = asyncio.ensure_future(start(ScopeChildren(), runtime))
     await machine.steps.hanging.wait()
     [pid] = children(machine)
     os.kill(pid, signal.SIGKILL)
@@ -260,22 +253,22 @@ def test_tender_survives_the_end_of_its_driver(tmp_path: Path) -> None:
     ids=["no program", "no shell", "pipe2", "pidfd_open"],
 )
 async def test_tender_that_cannot_be_started_fails_the_start(
-    machine: Machine, engine: Runtime, child: Becomes, monkeypatch: pytest.MonkeyPatch,
+    machine: Machine, runtime: Runtime, child: Becomes, monkeypatch: pytest.MonkeyPatch,
     spoil: Callable[[Becomes, pytest.MonkeyPatch], None], words: str,
 ) -> None:  # fmt: skip
     child("write(1)")
     before = files()
     spoil(child, monkeypatch)
     with pytest.raises(Solo5Error, match=words):
-        await start(ScopeChildren(), engine)
+        await start(ScopeChildren(), runtime)
     assert (machine.holds, files(), child.output.exists()) == (NOTHING, before, False)
 
 
-async def test_arguments_are_no_shell_text(engine: Runtime, child: Becomes) -> None:
+async def test_arguments_are_no_shell_text(runtime: Runtime, child: Becomes) -> None:
     child("write(sys.argv[-1])")
     scopes = ScopeChildren()
     text = "$(echo a); `echo b` \"'* $HOME && exit 7"
-    await start(scopes, engine, Workload(name=WEB, image="/srv/app", kind=UnitKind.SCOPE, arguments=(text,)))
+    await start(scopes, runtime, Workload(name=WEB, image="/srv/app", kind=UnitKind.SCOPE, arguments=(text,)))
     assert await scopes.wait(WEB) == 0
     assert child.written() == text
 

@@ -53,7 +53,11 @@ class FakeImages(ImageStore):
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self.files: dict[str, StoredImage] = {"/srv/app": stored(nics="service")}  # images by path
+        self.files: dict[str, StoredImage] = {  # images by path
+            "/srv/app": stored(nics="service"),
+            "/srv/full": stored(nics="service", disks="storage"),
+            "/srv/plain": stored(Target.SPT),
+        }
         self.largest: int | None = None  # argument of the last `take`
         self.full = False  # `take` fails until a `collect`
         self.collected: Set[str] | None = None  # `keep` of the last `collect`
