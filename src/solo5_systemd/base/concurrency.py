@@ -177,8 +177,15 @@ class Budget:
         if self.left_s <= 0:
             return late
         outcome: Future[T] = Future()
+
+        def settle() -> None:
+            try:
+                outcome.set_result(call())
+            except BaseException as error:  # noqa: BLE001 - raised where the result is read
+                outcome.set_exception(error)
+
         begun = time.monotonic()
-        Thread(target=_settle, args=(outcome, call), daemon=True).start()
+        Thread(target=settle, daemon=True).start()
         try:
             return outcome.result(timeout=self.left_s)
         except FutureTimeoutError:
@@ -186,13 +193,6 @@ class Budget:
         finally:  # also after an error: no child is left behind
             took = time.monotonic() - begun
             self.left_s -= took if took > _QUICK_S else 0.0
-
-
-def _settle(outcome: "Future[T]", call: Callable[[], T]) -> None:
-    try:
-        outcome.set_result(call())
-    except BaseException as error:  # noqa: BLE001 - raised where the result is read
-        outcome.set_exception(error)
 
 
 def in_processes(work: Callable[[Sequence[T]], R], items: Sequence[T], least: int) -> list[R]:

