@@ -40,8 +40,9 @@ class Screen:
         self.colour = self.is_terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
     def write(self, text: str) -> None:
-        """Write text to standard output, control characters escaped."""
-        _put(self._out, visible(text).encode("utf-8", "surrogateescape"))
+        """Write text to standard output, control characters other than newline, tab and colours escaped."""
+        visible = _CONTROL.sub(lambda found: found[1] or printable(found[2]), text)
+        _put(self._out, visible.encode("utf-8", "surrogateescape"))
 
     def json(self, value: object) -> None:
         """Write an indented JSON document to standard output. Lone surrogates (bytes not in UTF-8) are escaped."""
@@ -81,11 +82,6 @@ class Screen:
     def now(self) -> int:
         """Return the time in microseconds since the epoch."""
         return time.time_ns() // 1000
-
-
-def visible(text: str) -> str:
-    """Return text in which control characters other than newline, tab and colours are escaped."""
-    return _CONTROL.sub(lambda found: found[1] or printable(found[2]), text)
 
 
 def standard_screen() -> Screen:

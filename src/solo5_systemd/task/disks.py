@@ -31,11 +31,15 @@ DISK_SIZE = "disk size"
 """What an error of a disk's size names."""
 
 
-def disk(text: str) -> DiskRequest:
-    """Parse NAME=FILE or NAME=disk:DISK, with options behind it; FILE may contain commas and blanks."""
+def disk(text: str, place: Callable[[str], str] = str) -> DiskRequest:
+    """Parse NAME=FILE or NAME=disk:DISK, with options behind it; FILE may contain commas and blanks.
+
+    Args:
+        place: returns the path in full that is written as a path of the host.
+    """
     name, equals, rest = text.partition("=")
     if rest.startswith((_FILES, _CREDENTIAL)):
-        return _archive(name, rest)
+        return _archive(name, rest, place)
     is_named = rest.startswith(_NAMED_DISK)
     path, options = _disk_options(rest.removeprefix(_NAMED_DISK), _NAMED_OPTIONS if is_named else _FILE_OPTIONS)
     if not equals or not path:
@@ -49,9 +53,10 @@ def disk(text: str) -> DiskRequest:
             "has create without size=SIZE: expected the size of the disk that is created if there is none of its name"
         )
     create = NewFile(size=value_of(size, options["size"], DISK_SIZE)) if "size" in options else None
-    request = DiskRequest(disk=device, path=path, private=private)
     if is_named:
         request = named_disk(device, disk_name(path), create=create, private=private)
+    else:
+        request = DiskRequest(disk=device, path=place(path), private=private)
     io = IoLimits(**{key: io_limit(key, options[key]) for key in KEYS if key in options})
     return replace(request, sector_size=_sector_size(options), io=io)
 
@@ -73,20 +78,12 @@ def disk_text(request: DiskRequest) -> str:
     return ",".join((f"{request.disk}={what}", *options))
 
 
-def on_paths(request: DiskRequest, change: Callable[[str], str]) -> DiskRequest:
-    """Return a request with each of its paths of the host changed."""
-    if request.archive is None:
-        return replace(request, path=change(request.path))
-    members = tuple(replace(each, path=change(each.path)) for each in request.archive.members)
-    return replace(request, archive=replace(request.archive, members=members))
-
-
 def _sector_size(options: Mapping[str, str]) -> int:
     parse = partial(integer, low=SECTOR_SIZE, high=MAX_SECTOR_SIZE)
     return value_of(parse, options.get("sector-size", str(SECTOR_SIZE)), "sector-size")
 
 
-def _archive(name: str, rest: str) -> DiskRequest:
+def _archive(name: str, rest: str, place: Callable[[str], str]) -> DiskRequest:
     """Parse files:PATH[,PATH...] and credential:CREDENTIAL, with options behind it."""
     text, options = _disk_options(rest, _ARCHIVE_OPTIONS)
     kind, _, value = text.partition(":")
@@ -98,7 +95,7 @@ def _archive(name: str, rest: str) -> DiskRequest:
     return archive_disk(
         device_name(name),
         ArchiveRequest(
-            members=tuple(member(path, path, strip="strip" in options) for path in paths),
+            members=tuple(member(place(path), path, strip="strip" in options) for path in paths),
             format=ArchiveFormat(written),
             credential=credential_name(value) if default is ArchiveFormat.RAW else "",
         ),

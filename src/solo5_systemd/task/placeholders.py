@@ -8,7 +8,7 @@ guest as `{name}`.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from solo5_systemd.base.errors import InvalidRequestError
@@ -67,7 +67,14 @@ def placeholders(
     values |= {f"port.{label}": str(number) for label, number in labels}
     if hosts:
         values[HOSTS] = ",".join(f"{host.name}={host.address or _gateway(host, leases)}" for host in hosts)
-    return values | dict(_of_resolver(resolver))
+    if servers := resolver.servers:
+        values |= {f"dns{number}": str(server) for number, server in enumerate(servers, 1)}
+        values["dns"] = ",".join(map(str, servers))
+        for protocol in Protocol:  # as dns-client of MirageOS 4.4 or later takes them; it refuses a plain address
+            values[f"dns.{protocol}"] = ",".join(f"{protocol}:{server}" for server in servers)
+    if resolver.search:
+        values[SEARCH] = ",".join(resolver.search)
+    return values
 
 
 def _gateway(host: Host, leases: Sequence[Lease]) -> str:
@@ -114,17 +121,6 @@ def _lack(name: str, leases: Iterable[Lease]) -> tuple[str, str] | None:
         if lease.network == NO_NETWORK:
             hint = "Connect the NIC to another network."
     return f"NIC {lease.nic} has no {lack} in network {lease.network}", hint
-
-
-def _of_resolver(resolver: Resolver) -> Iterator[tuple[str, str]]:
-    if resolver.servers:
-        yield "dns", ",".join(map(str, resolver.servers))
-        for protocol in Protocol:  # as dns-client of MirageOS 4.4 or later takes them; it refuses a plain address
-            yield f"dns.{protocol}", ",".join(f"{protocol}:{server}" for server in resolver.servers)
-    for number, server in enumerate(resolver.servers, 1):
-        yield f"dns{number}", str(server)
-    if resolver.search:
-        yield SEARCH, ",".join(resolver.search)
 
 
 def mirage(leases: Sequence[Lease]) -> dict[str, tuple[str, ...]]:

@@ -19,7 +19,7 @@ from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.settings.rate import UNLIMITED, rate
 from solo5_systemd.settings.resolver import Resolver, hostname, hosts, resolver
 from solo5_systemd.storage.model import DiskRequest
-from solo5_systemd.task.disks import disk, disk_text, on_paths
+from solo5_systemd.task.disks import disk, disk_text
 from solo5_systemd.task.log_fields import FIELD_NAME, MAX_LABELS, label, labels
 from solo5_systemd.task.networks import host_endpoint, namespace_path, nic, nic_text, publish, publish_text
 from solo5_systemd.task.option_table import SETTINGS
@@ -131,7 +131,7 @@ def texts(task: Workload) -> Iterator[tuple[str, Sequence[str]]]:
         "Network": [*map(nic_text, task.nics)],
         "NetworkNamespace": [task.namespace] if task.namespace else [],
         "Publish": [*map(publish_text, task.publish)],
-        "Egress": _for_each(task, _egress_texts),
+        "Egress": _for_each(task, lambda each: [] if each.egress is None else [*map(str, each.egress)] or [NONE]),
         "Rate": _for_each(task, lambda limits: str(limits.rate).split()),
         "IdleSec": [str(task.idle_s)] if task.idle_s else [],
         "IdleAction": ["stop"] if task.idle_stops else [],
@@ -180,7 +180,7 @@ def _published(values: Values) -> tuple[Publish, ...]:
 
 
 def _disks(values: Values) -> tuple[DiskRequest, ...]:
-    each = values.each("Block", lambda text: on_paths(disk(text), values.path))
+    each = values.each("Block", lambda text: disk(text, values.path))
     return values.checked("Block", lambda: unique(each, lambda disk: disk.disk, "disk"))
 
 
@@ -234,10 +234,6 @@ def _by_nic(
             raise values.error(name, f"{sentence}: expected it in the block of that NIC.", f"Write {block}.")
         lists.setdefault(for_nic, []).append(rest)
     return {each: values.checked(name, lambda own=own: parse(own)) for each, own in lists.items()}  # type: ignore[misc]
-
-
-def _egress_texts(limits: Limits) -> Sequence[str]:
-    return [] if limits.egress is None else [*map(str, limits.egress)] or [NONE]
 
 
 def _for_each(task: Workload, written: Callable[[Limits], Sequence[str]]) -> Sequence[str]:

@@ -49,20 +49,17 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         return count, task.state.log_namespace
 
     count, namespace = context.run(follow, needs_root=False) if arguments.follow else context.query(show)
-    if not count and (why := _why_none(namespace, context)):
-        context.screen.message(f"no console lines: {why}")
+    if not count:
+        why = "expected root or a member of group systemd-journal."
+        if context.root:
+            import asyncio
+
+            from solo5_systemd.journal.console import storage_problem
+
+            why = asyncio.run(storage_problem(namespace))
+        if why:  # else it is empty
+            context.screen.message(f"no console lines: {why}")
     return 0
-
-
-def _why_none(namespace: str, context: CommandContext) -> str:
-    """Return why a console may seem to be empty; nothing where it is."""
-    if not context.root:
-        return "expected root or a member of group systemd-journal."
-    import asyncio
-
-    from solo5_systemd.journal.console import storage_problem
-
-    return asyncio.run(storage_problem(namespace))
 
 
 async def copy_console(
