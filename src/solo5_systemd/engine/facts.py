@@ -33,12 +33,7 @@ if TYPE_CHECKING:
 
 
 async def check_name(backends: "Backends", workload: Workload) -> None:
-    """Refuse the name of another task, and drop-ins that would change the unit.
-
-    Raises:
-        TakenError: a task has the name.
-        HostError: a drop-in sets what the sandbox relies on.
-    """
+    """Refuse the name of another task (TakenError), and drop-ins that set what the sandbox relies on (HostError)."""
     name = workload.name
     await check_free(backends, name)
     own_task_name(name)
@@ -54,9 +49,6 @@ async def check_free(backends: "Backends", name: TaskName) -> None:
     """Refuse a name that has a unit; a declared task's own does not count.
 
     This is for an early error only: StartTransientUnit decides about concurrent starts of one name.
-
-    Raises:
-        TakenError: it has one.
     """
     if await backends.units.is_taken(name):
         raise TakenError(

@@ -1,7 +1,7 @@
 """Decide what a start makes, or refuse it. No function here reads anything but its arguments.
 
 `engine.facts` reads the facts and calls some of these functions first: what is refused without a fact is refused
-before that fact is read.
+before that fact is read. A refusal is an InvalidRequestError, or a HostError if the host lacks what keeps tasks apart.
 """
 
 from collections import Counter
@@ -50,16 +50,12 @@ class Plan(Parts):
 
     @property
     def unit(self) -> TransientUnit:
-        """Return the transient unit.
-
-        Raises:
-            InvalidRequestError: memory, arguments or a unit property are out of bounds.
-        """
+        """Return the transient unit."""
         return service(self) if self.workload.kind is UnitKind.SERVICE else scope(self, self.pid)
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """Return the command line to execute; raises as `unit`."""
+        """Return the command line to execute."""
         return argv(self)
 
     @property
@@ -81,11 +77,7 @@ class Plan(Parts):
         )
 
     def reserved(self, reservation: Reservation) -> "Plan":
-        """Return the plan with its reservation; in a namespace, with the name servers that its leases can reach.
-
-        Raises:
-            InvalidRequestError: none is left.
-        """
+        """Return the plan with its reservation; in a namespace, with the name servers that its leases can reach."""
         resolver = self.resolver
         if self.workload.namespace and reservation.leases and SERVERS in used(self.workload.arguments):
             leased = (address for lease in reservation.leases for address in lease.addresses)
@@ -122,11 +114,7 @@ class Facts:
 
 
 def plan(facts: Facts) -> Plan:
-    """Return what a start makes.
-
-    Raises:
-        Solo5Error: the task cannot start. Arguments are checked with the reservation.
-    """
+    """Return what a start makes. Arguments are checked with the reservation."""
     workload = facts.draft.workload
     for key, module in security_modules(workload.properties).items():
         if module not in facts.security_modules:  # systemd would ignore the profile silently
@@ -144,11 +132,7 @@ def plan(facts: Facts) -> Plan:
 
 
 def check_workload(workload: Workload, total_memory: int) -> None:
-    """Refuse a workload that cannot be started with any image.
-
-    Raises:
-        InvalidRequestError: its text is not fit for a unit file, its memory is out of bounds, or it is no scope.
-    """
+    """Refuse a workload that cannot be started with any image."""
     _check_text(("argument", argument) for argument in workload.arguments)
     _check_text(("disk path", disk.path) for disk in workload.disks)
     _check_text(("journal field", f"{key}={value}") for key, value in workload.log_fields)
@@ -187,11 +171,7 @@ def _check_scope(workload: Workload) -> None:
 
 
 def connections(workload: Workload, image: StoredImage) -> Request:
-    """Return the request for a network: NICs in the order of the image's manifest, with all defaults filled in.
-
-    Raises:
-        InvalidRequestError: the workload does not fit the image, or the operator's policy refuses it.
-    """
+    """Return the request for a network: NICs in the order of the image's manifest, with all defaults filled in."""
     manifest = image.facts.manifest
     if workload.idle_s and not manifest.names(DeviceKind.NET_BASIC):
         raise InvalidRequestError(
@@ -339,9 +319,6 @@ def check_policy(
 
     Args:
         workload: with all defaults filled in: a ceiling limits the task, however little of it the request contains.
-
-    Raises:
-        InvalidRequestError: the policy does not permit it.
     """
     _check_ceilings(workload, policy.ceilings, image, nics, ports)
     tender = image.facts.manifest.target

@@ -4,7 +4,8 @@ Probes are a TCP connection, a UDP echo, and a pattern on the console. Each has 
 
 A pattern is searched for with grep(1), in a process with a limit of processor time: some patterns take hours on some
 lines, and libpcre2's own limits do not cover possessive repetition. grep runs without privileges, since pattern and
-lines are hostile, and at the lowest priority; the kernel kills it if it exceeds a limit.
+lines are hostile, and at the lowest priority; the kernel kills it if it exceeds a limit. That is an
+InvalidRequestError of what searches; that grep cannot be executed, or the journal not be read, a HostError.
 """
 
 import asyncio
@@ -51,7 +52,6 @@ async def first_of(
 
     Raises:
         TimeoutError: neither in time; its text is why the condition does not hold, without a period.
-        InvalidRequestError: the search for a pattern exceeded its limit of processor time.
     """
     why = f"it has to run for {SETTLE_S:g} s"  # of a port, the failure of the last probe
     if condition is not None:
@@ -158,7 +158,6 @@ async def check_pattern(pattern: str) -> None:
 
     Raises:
         InvalidRequestError: it is not a regular expression, or takes too long to compile.
-        HostError: grep cannot be executed.
     """
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S), _running(pattern) as process:
@@ -175,11 +174,7 @@ async def first_match(pattern: str, lines: AsyncGenerator[Iterable[bytes], None]
     """Return the first line in which a pattern is found.
 
     Args:
-        lines: batches of lines without newlines; waits for new lines.
-
-    Raises:
-        InvalidRequestError: the search exceeded a limit.
-        HostError: grep cannot be executed; and the errors of `lines`.
+        lines: batches of lines without newlines; waits for new lines. Its errors are raised, too.
     """
     async with _running(pattern) as process:
         assert process.stdout is not None  # noqa: S101 - a pipe was requested
@@ -306,10 +301,6 @@ async def first_line(unit: str, since: int, pattern: str, namespace: str = "") -
         since: microseconds since the epoch; earlier lines are ignored.
         pattern: a regular expression that `check_pattern` accepts.
         namespace: the journal namespace of the console; empty: the host's journal.
-
-    Raises:
-        HostError: the journal cannot be read.
-        InvalidRequestError: the search exceeded its limit of processor time.
     """
     async with aclosing(_console(unit, since, namespace)) as lines:
         return (await first_match(pattern, lines)).decode("utf-8", "replace").strip()

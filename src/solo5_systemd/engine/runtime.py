@@ -79,11 +79,7 @@ class Runtime(Queries):
     async def start_scope(
         self, workload: Workload, spawn: SpawnProcess, progress: StartCallbacks = QUIET
     ) -> AsyncGenerator[Task, None]:
-        """Start a task as a scope with the process of `spawn` in it; undo the start if the block raises.
-
-        Raises:
-            Solo5Error: it did not start; everything that was created for it has been removed.
-        """
+        """Start a task as a scope with the process of `spawn` in it; undo it if the block raises. Raises as `start`."""
         progress.on_step("checking the image and what it needs")
         async with self.starter.scope(await self.starter.plan(workload), spawn, progress) as started:
             yield started

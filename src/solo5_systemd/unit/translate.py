@@ -1,5 +1,6 @@
 """Translate a workload and its reservation to a transient unit.
 
+Memory, arguments and unit properties that are out of bounds are an InvalidRequestError of each function.
 A target, `solo5-outcome@NAME.target`, refers to the task's service. systemd unloads an inactive unit without
 references, and with it the exit status; the target keeps the ended service loaded, in whatever way it ended, until the
 task is removed. `RemainAfterExit=` would keep a service that exited with 0 too, but as "active": its network would stay
@@ -76,9 +77,6 @@ def argv(parts: Parts) -> tuple[str, ...]:
     """Return the command line to execute: the tender's; in a scope preceded by nsenter(1), setpriv(1) and the launcher.
 
     In a service the launcher is the program of ExecStart=, with this command line: it executes what that begins with.
-
-    Raises:
-        InvalidRequestError: memory or arguments are out of bounds.
     """
     is_scope = parts.workload.kind is UnitKind.SCOPE
     options = parts.device_options((lambda disk: disk.path) if is_scope else sandbox_path)
@@ -90,11 +88,7 @@ def argv(parts: Parts) -> tuple[str, ...]:
 
 
 def guest_arguments(parts: Parts) -> tuple[str, ...]:
-    """Return the arguments of the guest.
-
-    Raises:
-        InvalidRequestError: they are out of bounds.
-    """
+    """Return the arguments of the guest."""
     return expand(parts.workload.arguments, _values(parts), parts.reservation.leases)
 
 
@@ -113,11 +107,7 @@ def _values(parts: Parts) -> Mapping[str, str]:
 
 
 def service(parts: Parts) -> TransientUnit:
-    """Return the service of a task.
-
-    Raises:
-        InvalidRequestError: memory, arguments or a unit property are out of bounds.
-    """
+    """Return the service of a task."""
     properties = [
         unit_property("Description", _description(parts)),
         exec_start(argv(parts), parts.tender.launcher, parts.systemd),
@@ -147,9 +137,6 @@ def declared(parts: Parts, image_source: str, user: str) -> tuple[Property, ...]
         parts: its image, disks and reservation have the constant paths of declared tasks.
         image_source: path outside of the sandbox, where each start puts its image.
         user: name of the task's user, which each start makes.
-
-    Raises:
-        InvalidRequestError: a unit property is out of bounds.
     """
     return _overlay(tuple(_process(parts, user, image_source)), parts.workload)
 
@@ -176,11 +163,7 @@ def _process(parts: Parts, user: int | str, image_source: str = "") -> Iterator[
 
 
 def scope(parts: Parts, pid: int) -> TransientUnit:
-    """Return the scope of a task that its caller executes: accounted and limited, but not confined by PID 1.
-
-    Raises:
-        InvalidRequestError: a unit property is malformed, or not available for a scope.
-    """
+    """Return the scope of a task that its caller executes: accounted and limited, but not confined by PID 1."""
     for key, _ in parts.workload.properties:
         if scope_lacks(key):
             raise InvalidRequestError(
