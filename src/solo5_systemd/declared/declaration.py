@@ -6,8 +6,8 @@ A key of [Unikernel] has the value of the last file that sets it; its parser is 
 import posixpath
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from itertools import combinations
 from types import MappingProxyType
 from typing import TypeVar
@@ -141,8 +141,8 @@ class Declared(Values):
 
     def checked(self, name: str, check: Callable[[], T]) -> T:
         """Return the result of a function of the values of a key; its error is that of the key's last line."""
-        lines = self._assignments.get(name, ())
-        return located(lines[-1], check) if lines else check()
+        with located(self._assignments[name][-1]) if self.given(name) else nullcontext():
+            return check()
 
     def error(self, name: str, sentence: str, hint: str = "") -> SettingsError:
         """Return the error of the last line of a key, which is set."""
@@ -162,24 +162,22 @@ class Declared(Values):
         """Yield the values of a key; raises SettingsError where one is invalid."""
         setting = SETTINGS[name]
         values = self._at_start if setting.at_start else self._in_unit
-
-        def texts(line: Assignment) -> Sequence[str]:
-            words = split_words(line.value) if setting.has_words else (line.value,)
-            return [expand(word, values) for word in words]
-
         for line in self._assignments.get(name, ()):
-            for text in located(line, partial(texts, line)):
-                yield located(line, partial(value_of, parse, text, self.shown(name)))
+            with located(line):
+                words = split_words(line.value) if setting.has_words else (line.value,)
+                found = [value_of(parse, expand(word, values), self.shown(name)) for word in words]
+            yield from found
 
 
-def located(line: Assignment, check: Callable[[], T]) -> T:
-    """Return the result of a function, whose error is that of a line.
+@contextmanager
+def located(line: Assignment) -> Iterator[None]:
+    """Have an error of the block be that of a line.
 
     Raises:
-        SettingsError: the function has raised a Solo5Error, or a ValueError with the end of a sentence.
+        SettingsError: in the place of a Solo5Error, or of a ValueError with the end of a sentence.
     """
     try:
-        return check()
+        yield
     except SettingsError:  # has its line already
         raise
     except Solo5Error as error:
@@ -278,19 +276,17 @@ def _properties(
     lines: Mapping[str, tuple[Assignment, ...]], values: Declared, specified: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
     """Return the settings of [Service] that are properties of the task, as with --property."""
-
-    def read(line: Assignment) -> tuple[str, str]:
-        text = expand(line.value, specified) if line.key in _EXPANDED else line.value
-        parse_property(line.key, text)
-        return line.key, text
-
     found = []
     for key, own in lines.items():
         if key in SERVICE_PASSED_ON:  # the unit file has these lines as they are written
             continue
         if key in _TWICE and values.given(_TWICE[key]):
             raise own[-1].error(f"{key}= is set in [Service], and {_TWICE[key]}= in [Unikernel]: expected one of both.")
-        found += [located(line, partial(read, line)) for line in own]
+        for line in own:
+            with located(line):
+                text = expand(line.value, specified) if key in _EXPANDED else line.value
+                parse_property(key, text)
+            found.append((key, text))
     return tuple(found)
 
 

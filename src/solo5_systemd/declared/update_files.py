@@ -24,15 +24,7 @@ from solo5_systemd.base import declared_units
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.declared_units import UPDATE
 from solo5_systemd.base.decode import Fields, json_document
-from solo5_systemd.base.errors import (
-    HostError,
-    InvalidRequestError,
-    NotFoundError,
-    SettingsError,
-    Solo5Error,
-    TakenError,
-    host_errors,
-)
+from solo5_systemd.base.errors import NotFoundError, SettingsError, Solo5Error, TakenError, host_errors
 from solo5_systemd.base.names import TaskName, is_instance, template_of
 from solo5_systemd.base.own_files import check_own, read_own
 from solo5_systemd.declared.declaration import SUFFIX
@@ -100,8 +92,6 @@ class UpdateFiles:
         self._copies = PREVIOUS / name
         self._record = PREVIOUS / f"{name}.json"
 
-    # -- the request ---------------------------------------------------------------------------------------------
-
     def write_request(self, **given: Any) -> None:
         """Write the request that solo5-update@NAME will read.
 
@@ -130,15 +120,13 @@ class UpdateFiles:
         """Return what is requested, over what is declared.
 
         Raises:
-            HostError: it cannot be read.
+            Solo5Error: it cannot be read.
         """
-        try:
-            given: Any = json_document(self._request.read_bytes(), str(self._request))
-            return record(UpdateRequest, Fields(document(declared) | given))
-        except FileNotFoundError:
+        if not self.under_way:
             return declared
-        except (OSError, TypeError, InvalidRequestError) as error:
-            raise HostError(f"{self._request} cannot be read: {error}.") from error
+        with host_errors(f"{self._request} cannot be read"):
+            given: Any = json_document(self._request.read_bytes(), str(self._request))
+        return record(UpdateRequest, Fields(document(declared) | given, str(self._request)))
 
     @property
     def under_way(self) -> bool:
@@ -153,8 +141,6 @@ class UpdateFiles:
         """Remove the request and what belongs to it: the update is over."""
         for path in (self._phase, self._kept, self._request):  # the request last: another update may begin without it
             path.unlink(missing_ok=True)
-
-    # -- the progress --------------------------------------------------------------------------------------------
 
     @property
     def phase(self) -> Phase | None:
@@ -189,8 +175,6 @@ class UpdateFiles:
         documents = [json.loads(line) for line in lines]
         return [(str(each["text"]), each.get("end")) for each in documents]
 
-    # -- images --------------------------------------------------------------------------------------------------
-
     @property
     def running_image(self) -> Path:
         """The image that the task runs, in the image store."""
@@ -218,9 +202,7 @@ class UpdateFiles:
 
     def kept(self) -> Previous | None:
         """Return the image that `keep` has recorded in this update; None without one."""
-        with suppress(OSError, Solo5Error):
-            return _previous(self._kept)
-        return None
+        return _previous(self._kept)
 
     @property
     def switched(self) -> bool:
@@ -234,13 +216,12 @@ class UpdateFiles:
         Raises:
             NotFoundError: there is none.
         """
-        try:
-            found = _previous(self._record)
-        except (OSError, Solo5Error) as error:
+        found = _previous(self._record)
+        if found is None:
             raise NotFoundError(
                 f"task {self._name} has no earlier image: expected one that an update has replaced.",
                 f"`solo5ctl update {self._name} IMAGE` keeps the present one.",
-            ) from error
+            )
         if sha256(found.present) != found.sha256:
             raise NotFoundError(f"the earlier image of task {self._name}, {found.copy}, is damaged or was removed.")
         return found
@@ -314,11 +295,7 @@ Image={path.replace("%", "%%")}
 
 
 def collect_previous(*, dry_run: bool) -> Sequence[str]:
-    """Remove the images that are kept of tasks without a declaration; return a line for each.
-
-    Args:
-        dry_run: only list them.
-    """
+    """Remove the images that are kept of tasks without a declaration, or only list them; return a line for each."""
     kept = sorted({TaskName(entry.name.removesuffix(".json")) for entry in PREVIOUS.glob("*")})
 
     def is_declared(name: TaskName) -> bool:
@@ -332,5 +309,7 @@ def collect_previous(*, dry_run: bool) -> Sequence[str]:
     return [f"previous image of task {name}: its declaration is gone" for name in lost]
 
 
-def _previous(path: Path) -> Previous:
-    return record(Previous, Fields(json_document(path.read_bytes(), str(path))))
+def _previous(path: Path) -> Previous | None:
+    with suppress(OSError, Solo5Error):
+        return record(Previous, Fields(json_document(path.read_bytes(), str(path))))
+    return None

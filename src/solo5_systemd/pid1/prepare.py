@@ -107,15 +107,13 @@ async def _check_fits(parts: Parts, kept: Kept) -> None:
     now = f"{parts.tender.path} and {'NICs' if nics else 'no NIC'}"
     had = f"{kept.tender} and {'NICs' if kept.nics else 'no NIC'}"
     own = Path(declaration_directory(name)).name
+    whose, more = "", ""
     if own == template_of(name):
-        raise HostError(
-            f"{parts.workload.image} with {now} is not what the unit file of {own} was made for: expected {had}, "
-            "as for the other instances.",
-            f"Run: systemctl daemon-reload. Where instances differ, write /etc/solo5/{name}.unikernel for this one.",
-        )
+        whose = f" of {own}"
+        more = f". Where instances differ, write /etc/solo5/{name}.unikernel for this one."
     raise HostError(
-        f"{parts.workload.image} with {now} is not what the unit file was made for: expected {had}.",
-        "Run: systemctl daemon-reload",
+        f"{parts.workload.image} with {now} is not what the unit file{whose} was made for: expected {had}.",
+        f"Run: systemctl daemon-reload{more}",
     )
 
 

@@ -10,8 +10,9 @@ import os
 import pwd
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from solo5_systemd.base.concurrency import in_thread
@@ -35,6 +36,8 @@ POLL_INTERVAL_S = 0.02
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_host_errors = partial(host_errors, f"the users of tasks in {DIRECTORY} cannot be managed")
 
 
 class RangeUsedUpError(TakenError):
@@ -144,7 +147,7 @@ class Users:
 
     def check_claim(self, task: TaskName, claim: Claim) -> None:
         """Check what a task would take now, and record nothing; raises as `Node.check`."""
-        with self._host_errors():
+        with _host_errors():
             self._registry.check_claim(task, claim, self._node())
 
     async def end_claim(self, task: TaskName) -> None:
@@ -154,7 +157,7 @@ class Users:
     @in_thread
     def record_disks(self, uid: int, disks: Sequence[GivenDisk]) -> None:
         """Record disks before they are given to a user; on stable storage when this returns."""
-        with self._host_errors():
+        with _host_errors():
             given_disks.add(uid, disks)
 
     @in_thread
@@ -164,7 +167,7 @@ class Users:
         So a volume that was unmounted before its disk was reclaimed, and is mounted elsewhere, holds no user for ever.
         """
         try:
-            with self._host_errors():
+            with _host_errors():
                 if given_disks.drop(uid, disk):
                     self._reclaim_from(uid)
         except HostError as error:  # the user stays allocated, and the start goes on
@@ -179,7 +182,7 @@ class Users:
         Args:
             held: descriptor with the lock of the start that the user was allocated for, which is closed; None: none.
         """
-        with self._host_errors():
+        with _host_errors():
             descriptor = self._registry.lock_task(task) if held is None else held
             if descriptor is None:
                 return
@@ -208,7 +211,7 @@ class Users:
         end, has_waited = time.monotonic() + START_TIMEOUT_S, False
         while True:
             try:
-                with self._host_errors():
+                with _host_errors():
                     return act(), has_waited
             except (_StartingError, LockedError):
                 if time.monotonic() > end:
@@ -219,7 +222,7 @@ class Users:
     async def tasks(self) -> Collection[TaskName]:
         """Return the tasks with a user and no start in progress; none for a caller without permission."""
         free = []
-        with self._host_errors(), suppress(PermissionError):
+        with _host_errors(), suppress(PermissionError):
             for task in self._registry.tasks():
                 descriptor = self._registry.lock_task(task)
                 if descriptor is not None:
@@ -241,7 +244,7 @@ class Users:
         """
         locked: dict[TaskName, int] = {}
         try:
-            with self._host_errors():
+            with _host_errors():
                 names = self._registry.tasks()
                 for task in set(names).difference(await loaded()) if names else ():
                     descriptor = self._registry.lock_task(task)
@@ -267,7 +270,7 @@ class Users:
     @in_thread
     def reclaim(self) -> Sequence[str]:
         """Reclaim the disks of users without a task; returns one sentence for each disk that failed."""
-        with self._host_errors():
+        with _host_errors():
             return [fault for uid in given_disks.users() for fault in self._reclaim_from(uid)]
 
     async def _reclaim_first(self) -> None:
@@ -316,9 +319,6 @@ class Users:
             given_disks.remove(uid)
             userdb_records.remove(uid)
         return faults
-
-    def _host_errors(self) -> AbstractContextManager[None]:
-        return host_errors(f"the users of tasks in {DIRECTORY} cannot be managed")
 
 
 def _check_resolved(uid: int) -> None:

@@ -59,7 +59,8 @@ class Registry:
 
     def uid(self, task: TaskName) -> int | None:
         """Return the uid of a task; None: it has no user."""
-        return _uid(_line(self._read(), task))
+        uid = _uid(_line(self._read(), task))
+        return int(uid) if uid else None
 
     def add(self, task: TaskName, uid: int) -> None:
         """Add or replace a task's line, which has no claim yet."""
@@ -93,7 +94,7 @@ class Registry:
         if " " in _line(self._read(), task):
             with self._locked():
                 text = self._read()
-                self._write(text, task, f"{_uid(_line(text, task))}")
+                self._write(text, task, _uid(_line(text, task)))
 
     def copies(self) -> int:
         """Return the bytes that the private copies of all tasks can take."""
@@ -140,5 +141,5 @@ def _without(text: str, task: TaskName) -> str:
     return f"{before}\n{after.partition(chr(10))[2]}" if found else text
 
 
-def _uid(line: str) -> int | None:
-    return int(line.partition(" ")[0]) if line else None
+def _uid(line: str) -> str:
+    return line.partition(" ")[0]
