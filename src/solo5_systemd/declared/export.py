@@ -29,7 +29,6 @@ class RunningTask:
     """What is known of a task that runs.
 
     Attributes:
-        name: of the task.
         fields: of its journal lines.
         argv: of its tender.
         reservation: its leases and ports; None without NICs.

@@ -11,12 +11,14 @@ configuration management.
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, SettingsError, host_errors
 from solo5_systemd.base.names import task_name
 from solo5_systemd.base.own_files import check_own, is_mask, list_own, read_own
+from solo5_systemd.base.paths import boot_id
 from solo5_systemd.declared.declaration import SUFFIX
 from solo5_systemd.declared.syntax import FILE_MAX_BYTES, Source
 from solo5_systemd.host.drop_ins import names_of_drop_ins
@@ -56,11 +58,7 @@ def _listed(directory: Path) -> Sequence[Path]:
 
 
 def check_name(name: str) -> None:
-    """Check the name of a declaration: of a task, or of a template.
-
-    Raises:
-        InvalidRequestError: it is malformed.
-    """
+    """Check the name of a declaration: of a task, or of a template; raises InvalidRequestError if it is malformed."""
     task_name(f"{name}1" if name.endswith("@") else name)
 
 
@@ -107,7 +105,6 @@ def write_source(name: str, text: str, directory: Path = ETC, *, replace: bool =
     """Write a declaration atomically, and return its path.
 
     Args:
-        name: as of `read_sources`.
         directory: of the declarations; it is created if there is none.
         replace: replace an existing file; otherwise it is an error.
 
@@ -128,20 +125,15 @@ def write_source(name: str, text: str, directory: Path = ETC, *, replace: bool =
 
 
 def host_names() -> Mapping[str, str]:
-    """Return the values of the specifiers of the host (`syntax.OF_HOST`); those that cannot be read are empty."""
-    host = os.uname()
+    """Return the values of the specifiers of the host (`syntax.OF_HOST`); the machine ID may be empty."""
+    host, machine = os.uname(), ""
+    with suppress(OSError):
+        machine = Path("/etc/machine-id").read_text(encoding="ascii").strip()
     return {
         "H": host.nodename,
         "l": host.nodename.partition(".")[0],
-        "m": _line("/etc/machine-id"),
-        "b": _line("/proc/sys/kernel/random/boot_id").replace("-", ""),
+        "m": machine,
+        "b": boot_id().replace("-", ""),
         "v": host.release,
         "a": host.machine.replace("_", "-").replace("aarch64", "arm64"),
     }
-
-
-def _line(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="ascii").strip()
-    except OSError:
-        return ""

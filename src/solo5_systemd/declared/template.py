@@ -43,11 +43,7 @@ def parse_template(
     served: Collection[NetworkName] = (),
     systemd: int = NEWEST,
 ) -> Declaration:
-    """Return a template; each line is read for an instance, too.
-
-    Args:
-        name: `web@`.
-        sources: as of `parse_declaration`.
+    """Return a template, of a name such as `web@`; each line is read for an instance, too.
 
     Raises:
         InvalidRequestError: the name is malformed.
@@ -73,11 +69,7 @@ def parse_template(
 
 
 def _sample(prefix: str, sources: Sequence[Source], parse: Callable[[str], Declaration]) -> str:
-    """Return the first instance that the template can be read for.
-
-    Raises:
-        SettingsError: there is none; the error is that of the first.
-    """
+    """Return the first instance that the template can be read for; if there is none, raise the error of the first."""
     lines = (line for source in sources for line in parse_file(source))
     default = [line.value for line in lines if line.key == "DefaultInstance"]
     errors: list[SettingsError] = []

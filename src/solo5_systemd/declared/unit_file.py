@@ -96,11 +96,7 @@ def parts_of(
 
 
 def unit_file(declaration: Declaration, parts: Parts) -> str:
-    """Return the service of a declared task as text.
-
-    Raises:
-        InvalidRequestError: a unit property is out of bounds.
-    """
+    """Return the service of a declared task as text; raises InvalidRequestError for a property out of bounds."""
     install = [str(line) for line in declaration.install]
     if declaration.workload.idle_stops:  # its socket is enabled in its place
         install = [f"Also={declaration.workload.name}.socket"]
@@ -280,12 +276,7 @@ def _quoted(text: str) -> str:
 
 
 def environment(devices: Iterable[str], arguments: Iterable[str]) -> str:
-    """Return the environment file (systemd.exec(5), EnvironmentFile=).
-
-    Args:
-        devices: the tender's options, none of which has a blank or a quote.
-        arguments: of the guest.
-    """
+    """Return the environment file (systemd.exec(5), EnvironmentFile=); options of tenders have no blanks and quotes."""
     words = ('"' + each.replace("\\", "\\\\").replace('"', '\\"') + '"' for each in arguments)
     values = {DEVICES: " ".join(devices), ARGUMENTS: " ".join(words)}
     escaped = str.maketrans({char: f"\\{char}" for char in '"\\`$'})  # what has a meaning within double quotes

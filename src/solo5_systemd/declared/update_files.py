@@ -93,10 +93,7 @@ class UpdateFiles:
         self._record = PREVIOUS / f"{name}.json"
 
     def write_request(self, **given: Any) -> None:
-        """Write the request that solo5-update@NAME will read.
-
-        Args:
-            given: what is requested of an `UpdateRequest`; the declaration has the rest.
+        """Write what is requested of an `UpdateRequest`, for solo5-update@NAME; the declaration has the rest.
 
         Raises:
             TakenError: an update is under way.
@@ -181,11 +178,7 @@ class UpdateFiles:
         return self._image.resolve()
 
     def keep(self, path: str) -> None:
-        """Copy the image that the task runs, which was at `path`, and record it and the drop-in, for `revert`.
-
-        Raises:
-            HostError: it cannot be copied.
-        """
+        """Copy the image that the task runs, which was at `path`, and record it and the drop-in, for `unset_image`."""
         running = self.running_image
         digest = sha256(running)
         copy = self._copies / f"{digest}{Path(path).suffix}"

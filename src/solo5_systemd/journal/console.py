@@ -53,17 +53,14 @@ class Journal:
     Reads, without `until`, need no event loop.
 
     Attributes:
-        namespace: returns the journal namespace for the consoles of new tasks; empty: the host's journal.
+        namespace: returns the one for the consoles of new tasks.
     """
 
     def __init__(self, namespace: Callable[[], str]) -> None:
         self.namespace = namespace
 
     async def open_stream(self, unit: str, priority: int, namespace: str) -> int:
-        """Open a journal stream for a guest's console or a tender's stderr; the caller closes the descriptor.
-
-        In a thread, since a journald that hangs would block the event loop.
-        """
+        """Open a journal stream in a thread; a journald that hangs would block the event loop."""
         return await open_in_thread(lambda: open_stream(str(task_of(unit) or unit), unit, priority, namespace))
 
     async def lines(
@@ -133,9 +130,8 @@ class Journal:
         Raises:
             HostError: journald cannot be reached.
         """
-        text = f"{state.unit}: Killing hung tender: main thread exited, others still running (zombie leader)"
         fields = {
-            "MESSAGE": text,
+            "MESSAGE": f"{state.unit}: Killing hung tender: main thread exited, others still running (zombie leader)",
             "MESSAGE_ID": HUNG_MESSAGE_ID,
             "PRIORITY": _WARNING,
             "SYSLOG_IDENTIFIER": "solo5-systemd",
@@ -152,16 +148,13 @@ class Journal:
 
 
 def open_stream(identifier: str, unit: str, priority: int, namespace: str = "") -> int:
-    """Open a stream to journald, with the protocol of sd_journal_stream_fd(3).
+    """Open a stream to journald, with the protocol of sd_journal_stream_fd(3); the caller closes the descriptor.
 
     systemd connects stdout and stderr of a unit to one stream if both go to the journal, and their lines cannot be
     distinguished afterwards. A second stream for stderr separates the tender's messages from the guest's console.
 
     The header lines are: identifier, unit (accepted from root only), facility and priority as one number, and four
     switches, all off: priority prefixes in the text, forwarding to syslog, to kmsg, to the console.
-
-    Returns:
-        a descriptor, owned by the caller.
 
     Raises:
         HostError: journald cannot be reached.
@@ -232,12 +225,9 @@ def read_exit_messages(state: UnitState) -> "ExitMessages":
     from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
 
     def last(count: int, *matches: str, namespace: str = "") -> "list[tuple[Line, str]]":
-        """Return the last lines since the run's start; see `Journal.lines`.
-
-        By CLOCK_MONOTONIC if it is known: CLOCK_REALTIME may have been set back during the run.
-        """
+        """Return the last lines since the run's start; see `Journal.lines`."""
         lines = _last_of_boot(count, *matches, namespace=namespace)
-        if state.main_start:
+        if state.main_start:  # CLOCK_MONOTONIC: the other one may have been set back during the run
             return [each for each in lines if each[0].position.monotonic >= state.main_start]
         return [each for each in lines if each[0].realtime >= state.started]
 

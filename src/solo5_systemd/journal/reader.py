@@ -297,9 +297,7 @@ class PollTimer:
     """The wait between two polls of journals: doubled with each poll that found no line, up to a limit.
 
     Args:
-        poll_interval_s: seconds of the first wait.
-        idle_interval_s: seconds of the longest one.
-        silent_interval_s: seconds of a wait after `SILENT_AFTER_POLLS`; None: the same.
+        silent_interval_s: seconds of a wait after `SILENT_AFTER_POLLS`; None: as of the longest one before.
     """
 
     def __init__(

@@ -115,11 +115,7 @@ def may_be_withheld(state: UnitState) -> bool:
 
 
 def not_restarted(name: str, found: "Outcome", restart: str) -> str:
-    """Return what is reported of a run after which no start follows; empty where a restart could help.
-
-    Args:
-        restart: the value of Restart=.
-    """
+    """Return what is reported of a run after which no start follows; empty where a restart could help."""
     if restart == "no" or found.clean or found.retry:
         return ""
     return f"{found.verdict}. Restart={restart} does not start it again. After a change: systemctl start {name}"

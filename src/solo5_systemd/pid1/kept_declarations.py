@@ -79,11 +79,7 @@ def kept_declaration(task: TaskName) -> Kept:
 
 @contextmanager
 def unseen(sources: "Sequence[Source]") -> Iterator[None]:
-    """Leave the values of a declaration out of the error of a start, if not every user may read all of its files.
-
-    Raises:
-        SettingsError: in the place of an InvalidRequestError.
-    """
+    """Leave the values of a declaration out of an InvalidRequestError, if not every user may read all of its files."""
     try:
         yield
     except InvalidRequestError as error:

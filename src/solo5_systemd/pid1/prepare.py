@@ -49,11 +49,7 @@ from solo5_systemd.users.userdb_records import RECORDS, user_record
 
 
 async def prepare(name: TaskName) -> None:
-    """Make all that the unit file of a task refers to.
-
-    Raises:
-        Solo5Error: the task cannot start.
-    """
+    """Make all that the unit file of a task refers to; raises Solo5Error where the task cannot start."""
     own = Path(DIRECTORY) / name
     with _written(own):
         (own / ENVIRONMENT).unlink(missing_ok=True)

@@ -49,9 +49,7 @@ class ImageSwitch:
     async def switch(self) -> None:
         """Have the next start use the new image. If that fails, the declaration is as before.
 
-        Raises:
-            InvalidRequestError: the declaration was edited during the update.
-            Solo5Error: the image was changed during the update, or a file cannot be written.
+        It fails, too, where the declaration or the image was changed during the update.
         """
         check_in_effect(self._name)
         if sha256(self._image) != self._digest:
@@ -90,11 +88,7 @@ class ImageSwitch:
 
 
 async def update(name: TaskName) -> None:
-    """Update a task.
-
-    Raises:
-        Solo5Error: it does not run the new image.
-    """
+    """Update a task; raises Solo5Error where it does not run the new image."""
     files = UpdateFiles(name)
     reporter = Reporter(name, files)
     try:
@@ -127,9 +121,6 @@ async def update(name: TaskName) -> None:
 
 async def end(name: TaskName, *, is_last: bool = False) -> None:
     """Finish or roll back an interrupted update: the task has the new image, or the earlier one.
-
-    Args:
-        is_last: there is no further attempt.
 
     Raises:
         Solo5Error: neither succeeded; a guest beside the task has its ports then. The record of the update stays,
@@ -193,13 +184,9 @@ async def _end(
 
 
 def check_in_effect(name: TaskName) -> None:
-    """Check that the files of a declaration are those of the last daemon-reload.
+    """Check that the files of a declaration are those of the last daemon-reload, which has not refused them.
 
     The daemon-reload of an update would put edits into effect that were not checked, without a way back.
-
-    Raises:
-        InvalidRequestError: they have changed since, or were refused then.
-        Solo5Error: they cannot be read, or are malformed.
     """
     present = read_sources(name)
     _parsed(name, present)  # for its error, with the line: of one that was refused, no sources are kept
@@ -230,11 +217,7 @@ def _present_image(files: UpdateFiles, declaration: Declaration, reporter: Repor
 
 
 def _check_precedence(name: TaskName, image: str, files: UpdateFiles) -> None:
-    """Refuse an image that has to be written to the drop-in of an update, if another drop-in comes after it.
-
-    Raises:
-        SettingsError: it does.
-    """
+    """Refuse an image that has to be written to the drop-in of an update, if another drop-in comes after it."""
     if image == declared_image(name, files):  # no drop-in is written for it
         return
     for line in (line for source in kept_declaration(name).sources[1:] for line in parse_file(source)):

@@ -96,9 +96,7 @@ class Forwarder:
     async def drain(self, task: TaskName) -> bool:
         """Deliver all lines of an ended task that are in the journal now, then close its FIFOs and remove its state.
 
-        Returns:
-            Whether this is done; True if the task is not forwarded or has no FIFO. False: a FIFO is full or has no
-            reader, and it is done as soon as the FIFO was read.
+        False: a FIFO is full or has no reader, and it is done as soon as the FIFO was read.
         """
         console = self._consoles.get(task)
         if console is None:
@@ -117,11 +115,7 @@ class Forwarder:
         return task not in self._consoles
 
     async def run(self) -> None:
-        """Forward until cancelled.
-
-        Raises:
-            HostError: the journal cannot be read.
-        """
+        """Forward until cancelled; raises HostError where the journal cannot be read."""
         loop = asyncio.get_running_loop()
         checked = loop.time()
         while True:

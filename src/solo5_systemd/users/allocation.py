@@ -322,12 +322,7 @@ class Users:
 
 
 def _check_resolved(uid: int) -> None:
-    """Check that getpwuid(3) finds the user, as systemd requires for User=.
-
-    Raises:
-        DependencyError: libnss_systemd is not installed.
-        HostError: nsswitch.conf does not use it.
-    """
+    """Check that getpwuid(3) finds the user, as systemd requires for User=."""
     with suppress(KeyError):
         pwd.getpwuid(uid)
         return
