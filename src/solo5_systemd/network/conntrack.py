@@ -115,10 +115,8 @@ def _delete_matching(netfilter: nl.NetlinkSocket, matching: bytes, version: int)
 def _leads(
     flow: bytes, opened: Container[bytes], served: Container[bytes], ranges: Sequence[IpNetwork], version: int
 ) -> bool:
-    source = _source(flow, _TUPLE_ORIG, version)
-    if source in opened or _source(flow, _TUPLE_REPLY, version) in served:
-        return True
-    return bool(ranges) and any(ip_address(source) in each for each in ranges)
+    source, server = _source(flow, _TUPLE_ORIG, version), _source(flow, _TUPLE_REPLY, version)
+    return source in opened or server in served or any(ip_address(source) in each for each in ranges)
 
 
 def _source(flow: bytes, direction: int, version: int) -> bytes:

@@ -40,15 +40,12 @@ def endpoints_of(record: object) -> Endpoints | None:
     if not isinstance(record, dict) or record.get("version") != VERSION:
         return None
     try:
-        held = record["reservation"]
+        held, waits = record["reservation"], record.get("state") == "waiting"
         nics, ports = tuple(map(_leased, held.get("leases", ()))), tuple(map(_port, held.get("ports", ())))
+        asleep, wakes, slept = (_number(record.get(key, 0)) for key in ("asleep", "wakes", "slept"))
+        return Endpoints(nics, ports, _text(record.get("namespace", "")), asleep, wakes, slept, waits)
     except (KeyError, TypeError, AttributeError):
         return None
-    namespace = record.get("namespace", "")
-    sleep = (record.get(key, 0) for key in ("asleep", "wakes", "slept"))
-    asleep, wakes, slept = (each if type(each) is int else 0 for each in sleep)
-    waits = record.get("state") == "waiting"
-    return Endpoints(nics, ports, namespace if isinstance(namespace, str) else "", asleep, wakes, slept, waits)
 
 
 def _leased(lease: dict[str, object]) -> LeasedNic:
@@ -57,10 +54,13 @@ def _leased(lease: dict[str, object]) -> LeasedNic:
 
 
 def _port(port: dict[str, object]) -> tuple[str, int, int, str]:
-    host_port, inner = port["host_port"], port["port"]
-    if type(host_port) is not int or type(inner) is not int:  # no isinstance: a bool is an int as well
-        raise TypeError(port)
-    return _text(port.get("host_ip", "")), host_port, inner, _text(port["protocol"])
+    return _text(port.get("host_ip", "")), _number(port["host_port"]), _number(port["port"]), _text(port["protocol"])
+
+
+def _number(value: object) -> int:
+    if type(value) is not int:  # no isinstance: a bool is an int as well
+        raise TypeError(value)
+    return value
 
 
 def _text(value: object) -> str:

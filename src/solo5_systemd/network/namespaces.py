@@ -9,7 +9,6 @@ same path is neither used nor removed.
 import fcntl
 import os
 import stat
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -118,19 +117,14 @@ def read_traffic_elsewhere() -> dict[TaskName, Mapping[DeviceName, "Traffic"]]:
         return {}
     from solo5_systemd.network.tap_counters import parse_net_dev
 
-    owners: defaultdict[str, dict[str, tuple[TaskName, DeviceName]]] = defaultdict(dict)
+    found: dict[TaskName, Mapping[DeviceName, Traffic]] = {}
     for record in lease_files.read_lease_records():
         if record.namespace:
             held = record.reservation
-            owners[record.namespace] |= {lease.tap: (held.task, lease.nic) for lease in held.leases}
-    found: defaultdict[TaskName, dict[DeviceName, Traffic]] = defaultdict(dict)
-    for path, of_taps in owners.items():
-        with suppress(HostError, OSError), closing(NetworkNamespace(path)) as namespace, namespace.entered():
-            for link, counted in parse_net_dev(_COUNTERS.read_text(encoding="utf-8", errors="replace")):
-                if link in of_taps:
-                    task, nic = of_taps[link]
-                    found[task][nic] = counted
-    return dict(found)
+            with suppress(HostError, OSError), closing(NetworkNamespace(record.namespace)) as its, its.entered():
+                counted = dict(parse_net_dev(_COUNTERS.read_text(encoding="utf-8", errors="replace")))
+                found[held.task] = {each.nic: counted[each.tap] for each in held.leases if each.tap in counted}
+    return found
 
 
 # -- of tasks ----------------------------------------------------------------------------------------------------------

@@ -57,7 +57,6 @@ BRIDGE = """table bridge solo5 {
 
     COUNTED_bridge
 
-
     set guests6 { type ifname . ether_addr . ipv6_addr; }
     set linked { typeof iifname . @th,208,48; }
     set advertised { typeof iifname . @th,64,64 . @th,128,64; }
@@ -216,8 +215,8 @@ BRIDGE = """table bridge solo5 {
     chain confining6 {
         icmpv6 type { GROUPS } goto grouping6
         ip6 saddr fe80::/10 goto dropped_spoofed
-        ip6 daddr fe80::/10 goto unlisted6
-        meta pkttype { broadcast, multicast } goto unlisted6
+        ip6 daddr fe80::/10 goto unlisted
+        meta pkttype { broadcast, multicast } goto unlisted
         ether daddr set iifname map @confined meta pkttype set host
         accept
     }
@@ -228,10 +227,6 @@ BRIDGE = """table bridge solo5 {
         iifname != @confined accept
         ether daddr set iifname map @confined meta pkttype set host
         accept
-    }
-    chain unlisted6 {
-        ip6 saddr @unlisted6 drop
-        drop
     }
     # From taps on joined bridges: no frames for bridges (spanning tree, LLDP, LACP), and no tagged frames, which
     # would enter another VLAN.
@@ -289,6 +284,7 @@ BRIDGE = """table bridge solo5 {
     }
     chain unlisted {
         ip saddr @unlisted drop
+        ip6 saddr @unlisted6 drop
         drop
     }
     # A task sleeps after a time without frames that are counted here, by a look-up: those of IP to one receiver,

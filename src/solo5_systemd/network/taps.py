@@ -234,7 +234,12 @@ def has_tap(route: nl.NetlinkSocket, task: TaskName, lease: Lease, network: Netw
             and found.get(nl.IFLA_ADDRESS) == _high_mac(lease.mac)
             and all(settings.get(key, value) == value for key, value in _settings(network).items())
         )
-        return is_port and _has_entry(route, index, lease, network) and _is_whole(route, task, lease, found)
+        vlan = network.join.vlan if network.join else 0
+        wanted = nl.NDMSG.pack(_AF_BRIDGE, index, 0, _NTF_MASTER, 0) + _mac_in(lease.mac, vlan)
+        [(_, entry)] = route.request(nl.GETNEIGH, nl.NLM_ACK, wanted)
+        _, at, state, flags, _ = nl.NDMSG.unpack_from(entry)
+        is_entry = at == index and bool(state & _NUD_NOARP) and bool(flags & _NTF_STICKY) == bool(network.join)
+        return is_port and is_entry and _is_whole(route, task, lease, found)
     except OSError as error:
         if error.errno in (errno.ENODEV, errno.ENOENT):  # deleted meanwhile, or without its FDB entry
             return False
@@ -258,15 +263,6 @@ def states(route: nl.NetlinkSocket) -> Mapping[str, object]:
             values = nl.attributes(entry[nl.NDMSG.size :])  # with the time of the last use, which is left out
             found[index][1].add((state, flags, values.get(nl.NDA_LLADDR), values.get(_NDA_VLAN)))
     return {nl.link_name(link): (link, entries) for link, entries in found.values()}
-
-
-def _has_entry(route: nl.NetlinkSocket, index: int, lease: Lease, network: Network) -> bool:
-    """Return whether the static FDB entry of a port is there; raises OSError, ENOENT for none."""
-    vlan = network.join.vlan if network.join else 0
-    wanted = nl.NDMSG.pack(_AF_BRIDGE, index, 0, _NTF_MASTER, 0) + _mac_in(lease.mac, vlan)
-    [(_, entry)] = route.request(nl.GETNEIGH, nl.NLM_ACK, wanted)
-    _, found, state, flags, _ = nl.NDMSG.unpack_from(entry)
-    return found == index and bool(state & _NUD_NOARP) and bool(flags & _NTF_STICKY) == bool(network.join)
 
 
 def link_of_mac(route: nl.NetlinkSocket, bridge: int, mac: str, vlan: int) -> int:

@@ -44,26 +44,11 @@ def test_the_endpoints_are_those_of_the_reservations(tasks: Path) -> None:
     assert read_endpoints() == {each.task: endpoints(each) for each in (WEB, BARE)}
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong", "found"),
-    [
-        ({"namespace": "/run/netns/a"}, {"namespace": 1}, {"namespace": "/run/netns/a"}),
-        ({"asleep": SINCE}, {"asleep": True}, {"asleep": SINCE}),
-        (
-            {"asleep": SINCE, "state": "waiting"},
-            {"asleep": True, "state": ["waiting"]},
-            {"asleep": SINCE, "waits": True},
-        ),
-    ],
-    ids=["namespace", "sleeps", "waits"],
-)
-def test_what_a_record_has_of_the_right_type_is_shown(
-    tasks: Path, right: dict[str, object], wrong: dict[str, object], found: dict[str, object]
-) -> None:
-    (tasks / "bare.json").write_text(json.dumps(document(BARE) | right))
-    assert read_endpoints() == {"bare": Endpoints(**{**endpoints(BARE)._asdict(), **found})}
-    (tasks / "bare.json").write_text(json.dumps(document(BARE) | wrong))
-    assert read_endpoints() == {"bare": endpoints(BARE)}
+def test_a_namespace_and_sleep_are_those_of_the_record(tasks: Path) -> None:
+    record = document(BARE) | {"namespace": "/run/netns/a", "asleep": SINCE, "wakes": 2, "slept": 7, "state": "waiting"}
+    (tasks / "bare.json").write_text(json.dumps(record))
+    found = endpoints(BARE)._replace(namespace="/run/netns/a", asleep=SINCE, wakes=2, slept=7, waits=True)
+    assert read_endpoints() == {"bare": found}
 
 
 def test_the_records_are_those_of_the_network_service() -> None:
@@ -79,6 +64,7 @@ def test_without_a_network_there_are_none(tasks: Path) -> None:
     "change",
     [
         {"version": 2}, {"reservation": None}, {"reservation": {"leases": 1}}, {"reservation": {"leases": [{}]}},
+        {"namespace": 1}, {"asleep": True}, {"wakes": "2"},
         {"reservation": {"leases": [{"nic": "x", "network": "x", "tap": 1}]}}, {"reservation": {"ports": [{}]}},
         {"reservation": {"ports": [{"host_port": "80", "port": 80, "protocol": "tcp"}]}},
     ],
