@@ -14,7 +14,7 @@ from tests.bench.declared import ETC
 from tests.contract.netns import run
 
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.derived_addresses import guest_macs
+from solo5_systemd.network.derived_addresses import mac_of, number_of
 from solo5_systemd.network.lease_files import read_lease_record
 from solo5_systemd.network.model import LeaseState
 from solo5_systemd.network.remembered_addresses import LastRequest, declaration_digest, read_request, write_request
@@ -58,7 +58,7 @@ def keep(names: Sequence[str]) -> None:
 def _kept(first: LastRequest, task: TaskName, number: int) -> LastRequest:
     """Return the request of a task that ran as the first one has."""
     [nic], [port] = first.nics, first.ports
-    own = replace(nic, mac=next(guest_macs(task, nic.nic)), ipv4=IPv4Address("10.156.1.0") + number)
+    own = replace(nic, mac=mac_of(number_of("mac", task, nic.nic)), ipv4=IPv4Address("10.156.1.0") + number)
     ports = (replace(port, host_port=port.host_port + number),)
     return replace(first, nics=(own,), ports=ports, declaration=declaration_digest(task))
 

@@ -1,4 +1,7 @@
-"""Flows in the kernel's connection tracking table: counted and deleted, through nfnetlink."""
+"""Flows in the kernel's connection tracking table: counted and deleted, through nfnetlink.
+
+Functions raise OSError if that refuses a request.
+"""
 
 import errno
 import struct
@@ -47,9 +50,6 @@ def delete_udp_flows(redirected: Collection[RedirectedPort]) -> None:
     The kernel keeps a UDP flow while its client sends, with the address translation of its first packet: the client
     would keep sending to a removed guest, or bypass a new one. The cost is one pass over the table for each version,
     some milliseconds for any number of ports.
-
-    Raises:
-        OSError: nfnetlink refused a request.
     """
     with closing(nl.NetlinkSocket(nl.NETLINK_NETFILTER)) as netfilter:
         for version in sorted({each.version for each in redirected}):
@@ -76,9 +76,6 @@ def delete_flows_of(
 
     Flows that stay would count against the next guest with that address, TCP's for days: a guest in a restart loop
     would fill the table in spite of its connection limit, and an update would wait for clients of a guest that is gone.
-
-    Raises:
-        OSError: nfnetlink refused a request.
     """
     with closing(nl.NetlinkSocket(nl.NETLINK_NETFILTER)) as netfilter:
         for version in (4, 6):
@@ -128,9 +125,6 @@ def open_connections(addresses: Collection[IpAddress]) -> int:
 
     UDP has no end: a flow is one that was in use for more than two seconds, until the kernel forgets it.
     The kernel filters the dump by the address that answers, which is a guest's also where a port was published.
-
-    Raises:
-        OSError: nfnetlink refused a request.
     """
     with closing(nl.NetlinkSocket(nl.NETLINK_NETFILTER)) as netfilter:
         return sum(

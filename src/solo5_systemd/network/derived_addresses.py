@@ -2,9 +2,7 @@
 
 import hashlib
 import hmac
-from collections.abc import Iterator
 from ipaddress import IPv6Address, IPv6Network
-from itertools import count
 
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.model import MacAddress
@@ -30,11 +28,6 @@ def mac_of(number: int) -> MacAddress:
     """Return the MAC address that a number determines."""
     # 02: locally administered and unicast (IEEE 802, clause 8).
     return MacAddress(":".join(f"{octet:02x}" for octet in b"\x02" + (number % (1 << 40)).to_bytes(5)))
-
-
-def guest_macs(*nic: str) -> Iterator[MacAddress]:
-    """Yield the MAC address that task and name of a NIC determine, and those that follow it, without end."""
-    return map(mac_of, count(number_of("mac", *nic)))
 
 
 ASKER = MacAddress("02:73:35:00:00:00")

@@ -7,11 +7,12 @@ values unless they are in use by then, so that neighbours' ARP caches and peers'
 from base64 import b32encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from ipaddress import IPv4Interface, IPv6Interface, IPv6Network
+from ipaddress import IPv4Interface, IPv6Interface
+from itertools import count
 
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network.derived_addresses import ASKER, bridge_mac, digest_of, guest_macs, number_of, slaac_address
+from solo5_systemd.network.derived_addresses import ASKER, bridge_mac, digest_of, mac_of, number_of, slaac_address
 from solo5_systemd.network.model import IpAddress, Lease, MacAddress, NicRequest, PortRequest, Protocol, Reservation
 from solo5_systemd.network.network_ranges import CANDIDATES, network_of
 from solo5_systemd.network.overview import Network
@@ -236,23 +237,20 @@ class _Choice:
         """Return the requested IPv6 address or a chosen one; None where the network has no IPv6."""
         if network.ipv6 is None:
             return None
-        if network.ra:
-            return self._slaac(nic, network, network.ipv6, mac)
-        address = nic.ipv6 or self._address(nic.nic, network, network.ipv6)
-        return IPv6Interface((address, network.ipv6.prefixlen))
-
-    def _slaac(self, nic: NicRequest, network: Network, prefix: IPv6Network, mac: MacAddress) -> IPv6Interface:
-        """Return the address that the guest gives itself: with another one it would have two, one of them dropped."""
-        address = slaac_address(prefix, mac)
+        if not network.ra:
+            address = nic.ipv6 or self._address(nic.nic, network, network.ipv6)
+            return IPv6Interface((address, network.ipv6.prefixlen))
+        # That which the guest gives itself: with another one it would have two, one of them dropped.
+        own = slaac_address(network.ipv6, mac)
         if nic.ipv6 is None:
-            self._claim(address, nic.nic)
-        elif nic.ipv6 != address:
+            self._claim(own, nic.nic)
+        elif nic.ipv6 != own:
             raise InvalidRequestError(
                 f"address {nic.ipv6} for NIC {nic.nic} is not that of its MAC address {mac} in network {network.name}, "
-                f"which has ra = true: expected {address}, or a request without an address.",
+                f"which has ra = true: expected {own}, or a request without an address.",
                 "Request a MAC address instead: the guest's address is derived from it.",
             )
-        return IPv6Interface((address, prefix.prefixlen))
+        return IPv6Interface((own, network.ipv6.prefixlen))
 
     def _address(self, nic: DeviceName, network: Network, inside: IpNetwork) -> IpAddress:
         """Take the first free address for guests, from the one derived from task and NIC on.
@@ -303,7 +301,8 @@ class _Choice:
 
         There are more than can be remembered, so that none of another task is the last choice.
         """
-        mac = next(mac for mac in guest_macs(self._task, nic) if self._is_free(mac, network))
+        macs = map(mac_of, count(number_of("mac", self._task, nic)))
+        mac = next(mac for mac in macs if self._is_free(mac, network))
         self._owners[mac] = f"task {self._task}"
         return mac
 

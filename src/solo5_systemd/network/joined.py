@@ -29,11 +29,7 @@ class Link:
 
 
 def usable_bridge(network: Network, facts: Link | None) -> Link:
-    """Return the link of a network's bridge, None if there is none, where taps can become its ports.
-
-    Raises:
-        HostError: they cannot.
-    """
+    """Return the link of a network's bridge (None: there is none); raises HostError if taps cannot become its ports."""
     name, bridge = network.name, network.bridge
     vlan = network.join.vlan if network.join else 0
     if facts is None:

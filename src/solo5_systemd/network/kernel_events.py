@@ -156,11 +156,7 @@ class AnnouncedPackets(nl.NetlinkSocket):
     """A netlink socket, readable when a packet from or to a task that sleeps has passed the packet filter."""
 
     def __init__(self) -> None:
-        """Open the socket.
-
-        Raises:
-            OSError: the kernel lacks nfnetlink_log, or another program has the group.
-        """
+        """Open the socket; raises OSError where the kernel lacks nfnetlink_log, or another program has the group."""
         super().__init__(nl.NETLINK_NETFILTER)
         head = nl.NFGENMSG.pack(socket.AF_UNSPEC, 0, ANNOUNCEMENTS)
         for setting in (

@@ -97,11 +97,7 @@ def start_mark(task: TaskName) -> Iterator[None]:
 
 
 def remove_request(task: TaskName) -> None:
-    """Remove the request of a task, and the mark of a killed start; idempotent.
-
-    Raises:
-        HostError: the files cannot be removed.
-    """
+    """Remove the request of a task, and the mark of a killed start; idempotent. Raises HostError."""
     requests = STATE / _REQUESTS
     with host_errors(f"the request of task {task} cannot be removed from {requests}"):
         for end in (".json", _MARK):

@@ -24,13 +24,9 @@ _ABSENT = (errno.EOPNOTSUPP, errno.ENOENT, errno.ENODEV)
 
 @contextmanager
 def needing(module: str, what: str) -> Iterator[None]:
-    """Turn the kernel's error for a missing module into one that names it; others are raised as they are.
+    """Turn the kernel's error for a missing module into a HostError that names it; others are raised as they are.
 
-    Args:
-        what: what it makes, such as `bridge solo5-default`.
-
-    Raises:
-        HostError: the module is missing.
+    `what`: what it makes, such as `bridge solo5-default`.
     """
     try:
         yield

@@ -34,14 +34,7 @@ class NetworkNamespace:
     """An open network namespace, which exists at least until `close`."""
 
     def __init__(self, path: str = _OWN) -> None:
-        """Open a namespace.
-
-        Args:
-            path: such as `/run/netns/web`; by default that of the calling thread.
-
-        Raises:
-            HostError: there is none at this path.
-        """
+        """Open the namespace at a path; by default that of the calling thread. Raises HostError if there is none."""
         self.path = path
         try:
             self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO there would block
@@ -140,10 +133,9 @@ _LOOPBACK = 1  # LOOPBACK_IFINDEX of include/net/flow.h
 
 
 def make_task_namespace(path: str) -> None:
-    """Make an empty network namespace at a path, unless there is one; raises TakenError for one of another program.
+    """Make an empty network namespace at a path, unless there is one.
 
-    Raises:
-        HostError: the kernel or the file system refused.
+    Raises TakenError for one of another program, HostError if the kernel or the file system refuses.
     """
     if os.path.lexists(path) and not is_task_namespace(path):
         raise TakenError(

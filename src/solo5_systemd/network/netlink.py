@@ -56,11 +56,7 @@ class NetlinkSocket(socket.socket):
     """A netlink socket for requests, or, with groups, for multicast messages of the kernel (non-blocking)."""
 
     def __init__(self, protocol: int = NETLINK_ROUTE, *groups: int) -> None:
-        """Open the socket.
-
-        Raises:
-            HostError: the process may not receive these messages.
-        """
+        """Open the socket; raises HostError if the process may not receive these messages."""
         super().__init__(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         self.bind((0, 0))
         for group in groups:

@@ -146,11 +146,7 @@ class Tables:
         self._flows_are_lost = False
 
     def exchange(self, old: Iterable[Element], new: Iterable[Element] = ()) -> None:
-        """Delete and add elements in one transaction: no packet finds neither.
-
-        Raises:
-            HostError: the tables or an element is missing; nothing is changed.
-        """
+        """Delete and add elements in one transaction: no packet finds neither. If one is missing, all of it fails."""
         if commands := f"{nft_rules.delete(old)}\n{nft_rules.add(new)}".strip("\n"):
             self._commit(commands, self._generation)
 

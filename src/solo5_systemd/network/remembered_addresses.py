@@ -42,11 +42,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class LastRequest(Request):
-    """The request of a declared task's last start, with the values of its leases.
-
-    Attributes:
-        declaration: the digest of its declaration (`declaration_digest`).
-    """
+    """The request of a declared task's last start, with the values of its leases, and the `declaration_digest`."""
 
     declaration: str = ""
 
@@ -79,11 +75,7 @@ def read_request(task: TaskName) -> LastRequest:
 
 
 def write_request(task: TaskName, request: LastRequest) -> None:
-    """Write the request of a task's start, to stable storage.
-
-    Raises:
-        HostError: it cannot be written.
-    """
+    """Write the request of a task's start, to stable storage; raises HostError."""
     path = ADDRESSES / f"{task}{_SUFFIX}"
     with host_errors(f"{path} cannot be written", f"`df {ADDRESSES}` shows the free space."):
         ADDRESSES.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,7 @@
-"""The rules by which a port may be published: limits, reserved ports, conflicts with other tasks."""
+"""What a request may have: which ports can be published, which limits, routes and idle times a network permits.
+
+Checks raise InvalidRequestError for what can never succeed, and TakenError for what something else has.
+"""
 
 import re
 from collections import defaultdict
@@ -68,14 +71,9 @@ def check_ports(
     *,
     loopback6: bool = False,
 ) -> None:
-    """Check that a request's ports can be published.
+    """Check that a request's ports can be published: each once, to its own NICs, and none that another task has.
 
-    Args:
-        loopback6: ports at ::1 can reach a guest, as in a namespace of other programs.
-
-    Raises:
-        InvalidRequestError: too many ports, a NIC outside the request, an address that no host has, or a port twice.
-        TakenError: another task has the port.
+    `loopback6`: ports at ::1 can reach a guest, as in a namespace of other programs.
     """
     if len(ports) > PORTS_MAX:
         raise InvalidRequestError(
@@ -107,11 +105,7 @@ def check_ports(
 
 
 def check_reserved(ports: Sequence[PortRequest], settings: Settings) -> None:
-    """Check that no port is reserved for the host.
-
-    Raises:
-        InvalidRequestError: a port is in `reserved_ports` of the settings, or is that of DHCP servers.
-    """
+    """Check that no port is in `reserved_ports` of the settings, or that of DHCP servers."""
     by_dhcp = any(network.policy.dhcp for network in settings.networks)
     for port in ports:
         why = ""
@@ -133,11 +127,7 @@ def absent(ports: Iterable[PortRequest], local: Collection[IpAddress]) -> Sequen
 
 
 def check_families(reservation: Reservation) -> None:
-    """Check that each NIC has an address of its published ports' family.
-
-    Raises:
-        InvalidRequestError: a NIC has none.
-    """
+    """Check that each NIC has an address of its published ports' family."""
     for port in reservation.ports:
         lease = reservation.lease(port.nic)
         if not destinations(port, lease):
@@ -171,11 +161,7 @@ COMMON_MAX = 256
 
 
 def check_limits(request: Request, networks: Iterable[Network]) -> None:
-    """Check that the limits and ports of a request are possible in its networks, and within the operator's.
-
-    Raises:
-        InvalidRequestError: they are not.
-    """
+    """Check that the limits and ports of a request are possible in its networks, and within the operator's."""
     named = {network.name: network for network in networks}
     for nic in request.nics:
         network = named[nic.network]
@@ -258,9 +244,6 @@ def check_routes(
         others: the reservations of other tasks.
         networks: those in use, and those of the task.
         host: the ranges of the host's routes and addresses.
-
-    Raises:
-        TakenError: a range overlaps one of these, or one of another NIC of the task.
     """
     ranges = [(each.name, (each.ipv4, each.ipv6)) for each in networks]
     ranges += [(each.name, (each.ipv4, each.ipv6.prefix if each.ipv6 else None)) for each in configured]

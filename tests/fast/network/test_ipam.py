@@ -203,7 +203,8 @@ def test_a_taken_mac_is_followed_by_the_next() -> None:
 
 
 def test_no_mac_is_derived_that_the_service_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ipam, "guest_macs", lambda *_: iter((ASKER, LEASE.mac)))
+    macs = iter((ASKER, LEASE.mac))
+    monkeypatch.setattr(ipam, "mac_of", lambda _: next(macs))
     assert leases("a")[0].mac == LEASE.mac
 
 
