@@ -63,9 +63,7 @@ def sync_directory(directory: Path | str) -> None:
 def open_unnamed(directory: Path, mode: int) -> int:
     """Open a new file without a name, for reading and writing: it vanishes with its descriptor unless it gets a name.
 
-    Args:
-        directory: where it can get a name later.
-        mode: minus the umask.
+    It can get one in the directory later; from its mode, the umask is taken.
     """
     return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, mode)
 

@@ -157,11 +157,7 @@ async def reaped(process: Process) -> AsyncIterator[Process]:
 
 
 class Budget:
-    """The time for which a program waits for what may hang.
-
-    Args:
-        budget_s: seconds, in all; a quick call is not counted.
-    """
+    """The time for which a program waits for what may hang, in all; a quick call is not counted."""
 
     def __init__(self, budget_s: float) -> None:
         self.left_s = budget_s

@@ -26,11 +26,9 @@ def no_progress(_done: int) -> None:
 
 
 def share(source: int, target: int, length: int = 0) -> bool:
-    """Make a file share the blocks of another one; False where the file systems cannot.
+    """Make a file share the blocks of another one, both by descriptor; False where the file systems cannot.
 
     Args:
-        source: descriptor.
-        target: descriptor.
         length: bytes from the beginning, a multiple of the file system's block; 0: all.
 
     Raises:
@@ -107,11 +105,7 @@ def copy_data(source: int, target: int, size: int, progress: Progress = no_progr
 
 
 def receive_data(source: int, target: int, progress: Progress = no_progress) -> tuple[int, str]:
-    """Copy what a pipe has into an empty file, with holes for chunks of zeros.
-
-    Returns:
-        Size in bytes, and SHA-256 in hexadecimal digits.
-    """
+    """Copy what a pipe has into an empty file, with holes for chunks of zeros; return its size and SHA-256."""
     digest, at = hashlib.sha256(), 0
     while data := _filled(source, CHUNK):
         digest.update(data)

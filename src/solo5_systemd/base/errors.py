@@ -15,13 +15,9 @@ MAX_SENTENCE, MAX_HINT = 2000, 1000
 
 
 class Solo5Error(Exception):
-    """The base class: an error with an explanation.
+    """The base class: an error with an explanation, and maybe a hint, what to do or run next.
 
-    Sentence and hint are each one printable line of bounded length, since errors reach terminals, logs and events.
-
-    Attributes:
-        sentence: one complete sentence.
-        hint: what to do or run next; may be empty.
+    Each is one printable line of bounded length, since errors reach terminals, logs and events.
     """
 
     exit_status: ClassVar[int] = 125

@@ -32,11 +32,7 @@ def connect() -> "AbstractAsyncContextManager[Runtime]":
 
 
 class CommandContext:
-    """The context of one verb.
-
-    Args:
-        root: the process has the effective UID 0; None: determine it.
-    """
+    """The context of one verb; `root`: the process has the effective UID 0, None: determine it."""
 
     def __init__(self, screen: Screen, *, root: bool | None = None) -> None:
         self.screen = screen

@@ -35,11 +35,7 @@ def main() -> int:
 
 
 def run(words: Sequence[str], context: CommandContext) -> int:
-    """Run one command line.
-
-    Returns:
-        The verb's exit status, or that of its error (`errors.Solo5Error.exit_status`).
-    """
+    """Run one command line, and return the verb's exit status, or that of its error."""
     try:
         # -H is before the verb; else its module is not imported, for startup time.
         if words and words[0].startswith("-"):

@@ -30,13 +30,7 @@ Kind = Literal["counter", "gauge"]
 
 
 class Family(NamedTuple):
-    """A metric family.
-
-    Attributes:
-        name: without a counter's `_total`.
-        values: labels and value of each sample. Empty labels are omitted: to Prometheus, an empty label is an absent
-            one.
-    """
+    """A metric family: its name without a counter's `_total`, and labels and value of each sample."""
 
     name: str
     kind: Kind
@@ -59,7 +53,7 @@ def _text(family: Family, *, for_file: bool) -> str:
     else:
         units = f"# UNIT {name} {unit}\n" if unit in ("bytes", "seconds") else ""
         lines = [f"# TYPE {name} {family.kind}\n{units}# HELP {name} {_quoted(family.help)}\n"]
-    for labels, value in family.values:
+    for labels, value in family.values:  # to Prometheus, an empty label is an absent one
         pairs = ",".join([f'{label}="{_quoted(text)}"' for label, text in labels.items() if text])
         lines.append(f"{sample}{{{pairs}}} {value}\n" if pairs else f"{sample} {value}\n")
     return "".join(lines)

@@ -59,11 +59,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises our errors and does not accept abbreviated options.
-
-    Attributes:
-        rewrite: applied to the arguments before they are parsed.
-    """
+    """An ArgumentParser that raises our errors, accepts no abbreviated options, and may `rewrite` words before."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "formatter_class": HelpFormatter, **settings})

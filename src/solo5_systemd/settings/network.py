@@ -43,8 +43,6 @@ class Ipv6:
     Attributes:
         prefix: None: a /64 of this host's unique local prefix.
         gateway: the host's address in it; None: the first one.
-        nat66: packets that leave the host get the host's address as their source.
-        ra: the host sends router advertisements, by which guests give themselves the address of their lease.
     """
 
     prefix: IPv6Network | None = None

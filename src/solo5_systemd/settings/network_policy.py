@@ -111,13 +111,7 @@ CLOSED = NetworkPolicy()
 
 @dataclass(frozen=True, kw_only=True)
 class Join:
-    """What is set for a network that joins an existing bridge.
-
-    Attributes:
-        vlan: the VLAN of the ports of guests; 0: that of a new port of the bridge.
-        pool: the addresses for guests; None: each NIC requests its address.
-        pool6: the IPv6 addresses for guests; None: each of the network's prefix, if it has one.
-    """
+    """What is set for a network that joins an existing bridge, by the keys of `NetworkKeys`; `vlan` 0: it is unset."""
 
     vlan: int = 0
     pool: AddressRange | None = None

@@ -121,11 +121,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """The limits of one scope.
-
-    Attributes:
-        percent: of what the node has, where no amount is set; None: all of it.
-    """
+    """The limits of one scope: amounts, and else a part of what the node has; `percent` None: all of it."""
 
     percent: int | None = None
     amounts: Mapping[Resource, int] = field(default_factory=dict)
@@ -143,11 +139,7 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """All limits.
-
-    Attributes:
-        reserve_mb: MiB that stay free in a file system; None: a tenth of it, at most RESERVE_MB.
-    """
+    """All limits; `reserve_mb` None: the default."""
 
     reserve_mb: int | None = None
     shares: Mapping[Scope, Share] = field(

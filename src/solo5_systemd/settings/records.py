@@ -78,11 +78,7 @@ class Entry:
 
 
 def setting(meaning: str, *, default: T, shown: str = "", **more: object) -> T:
-    """Return the field of a record that an operator sets.
-
-    Args:
-        shown: the default as manuals have it, where the value does not show it.
-    """
+    """Return the field of a record that an operator sets; `shown`: the default in manuals, if its value is unclear."""
     metadata = {"meaning": meaning, "shown": shown, **more}
     if isinstance(default, dict):  # dataclasses refuse a mutable default
         return field(default_factory=default.copy, metadata=metadata)  # type: ignore[return-value]
@@ -144,11 +140,7 @@ def record(kind: Callable[..., T], table: Fields) -> T:
 
 
 def document(value: Any, *, complete: bool = False) -> dict[str, Any]:
-    """Return the table of a record, without the keys that have their default.
-
-    Args:
-        complete: with these keys; those whose value is None are left out.
-    """
+    """Return the table of a record, without keys whose value is None, or, unless it is to be complete, the default."""
     table = {}
     for each in entries(value.__class__):
         own = getattr(value, each.name)

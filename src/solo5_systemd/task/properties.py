@@ -144,7 +144,6 @@ class TransientUnit:
     """The unit of one StartTransientUnit() call.
 
     Attributes:
-        name: of the unit, with its suffix.
         properties: in the order in which they are sent.
         marks: fields of a scope, stored in an extended attribute of its cgroup: a scope has no LogExtraFields=.
     """
@@ -159,12 +158,7 @@ class TransientUnit:
 
 
 def unit_property(name: str, value: object) -> Property:
-    """Return a property of the table.
-
-    Args:
-        name: on D-Bus.
-        value: in plain Python types, as its signature demands.
-    """
+    """Return a property by its name on D-Bus, with a value in plain Python types, as its signature demands."""
     return Property(name, PROPERTIES[name].type.signature, value)
 
 

@@ -55,11 +55,7 @@ class PropertyType:
 
 
 def form(pattern: str, expected: str, value: Callable[[re.Match[str]], T]) -> Callable[[str], T]:
-    """Return the parser of texts of one form: it returns `value` of the match.
-
-    Args:
-        expected: the text of its ValueError.
-    """
+    """Return the parser of texts of one form: it returns `value` of the match, or raises ValueError `expected`."""
 
     def parse(text: str) -> T:
         match = re.fullmatch(pattern, text, re.ASCII)

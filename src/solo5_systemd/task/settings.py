@@ -185,10 +185,7 @@ def _disks(values: Values) -> tuple[DiskRequest, ...]:
 
 
 def unique(values: Iterable[T], key: Callable[[T], Hashable], what: str) -> tuple[T, ...]:
-    """Return the values if their keys are unique.
-
-    Args:
-        what: the noun for the key in the error.
+    """Return the values if their keys are unique; `what`: the noun for the key in the error.
 
     Raises:
         InvalidRequestError: two values have the same key.

@@ -330,11 +330,7 @@ def _opened(path: str) -> int:
 
 @contextmanager
 def progress(total: int, context: CommandContext) -> Iterator[Callable[[int], None]]:
-    """Show the progress of a copy for the block, on standard error if that is a terminal; yield what takes the bytes.
-
-    Args:
-        total: bytes; 0: unknown.
-    """
+    """Show the progress of a copy of `total` bytes (0: unknown) for the block; yield what takes the bytes done."""
     shown = ""
 
     def show(done: int) -> None:

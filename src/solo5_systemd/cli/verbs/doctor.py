@@ -47,12 +47,9 @@ async def _probed(context: CommandContext) -> Host:
 
 
 def _declarations(good: list[Declaration]) -> Iterator[Fact]:
-    """Yield a fact for each file of a declared task that is refused, or one that has the number of those in order.
+    """Yield a fact for each declaration that is refused, or their number, and for pairs that cannot run together.
 
-    And one for each pair of tasks that cannot run at the same time.
-
-    Args:
-        good: gets those in order that are no template.
+    `good` gets those in order that are no template.
     """
     parsed: list[Declaration] = []
     refused = 0

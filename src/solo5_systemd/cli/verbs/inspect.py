@@ -43,7 +43,6 @@ def disks_json(record: "Record", sample: "Sample | None" = None, full: "Collecti
     """Return the disks of one task, each with what has changed since its start, and its I/O on the device under it.
 
     Args:
-        record: of the lock file.
         sample: of the task; None: it does not run.
         full: names of those whose file system is full.
     """
