@@ -1,8 +1,8 @@
 """The client of PID 1: org.freedesktop.systemd1.Manager, for the units of tasks."""
 
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +38,7 @@ from solo5_systemd.bus.peers import (
 )
 from solo5_systemd.bus.unit_reader import READ_RETRIES, UnitReader
 from solo5_systemd.bus.unit_states import wanted
-from solo5_systemd.bus.unit_watch import WatchedUnit
+from solo5_systemd.bus.unit_watch import changed
 from solo5_systemd.cgroup.hierarchy import control_group
 from solo5_systemd.dbus.messages import Variant
 from solo5_systemd.task.properties import Property, TransientUnit, release_of
@@ -214,24 +214,18 @@ class Manager(UnitReader):
         active = [row.unit for row in rows if row.active not in ("inactive", "failed")]
         return frozenset(TaskName(unit.partition("@")[2].removesuffix(".target")) for unit in active)
 
-    @asynccontextmanager
-    async def watched(self, state: UnitState) -> AsyncGenerator[WatchedUnit, None]:
-        """Watch a run for a block, without a D-Bus call before its end.
+    async def changed(self, run: UnitState, timeout_s: float | None = None) -> UnitState | None:
+        """Return a run once it may be over, or as it was after `timeout_s`; without a D-Bus call until then.
 
-        An outage of PID 1 or the bus is not an end; after it the state is read again.
+        An outage of PID 1 or the bus is not an end: the run is returned as it was.
 
         Args:
-            state: the run, as it was last read.
+            run: as it was last read.
 
-        Raises:
-            HostError: the run may be over already, and could not be read.
+        Returns:
+            None: its unit is not loaded, or has another run.
         """
-        unit = WatchedUnit(state, self._states, self._removals, self._after_run)
-        try:
-            await unit.begin()
-            yield unit
-        finally:
-            unit.end()
+        return await changed(run, self._states, self._removals, self._after_run, timeout_s)
 
     async def current(self, state: UnitState) -> UnitState | None:
         """Return the state of a run now, or of its unit if it is over; without a D-Bus call while the run goes on."""

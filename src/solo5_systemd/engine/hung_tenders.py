@@ -40,14 +40,14 @@ async def wait_until_over(backends: "Backends", state: "UnitState") -> "UnitStat
         HostError: the kernel or PID 1 refused.
     """
     seen = False
-    async with backends.units.watched(state) as unit:
-        while (now := unit.state) is not None and now.invocation == state.invocation:
-            if now.over:
-                return now
-            before, seen = seen, await is_hung(now, backends.usages)
-            if before and seen:
-                with suppress(HostError):  # without the note, the outcome is `killed`
-                    await backends.console.log_hung(now)
-                await backends.units.kill(now.unit, SIGKILL, everyone=True)
-            await unit.changed(HUNG_LOOK_INTERVAL_S if seen and not before else HUNG_CHECK_INTERVAL_S)
+    now: UnitState | None = state
+    while now is not None and now.invocation == state.invocation:
+        if now.over:
+            return now
+        before, seen = seen, await is_hung(now, backends.usages)
+        if before and seen:
+            with suppress(HostError):  # without the note, the outcome is `killed`
+                await backends.console.log_hung(now)
+            await backends.units.kill(now.unit, SIGKILL, everyone=True)
+        now = await backends.units.changed(now, HUNG_LOOK_INTERVAL_S if seen and not before else HUNG_CHECK_INTERVAL_S)
     return None

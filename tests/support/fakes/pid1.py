@@ -1,8 +1,8 @@
 """An in-memory PID 1, with the tenders that it runs."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from tests.support.fakes.steps import Steps, step
@@ -11,25 +11,10 @@ from solo5_systemd.base.errors import NoSuchTaskError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind, outcome_target, task_of_unit
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.peers import JobCanceledError, JobConflictError, JobFailedError
-from solo5_systemd.bus.unit_watch import WatchedUnit
 from solo5_systemd.task.properties import Property, TransientUnit
 from solo5_systemd.unit.state import ActiveState, MainCode, UnitState
 
 SIGKILL = 9
-
-
-class FakeWatchedUnit(WatchedUnit):
-    def __init__(self, units: "FakeUnits", task: TaskName) -> None:
-        self._units = units
-        self._task = task
-        self.state = units.seen(task)
-
-    async def changed(self, timeout_s: float | None = None) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self._units.seen(self._task) == self.state:
-                    await self._units.change()
-        self.state = self._units.seen(self._task)
 
 
 class FakeUnits(Manager):
@@ -175,11 +160,14 @@ class FakeUnits(Manager):
             kept = (unit.partition("@")[2].removesuffix(".target") for unit in self._kept)
             return frozenset(map(TaskName, kept))
 
-    @asynccontextmanager
-    async def watched(self, state: UnitState) -> AsyncGenerator["FakeWatchedUnit", None]:
+    async def changed(self, run: UnitState, timeout_s: float | None = None) -> UnitState | None:
         async with self._steps.step("watch"):
-            unit = FakeWatchedUnit(self, state.task)
-        yield unit
+            pass
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.seen(run.task) == run:
+                    await self.change()
+        return self.seen(run.task)
 
     async def current(self, state: UnitState) -> UnitState | None:
         async with self._steps.step("current"):
