@@ -53,11 +53,7 @@ class CgroupFs:
         return found
 
     async def cpus(self, directory: str) -> str | None:
-        """Return cpuset.cpus of another program's cgroup, such as `0-2,5`; None where it is empty or missing.
-
-        Args:
-            directory: absolute path of the cgroup.
-        """
+        """Return cpuset.cpus of another program's cgroup, such as `0-2,5`; None where it is empty or missing."""
         return (read(f"{directory}/cpuset.cpus") or b"").decode("ascii", "replace").strip() or None
 
     async def controllers(self) -> "Collection[str]":

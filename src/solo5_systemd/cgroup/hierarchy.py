@@ -45,11 +45,7 @@ def control_group(slice_unit: str, unit: str) -> str:
 
 
 def units(root: str, control_group: str = f"/{SLICE}") -> Iterator[tuple[str, str]]:
-    """Yield the services and scopes below a slice, recursively, as unit name and ControlGroup= value.
-
-    Args:
-        control_group: ControlGroup= of the slice.
-    """
+    """Yield the services and scopes below a slice, recursively, as unit name and ControlGroup= value."""
     try:
         names = os.listdir(root + control_group)  # noqa: PTH208 - a thousand times cheaper
     except OSError:  # the slice has no cgroup before its first unit

@@ -14,10 +14,7 @@ class Meter:
     """A meter of a cgroup's memory and CPU time.
 
     A sample of an idle guest is three calls of pread(2): `MEMORY_COUNTERS` show whether its memory has changed, and the
-    other files of memory are read only then.
-
-    Args:
-        directory: the cgroup's directory; None: without samples.
+    other files of memory are read only then. Without a directory of a cgroup, it has no samples.
     """
 
     __slots__ = ("_counters", "_cpu", "_cpu_file", "_descriptors", "_directory", "_memory", "_settled")

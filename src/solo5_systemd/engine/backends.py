@@ -56,11 +56,7 @@ class QueryBackends(KernelReads):
         self._bus: BlockingBus | None = None
 
     def bus(self) -> "BlockingBus":
-        """Return the connection to the system bus.
-
-        Raises:
-            HostError: the bus cannot be reached.
-        """
+        """Return the connection to the system bus; raises HostError if it cannot be reached."""
         if self._bus is None:
             from solo5_systemd.bus.blocking import BlockingBus
 

@@ -31,10 +31,8 @@ async def is_hung(state: "UnitState", usages: "CgroupFs") -> bool:
 async def wait_until_over(backends: "Backends", state: "UnitState") -> "UnitState | None":
     """Wait until a run is over; return its unit, or None if the unit was removed or has another run.
 
-    While the bus or PID 1 restarts, the wait goes on. A hung tender is killed.
-
-    Args:
-        state: the run, as it was last read. There is no D-Bus call before its end.
+    While the bus or PID 1 restarts, the wait goes on. A hung tender is killed. There is no D-Bus call before the end of
+    the run, which is given as it was last read.
 
     Raises:
         HostError: the kernel or PID 1 refused.

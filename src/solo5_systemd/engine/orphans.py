@@ -30,11 +30,7 @@ class Kind(StrEnum):
 
 
 class Orphan(NamedTuple):
-    """An orphan.
-
-    Attributes:
-        subject: a task's name; of a STRAY its description, such as `tap s5-x`.
-    """
+    """An orphan; its subject is a task's name, or the description of a STRAY, such as `tap s5-x`."""
 
     kind: Kind
     subject: str
@@ -74,7 +70,6 @@ def orphans(
         expired: leases and reservations that are older than a start may take.
         strays: taps and firewall elements without a lease, as lines.
         consoles: tasks with a record of the relay, each with the seconds since its last change.
-        missing_directories: allocation directories that do not exist.
         users: tasks that have a user and no start in progress.
     """
     loaded = frozenset(unit.task for unit in units)

@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 
 
 def with_disks(samples: "Mapping[TaskName, Sample]") -> "dict[TaskName, Sample]":
-    """Return samples with the names of the disks on each device, by the locks of disks: the kernel counts by device.
-
-    Raises:
-        HostError: the locks cannot be read.
-    """
+    """Return samples with the names of the disks on each device, by the locks of disks: the kernel counts by device."""
     from dataclasses import replace
 
     from solo5_systemd.storage.locks import devices_of_tasks
@@ -47,11 +43,7 @@ class Queries:
         self.backends = backends
 
     async def task(self, name: TaskName) -> "Task":
-        """Return one task.
-
-        Raises:
-            NoSuchTaskError: there is none of this name.
-        """
+        """Return one task; raises NoSuchTaskError if none has the name."""
         record = await self.backends.networks.record(name)
         return await self._view(await self._state(name), record)
 

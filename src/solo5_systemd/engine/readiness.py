@@ -87,11 +87,7 @@ async def first_of(
 
 
 async def until_ready(runtime: "Runtime", task: Task, condition: Ready | None, timeout_s: float) -> str:
-    """Wait until the guest of an update is ready, and return the evidence.
-
-    Raises:
-        StartError: it has ended before, or was not ready in time.
-    """
+    """Wait until the guest of an update is ready, and return the evidence; StartError: it has ended, or is late."""
     known = _endpoint(task, condition) if isinstance(condition, ReadyPort) else condition
     async with background(end_of(runtime, task)) as ended:
         try:
@@ -299,7 +295,6 @@ async def first_line(unit: str, since: int, pattern: str, namespace: str = "") -
 
     Args:
         since: microseconds since the epoch; earlier lines are ignored.
-        pattern: a regular expression that `check_pattern` accepts.
         namespace: the journal namespace of the console; empty: the host's journal.
     """
     async with aclosing(_console(unit, since, namespace)) as lines:

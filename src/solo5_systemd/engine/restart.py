@@ -22,11 +22,7 @@ class StoppedError(InvalidRequestError):
 
 
 class Restarter:
-    """Starts one declared task again.
-
-    Attributes:
-        dependents: units to start then, which PID 1 stops with the task.
-    """
+    """Starts one declared task again."""
 
     def __init__(self, runtime: Runtime, name: TaskName, service: str) -> None:
         self._runtime = runtime
@@ -34,15 +30,11 @@ class Restarter:
         self._units = runtime.backends.units
         self._name = name
         self._service = service
-        self.dependents: tuple[str, ...] = ()
+        self.dependents: tuple[str, ...] = ()  # units to start then, which PID 1 stops with the task
         self._has_run = True  # else its outcome is that of a run before a start that failed
 
     async def present(self) -> Task:
-        """Return the task with its run and reservation.
-
-        Raises:
-            InvalidRequestError: it does not run.
-        """
+        """Return the task with its run and reservation; raises InvalidRequestError if it does not run."""
         state = await self._units.state(self._name)
         if state is None or state.over or not state.main_pid:
             raise InvalidRequestError(
@@ -126,11 +118,7 @@ class Restarter:
                 await self._runtime.wait_for_run(state)
 
     async def _not_stopped(self) -> UnitState | None:
-        """Return the state of the task once it is not ending, which a start would cancel.
-
-        Raises:
-            StoppedError: it was stopped.
-        """
+        """Return the state of the task once it is not ending, which a start would cancel; raises StoppedError."""
         state = await self._settled()
         if self._has_run and await self.is_stopped():
             raise self.stopped()

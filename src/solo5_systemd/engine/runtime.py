@@ -85,11 +85,7 @@ class Runtime(Queries):
             yield started
 
     async def open_console(self, unit: str, namespace: str) -> tuple[int, int]:
-        """Open journal streams for stdout and stderr of a scope's process; the caller closes them.
-
-        Args:
-            namespace: the journal namespace; its journald is started.
-        """
+        """Open streams for stdout and stderr of a scope's process to a journal, whose journald is started."""
         console = self.backends.console
         await self._units.start_journald(namespace)
         stdout = await console.open_stream(unit, STDOUT_PRIORITY, namespace)
@@ -103,7 +99,6 @@ class Runtime(Queries):
         """Start the journald of new tasks' journal namespace; return the namespace, empty for the host's journal.
 
         Raises:
-            HostError: its journald did not start.
             SettingsError: the settings are invalid.
         """
         namespace = self.backends.console.namespace()
@@ -132,10 +127,7 @@ class Runtime(Queries):
         return await self.wait_for_run(await self._state(name))
 
     async def wait_for_run(self, state: UnitState) -> Task:
-        """Wait until one run of a unit has ended, and return the task.
-
-        Args:
-            state: the run, as it was last read. There is no D-Bus call before its end.
+        """Wait as `wait_until_over`, and return the task.
 
         Raises:
             NoSuchTaskError: the task was removed, or its unit has another run.
@@ -282,9 +274,6 @@ class Runtime(Queries):
         Args:
             slice_unit: `solo5.slice` or one below it.
             cpus: a list such as `0-3,6`; empty: all processors.
-
-        Raises:
-            InvalidRequestError: the list is malformed.
         """
         which = parse_property("AllowedCPUs", cpus) if cpus else unit_property("AllowedCPUs", b"")
         await self._units.set_properties(slice_unit, [which])

@@ -121,12 +121,7 @@ async def _locked(unit: str) -> AsyncGenerator[None, None]:
 
 
 def _created(path: Path) -> int:
-    """Create and lock a file, with the directory locked: no other pause removes it as a stale one in between.
-
-    Raises:
-        LockedError: another process has it.
-        OSError: it cannot be created.
-    """
+    """Create and lock a file, with the directory locked: no other pause removes it as a stale one in between."""
     with closing(lock_directory(path.parent)):
         for each in path.parent.iterdir():  # without a lock: of a process killed before PID 1 had started its guard
             with suppress(FileNotFoundError), each.open("rb") as file:

@@ -263,9 +263,6 @@ class Steps:
 
         A file that is created stays, unless the start fails before the tender was executed. The names of private disks
         are removed when the start ends: the unit has its own mounts of them by then.
-
-        Raises:
-            Solo5Error: one cannot be made, or is an archive with which those of the task are too large.
         """
         disks = []
         for request, disk in zip(self.plan.workload.disks, self.plan.disks, strict=True):
@@ -353,12 +350,7 @@ class Steps:
             await self._networks.attach(self._name)
 
     async def start_unit(self, unit: TransientUnit, *files: int | None) -> UnitState:
-        """Start the unit, and return its run.
-
-        Raises:
-            NameTakenError: the unit exists.
-            StartError: the unit did not start.
-        """
+        """Start the unit, and return its run; raises NameTakenError, or StartError."""
         self._unit = unit.name
         try:
             with self._networks.start_mark(self._name) if self.plan.reservation.leases else nullcontext():

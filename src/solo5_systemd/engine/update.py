@@ -119,12 +119,7 @@ class Updater:
         self._publishes = publishes
 
     async def ensure_runs(self) -> None:
-        """Start a dormant task.
-
-        Raises:
-            InvalidRequestError: another task that does not run.
-            HostError: it did not start.
-        """
+        """Start a dormant task; raises InvalidRequestError for another that does not run."""
         if await self._task.is_dormant():
             await self._units.ensure_started(self._service)
             self._reporter.step(f"task {self._name}, which was dormant, is started")
@@ -212,12 +207,7 @@ class Updater:
         return second
 
     async def _watch(self, first: Task, second: Task, request: UpdateRequest) -> None:
-        """Watch the new guest, and wait for the end of the old one's connections.
-
-        Raises:
-            StartError: it has ended.
-            StoppedError: the task was stopped meanwhile.
-        """
+        """Watch the new guest, which may end, and wait for the end of the old one's connections."""
         loop = asyncio.get_running_loop()
         begun, watch, drain = loop.time(), request.watch, request.drain
         async with background(end_of(self._runtime, second)) as ended:

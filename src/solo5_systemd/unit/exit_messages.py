@@ -65,8 +65,7 @@ class ExitMessages:
     """The last lines of one run, oldest first.
 
     Attributes:
-        guest: lines of the console (stdout).
-        console: both, in order of arrival.
+        console: of guest (stdout) and tender, in order of arrival.
         systemd: PID 1's messages about the unit; empty if the journal cannot be read, since each unit has some.
         hung: the tender was found hung and killed (`Console.log_hung`).
         idle: solo5-networkd has ended it for idleness. PID 1's own message is lost while journald restarts.

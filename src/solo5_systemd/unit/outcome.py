@@ -161,7 +161,6 @@ def outcome(state: UnitState, messages: ExitMessages = ExitMessages(), *, shutti
     """Return the outcome of a unit that is over.
 
     Args:
-        state: the unit. A scope has no exit status; its outcome is UNKNOWN.
         messages: the last lines of the run; without them an ambiguous end gets the more likely outcome.
         shutting_down: PID 1's SystemState is `stopping`.
     """
@@ -172,10 +171,7 @@ def outcome(state: UnitState, messages: ExitMessages = ExitMessages(), *, shutti
 
 
 def with_failed_disks(found: Outcome, disks: "Sequence[FailedDisk]") -> Outcome:
-    """Return an outcome that names the disks on full file systems, and those without their device.
-
-    Facts beside it, which may be its cause: of either, a tender has “No space left on device”.
-    """
+    """Return an outcome with the disks on full file systems, or without their device: a tender has ENOSPC of either."""
     named = {disk: f"disk {disk.disk} ({bounded(disk.path, MAX_QUOTE)})" for disk in disks}
     full, lost = ([named[disk] for disk in disks if (disk.free is None) is gone] for gone in (False, True))
     parts = [f"no space is left in the file system of {' and of '.join(full)}"] if full else []

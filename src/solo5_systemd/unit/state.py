@@ -142,11 +142,7 @@ class UnitState:
 
 @dataclass(frozen=True, kw_only=True)
 class EndedRun:
-    """The last run of a service, which has ended.
-
-    Attributes:
-        on_failure: it has OnFailure=, which systemd follows when it gives up.
-    """
+    """The last run of a service, which has ended; `on_failure`: OnFailure=, which systemd follows when it gives up."""
 
     state: UnitState
     restart: str
@@ -192,10 +188,7 @@ def unit_state(unit: str, properties: Mapping[str, Any], task: TaskName | None =
 
 
 def after_run(run: UnitState, properties: Mapping[str, Any]) -> UnitState | None:
-    """Return the state of a known run from its ActiveState=, InvocationID= and properties of a unit that is over.
-
-    None if the unit has another run or none.
-    """
+    """Return the state of a known run from properties of its unit; None if that has another run or none."""
     now = unit_state(run.unit, properties, run.task)
     if now is None or not run.invocation or now.invocation != run.invocation:
         return None
@@ -213,12 +206,8 @@ def _amount(found: int | None) -> int | None:
 def child_state(name: TaskName, since: int, status: int, *, stop_requested: bool, found: UnitState | None) -> UnitState:
     """Return the state of a scope that is over, with the exit status that the tender's parent has reaped.
 
-    systemd has no main process of a scope.
-
     Args:
-        since: microseconds since the epoch, when the tender started.
-        status: as in `subprocess`, negative for a signal.
-        found: the scope; None if systemd has unloaded it.
+        found: the scope, which has no main process for systemd; None if that has unloaded it.
     """
     return UnitState(
         task=name,

@@ -55,11 +55,7 @@ def lasting_path(disk: Disk) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The inputs of a unit: the workload, and what preflight and reservation added to it.
-
-    Attributes:
-        resolver: name servers and search domains, if an argument has them.
-    """
+    """The inputs of a unit: the workload, and what preflight and reservation added to it."""
 
     workload: Workload
     image: StoredImage
@@ -70,7 +66,7 @@ class Parts:
     disks: Sequence[Disk] = ()
     groups: Sequence[str] = ()
     log_namespace: str = ""
-    resolver: Resolver = UNSET
+    resolver: Resolver = UNSET  # if an argument has it
 
     @property
     def memory_mib(self) -> int:
@@ -83,11 +79,7 @@ class Parts:
         return sum(disk.size for disk in self.disks if disk.backing is Backing.ARCHIVE)
 
     def device_options(self, disk_path: Callable[[Disk], str]) -> tuple[str, ...]:
-        """Return the tender's options; with the disks of `sandbox_path`, none has a blank or a quote.
-
-        Args:
-            disk_path: returns the path of a disk, as the tender sees it.
-        """
+        """Return the options of a tender that sees disks at `disk_path`; at `sandbox_path`, without blank or quote."""
         options = []
         for lease in self.reservation.leases:
             # Always with a MAC, else the tender uses one that the image may preset.
