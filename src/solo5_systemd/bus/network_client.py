@@ -15,7 +15,7 @@ from solo5_systemd.bus.services import Service
 from solo5_systemd.dbus.interfaces import NETWORK1
 from solo5_systemd.network.lease_files import remove_request, start_mark
 from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, Request, Reservation
-from solo5_systemd.network.overview import NetworkOverview, Repair, SleepChange
+from solo5_systemd.network.overview import NetworkOverview, Repair
 from solo5_systemd.settings.records import document, record
 
 _TIMEOUT_S = 90.0
@@ -156,11 +156,11 @@ class Networkd(NetworkReader):
             async for tasks, what in bodies:
                 yield Repair(tasks=tuple(map(task_name, tasks)), what=what)
 
-    async def sleep_changes(self) -> AsyncGenerator[SleepChange, None]:
-        """Yield each task that falls asleep or is woken from now on; as `repairs`."""
+    async def sleep_changes(self) -> AsyncGenerator[tuple[TaskName, bool, str], None]:
+        """Yield each task that falls asleep (true) or is woken from now on, with the reason; as `repairs`."""
         async with aclosing(self._service.signals("SleepChanged")) as bodies:
             async for task, asleep, reason in bodies:
-                yield SleepChange(task=task_name(task), asleep=asleep, reason=reason)
+                yield task_name(task), asleep, reason
 
 
 def _reservation(task: TaskName, leases: Sequence[object], request: Request) -> Reservation:

@@ -1,6 +1,6 @@
-"""Networks in use and as `solo5ctl network` shows them, their repairs, and tasks that fall asleep or wake.
+"""Networks in use and as `solo5ctl network` shows them, and their repairs.
 
-All but `SleepChange` are records (`settings.records`): D-Bus and the files in /run have their fields by name.
+They are records (`settings.records`): D-Bus and the files in /run have their fields by name.
 """
 
 from collections.abc import Iterable, Mapping
@@ -74,15 +74,6 @@ class Repair:
     tasks: tuple[TaskName, ...]
     time: int = 0
     others: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class SleepChange:
-    """A task that has fallen asleep, or is woken, with the reason."""
-
-    task: TaskName
-    asleep: bool
-    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from signal import Signals
 
 from solo5_systemd.base.sanitize import bounded
 from solo5_systemd.network.model import Lease, Reservation
-from solo5_systemd.network.overview import UNREPAIRED, SleepChange
+from solo5_systemd.network.overview import UNREPAIRED
 from solo5_systemd.nomad.ports import published_nics
 from solo5_systemd.storage.model import FullDiskChange
 from solo5_systemd.task.placeholders import SEARCH, SERVERS, used
@@ -129,11 +129,11 @@ def network_repaired(what: str) -> TaskEvent:
     return TaskEvent(message=f"Network {what}" if what.startswith(UNREPAIRED) else f"Network repaired: {what}")
 
 
-def sleep_changed(change: SleepChange) -> TaskEvent:
+def sleep_changed(reason: str, *, asleep: bool) -> TaskEvent:
     """Return the event of a task that sleeps, or is woken by a packet or a request."""
-    if change.asleep:
-        return TaskEvent(message=f"Asleep: {change.reason}; the next packet wakes it")
-    return TaskEvent(message=f"Woken by {change.reason}", annotations={"woken_by": change.reason})
+    if asleep:
+        return TaskEvent(message=f"Asleep: {reason}; the next packet wakes it")
+    return TaskEvent(message=f"Woken by {reason}", annotations={"woken_by": reason})
 
 
 def signal_not_sent(number: int) -> TaskEvent:

@@ -142,8 +142,8 @@ class Housekeeping:
 
     async def _publish_sleep(self) -> None:
         async with aclosing(self._session.engine.backends.networks.sleep_changes()) as changes:
-            async for change in changes:
-                self._tasks.publish(change.task, event_messages.sleep_changed(change))
+            async for task, asleep, reason in changes:
+                self._tasks.publish(task, event_messages.sleep_changed(reason, asleep=asleep))
 
     async def _publish_dropped_lines(self) -> None:
         async with aclosing(self._session.engine.backends.relay.gaps()) as gaps:

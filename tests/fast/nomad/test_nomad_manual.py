@@ -12,7 +12,7 @@ from tests.support.fakes.tasks import LEASE, PORTS
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation
 from solo5_systemd.network.network_ranges import Overtaken
-from solo5_systemd.network.overview import UNREPAIRED, SleepChange
+from solo5_systemd.network.overview import UNREPAIRED
 from solo5_systemd.nomad import event_messages
 from solo5_systemd.nomad.event_messages import TaskEvent
 from solo5_systemd.nomad.fingerprint import fingerprint_of
@@ -93,10 +93,8 @@ EVENTS = [
     event_messages.ready_again("tcp 10.89.0.2:80 answers", 12),
     event_messages.network_repaired(f"{UNREPAIRED}{TAKEN}"),
     event_messages.network_repaired("another program changed nftables: tables ip solo5 and bridge solo5 are rebuilt"),
-    event_messages.sleep_changed(SleepChange(task=TaskName("web"), asleep=True, reason="no packet for its idle time")),
-    event_messages.sleep_changed(
-        SleepChange(task=TaskName("web"), asleep=False, reason="TCP 192.0.2.9:41234 to 10.89.0.2:80")
-    ),
+    event_messages.sleep_changed("no packet for its idle time", asleep=True),
+    event_messages.sleep_changed("TCP 192.0.2.9:41234 to 10.89.0.2:80", asleep=False),
     event_messages.lines_dropped(12),
     event_messages.signal_not_sent(1),
     event_messages.leases_attached([LEASE]),

@@ -29,7 +29,7 @@ from solo5_systemd.journal.console import Journal
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.network.endpoints import Endpoints
 from solo5_systemd.network.model import GuestNames, LeaseRecord, LeaseState, Request, Reservation
-from solo5_systemd.network.overview import NetworkOverview, Repair, SleepChange
+from solo5_systemd.network.overview import NetworkOverview, Repair
 from solo5_systemd.network.tap_counters import Traffic  # noqa: TC001
 from solo5_systemd.settings.node_limits import Claim, Node, Totals
 from solo5_systemd.settings.resolver import UNSET, Resolver
@@ -431,7 +431,7 @@ class FakeNetworks(Networkd):
         while True:
             yield await self.repaired.get()
 
-    async def sleep_changes(self) -> AsyncGenerator[SleepChange, None]:
+    async def sleep_changes(self) -> AsyncGenerator[tuple[TaskName, bool, str], None]:
         await asyncio.Event().wait()
         yield  # type: ignore[misc]
 
