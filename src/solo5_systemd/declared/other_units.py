@@ -90,18 +90,16 @@ def check_effect(name: str, directories: Sequence[str] = UNITS) -> None:
         TakenError: there is one.
     """
     place = f"{ETC}/{name}{SUFFIX}.d"
-    beside = [path for _, path in merged_drop_ins(f"{name}{SUFFIX}", directories).values()]
-    of_unit = [path for _, path in merged_drop_ins(f"{name}.service", directories).values() if _has_section(path)]
-    for path in (*beside, *of_unit):
-        what = "it" if path in beside else "section [Unikernel]"
-        raise TakenError(
-            f"{path} has no effect on declaration {name}: expected {what} in {place}.",
-            f"mkdir -p {place}, and move it there; then: systemctl daemon-reload",
-        )
+    for suffix, what in ((SUFFIX, "it"), (".service", "section [Unikernel]")):
+        for _, path in merged_drop_ins(f"{name}{suffix}", directories).values():
+            if suffix == SUFFIX or _has_section(path):
+                raise TakenError(
+                    f"{path} has no effect on declaration {name}: expected {what} in {place}.",
+                    f"mkdir -p {place}, and move it there; then: systemctl daemon-reload",
+                )
 
 
 def _has_section(path: Path) -> bool:
-    try:
-        return any(line.strip() == "[Unikernel]" for line in path.read_text(errors="replace").splitlines())
-    except OSError:
-        return False
+    with suppress(OSError):
+        return "[Unikernel]" in map(str.strip, path.read_text(errors="replace").splitlines())
+    return False

@@ -181,14 +181,20 @@ def awaited(declaration: Declaration, parts: Parts) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _head(declaration: Declaration) -> tuple[str, ...]:
+    return (
+        f"{MARK} from {declaration.path}, which is to be changed instead: see solo5.unikernel(5).",
+        "[Unit]",
+        "Documentation=man:solo5.unikernel(5)",
+        f"SourcePath={_escaped(declaration.path)}",
+    )
+
+
 def _unit(declaration: Declaration, parts: Parts) -> Iterator[str]:
     name = declaration.workload.name
-    yield f"{MARK} from {declaration.path}, which is to be changed instead: see solo5.unikernel(5)."
-    yield "[Unit]"
+    yield from _head(declaration)
     if not any(line.key == "Description" for line in declaration.unit):
         yield f"Description=Solo5 unikernel {_escaped(name)} ({parts.tender.target})"
-    yield "Documentation=man:solo5.unikernel(5)"
-    yield f"SourcePath={_escaped(declaration.path)}"
     # Wants=, not Requires=: a restart of the preparation would restart this unit, and reset its NRestarts=.
     # The preparation starts the outcome target of a task that waits: PID 1 loads a unit less at a boot.
     other = f"{name}.socket" if declaration.workload.idle_stops else declared_outcome_target(name)
@@ -244,11 +250,8 @@ def socket(declaration: Declaration) -> str:
     """
     name = declaration.workload.name
     lines = (
-        f"{MARK} from {declaration.path}, which is to be changed instead: see solo5.unikernel(5).",
-        "[Unit]",
+        *_head(declaration),
         f"Description=First packet for Solo5 unikernel {_escaped(name)}",
-        "Documentation=man:solo5.unikernel(5)",
-        f"SourcePath={_escaped(declaration.path)}",
         f"PartOf={name}.service",
         "Upholds=solo5-networkd.service",  # it ends by itself when it has nothing to do, perhaps in this moment
         "",

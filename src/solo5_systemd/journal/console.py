@@ -97,9 +97,6 @@ class Journal:
 
         Args:
             namespace: that of the processes; PID 1 writes to the host's journal.
-
-        Raises:
-            HostError: the journal cannot be read.
         """
         from solo5_systemd.unit.exit_messages import GENERIC_MESSAGE_IDS
 
@@ -125,10 +122,7 @@ class Journal:
         """Log that the tender of a task hangs and is killed: the outcome is derived from this entry later.
 
         Guests and tenders cannot forge it: they are not root (_UID=0 is matched). From OBJECT_PID=, journald derives
-        the unit, so that `journalctl -u UNIT` shows it.
-
-        Raises:
-            HostError: journald cannot be reached.
+        the unit, so that `journalctl -u UNIT` shows it. Raises HostError where journald cannot be reached.
         """
         fields = {
             "MESSAGE": f"{state.unit}: Killing hung tender: main thread exited, others still running (zombie leader)",
@@ -215,11 +209,7 @@ async def storage_problem(namespace: str = "") -> str:
 
 
 def read_exit_messages(state: UnitState) -> "ExitMessages":
-    """Return the exit messages of a run.
-
-    Raises:
-        HostError: the journal cannot be read.
-    """
+    """Return the exit messages of a run; raises HostError where the journal cannot be read."""
     from solo5_systemd.journal.lines import Stream
     from solo5_systemd.journal.reader import CONSOLE_MATCHES
     from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage

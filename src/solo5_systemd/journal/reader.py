@@ -1,7 +1,6 @@
 """Reads journal files in this process, through libsystemd: sd-journal(3); follows them in batches.
 
-Not by journalctl(1): its output never marks the end of the journal, for which the end of a task has to wait, and a
-followed line is up to 250 ms late (docs/decisions/journal-reader.md).
+Why not by journalctl(1): docs/decisions/journal-reader.md.
 """
 
 import ctypes
@@ -360,9 +359,6 @@ async def batches(
     Args:
         journal: a reader; `watch` was called if there is `until`.
         until: return whether all lines to come are in the journal already. None: they are; do not wait.
-
-    Raises:
-        HostError: the journal cannot be read.
     """
     timer = timer or PollTimer()
     while True:

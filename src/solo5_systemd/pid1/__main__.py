@@ -17,13 +17,13 @@ def main(program: str, words: Sequence[str]) -> int:
         from solo5_systemd.pid1 import generator
 
         return generator.main()
+    from solo5_systemd.pid1 import clear
+
     if words[:1] == ["--clear"]:
-        from solo5_systemd.pid1 import clear
-
         return clear.main(words[1:])
-    from solo5_systemd.pid1 import prepare
+    from solo5_systemd.pid1.prepare import prepare
 
-    return prepare.main(words)
+    return clear.run(prepare, words[-1])
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ The task's service wants the unit, and asserts what it makes. What the unit file
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from solo5_systemd.engine.backends import host_backends
 from solo5_systemd.engine.prepare import prepare_start
 from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.network import namespaces
-from solo5_systemd.pid1.clear import ENVIRONMENT, HELD, NO_CONFIGURATION, drop_held, report, run, unmount
+from solo5_systemd.pid1.clear import ENVIRONMENT, HELD, NO_CONFIGURATION, drop_held, report, unmount
 from solo5_systemd.pid1.kept_declarations import (
     UNCLEARED,
     Kept,
@@ -140,8 +140,3 @@ def _make_room_for_stderr(own: Path) -> None:
         unmount(directory)  # what a killed start has left
         mount_memory(str(directory), STDERR_MAX)
         directory.chmod(NO_CONFIGURATION | 0o110)
-
-
-def main(words: Sequence[str]) -> int:
-    """Prepare a start; an error goes to the journal, where `systemctl status` of the task shows it."""
-    return run(prepare, words[-1])

@@ -5,8 +5,7 @@
     /run/solo5/users/starts     empty; a byte of it for each task is locked while the task is started or removed
 
 A task's line is written before anything belongs to its user, and removed when nothing does any more. So what a killed
-process leaves is found by that line. Only root can open the files, since a user that can open one could lock it. After
-a boot there is no registry; `storage.given_disks` has what outlives a boot.
+process leaves is found by that line. After a boot there is no registry; `storage.given_disks` has what outlives a boot.
 """
 
 import os

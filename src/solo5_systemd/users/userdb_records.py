@@ -6,10 +6,9 @@ nss-systemd(8) reads JSON user records (systemd's docs/USER_RECORD.md) by name a
     /run/userdb/solo5-UID.user     the same file
     /run/systemd/dynamic-uid/UID   PID 1's lock of a uid of `DynamicUser=`, whose range the users of tasks share
 
-The range is shared for journald's sake: it writes entries of these users to the system journal. For any other user
-above the system range it creates a journal file of 8 MiB or more, which a reader must open to get the last lines.
 PID 1 allocates a uid in three steps: flock(2) of its lock, getpwuid(3) for a user with that number, and creation of the
-user record. With the same steps here, each side detects the other's users.
+user record. With the same steps here, each side detects the other's users. Why the range is shared:
+docs/decisions/task-users.md.
 """
 
 import json

@@ -33,32 +33,19 @@ def test_declarations_are_listed_by_name_without_masked_ones(tmp_path: Path) -> 
         declarations(tmp_path / "other.toml")
 
 
-def test_drop_ins_follow_in_the_order_of_their_names(tmp_path: Path) -> None:
-    write(tmp_path / "web.unikernel")
-    for name in ("20-b.conf", "10-a.conf", ".hidden.conf", "README"):
-        write(tmp_path / "web.unikernel.d" / name, name)
-    (tmp_path / "web.unikernel.d" / "15-c.conf").symlink_to("/dev/null")
-    assert [path for path, _ in read(tmp_path)] == [
-        "web.unikernel",
-        "web.unikernel.d/10-a.conf",
-        "web.unikernel.d/20-b.conf",
-    ]
-
-
-def test_drop_ins_are_of_all_of_a_prefix_and_of_one(tmp_path: Path) -> None:
+def test_drop_ins_of_all_of_a_prefix_and_of_one_follow_in_the_order_of_their_names(tmp_path: Path) -> None:
     write(tmp_path / "web-a@.unikernel", "own")
-    places = ("unikernel.d", "web-.unikernel.d", "web-a@.unikernel.d", "web-a@1.unikernel.d")
+    places = ("web-a@1.unikernel.d", "web-a@.unikernel.d", "web-.unikernel.d", "unikernel.d")
     for number, place in enumerate(places):
-        write(tmp_path / place / f"{number}.conf", place)
-        write(tmp_path / place / "masked.conf", place)
-        write(tmp_path / place / "same.conf", place)
+        for file in (f"{number}.conf", "masked.conf", "same.conf", ".hidden.conf", "README"):
+            write(tmp_path / place / file, place)
     write(tmp_path / "web.unikernel.d" / "9.conf", "of another")
     (tmp_path / "web-a@1.unikernel.d/masked.conf").unlink()
     (tmp_path / "web-a@1.unikernel.d/masked.conf").symlink_to("/dev/null")
     found = [content for _, content in read(tmp_path, "web-a@1")]
     assert found == ["own", *places, "web-a@1.unikernel.d"]
     of_template = [content for _, content in read(tmp_path, "web-a@")]
-    assert of_template == ["own", *places[:3], "web-a@.unikernel.d", "web-a@.unikernel.d"]
+    assert of_template == ["own", *places[1:], "web-a@.unikernel.d", "web-a@.unikernel.d"]
 
 
 def test_instances_that_differ_from_their_template(tmp_path: Path) -> None:

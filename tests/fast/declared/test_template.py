@@ -11,7 +11,7 @@ from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.base.names import is_task_name
 from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.syntax import Source, expand, specifiers
-from solo5_systemd.declared.template import image_pattern, is_template, parse_template
+from solo5_systemd.declared.template import image_pattern, parse_template
 from solo5_systemd.declared.unit_file import awaited, unit_file
 
 NAMES = {"H": "host.example"}
@@ -139,9 +139,3 @@ def test_the_name_of_a_template_is_bounded(name: str, sentence: str) -> None:
 def test_the_images_of_all_instances_are_found_by_a_pattern() -> None:
     found = template("[Unikernel]\nImage=/srv/[x]*?/%i/%I.hvt\n")
     assert image_pattern(found) == "/srv/[[]x][*][?]/*/*.hvt"
-
-
-def test_which_names_are_those_of_templates() -> None:
-    assert is_template("web@")
-    assert not is_template("web@1")
-    assert not is_template("web")

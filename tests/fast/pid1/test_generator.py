@@ -68,15 +68,6 @@ def web(tmp_path: Path, make: Make) -> Path:
     return path
 
 
-def test_a_file_becomes_a_unit_with_a_drop_in(make: Make, web: Path, tmp_path: Path) -> None:
-    assert make() == []
-    text = (tmp_path / "system/web.service").read_text()
-    assert "ExecStart=/usr/bin/solo5-spt" in text
-    assert (tmp_path / "system/solo5-prepare@web.service.d/declared.conf").is_file()
-    [source] = kept_declaration(TaskName("web")).sources
-    assert source.content == web.read_bytes()
-
-
 WAITS = "Publish=8080:80\nIdleSec=5min\nIdleAction=stop\n"
 
 
