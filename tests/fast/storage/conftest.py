@@ -17,6 +17,7 @@ from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.storage import backing_files, bind_mounts, given_disks, new_file, quotas
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk
+from solo5_systemd.storage.named_disks import NamedDisks
 
 
 def disk_of(path: Path, name: str = "storage", **more: Any) -> Disk:
@@ -132,6 +133,11 @@ class Running(ExitStack):
 
     def __call__(self, task: str, *disks: Disk) -> None:
         self.callback(os.close, lock(disks, task=task))
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> NamedDisks:
+    return NamedDisks(tmp_path / "disks")
 
 
 @pytest.fixture

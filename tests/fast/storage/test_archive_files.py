@@ -14,7 +14,7 @@ from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base import paths
 from solo5_systemd.base.decode import Fields
-from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.paths import Way
 from solo5_systemd.settings.records import document, record
@@ -236,29 +236,6 @@ def test_errors_of_the_file_system_are_sentences(files: Path, monkeypatch: pytes
             patched.setattr(f"solo5_systemd.storage.archive_files.os.{name}", failing(errno.EIO))
             with pytest.raises(HostError, match=words):
                 scan(wanted)
-
-
-async def test_the_backend_makes_and_releases(files: Path, tmp_path: Path) -> None:
-    disks, wanted = ImageFiles(), request(files)
-    planned = await disks.inspect(wanted)
-    assert (planned.planned, planned.is_private, planned.backing, planned.source) == (
-        True,
-        True,
-        Backing.ARCHIVE,
-        "conf",
-    )
-    made, _ = await disks.make(wanted, planned)
-    assert made.size == planned.size
-    path = Path(made.path)
-    assert made.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert path.stat().st_size % 512 == 0
-    await disks.release([made])
-    assert not list((tmp_path / "archives").iterdir())
-    (files / "sub" / "bad").symlink_to("x")
-    with pytest.raises(Solo5Error):
-        await disks.make(wanted, planned)
-    assert not list((tmp_path / "archives").iterdir())
 
 
 async def test_a_file_system_without_room_is_reported(

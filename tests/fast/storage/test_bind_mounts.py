@@ -41,20 +41,6 @@ def left(tmp_path: Path) -> list[Path]:
     return list((tmp_path / "run" / "disks").iterdir())
 
 
-async def test_exposed_disks_have_another_path_until_they_are_unbound(tmp_path: Path, binds: StartDirectories) -> None:
-    files = ImageFiles()
-    one, two = disk(tmp_path / "1.img", "one"), disk(tmp_path / "2.img", "two", is_exposed=False)
-    bound = await files.bind([one, two])
-    assert [each.disk for each in bound] == ["one", "two"]
-    assert bound[1] is two
-    assert Path(bound[0].path).samefile(one.path)
-    assert len(files.descriptors(bound)) == 1
-    assert Path(bound[0].path).parent.stat().st_mode & 0o077 == 0
-    await files.release(bound)
-    assert left(tmp_path) == []
-    assert Path(one.path).stat().st_nlink == 1
-
-
 async def test_nothing_is_made_where_only_root_may_change_the_paths(tmp_path: Path, binds: StartDirectories) -> None:
     safe = disk(tmp_path / "1.img", is_exposed=False)
     assert await ImageFiles().bind([safe]) == [safe]

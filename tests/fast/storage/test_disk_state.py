@@ -14,7 +14,6 @@ from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.cli.context import finished
 from solo5_systemd.storage import disk_space, disk_state, locks
 from solo5_systemd.storage.disk_space import DiskSpace
 from solo5_systemd.storage.disk_state import DiskPath, change_of, failed_disks, inspect_path
@@ -204,13 +203,6 @@ async def test_disks_whose_device_is_gone_are_named(tmp_path: Path, device: Devi
     space = DiskSpace()
     assert await space.failed_disks("web") == (lost,)
     assert await space.failed_disks("none") == ()
-
-
-def test_without_an_event_loop_the_same_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended(disk("one", sparse(tmp_path / "one")))
-    monkeypatch.setattr(os, "statvfs", lambda path: FULL)
-    [each] = finished(DiskSpace().failed_disks("web"))
-    assert each.disk == "one"
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.fast.storage.conftest import disk_of, in_bytes
+from tests.fast.storage.conftest import in_bytes
 from tests.fast.storage.test_new_file import without_unnamed
 from tests.support.fakes.kernel import failing
 
@@ -14,18 +14,12 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundEr
 from solo5_systemd.base.names import DeviceName, DiskName
 from solo5_systemd.storage import block_devices, named_disks
 from solo5_systemd.storage.backing_files import inspect
-from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk, named_disk
 from solo5_systemd.storage.named_disks import NamedDisks
 from solo5_systemd.storage.quotas import DiskClaims
 from solo5_systemd.storage.snapshots import Snapshots
 
 DATA = DiskName("data")
-
-
-@pytest.fixture
-def disks(tmp_path: Path) -> NamedDisks:
-    return NamedDisks(tmp_path / "disks")
 
 
 def test_a_disk_is_created_listed_and_removed(disks: NamedDisks, tmp_path: Path) -> None:
@@ -59,25 +53,6 @@ def test_a_disk_that_is_replaced_before_it_is_locked_is_refused(
     monkeypatch.setattr(block_devices, "check_unused", replaced)
     with pytest.raises(TakenError, match="disk 'data' was replaced or removed meanwhile: expected it to stay"):
         disks.resize(DATA, 2048)
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_what_the_kernel_does_with_a_disk_is_the_reason(
-    disks: NamedDisks, monkeypatch: pytest.MonkeyPatch, shared: bool
-) -> None:
-    disks.create(DATA, 1024)
-    monkeypatch.setattr(block_devices, "kernel_use", lambda _: ("attached to loop0", "Detach it."))
-    with pytest.raises(TakenError, match="is attached to loop0"), disks.opened(DATA, os.O_RDONLY, shared=shared):
-        pass
-
-
-def test_a_disk_of_another_process_has_no_task(disks: NamedDisks, tmp_path: Path) -> None:
-    disks.create(DATA, 1024)
-    descriptor = lock([disk_of(tmp_path / "disks" / "data")])
-    with pytest.raises(TakenError, match="in use by another process"):
-        Snapshots(disks).remove_disk(DATA)
-    assert disks.get(DATA).task == ""
-    os.close(descriptor)
 
 
 def piped(content: bytes) -> int:

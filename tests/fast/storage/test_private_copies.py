@@ -2,7 +2,6 @@
 
 import errno
 import os
-import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage import private_disks
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
 from solo5_systemd.storage.locks import lock, lock_shared, remove_stale
-from solo5_systemd.storage.model import Backing, Disk, DiskRequest
+from solo5_systemd.storage.model import Disk, DiskRequest
 
 
 @pytest.fixture
@@ -34,19 +33,6 @@ async def made_from(disks: ImageFiles, path: Path) -> Disk:
 
 def request(path: Path, roots: tuple[str, ...] = ()) -> DiskRequest:
     return DiskRequest(disk=DeviceName("storage"), path=str(path), private=True, roots=roots)
-
-
-async def test_a_copy_is_another_file_without_a_name_after_the_start(golden: Path, tmp_path: Path) -> None:
-    disks = ImageFiles()
-    planned = await disks.inspect(request(golden, (str(tmp_path),)))
-    assert (planned.planned, planned.backing, planned.source) == (True, Backing.COPY, str(golden))
-    made = await made_from(disks, golden)
-    copy = Path(made.path)
-    assert (made.planned, made.is_private) == (False, True)
-    assert made.identity == (copy.stat().st_dev, copy.stat().st_ino) != (golden.stat().st_dev, golden.stat().st_ino)
-    assert (copy.read_bytes(), stat.S_IMODE(copy.stat().st_mode)) == (golden.read_bytes(), 0o600)
-    await disks.release([made])
-    assert not list((tmp_path / "copies").iterdir())
 
 
 async def test_many_copy_at_a_time_and_none_while_a_task_may_write(golden: Path, tmp_path: Path) -> None:

@@ -28,11 +28,6 @@ ONE, TWO = SnapshotName("one"), SnapshotName("two")
 
 
 @pytest.fixture
-def disks(tmp_path: Path) -> NamedDisks:
-    return NamedDisks(tmp_path / "disks")
-
-
-@pytest.fixture
 def subject(tmp_path: Path, disks: NamedDisks) -> Snapshots:
     disks.create(DATA, 1024)
     return Snapshots(disks)
@@ -154,6 +149,7 @@ def test_a_copy_holds_up_no_other_disk_and_no_name(
         for act in (lambda: subject.remove_disk(DATA, snapshots=True), lambda: subject.restore(DATA, ONE)):
             with pytest.raises(TakenError, match="'data' is in use by another process"):
                 act()
+        assert disks.get(DATA).task == ""
         subject.remove(DATA, ONE)
 
     write(tmp_path, "content")
