@@ -241,22 +241,6 @@ def small(store: ImageStore, tmp_path: Path) -> ImageStore:
     return ImageStore(tmp_path / "store", quota=lambda: QUOTA)
 
 
-async def test_an_image_beyond_the_quota_is_refused_until_another_is_collected(
-    small: ImageStore, image: Path, tmp_path: Path
-) -> None:
-    first = await small.take(str(image))
-    taken = Path(first.path).stat().st_blocks * 512
-    assert 0 < taken < QUOTA < 2 * taken
-    other = written(tmp_path / "other", elf.Elf(segments=(elf.load(), *elf.usual_notes(elf.SPT))).build())
-    with pytest.raises(StoreFullError, match=f"needs {taken} bytes, and the store .* has {taken} of {QUOTA}: expected"):
-        await small.take(str(other))
-    assert files(tmp_path) == {SHA256, "memo"}
-    assert await small.take(str(image)) == first, "what is stored needs no room"
-    aged(first)
-    await small.collect(set())
-    await small.take(str(other))
-
-
 async def test_many_images_at_once_keep_to_the_quota(small: ImageStore, tmp_path: Path) -> None:
     """Room is reserved for each image before the next copy starts."""
     images = [

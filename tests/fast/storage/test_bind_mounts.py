@@ -115,27 +115,14 @@ def test_a_tender_is_shown_to_have_the_file_that_was_checked(tmp_path: Path) -> 
         check_bound([(good, other.path)], os.getpid())
     with pytest.raises(StartError, match="has nothing at /nowhere"):
         check_bound([(good, "/nowhere")], os.getpid())
+    with subprocess.Popen(["/bin/true"]) as ended:
+        pass
+    check_bound([(good, other.path)], ended.pid)
     good = replace(good, size=512)
     check_bound([(good, good.path)], os.getpid())
     os.truncate(good.path, 1024)
     with pytest.raises(StartError, match="has '.*/1.img' with 1024 bytes: expected [0-9]+, as it was checked"):
         check_bound([(good, good.path)], os.getpid())
-
-
-@pytest.fixture
-def ended() -> int:
-    """The process ID of an ended process."""
-    with subprocess.Popen(["/bin/true"]) as process:
-        return process.pid
-
-
-async def test_a_tender_that_has_ended_has_no_file(tmp_path: Path, ended: int) -> None:
-    files, other = ImageFiles(), disk(tmp_path / "2.img")
-    good = disk(tmp_path / "1.img")
-    for pid in (0, ended):
-        await files.check_bound([(good, other.path)], pid)
-    with pytest.raises(StartError):
-        await files.check_bound([(good, other.path)], os.getpid())
 
 
 # --- directories of starts, with private disks -------------------------------------------------------------------
