@@ -59,28 +59,6 @@ def test_what_a_guest_writes_is_in_the_file(run: Runner, disk: Path) -> None:
     assert disk.read_bytes()[4096:].startswith(b"far\0")
 
 
-def test_a_file_that_root_has_chosen_is_given_and_no_other(run: Runner, tmp_path: Path) -> None:
-    """A link or a directory of another user's could lead to a file that root did not mean."""
-    tmp_path.chmod(0o755)
-    own, theirs = tmp_path / "own.img", tmp_path / "theirs"
-    own.write_bytes(bytes(4096))
-    theirs.mkdir()
-    other = theirs / "other.img"
-    other.write_bytes(bytes(4096))
-    (theirs / "link.img").symlink_to(own)
-    (tmp_path / "link.img").symlink_to(own)
-    ok("chown", "nobody", str(theirs))
-    for refused in (other, theirs / "link.img"):
-        done = run.fail("--block", f"storage={refused}", f"{GUESTS}/disk.spt", "read")
-        assert "resolves to a file of user 0, by a directory that user 65534 can change" in done.stderr
-    assert own.owner() == other.owner() == "root"
-    name = run("disk.spt", "write=given", options=("--block", f"storage={tmp_path}/link.img"))
-    ok("solo5ctl", "wait", name)
-    assert own.read_bytes().startswith(b"given\0")
-    ok("solo5ctl", "rm", name)
-    assert own.owner() == "root"
-
-
 def test_one_disk_has_one_task(run: Runner, disk: Path) -> None:
     first = run("netdisk.hvt", options=("--block", f"storage={disk}"))
     refused = run.fail("--block", f"storage={disk}", f"{GUESTS}/disk.spt", "read")

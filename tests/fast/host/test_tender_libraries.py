@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from tests.fast.image.elfbuilder import Elf, Segment
 
 from solo5_systemd.host.tender_libraries import MAX_FILES, UnknownFilesError, mapped_files
 
@@ -23,21 +24,13 @@ def elf(*needed: str, interpreter: str = "", runpath: str = "", rpath: str = "",
         tags.append((tag, len(strings)))
         strings += text.encode() + b"\0"
     strings += b"".join(name.encode() + b"\0" for name in imports)
-    loader = interpreter.encode() + b"\0" if interpreter else b""
-    begins = 64 + 3 * 56
-    tags += [(_STRTAB, 0x1000 + begins + len(loader)), (_STRSZ, len(strings)), (0, 0)]
-    dynamic = b"".join(struct.pack("<qQ", *each) for each in tags)
-    body = loader + strings + dynamic
-    places = [
-        (_LOAD, 0, 0x1000, begins + len(body)),
-        (_DYNAMIC, begins + len(loader) + len(strings), 0, len(dynamic)),
-        (_INTERPRETER if interpreter else 0, begins, 0, len(loader)),
+    tags += [(_STRTAB, 0x1000), (_STRSZ, len(strings)), (0, 0)]
+    segments = [
+        Segment(kind=_LOAD, content=strings, address=0x1000),
+        Segment(kind=_DYNAMIC, content=b"".join(struct.pack("<qQ", *each) for each in tags)),
+        *([Segment(kind=_INTERPRETER, content=interpreter.encode() + b"\0")] if interpreter else ()),
     ]
-    table = b"".join(
-        struct.pack("<2I6Q", kind, 4, offset, address, address, size, size, 1) for kind, offset, address, size in places
-    )
-    ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
-    return ident + struct.pack("<2HI3QI6H", 3, 62, 1, 0, 64, 0, 0, 64, 56, len(places), 0, 0, 0) + table + body
+    return Elf(segments=segments, header={"type": 3}).build()
 
 
 @pytest.fixture

@@ -3,15 +3,14 @@
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError, TakenError
+from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage import locks
 from solo5_systemd.storage.locks import holders, lock, remove_stale
@@ -23,24 +22,15 @@ def disk(name: str, *identity: int) -> Disk:
     return Disk(disk=DeviceName(name), path=f"/srv/{name}", identity=(major, inode))
 
 
-@contextmanager
-def locked(directory: Path, *disks: Disk) -> Iterator[int]:
-    descriptor = lock(disks)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def test_a_disk_is_one_tasks_at_a_time(locks: Path) -> None:
-    with locked(locks, disk("a", 1, 2)), locked(locks, disk("b", 1, 3), disk("c", 2, 2)):
+    with closing(lock([disk("a", 1, 2)])), closing(lock([disk("b", 1, 3), disk("c", 2, 2)])):
         with pytest.raises(TakenError, match="disk d: '/srv/d' is in use by another task"):
             lock([disk("d", 1, 2)])
         with pytest.raises(TakenError, match="disk c"):
             lock([disk("e", 7, 7), disk("c", 2, 2)])
-        with locked(locks, disk("e", 7, 7)):  # a refused lock kept nothing
+        with closing(lock([disk("e", 7, 7)])):  # a refused lock kept nothing
             pass
-    with locked(locks, disk("a", 1, 2), disk("c", 2, 2)):
+    with closing(lock([disk("a", 1, 2), disk("c", 2, 2)])):
         pass
 
 
@@ -77,7 +67,7 @@ def test_a_file_system_without_locks_is_the_hosts_fault(locks: Path, monkeypatch
 
 
 def test_what_a_tender_is_handed_cannot_be_written_and_is_no_other_tasks_file(locks: Path) -> None:
-    with locked(locks, disk("a", 1, 2), disk("b", 1, 3)) as mine, locked(locks, disk("c", 1, 4)) as theirs:
+    with closing(lock([disk("a", 1, 2), disk("b", 1, 3)])) as mine, closing(lock([disk("c", 1, 4)])) as theirs:
         assert fcntl.fcntl(mine, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.write(mine, b"x")
@@ -91,9 +81,9 @@ def test_what_a_tender_is_handed_cannot_be_written_and_is_no_other_tasks_file(lo
 
 def test_names_of_disks_that_no_task_has_are_removed(locks: Path) -> None:
     remove_stale()
-    with locked(locks, disk("a", 1, 2)), locked(locks, disk("b", 1, 3)):
+    with closing(lock([disk("a", 1, 2)])), closing(lock([disk("b", 1, 3)])):
         pass
-    with locked(locks, disk("b", 1, 3)):
+    with closing(lock([disk("b", 1, 3)])):
         remove_stale()
         assert [name.name for name in locks.iterdir()] == ["1-3"]
         with pytest.raises(TakenError):

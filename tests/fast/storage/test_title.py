@@ -29,39 +29,33 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-class Case:
-    """A file as check_title finds it: its owner, its title, and who can change the way to it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
-        self._monkeypatch = monkeypatch
-        self._file = file
-
-    def __call__(
-        self, owner: int, *changers: int, had: str = "", roots: str = "", how: int = READ_WRITE, shared: bool = False
-    ) -> tuple[int, str]:
-        """Return what check_title does; `roots`: empty, `offered`, or `allocation`."""
-        place, here = self._file, (str(self._file.parent),)
-        way = Way(place=place, changers=frozenset(changers), is_shared=shared)
-        self._monkeypatch.setattr(module, "way_of", lambda _: way)
-        self._monkeypatch.setattr(module, "read_title", lambda *_: had)
-        self._monkeypatch.setattr(module, "owner_at_rest", lambda *_: owner)
-        request = DiskRequest(
-            disk=DeviceName("storage"),
-            path=str(place),
-            roots=here if roots else (),
-            allocation=here if roots == "allocation" else (),
-            holder=JOB,
-        )
-        descriptor = os.open(place, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            return check_title(request, str(place), descriptor, how)
-        finally:
-            os.close(descriptor)
+Case = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
 def case(monkeypatch: pytest.MonkeyPatch, file: Path) -> Case:
-    return Case(monkeypatch, file)
+    """What check_title returns of a file: by its owner, its title, and who can change the way to it."""
+
+    def check(
+        owner: int, *changers: int, had: str = "", roots: str = "", how: int = READ_WRITE, shared: bool = False
+    ) -> tuple[int, str]:
+        """Check it; `roots`: empty, `offered`, or `allocation`."""
+        here = (str(file.parent),)
+        way = Way(place=file, changers=frozenset(changers), is_shared=shared)
+        monkeypatch.setattr(module, "way_of", lambda _: way)
+        monkeypatch.setattr(module, "read_title", lambda *_: had)
+        monkeypatch.setattr(module, "owner_at_rest", lambda *_: owner)
+        request = DiskRequest(
+            disk=DeviceName("storage"),
+            path=str(file),
+            roots=here if roots else (),
+            allocation=here if roots == "allocation" else (),
+            holder=JOB,
+        )
+        with file.open("r+b") as opened:
+            return check_title(request, str(file), opened.fileno(), how)
+
+    return check
 
 
 def refused(error: type[Solo5Error], words: str, act: Callable[[], object]) -> None:
