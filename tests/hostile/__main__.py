@@ -62,7 +62,7 @@ def _images(seed: int, count: int) -> bool:
         except Exception:
             print(f"{image}:", flush=True)
             raise
-        outcomes[image.mutations[0], verdict.facts is not None] += 1
+        outcomes[image.mutations[0], verdict.manifest is not None] += 1
         if fault:
             faults += 1
             print(f"{image}: {fault}", flush=True)

@@ -10,6 +10,7 @@ systemd reads the environment and resolves the links when it executes the tender
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from solo5_systemd.base.names import (
     DECLARED,
@@ -23,7 +24,7 @@ from solo5_systemd.base.names import (
 )
 from solo5_systemd.declared.declaration import Declaration
 from solo5_systemd.declared.syntax import specifiers
-from solo5_systemd.image.manifest import ImageFacts, Manifest, StoredImage
+from solo5_systemd.image.manifest import Manifest, StoredImage
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.task.properties import directive
@@ -80,11 +81,12 @@ def parts_of(
 ) -> Parts:
     """Return the parts of a unit that no start changes, with constant paths for the others."""
     workload = declaration.workload
-    facts = ImageFacts(manifest=manifest, entry=0, load_end=0, memory_end=0)
+    # The memory is checked at the start, whose image may be another one.
+    image = StoredImage(path=SANDBOX_IMAGE, sha256="", size=0, manifest=replace(manifest, min_memory=0))
     disks = f"{DECLARED}/{workload.name}/disks"
     return Parts(
         workload=workload,
-        image=StoredImage(path=SANDBOX_IMAGE, sha256="", size=0, facts=facts),
+        image=image,
         tender=tender,
         reservation=Reservation(task=workload.name),
         user=0,

@@ -67,7 +67,7 @@ async def gather(backends: "Backends", workload: Workload, *, preview: bool = Fa
     image = await store_image(backends, workload, preview=preview)
     request = connections(workload, image)
     nics = request.nics
-    manifest = image.facts.manifest
+    manifest = image.manifest
     by_dhcp = backends.resolvers.by_dhcp([nic.network for nic in nics])
     named, networks = needs_resolver(workload, by_dhcp=by_dhcp), resolver_networks(nics)
     draft = Plan(

@@ -172,7 +172,7 @@ def _check_scope(workload: Workload) -> None:
 
 def connections(workload: Workload, image: StoredImage) -> Request:
     """Return the request for a network: NICs in the order of the image's manifest, with all defaults filled in."""
-    manifest = image.facts.manifest
+    manifest = image.manifest
     if workload.idle_s and not manifest.names(DeviceKind.NET_BASIC):
         raise InvalidRequestError(
             f"task {workload.name} is to sleep, and the image has no NIC: expected one, for whose packets it is woken."
@@ -321,7 +321,7 @@ def check_policy(
         workload: with all defaults filled in: a ceiling limits the task, however little of it the request contains.
     """
     _check_ceilings(workload, policy.ceilings, image, nics, ports)
-    tender = image.facts.manifest.target
+    tender = image.manifest.target
     if workload.kind not in policy.allowed_units:
         raise InvalidRequestError(
             f"unit type {workload.kind} is not allowed on this node: expected {' or '.join(policy.allowed_units)}.",

@@ -151,7 +151,7 @@ class Updater:
         if request.pause:
             # The rest of preflight needs what the old guest has.
             image = await store_image(self._runtime.backends, workload)
-            check_same_devices(workload.image, image.facts.manifest, old)
+            check_same_devices(workload.image, image.manifest, old)
             await self._switch(request, usual)
         else:
             check_beside(workload, ports)
@@ -181,7 +181,7 @@ class Updater:
             idle_stops=False,  # the declaration has no socket unit for it
         )
         planned = await self._starter.plan(beside)
-        check_same_devices(beside.image, planned.image.facts.manifest, old)
+        check_same_devices(beside.image, planned.image.manifest, old)
         if planned.request.ports != tuple(ports):
             raise InvalidRequestError(
                 f"the published ports of {self._name} have changed since it was started: "

@@ -19,7 +19,7 @@ from solo5_systemd.base.elf_headers import (
     parse_segments,
 )
 from solo5_systemd.base.errors import ImageError
-from solo5_systemd.image.manifest import MANIFEST_DESC_MAX, ImageFacts, Manifest, decode_abi, decode_manifest
+from solo5_systemd.image.manifest import GUEST_HEAP, MANIFEST_DESC_MAX, Manifest, decode_abi, decode_manifest
 
 PAGE = 4096
 LOWEST_ADDRESS = 0x100000
@@ -36,7 +36,7 @@ _MANIFEST_NOTE = 0x3154464D
 _WRITE_EXECUTE = 0b011
 
 
-def read_manifest(file: BinaryIO, size: int, *, machine: str | None = None) -> ImageFacts:
+def read_manifest(file: BinaryIO, size: int, *, machine: str | None = None) -> Manifest:
     """Read and check header, segments and both notes.
 
     Args:
@@ -54,12 +54,11 @@ def read_manifest(file: BinaryIO, size: int, *, machine: str | None = None) -> I
     target, version = decode_abi(image.note(segments, _ABI_NOTE, "ABI"))
     devices = decode_manifest(image.note(segments, _MANIFEST_NOTE, "manifest"))
     loads = [it for it in segments if it.kind == PT_LOAD]
-    return ImageFacts(
-        manifest=Manifest(target=target, abi_version=version, devices=devices),
-        entry=entry,
-        load_end=_load_end((it for it in loads if it.file_size), size),
-        memory_end=max((it.address + it.memory_size for it in loads), default=0),
-    )
+    # What is loaded is in the file; the tender does not load zero-filled segments, but the guest has them.
+    loaded = _load_end((it for it in loads if it.file_size), size)
+    zeroed = max((it.address + it.memory_size for it in loads), default=0)
+    least = max(loaded, entry + 1, zeroed + GUEST_HEAP)
+    return Manifest(target=target, abi_version=version, devices=devices, min_memory=least)
 
 
 class _Image:

@@ -38,39 +38,20 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The requirements of an image: tender, ABI version, and devices in the order of their handles."""
+    """The requirements of an image: tender, ABI version, devices in the order of their handles, and memory.
+
+    Attributes:
+        min_memory: guest memory (bytes) below which the image cannot start; 0: unknown.
+    """
 
     target: Target
     abi_version: Annotated[int, integer(0, (1 << 32) - 1)]
     devices: tuple[Device, ...] = ()
+    min_memory: Annotated[int, integer(0, 1 << 66)] = 0  # the sum of a segment's address and size, of 64 bits each
 
     def names(self, kind: DeviceKind) -> tuple[DeviceName, ...]:
         """Return the names of the devices of one kind, in order."""
         return tuple(device.name for device in self.devices if device.kind is kind)
-
-
-ADDRESS = integer(0, 1 << 65)  # the sum of a segment's address and size, of 64 bits each
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageFacts:
-    """The properties of an image that a start uses; addresses and sizes in bytes.
-
-    Attributes:
-        entry: address of the first instruction.
-        load_end: end of the highest segment with bytes in the file; guest memory must reach it.
-        memory_end: the same with zero-filled segments, which the tender does not load.
-    """
-
-    manifest: Manifest
-    entry: Annotated[int, ADDRESS]
-    load_end: Annotated[int, ADDRESS]
-    memory_end: Annotated[int, ADDRESS]
-
-    @property
-    def min_memory(self) -> int:
-        """Guest memory (bytes) below which the image cannot start."""
-        return max(self.load_end, self.entry + 1, self.memory_end + GUEST_HEAP)
 
 
 def is_sha256(text: str) -> bool:
@@ -94,7 +75,7 @@ class StoredImage:
     path: str = ""
     sha256: Annotated[str, text(_sha256)]
     size: int
-    facts: ImageFacts
+    manifest: Manifest
 
     def encode(self) -> bytes:
         """Return the memo."""

@@ -31,7 +31,7 @@ from solo5_systemd.base.copies import data_of, share
 from solo5_systemd.base.errors import ImageError, InvalidRequestError, StoreFullError, host_errors
 from solo5_systemd.base.locks import closing, closing_on_error, is_locked, lock_file
 from solo5_systemd.base.paths import kind_of, open_in_thread, open_path, version_of
-from solo5_systemd.image.manifest import ImageFacts, StoredImage, is_sha256
+from solo5_systemd.image.manifest import Manifest, StoredImage, is_sha256
 
 STORE = Path("/var/lib/solo5/images")
 
@@ -217,7 +217,7 @@ class ImageStore:
         return False
 
     def _add(self, path: str, source: FileIO, status: os.stat_result) -> StoredImage:
-        _facts(path, source, status.st_size)  # first, to avoid the copy of a large file that is no image
+        _manifest(path, source, status.st_size)  # first, to avoid the copy of a large file that is no image
         with (
             self._reserved_room(path, status.st_blocks * 512),
             os.fdopen(open_unnamed(self._directory, 0o444), "w+b") as copy,
@@ -241,10 +241,10 @@ class ImageStore:
 
     def _read(self, path: str, file: FileIO | BufferedRandom, size: int) -> StoredImage:
         """Return an image as the store has it or would have it, read from its content."""
-        facts = _facts(path, file, size)
+        manifest = _manifest(path, file, size)
         file.seek(0)
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        return StoredImage(path=str(self._directory / sha256), sha256=sha256, size=size, facts=facts)
+        return StoredImage(path=str(self._directory / sha256), sha256=sha256, size=size, manifest=manifest)
 
     @contextmanager
     def _reserved_room(self, path: str, size: int) -> Iterator[None]:
@@ -316,8 +316,8 @@ class ImageStore:
         return closing(lock_file(self._locks / _STORE, shared=shared))
 
 
-def read_facts(path: str) -> ImageFacts:
-    """Read the properties of an image in place, without the store, as `solo5ctl image` shows them.
+def manifest_of(path: str) -> Manifest:
+    """Read the manifest of an image in place, without the store, as `solo5ctl image` shows it.
 
     Raises:
         NotFoundError: the file does not exist.
@@ -325,7 +325,7 @@ def read_facts(path: str) -> ImageFacts:
         HostError: the file cannot be read.
     """
     with _open_source(path) as source:
-        return _facts(path, source, os.fstat(source.fileno()).st_size)
+        return _manifest(path, source, os.fstat(source.fileno()).st_size)
 
 
 def _open_source(path: str, roots: Sequence[str] = (), largest: int | None = None) -> FileIO:
@@ -344,7 +344,7 @@ def _open_source(path: str, roots: Sequence[str] = (), largest: int | None = Non
         return FileIO(os.open(f"/proc/self/fd/{found}", _SOURCE))
 
 
-def _facts(path: str, file: FileIO | BufferedRandom, size: int) -> ImageFacts:
+def _manifest(path: str, file: FileIO | BufferedRandom, size: int) -> Manifest:
     from solo5_systemd.image.elf import read_manifest  # imported here for startup time: not of a stored image
 
     try:

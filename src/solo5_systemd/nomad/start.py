@@ -112,7 +112,7 @@ class Start(StartCallbacks):
             InvalidRequestError: the image cannot satisfy the job's `ready` rule.
         """
         condition = self.options.ready.condition if self.options.ready else None
-        if isinstance(condition, GuestPort) and not parts.image.facts.manifest.names(DeviceKind.NET_BASIC):
+        if isinstance(condition, GuestPort) and not parts.image.manifest.names(DeviceKind.NET_BASIC):
             raise no_address_error(condition)
         self._publish(event_messages.preflight_passed(parts))
 

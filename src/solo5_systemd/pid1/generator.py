@@ -63,7 +63,7 @@ from solo5_systemd.declared.unit_file import (
 from solo5_systemd.host.drop_ins import UNITS
 from solo5_systemd.host.tenders import TenderPath, groups_for
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
-from solo5_systemd.image.store import read_facts
+from solo5_systemd.image.store import manifest_of
 from solo5_systemd.pid1 import kept_declarations
 from solo5_systemd.pid1.kept_declarations import (
     REMOVED,
@@ -284,7 +284,7 @@ def _manifest(pattern: str) -> Manifest | None:
     """
     for image in sorted(glob(pattern, include_hidden=True))[:_IMAGES_MAX]:  # noqa: PTH207 - a quarter of its time
         with suppress(Solo5Error):  # the start will find out
-            return read_facts(image).manifest
+            return manifest_of(image)
     return None
 
 

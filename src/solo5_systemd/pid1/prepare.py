@@ -95,7 +95,7 @@ async def _check_fits(parts: Parts, kept: Kept) -> None:
     An image without NICs gets the namespace of a unit file for NICs that were assumed.
     """
     name = parts.workload.name
-    nics = bool(parts.image.facts.manifest.names(DeviceKind.NET_BASIC))
+    nics = bool(parts.image.manifest.names(DeviceKind.NET_BASIC))
     if kept.fits(parts.tender.path, nics=nics):
         if kept.nics and not nics:
             await asyncio.to_thread(namespaces.make_task_namespace, task_namespace(name))

@@ -26,7 +26,7 @@ from solo5_systemd.declared.update_request import READY_TIMEOUT_S, ready_by
 from solo5_systemd.engine.restart import StoppedError
 from solo5_systemd.engine.runtime import Runtime, connect
 from solo5_systemd.engine.update import Reporter, Updater
-from solo5_systemd.image.store import read_facts
+from solo5_systemd.image.store import manifest_of
 from solo5_systemd.pid1.kept_declarations import kept_declaration, kept_refusal, unseen
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.task.option_table import SECTION
@@ -105,7 +105,7 @@ async def update(name: TaskName) -> None:
             images = ImageSwitch(name, files, runtime, image)
             updater = _updater(runtime, name, declaration, images, reporter)
             await updater.ensure_runs()
-            old = read_facts(str(files.running_image)).manifest
+            old = manifest_of(str(files.running_image))
             try:
                 with unseen(kept_declaration(name).sources):
                     await updater.update(declaration.workload, request, declaration.update.ready, old)

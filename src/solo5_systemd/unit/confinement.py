@@ -81,7 +81,7 @@ def confinement(parts: Parts, user: int | str, image_source: str = "") -> tuple[
         user: UID of the task, or the name of its user; its GID is the same.
         image_source: path of the image outside of the sandbox; empty: the same as inside.
     """
-    manifest, tender, disks = parts.image.facts.manifest, parts.tender, parts.disks
+    manifest, tender, disks = parts.image.manifest, parts.tender, parts.disks
     return (
         *_identity(user, parts.groups),
         *_files(tender, (image_source or parts.image.path, parts.image.path), disks, manifest),

@@ -2,7 +2,7 @@
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import Target
-from solo5_systemd.image.manifest import DeviceKind, ImageFacts, Manifest
+from solo5_systemd.image.manifest import DeviceKind, Manifest
 from solo5_systemd.task.workload import MIB
 
 TENDER_OVERHEAD = 8
@@ -40,32 +40,31 @@ def _ring(manifest: Manifest) -> int:
     return RING_OVERHEAD if manifest.target is Target.HVT and manifest.names(DeviceKind.NET_BASIC) else 0
 
 
-def least_guest_memory(facts: ImageFacts) -> int:
+def least_guest_memory(manifest: Manifest) -> int:
     """Return the smallest guest memory in MiB with which the image boots."""
-    target = facts.manifest.target
-    least = max(MINIMUM[target], -(-facts.min_memory // MIB))
-    return least + least % HVT_GRANULE if target is Target.HVT else least
+    least = max(MINIMUM[manifest.target], -(-manifest.min_memory // MIB))
+    return least + least % HVT_GRANULE if manifest.target is Target.HVT else least
 
 
-def guest_memory(allotment: int, facts: ImageFacts, archives: int = 0) -> int:
+def guest_memory(allotment: int, manifest: Manifest, archives: int = 0) -> int:
     """Return the value of --mem, in MiB.
 
     Raises:
         InvalidRequestError: too little for the image to boot, or more than the tender supports.
     """
-    shared = max(0, (allotment - archives) // MIB - _ring(facts.manifest))
+    shared = max(0, (allotment - archives) // MIB - _ring(manifest))
     archived = -(-archives // MIB)
     mib = max(0, min(shared - TENDER_OVERHEAD, shared * GUEST_PER_OVERHEAD // (GUEST_PER_OVERHEAD + 1)))
-    least = least_guest_memory(facts)
-    if facts.manifest.target is Target.HVT:
+    least = least_guest_memory(manifest)
+    if manifest.target is Target.HVT:
         mib -= mib % HVT_GRANULE
         if mib > HVT_MAXIMUM:
             raise InvalidRequestError(
                 f"memory {allotment // MIB}M leaves the guest {mib} MiB: hvt offers at most {HVT_MAXIMUM}.",
-                f"Ask for {HVT_MAXIMUM + overhead(facts.manifest, HVT_MAXIMUM)}M or less, or use an spt image.",
+                f"Ask for {HVT_MAXIMUM + overhead(manifest, HVT_MAXIMUM)}M or less, or use an spt image.",
             )
     if mib < least:
-        extra = overhead(facts.manifest, least)
+        extra = overhead(manifest, least)
         raise InvalidRequestError(
             f"memory {allotment // MIB}M leaves the guest {mib} MiB of the {least} that this image needs "
             f"({extra} MiB are the tender's{f', {archived} are archives' if archived else ''}).",

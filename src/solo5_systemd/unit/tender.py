@@ -71,7 +71,7 @@ class Parts:
     @property
     def memory_mib(self) -> int:
         """Return the guest's memory, in MiB."""
-        return guest_memory(self.workload.memory, self.image.facts, self.archived)
+        return guest_memory(self.workload.memory, self.image.manifest, self.archived)
 
     @property
     def archived(self) -> int:

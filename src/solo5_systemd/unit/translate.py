@@ -144,7 +144,7 @@ def declared(parts: Parts, image_source: str, user: str) -> tuple[Property, ...]
 def _process(parts: Parts, user: int | str, image_source: str = "") -> Iterator[Property]:
     """Yield the properties of a service by which PID 1 executes the tender, limits and confines it."""
     yield unit_property("Type", "exec")  # the start job fails if the tender cannot be executed
-    if parts.image.facts.manifest.names(DeviceKind.NET_BASIC):  # else PID 1 makes an empty namespace
+    if parts.image.manifest.names(DeviceKind.NET_BASIC):  # else PID 1 makes an empty namespace
         yield unit_property("NetworkNamespacePath", task_namespace(parts.workload.name))
     # hvt catches SIGTERM and exits with 1, which would leave the unit failed. SIGHUP ends it by default, and is a clean
     # end for systemd (systemd.service(5), SuccessExitStatus=), as SIGTERM is, which ends spt.
@@ -188,7 +188,7 @@ def _description(parts: Parts) -> str:
     if parts.workload.description is not None:
         return name_for_unit(parts.workload.description)
     image = bounded(parts.workload.image.rpartition("/")[2], MAX_NAME)
-    return f"Solo5 unikernel {image} ({parts.image.facts.manifest.target})"
+    return f"Solo5 unikernel {image} ({parts.image.manifest.target})"
 
 
 def log_fields(parts: Parts) -> Mapping[str, str]:
@@ -198,7 +198,7 @@ def log_fields(parts: Parts) -> Mapping[str, str]:
         "SOLO5_TASK": parts.workload.name,
         "SOLO5_IMAGE": name_for_unit(parts.workload.image, MAX_PATH),
         "SOLO5_IMAGE_SHA256": parts.image.sha256,
-        "SOLO5_TENDER": f"{parts.image.facts.manifest.target}",
+        "SOLO5_TENDER": f"{parts.image.manifest.target}",
         "SOLO5_MEMORY": str(parts.workload.memory),
         **({LOG_NAMESPACE: parts.log_namespace} if parts.log_namespace else {}),
         **({NETWORK_NAMESPACE: parts.workload.namespace} if shares_namespace else {}),

@@ -10,7 +10,7 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName, Target
 from solo5_systemd.cli.verbs import image
 from solo5_systemd.host.tenders import TenderPath
-from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest
+from solo5_systemd.image.manifest import GUEST_HEAP, Device, DeviceKind, Manifest
 from solo5_systemd.unit.tender import Tender
 
 DEVICES = (
@@ -21,12 +21,7 @@ DEVICES = (
 
 def looked(monkeypatch: pytest.MonkeyPatch, target: Target, *problems: HostError) -> None:
     """Have an image with devices, whose tender is missing for a reason, and its devices for another one."""
-    facts = ImageFacts(
-        manifest=Manifest(target=target, abi_version=2, devices=DEVICES),
-        entry=0x100000,
-        load_end=1 << 20,
-        memory_end=1 << 20,
-    )
+    manifest = Manifest(target=target, abi_version=2, devices=DEVICES, min_memory=(1 << 20) + GUEST_HEAP)
     faults = dict(zip(("tender", "device"), problems, strict=False))
 
     async def find(_: TenderPath, target: Target, abi_version: int) -> Tender:
@@ -39,14 +34,14 @@ def looked(monkeypatch: pytest.MonkeyPatch, target: Target, *problems: HostError
             raise faults["device"]
         return ()
 
-    def read_facts(path: str) -> ImageFacts:
+    def manifest_of(path: str) -> Manifest:
         if path == "missing":
             raise HostError("missing: no such file.")
-        return facts
+        return manifest
 
     monkeypatch.setattr(TenderPath, "find", find)
     monkeypatch.setattr(image, "groups_for", groups_for)
-    monkeypatch.setattr(image, "read_facts", read_facts)
+    monkeypatch.setattr(image, "manifest_of", manifest_of)
 
 
 def test_an_image_that_can_run(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def report() -> Report:
 
 @pytest.fixture
 def old(machine: Machine) -> Manifest:
-    return machine.images.files["/srv/app"].facts.manifest
+    return machine.images.files["/srv/app"].manifest
 
 
 @pytest.fixture

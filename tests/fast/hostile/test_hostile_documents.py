@@ -58,9 +58,9 @@ RECORD = {
 MEMO = {
     "size": 4096,
     "sha256": "0123456789abcdef" * 4,
-    "facts": {
-        "manifest": {"target": "hvt", "abi_version": 2, "devices": [{"name": "service", "kind": "NET_BASIC"}]},
-        "entry": 1 << 20, "load_end": 1 << 20, "memory_end": 1 << 21,
+    "manifest": {
+        "target": "hvt", "abi_version": 2, "devices": [{"name": "service", "kind": "NET_BASIC"}],
+        "min_memory": 1 << 21,
     },
 }  # fmt: skip
 STATE = {

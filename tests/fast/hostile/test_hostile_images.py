@@ -12,7 +12,7 @@ from tests.hostile.judge import judge
 from tests.hostile.mutations import MUTATIONS
 
 from solo5_systemd.base.errors import ImageError
-from solo5_systemd.image.store import MAX_SIZE, read_facts
+from solo5_systemd.image.store import MAX_SIZE, manifest_of
 
 SEED = 1
 SAMPLE = 50 * len(MUTATIONS)
@@ -26,14 +26,14 @@ def sample() -> list[Hostile]:
 def test_each_image_of_the_sample_is_read_or_refused_in_one_sentence_and_few_bytes(sample: list[Hostile]) -> None:
     verdicts = {image: judge(image) for image in sample}
     assert [f"{image}: {verdict.fault}" for image, verdict in verdicts.items() if verdict.fault] == []
-    refused = [image for image, verdict in verdicts.items() if verdict.facts is None]
+    refused = [image for image, verdict in verdicts.items() if verdict.manifest is None]
     assert len(sample) / 2 < len(refused) < len(sample) * 9 / 10
     sentences = {"".join(filter(str.isalpha, verdicts[image].sentence)) for image in refused}
     assert len(sentences) > 40  # the damage is of many kinds
 
 
 def test_each_mutation_makes_images_that_are_refused(sample: list[Hostile]) -> None:
-    refused = {image.mutations[0] for image in sample if judge(image).facts is None}
+    refused = {image.mutations[0] for image in sample if judge(image).manifest is None}
     assert refused == {mutation.__name__ for mutation in MUTATIONS}
 
 
@@ -56,8 +56,8 @@ def test_a_file_with_a_hole_is_read_like_any(sample: list[Hostile], tmp_path: Pa
     for image in islice(giants, 40):
         path.unlink(missing_ok=True)
         if image.write(path):
-            facts = value_or_refusal(read_facts, str(path), error=ImageError)
-            assert facts == (judge(image).facts if image.size <= MAX_SIZE else None)
+            manifest = value_or_refusal(manifest_of, str(path), error=ImageError)
+            assert manifest == (judge(image).manifest if image.size <= MAX_SIZE else None)
 
 
 def test_a_corpus_is_the_same_for_its_seed() -> None:
@@ -70,11 +70,11 @@ def test_the_guests_are_sound_images_of_the_kind_that_the_mutations_know() -> No
     for name, content in guests().items():
         elf = ElfFile(content)
         verdict = judge(Hostile(seed=0, number=0, guest=name, mutations=(), content=content, size=len(content)))
-        assert verdict.facts is not None
+        assert verdict.manifest is not None
         assert len(elf.of_type(PT_LOAD)) >= 2
         assert {elf.get(at, NOTE["n_type"]) for at in elf.notes()} == {ABI_NOTE, MANIFEST_NOTE}
-        assert len(elf.entries()) == len(verdict.facts.manifest.devices) + 1
-        assert elf.get(0, HEADER["e_entry"]) == verdict.facts.entry
+        assert len(elf.entries()) == len(verdict.manifest.devices) + 1
+        assert elf.get(0, HEADER["e_entry"]) < verdict.manifest.min_memory
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from tests.fast.image import elfbuilder as elf
 from solo5_systemd.base.errors import ImageError
 from solo5_systemd.base.names import Target
 from solo5_systemd.image.elf import read_manifest
-from solo5_systemd.image.manifest import DeviceKind, ImageFacts
+from solo5_systemd.image.manifest import GUEST_HEAP, DeviceKind, Manifest
 
 SOUND = elf.Elf()
 
 
-def read(content: bytes, size: int | None = None) -> ImageFacts:
+def read(content: bytes, size: int | None = None) -> Manifest:
     return read_manifest(BytesIO(content), len(content) if size is None else size, machine="x86_64")
 
 
@@ -43,18 +43,29 @@ def test_a_sound_image_tells_its_tender_devices_and_size() -> None:
         elf.load(0, b"", memory=0),
         *elf.usual_notes(elf.SPT, (b"storage", elf.BLOCK), (b"service", elf.NET)),
     )
-    facts = read(elf.Elf(segments=segments, header={"entry": 0x100020}).build())
-    assert facts.manifest.target is Target.SPT
-    assert facts.manifest.abi_version == 2
-    assert facts.manifest.names(DeviceKind.BLOCK_BASIC) == ("storage",)
-    assert facts.manifest.names(DeviceKind.NET_BASIC) == ("service",)
-    assert (facts.entry, facts.load_end, facts.memory_end) == (0x100020, 0x103000, 0x103000 + 0x203CB0)
+    found = read(elf.Elf(segments=segments, header={"entry": 0x100020}).build())
+    assert (found.target, found.abi_version) == (Target.SPT, 2)
+    assert found.names(DeviceKind.BLOCK_BASIC) == ("storage",)
+    assert found.names(DeviceKind.NET_BASIC) == ("service",)
+    assert found.min_memory == 0x103000 + 0x203CB0 + GUEST_HEAP
+
+
+@pytest.mark.parametrize(
+    "load, entry, least",
+    [
+        (elf.load(0x200000, align=0x200000), elf.BASE, 0x400000),
+        (elf.load(), 0x900000, 0x900001),
+        (elf.load(memory=0x200000), elf.BASE, 0x300000 + GUEST_HEAP),
+    ],
+)
+def test_the_least_memory_covers_code_entry_and_heap(load: elf.Segment, entry: int, least: int) -> None:
+    assert read(elf.Elf(segments=(load, *elf.usual_notes()), header={"entry": entry}).build()).min_memory == least
 
 
 def test_the_machine_is_this_one_where_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.uname", lambda: type("Uname", (), {"machine": "aarch64"}))
     content = SOUND.with_header(machine=183).build()
-    assert read_manifest(BytesIO(content), len(content)).manifest.target is Target.HVT
+    assert read_manifest(BytesIO(content), len(content)).target is Target.HVT
 
 
 @pytest.mark.parametrize(
@@ -93,10 +104,10 @@ FOREIGN = elf.note(b"\0" * 4, 1, name=b"OpenBSD\0", namesz=8)
 def test_notes_are_searched_in_the_order_of_the_segments() -> None:
     other = elf.note(elf.abi(elf.SPT), elf.ABI_NOTE)
     padded = elf.note(elf.abi(), elf.ABI_NOTE, name=b"Solo5\0xy")
-    assert read(with_notes(FOREIGN, MANIFEST, ABI, other)).manifest.target is Target.HVT
-    assert read(with_notes(other, MANIFEST, ABI)).manifest.target is Target.SPT
-    assert read(with_notes(padded, MANIFEST)).manifest.target is Target.HVT, "padding is no part of the owner's name"
-    assert read(with_notes(FOREIGN[:12], ABI, MANIFEST)).manifest.target is Target.HVT, "one that is too small"
+    assert read(with_notes(FOREIGN, MANIFEST, ABI, other)).target is Target.HVT
+    assert read(with_notes(other, MANIFEST, ABI)).target is Target.SPT
+    assert read(with_notes(padded, MANIFEST)).target is Target.HVT, "padding is no part of the owner's name"
+    assert read(with_notes(FOREIGN[:12], ABI, MANIFEST)).target is Target.HVT, "one that is too small"
 
 
 @pytest.mark.parametrize(
@@ -153,8 +164,8 @@ def test_a_segment_that_a_tender_refuses_is_refused(loads: Sequence[elf.Segment]
 
 
 def test_a_segment_without_bytes_in_the_file_is_not_loaded() -> None:
-    facts = read(with_loads(elf.load(), elf.load(0, b"", memory=1 << 40, align=3, flags=7)))
-    assert (facts.load_end, facts.memory_end) == (0x101000, 1 << 40)
+    unloaded = elf.load(0, b"", memory=1 << 40, align=3, flags=7)
+    assert read(with_loads(elf.load(), unloaded)).min_memory == (1 << 40) + GUEST_HEAP
 
 
 def test_an_image_cut_off_anywhere_is_refused() -> None:
@@ -196,9 +207,9 @@ def test_whatever_is_in_the_file_it_is_read_or_refused_within_bounds(
         content[at : at + len(patch)] = patch
     file = CountingFile(bytes(content[:end]))
     try:
-        facts = read_manifest(file, len(content[:end]), machine="x86_64")
+        manifest = read_manifest(file, len(content[:end]), machine="x86_64")
     except ImageError as error:
         assert "\n" not in str(error)  # noqa: PT017
     else:
-        assert facts.load_end >= 0x100000
+        assert manifest.min_memory > 0x100000
     assert file.count < 64 << 10

@@ -9,7 +9,6 @@ from solo5_systemd.base.names import DeviceName, Target
 from solo5_systemd.image.manifest import (
     Device,
     DeviceKind,
-    ImageFacts,
     Manifest,
     StoredImage,
     decode_abi,
@@ -132,24 +131,10 @@ def test_a_disk_that_is_missing_has_what_gives_it() -> None:
     assert 'Block=storage=PATH in [Unikernel], or by block "storage" { source = "PATH" } in the job' in hint
 
 
-@pytest.mark.parametrize(
-    "load_end, entry, memory_end, least",
-    [(0x900000, 0x100000, 0x200000, 0x900000), (0x1000, 0x900000, 0x1000, 0x900001), (0, 0, 0x300000, 0x380000)],
-)
-def test_the_least_memory_covers_code_entry_and_heap(load_end: int, entry: int, memory_end: int, least: int) -> None:
-    facts = ImageFacts(manifest=_manifest(), entry=entry, load_end=load_end, memory_end=memory_end)
-    assert facts.min_memory == least
-
-
 MEMO = StoredImage(
     sha256="0123456789abcdef" * 4,
     size=1 << 20,
-    facts=ImageFacts(
-        manifest=Manifest(target=Target.SPT, abi_version=2, devices=(SERVICE, STORAGE)),
-        entry=0x100020,
-        load_end=0x108000,
-        memory_end=0x30BCB0,
-    ),
+    manifest=Manifest(target=Target.SPT, abi_version=2, devices=(SERVICE, STORAGE), min_memory=0x30BCB0),
 )
 
 
@@ -160,9 +145,9 @@ MEMO = StoredImage(
         (MEMO.sha256, "A" * 64),
         ("spt", "virtio"),
         ('"abi_version": 2', '"abi_version": -1'),
-        (f"{MEMO.facts.entry}", '"0x100020"'),
-        (f"{MEMO.facts.load_end}", "null"),
-        (f"{MEMO.facts.memory_end}", f"{1 << 70}"),
+        (f"{MEMO.manifest.min_memory}", '"0x100020"'),
+        (f"{MEMO.manifest.min_memory}", "null"),
+        (f"{MEMO.manifest.min_memory}", f"{1 << 70}"),
         ("storage", "a b"),
         ("NET_BASIC", "TAPE"),
     ],

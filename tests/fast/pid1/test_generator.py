@@ -325,7 +325,7 @@ def test_an_image_that_hangs_costs_the_budget_once_and_is_assumed(
     for name in ("a", "b", "c"):
         (tmp_path / f"etc/{name}.unikernel").write_text(web.read_text())
     answer = Event()
-    monkeypatch.setattr(generator, "read_facts", lambda _image: answer.wait(60))
+    monkeypatch.setattr(generator, "manifest_of", lambda _image: answer.wait(60))
     begun = time.monotonic()
     (sentence,) = make(budget_s=0.2)
     assert time.monotonic() - begun < 5

@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.fakes.images import facts
+from tests.support.fakes.images import manifest
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import Target
@@ -30,7 +30,7 @@ HVT, SPT = Target.HVT, Target.SPT
     ],
 )
 def test_the_guest_gets_the_allotment_less_the_overhead(target: Target, nics: str, allotment: int, guest: int) -> None:
-    assert guest_memory(allotment * MIB, facts(target, nics=nics)) == guest
+    assert guest_memory(allotment * MIB, manifest(target, nics=nics)) == guest
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_the_guest_gets_the_allotment_less_the_overhead(target: Target, nics: st
 )
 def test_memory_out_of_bounds_is_refused(target: Target, allotment: int, words: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        guest_memory(allotment * MIB, facts(target))
+        guest_memory(allotment * MIB, manifest(target))
     assert str(caught.value).startswith(words)
 
 
@@ -53,16 +53,16 @@ def test_memory_out_of_bounds_is_refused(target: Target, allotment: int, words: 
     [(SPT, 0, 2), (SPT, 3 * MIB, 4), (HVT, 0, 4), (HVT, 4 * MIB, 6), (HVT, 6 * MIB, 8), (SPT, 6 * MIB, 7)],
 )
 def test_an_image_needs_room_for_all_its_segments_and_a_heap(target: Target, end: int, least: int) -> None:
-    assert least_guest_memory(facts(target, end=end)) == least
+    assert least_guest_memory(manifest(target, end=end)) == least
 
 
 @given(st.sampled_from(Target), st.integers(0, 64 * MIB), st.sampled_from(["", "net"]))
 def test_the_advised_least_allotment_is_enough_and_one_mebibyte_less_is_not(
     target: Target, end: int, nics: str
 ) -> None:
-    image = facts(target, nics=nics, end=end)
+    image = manifest(target, nics=nics, end=end)
     guest = least_guest_memory(image)
-    least = (guest + overhead(image.manifest, guest)) * MIB
+    least = (guest + overhead(image, guest)) * MIB
     assert guest_memory(least, image) * MIB >= image.min_memory
     with pytest.raises(InvalidRequestError, match=f"Ask for {least // MIB}M or more"):
         guest_memory(least - 1, image)
@@ -70,8 +70,8 @@ def test_the_advised_least_allotment_is_enough_and_one_mebibyte_less_is_not(
 
 @given(st.sampled_from(Target), st.integers(14, HVT_MAXIMUM + 66), st.sampled_from(["", "net"]))
 def test_guest_and_overhead_fill_the_allotment(target: Target, allotment: int, nics: str) -> None:
-    image = facts(target, nics=nics)
+    image = manifest(target, nics=nics)
     guest = guest_memory(allotment * MIB, image)
     larger = guest + (HVT_GRANULE if target is HVT else 1)
     assert target is not HVT or guest % HVT_GRANULE == 0, "it need not round"
-    assert guest + overhead(image.manifest, guest) <= allotment < larger + overhead(image.manifest, larger)
+    assert guest + overhead(image, guest) <= allotment < larger + overhead(image, larger)

@@ -2,7 +2,7 @@
 
 from solo5_systemd.base.names import DeviceName, Target, TaskName
 from solo5_systemd.engine.plan import Plan
-from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, StoredImage
+from solo5_systemd.image.manifest import GUEST_HEAP, Device, DeviceKind, Manifest, StoredImage
 from solo5_systemd.network.model import Request, Reservation
 from solo5_systemd.storage.model import Disk, GivenDisk
 from solo5_systemd.task.workload import MIB, Workload
@@ -11,19 +11,14 @@ from solo5_systemd.unit.tender import Tender
 SHA256 = "5" * 64
 
 
-def manifest(target: Target = Target.HVT, *, nics: str = "", disks: str = "") -> Manifest:
+def manifest(target: Target = Target.HVT, *, nics: str = "", disks: str = "", end: int = 1 << 20) -> Manifest:
     devices = [(name, DeviceKind.NET_BASIC) for name in nics.split()]
     devices += [(name, DeviceKind.BLOCK_BASIC) for name in disks.split()]
     return Manifest(
         target=target,
         abi_version=2,
         devices=tuple(Device(name=DeviceName(name), kind=kind) for name, kind in devices),
-    )
-
-
-def facts(target: Target = Target.HVT, *, nics: str = "", disks: str = "", end: int = 1 << 20) -> ImageFacts:
-    return ImageFacts(
-        manifest=manifest(target, nics=nics, disks=disks), entry=0x100000, load_end=0x100000, memory_end=end
+        min_memory=end + GUEST_HEAP,
     )
 
 
@@ -32,7 +27,7 @@ def stored(target: Target = Target.HVT, *, nics: str = "", disks: str = "", end:
         path=f"/var/lib/solo5/images/{SHA256}",
         sha256=SHA256,
         size=4096,
-        facts=facts(target, nics=nics, disks=disks, end=end),
+        manifest=manifest(target, nics=nics, disks=disks, end=end),
     )
 
 

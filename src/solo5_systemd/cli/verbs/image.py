@@ -9,8 +9,8 @@ from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields
 from solo5_systemd.host.tenders import TenderPath, groups_for
-from solo5_systemd.image.manifest import DeviceKind, ImageFacts, Manifest
-from solo5_systemd.image.store import read_facts
+from solo5_systemd.image.manifest import DeviceKind, Manifest
+from solo5_systemd.image.store import manifest_of
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.task.workload import MIB
 from solo5_systemd.unit.guest_memory import HVT_MAXIMUM, RUNTIME_NEEDS_MORE, least_guest_memory, overhead
@@ -30,7 +30,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     status = 0
     for path in arguments.images:
         try:
-            reports.append(_report(path, read_facts(path)))
+            reports.append(_report(path, manifest_of(path)))
         except Solo5Error as error:  # the other images are reported all the same
             context.screen.error(error)
             status = max(status, error.exit_status)
@@ -42,10 +42,10 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     return max(status, *(0 if document["runnable"] else ImageError.exit_status for document, _ in reports), 0)
 
 
-def _report(path: str, facts: ImageFacts) -> tuple[dict[str, object], list[tuple[str, str]]]:
+def _report(path: str, manifest: Manifest) -> tuple[dict[str, object], list[tuple[str, str]]]:
     """Return the requirements of an image and why it cannot run here, as JSON and as fields."""
-    manifest, least = facts.manifest, least_guest_memory(facts)
     tender, problems = asyncio.run(_found(manifest))
+    least = least_guest_memory(manifest)
     for_tender = overhead(manifest, least)
     most = HVT_MAXIMUM + overhead(manifest, HVT_MAXIMUM) if manifest.target is Target.HVT else None
     document: dict[str, object] = {
