@@ -191,7 +191,7 @@ class Remains:
     Attributes:
         taps: of the released task.
         ports: those that PID 1 may still hold.
-        redirected: the UDP ports that may have flows to the task's guests.
+        redirected: the UDP ports that may have flows to other destinations than the task's guests.
         addresses: the guests that may have connections of their own in the conntrack table.
         servers: those that may have connections of others.
         behind: the ranges behind them.
@@ -207,13 +207,10 @@ class Remains:
     namespace: NetworkNamespace | None = None
 
 
-def redirected(reservations: Iterable[Reservation], *, ended: bool = False) -> frozenset[RedirectedPort]:
-    """Return the published UDP ports of tasks, which may have flows to another destination than the guest.
-
-    With `ended`, to no guest: all their flows are stale.
-    """
+def redirected(reservations: Iterable[Reservation]) -> frozenset[RedirectedPort]:
+    """Return the published UDP ports of tasks, which may have flows to another destination than the guest."""
     return frozenset(
-        RedirectedPort(port=port.host_port, guest=None if ended else address, version=address.version)
+        RedirectedPort(port=port.host_port, guest=address, version=address.version)
         for held in reservations
         for port in held.ports
         if port.protocol is Protocol.UDP

@@ -290,14 +290,13 @@ class NetworkState:
             if (network := self.bridges.networks.get(lease.network)) is not None:
                 self.links.delete_routes(lease, network, lease.limits.routes)
         addresses = [address for lease in own for address in lease.addresses]
-        has_tcp = any(port.protocol is not Protocol.UDP for port in record.reservation.ports)
-        served_tcp = has_tcp or record.moves > 0  # or it had TCP ports before an update moved them
+        # It had ports before an update moved them, or has some; UDP clients of one that waits reach it again.
+        serves = record.moves > 0 or any(ends or each.protocol is not Protocol.UDP for each in record.reservation.ports)
         return Remains(
             taps=[lease.tap for lease in record.reservation.leases],
             ports=() if waits or self.within else host_ports(record.reservation),  # a namespace has no port sockets
-            redirected=redirected([record.reservation], ended=True) if ends else frozenset(),
             addresses=[address for address in addresses if again or self.tables.may_have_flows(address)],
-            servers=addresses if served_tcp else (),
+            servers=addresses if serves else (),
             behind=tuple(route for lease in own for route in lease.limits.routes),
             namespace=self.within,
         )
