@@ -5,7 +5,7 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from ipaddress import IPv4Interface, IPv6Interface
+from ipaddress import IPv4Interface
 from typing import cast
 
 from tests.support.fakes.images import disk, stored
@@ -130,24 +130,15 @@ class FakeDisks(ImageFiles):
 
     async def inspect(self, request: DiskRequest) -> Disk:
         async with self._steps.step("inspect disk"):
-            planned = (
-                request.private
-                or request.archive is not None
-                or (request.create is not None and request.path not in self.files)
-            )
+            is_planned = request.private or (request.create is not None and request.path not in self.files)
             found = disk(request.disk, path=request.path)
-            found = replace(found, identity=(0, 0)) if planned else found
-            found = replace(found, io=request.io)
-            return found if request.archive is None else replace(found, backing=Backing.ARCHIVE, size=0)
+            return replace(found, identity=(0, 0)) if is_planned else found
 
     async def make(self, request: DiskRequest, planned: Disk) -> tuple[Disk, bool]:
-        private = request.private or request.archive is not None
-        created = not private and request.path not in self.files
+        created = not request.private and request.path not in self.files
         made = replace(disk(request.disk, path=request.path), backing=Backing.COPY if request.private else Backing.FILE)
-        if request.archive is not None:
-            made = replace(made, backing=Backing.ARCHIVE, size=0)
         async with self._steps.step("make disk"):
-            if private:
+            if request.private:
                 self.directories[request.path] = null()
             else:
                 self.files.add(request.path)
@@ -352,7 +343,6 @@ class FakeNetworks(Networkd):
                 network=nic.network,
                 tap=f"tap{i}",
                 ipv4=IPv4Interface(f"10.89.0.{i}/24"),
-                ipv6=IPv6Interface(f"{nic.ipv6}/64") if nic.ipv6 else None,
             )
             for i, nic in enumerate(request.nics, 2)
         )
@@ -548,10 +538,7 @@ class FakeUsages(CgroupFs):
 
     usages = step("usages", "running")
     controllers = step("controllers", "enabled")
-
-    async def total_memory(self) -> int:
-        async with self._steps.step("total_memory"):
-            return 1 << 40
+    total_memory = step("total_memory", result=1 << 40)
 
     async def stalled(self, pid: int) -> bool:
         async with self._steps.step("stalled"):

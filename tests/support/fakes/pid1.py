@@ -87,10 +87,9 @@ class FakeUnits(Manager):
     was_refused = step("was_refused", "refused")
     reload_time_left = step("reload_time_left")
     reload = step("reload")
-
-    async def dependents(self, unit: str) -> Sequence[str]:
-        async with self._steps.step(f"dependents {unit}"):
-            return ()
+    dependents = step("dependents {}", result=())
+    is_shutting_down = step("is_shutting_down", result=False)
+    version = step("version", result="257.7-1")
 
     async def restart(self, unit: str, *, running: bool = False) -> None:
         async with self._steps.step(f"restart {unit}"):
@@ -123,16 +122,8 @@ class FakeUnits(Manager):
         async with self._steps.step("thaw"):
             self._freeze(unit, frozen=False)
 
-    async def version(self) -> str:
-        async with self._steps.step("version"):
-            return "257.7-1"
-
     async def release(self) -> int:
         return 257
-
-    async def is_shutting_down(self) -> bool:
-        async with self._steps.step("is_shutting_down"):
-            return False
 
     async def is_taken(self, task: TaskName) -> bool:
         async with self._steps.step("is_taken"):

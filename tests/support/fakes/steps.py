@@ -44,11 +44,11 @@ class Steps:
         await self.go_on.wait()
 
 
-def step(name: str, attribute: str = "") -> Any:
-    """Return a method of a fake that takes a step, named after its arguments, and returns the fake's attribute."""
+def step(name: str, attribute: str = "", *, result: object = None) -> Any:
+    """Return a method of a fake that takes a step, named after its arguments, and returns an attribute or a result."""
 
     async def call(fake: Any, *arguments: object, **_: object) -> Any:
         async with fake._steps.step(name.format(*arguments)):
-            return getattr(fake, attribute) if attribute else None
+            return getattr(fake, attribute) if attribute else result
 
     return call
