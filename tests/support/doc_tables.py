@@ -12,8 +12,8 @@ DOCS = TESTS.parent / "docs"
 
 
 @cache
-def _names(file: Path) -> frozenset[str]:
-    """The tests of a file."""
+def names(file: Path) -> frozenset[str]:
+    """The functions of a file."""
     functions = ast.FunctionDef | ast.AsyncFunctionDef
     return frozenset(node.name for node in ast.parse(file.read_text()).body if isinstance(node, functions))
 
@@ -22,7 +22,7 @@ def missing(cell: str) -> list[str]:
     """What a cell names that is no test; every word between backquotes must be one, and one there must be."""
     quoted = re.findall(r"`([^`]+)`", cell)
     named = [match.groups() for each in quoted if (match := re.fullmatch(r"([^`]+)::(test_\w+)(?:\[\w+\])?", each))]
-    gone = [f"{path}::{name}" for path, name in named if name not in _names(TESTS / path)]
+    gone = [f"{path}::{name}" for path, name in named if name not in names(TESTS / path)]
     return gone if quoted and len(named) == len(quoted) else [f"no test in {cell!r}"]
 
 

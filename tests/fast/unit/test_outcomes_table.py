@@ -1,23 +1,16 @@
 """docs/outcomes.md has a row for each outcome, and the tests in it exist."""
 
-import ast
 import re
-from pathlib import Path
 
 import pytest
+from tests.support.doc_tables import DOCS, TESTS, names
 
 from solo5_systemd.unit.outcome import Ending
 
-TESTS = Path(__file__).parents[2]
-TEXT = (TESTS.parent / "docs" / "outcomes.md").read_text()
+TEXT = (DOCS / "outcomes.md").read_text()
 ROWS = {row[1]: row[0] for row in re.finditer(r"^\| `([a-z-]+)` \|.*\|$", TEXT, re.MULTILINE)}
 COLUMNS = "name when sentence hvt spt code message solo5ctl retry tests".split()
 FILES = dict(re.findall(r"\b([A-Z])\s`tests/(machine/[\w/.]+)`", TEXT))
-
-
-def names(path: str) -> set[str]:
-    tree = ast.parse((TESTS / path).read_text())
-    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
 def test_every_ending_has_its_row_in_the_order_of_the_code() -> None:
@@ -28,7 +21,7 @@ def test_every_ending_has_its_row_in_the_order_of_the_code() -> None:
 def test_every_row_names_tests_that_are_there(ending: Ending) -> None:
     named = re.findall(r"\b([A-Z]) `(\w+)`", ROWS[ending.value])
     assert named
-    assert [name for file, name in named if f"test_{name}" not in names(FILES[file])] == []
+    assert [name for file, name in named if f"test_{name}" not in names(TESTS / FILES[file])] == []
 
 
 @pytest.mark.parametrize("ending", Ending)

@@ -10,11 +10,11 @@ from solo5_systemd.base.names import DeviceName, Target, TaskName, UnitKind
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.settings.resolver import Resolver, hosts
 from solo5_systemd.storage.archive import archive_disk
-from solo5_systemd.storage.model import ArchiveRequest, DiskRequest
+from solo5_systemd.storage.model import ArchiveRequest, Backing, DiskRequest
 from solo5_systemd.task.properties import Property, TransientUnit, directive
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import MIB, Workload
-from solo5_systemd.unit.tender import Parts, Tender
+from solo5_systemd.unit.tender import Parts, Tender, lasting_path, sandbox_path
 from solo5_systemd.unit.translate import argv, declared, log_fields, scope, service
 
 WEB = TaskName("web")
@@ -50,6 +50,25 @@ def test_the_units_command_is_the_tenders_complete_command_line() -> None:
     )
     assert argv(parts) == line
     assert service(parts).value("ExecStart") == [("/usr/bin/solo5-hvt", list(line), False)]
+
+
+def test_the_options_name_all_devices_and_end_with_the_memory() -> None:
+    parts = replace(NETWORKED, disks=[disk("storage", path="/srv/a b,c.img")])
+    assert parts.device_options(sandbox_path) == (
+        "--net:service=s5-1f00c0de",
+        "--net-mac:service=02:00:5e:10:00:01",
+        "--block:storage=/run/solo5-disks/storage",
+        "--block-sector-size:storage=512",
+        f"--mem={parts.memory_mib}",
+    )
+
+
+@pytest.mark.parametrize("backing", [Backing.COPY, Backing.ARCHIVE])
+def test_the_path_of_a_private_disk_has_the_reason_why_it_cannot_be_mounted_again(backing: Backing) -> None:
+    assert sandbox_path(disk("data", path="/srv/with blank")) == "/run/solo5-disks/data"
+    private = replace(disk("data"), backing=backing)
+    assert sandbox_path(private) == "/run/solo5-disks/private-disk-ends-with-its-first-run/data"
+    assert lasting_path(private) == "/run/solo5-disks/data"
 
 
 def test_a_dollar_reaches_the_guest_and_no_variable_of_systemds_does() -> None:

@@ -1,11 +1,14 @@
 """The order of events: make what is missing, boot, use, take away."""
 
 import argparse
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import TypeVar
 
 from . import agent, arguments, cache, container, layer, machines, package, trees, vm
 from .abandoned import run_directory
-from .background import begun
 from .checkout import CHECKOUT
 from .control import Control
 from .errors import MachineError, MachineGoneError, status_of
@@ -14,9 +17,8 @@ from .report import not_running, progress, show_console
 from .session import Copy, Meanwhile, listening
 from .terminal import shell
 
+_T = TypeVar("_T")
 AGAIN = 75  # EX_TEMPFAIL of sysexits.h: COMMAND wants the machine to boot again
-_ATTEMPTS = 2
-"""At a command on a virtual machine whose kernel its emulation kills now and then; see `vm.is_killed`."""
 
 
 def main(words: list[str]) -> int:
@@ -33,11 +35,10 @@ def _boot(asked: argparse.Namespace) -> int:
         tree=tree, layer=upper, release=asked.release, memory=asked.memory, cpus=asked.cpus, reboots=asked.reboot
     )
     with cache.in_use(tree, upper.parent):
-        for _ in range(1, _ATTEMPTS):
-            try:
-                return _run(wanted, asked, copies)
-            except _KilledError as error:
-                progress(f"{error}; its emulation killed the kernel: booting again, for the whole command …")
+        try:
+            return _run(wanted, asked, copies)
+        except _KilledError as error:  # now and then: see `vm.is_killed`
+            progress(f"{error}; its emulation killed the kernel: booting again, for the whole command …")
         return _run(wanted, asked, copies)
 
 
@@ -64,18 +65,35 @@ def _run(wanted: Wanted, asked: argparse.Namespace, copies: list[Copy]) -> int:
 def _made(asked: argparse.Namespace) -> tuple[Path, Path, list[Copy]]:
     """Return the tree, its upper directory and the extras: made side by side, as far as they are not cached."""
     recipe = trees.BESIDE if "beside" in asked.extras else trees.equipped(asked.packages)
-    tree = begun(lambda: trees.tree(recipe, asked.release))
-    contents = begun(lambda: _contents(asked))
-    extras = begun(lambda: agent.copies() if "nomad" in asked.extras else [])
+    tree = _begun(lambda: trees.tree(recipe, asked.release))
+    contents = _begun(lambda: _contents(asked))
+    extras = _begun(lambda: agent.copies() if "nomad" in asked.extras else [])
     return tree.result(), layer.layer(tree.result(), contents.result()), extras.result()
 
 
 def _contents(asked: argparse.Namespace) -> layer.Contents:
-    tenders = begun(lambda: layer.made(CHECKOUT / "tests/support/standin"))
-    guests = begun(lambda: layer.made(CHECKOUT / "tests/support/guests"))
-    senders = begun(lambda: layer.made(CHECKOUT / "tests/support/senders"))
+    tenders = _begun(lambda: layer.made(CHECKOUT / "tests/support/standin"))
+    guests = _begun(lambda: layer.made(CHECKOUT / "tests/support/guests"))
+    senders = _begun(lambda: layer.made(CHECKOUT / "tests/support/senders"))
     packages = () if asked.bare else tuple(package.built(asked.release).glob("*.deb"))
     return layer.Contents(packages=packages, tenders=tenders.result(), guests=guests.result(), senders=senders.result())
+
+
+def _begun(work: Callable[[], _T]) -> "Future[_T]":
+    """Begin *work*; its result, or its failure, is the future's.
+
+    The thread does not keep this process from ending, and programs that it runs end with it (`enclosure.UNDER_US`).
+    """
+    future: Future[_T] = Future()
+
+    def do() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001  (raised again where the result is fetched)
+            future.set_exception(error)
+
+    threading.Thread(target=do, daemon=True).start()
+    return future
 
 
 def _use(machine: Machine, asked: argparse.Namespace, copies: list[Copy], meanwhile: Meanwhile | None = None) -> int:
