@@ -99,6 +99,22 @@ def _name_in(kind: int, body: bytes) -> str:
     return os.fsdecode(nl.link_attributes(body).get(nl.IFLA_IFNAME, b"").rstrip(b"\0"))
 
 
+class CarrierWatch(nl.NetlinkSocket):
+    """A netlink socket, readable when a link has a carrier, as a tap has while a process has it open.
+
+    The kernel drops all other messages. Frames pass a moment later: `Neighbours.passes_frames`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(nl.NETLINK_ROUTE, nl.GROUP_LINK)
+        self.receive_only([nl.is_type(nl.NEWLINK), nl.equals(_FLAGS, nl.IFF_LOWER_UP, bits=nl.IFF_LOWER_UP)])
+
+    def up(self) -> frozenset[str] | None:
+        """Return the names of links with a carrier; None after lost messages. To be called when readable."""
+        found = self.queued()
+        return None if found is None else frozenset(_name_in(kind, body) for kind, body in found)
+
+
 class LookupWatch(nl.NetlinkSocket):
     """A netlink socket in RTNLGRP_NEIGH, readable when the kernel looks for an address on a link of `Neighbours.hold`.
 

@@ -15,7 +15,7 @@ from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import NOTICE, log_about
-from solo5_systemd.network.kernel_events import LookupWatch, Packets
+from solo5_systemd.network.kernel_events import CarrierWatch, LookupWatch, Packets
 from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, LeaseState
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.netlink import link_index
@@ -34,11 +34,6 @@ ATTEMPTS = 10
 ANSWER_TIMEOUT_S = 2.0
 """Seconds in which a guest that has opened its tap has to answer two questions for its address, before it gets what the
 kernel holds. MirageOS answers once its stack is complete, a second later where it has IPv6 (RFC 4862, 5.4)."""
-
-LOOK_INTERVAL_S = 0.005
-LOOK_SHARE = 0.05
-"""A look at whether a tender has a tap open, and the share of the time since the first one that is between later ones:
-a start is late by no more than that, and one that takes long costs little."""
 
 ASK_INTERVAL_S = 0.05
 
@@ -66,6 +61,8 @@ class Activation:
         self._refused: set[TaskName] = set()
         self._releasing: set[TaskName] = set()
         self._started: dict[TaskName, asyncio.Task[None]] = {}
+        self._carriers: CarrierWatch | None = None
+        self._awaited: dict[str, asyncio.Event] = {}
         self._asked: dict[IpAddress, asyncio.Event] = {}
         self._returning: asyncio.Queue[TaskName] = asyncio.Queue()
         self._lost = asyncio.Event()
@@ -223,6 +220,11 @@ class Activation:
         step = self._started.pop(task, None)
         if step is not None and step is not asyncio.current_task():
             step.cancel()
+        if self._carriers is not None and not self._started:  # each link that comes up would wake the process
+            asyncio.get_running_loop().remove_reader(self._carriers.fileno())
+            self._carriers.close()
+            self._carriers = None
+            self._awaited.clear()
 
     async def _watch(self, task: TaskName) -> None:
         """Look until a task is started; after a start that has failed, its packets are refused, and the next starts it.
@@ -299,13 +301,18 @@ class Activation:
 
         Before, frames would be lost; also before the kernel has seen that a bridge has a carrier again.
         """
-        passes, begun = self._host.links.neighbours.passes_frames, asyncio.get_running_loop().time()
-        links, has_waited = (lease.tap, lease.bridge, self._host.bridges.networks[lease.network].bridge), False
-        while not await self._core.writer.run(lambda: all(map(passes, links))):
+        if self._carriers is None:
+            self._carriers = CarrierWatch()
+            asyncio.get_running_loop().add_reader(self._carriers.fileno(), self._on_carriers, self._carriers)
+        passes, has_waited = self._host.links.neighbours.passes_frames, False
+        links = lease.tap, lease.bridge, self._host.bridges.networks[lease.network].bridge
+        while True:
+            carriers = {link: self._awaited.setdefault(link, asyncio.Event()) for link in links}  # before the look
+            closed = await self._core.writer.run(lambda: next((link for link in links if not passes(link)), None))
+            if closed is None:
+                return has_waited
             has_waited = True
-            waited_s = asyncio.get_running_loop().time() - begun
-            await asyncio.sleep(max(LOOK_INTERVAL_S, LOOK_SHARE * waited_s))
-        return has_waited
+            await carriers[closed].wait()
 
     async def _answer(self, task: TaskName, lease: Lease) -> None:
         """Ask a guest for its first address until it answers, and once more, so that it listens.
@@ -329,6 +336,11 @@ class Activation:
                     await asyncio.wait_for(answered.wait(), ASK_INTERVAL_S)
         finally:
             self._asked.pop(address, None)
+
+    def _on_carriers(self, watch: CarrierWatch) -> None:
+        found = watch.up()
+        for link in [*self._awaited] if found is None else found & self._awaited.keys():
+            self._awaited.pop(link).set()
 
     async def _have(
         self, task: TaskName, do: Callable[[Neighbours, str, Lease], object], only: Lease | None = None
