@@ -228,18 +228,19 @@ def has_tap(route: nl.NetlinkSocket, task: TaskName, lease: Lease, network: Netw
         [(_, link)] = route.request(nl.GETLINK, nl.NLM_ACK, nl.ifinfo(index))
         flags, found = nl.IFINFOMSG.unpack_from(link)[3], nl.link_attributes(link)
         settings = nl.attributes(nl.attributes(found.get(nl.IFLA_LINKINFO, b"")).get(_SLAVE_DATA, b""))
-        is_port = (
-            bool(flags & nl.IFF_UP)
-            and nl.integer(found, nl.IFLA_MASTER) == master
+        if not (
+            flags & nl.IFF_UP
+            and nl.integer(found, nl.IFLA_MASTER) == master  # else the kernel refuses to look for the entry
             and found.get(nl.IFLA_ADDRESS) == _high_mac(lease.mac)
             and all(settings.get(key, value) == value for key, value in _settings(network).items())
-        )
+        ):
+            return False
         vlan = network.join.vlan if network.join else 0
         wanted = nl.NDMSG.pack(_AF_BRIDGE, index, 0, _NTF_MASTER, 0) + _mac_in(lease.mac, vlan)
         [(_, entry)] = route.request(nl.GETNEIGH, nl.NLM_ACK, wanted)
         _, at, state, flags, _ = nl.NDMSG.unpack_from(entry)
         is_entry = at == index and bool(state & _NUD_NOARP) and bool(flags & _NTF_STICKY) == bool(network.join)
-        return is_port and is_entry and _is_whole(route, task, lease, found)
+        return is_entry and _is_whole(route, task, lease, found)
     except OSError as error:
         if error.errno in (errno.ENODEV, errno.ENOENT):  # deleted meanwhile, or without its FDB entry
             return False
