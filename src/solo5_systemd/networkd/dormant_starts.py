@@ -123,15 +123,9 @@ class Activation:
 
     async def hold(self, task: TaskName) -> None:
         """Have the kernel hold packets for a task that waits, and start it for one that it holds already."""
-        record = self._host.leases.get(task)
-        if record is None or not record.waits:
-            return
-        try:
-            if any(await self._core.writer.run(self._sleepers.packets, task, Neighbours.hold)):
-                self.start(task, "a packet")
-                await self._core.writer.run(self._sleepers.packets, task, Neighbours.keep)
-        except Solo5Error as error:
-            _log.error("packets for task %s are not held: %s", task, error)
+        if self._core.state.waits(task) and any(await self._have(task, Neighbours.hold)):
+            self.start(task, "a packet")
+            await self._have(task, Neighbours.keep)
 
     def _on_lookups(self, lookups: LookupWatch) -> None:
         found = lookups.looked_up()
@@ -349,5 +343,5 @@ class Activation:
         try:
             return await self._core.writer.run(self._sleepers.packets, task, do, only)
         except Solo5Error as error:  # released meanwhile; otherwise the kernel asks the guest in a second
-            _log.info("%s", error)
+            _log.log(logging.ERROR if do is Neighbours.hold else logging.INFO, "%s", error)
             return ()
