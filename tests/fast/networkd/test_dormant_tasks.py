@@ -19,17 +19,13 @@ import pytest
 from tests.fast.network.test_nft_rules import RESERVATION, network
 from tests.fast.networkd.test_sleep import Bridges, Tables
 
-from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import lease_files, nft_elements
 from solo5_systemd.network.lease_files import LeaseStore, of_document, to_document
 from solo5_systemd.network.model import (
-    Lease,
     LeaseRecord,
     LeaseState,
     MacAddress,
-    PortRequest,
-    Protocol,
-    Reservation,
 )
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.networkd import task_units
@@ -129,25 +125,16 @@ MOST_BYTES = 2000
 
 def record(number: int) -> LeaseRecord:
     """Return the record of a task that waits, with a NIC of both families and a port, as read from its file."""
-    task, nic = TaskName(f"web{number}"), DeviceName("service")
-    lease = Lease(
-        nic=nic,
-        network=NetworkName("default"),
-        bridge="solo5br0",
+    lease = replace(
+        RESERVATION.leases[0],
         tap=f"s5{number:013}",
         ipv4=IPv4Interface((IPv4Address("10.77.0.0") + number, 16)),
-        gateway4=IPv4Address("10.77.0.1"),
         mac=MacAddress(f"02:00:00:00:{number >> 8:02x}:{number & 255:02x}"),
-        mtu=1500,
         ipv6=IPv6Interface(f"fd00::{number:x}/64"),
     )
-    port = PortRequest(nic=nic, host_port=1024 + number, port=80, protocol=Protocol.TCP)
-    made = LeaseRecord(
-        reservation=Reservation(task=task, leases=(lease,), ports=(port,), idle_s=600, idle_stops=True),
-        state=LeaseState.WAITING,
-        expires=number,
-        asleep=10**15 + number,
-    )
+    port = replace(RESERVATION.ports[0], host_port=1024 + number)
+    held = replace(RESERVATION, task=TaskName(f"web{number}"), leases=(lease,), ports=(port,), idle_s=600)
+    made = LeaseRecord(reservation=held, state=LeaseState.WAITING, expires=number, asleep=10**15 + number)
     return of_document(LeaseRecord, json.loads(json.dumps(to_document(made))))
 
 
@@ -163,15 +150,12 @@ def test_what_is_kept_is_what_was_saved(leases: Leases) -> None:
     assert leases.records == (record(1), record(2))
     for kept, saved in zip(leases.records, (record(1), record(2)), strict=True):
         [lease], [expected] = kept.reservation.leases, saved.reservation.leases
-        for mine, other in ((lease.ipv4, expected.ipv4), (lease.ipv6, expected.ipv6)):
-            assert mine is not None
-            assert other is not None
-            assert (str(mine), mine.ip, mine.network, mine.netmask) == (
-                str(other),
-                other.ip,
-                other.network,
-                other.netmask,
+        for name in ("ipv4", "ipv6"):
+            mine, other = (
+                (str(each), each.ip, each.network, each.netmask)
+                for each in (getattr(lease, name), getattr(expected, name))
             )
+            assert mine == other
 
 
 def test_a_record_takes_little_memory(leases: Leases) -> None:
