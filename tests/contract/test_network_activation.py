@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import json
 import os
 import socket
 import struct
@@ -393,6 +394,20 @@ async def test_a_service_that_was_killed_starts_it_for_what_is_held(
         await started(client, manager, fifo)
         async with Guest(reservation.leases[0]):
             assert await asyncio.wait_for(answer, 20) == b"HELLO"
+
+
+async def test_a_task_that_a_killed_service_was_about_to_end_is_awake(
+    service: Service, client: Client, manager: Pid1, fifo: Socket
+) -> None:
+    await client.have("web", **WAITS)
+    manager.begin(UNIT)
+    service.kill()
+    file = service.state / "tasks" / f"{WEB}.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "asleep": 1}))
+    await service.restart()
+    record = await client.record(WEB)
+    assert record is not None
+    assert (record.state, record.asleep) == (LeaseState.ATTACHED, 0)
 
 
 async def test_after_a_boot_it_waits_with_what_it_had(

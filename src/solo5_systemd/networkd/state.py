@@ -355,12 +355,11 @@ class NetworkState:
         for record in self.store.lease_records():
             # Of a release that was interrupted, the networks may have gone before the record.
             is_whole = all(lease.network in self.bridges.networks for lease in record.reservation.leases)
-            if not is_whole:
-                record = replace(record, state=LeaseState.RELEASING)
-            elif record.ends:  # its guest may have got no signal
-                record = replace(record, asleep=0)
-            self.leases.remember(record)
+            self.leases.remember(record if is_whole else replace(record, state=LeaseState.RELEASING))
         self.leases.resolve_moves()
+        for record in self.leases.attached():
+            if record.ends:  # a killed service may have sent no signal
+                self.leases.save(replace(record, asleep=0))
         self._apply_changed_policies()
         self.ports.restore(self.leases.published_ports())
         self.bridges.up = {
