@@ -73,7 +73,7 @@ async def gather(backends: "Backends", workload: Workload, *, preview: bool = Fa
     draft = Plan(
         workload=workload,
         image=image,
-        tender=await backends.tenders.find(manifest.target, manifest.abi_version),
+        tender=await backends.tenders.find(manifest.target),
         reservation=Reservation(task=workload.name),
         request=request,
         groups=await backends.tenders.groups(manifest.target, nics=bool(nics)),

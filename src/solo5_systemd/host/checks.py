@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.base.names import Target, journald_of
 from solo5_systemd.host.other_firewalls import DroppingChain
-from solo5_systemd.image.manifest import SUPPORTED_ABI
+from solo5_systemd.image.manifest import ABI_VERSION
 from solo5_systemd.network.modules import NF_TABLES, NFNETLINK_LOG
 from solo5_systemd.network.modules import remedy as remedy_of_modules
 from solo5_systemd.network.network_ranges import Overtaken
@@ -180,7 +180,7 @@ def cgroups(host: Host) -> Fact:
 
 
 def _tenders(host: Host) -> Iterator[Fact]:
-    usable = [tender for tender in host.tenders if tender.abi_version == SUPPORTED_ABI[tender.target]]
+    usable = [tender for tender in host.tenders if tender.abi_version == ABI_VERSION]
     for target in Target:
         name = f"solo5-{target}"
         if found := next((tender for tender in usable if tender.target is target), None):
@@ -195,7 +195,7 @@ def _tenders(host: Host) -> Iterator[Fact]:
         other = next((tender for tender in host.tenders if tender.target is target), None)
         value = f"{other.path} has ABI {other.abi_version}" if other else "not found"
         advice = (
-            f"Install Solo5 (opam install solo5), and put {name} of ABI {SUPPORTED_ABI[target]} into one of "
+            f"Install Solo5 (opam install solo5), and put {name} of ABI {ABI_VERSION} into one of "
             f"{', '.join(host.tender_paths)}."
         )
         yield limited(name, value, advice) if usable else _broken(name, value, advice)

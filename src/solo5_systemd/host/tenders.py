@@ -19,6 +19,7 @@ from solo5_systemd.base.errors import HostError, ImageError, NotFoundError, host
 from solo5_systemd.base.names import Target
 from solo5_systemd.base.own_files import check_own
 from solo5_systemd.host.tender_libraries import UnknownFilesError, mapped_files
+from solo5_systemd.image.manifest import ABI_VERSION
 from solo5_systemd.unit.confinement import KVM, ROOT, TUN, USER
 from solo5_systemd.unit.tender import LAUNCHER, LIBRARIES, Tender
 
@@ -91,8 +92,8 @@ class TenderPath:
             found.append("selinux")
         return found
 
-    async def find(self, target: Target, abi_version: int) -> Tender:
-        """Return the first tender of this target and ABI version, and make the root directory of tasks.
+    async def find(self, target: Target) -> Tender:
+        """Return the first tender of this target with the ABI of images, and make the root directory of tasks.
 
         Raises:
             NotFoundError: the search path has no tender of this target.
@@ -101,7 +102,7 @@ class TenderPath:
         """
         seen: list[Tender] = []
         async for tender in self.all(target):
-            if tender.abi_version == abi_version:
+            if tender.abi_version == ABI_VERSION:
                 with suppress(OSError):  # it is there already; or else the unit fails with systemd's own error
                     Path(ROOT).mkdir(parents=True)  # systemd makes the mount points in it
                     Path(ROOT).chmod(0o755)  # mkdir(2) applies the umask, and tenders are not root
@@ -113,9 +114,9 @@ class TenderPath:
                 "Install Solo5, or add its directory to tender_paths in /etc/solo5.",
             )
         found = ", ".join(f"{tender.path} (ABI {tender.abi_version})" for tender in seen)
-        raise ImageError(f"the image needs solo5-{target} with ABI version {abi_version}: found only {found}.")
+        raise ImageError(f"the image needs solo5-{target} with ABI version {ABI_VERSION}: found only {found}.")
 
-    def expected(self, target: Target, abi_version: int, why: str) -> Tender:
+    def expected(self, target: Target, why: str) -> Tender:
         """Return a tender that was not found, where it is most likely once all file systems are mounted (fstab(5))."""
         mounts: list[str] = []
         with suppress(OSError):
@@ -127,7 +128,7 @@ class TenderPath:
             path=f"{[*later, *missing, *self._directories][0]}/solo5-{target}",
             target=target,
             version="unknown",
-            abi_version=abi_version,
+            abi_version=ABI_VERSION,
             loads=LIBRARIES,
             loads_because=why,
         )

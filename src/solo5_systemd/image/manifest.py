@@ -38,14 +38,13 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The requirements of an image: tender, ABI version, devices in the order of their handles, and memory.
+    """The requirements of an image: tender, devices in the order of their handles, and memory.
 
     Attributes:
         min_memory: guest memory (bytes) below which the image cannot start; 0: unknown.
     """
 
     target: Target
-    abi_version: Annotated[int, integer(0, (1 << 32) - 1)]
     devices: tuple[Device, ...] = ()
     min_memory: Annotated[int, integer(0, 1 << 66)] = 0  # the sum of a segment's address and size, of 64 bits each
 
@@ -92,8 +91,8 @@ class StoredImage:
         return replace(found, path=f"{directory}/{found.sha256}")
 
 
-SUPPORTED_ABI = {Target.HVT: 2, Target.SPT: 2}
-"""Solo5 0.8 and later. A tender runs exactly one version."""
+ABI_VERSION = 2
+"""Of hvt and spt of Solo5 0.8 and later. A tender runs exactly one version."""
 
 MAX_DEVICES = 63
 GUEST_HEAP = 512 << 10
@@ -110,8 +109,8 @@ MANIFEST_DESC_MAX = _HEADER.size + (MAX_DEVICES + 1) * _ENTRY.size
 _KIND_NAMES = {DeviceKind.BLOCK_BASIC: "disk", DeviceKind.NET_BASIC: "NIC"}
 
 
-def decode_abi(desc: bytes) -> tuple[Target, int]:
-    """Decode the ABI note: the image's target, and the version of its ABI.
+def decode_abi(desc: bytes) -> Target:
+    """Decode the ABI note: the image's target.
 
     Raises:
         ImageError: damaged, another target, or an ABI version that tenders no longer support.
@@ -124,13 +123,11 @@ def decode_abi(desc: bytes) -> tuple[Target, int]:
     name = _TARGETS.get(number, f"number {number}")
     if name not in tuple(Target):
         raise ImageError(f"it is built for Solo5 target {name}: expected hvt or spt.")
-    target = Target(name)
-    if version != SUPPORTED_ABI[target]:
+    if version != ABI_VERSION:
         raise ImageError(
-            f"it is built for {target} ABI version {version}: expected {SUPPORTED_ABI[target]}, "
-            "that of Solo5 0.8 and later."
+            f"it is built for {name} ABI version {version}: expected {ABI_VERSION}, that of Solo5 0.8 and later."
         )
-    return target, version
+    return Target(name)
 
 
 def decode_manifest(desc: bytes) -> tuple[Device, ...]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from solo5_systemd.base.names import Target
 from solo5_systemd.host.checks import Fact, Host, Verdict, cgroups, facts, filter_problem, filter_remedy, modules
-from solo5_systemd.image.manifest import SUPPORTED_ABI
+from solo5_systemd.image.manifest import ABI_VERSION
 from solo5_systemd.nomad.plugin_config import WHERE, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.structs_pb2 import Attribute
@@ -123,7 +123,7 @@ def _attributes(
     if host.systemd is not None:
         yield _key("systemd"), host.systemd
     for target in Target:
-        tender = next((t for t in host.tenders if t.target is target and t.abi_version == SUPPORTED_ABI[target]), None)
+        tender = next((t for t in host.tenders if t.target is target and t.abi_version == ABI_VERSION), None)
         yield _key(target.value), tender is not None
         if tender is not None:
             yield _key(f"{target}.version"), tender.version

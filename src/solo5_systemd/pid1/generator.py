@@ -91,9 +91,6 @@ _IMAGES_MAX = 100
 _KVM_GROUP = "kvm"
 """Of /dev/kvm in Debian: at the boot, a generator runs before the device node exists."""
 
-_USUAL_ABI_VERSION = 2
-"""Of images of Solo5 0.9 or later."""
-
 
 class Generator:
     """Writes unit files.
@@ -216,7 +213,7 @@ class Generator:
         manifest = read or _assumed(declaration)
         parts = parts_of(
             declaration,
-            tender=self._tenders(manifest.target, manifest.abi_version),
+            tender=self._tenders(manifest.target),
             manifest=manifest,
             groups=_groups(manifest),
             systemd=self._systemd,
@@ -232,16 +229,16 @@ class Generator:
             files[self._system / f"{name}.socket"] = socket(declaration)
         return {**files, self._system / f"{name}.service": text(unit_file(declaration, parts))}
 
-    def _find_tender(self, target: Target, abi_version: int) -> Tender:
+    def _find_tender(self, target: Target) -> Tender:
         """Return the tender, or where it is expected: its file system may be one that is mounted later."""
         path = TenderPath(self._settings.tender_paths)
         reason = f"no tender in {', '.join(self._settings.tender_paths)} has printed its version in time."
         found = None
         try:
-            found = self._budget.within(lambda: asyncio.run(path.find(target, abi_version)), None)
+            found = self._budget.within(lambda: asyncio.run(path.find(target)), None)
         except NotFoundError as error:
             reason = str(error)
-        return found or path.expected(target, abi_version, reason)
+        return found or path.expected(target, reason)
 
     def _write(self, name: str, files: Mapping[Path, str]) -> None:
         """Write the files of a declaration, its unit file last."""
@@ -293,7 +290,7 @@ def _assumed(declaration: Declaration) -> Manifest:
     workload = declaration.workload
     names = [nic.nic for nic in workload.nics] or [SERVICE_NIC]
     nics = tuple(Device(name=name, kind=DeviceKind.NET_BASIC) for name in names)
-    return Manifest(target=workload.tender or Target.HVT, abi_version=_USUAL_ABI_VERSION, devices=nics)
+    return Manifest(target=workload.tender or Target.HVT, devices=nics)
 
 
 def _groups(manifest: Manifest) -> Sequence[str]:

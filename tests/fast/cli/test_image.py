@@ -21,13 +21,13 @@ DEVICES = (
 
 def looked(monkeypatch: pytest.MonkeyPatch, target: Target, *problems: HostError) -> None:
     """Have an image with devices, whose tender is missing for a reason, and its devices for another one."""
-    manifest = Manifest(target=target, abi_version=2, devices=DEVICES, min_memory=(1 << 20) + GUEST_HEAP)
+    manifest = Manifest(target=target, devices=DEVICES, min_memory=(1 << 20) + GUEST_HEAP)
     faults = dict(zip(("tender", "device"), problems, strict=False))
 
-    async def find(_: TenderPath, target: Target, abi_version: int) -> Tender:
+    async def find(_: TenderPath, target: Target) -> Tender:
         if "tender" in faults:
             raise faults["tender"]
-        return Tender(path="/x/solo5", target=target, version="0.12.1", abi_version=abi_version)
+        return Tender(path="/x/solo5", target=target, version="0.12.1", abi_version=2)
 
     def groups_for(_: Target, *, nics: bool) -> tuple[str, ...]:
         if "device" in faults:

@@ -9,9 +9,7 @@ from solo5_systemd.declared.unit_file import awaited, environment, parts_of, ref
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
 from solo5_systemd.unit.tender import Parts, Tender
 
-MANIFEST = Manifest(
-    target=Target.HVT, abi_version=2, devices=(Device(name=DeviceName("service"), kind=DeviceKind.NET_BASIC),)
-)
+MANIFEST = Manifest(target=Target.HVT, devices=(Device(name=DeviceName("service"), kind=DeviceKind.NET_BASIC),))
 TENDER = Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2, loads=("/lib/x.so",))
 
 

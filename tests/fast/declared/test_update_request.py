@@ -90,7 +90,7 @@ def test_a_task_that_cannot_run_twice_is_refused(
 
 def manifest(*names: str) -> Manifest:
     devices = tuple(Device(name=DeviceName(name), kind=DeviceKind.NET_BASIC) for name in names)
-    return Manifest(target=Target.HVT, abi_version=2, devices=devices)
+    return Manifest(target=Target.HVT, devices=devices)
 
 
 def test_an_image_with_other_devices_is_refused() -> None:

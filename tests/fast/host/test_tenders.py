@@ -98,8 +98,8 @@ async def test_the_first_tender_with_the_abi_is_found_with_its_version(make: Mak
     make("bin/solo5-spt", abi=3)
     later, first = make("opt/solo5-spt"), make("bin/solo5-hvt")
     make("opt/solo5-hvt")
-    assert (await path.find(Target.SPT, 2)).path == str(later)
-    tender = await path.find(Target.HVT, 2)
+    assert (await path.find(Target.SPT)).path == str(later)
+    tender = await path.find(Target.HVT)
     assert (tender.path, tender.target, tender.version, tender.abi_version) == (str(first), Target.HVT, "v0.12.1", 2)
     assert tender.loads == LIBRARIES, "of a script, the libraries are not known"
     assert tender.loads_because == f"{first} cannot be read as a 64-bit ELF file: wrong ELF identification"
@@ -109,14 +109,14 @@ async def test_where_all_are_of_another_abi_each_is_named(make: Make, path: Tend
     one, other = make("bin/solo5-hvt", abi=1), make("opt/solo5-hvt", abi=3)
     words = f"needs solo5-hvt with ABI version 2: found only {one} (ABI 1), {other} (ABI 3)"
     with pytest.raises(ImageError, match=re.escape(words)):
-        await path.find(Target.HVT, 2)
+        await path.find(Target.HVT)
 
 
 async def test_where_there_is_none_the_places_are_named(make: Make, path: TenderPath, tmp_path: Path) -> None:
     make("bin/solo5-hvt", mode=0o644)
     (tmp_path / "opt" / "solo5-hvt").mkdir(parents=True)
     with pytest.raises(NotFoundError, match=re.escape(f"is not in {tmp_path}/bin, {tmp_path}/opt")):
-        await path.find(Target.HVT, 2)
+        await path.find(Target.HVT)
 
 
 @pytest.mark.parametrize("entry", ["bin", "bin/solo5-hvt"])
@@ -127,7 +127,7 @@ async def test_a_tender_that_others_may_write_is_an_error_and_not_executed(
     make("opt/solo5-hvt")
     (tmp_path / entry).chmod(0o777)
     with pytest.raises(SettingsError, match=f"{tmp_path / entry} may be changed by every user"):
-        await path.find(Target.HVT, 2)
+        await path.find(Target.HVT)
     assert not (tmp_path / "asked").exists()
 
 
@@ -138,7 +138,7 @@ async def test_a_library_that_others_may_write_is_not_executed_by_root(
     make("bin/solo5-spt")
     monkeypatch.setattr(tenders, "mapped_files", lambda _: (str(library),))
     with pytest.raises(SettingsError, match=f"{library} may be changed by every user"):
-        await path.find(Target.SPT, 2)
+        await path.find(Target.SPT)
     assert not (tmp_path / "asked").exists()
 
 
@@ -146,10 +146,10 @@ async def test_a_known_tender_is_executed_again_only_after_a_change(
     make: Make, path: TenderPath, tmp_path: Path
 ) -> None:
     make("bin/solo5-hvt")
-    assert await path.find(Target.HVT, 2) == await path.find(Target.HVT, 2)
+    assert await path.find(Target.HVT) == await path.find(Target.HVT)
     assert asked(tmp_path) == 1
     make("bin/solo5-hvt", "printf 'solo5-hvt tender, version v0.13.0\nABI version 2\n' >&2")
-    assert (await path.find(Target.HVT, 2)).version == "v0.13.0"
+    assert (await path.find(Target.HVT)).version == "v0.13.0"
 
 
 async def test_the_root_of_tasks_is_there_and_open_whatever_the_callers_umask(
@@ -158,7 +158,7 @@ async def test_the_root_of_tasks_is_there_and_open_whatever_the_callers_umask(
     make("bin/solo5-hvt")
     before = os.umask(0o077)
     try:
-        await path.find(Target.HVT, 2)
+        await path.find(Target.HVT)
     finally:
         os.umask(before)
     assert (tmp_path / "run" / "root").stat().st_mode & 0o777 == 0o755
@@ -167,7 +167,7 @@ async def test_the_root_of_tasks_is_there_and_open_whatever_the_callers_umask(
 async def test_a_memory_that_cannot_be_written_costs_only_time(make: Make, path: TenderPath, tmp_path: Path) -> None:
     make("bin/solo5-hvt")
     (tmp_path / "run").touch()
-    assert await path.find(Target.HVT, 2) == await path.find(Target.HVT, 2)
+    assert await path.find(Target.HVT) == await path.find(Target.HVT)
     assert asked(tmp_path) == 2
 
 
@@ -177,7 +177,7 @@ async def test_a_memory_that_cannot_be_written_costs_only_time(make: Make, path:
 async def test_a_program_with_other_output_is_no_tender(make: Make, path: TenderPath, script: str) -> None:
     make("bin/solo5-hvt", script)
     with pytest.raises(NotFoundError):
-        await path.find(Target.HVT, 2)
+        await path.find(Target.HVT)
 
 
 async def test_a_tender_that_hangs_is_ended_and_named(
@@ -186,7 +186,7 @@ async def test_a_tender_that_hangs_is_ended_and_named(
     monkeypatch.setattr(tenders, "VERSION_TIMEOUT_S", 1.0)
     program = make("bin/solo5-hvt", f"echo $$ >{tmp_path}/pid\nexec sleep 60")
     with pytest.raises(HostError, match=re.escape(f"{program} --version did not answer within 1 seconds")):
-        await path.find(Target.HVT, 2)
+        await path.find(Target.HVT)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
@@ -197,7 +197,7 @@ async def test_a_file_that_is_no_program_is_named(path: TenderPath, tmp_path: Pa
     program.write_bytes(b"\x7fELF, or so it says")
     program.chmod(0o755)
     with pytest.raises(HostError, match=re.escape(f"{program} cannot be executed: Exec format error")):
-        await path.find(Target.HVT, 2)
+        await path.find(Target.HVT)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ MEMO = {
     "size": 4096,
     "sha256": "0123456789abcdef" * 4,
     "manifest": {
-        "target": "hvt", "abi_version": 2, "devices": [{"name": "service", "kind": "NET_BASIC"}],
+        "target": "hvt", "devices": [{"name": "service", "kind": "NET_BASIC"}],
         "min_memory": 1 << 21,
     },
 }  # fmt: skip

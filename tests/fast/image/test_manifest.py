@@ -90,7 +90,7 @@ def test_a_manifest_damaged_in_any_field_is_refused(desc: bytes, words: str) -> 
 
 
 def _manifest(*devices: Device) -> Manifest:
-    return Manifest(target=Target.HVT, abi_version=2, devices=devices)
+    return Manifest(target=Target.HVT, devices=devices)
 
 
 def test_offered_devices_match_in_any_order() -> None:
@@ -134,7 +134,7 @@ def test_a_disk_that_is_missing_has_what_gives_it() -> None:
 MEMO = StoredImage(
     sha256="0123456789abcdef" * 4,
     size=1 << 20,
-    manifest=Manifest(target=Target.SPT, abi_version=2, devices=(SERVICE, STORAGE), min_memory=0x30BCB0),
+    manifest=Manifest(target=Target.SPT, devices=(SERVICE, STORAGE), min_memory=0x30BCB0),
 )
 
 
@@ -144,7 +144,6 @@ MEMO = StoredImage(
         (MEMO.sha256, "../../etc/shadow"),
         (MEMO.sha256, "A" * 64),
         ("spt", "virtio"),
-        ('"abi_version": 2', '"abi_version": -1'),
         (f"{MEMO.manifest.min_memory}", '"0x100020"'),
         (f"{MEMO.manifest.min_memory}", "null"),
         (f"{MEMO.manifest.min_memory}", f"{1 << 70}"),

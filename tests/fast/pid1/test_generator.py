@@ -28,8 +28,8 @@ Make = Callable[..., list[str]]
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    async def find(_self: TenderPath, target: Target, abi_version: int) -> Tender:
-        return Tender(path=f"/usr/bin/solo5-{target}", target=target, version="1", abi_version=abi_version)
+    async def find(_self: TenderPath, target: Target) -> Tender:
+        return Tender(path=f"/usr/bin/solo5-{target}", target=target, version="1", abi_version=2)
 
     monkeypatch.setattr(TenderPath, "find", find)
     monkeypatch.setattr(tenders, "FSTAB", tmp_path / "fstab")
@@ -127,7 +127,7 @@ def test_a_start_of_a_refused_file_is_no_running_task(make: Make, web: Path, tmp
 
 @pytest.fixture
 def no_tender(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def find(_self: TenderPath, target: Target, abi_version: int) -> Tender:
+    async def find(_self: TenderPath, target: Target) -> Tender:
         raise NotFoundError(f"no tender for {target}: expected one.")
 
     monkeypatch.setattr(TenderPath, "find", find)
@@ -338,7 +338,7 @@ def test_an_image_that_hangs_costs_the_budget_once_and_is_assumed(
 def test_a_tender_that_hangs_costs_the_budget_once(
     make: Make, web: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def hang(_self: TenderPath, _target: Target, _abi_version: int) -> Tender:
+    async def hang(_self: TenderPath, _target: Target) -> Tender:
         await asyncio.get_running_loop().run_in_executor(None, answer.wait, 60)
         raise NotFoundError("none")
 

@@ -107,9 +107,9 @@ class FakeTenders(TenderPath):
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
 
-    async def find(self, target: Target, abi_version: int) -> Tender:
+    async def find(self, target: Target) -> Tender:
         async with self._steps.step("find tender"):
-            return Tender(path=f"/usr/bin/solo5-{target}", target=target, version="0.12.1", abi_version=abi_version)
+            return Tender(path=f"/usr/bin/solo5-{target}", target=target, version="0.12.1", abi_version=2)
 
     async def groups(self, target: Target, *, nics: bool) -> Sequence[str]:
         async with self._steps.step("find groups"):

@@ -16,7 +16,6 @@ def manifest(target: Target = Target.HVT, *, nics: str = "", disks: str = "", en
     devices += [(name, DeviceKind.BLOCK_BASIC) for name in disks.split()]
     return Manifest(
         target=target,
-        abi_version=2,
         devices=tuple(Device(name=DeviceName(name), kind=kind) for name, kind in devices),
         min_memory=end + GUEST_HEAP,
     )

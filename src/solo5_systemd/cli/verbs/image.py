@@ -9,7 +9,7 @@ from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields
 from solo5_systemd.host.tenders import TenderPath, groups_for
-from solo5_systemd.image.manifest import DeviceKind, Manifest
+from solo5_systemd.image.manifest import ABI_VERSION, DeviceKind, Manifest
 from solo5_systemd.image.store import manifest_of
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.task.workload import MIB
@@ -51,7 +51,7 @@ def _report(path: str, manifest: Manifest) -> tuple[dict[str, object], list[tupl
     document: dict[str, object] = {
         "image": path,
         "target": manifest.target.value,
-        "abi_version": manifest.abi_version,
+        "abi_version": ABI_VERSION,
         "devices": [{"name": device.name, "kind": device.kind.value} for device in manifest.devices],
         "memory_min": (least + for_tender) * MIB,
         "runnable": not problems,
@@ -62,7 +62,7 @@ def _report(path: str, manifest: Manifest) -> tuple[dict[str, object], list[tupl
     memory = f"{least + for_tender}M{' or more' if most is None else f' to {most}M'}"
     return document, [
         ("Image", path),
-        ("Target", f"{manifest.target}, ABI version {manifest.abi_version}"),
+        ("Target", f"{manifest.target}, ABI version {ABI_VERSION}"),
         *((_KINDS[device.kind], device.name) for device in manifest.devices),
         ("Memory", f"{memory}, {for_tender}M or more of it for the tender; {RUNTIME_NEEDS_MORE}"),
         ("Tender", "" if tender is None else f"{tender.path} (version {tender.version})"),
@@ -76,7 +76,7 @@ async def _found(manifest: Manifest) -> tuple[Tender | None, list[str]]:
     problems: list[str] = []
     tender = None
     try:
-        tender = await TenderPath(read_settings().tender_paths).find(manifest.target, manifest.abi_version)
+        tender = await TenderPath(read_settings().tender_paths).find(manifest.target)
     except Solo5Error as error:
         problems.append(str(error))
     try:
