@@ -5,14 +5,13 @@ expected.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
-from typing import ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 
 T = TypeVar("T")
-V = TypeVar("V")
 W = TypeVar("W", bound=StrEnum)
 
 
@@ -127,25 +126,15 @@ class Fields:
         for value in self.items(key, "a list of strings", None):
             yield self.__class__({key: value}, self.where, error=self._error)
 
-    def parsed(self, key: str, parse: Callable[[str], T]) -> T:
-        """Return the result of `parse` for a string; an error of `parse` is raised with the key's path before it."""
-        return self._parsed(key, self.text(key), parse)
-
-    def parsed_list(self, key: str, parse: Callable[[Sequence[str]], T]) -> T:
-        """Return the result of `parse` for a list of strings; otherwise as `parsed`."""
-        return self._parsed(key, self.texts(key), parse)
-
-    def _parsed(self, key: str, value: V, parse: Callable[[V], T]) -> T:
+    def parsed(self, key: str, parse: Callable[[Any], T], *, is_list: bool = False) -> T:
+        """Return the result of `parse` for a string or a list of them; its error has the key's path before it."""
+        value = self.texts(key) if is_list else self.text(key)
         try:
             return parse(value)
         except Solo5Error as error:
             raise self._error(f"{self.path(key)}: {error.sentence}", error.hint) from error
         except ValueError as error:
             raise self._error(f"{self.path(key)}: {error}.") from error
-
-    def has(self, key: str) -> bool:
-        """Return whether the key exists."""
-        return key in self._mapping
 
     def wrong(self, key: str, value: object, expected: str) -> Solo5Error:
         """Return the error for a value of the right type that is out of bounds."""

@@ -157,7 +157,7 @@ class IdleOptions:
 
 def _disk(fields: Fields) -> DiskOptions:
     options = record(DiskOptions, fields)
-    given = [key for key in ("source", "disk", "files", "volume") if fields.has(key)]
+    given = [key for key in ("source", "disk", "files", "volume") if key in fields]
     if len(given) != 1:
         none = "none of source, disk, files and volume"
         raise InvalidRequestError(
@@ -350,7 +350,7 @@ class Shared(Values):
 
     def given(self, name: str) -> bool:
         """Return whether the job sets an option, perhaps to an empty list."""
-        return self._fields.has(SETTINGS[name].job)
+        return SETTINGS[name].job in self._fields
 
     def parsed(self, name: str, parse: Parse[T]) -> Iterator[T]:
         """Yield the values of an option; raises InvalidRequestError where one is invalid."""

@@ -109,7 +109,7 @@ def parse_network(key: str, tables: Fields) -> NetworkSettings:
         raise SettingsError(
             f"network.{name} cannot be defined: expected another name, since a NIC on it is connected to nothing."
         )
-    if fields.has("join"):
+    if "join" in fields:
         return _joining(name, fields)
     return _own(name, fields)
 

@@ -172,18 +172,19 @@ def parse_limits(fields: Fields) -> Limits:
     """
     fields.allow("reserve_mb", *Scope)
     return Limits(
-        reserve_mb=fields.integer("reserve_mb", low=0, high=1 << 30) if fields.has("reserve_mb") else None,
+        reserve_mb=fields.integer("reserve_mb", low=0, high=1 << 30) if "reserve_mb" in fields else None,
         shares={scope: _share(fields.table(scope), share) for scope, share in Limits().shares.items()},
     )
 
 
 def _share(fields: Fields, default: Share) -> Share:
     fields.allow("percent", *KEYS)
-    given = [key for key in KEYS if fields.has(key)]
     return Share(
-        percent=fields.integer("percent", low=1, high=100) if fields.has("percent") else default.percent,
+        percent=fields.integer("percent", low=1, high=100) if "percent" in fields else default.percent,
         amounts={
-            KEYS[key]: fields.integer(key, low=0, high=1 << 30) << (20 if key.endswith("_mb") else 0) for key in given
+            resource: fields.integer(key, low=0, high=1 << 30) << (20 if key.endswith("_mb") else 0)
+            for key, resource in KEYS.items()
+            if key in fields
         },
     )
 

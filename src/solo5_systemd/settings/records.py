@@ -93,7 +93,7 @@ def text(parse: Callable[[str], object], write: Callable[[Any], str] = str) -> T
 def texts(parse: Callable[[Sequence[str]], object], write: Callable[[Any], Sequence[str]] | None = None) -> Type:
     """Return the type of the values that `parse` returns for a list of texts."""
     listed = write or (lambda value: [*map(str, value)])
-    return Type(lambda fields, key: fields.parsed_list(key, parse), listed, "list(string)")
+    return Type(lambda fields, key: fields.parsed(key, parse, is_list=True), listed, "list(string)")
 
 
 def integer(low: int = 0, high: int = INTEGER_MAX) -> Type:

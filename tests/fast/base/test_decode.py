@@ -38,7 +38,7 @@ FIELDS = Fields(
         (lambda: FIELDS.tables("tables")[0].integer("x", low=0, high=9), 1),
         (lambda: FIELDS.tables("absent"), ()),
         (lambda: FIELDS.parsed("text", network_name), "t"),
-        (lambda: (FIELDS.has("text"), FIELDS.has("absent")), (True, False)),
+        (lambda: ("text" in FIELDS, "absent" in FIELDS), (True, False)),
     ],
 )
 def test_a_getter_gives_the_value_or_the_default(read: Callable[[], object], value: object) -> None:
