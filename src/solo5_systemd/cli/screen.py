@@ -9,15 +9,17 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import BinaryIO
 
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.sanitize import printable
-from solo5_systemd.cli.render import visible_line
+from solo5_systemd.cli.render import size, visible_line
 
 _COLOURS = {"green": "32", "yellow": "33", "red": "31"}
 _CLEAR = b"\x1b[H\x1b[J"
+_CLEAR_LINE = "\r\x1b[K"
 _CONTROL = re.compile(rf"(\x1b\[(?:0|{'|'.join(_COLOURS.values())})m)|([\x00-\x08\x0b-\x1f\x7f-\x9f\udc80-\udc9f])")
 """A colour; or a control character, which could move the cursor or change the terminal."""
 
@@ -74,10 +76,27 @@ class Screen:
         """Write an error's sentence and hint to standard error."""
         self.message(f"{error.sentence}\n{error.hint}" if error.hint else error.sentence)
 
-    def progress(self, text: str) -> None:
-        """Show a text in the place of the last one, on a terminal at standard error; empty: remove it."""
-        if self._err_is_terminal:
-            _put(self._err, f"\r\x1b[K{printable(text)}".encode())
+    @contextmanager
+    def progress(self, total: int) -> Iterator[Callable[[int], None]]:
+        """Show the progress of a copy on a terminal at standard error, for the block; yield what takes the bytes done.
+
+        Args:
+            total: bytes; 0: unknown.
+        """
+        shown = ""
+
+        def show(done: int) -> None:
+            nonlocal shown
+            text = f"{size(done)} of {size(total)} ({100 * done // total} %)" if total else size(done)
+            if text != shown and self._err_is_terminal:  # most blocks change no digit
+                shown = text
+                _put(self._err, f"{_CLEAR_LINE}{text}".encode())
+
+        try:
+            yield show
+        finally:  # before an error, too, whose line would have the rest of it
+            if shown:
+                _put(self._err, _CLEAR_LINE.encode())
 
     def now(self) -> int:
         """Return the time in microseconds since the epoch."""

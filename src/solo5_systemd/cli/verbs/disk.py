@@ -4,8 +4,7 @@ import os
 import stat
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from solo5_systemd.base.errors import InvalidRequestError, TakenError, host_errors
@@ -218,7 +217,7 @@ def _snapshot(arguments: Namespace, context: CommandContext) -> int:
     name = arguments.snapshot or snapshot_name(moment(context.screen.now()).replace("-", "").replace(":", ""))
     if disk.task:
         return _snapshot_running(TaskName(disk.task), name, arguments, context)
-    with progress(disk.size, context) as show:
+    with context.screen.progress(disk.size) as show:
         made = _snapshots().take(disk.name, name, copy=arguments.copy, progress=show)
     return context.show(arguments, lambda: {"snapshots": [_json(made)]}, lambda: f"{made}\n")
 
@@ -248,7 +247,7 @@ def _snapshot_running(task: TaskName, name: SnapshotName, arguments: Namespace, 
 
 def _restore(arguments: Namespace, context: CommandContext) -> int:
     disk = _disks().get(arguments.name)
-    with progress(disk.size, context) as show:
+    with context.screen.progress(disk.size) as show:
         restored = _snapshots().restore(disk.name, arguments.snapshot, show)
     return context.show(arguments, lambda: _json(restored), lambda: f"{restored}\n")
 
@@ -256,7 +255,7 @@ def _restore(arguments: Namespace, context: CommandContext) -> int:
 def _import(arguments: Namespace, context: CommandContext) -> int:
     source = _opened(arguments.file) if arguments.file != "-" else os.dup(sys.stdin.fileno())
     try:
-        with progress(os.fstat(source).st_size, context) as show:  # a pipe has none
+        with context.screen.progress(os.fstat(source).st_size) as show:  # a pipe has none
             disk, sha256 = _disks().import_(arguments.name, source, show)
     finally:
         os.close(source)
@@ -289,7 +288,7 @@ def _export(arguments: Namespace, context: CommandContext) -> int:
 
     def write(target: int) -> None:
         nonlocal sha256
-        with progress(exported.size, context) as show:
+        with context.screen.progress(exported.size) as show:
             if snapshot is None:
                 sha256 = _disks().export(name, target, show)
             else:
@@ -326,23 +325,3 @@ def _opened(path: str) -> int:
     with closing(found), host_errors(f"{path!r} cannot be opened"):
         _check_source(path, place, found)
         return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
-
-
-@contextmanager
-def progress(total: int, context: CommandContext) -> Iterator[Callable[[int], None]]:
-    """Show the progress of a copy of `total` bytes (0: unknown) for the block; yield what takes the bytes done."""
-    shown = ""
-
-    def show(done: int) -> None:
-        nonlocal shown
-        percent = f" of {size(total)} ({100 * done // total} %)" if total else ""
-        text = f"{size(done)}{percent}"
-        if text != shown:  # most blocks change no digit
-            shown = text
-            context.screen.progress(text)
-
-    try:
-        yield show
-    finally:  # before an error, too, whose line would have the rest of it
-        if shown:
-            context.screen.progress("")
