@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.base.names import NetworkName, UnitKind, primary_nic
@@ -22,13 +23,15 @@ from solo5_systemd.storage.archive import check_total
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS
 from solo5_systemd.storage.model import Backing
 from solo5_systemd.task.placeholders import SEARCH, SERVERS, used
-from solo5_systemd.task.policy import Ceilings, Policy
 from solo5_systemd.task.properties import TransientUnit, security_modules
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import LAUNCHER, Parts
 from solo5_systemd.unit.translate import argv, scope, service
+
+if TYPE_CHECKING:
+    from solo5_systemd.task.policy import Ceilings, Policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,7 +316,7 @@ _CEILINGS = "The operator sets it in plugin.solo5.config.ceilings."
 
 
 def check_policy(
-    workload: Workload, policy: Policy, image: StoredImage, nics: Sequence[NicRequest], ports: int
+    workload: Workload, policy: "Policy", image: StoredImage, nics: Sequence[NicRequest], ports: int
 ) -> None:
     """Check a workload against its policy.
 
@@ -351,7 +354,7 @@ def check_policy(
 
 
 def _check_ceilings(
-    workload: Workload, ceilings: Ceilings, image: StoredImage, nics: Sequence[NicRequest], ports: int
+    workload: Workload, ceilings: "Ceilings", image: StoredImage, nics: Sequence[NicRequest], ports: int
 ) -> None:
     memory_max = workload.memory if workload.memory_max is None else workload.memory_max
     most = ceilings.memory_mb

@@ -1,13 +1,16 @@
 """Workloads: the input of a start, from any front end."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from solo5_systemd.base.names import DeviceName, Target, TaskName, UnitKind
 from solo5_systemd.network.model import NO_LIMITS, IpAddress, Limits, NicRequest, PortRequest, Protocol
 from solo5_systemd.settings.node_limits import OPERATOR, Tenant
 from solo5_systemd.settings.resolver import UNSET, Host, Resolver
 from solo5_systemd.storage.model import DiskRequest
-from solo5_systemd.task.policy import Policy
+
+if TYPE_CHECKING:
+    from solo5_systemd.task.policy import Policy
 
 MIB = 1 << 20
 DEFAULT_MEMORY = 128 * MIB
@@ -94,4 +97,4 @@ class Workload:
     port_labels: tuple[tuple[str, int], ...] = ()
     description: str | None = None
     tenant: Tenant = OPERATOR
-    policy: Policy | None = None
+    policy: "Policy | None" = None
