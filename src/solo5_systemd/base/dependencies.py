@@ -63,7 +63,7 @@ class Dependency(NamedTuple):  # no dataclass, whose import takes a quarter of t
 REINSTALL = "Reinstall the Debian package: apt install --reinstall solo5-systemd"
 """The hint for a missing dependency of a dependency."""
 
-_LIBRARY = re.compile(r"([^\s/]+\.so[.0-9]*): (\S.*)")
+_LIBRARY = r"([^\s/]+\.so[.0-9]*): (\S.*)"
 """The error text of ld.so(8) and dlopen(3): library and cause."""
 
 _ABSENT = "cannot open shared object file"
@@ -135,7 +135,7 @@ def dependency_error(error: ImportError | OSError) -> DependencyError:
     """
     name, why = getattr(error, "name", None) or "solo5_systemd", str(error)
     kind, is_missing = Kind.MODULE, isinstance(error, ModuleNotFoundError)
-    if library := _LIBRARY.search(why):
+    if library := re.search(_LIBRARY, why):
         name, why = library.groups()
         kind, is_missing = Kind.LIBRARY, why.startswith(_ABSENT)
     elif name.partition(".")[0] == "solo5_systemd":

@@ -41,7 +41,7 @@ def unit_file_syntax(text: str) -> str:
     Control characters (systemd ends a line at NUL, LF and CR), line and paragraph separators, invalid UTF-8 (systemd
     skips such a line), and a backslash at the end (it continues the line).
     """
-    found = _UNIT_FILE_SYNTAX.search(text)
+    found = re.search(_UNIT_FILE_SYNTAX, text)
     if found:
         return f"the character {_escape(found[0])}"
     return "a backslash at its end" if text.endswith("\\") else ""
@@ -49,11 +49,12 @@ def unit_file_syntax(text: str) -> str:
 
 def is_plain_path(path: str) -> bool:
     """Return whether BindPaths= in a unit file parses an unquoted path unchanged."""
-    return _PLAIN_PATH.fullmatch(path) is not None
+    return re.fullmatch(_PLAIN_PATH, path) is not None
 
 
-_PLAIN_PATH = re.compile(r"[^\s:\"'\\]*")
-_UNIT_FILE_SYNTAX = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# Compiled at their first use, for startup time.
+_PLAIN_PATH = r"[^\s:\"'\\]*"
+_UNIT_FILE_SYNTAX = "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
 
 
 def _escape(char: str) -> str:

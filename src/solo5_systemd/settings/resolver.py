@@ -30,7 +30,7 @@ GATEWAY = "host-gateway"
 """In the place of an address, as for Docker: the gateway of the guest's primary NIC."""
 
 _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
-_DOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII)
+_DOMAIN = rf"{_LABEL}(\.{_LABEL})*"  # compiled at its first use, for startup time
 _BROADCAST = IPv4Address("255.255.255.255")
 _STUB = r"127\.0\.0\.5[34]"
 
@@ -131,7 +131,7 @@ def hostname(text: str, what: str = "host name") -> str:
 
 
 def _is_domain(text: str) -> bool:
-    return len(text) <= HOSTNAME_MAX and _DOMAIN.fullmatch(text) is not None
+    return len(text) <= HOSTNAME_MAX and re.fullmatch(_DOMAIN, text, re.ASCII) is not None
 
 
 def parse_resolv_conf(text: str) -> tuple[Resolver, bool]:

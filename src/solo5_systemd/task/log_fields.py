@@ -30,7 +30,6 @@ NETWORK_NAMESPACE = "SOLO5_NETWORK_NAMESPACE"
 """The field with the path of the network namespace that a task shares with other programs."""
 
 _ESCAPES = {" ": r"\x20", "\\": r"\x5c"}
-_ESCAPED = re.compile(r"[ \\]")
 _UNESCAPED = re.compile(r"\\x(20|5c)")
 
 
@@ -39,7 +38,7 @@ def assignment(name: str, value: str) -> bytes:
 
     systemd (252 to 257) writes the value unquoted into the unit file, where a blank would begin another field.
     """
-    word = _ESCAPED.sub(lambda match: _ESCAPES[match[0]], value)
+    word = re.sub(r"[ \\]", lambda match: _ESCAPES[match[0]], value)
     return f"{name}={word}".encode()
 
 
