@@ -2,7 +2,6 @@
 
 import re
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 CONSOLE_LINES = 40
-INTERVAL_S = 20.0  # between two messages of one long piece of work
 _CONTROL = re.compile(r"\x1b\[[0-9;?!]*[A-Za-z]|[^\t\x20-\x7e\u00a0-\uffff]")
 
 
@@ -35,23 +33,11 @@ def show_console(console: Path) -> None:
 
 
 @contextmanager
-def lasting(work: str, seconds: int, interval: float = INTERVAL_S) -> Iterator[None]:
-    """Report the *work* done in this context, about *seconds* long: its begin, how far it is, and how long it took."""
+def lasting(work: str, seconds: int) -> Iterator[None]:
+    """Report the *work* done in this context, about *seconds* long: its begin, and how long it took."""
     progress(f"{work} (once, about {duration(seconds)}) …")
     began = time.monotonic()
-    ended = threading.Event()
-
-    def repeat() -> None:
-        while not ended.wait(interval):
-            progress(f"… {work}: {duration(time.monotonic() - began)} of about {duration(seconds)}")
-
-    reporter = threading.Thread(target=repeat, daemon=True)
-    reporter.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        reporter.join()
+    yield
     progress(f"… {work} took {duration(time.monotonic() - began)}")
 
 
