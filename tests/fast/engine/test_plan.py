@@ -186,24 +186,11 @@ NAMED = named_disk(STORAGE, DiskName("web-1"))
             *(Policy(ceilings=Ceilings(ports=0)), {"publish": (port(1, implied=True),)}, facts()),
             "the number of ports is 1: expected at most 0",
         ),
-        (
-            *(Policy(ceilings=Ceilings(blocks=0)), {"disks": (DISK,)}, STORING),
-            "the number of disks is 1: expected at most",
-        ),
+        (Policy(ceilings=Ceilings(blocks=0)), {"disks": (DISK,)}, STORING, "the number of disks is 1: expected"),
         # memory that the kernel would let a task have, beside that of the guest
-        (Policy(ceilings=Ceilings(memory_mb=64)), {"memory": 65 * MIB}, facts(), "memory is 65M: expected at most 64M"),
-        (
-            Policy(ceilings=Ceilings(memory_mb=64)),
-            {"memory": 64 * MIB, "memory_max": 65 * MIB},
-            facts(),
-            "memory_max is 65M: expected at most 64M",
-        ),
-        (
-            Policy(ceilings=Ceilings(memory_mb=64)),
-            {"memory": 64 * MIB, "memory_max": INFINITY},
-            facts(),
-            "memory_max is unlimited: expected",
-        ),
+        (SMALL, {"memory": 65 * MIB}, facts(), "memory is 65M: expected at most 64M"),
+        (SMALL, {"memory": 64 * MIB, "memory_max": 65 * MIB}, facts(), "memory_max is 65M: expected at most 64M"),
+        (SMALL, {"memory": 64 * MIB, "memory_max": INFINITY}, facts(), "memory_max is unlimited: expected"),
         (
             Policy(ceilings=Ceilings(image_mb=0)),
             {},
