@@ -54,10 +54,6 @@ class ForgottenTasks:
         self._since: dict[str, float] = {}
         self._logged: set[str] = set()
 
-    def reset(self) -> None:
-        """Restart all grace periods: no agent is connected, so nothing can be concluded."""
-        self._since.clear()
-
     async def sweep(self) -> None:
         """Stop the tasks that have a successor, or have been forgotten for the full grace period.
 

@@ -66,10 +66,11 @@ class Housekeeping:
             write_networks(NETWORKS, self._session.config.network)
         except Solo5Error as error:  # tasks in networks of /etc/solo5 start all the same
             _log.error("networks of plugin.solo5.config not written to %s: %s", NETWORKS, error)
-        self._repeat("update of the shared CPU set", CPUSET_INTERVAL_S, self.confine_shared)
-        self._repeat("look at the free space of disks", SPACE_INTERVAL_S, self._publish_full_disks)
-        self._once("collection of garbage", self._collect_garbage)
-        self._once("stop of forgotten tasks", self._stop_forgotten)
+        session = self._session  # whose configuration may change
+        self._repeat("update of the shared CPU set", lambda: CPUSET_INTERVAL_S, self.confine_shared)
+        self._repeat("look at the free space of disks", lambda: SPACE_INTERVAL_S, self._publish_full_disks)
+        self._repeat("collection of garbage", lambda: session.config.gc.interval, self._collect_garbage)
+        self._repeat("stop of forgotten tasks", lambda: session.config.gc.dangling_tasks.period, self._stop_forgotten)
 
     def subscribe(self) -> None:
         """Start the subscriptions to the signals of both services, which are events of tasks."""
@@ -104,23 +105,19 @@ class Housekeeping:
             await engine.confine_slice(SHARED_SLICE, cpus)
             self._shared_cpus = cpus
 
-    def remove_stale_mounts(self) -> None:
-        """Remove the bind mounts of starts that an earlier driver did not finish."""
-        self._once("removal of stale bind mounts", lambda: self._session.engine.backends.disks.sweep())
-
-    def reclaim_disks(self) -> None:
-        """Take back the disks of users without a task: after a boot, PID 1 may allocate such a user again."""
-        self._once("reclaim of given disks", self._reclaim_disks)
+    def clean_up_disks(self) -> None:
+        """Clean up what tasks of an earlier driver, or of an earlier boot, have left of their disks."""
+        self._once("reclaim of given disks", self._clean_up_disks)
 
     def _once(self, what: str, work: Work) -> None:
         if what not in self._begun:  # each stream of fingerprints and each start of a task asks for it
             self._begun.add(what)
             self._background.create_task(_logged(what, work))
 
-    def _repeat(self, what: str, interval_s: float, work: Work) -> None:
+    def _repeat(self, what: str, interval_s: Callable[[], float], work: Work) -> None:
         async def repeated() -> None:
             while True:
-                await asyncio.sleep(interval_s)
+                await asyncio.sleep(interval_s())
                 await _logged(what, work)
 
         self._once(what, repeated)
@@ -157,31 +154,28 @@ class Housekeeping:
             self._tasks.publish(TaskName(change.task), event)
 
     async def _collect_garbage(self) -> None:
-        session = self._session
-        while True:
-            gc = session.config.gc
-            await asyncio.sleep(gc.interval)
-            if gc.enabled:
-                await _logged("gc of images", lambda: session.engine.gc.images(min_age=session.config.gc.image_age))
-                await _logged("gc of users", lambda: session.engine.gc.users())
-                await _logged("reclaim of given disks", self._reclaim_disks)
-                await _logged("removal of stale bind mounts", lambda: session.engine.backends.disks.sweep())
-            if gc.enabled and not gc.tasks:  # otherwise no ended task is retained
-                await _logged("gc of retained tasks", partial(remove_orphaned, session))
+        gc = self._session.config.gc
+        if gc.enabled:
+            collect = self._session.engine.gc
+            await _logged("gc of images", lambda: collect.images(min_age=gc.image_age))
+            await _logged("gc of users", collect.users)
+            await _logged("reclaim of given disks", self._clean_up_disks)
+        if gc.enabled and not gc.tasks:  # otherwise no ended task is retained
+            await _logged("gc of retained tasks", partial(remove_orphaned, self._session))
 
     async def _stop_forgotten(self) -> None:
-        while True:
-            gc = self._session.config.gc
-            await asyncio.sleep(gc.dangling_tasks.period)
-            if not self._serving():
-                # Without its agent a plugin has no record of the tasks that another plugin has started since.
-                self._forgotten.reset()
-            elif gc.dangling_tasks.enabled:
-                await _logged("gc of forgotten tasks", self._forgotten.sweep)
-                await _logged("gc of log FIFOs of removed tasks", lambda: self._session.engine.gc.consoles())
+        if not self._serving():
+            # Without its agent a plugin has no record of the tasks that another plugin has started since.
+            self._forgotten = ForgottenTasks(self._session, self._tasks)
+        elif self._session.config.gc.dangling_tasks.enabled:
+            await _logged("gc of forgotten tasks", self._forgotten.sweep)
+            await _logged("gc of log FIFOs of removed tasks", lambda: self._session.engine.gc.consoles())
 
-    async def _reclaim_disks(self) -> None:
-        for sentence in await self._session.engine.backends.users.reclaim():
+    async def _clean_up_disks(self) -> None:
+        backends = self._session.engine.backends
+        await _logged("removal of stale bind mounts", lambda: backends.disks.sweep())
+        # After a boot, PID 1 may allocate a user again that still has a disk.
+        for sentence in await backends.users.reclaim():
             _log.warning("%s", sentence)
 
 

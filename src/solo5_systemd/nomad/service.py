@@ -157,7 +157,7 @@ class DriverPlugin:
             host = await probe(settings=settings, systemd=release_of(await engine.backends.units.version()))
             if not host.namespace_problem:  # journald would not answer there
                 host = replace(host, console_problem=await storage_problem(host.log_namespace))
-            self._housekeeping.reclaim_disks()
+            self._housekeeping.clean_up_disks()
             return fingerprint_of(host, settings, self.session.config, self._version)
         except Solo5Error as error:
             return failed(str(error), self._version)
@@ -184,7 +184,6 @@ class DriverPlugin:
         """Recover a task by its handle."""
         # The task runs already, so no other failure may prevent this: everything else happens in the background.
         self._housekeeping.subscribe()
-        self._housekeeping.remove_stale_mounts()
         self._housekeeping.note_cores(request.handle.config.resources.linux_resources.cpuset_cgroup)
         await self.tasks.recover(request.handle)
         return wire.RecoverTaskResponse()

@@ -133,14 +133,9 @@ class TaskRegistry:
             run = verify(stored, boot_id(), found)
             reattaching = self._log_reattacher.reattach(config, stored, running=not run.over)
             reattached = self._background.create_task(reattaching)
-
-            async def until_end() -> TaskEnd:
-                end = await wait_for_end(self._session, self._scopes, stored)
-                await reattached  # the drain after this needs the FIFOs
-                return end
-
-            ended, network = self._background.create_task(until_end()), ports.guest_address(reservation)
-            return self._add(TaskEntry(config=kept(config), state=stored, network=network, end=ended))
+            ended = self._background.create_task(wait_for_end(self._session, self._scopes, stored))
+            network = ports.guest_address(reservation)
+            return self._add(TaskEntry(config=kept(config), state=stored, network=network, end=ended), reattached)
 
     async def _find(self, stored: DriverState) -> tuple[UnitState | None, Reservation | None]:
         """Return the unit of a task, without a D-Bus call if its run goes on, and what the task has reserved."""
@@ -154,12 +149,12 @@ class TaskRegistry:
             self._failing_since = now
         return now < self._failing_since + RECOVER_TIMEOUT_S
 
-    def _add(self, started: TaskEntry) -> TaskEntry:
-        end = self._background.create_task(self._until_end(started))
+    def _add(self, started: TaskEntry, *reattached: asyncio.Task[None]) -> TaskEntry:
+        end = self._background.create_task(self._until_end(started, *reattached))
         entry = self._entries[started.config.id] = replace(started, end=end)
         return entry
 
-    async def _until_end(self, task: TaskEntry) -> TaskEnd:
+    async def _until_end(self, task: TaskEntry, *reattached: asyncio.Task[None]) -> TaskEnd:
         """Watch a task's readiness until its end, then drain its FIFOs and publish its last event."""
         state = task.state
         if state.ready is None:
@@ -173,6 +168,7 @@ class TaskRegistry:
             if reasons and end.outcome.ending is Ending.STOPPED:  # it may have ended by itself before the stop
                 sentence = f"stopped because it was no longer ready ({reasons[-1]})"
                 end = replace(end, outcome=replace(end.outcome, sentence=sentence))
+        await asyncio.gather(*reattached)  # the drain needs the FIFOs
         await logs.drain(self._session, state.task)
         await self._events.publish_last(task.config, event_messages.exit_event(end.outcome))
         return end

@@ -125,16 +125,20 @@ async def test_a_collection_that_fails_is_tried_again(
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-async def test_disks_of_users_that_no_task_has_are_taken_back_when_the_driver_begins(
+async def test_what_tasks_have_left_of_disks_is_cleaned_up_once_when_the_driver_begins(
     machine: Machine, caplog: pytest.LogCaptureFixture, enabled: bool
 ) -> None:
     """Whether it collects or not, and long before the first collection."""
+    caplog.set_level("INFO")
+    machine.disks.left = ("/run/solo5/binds/startx",)
     machine.users.kept = ("disk '/srv/a.img' cannot be reclaimed from user 61200: Input/output error.",)
     async with agent() as nomad:
         nomad.driver.session.config = PluginConfig(gc=GcConfig(enabled=enabled, interval=3600))
         await begun(nomad)
+        await begun(nomad)
         await yields(100)
-    assert machine.steps.taken.count("reclaim disks") == 1
+    assert [machine.steps.taken.count(step) for step in ("sweep disks", "reclaim disks")] == [1, 1]
+    assert "removal of stale bind mounts: /run/solo5/binds/startx" in caplog.messages
     assert machine.users.kept[0] in caplog.messages
 
 

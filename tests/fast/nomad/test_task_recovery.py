@@ -1,6 +1,5 @@
 """A driver that is started anew takes its tasks up again: those that run, those that ended, and no others."""
 
-import logging
 from dataclasses import replace
 
 import pytest
@@ -32,19 +31,6 @@ async def test_of_a_running_task_only_its_identity_is_kept(machine: Machine, han
     async with agent() as nomad:
         await nomad.recover(handle)
         assert nomad.driver.tasks.entry(TASK_ID).config == kept
-
-
-async def test_what_starts_of_a_killed_driver_have_left_of_disks_is_removed_once(
-    machine: Machine, handle: wire.TaskHandle, caplog: pytest.LogCaptureFixture
-) -> None:
-    machine.disks.left = ("/run/solo5/binds/startx",)
-    with caplog.at_level(logging.INFO):
-        async with agent() as nomad:
-            await nomad.recover(handle)
-            await nomad.recover(handle)
-            await yields(50)
-    assert machine.steps.taken.count("sweep disks") == 1
-    assert "removal of stale bind mounts: /run/solo5/binds/startx" in caplog.text
 
 
 async def test_settings_that_cannot_be_read_keep_no_running_task_from_its_driver(
