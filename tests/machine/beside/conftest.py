@@ -1,19 +1,20 @@
 """Other programs that change links and packet filters, and the ways of a guest's packets beside them."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
-from tests.machine.conftest import Machine, Outside, Runner, address, cable, ok, sh
+from tests.machine.conftest import Machine, Outside, Runner, address, cable, heard, ok, sh
 from tests.machine.plugin import fingerprinted
 from tests.machine.test_network import web
 
 WAYS = {"from here", "from outside", "to outside"}
 FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
-_PORT = "9999"
+_PORT = 9999
 
 
 @dataclass(frozen=True)
@@ -70,44 +71,25 @@ class Guest:
 
     def ways(self) -> set[str]:
         """Return the open ones of WAYS."""
-        tries = {"from here": self._from_here, "from outside": self._from_outside, "to outside": self._to_outside}
+        here = self._outside.here
+        tries = {
+            "from here": lambda: serves(sh, address(self.name)),
+            "from outside": lambda: serves(self._outside.sh, f"{here}:8080"),
+            "to outside": lambda: heard(self._outside.there, _PORT, 2, *self._outside.within) == here,
+        }
         with ThreadPoolExecutor() as pool:
             open_ = dict(zip(tries, pool.map(lambda each: each(), tries.values()), strict=True))
         return {name for name, is_open in open_.items() if is_open}
 
-    def _from_here(self) -> bool:
-        return "200 OK" in sh("curl", "-si", "--max-time", "2", f"http://{address(self.name)}/").stdout
 
-    def _from_outside(self) -> bool:
-        return (
-            "200 OK" in self._outside.sh("curl", "-si", "--max-time", "2", f"http://{self._outside.here}:8080/").stdout
-        )
-
-    def _to_outside(self) -> bool:
-        return heard(self._outside.there, "ip", "netns", "exec", self._outside.namespace) == self._outside.here
+def serves(shell: Callable[..., CompletedProcess[str]], host: str) -> bool:
+    return "200 OK" in shell("curl", "-si", "--max-time", "2", f"http://{host}/").stdout
 
 
-def heard(address: str, *before: str) -> str:
-    """The sender of the next datagram that arrives at an address; empty where none comes within two seconds."""
-    return ok(*before, "python3", "-I", "-c", _HEAR, address, _PORT)
-
-
-_HEAR = """
-import socket, sys
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-s.bind((sys.argv[1], int(sys.argv[2])))
-s.settimeout(2)
-try:
-    print(s.recvfrom(100)[1][0], end="")
-except TimeoutError:
-    pass
-"""
-
-
-def doctor(name: str = "nftables") -> Mapping[str, str]:
-    """A fact of `solo5ctl doctor`."""
+def doctor() -> Mapping[str, str]:
+    """What `solo5ctl doctor` has of packet filters."""
     done = sh("solo5ctl", "doctor", "--json")
-    return next(fact for fact in json.loads(done.stdout) if fact["name"] == name)
+    return next(fact for fact in json.loads(done.stdout) if fact["name"] == "nftables")
 
 
 def on_the_node() -> str:

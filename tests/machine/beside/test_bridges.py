@@ -6,15 +6,10 @@ from pathlib import Path
 
 import pytest
 from tests.machine.beside.conftest import FORWARD, WAYS, Guest, Program, doctor, remedy
+from tests.machine.beside.test_filters import DOCKER
 from tests.machine.conftest import Machine, Outside, Runner, eventually, ok, sh
 
 VIRSH = "virsh -c network:///system"
-DOCKER = Program(
-    "docker",
-    first=["systemctl start docker"],
-    again=["systemctl restart docker"],
-    last=["systemctl stop docker.socket docker containerd"],
-)
 LIBVIRT = Program(
     "libvirt",
     first=["systemctl start libvirtd", f"{VIRSH} net-start default"],

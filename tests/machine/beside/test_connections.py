@@ -5,9 +5,9 @@ from tests.machine.beside.conftest import Program, doctor, remedy
 from tests.machine.beside.test_bridges import LIBVIRT
 from tests.machine.beside.test_filters import DOCKER, FIREWALLD, UFW
 from tests.machine.beside.test_managers import NETWORK_MANAGER, NETWORKD
-from tests.machine.conftest import Machine, Outside, Runner, eventually, ok
+from tests.machine.conftest import Machine, Outside, Runner, ok
 from tests.machine.test_network import GATEWAY, IPV4
-from tests.machine.traffic import Traffic, traffic
+from tests.machine.traffic import traffic
 
 NFTABLES = Program(
     "nftables.service",
@@ -19,18 +19,6 @@ PROGRAMS = [DOCKER, FIREWALLD, UFW, LIBVIRT, NETWORK_MANAGER, NETWORKD, NFTABLES
 PORT = 7007
 
 
-def carries(flow: Traffic) -> None:
-    """Messages come back on the first connection."""
-    before = flow.tally()
-
-    def more() -> bool:
-        now = flow.tally()
-        assert now.broken == ""
-        return now.echoed > before.echoed
-
-    eventually(more, "messages come back")
-
-
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_a_connection_is_held_through_all_that_a_daemon_does(
     machine: Machine, outside: Outside, run: Runner, program: Program
@@ -39,14 +27,14 @@ def test_a_connection_is_held_through_all_that_a_daemon_does(
     run("net.hvt", IPV4, GATEWAY, options=("-p", f"{PORT}:7", "-p", f"{PORT}:7/udp"))
     try:
         with traffic(outside, outside.here, PORT, patience=1) as flow:
-            carries(flow)
+            flow.goes_on()
             program.do(program.first)
             if doctor()["verdict"] != "ok":
                 ok("sh", "-ec", remedy())
-            carries(flow)
+            flow.goes_on()
             for command in program.again:
                 program.do([command])
-                carries(flow)
+                flow.goes_on()
             print(f"{program.name}: {flow.tally()}")
             before = flow.tally().lost
             assert flow.tally().lost == before, "datagrams come back again, too"

@@ -1,12 +1,10 @@
 """Packet filters of other programs: what they drop is what `solo5ctl doctor` has, and its command opens it for good."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from tests.machine.beside.conftest import WAYS, Guest, Program, doctor, heard, on_the_node, remedy
-from tests.machine.conftest import Machine, Outside, Runner, address, eventually, lease, ok, sh
+from tests.machine.beside.conftest import WAYS, Guest, Program, doctor, on_the_node, remedy
+from tests.machine.conftest import Files, Machine, Outside, Runner, address, eventually, heard, lease, ok, sh
 from tests.machine.test_ipv6 import HERE, IPV6, THERE
+from tests.machine.test_joined import SETTINGS
 from tests.machine.test_network import GATEWAY, IPV4, web
 from tests.support.doc_tables import DOCS
 
@@ -123,14 +121,11 @@ OWN_INPUT = Program(
 
 
 @pytest.fixture
-def six(outside: Outside) -> Iterator[None]:
+def six(outside: Outside, place: Files) -> None:
     """A network with IPv6, and a client of its published ports."""
-    extra = Path("/etc/solo5/machine-test.toml")
-    extra.write_text("[network.default]\nipv6 = true\n")
+    place(SETTINGS, "[network.default]\nipv6 = true\n")
     ok("ip", "address", "add", f"{HERE}/64", "dev", "cable", "nodad")
     outside.ok("ip", "address", "add", f"{THERE}/64", "dev", "eth0", "nodad")
-    yield
-    extra.unlink()
 
 
 @pytest.mark.usefixtures("six")
@@ -161,12 +156,9 @@ def test_what_doctor_advises_opens_ipv6_for_good(
 
 
 @pytest.fixture
-def routed(outside: Outside) -> Iterator[None]:
+def routed(outside: Outside, place: Files) -> None:
     """A network whose guests have no port published, and are reached at their own addresses."""
-    extra = Path("/etc/solo5/machine-test.toml")
-    extra.write_text("[network.default]\nrouted = true\n")
-    yield
-    extra.unlink()
+    place(SETTINGS, "[network.default]\nrouted = true\n")
 
 
 @pytest.mark.usefixtures("routed")
@@ -194,24 +186,22 @@ def test_what_doctor_advises_opens_the_addresses_of_a_routed_network_for_good(
 
 
 @pytest.fixture
-def served() -> Iterator[str]:
+def served(cleared: None, place: Files) -> str:
     """The gateway of a network whose guests may send to UDP port 9999 of the host."""
-    extra = Path("/etc/solo5/machine-test.toml")
-    extra.write_text('[network.default]\nipv4 = "10.99.0.0/24"\nhost = ["9999/udp"]\n')
-    yield "10.99.0.1"
-    extra.unlink()
+    place(SETTINGS, '[network.default]\nipv4 = "10.99.0.0/24"\nhost = ["9999/udp"]\n')
+    return "10.99.0.1"
 
 
 @pytest.mark.parametrize("program", [UFW, FIREWALLD], ids=lambda program: program.name)
 def test_a_service_of_the_host_that_a_network_opens_is_opened_there_as_well(
-    machine: Machine, cleared: None, served: str, run: Runner, program: Program
+    machine: Machine, served: str, run: Runner, program: Program
 ) -> None:
     try:
         program.do(program.first)
         web(run, f"--send={served}:9999")
-        assert heard(served) == ""
+        assert heard(served, 9999, 2) == ""
         ok("sh", "-ec", remedy())
-        eventually(lambda: heard(served).startswith("10.99.0."), "datagrams of the guest arrive")
+        eventually(lambda: heard(served, 9999, 2).startswith("10.99.0."), "datagrams of the guest arrive")
         assert doctor()["verdict"] == "ok"
     finally:
         program.do(program.last)

@@ -7,24 +7,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, remove_namespace, unit_property
+from tests.machine.conftest import GUESTS, Machine, eventually, inspect, kill_main, ok, remove_namespace, unit_property
 from tests.machine.nomad.agent import Agent
 from tests.machine.nomad.jobs import (
     EVERY_LINE,
     Jobs,
     allocation,
-    allocations,
     ended,
     file,
+    guest,
     happens,
     hcl,
+    name_of,
+    placed,
     running,
     says,
     unit,
+    written,
 )
 
-FLOODER = f'unikernel = "{GUESTS}/flood.spt"\nargs = ["lines=4000000000", "bytes=80", "at-once=800"]'
-QUIET = f'unikernel = "{GUESTS}/sleeper.spt"\nargs = ["for=2"]'
+FLOODER = guest("flood.spt", "lines=4000000000", "bytes=80", "at-once=800")
+QUIET = guest("sleeper.spt", "for=2")
 
 SECONDS = 5
 """For a machine that is busy; what was measured is in docs/consoles.md."""
@@ -82,10 +85,8 @@ def test_a_flood_delays_no_other_task_and_leaves_the_journal_its_history(jobs: J
     eventually(lambda: flood.now() > LEAST, "it floods")
     first, began = flood.now(), time.time()
     jobs.submit(hcl("quiet", QUIET, kind="batch"))
-    eventually(lambda: allocations("quiet"), "it is placed")
-    quiet = allocations("quiet")[0]["ID"]
-    console = file(quiet, "alloc/logs/guest.stdout.0")
-    eventually(lambda: console.exists() and "sleeping" in console.read_text(), "its line is in Nomad's log")
+    quiet = placed("quiet")
+    console = written(quiet, "sleeping")
     arrived, seen = flood.now(), time.time()
     name = unit(quiet)
     eventually(lambda: state(quiet) == "dead", "its end is reported")
@@ -93,9 +94,9 @@ def test_a_flood_delays_no_other_task_and_leaves_the_journal_its_history(jobs: J
     happens(quiet, "Exit Code: 0")
     assert "solo5_exit(0)" in console.read_text()
     second = round((over - first) / (told - began))
-    written, exited = moment(name, "sleeping"), moment(name, "solo5_exit(0)")
-    at_line, at_exit = (flood.now(f"--until=@{each:.6f}") for each in (written, exited))
-    print(f"line after {seen - written:.2f} s, end after {told - exited:.2f} s, {second} lines of the flood a second")
+    shown, exited = moment(name, "sleeping"), moment(name, "solo5_exit(0)")
+    at_line, at_exit = (flood.now(f"--until=@{each:.6f}") for each in (shown, exited))
+    print(f"line after {seen - shown:.2f} s, end after {told - exited:.2f} s, {second} lines of the flood a second")
     assert arrived - at_line < SECONDS * second
     assert over - at_exit < SECONDS * second
     assert token in ok("journalctl", "--quiet", "--identifier=history", "--output=cat")
@@ -166,13 +167,11 @@ def test_consoles_in_a_namespace_leave_the_hosts_journal_alone_and_take_no_more_
     assert journal(f"--after-cursor={cursor}", "--identifier=systemd") != "", "the host's journal has all since then"
     taken = sum(each.stat().st_blocks * 512 for each in Path("/var/log/journal").glob("*.solo5/*"))
     assert taken <= SPACE + SPACE // 3
-    name = flooder.removeprefix("solo5-task-").removesuffix(".service")
+    name = name_of(alloc)
     assert "line " in ok("solo5ctl", "logs", "--tail=1", name)
     assert inspect(name)["log_namespace"] == "solo5"
     assert unit_property(flooder, "ActiveState") == "active"
     SETTINGS.write_text("")
-    before = unit_property(RELAY, "MainPID")
-    ok("systemctl", "kill", "--signal=KILL", RELAY)
-    eventually(lambda: unit_property(RELAY, "MainPID") not in (before, "0"), "the relay is back")
+    kill_main(RELAY)
     seen = forwarded(name)
     eventually(lambda: forwarded(name) != seen, "the task's lines come from its namespace still")

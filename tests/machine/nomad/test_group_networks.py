@@ -17,12 +17,14 @@ from tests.machine.nomad.jobs import (
     happens,
     name_of,
     port,
+    port_hcl,
     refusal,
     says,
     task,
     task_hcl,
     unit,
 )
+from tests.machine.nomad.jobs import network as network_hcl
 from tests.machine.test_ipv6 import HERE, THERE
 
 EXAMPLES = Path("/srv/examples/nomad")
@@ -32,21 +34,16 @@ FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 WEB = f'{SERVER}\nports = ["web"]'
 
 
-def network(mode: str, ports: str = "") -> str:
-    return f'{NEVER_AGAIN}network {{\n  mode = "{mode}"\n{ports}\n}}\n'
+def network(mode: str, *ports: str) -> str:
+    return NEVER_AGAIN + network_hcl(*ports, mode=mode)
 
 
-def labelled(label: str, to: int) -> str:
-    return f'  port "{label}" {{\n    to = {to}\n  }}\n'
+WEB_PORT = port_hcl("web", to=80)
+BRIDGE = network("bridge", WEB_PORT)
 
 
-BRIDGE = network("bridge", labelled("web", 80))
-
-
-def sidecar(name: str, command: str, *arguments: str, task: str = "") -> str:
-    return task_hcl(
-        name, f'command = "{command}"\nargs = {json.dumps(arguments)}', driver="raw_exec", task=task, memory=64
-    )
+def sidecar(name: str, command: str, *arguments: str) -> str:
+    return task_hcl(name, f'command = "{command}"\nargs = {json.dumps(arguments)}', driver="raw_exec", memory=64)
 
 
 def local(*subnets: str) -> dict[str, object]:
@@ -166,27 +163,15 @@ def test_a_guest_reaches_listeners_beside_it_at_its_gateway(
 
 def test_static_ports_of_a_group_are_at_the_address_of_their_host_network(group: Jobs, outside: Outside) -> None:
     """Each is the guest's by its label, beside a dynamic one; a label that is not listed leads to none."""
-    ports = """
-  port "fixed" {
-    static = 8720
-    to     = 80
-  }
-  port "second" {
-    static       = 8721
-    to           = 80
-    host_network = "second"
-  }
-  port "any" {
-    to = 81
-  }
-  port "theirs" {
-    static = 8722
-    to     = 82
-  }
-"""
+    ports = (
+        port_hcl("fixed", static=8720, to=80),
+        port_hcl("second", static=8721, to=80, host_network="second"),
+        port_hcl("any", to=81),
+        port_hcl("theirs", static=8722, to=82),
+    )
     config = f'unikernel = "{GUESTS}/net.hvt"\nargs = [{ADDRESSES}, "--tcp=80", "--tcp=81", "--tcp=82"]\n'
     config += 'ports = ["fixed/tcp", "second", "any"]'
-    [alloc] = group.run(group_hcl("static", task_hcl("guest", config), group=network("bridge", ports)))
+    [alloc] = group.run(group_hcl("static", task_hcl("guest", config), group=network("bridge", *ports)))
     eventually(lambda: outside.tcp(NODE_ADDRESS, 8720), "it answers outside")
     places = ((NODE_ADDRESS, 8720), (NODE_ADDRESS, port(alloc, "any")), (SECOND_ADDRESS, 8721))
     assert [bool(outside.tcp(*place)) for place in places] == [True] * 3
@@ -208,8 +193,8 @@ def test_unikernels_of_a_group_reach_each_other(group: Jobs) -> None:
 
 
 def test_a_network_of_cni_is_joined(group: Jobs, outside: Outside) -> None:
-    [alloc] = group.run(group_hcl("cni", task_hcl("guest", WEB), group=network("cni/routed", labelled("web", 80))))
-    answering(outside, alloc)
+    [alloc] = group.run(group_hcl("cni", task_hcl("guest", WEB), group=network("cni/routed", WEB_PORT)))
+    eventually(lambda: "--ipv4=10." in outside.tcp(NODE_ADDRESS, port(alloc, "web")), "it answers outside")
 
 
 @pytest.fixture
@@ -230,12 +215,6 @@ def dual(group: Jobs, outside: Outside) -> Iterator[str]:
 
 
 FORWARDING6 = Path("/proc/sys/net/ipv6/conf/all/forwarding")
-SIX_PORT = """
-  port "six" {
-    to           = 7
-    host_network = "six"
-  }
-"""
 MIRAGE = f'unikernel = "{GUESTS}/net.hvt"\nargs = ["{{mirage}}"]\n'
 
 
@@ -248,9 +227,8 @@ def addresses6(alloc: str) -> str:
 def test_a_guest_has_the_ports_of_a_group_with_ipv6(group: Jobs, outside: Outside, dual: str) -> None:
     """Outside, at the group's address, and at both loopbacks; IPv4 is as without it."""
     config = MIRAGE + 'ports = ["six/udp", "web"]'
-    [alloc] = group.run(
-        group_hcl("dual", task_hcl("guest", config), group=network(dual, labelled("web", 80) + SIX_PORT))
-    )
+    six = port_hcl("six", to=7, host_network="six")
+    [alloc] = group.run(group_hcl("dual", task_hcl("guest", config), group=network(dual, WEB_PORT, six)))
     says(alloc, "serving")
     [nic] = inspect(name_of(alloc))["nics"]
     says(alloc, f"ipv6 {nic['ipv6']}")
@@ -261,10 +239,6 @@ def test_a_guest_has_the_ports_of_a_group_with_ipv6(group: Jobs, outside: Outsid
         answer = Outside(namespace=alloc).udp(address, 7, "hello")
         assert answer == "hello", address
     assert "--ipv6-gateway=" in ok("ip", "netns", "exec", alloc, "curl", "--silent", "http://127.0.0.1:80/")
-
-
-def answering(outside: Outside, alloc: str) -> None:
-    eventually(lambda: "--ipv4=10." in outside.tcp(NODE_ADDRESS, port(alloc, "web")), "it answers outside")
 
 
 def test_readiness_is_probed_in_the_namespace(group: Jobs) -> None:

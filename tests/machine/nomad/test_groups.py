@@ -14,24 +14,16 @@ from tests.machine.nomad.jobs import (
     ended,
     events,
     group_hcl,
+    network,
     port,
+    port_hcl,
     says,
     status,
     task,
     task_hcl,
 )
 
-PORTS = f"""
-{NEVER_AGAIN}
-network {{
-  port "web" {{
-    to = 80
-  }}
-  port "echo" {{
-    to = 7
-  }}
-}}
-"""
+PORTS = (port_hcl("web", to=80), port_hcl("echo", to=7))
 HELLO = f'unikernel = "{GUESTS}/hello.spt"'
 
 
@@ -68,7 +60,7 @@ def test_tasks_that_list_their_ports_have_them_beside_each_other(jobs: Jobs, out
         task_hcl("after", HELLO, task=lifecycle("poststart")),
         task_hcl("last", HELLO, task=lifecycle("poststop")),
         kind="batch",
-        group=f'{PORTS.rstrip().removesuffix("}")}\n  port "side" {{}}\n}}\n',
+        group=NEVER_AGAIN + network(*PORTS, port_hcl("side")),
     )
     [alloc] = jobs.run(text)
     says(alloc, "arguments", name="after")
@@ -94,7 +86,7 @@ def test_tasks_that_list_none_have_the_groups_ports_one_after_the_other(
         server("web"),
         task_hcl("beside", SLEEPER, task=lifecycle("poststart", sidecar=True)),
         task_hcl("last", f'unikernel = "{GUESTS}/net63.spt"', task=lifecycle("poststop")),
-        group=PORTS,
+        group=NEVER_AGAIN + network(*PORTS),
     )
     [alloc] = jobs.run(text)
     says(alloc, "service62", name="first")
@@ -107,7 +99,7 @@ def test_tasks_that_list_none_have_the_groups_ports_one_after_the_other(
 
 
 def test_port_that_two_tasks_would_have_is_refused_with_what_to_write(jobs: Jobs) -> None:
-    alloc = ended(jobs.submit(group_hcl("both", server("one"), server("two"), group=PORTS)))
+    alloc = ended(jobs.submit(group_hcl("both", server("one"), server("two"), group=NEVER_AGAIN + network(*PORTS))))
     said = " ".join(event for name in ("one", "two") for event in events(alloc, name))
     assert re.search("port (web|echo) is published to task (one|two) of the same allocation: expected each port", said)
     assert 'List what each task has: config { ports = ["' in said

@@ -16,13 +16,9 @@ from tests.machine.nomad.jobs import (
 )
 
 
-def hello(*words: str) -> str:
-    args = ", ".join(f'"{word}"' for word in words)
-    return f'unikernel = "hello.spt"\nargs = [{args}]\nquiet = true'
-
-
 def test_batch_that_ends_with_3_follows_its_restart_policy(jobs: Jobs) -> None:
-    alloc = ended(jobs.submit(hcl("bad", hello("exit=3"), kind="batch", group=TWO_STARTS)))
+    hello = 'unikernel = "hello.spt"\nargs = ["exit=3"]\nquiet = true'
+    alloc = ended(jobs.submit(hcl("bad", hello, kind="batch", group=TWO_STARTS)))
     assert allocation(alloc)["ClientStatus"] == "failed"
     assert task(alloc)["Restarts"] == 1
     assert sum("Exit Code: 3" in event for event in events(alloc)) == 2, "the first run and one more"

@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from tests.machine.conftest import GUESTS, eventually, inspect, ok, unit_property
-from tests.machine.nomad.jobs import NEVER_AGAIN, Jobs, ended, happens, hcl, name_of, refusal, registered
+from tests.machine.conftest import GUESTS, eventually, ok, unit_property
+from tests.machine.nomad.jobs import NEVER_AGAIN, Jobs, ended, happens, hcl, name_of, nic, refusal, registered
 from tests.machine.nomad.test_ready import PORTS
 from tests.machine.nomad.test_services import service
 
@@ -29,11 +28,6 @@ def lan(jobs: Jobs) -> Iterator[Jobs]:
         jobs.purge()
     finally:
         ok("ip", "link", "delete", "br7")
-
-
-def nic(alloc: str) -> dict[str, Any]:
-    found: dict[str, Any] = inspect(name_of(alloc))["nics"][0]
-    return found
 
 
 def test_a_job_joins_the_lan_of_its_node(lan: Jobs) -> None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, ok, sh
 from tests.machine.nomad.agent import DATA, WATCHFUL, Agent
-from tests.machine.nomad.jobs import SCOPE, SLEEPER, TASKS, Jobs, allocations, hcl, running, task, unit
+from tests.machine.nomad.jobs import SCOPE, SLEEPER, Jobs, allocations, hcl, running, task, unit, units
 
 LATE = SLEEPER + '\nready {\n  console = "^never$"\n  deadline = "10s"\n}'
 
@@ -53,11 +53,6 @@ def is_active(name: str) -> bool:
 
 def name_of(unit: str) -> str:
     return unit.removeprefix("solo5-task-").rpartition(".")[0]
-
-
-def units() -> list[str]:
-    lines = ok("systemctl", "list-units", "--all", "--plain", "--no-legend", *TASKS).splitlines()
-    return [line.split()[0] for line in lines]
 
 
 def test_units_whose_start_was_never_answered_are_ended_for_those_in_their_place(

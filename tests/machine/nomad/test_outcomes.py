@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from tests.machine.conftest import GUESTS, eventually, ok, unit_property
+from tests.machine.conftest import eventually, ok, unit_property
 from tests.machine.mishaps import end_main_thread, going_down
 from tests.machine.nomad.agent import Agent
-from tests.machine.nomad.jobs import Jobs, allocations, ended, events, hcl, running, says, status, task, unit
+from tests.machine.nomad.jobs import Jobs, ended, events, guest, hcl, running, says, status, task, unit
 
 Shown = tuple[str, int, int, str]
 """The outcome's name, exit code, signal, and words of the message."""
@@ -27,9 +27,7 @@ OF_THEMSELVES: dict[str, tuple[str, Shown]] = {
 
 
 def config(command: str, properties: str = "") -> str:
-    guest, *words = command.split()
-    args = ", ".join(f'"{word}"' for word in words)
-    return f'unikernel = "{GUESTS}/{guest}"\nargs = [{args}]\n{properties}'
+    return guest(*command.split(), more=properties)
 
 
 def terminated(alloc: str) -> dict[str, Any]:
@@ -74,33 +72,24 @@ def test_a_tender_that_refuses_and_a_limit_of_systemds(jobs: Jobs) -> None:
 
 def test_tasks_that_somebody_ends(jobs: Jobs) -> None:
     """By the unit, by the process; a hung task, and one whose unit is removed before its outcome is read."""
-    for job, target in SLEEPERS.items():
-        jobs.submit(sleeper(job, target))
-    units = {job: asleep(job) for job in SLEEPERS}
+    sleepers = ("stopped-hvt", "stopped-spt", "term-hvt", "term-spt", "killed-spt", "hung-hvt")
+    for job in sleepers:
+        jobs.submit(sleeper(job, job.rpartition("-")[2]))
+    units = {job: asleep(job) for job in sleepers}
     ok("systemctl", "stop", units["stopped-hvt"], units["stopped-spt"])
     ok("kill", "-TERM", *(main(units[job]) for job in ("term-hvt", "term-spt")))
-    ok("kill", "-KILL", main(units["killed"]))
-    end_main_thread(main(units["hung"]))
+    ok("kill", "-KILL", main(units["killed-spt"]))
+    end_main_thread(main(units["hung-hvt"]))
     expected: dict[str, Shown] = {
         "stopped-hvt": ("stopped", 143, 15, ""),
         "stopped-spt": ("stopped", 143, 15, ""),
         "term-hvt": ("killed", 143, 15, "killed by SIGTERM, which systemd did not send"),
         "term-spt": ("killed", 143, 15, "killed by SIGTERM, which systemd did not send"),
-        "killed": ("killed", 137, 9, "killed by SIGKILL, which systemd did not send"),
-        "hung": ("stalled", 137, 9, "the tender hung"),
+        "killed-spt": ("killed", 137, 9, "killed by SIGKILL, which systemd did not send"),
+        "hung-hvt": ("stalled", 137, 9, "the tender hung"),
     }
     for job, shown in expected.items():
         check(ended(job), shown)
-
-
-SLEEPERS = {
-    "stopped-hvt": "hvt",
-    "stopped-spt": "spt",
-    "term-hvt": "hvt",
-    "term-spt": "spt",
-    "killed": "spt",
-    "hung": "hvt",
-}
 
 
 REMARK = "Sent signal SIGKILL to main process 1 (x) on client request, killed by the OOM killer"
@@ -113,8 +102,7 @@ def sleeper(job: str, target: str) -> str:
 
 def asleep(job: str) -> str:
     """Return the unit of a job with a sleeping guest."""
-    running(job)
-    alloc = str(allocations(job)[0]["ID"])
+    alloc = running(job)
     says(alloc, "sleeping")
     return unit(alloc)
 
@@ -125,9 +113,7 @@ def main(service: str) -> str:
 
 def test_a_scope_that_systemd_stops(jobs: Jobs) -> None:
     """systemd has no main process of a scope: only its log messages show that a stop came first."""
-    jobs.submit(hcl("scoped", config("sleeper.spt", 'unit = "scope"'), kind="batch"))
-    running("scoped")
-    alloc = str(allocations("scoped")[0]["ID"])
+    [alloc] = jobs.run(hcl("scoped", config("sleeper.spt", 'unit = "scope"'), kind="batch"))
     says(alloc, "sleeping")
     ok("systemctl", "stop", f"solo5-task-guest-{alloc[:8]}-*.scope")
     check(ended("scoped"), ("stopped", 143, 15, ""))

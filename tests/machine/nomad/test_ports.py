@@ -11,7 +11,9 @@ from tests.machine.nomad.jobs import (
     ended,
     hcl,
     logs,
+    network,
     port,
+    port_hcl,
     refusal,
     says,
 )
@@ -36,21 +38,9 @@ def nic(**keys: str) -> str:
 
 
 def test_port_without_to_is_the_hosts_port_in_the_guest(jobs: Jobs, outside: Outside) -> None:
-    ports = """
-network {
-  port "plain" {}
-  port "same" {
-    to = -1
-  }
-  port "fixed" {
-    static = 8081
-    to     = -1
-  }
-  port "mapped" {
-    to = 80
-  }
-}
-"""
+    ports = network(
+        port_hcl("plain"), port_hcl("same", to=-1), port_hcl("fixed", static=8081, to=-1), port_hcl("mapped", to=80)
+    )
     labels = ("plain", "same", "fixed", "mapped")
     listens = [f"--tcp=${{NOMAD_PORT_{label}}}" for label in labels]
     [alloc] = jobs.run(hcl("same", server(*listens, variables(*labels)), group=NEVER_AGAIN + ports))
@@ -64,21 +54,10 @@ network {
 
 
 def test_port_of_a_host_network_answers_at_its_address_alone(jobs: Jobs, outside: Outside) -> None:
-    ports = """
-network {
-  port "web" {
-    to = 80
-  }
-  port "second" {
-    to           = 80
-    host_network = "second"
-  }
-  port "local" {
-    to           = 80
-    host_network = "loopback"
-  }
-}
-"""
+    second, local = (
+        port_hcl(label, to=80, host_network=at) for label, at in (("second", "second"), ("local", "loopback"))
+    )
+    ports = network(port_hcl("web", to=80), second, local)
     labels = ("web", "second", "local")
     [alloc] = jobs.run(hcl("hosts", server(variables(*labels)), group=NEVER_AGAIN + ports))
     says(alloc, "serving")
@@ -89,9 +68,9 @@ network {
     }
     assert {at for at, answer in answers.items() if answer} == {("web", NODE_ADDRESS), ("second", SECOND_ADDRESS)}
     assert f";second=80/{port(alloc, 'second')}/{SECOND_ADDRESS}/" in answers["second", SECOND_ADDRESS]
-    local = port(alloc, "local")
-    assert "local=80/" in ok("curl", "--silent", "--max-time", "10", f"http://127.0.0.1:{local}/")
-    assert [outside.tcp(address, local) for address in (NODE_ADDRESS, SECOND_ADDRESS)] == ["", ""]
+    number = port(alloc, "local")
+    assert "local=80/" in ok("curl", "--silent", "--max-time", "10", f"http://127.0.0.1:{number}/")
+    assert [outside.tcp(address, number) for address in (NODE_ADDRESS, SECOND_ADDRESS)] == ["", ""]
 
 
 def test_a_dynamic_block_publishes_a_range_of_ports(jobs: Jobs, outside: Outside) -> None:
@@ -119,7 +98,7 @@ network {
 
 
 def test_nic_has_the_address_and_the_mac_that_the_job_gives(jobs: Jobs, outside: Outside) -> None:
-    ports = 'network {\n  port "web" {\n    to = 80\n  }\n}\n'
+    ports = network(port_hcl("web", to=80))
     config = server(more=nic(network="management", ip=IP, mac=MAC))
     [alloc] = jobs.run(hcl("given", config, group=NEVER_AGAIN + ports))
     says(alloc, "serving")

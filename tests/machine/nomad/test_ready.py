@@ -1,12 +1,10 @@
 """A task with a `ready` block, and the effect on deployments and services."""
 
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, unit_property
-from tests.machine.nomad.agent import Agent, plugins
+from tests.machine.nomad.agent import Agent
 from tests.machine.nomad.jobs import (
     ADDRESSES,
     NEVER_AGAIN,
@@ -14,21 +12,24 @@ from tests.machine.nomad.jobs import (
     TWO_STARTS,
     Jobs,
     allocation,
-    allocations,
     deployment,
     ended,
     events,
-    file,
     happens,
     hcl,
+    network,
+    placed,
+    port_hcl,
     refusal,
     running,
     says,
     task,
     unit,
+    units,
+    written,
 )
 
-PORTS = 'network {\n  port "web" {\n    to = 80\n  }\n  port "echo" {\n    to = 7\n  }\n}\n'
+PORTS = network(port_hcl("web", to=80), port_hcl("echo", to=7))
 UPDATE = 'update {\n  min_healthy_time = "0s"\n  healthy_deadline = "30s"\n  progress_deadline = "1m"\n}\n'
 
 
@@ -44,10 +45,8 @@ def counting(milliseconds: int) -> str:
 
 def test_deployment_is_healthy_when_the_guest_says_so_and_no_sooner(jobs: Jobs) -> None:
     jobs.submit(hcl("counting", counting(500) + ready('console = "^count [6-9]$"'), job=UPDATE))
-    eventually(lambda: allocations("counting"), "it is placed")
-    alloc = allocations("counting")[0]["ID"]
-    console = file(alloc, "alloc/logs/guest.stdout.0")  # `nomad alloc logs` shows it later
-    eventually(lambda: console.exists() and "count 1\n" in console.read_text(), "it writes")
+    alloc = placed("counting")
+    written(alloc, "count 1\n")
     assert allocation(alloc)["ClientStatus"] == "pending"
     eventually(lambda: deployment("counting").get("Status") == "successful", "the deployment is over")
     says(alloc, "count 6\n")
@@ -64,28 +63,21 @@ def test_deployment_fails_with_a_guest_that_is_not_ready_in_time(jobs: Jobs) -> 
     assert "Last console lines: " in message
     assert "“count " in message
     eventually(lambda: deployment("late").get("Status") == "failed", "the deployment is over")
-    assert services() == []
-    console = file(alloc, "alloc/logs/guest.stdout.0")
-    eventually(lambda: "count 1\n" in console.read_text(), "its output is kept")
+    assert units() == []
+    written(alloc, "count 1\n")
 
 
 def test_start_that_waits_is_undone_when_its_agent_is_killed(jobs: Jobs, agent: Agent, machine: Machine) -> None:
     machine.expect("plugin|EOF|Unavailable|rpc error|failed to stop|failed to destroy")
     jobs.submit(hcl("waiting", counting(500) + ready('console = "^count 10$"')))
-    eventually(lambda: services() != [], "it runs")
-    [first] = services()
+    eventually(lambda: units() != [], "it runs")
+    [first] = units()
     agent.kill()
-    eventually(lambda: services() == [], "its start has been undone")
+    eventually(lambda: units() == [], "its start has been undone")
     agent.start()
     running("waiting")
-    assert first not in services()
-    assert len(services()) == 1
-
-
-def services() -> list[str]:
-    """Return the units of all tasks."""
-    listed = ok("systemctl", "list-units", "--all", "--plain", "--no-legend", "solo5-task-*").splitlines()
-    return [line.split()[0] for line in listed]
+    assert first not in units()
+    assert len(units()) == 1
 
 
 @contextmanager
@@ -103,9 +95,7 @@ def test_loss_and_return_are_told_by_a_driver_that_was_killed_meanwhile(
 ) -> None:
     machine.expect("plugin|EOF|Unavailable|rpc error")
     [alloc] = jobs.run(hcl("unsteady", SERVER + ready('tcp = "web"', 'interval = "200ms"'), group=NEVER_AGAIN + PORTS))
-    first = agent.plugin()
-    os.kill(first, signal.SIGKILL)
-    eventually(lambda: first not in plugins() != [], "another driver is there")
+    agent.kill_plugin()
     with cut_off(unit(alloc)):
         happens(alloc, "No longer ready: tcp 10.")
     happens(alloc, "Ready again after")

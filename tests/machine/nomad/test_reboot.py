@@ -34,8 +34,7 @@ def another_boot(tmp_path: Path) -> Iterator[None]:
 
 def gone(unit_name: str) -> None:
     """Remove what a reboot removes: state in PID 1, /run and the kernel."""
-    name = unit_name.removeprefix("solo5-task-").removesuffix(".service")
-    ok("solo5ctl", "rm", "--force", name)
+    ok("solo5ctl", "rm", "--force", unit_name.removeprefix("solo5-task-").removesuffix(".service"))
     sh("systemctl", "stop", "solo5-relay", "solo5-networkd")
     for folder in ("/run/solo5/relay", "/run/solo5/network"):
         shutil.rmtree(folder, ignore_errors=True)

@@ -15,6 +15,7 @@ from tests.machine.nomad.jobs import (
     allocation,
     ended,
     events,
+    guest,
     happens,
     hcl,
     logs,
@@ -71,7 +72,7 @@ def test_agent_killed_before_its_destroy_is_answered_has_the_same_end_twice_and_
 def test_task_that_ends_while_nobody_looks_has_its_true_outcome(agent: Agent, jobs: Jobs, machine: Machine) -> None:
     """One that was removed is started once more."""
     machine.expect("error recovering task|failed to recover|does not exist")
-    [alloc] = jobs.run(hcl("unseen", f'unikernel = "{GUESTS}/sleeper.spt"\nargs = ["for=4"]', kind="batch"))
+    [alloc] = jobs.run(hcl("unseen", guest("sleeper.spt", "for=4"), kind="batch"))
     [other] = jobs.run(hcl("removed", f'unikernel = "{GUESTS}/sleeper.spt"'))
     ends, removed = unit(alloc), unit(other)
     agent.stop()

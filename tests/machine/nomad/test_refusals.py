@@ -4,9 +4,22 @@ import re
 from typing import Any
 
 from tests.machine.conftest import Machine, ok, sh
-from tests.machine.nomad.jobs import SERVER, SLEEPER, TWO_STARTS, Jobs, allocation, ended, hcl, refusal, status, task
+from tests.machine.nomad.jobs import (
+    SERVER,
+    SLEEPER,
+    TWO_STARTS,
+    Jobs,
+    allocation,
+    ended,
+    hcl,
+    network,
+    port_hcl,
+    refusal,
+    status,
+    task,
+)
 
-PORT = 'network {\n  port "web" {\n    static = 8088\n    to = 80\n  }\n}\n'
+PORT = network(port_hcl("web", static=8088, to=80))
 NO_IMAGE = 'template {\n  data = "no image"\n  destination = "local/bad.hvt"\n}\n'
 
 
@@ -15,39 +28,37 @@ def dns(lines: str) -> str:
     return f"network {{\n  dns {{\n{lines}\n  }}\n}}\n"
 
 
-def job(config: str, **more: Any) -> str:
-    return hcl("refused", config, kind="batch", **{"group": TWO_STARTS, **more})
-
-
-REFUSED = {
-    "no image at all": (job('unikernel = "local/bad.hvt"', task=NO_IMAGE), r"bad\.hvt.*ELF"),
-    "nothing there": (job('unikernel = "missing.hvt"'), r"missing\.hvt"),
-    "an image that is nobody's": (
-        job('unikernel = "/etc/hostname"'),
-        r"/etc/hostname.*expected a file below",
-    ),
-    "an unknown NIC": (job(f'{SERVER}\nnic "other" {{\n}}'), r"other.*service"),
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "no image at all": ('unikernel = "local/bad.hvt"', {"task": NO_IMAGE}, r"bad\.hvt.*ELF"),
+    "nothing there": ('unikernel = "missing.hvt"', {}, r"missing\.hvt"),
+    "an image that is nobody's": ('unikernel = "/etc/hostname"', {}, r"/etc/hostname.*expected a file below"),
+    "an unknown NIC": (f'{SERVER}\nnic "other" {{\n}}', {}, r"other.*service"),
     "a property of its own": (
-        job(f'{SLEEPER}\nproperties {{\n  User = "root"\n}}'),
+        f'{SLEEPER}\nproperties {{\n  User = "root"\n}}',
+        {},
         r"config\.properties\.User may not be set by a job",
     ),
     "more processes": (
-        job(f'{SLEEPER}\nproperties {{\n  TasksMax = "infinity"\n}}'),
+        f'{SLEEPER}\nproperties {{\n  TasksMax = "infinity"\n}}',
+        {},
         r"config\.properties\.TasksMax is 'infinity': expected no more than '16'",
     ),
-    "a user": (job(SLEEPER, task='user = "nobody"'), r"sets user 'nobody'"),
+    "a user": (SLEEPER, {"task": 'user = "nobody"'}, r"sets user 'nobody'"),
     "name servers that no argument has": (
-        job(f'{SLEEPER}\nargs = ["{{{{dns}}}}"]', group=TWO_STARTS + dns('servers = ["192.0.2.53"]')),
+        f'{SLEEPER}\nargs = ["{{{{dns}}}}"]',
+        {"group": TWO_STARTS + dns('servers = ["192.0.2.53"]')},
         r"network\.dns\.servers, which reach a unikernel among its arguments, or by DHCP: expected {dns} in args, or a "
         r"network with dhcp = true\. "
         r'Add an argument that the guest takes, such as "--dns-servers={dns\.udp}", or remove servers',
     ),
     "a name server that is a command": (
-        job(f'{SLEEPER}\nargs = ["{{dns}}"]', group=TWO_STARTS + dns('servers = ["; rm"]')),
+        f'{SLEEPER}\nargs = ["{{dns}}"]',
+        {"group": TWO_STARTS + dns('servers = ["; rm"]')},
         r"network\.dns: name server '; rm' is not usable",
     ),
     "a search domain with control characters": (
-        job(f'{SLEEPER}\nargs = ["{{search}}"]', group=TWO_STARTS + dns(r'searches = ["a\u001b[2J"]')),
+        f'{SLEEPER}\nargs = ["{{search}}"]',
+        {"group": TWO_STARTS + dns(r'searches = ["a\u001b[2J"]')},
         r"search domain 'a\\x1b\[2J' is not a domain name",
     ),
 }
@@ -55,15 +66,15 @@ REFUSED = {
 
 def test_is_refused_with_the_reason_and_not_tried_again(jobs: Jobs) -> None:
     submitted = {
-        what: jobs.submit(text.replace('"refused"', f'"refused-{number}"', 1))
-        for number, (what, (text, _)) in enumerate(REFUSED.items())
+        what: jobs.submit(hcl(f"refused-{number}", config, kind="batch", **{"group": TWO_STARTS, **more}))
+        for number, (what, (config, more, _)) in enumerate(REFUSED.items())
     }
     wrong = {}
     for what, name in submitted.items():
         alloc = ended(name)
         read = refusal(alloc)
         is_final = "Driver Failure" in read and "unrecoverable" in read and task(alloc)["Restarts"] == 0
-        if not is_final or not re.search(REFUSED[what][1], read):
+        if not is_final or not re.search(REFUSED[what][2], read):
             wrong[what] = read
     assert wrong == {}
 

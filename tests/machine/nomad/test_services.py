@@ -8,29 +8,21 @@ from tests.machine.nomad.jobs import (
     NEVER_AGAIN,
     Jobs,
     allocation,
-    allocations,
     events,
-    file,
     hcl,
     name_of,
+    network,
+    placed,
     port,
+    port_hcl,
     registered,
     running,
     says,
+    written,
 )
 from tests.machine.nomad.test_ready import ready
 
-PORTS = (
-    NEVER_AGAIN
-    + """
-network {
-  port "web" {
-    to = 80
-  }
-  port "plain" {}
-}
-"""
-)
+PORTS = NEVER_AGAIN + network(port_hcl("web", to=80), port_hcl("plain"))
 CHECK = """
 check {
   type     = "http"
@@ -70,10 +62,8 @@ def test_service_is_there_from_readiness_to_the_stop(jobs: Jobs, outside: Outsid
     modes = ("auto", "host", "driver")
     services = [*(service(mode, mode) for mode in modes), service("plain", "driver", "plain")]
     jobs.submit(hcl("served", config + rule, group=PORTS, task="".join(services)))
-    eventually(lambda: allocations("served"), "it is placed")
-    alloc = allocations("served")[0]["ID"]
-    console = file(alloc, "alloc/logs/guest.stdout.0")
-    eventually(lambda: console.exists() and "serving" in console.read_text(), "it serves")
+    alloc = placed("served")
+    written(alloc, "serving")
     assert [registered(name) for name in (*modes, "plain")] == [[]] * 4
     assert allocation(alloc)["ClientStatus"] == "pending"
     assert "--ipv4=" in outside.tcp(NODE_ADDRESS, port(alloc, "web"))

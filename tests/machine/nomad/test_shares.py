@@ -6,7 +6,19 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, eventually, ok, registered, unit_property
-from tests.machine.nomad.jobs import NEVER_AGAIN, SERVER, SLEEPER, Jobs, allocations, ended, hcl, refusal, unit
+from tests.machine.nomad.jobs import (
+    NEVER_AGAIN,
+    SERVER,
+    SLEEPER,
+    Jobs,
+    allocations,
+    ended,
+    hcl,
+    network,
+    port_hcl,
+    refusal,
+    unit,
+)
 
 MIB = 1 << 20
 STORE = Path("/var/lib/solo5/images")
@@ -73,17 +85,10 @@ def test_twenty_starts_at_once_get_what_their_job_may_have(jobs: Jobs, limits: P
     eventually(lambda: len(claims()) == 1, "its tasks have gone, and take nothing")
 
 
-PORTS = """
-network {
-  port "one" { to = 80 }
-  port "two" { to = 81 }
-}
-"""
-
-
 def test_ports_and_addresses_of_a_job_and_of_a_namespace(jobs: Jobs, limits: Path) -> None:
     limits.write_text("[limits]\njob = { ports = 4 }\nnamespace = { addresses = 3 }\n")
-    jobs.submit(hcl("ports", SERVER, count=3, group=NEVER_AGAIN + PORTS, resources="cpu = 1"))
+    ports = network(port_hcl("one", to=80), port_hcl("two", to=81))
+    jobs.submit(hcl("ports", SERVER, count=3, group=NEVER_AGAIN + ports, resources="cpu = 1"))
     settled("ports", 3)
     assert states("ports") == ["failed", "running", "running"]
     [words] = why("ports")

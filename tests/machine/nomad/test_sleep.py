@@ -1,10 +1,7 @@
 """Jobs whose guests sleep: for Nomad they run, and events name what woke them."""
 
-import os
-import signal
-
 from tests.machine.conftest import Machine, Outside, eventually, ok
-from tests.machine.nomad.agent import NODE_ADDRESS, Agent, plugins
+from tests.machine.nomad.agent import NODE_ADDRESS, Agent
 from tests.machine.nomad.jobs import (
     NEVER_AGAIN,
     SERVER,
@@ -14,12 +11,14 @@ from tests.machine.nomad.jobs import (
     happens,
     hcl,
     name_of,
+    network,
+    port_hcl,
     refusal,
     task,
 )
 from tests.machine.test_sleep import asleep
 
-PORT = 'network {\n  port "web" {\n    static = 8080\n    to = 80\n  }\n}\n'
+PORT = network(port_hcl("web", static=8080, to=80))
 IDLE = '\nidle {\n  after = "5s"\n}\n'
 
 
@@ -31,9 +30,7 @@ def test_a_job_sleeps_and_a_request_wakes_it(jobs: Jobs, outside: Outside, machi
     assert outside.tcp(NODE_ADDRESS, 8080)
     happens(alloc, f"Woken by TCP {outside.there}:")
     eventually(lambda: asleep(name_of(alloc)), "it sleeps again")
-    first = agent.plugin()
-    os.kill(first, signal.SIGKILL)
-    eventually(lambda: first not in plugins() != [], "another driver is there")
+    agent.kill_plugin()
     assert (asleep(name_of(alloc)), task(alloc)["State"]) == (True, "running")
     assert outside.tcp(NODE_ADDRESS, 8080)
     ok("nomad", "job", "stop", "-detach", "resting")

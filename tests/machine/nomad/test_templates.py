@@ -45,7 +45,7 @@ def rendered(alloc: str, name: str, text: str) -> None:
 def test_signal_script_and_noop_leave_the_task_as_it_is(jobs: Jobs) -> None:
     """Two signals that would kill a tender, and a script: each is an event, and the task runs on."""
     modes = {"hangup": HANGUP, "user": USER_SIGNAL, "nothing": NOOP, "script": script(fail=False)}
-    with word("heedless", "one"):
+    with word("heedless"):
         templates = "".join(template("heedless", name, mode) for name, mode in modes.items())
         [alloc] = jobs.run(hcl("heedless", SLEEPER, task=templates))
         says(alloc, "sleeping")
@@ -76,7 +76,7 @@ def outdated(alloc: str) -> bool:
 
 
 def test_inspect_shows_that_an_archive_is_older_than_its_files(jobs: Jobs) -> None:
-    with word("archived", "one"):
+    with word("archived"):
         [alloc] = jobs.run(hcl("archived", ARCHIVE, task=template("archived", "conf/word", NOOP)))
         says(alloc, "member local/conf/word")
         before = unit_property(unit(alloc), "InvocationID")
@@ -96,7 +96,7 @@ def test_inspect_shows_that_an_archive_is_older_than_its_files(jobs: Jobs) -> No
 
 
 def test_restart_brings_the_rendered_file_into_the_archive(jobs: Jobs) -> None:
-    with word("renewed", "one"):
+    with word("renewed"):
         [alloc] = jobs.run(hcl("renewed", ARCHIVE, task=template("renewed", "conf/word", '  change_mode = "restart"')))
         says(alloc, member("one"))
         put("renewed", "two")
@@ -118,7 +118,7 @@ def test_what_is_asked_for_as_an_end_is_one(jobs: Jobs) -> None:
     failing = template("failing", "word", script(fail=True))
     with ExitStack() as words:
         for job in ("ending", "failing"):
-            words.enter_context(word(job, "one"))
+            words.enter_context(word(job))
         [stopped] = jobs.run(hcl("ending", SLEEPER, group=TWO_STARTS, task=ending))
         [failed] = jobs.run(hcl("failing", SLEEPER, task=failing))
         for alloc in (stopped, failed):

@@ -17,6 +17,7 @@ from tests.machine.nomad.jobs import (
     ended,
     events,
     group_hcl,
+    guest,
     happens,
     hcl,
     name_of,
@@ -41,8 +42,7 @@ def volume(source: str = "static", name: str = "data", options: str = "") -> str
 
 def disk(*words: str, block: str = "", image: str = "disk.hvt", name: str = "data") -> str:
     """Return the config of a task whose guest has the volume as its disk."""
-    args = ", ".join(f'"{word}"' for word in words)
-    return f'unikernel = "{GUESTS}/{image}"\nargs = [{args}]\nblock "storage" {{\n  volume = "{name}"\n  {block}\n}}\n'
+    return guest(image, *words, more=f'block "storage" {{\n  volume = "{name}"\n  {block}\n}}\n')
 
 
 def job(name: str, config: str, group: str = "", *, kind: str = "batch", mount: str = MOUNT) -> str:
@@ -102,27 +102,6 @@ def test_one_disk_has_one_writer(jobs: Jobs, static: Path) -> None:
     assert "is in use by another task" in by_hand.stderr
 
 
-def symbolic_link(path: Path, victim: Path) -> None:
-    path.symlink_to(victim)
-
-
-def dangling_link(path: Path, victim: Path) -> None:
-    path.symlink_to(victim.with_name("created"))
-
-
-def hard_link(path: Path, victim: Path) -> None:
-    path.hardlink_to(victim)
-
-
-def fifo(path: Path, victim: Path) -> None:
-    os.mkfifo(path)
-
-
-def device(path: Path, victim: Path) -> None:
-    """A device node of the victim's file system, as a container with CAP_MKNOD can create it in its volume."""
-    os.mknod(path, 0o060666, victim.stat().st_dev)
-
-
 def of_another_user(path: Path, victim: Path) -> None:
     path.write_bytes(bytes(4096))
     path.chmod(0o666)
@@ -136,11 +115,18 @@ def moved(path: Path, victim: Path) -> None:
 
 
 PLANTED: dict[str, tuple[Callable[[Path, Path], None], str]] = {
-    "symbolic": (symbolic_link, "cannot be used: expected a file below"),
-    "dangling": (dangling_link, "cannot be used: expected a file below"),
-    "hard": (hard_link, "has 2 names"),
-    "fifo": (fifo, "is no disk: expected a regular file or a block device"),
-    "device": (device, "is a block device in a directory of the allocation or of a volume"),
+    "symbolic": (lambda path, victim: path.symlink_to(victim), "cannot be used: expected a file below"),
+    "dangling": (
+        lambda path, victim: path.symlink_to(victim.with_name("created")),
+        "cannot be used: expected a file below",
+    ),
+    "hard": (lambda path, victim: path.hardlink_to(victim), "has 2 names"),
+    "fifo": (lambda path, victim: os.mkfifo(path), "is no disk: expected a regular file or a block device"),
+    # A device node of the victim's file system, as a container with CAP_MKNOD can create it in its volume.
+    "device": (
+        lambda path, victim: os.mknod(path, 0o060666, victim.stat().st_dev),
+        "is a block device in a directory of the allocation or of a volume",
+    ),
     "moved": (moved, "is a disk of another job, which was moved"),
     "foreign": (of_another_user, "belongs to user 65534"),
 }

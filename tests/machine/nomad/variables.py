@@ -29,9 +29,9 @@ def put(job: str, word: str) -> None:
 
 
 @contextmanager
-def word(job: str, value: str) -> Iterator[None]:
-    """Set the job's variable while the block runs."""
-    put(job, value)
+def word(job: str) -> Iterator[None]:
+    """Set the job's variable to `one` while the block runs."""
+    put(job, "one")
     try:
         yield
     finally:
