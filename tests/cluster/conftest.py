@@ -1,15 +1,15 @@
 """The ladder: `cluster` (machines and agents) → `guests` (nine of them, which outlive every test of a module)."""
 
 import hashlib
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 from tests.cluster.agents import CLIENTS, LONG, SERVER, Agents
 from tests.cluster.traffic import Target, get
-from tests.machine.conftest import GUESTS, eventually, ok, sh
+from tests.machine.conftest import GUESTS, eventually, ok
 from tests.machine.nomad.agent import api
+from tests.machine.nomad.conftest import serving
 from tests.machine.nomad.jobs import ADDRESSES, allocations, deployment, hcl
 
 COUNT = 9
@@ -51,7 +51,7 @@ service {
 """
 _ARTIFACT = """
 artifact {
-  source      = "http://%s:%d/%s"
+  source      = "%s/%s"
   destination = "local/%s"
   mode        = "file"
   options {
@@ -106,11 +106,6 @@ def _guest(alloc: str) -> Guest:
     return Guest(alloc, about["NodeName"], (port["HostIP"], port["Value"]))
 
 
-def registered(service: str = "web") -> list[Target]:
-    """Return the addresses of a service in Nomad's registry."""
-    return [(each["Address"], each["Port"]) for each in api(f"/v1/service/{service}")]
-
-
 def serve(job: str, count: int) -> list[Guest]:
     """Wait until so many guests of a job run and answer with their own names."""
     found: list[Guest] = []
@@ -140,17 +135,13 @@ def cluster() -> Iterator[Agents]:
 def images() -> Iterator[str]:
     """The `artifact` block of the image, which this machine serves by HTTP."""
     digest = hashlib.sha256(IMAGE.read_bytes()).hexdigest()
-    with subprocess.Popen(
-        ["python3", "-m", "http.server", "--directory", str(GUESTS), str(IMAGES)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as server:
-        try:
-            url = f"http://{SERVER}:{IMAGES}/"
-            eventually(lambda: sh("curl", "--silent", "--head", url).returncode == 0, "the images are served")
-            yield _ARTIFACT % (SERVER, IMAGES, IMAGE.name, IMAGE.name, digest)
-        finally:
-            server.terminate()
+    with serving(SERVER, IMAGES) as url:
+        yield _ARTIFACT % (url, IMAGE.name, IMAGE.name, digest)
+
+
+def pinned(node: str) -> str:
+    """Return the constraint of a job that is to run on a node."""
+    return f'constraint {{\n  attribute = "${{node.unique.name}}"\n  value     = "{node}"\n}}\n'
 
 
 def submit(text: str) -> None:

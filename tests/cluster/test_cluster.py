@@ -5,6 +5,7 @@ Figures are printed beside the assertions, for people: seconds depend on the mac
 
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from tests.cluster.conftest import (
     guests_of,
     job,
     purge,
-    registered,
     serve,
     submit,
 )
@@ -24,8 +24,10 @@ from tests.cluster.machines import Peer
 from tests.cluster.traffic import Requests
 from tests.machine.conftest import GUESTS, eventually
 from tests.machine.nomad.agent import api
-from tests.machine.nomad.jobs import allocation
+from tests.machine.nomad.jobs import allocation, registered
 from tests.machine.test_survival import later_package
+
+_addresses = partial(registered, "web")
 
 
 def counts() -> list[int]:
@@ -97,7 +99,7 @@ def test_partitioned_guests_run_on_and_are_kept_unless_they_were_given_up(cluste
     before = serve("web", COUNT)
     runs = runs_of([*before, hasty])
     here = [guest for guest in (*before, hasty) if guest.node == cut.name]
-    with Requests(registered, 1) as requests:
+    with Requests(_addresses, 1) as requests:
         with cut.unplugged():
             eventually(lambda: cluster.status(cut) == "disconnected", "the node is missed", LONG)
             print("partition: missed", requests.tally.seconds())
@@ -105,7 +107,7 @@ def test_partitioned_guests_run_on_and_are_kept_unless_they_were_given_up(cluste
             print("partition: replaced", requests.tally.seconds())
             eventually(lambda: given_up(hasty), "it is given up", LONG)
             [replacement] = serve("hasty", 1)
-            print("partition: registered", [registered("hasty"), hasty.target, replacement.target, len(registered())])
+            print("partition: registered", [registered("hasty"), hasty.target, replacement.target, len(_addresses())])
             assert cut.runs() == {guest.alloc: runs[guest.alloc] for guest in here}
             for guest in here:
                 cut.ok("curl", "--silent", "--fail", "--max-time", "10", f"http://{guest.target[0]}:{guest.target[1]}/")
@@ -114,7 +116,7 @@ def test_partitioned_guests_run_on_and_are_kept_unless_they_were_given_up(cluste
         print("partition: ready after", requests.tally.seconds() - plugged)
         eventually(lambda: sorted(guests_of("web")) == sorted(before), "the first nine are kept", LONG)
         eventually(
-            lambda: sorted(registered()) == sorted(guest.target for guest in before), "they are registered", LONG
+            lambda: sorted(_addresses()) == sorted(guest.target for guest in before), "they are registered", LONG
         )
         eventually(lambda: hasty.alloc not in cut.runs(), "the one that was given up is ended", LONG)
         print("partition: settled after", requests.tally.seconds() - plugged)
@@ -128,7 +130,7 @@ def test_guests_of_a_killed_machine_run_elsewhere_until_it_is_back(cluster: Agen
     dead = CLIENTS[2]
     before, boot = serve("web", COUNT), dead.boot_id()
     runs = runs_of(before)
-    with Requests(registered, 1) as requests:
+    with Requests(_addresses, 1) as requests:
         dead.kill()
         eventually(lambda: cluster.status(dead) == "disconnected", "the node is missed", LONG)
         print("kill: missed", requests.tally.seconds())
@@ -151,7 +153,7 @@ def test_guests_of_a_killed_machine_run_elsewhere_until_it_is_back(cluster: Agen
 
 def test_draining_a_node_fails_no_request_and_leaves_nothing_there(cluster: Agents, guests: None) -> None:
     drained = CLIENTS[0]
-    with Requests(registered, 10) as requests:
+    with Requests(_addresses, 10) as requests:
         cluster.drain(drained)
         eventually(lambda: not drained.runs(), "no task is left", LONG)
         print("drain: empty", requests.tally.seconds())

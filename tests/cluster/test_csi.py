@@ -5,24 +5,21 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.agents import CLIENTS, LONG, Agents
-from tests.cluster.conftest import purge, submit
-from tests.machine.conftest import GUESTS, eventually, ok
+from tests.cluster.conftest import pinned, purge, submit
+from tests.machine.conftest import eventually, ok
 from tests.machine.nomad.agent import api
 from tests.machine.nomad.csi import SPECIFICATION, is_healthy, plugin_job, volume
 from tests.machine.nomad.jobs import allocations, blocked, hcl, says
+from tests.machine.nomad.test_volumes import MOUNT, disk
 
 HERE, ELSEWHERE = CLIENTS[0], CLIENTS[1]
 STORAGE = Path("/srv/shared/csi")
-MOUNT = 'volume_mount {\n  volume = "data"\n  destination = "data"\n}\n'
 
 
 def job(name: str, node: str, *words: str) -> str:
     """Return a job that is to run on a node, with the volume as its guest's disk."""
-    args = ", ".join(f'"{word}"' for word in words)
-    config = f'unikernel = "{GUESTS}/disk.spt"\nargs = [{args}]\n'
-    config += 'block "storage" {\n  volume = "data"\n  create = true\n  size = "64K"\n}\n'
-    pinned = f'constraint {{\n  attribute = "${{node.unique.name}}"\n  value     = "{node}"\n}}\n'
-    return hcl(name, config, job=pinned, group=volume("file-system"), task=MOUNT)
+    config = disk(*words, block='create = true\nsize = "64K"', image="disk.spt")
+    return hcl(name, config, job=pinned(node), group=volume("file-system"), task=MOUNT)
 
 
 def runs(name: str) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 from tests.cluster.agents import CLIENTS, LONG, SERVER, Agents
-from tests.cluster.conftest import IMAGES, purge, submit
+from tests.cluster.conftest import IMAGES, pinned, purge, submit
 from tests.machine.conftest import GUESTS, eventually
-from tests.machine.nomad.jobs import NEVER_AGAIN, allocations, hcl, says
+from tests.machine.nomad.jobs import NEVER_AGAIN, allocations, guest, hcl, says
 
 BLANK = GUESTS / "blank.img"
 SIZE = 4096
@@ -23,11 +23,9 @@ def blank(images: str) -> Iterator[str]:
 
 def on(node: str, task: str, *words: str) -> str:
     """Return the job as it is to run on a node."""
-    args = ", ".join(f'"{word}"' for word in words)
-    config = f'unikernel = "{GUESTS}/disk.spt"\nargs = [{args}]\nblock "storage" {{\n  source = "local/disk.img"\n}}\n'
-    pinned = f'constraint {{\n  attribute = "${{node.unique.name}}"\n  value     = "{node}"\n}}\n'
+    config = guest("disk.spt", *words, more='block "storage" {\n  source = "local/disk.img"\n}\n')
     kept = "sticky = true\nmigrate = true"
-    return hcl("moving", config, job=pinned, group=NEVER_AGAIN, task=task, ephemeral_disk=kept)
+    return hcl("moving", config, job=pinned(node), group=NEVER_AGAIN, task=task, ephemeral_disk=kept)
 
 
 def runs_on(node: str) -> str:

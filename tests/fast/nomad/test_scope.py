@@ -43,11 +43,9 @@ DRIVER = """
 import asyncio, os, signal, sys
 from solo5_systemd.nomad.scope_tenders import Child
 async def main():
-    child = Child(sys.argv[2:], (1, 1), ())
+    Child(sys.argv[1:], (1, 1), ())
     os.write(1, b"the driver ")
-    if sys.argv[1] == "dies":
-        os.kill(os.getpid(), signal.SIGKILL)
-    child.execute()
+    os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())
 """
 
@@ -224,22 +222,10 @@ async def test_child_that_was_killed_before_its_tender_fails_the_start(
 
 
 def test_child_of_a_driver_that_dies_exits_without_the_tender() -> None:
-    driver = [sys.executable, "-c", DRIVER, "dies", "/bin/echo", "the tender"]
+    driver = [sys.executable, "-c", DRIVER, "/bin/echo", "the tender"]
     done = subprocess.run(driver, stdout=subprocess.PIPE, check=False)
     # The end of the output is the end of the child, which holds its other end.
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, b"the driver ")
-
-
-def test_tender_survives_the_end_of_its_driver(tmp_path: Path) -> None:
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    with subprocess.Popen(
-        [sys.executable, "-c", DRIVER, "exits", "/bin/cat", str(fifo)], stdout=subprocess.PIPE
-    ) as driver:
-        assert driver.wait() == 0
-        fifo.write_text("the tender")  # waits for its reader
-        assert driver.stdout is not None
-        assert driver.stdout.read() == b"the driver the tender"
 
 
 @pytest.mark.parametrize(

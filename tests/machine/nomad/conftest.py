@@ -8,6 +8,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -60,9 +61,6 @@ def jobs(agent: Agent) -> Iterator[Jobs]:
     subject.purge()
 
 
-WEB = "127.0.0.1:8099"
-
-
 @pytest.fixture
 def limits() -> Iterator[Path]:
     """The operator's limits, which are read at each start."""
@@ -71,18 +69,23 @@ def limits() -> Iterator[Path]:
     path.unlink(missing_ok=True)
 
 
+@contextmanager
+def serving(host: str, port: int) -> Iterator[str]:
+    """Serve the guest images by HTTP; yield the URL."""
+    url, command = f"http://{host}:{port}", ["python3", "-m", "http.server", "--directory", str(GUESTS), str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        try:
+            eventually(lambda: sh("curl", "--silent", "--head", url).returncode == 0, "the server answers")
+            yield url
+        finally:
+            server.terminate()
+
+
 @pytest.fixture
 def web() -> Iterator[str]:
     """The HTTP server of the guest images."""
-    host, _, port = WEB.partition(":")
-    with subprocess.Popen(
-        ["python3", "-m", "http.server", "--directory", str(GUESTS), "--bind", host, port],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as server:
-        eventually(lambda: sh("curl", "--silent", "--head", f"http://{WEB}/").returncode == 0, "the server answers")
-        yield f"http://{WEB}"
-        server.terminate()
+    with serving("127.0.0.1", 8099) as url:
+        yield url
 
 
 HARMLESS = ["no handler registered for event", 'reattach config from state store.*"database not open"']

@@ -34,7 +34,7 @@ csi_plugin {{
   stage_publish_base_dir = "{PUBLISHED}"
 }}
 """
-    config = f'command = "/usr/bin/python3"\nargs = ["{PLUGIN}", "--volumes", "{directory}"]'
+    config = f'command = "/usr/bin/python3"\nargs = ["{PLUGIN}", "{directory}"]'
     plugin = task_hcl("plugin", config, driver="raw_exec", task=task, memory=64)
     return group_hcl("csi", plugin, kind="system", group='restart {\n  delay = "1s"\n}')
 

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """A plugin of the Container Storage Interface for tests: directories for file systems, loop devices for block devices.
 
-    CSI_ENDPOINT=unix:///run/csi.sock plugin.py --volumes DIRECTORY --name NAME
+    CSI_ENDPOINT=unix:///run/csi.sock csi_plugin.py DIRECTORY
 
 Nomad runs it by raw_exec, and sets CSI_ENDPOINT. It has what Nomad calls, and the fields that it uses of the messages
 of csi.proto, so that no generated code has to fit the installed protobuf. It has no state but its directory:
@@ -10,9 +10,9 @@ of csi.proto, so that no generated code has to fit the installed protobuf. It ha
     DIRECTORY/ID/image    what is behind the loop device
 """
 
-import argparse
 import hashlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -72,31 +72,33 @@ CONTROLLER_SERVICE = CREATE_DELETE_VOLUME = 1
 """Of PluginCapability.Service and of ControllerServiceCapability.RPC."""
 
 
-class Plugin:
-    """The services Identity, Controller and Node; `new` returns an empty message of csi.v1."""
+Answer = dict[str, Any]
+"""The fields of a response."""
 
-    def __init__(self, name: str, volumes: Path, new: Callable[..., Any]) -> None:
-        self._name = name
+
+class Plugin:
+    """The services Identity, Controller and Node."""
+
+    def __init__(self, volumes: Path) -> None:
         self._volumes = volumes
-        self._new = new
 
     # --- Identity
 
-    def get_plugin_info(self, _: Any) -> Any:
-        return self._new("GetPluginInfoResponse", name=self._name, vendor_version="1")
+    def get_plugin_info(self, _: Any) -> Answer:
+        return {"name": "solo5-test", "vendor_version": "1"}
 
-    def get_plugin_capabilities(self, _: Any) -> Any:
-        return self._new("GetPluginCapabilitiesResponse", capabilities=[{"service": {"type": CONTROLLER_SERVICE}}])
+    def get_plugin_capabilities(self, _: Any) -> Answer:
+        return {"capabilities": [{"service": {"type": CONTROLLER_SERVICE}}]}
 
-    def probe(self, _: Any) -> Any:
-        return self._new("ProbeResponse")
+    def probe(self, _: Any) -> Answer:
+        return {}
 
     # --- Controller
 
-    def controller_get_capabilities(self, _: Any) -> Any:
-        return self._new("ControllerGetCapabilitiesResponse", capabilities=[{"rpc": {"type": CREATE_DELETE_VOLUME}}])
+    def controller_get_capabilities(self, _: Any) -> Answer:
+        return {"capabilities": [{"rpc": {"type": CREATE_DELETE_VOLUME}}]}
 
-    def create_volume(self, request: Any) -> Any:
+    def create_volume(self, request: Any) -> Answer:
         size = request.capacity_range.required_bytes or request.capacity_range.limit_bytes or SIZE
         identifier = hashlib.sha256(request.name.encode()).hexdigest()[:32]
         volume = self._volumes / identifier
@@ -104,26 +106,24 @@ class Plugin:
             (volume / "data").mkdir(parents=True)
             with (volume / "image").open("wb") as image:
                 image.truncate(size)
-        return self._new("CreateVolumeResponse", volume={"volume_id": identifier, "capacity_bytes": size})
+        return {"volume": {"volume_id": identifier, "capacity_bytes": size}}
 
-    def delete_volume(self, request: Any) -> Any:
+    def delete_volume(self, request: Any) -> Answer:
         shutil.rmtree(self._volumes / request.volume_id, ignore_errors=True)
-        return self._new("DeleteVolumeResponse")
+        return {}
 
-    def validate_volume_capabilities(self, request: Any) -> Any:
-        return self._new(
-            "ValidateVolumeCapabilitiesResponse", confirmed={"volume_capabilities": request.volume_capabilities}
-        )
+    def validate_volume_capabilities(self, request: Any) -> Answer:
+        return {"confirmed": {"volume_capabilities": request.volume_capabilities}}
 
     # --- Node
 
-    def node_get_capabilities(self, _: Any) -> Any:
-        return self._new("NodeGetCapabilitiesResponse")
+    def node_get_capabilities(self, _: Any) -> Answer:
+        return {}
 
-    def node_get_info(self, _: Any) -> Any:
-        return self._new("NodeGetInfoResponse", node_id=socket.gethostname())
+    def node_get_info(self, _: Any) -> Answer:
+        return {"node_id": socket.gethostname()}
 
-    def node_publish_volume(self, request: Any) -> Any:
+    def node_publish_volume(self, request: Any) -> Answer:
         volume, target = self._volumes / request.volume_id, Path(request.target_path)
         if not is_mounted(target):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -135,9 +135,9 @@ class Plugin:
                 run("mount", "--bind", str(volume / "data"), str(target))
             if request.readonly:
                 run("mount", "-o", "remount,bind,ro", str(target))
-        return self._new("NodePublishVolumeResponse")
+        return {}
 
-    def node_unpublish_volume(self, request: Any) -> Any:
+    def node_unpublish_volume(self, request: Any) -> Answer:
         volume, target = self._volumes / request.volume_id, Path(request.target_path)
         if is_mounted(target):
             run("umount", str(target))
@@ -150,7 +150,7 @@ class Plugin:
             except subprocess.CalledProcessError:
                 if device in self._devices(volume):
                     raise  # and not only closed by its last user since an earlier call
-        return self._new("NodeUnpublishVolumeResponse")
+        return {}
 
     # --- volumes
 
@@ -191,43 +191,30 @@ def classes() -> Callable[[str], Any]:
     return lambda name: made_of(pool.FindMessageTypeByName(f"csi.v1.{name}"))
 
 
-def handler(plugin: Plugin, service: str, of: Callable[[str], Any]) -> grpc.GenericRpcHandler:
-    handlers = {}
-    for method in SERVICES[service]:
-        name = "".join(f"_{c.lower()}" if c.isupper() else c for c in method).lstrip("_")
-        handlers[method] = grpc.unary_unary_rpc_method_handler(
-            answering(getattr(plugin, name)),
-            request_deserializer=of(f"{method}Request").FromString,
-            response_serializer=of(f"{method}Response").SerializeToString,
-        )
-    return grpc.method_handlers_generic_handler(f"csi.v1.{service}", handlers)
+def handler(plugin: Plugin, method: str, of: Callable[[str], Any]) -> "grpc.RpcMethodHandler[Any, Any]":
+    act, response = getattr(plugin, re.sub(r"(?<!^)(?=[A-Z])", "_", method).lower()), of(f"{method}Response")
 
-
-def answering(act: Callable[[Any], Any]) -> Callable[[Any, grpc.ServicerContext], Any]:
     def answer(request: Any, _: grpc.ServicerContext) -> Any:
-        print(act.__name__, str(request).replace("\n", " "), file=sys.stderr, flush=True)
-        return act(request)  # what it raises is an error of the call
+        print(method, str(request).replace("\n", " "), file=sys.stderr, flush=True)
+        return response(**act(request))  # what it raises is an error of the call
 
-    return answer
+    return grpc.unary_unary_rpc_method_handler(
+        answer,
+        request_deserializer=of(f"{method}Request").FromString,
+        response_serializer=response.SerializeToString,
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A CSI plugin for tests.")
-    parser.add_argument("--volumes", type=Path, required=True)
-    parser.add_argument("--name", default="solo5-test")
-    options = parser.parse_args()
-    options.volumes.mkdir(parents=True, exist_ok=True)
-    of = classes()
-
-    def new(name: str, /, **fields: object) -> Any:
-        return of(name)(**fields)
-
-    plugin = Plugin(options.name, options.volumes, new)
+    volumes = Path(sys.argv[1])
+    volumes.mkdir(parents=True, exist_ok=True)
+    of, plugin = classes(), Plugin(volumes)
     endpoint = os.environ["CSI_ENDPOINT"]
     Path(endpoint.removeprefix("unix://")).unlink(missing_ok=True)
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=1))  # one request at a time
-    for service in SERVICES:
-        server.add_generic_rpc_handlers((handler(plugin, service, of),))
+    for service, methods in SERVICES.items():
+        handlers = {method: handler(plugin, method, of) for method in methods}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(f"csi.v1.{service}", handlers),))
     server.add_insecure_port(endpoint)
     server.start()
     signal.sigwait({signal.SIGTERM, signal.SIGINT})

@@ -3,15 +3,11 @@
 from typing import Any
 
 from tests.machine.conftest import eventually, ok
-from tests.machine.nomad.jobs import NEVER_AGAIN, SLEEPER, Jobs, allocations, blocked, hcl, running
+from tests.machine.nomad.jobs import NEVER_AGAIN, SLEEPER, Jobs, allocations, blocked, hcl, network, running
 
 VOLUME = 'volume "data" {{\n  type = "{}"\n  source = "data"\n{}}}\n'
 ACCESS = '  attachment_mode = "file-system"\n  access_mode = "single-node-writer"\n'
 MOUNT = 'volume_mount {\n  volume = "data"\n  destination = "/data"\n}\n'
-
-
-def network(text: str) -> str:
-    return f"{NEVER_AGAIN}network {{\n  {text}\n}}\n"
 
 
 def constraint(attribute: str, operator: str, value: str) -> str:
@@ -19,8 +15,8 @@ def constraint(attribute: str, operator: str, value: str) -> str:
 
 
 UNPLACED: dict[str, tuple[dict[str, Any], str]] = {
-    "driver": ({"group": network('mode = "driver"')}, "missing network"),
-    "cni": ({"group": network('mode = "cni/private"')}, "missing network"),
+    "driver": ({"group": NEVER_AGAIN + network(mode="driver")}, "missing network"),
+    "cni": ({"group": NEVER_AGAIN + network(mode="cni/private")}, "missing network"),
     "host-volume": (
         {"group": NEVER_AGAIN + VOLUME.format("host", ""), "task": MOUNT},
         "missing compatible host volumes",

@@ -10,6 +10,7 @@ from tests.machine.nomad.jobs import (
     hcl,
     logs,
     name_of,
+    network,
     status,
     unit,
 )
@@ -17,18 +18,10 @@ from tests.machine.nomad.jobs import (
 HELLO = f'unikernel = "{GUESTS}/hello.spt"\n'
 
 
-def network(lines: str) -> str:
-    return NEVER_AGAIN + f"network {{\n{lines}\n}}\n"
-
-
-def dns(servers: str) -> str:
-    return f'dns {{\n  servers = [{servers}]\n  searches = ["lan"]\n}}\n'
-
-
 def test_name_servers_of_the_group_are_interpolated_by_nomad(jobs: Jobs) -> None:
     config = HELLO + 'args = ["{dns1}", "{dns2}", "{search}"]'
-    servers = '"9.9.9.9", "${attr.unique.network.ip-address}"'
-    alloc = ended(jobs.submit(hcl("interpolated", config, kind="batch", group=network(dns(servers)))))
+    dns = 'dns {\n  servers = ["9.9.9.9", "${attr.unique.network.ip-address}"]\n  searches = ["lan"]\n}\n'
+    alloc = ended(jobs.submit(hcl("interpolated", config, kind="batch", group=NEVER_AGAIN + network(dns))))
     eventually(lambda: f"arguments: '9.9.9.9 {NODE_ADDRESS} lan'" in logs(alloc), status(alloc))
 
 

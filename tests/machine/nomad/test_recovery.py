@@ -25,10 +25,7 @@ from tests.machine.nomad.jobs import (
     task,
     unit,
 )
-
-
-def counted(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.startswith("count ")]
+from tests.machine.test_survival import counted
 
 
 def test_agent_stops_in_time_and_takes_its_plugin_along_and_no_scope(agent: Agent, jobs: Jobs) -> None:
