@@ -19,7 +19,6 @@ import sys
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
-from types import TracebackType
 
 LINE_MAX_BYTES = 60_000
 """Bytes of a line, within the host's 64 KiB."""
@@ -120,11 +119,6 @@ class LoggedOutput(io.TextIOBase):
         return len(text)
 
 
-def log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Log an unhandled exception in one line; a `sys.excepthook`."""
-    logging.getLogger(__name__).critical("unhandled exception: %s", error, exc_info=(kind, error, traceback))
-
-
 def take_over_stdio() -> int:
     """Replace stdin, stdout and stderr by /dev/null, and log to the pipe of stderr; return that of stdout.
 
@@ -138,6 +132,7 @@ def take_over_stdio() -> int:
     logging.basicConfig(level=logging.INFO, handlers=[HostLog(log)], force=True)
     logging.captureWarnings(capture=True)
     sys.stdout = sys.stderr = LoggedOutput()
-    sys.excepthook = log_uncaught
+    log_uncaught = logging.getLogger(__name__).critical
+    sys.excepthook = lambda *raised: log_uncaught("unhandled exception: %s", raised[1], exc_info=raised)
     faulthandler.enable(log)
     return handshake

@@ -64,6 +64,8 @@ def workload_of(
     disks = tuple(_disks(task, options, plugin))
     volumes.check(task, (each for each in disks if options.block[each.disk].volume is not None))
     defaults = plugin.defaults
+    linux, memory = task.resources.linux_resources, task.resources.allocated_resources.memory
+    hard = defaults.cpu_hard_limit if options.cpu_hard_limit is None else options.cpu_hard_limit
     # A NIC that is not mentioned joins the default network.
     networks = {nic.network or DEFAULT_NETWORK for nic in options.nic.values()} or {DEFAULT_NETWORK}
     quiet = defaults.quiet if options.quiet is None else options.quiet
@@ -73,10 +75,10 @@ def workload_of(
         image=host_path("unikernel", options.shared.image, task),
         roots=(task_directory(task), shared_directory(task), *plugin.image_paths),
         arguments=((QUIET,) if quiet else ()) + options.shared.arguments,
-        memory=task.resources.allocated_resources.memory.memory_mb * MIB,
-        memory_max=_memory_max(task),
-        cpus=_hard_limit(task, options, plugin, cores),
-        cpu_weight=cpu_weight(task.resources.linux_resources.cpu_shares),
+        memory=memory.memory_mb * MIB,
+        memory_max=INFINITY if memory.memory_max_mb < 0 else memory.memory_max_mb * MIB or None,
+        cpus=linux.PercentTicks * cores if hard and linux.PercentTicks > 0 else None,  # a part of all processors
+        cpu_weight=cpu_weight(linux.cpu_shares),
         nics=tuple(
             NicRequest(
                 nic=name,
@@ -95,7 +97,7 @@ def workload_of(
         disks=disks,
         tender=options.shared.tender or defaults.tender,
         kind=options.unit or defaults.unit,
-        slice=RESERVED_SLICE if task.resources.linux_resources.cpuset_cpus else SHARED_SLICE,
+        slice=RESERVED_SLICE if linux.cpuset_cpus else SHARED_SLICE,
         properties=_unit_properties(task, options, plugin),
         log_fields=(*options.labels, *log_fields(task)),
         tenant=tenant(task.namespace, task.job_id),
@@ -181,24 +183,6 @@ def _refuse_unsupported(task: wire.TaskConfig) -> None:
             f"task {task.name} is in a group with a network of mode {name}: expected HOST or GROUP.",
             'Use network { mode = "host" }, "bridge" or "cni/NAME".',
         )
-
-
-# --- resources ---------------------------------------------------------------------------------------------------
-
-
-def _memory_max(task: wire.TaskConfig) -> int | None:
-    """Nomad's `memory_max`: 0 is unset, -1 no limit."""
-    mb = task.resources.allocated_resources.memory.memory_max_mb
-    if mb < 0:
-        return INFINITY
-    return mb * MIB if mb else None
-
-
-def _hard_limit(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, cores: int) -> float | None:
-    """Return the hard limit in cores; None: no limit. PercentTicks is the task's part of the host's processor time."""
-    enabled = plugin.defaults.cpu_hard_limit if options.cpu_hard_limit is None else options.cpu_hard_limit
-    part = task.resources.linux_resources.PercentTicks
-    return part * cores if enabled and part > 0 else None
 
 
 # --- unit properties: the job's, which may only lower the operator's limits, and its reserved cores ---
