@@ -9,13 +9,7 @@ from tests.fast.host.test_checks import GOOD, HVT, SPT, dependency
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.host.checks import AS_ROUTER, Host, Kernel
 from solo5_systemd.host.other_firewalls import DroppingChain
-from solo5_systemd.nomad.fingerprint import (
-    HEALTHY,
-    UNHEALTHY,
-    after,
-    failed,
-    fingerprint_of,
-)
+from solo5_systemd.nomad.fingerprint import HEALTHY, UNHEALTHY, after, fingerprint_of
 from solo5_systemd.nomad.plugin_config import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.structs_pb2 import Attribute
@@ -157,13 +151,6 @@ def test_only_the_networks_that_jobs_may_join_are_offered() -> None:
     plugin = replace(PLUGIN, networks=(NetworkName("lab"), NetworkName("nowhere")), disable_log_collection=True)
     attributes = values(look(plugin=plugin))
     assert (attributes["driver.solo5.networks"], attributes["driver.solo5.logging"]) == ("lab", "journald")
-
-
-def test_a_driver_that_cannot_look_says_why() -> None:
-    away = failed("no bus", VERSION)
-    assert (away.health, away.health_description, values(away)) == (
-        UNHEALTHY, "no bus", {"driver.solo5.version": "1.2.3"}
-    )  # fmt: skip
 
 
 def test_each_value_is_sent_as_what_it_is() -> None:

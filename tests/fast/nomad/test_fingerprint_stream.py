@@ -104,6 +104,7 @@ async def test_a_machine_that_cannot_be_looked_at_is_unhealthy_and_heals_by_itse
         stream = nomad.fingerprints()
         found = await anext(stream)
         assert (found.health, words in found.health_description) == (UNHEALTHY, True)
+        assert found.attributes == {"driver.solo5.version": Attribute(string_val="1.2.3")}
         machine.steps.errors.clear()
         assert await description(stream) == "Healthy"
     assert ("oops" in caplog.text) is isinstance(error, ZeroDivisionError)

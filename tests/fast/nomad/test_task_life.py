@@ -1,30 +1,23 @@
 """The life of a task as Nomad sees it: start, wait, stop, destroy."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from itertools import count
-from typing import NoReturn
 
 import pytest
 from tests.fast.nomad.agent import agent, agent_of_a_task
 from tests.fast.nomad.values import NAME, NOTHING, TASK_ID, UNIT, Fifos, port, task_config
 from tests.support.fakes.backends import Machine
-from tests.support.fakes.background import Background
+from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed
 
 from solo5_systemd.base.errors import HostError, NoSuchTaskError, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.nomad import handle, logs
 from solo5_systemd.nomad import wait as wait_module
-from solo5_systemd.nomad.engine import EngineSession
-from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.logs import DRAIN_TIMEOUT_S
-from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.scope_tenders import ScopeChildren
-from solo5_systemd.nomad.wait import wait_for_end
 from solo5_systemd.unit.state import MainCode
 
 OTHER = f"{TASK_ID}2"
@@ -202,21 +195,12 @@ async def test_a_start_that_hangs_delays_no_other_task(machine: Machine, fifos: 
             await hanging
 
 
-STATE = DriverState(
-    task=TaskName("web"), unit="solo5-task-web.service", invocation="ab" * 16, boot="boot", started=1,
-    logging=Logging.NOMAD,
-)  # fmt: skip
-
-
-class CutOff(EngineSession):
-    @property
-    def engine(self) -> NoReturn:
-        raise HostError("the connection to the system bus broke.")
-
-
-async def test_an_outage_is_in_the_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outage_is_in_the_log(
+    machine: Machine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(wait_module, "WATCH_INTERVAL_S", 60)
-    with caplog.at_level(logging.WARNING):
-        async with Background(wait_for_end(CutOff(), ScopeChildren(), STATE)) as waiting:
-            assert not waiting.done()
-    assert len(caplog.records) == 1
+    machine.steps.errors["watch"] = HostError("the connection to the system bus broke.")
+    async with agent_of_a_task():
+        await yields()
+    words = f"wait for task {NAME} failed, retrying in 60 s: the connection to the system bus broke."
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [words]
