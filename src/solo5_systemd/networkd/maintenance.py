@@ -73,9 +73,8 @@ class Maintenance:
         """Return the seconds until the next reservation expires, or the next check of units or of idle tasks."""
         if self._host.repairs.awaits_bridge:
             return BRIDGE_CHECK_INTERVAL_S
-        expiry, check = self._core.state.next_expiry(), self._units_checked_at + self._check_interval
-        due = max(1, (check if expiry is None else min(expiry, check)) - now())
-        return min(due, max(0.1, self._sleep.next_check - time.monotonic()))
+        due = min(self._core.state.next_expiry(), self._units_checked_at + self._check_interval)
+        return min(max(1, due - now()), max(0.1, self._sleep.next_check - time.monotonic()))
 
     async def _repair(self) -> None:
         watches, repairs = self._core.watches, self._host.repairs

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -174,9 +175,9 @@ class Namespaces:
         """Return the tasks whose reservation has expired."""
         return [record.reservation.task for record in self._reserved() if record.expires <= now()]
 
-    def next_expiry(self) -> int | None:
-        """Return the second of CLOCK_BOOTTIME in which the next reservation expires; None without a reservation."""
-        return min((record.expires for record in self._reserved()), default=None)
+    def next_expiry(self) -> float:
+        """Return the second of CLOCK_BOOTTIME in which the next reservation expires; infinite without one."""
+        return min((record.expires for record in self._reserved()), default=math.inf)
 
     def _all(self) -> Sequence[NetworkState]:
         return list(self._states.values())

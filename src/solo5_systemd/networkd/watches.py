@@ -50,7 +50,6 @@ class Watches:
     def open(self, host: NetworkState, *heard: Heard) -> Iterator[None]:
         """Watch the host's network namespace for the block."""
         self._callees = heard
-        self._is_expected = host.repairs.is_expected
         self.add(host)
         try:
             yield
@@ -92,7 +91,7 @@ class Watches:
                 self.wake.set()
         elif isinstance(watch, LinkWatch):
             changed = watch.changed()
-            if changed is not None and not any(map(self._is_expected, changed)):
+            if changed is not None and not any(map(state.repairs.is_expected, changed)):
                 return  # taps of released tasks, or links of other programs
             self.links = None if changed is None or self.links is None else self.links | changed
             self.wake.set()

@@ -89,7 +89,6 @@ class Units:
         self.heeds = True
         self.replies = True
         self.cpu: float | None = 0.0
-        self.group = ""
         self.socket = False
 
     def is_read(self, task: TaskName) -> bool:
@@ -114,7 +113,7 @@ class Units:
         return self.cpu
 
     async def control_group(self, task: TaskName) -> str:
-        return self.group
+        return ""
 
 
 class Writer:
@@ -387,15 +386,6 @@ async def test_what_nothing_could_wake_is_refused(service: Service) -> None:
     service.sleepers.announces = False
     with pytest.raises(HostError, match="task a cannot be woken by packets: expected a kernel with the module"):
         service.sleepers.check(RESERVATION)
-
-
-async def test_the_memory_of_a_task_that_sleeps_is_reclaimed(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[str, bool]] = []
-    monkeypatch.setattr(sleep, "reclaim", lambda group, wanted: calls.append((group, wanted())))
-    service.units.group = "/solo5.slice/a.service"
-    await service.after(0)
-    assert await service.after(60) == [STOP]
-    assert calls == [("/solo5.slice/a.service", True)]
 
 
 async def test_a_task_that_is_to_end_gets_a_signal_once_it_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
