@@ -376,7 +376,7 @@ attach, make_tap, expired = service.Networkd._attach, program.Links.make_tap, na
 
 async def until_called(self):
     global time
-    if self._core.state.next_expiry() is not None and not called.is_set():
+    if self._core.state.next_expiry() < float("inf") and not called.is_set():
         time += leases.RESERVATION_TIMEOUT_S + 1
         over.set()
         await asyncio.to_thread(called.wait, 60)
