@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cache
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, TakenError
@@ -239,7 +240,7 @@ class Totals:
 
     def of(self, tenant: Tenant, scope: Scope) -> Mapping[str, int]:
         """Return the sums of a scope that a tenant is in; of each image, how many claims have it."""
-        return {} if scope is Scope.TASK else self._sums.get(_whose(tenant, scope), {})
+        return self._sums.get(_whose(tenant, scope), {})
 
 
 _IMAGE = f"{Resource.IMAGES}/"
@@ -265,10 +266,6 @@ class Node:
     capacity: Callable[[], Mapping[str, int]] = dict
     copies: Callable[[], Space] | None = None
 
-    def is_alone(self, claim: Claim) -> bool:
-        """Return whether no other claim matters for the check of this one."""
-        return not (self._limits_of(claim).keys() - {Scope.TASK} or claim.amounts.get(Resource.COPIES))
-
     def _limits_of(self, claim: Claim) -> Mapping[Scope, Share]:
         """Return the limits that hold for a claim, by scope."""
         shares = self.limits.shares
@@ -280,10 +277,11 @@ class Node:
             shares = {scope: share for scope, share in shares.items() if scope in (Scope.NAMESPACE, Scope.NODE)}
         return {scope: share for scope, share in shares.items() if share != Share()}
 
-    def check(self, claim: Claim, others: Totals, what: str) -> None:
+    def check(self, claim: Claim, others: Callable[[], Totals], what: str) -> None:
         """Check a claim beside those that are made already.
 
         Args:
+            others: returns the sums of those; called where a limit is not of the task alone.
             what: the task or disk, as the beginning of a sentence.
 
         Raises:
@@ -291,8 +289,9 @@ class Node:
             TakenError: it exceeds one with others, which may end.
             HostError: the reserve of a file system would not be left.
         """
+        others = cache(others)
         for scope, share in self._limits_of(claim).items():
-            sums = others.of(claim.tenant, scope)
+            sums = {} if scope is Scope.TASK else others().of(claim.tenant, scope)
             for resource, amount in claim.amounts.items():
                 name = Resource.IMAGES if resource.startswith(_IMAGE) else resource
                 most, has = share.most(name, self.capacity), sums.get(name, 0)
@@ -302,7 +301,7 @@ class Node:
                     raise _refusal(claim, scope, name, what, (amount, has, most))
         copies = claim.amounts.get(Resource.COPIES, 0)
         if self.copies is not None and copies:
-            promised = others.of(OPERATOR, Scope.NODE).get(Resource.COPIES, 0)
+            promised = others().of(OPERATOR, Scope.NODE).get(Resource.COPIES, 0)
             check_space(self.limits, self.copies(), copies, what, "/var/lib/solo5/copies", promised)
 
 

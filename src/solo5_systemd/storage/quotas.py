@@ -128,7 +128,7 @@ class DiskClaims:
         key, space, limits = _key(path), space_of(Path(path)), self._settings().limits
         claim = Claim(tenant=tenant, amounts={key: more})
         node = Node(limits=limits, capacity=lambda: {key: space.size})
-        node.check(claim, Totals(each.claim for each in others), what)
+        node.check(claim, lambda: Totals(each.claim for each in others), what)
         promised = sum(each.unwritten for each in others if key in each.claim.amounts)
         if _device(Path(path).parent) == _device(STATE):  # the file system of private copies
             promised += self._copies()

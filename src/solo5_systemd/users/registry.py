@@ -81,12 +81,12 @@ class Registry:
         """
         with self._locked():
             text = self._read()
-            self._check(text, task, claim, node)
+            node.check(claim, lambda: self._others(task, text), f"task {task}")
             self._write(text, task, f"{_uid(_line(text, task))} {claim.to_text()}")
 
     def check_claim(self, task: TaskName, claim: Claim, node: Node) -> None:
         """Check what a task would take now, and record nothing; raises as `Node.check`."""
-        self._check("" if node.is_alone(claim) else self._read(), task, claim, node)
+        node.check(claim, lambda: self._others(task, self._read()), f"task {task}")
 
     def end_claim(self, task: TaskName) -> None:
         """Remove the claim of a task that keeps its user; without effect if it has none."""
@@ -99,9 +99,8 @@ class Registry:
         """Return the bytes that the private copies of all tasks can take."""
         return self._sums(_lines(self._read())).of(OPERATOR, Scope.NODE).get(Resource.COPIES, 0)
 
-    def _check(self, text: str, task: TaskName, claim: Claim, node: Node) -> None:
-        others = Totals() if node.is_alone(claim) else self._sums(_lines(_without(text, task)))
-        node.check(claim, others, f"task {task}")
+    def _others(self, task: TaskName, text: str) -> Totals:
+        return self._sums(_lines(_without(text, task)))
 
     def _sums(self, lines: Set[str]) -> Totals:
         """Return the sums of the claims in these lines: those of the last call, with the difference to its lines."""

@@ -29,7 +29,7 @@ NODE = Node(capacity=lambda: {Resource.TASKS: 100, Resource.PORTS: 8000, f"{Reso
 
 
 def check(node: Node, new: Claim, others: Iterable[Claim]) -> None:
-    node.check(new, Totals(others), "task t")
+    node.check(new, lambda: Totals(others), "task t")
 
 
 def claim(of: Tenant = WEB, **amounts: int) -> Claim:

@@ -237,8 +237,8 @@ class FakeUsers(Users):
         self.claims[task] = claim
 
     def check_claim(self, task: TaskName, claim: Claim) -> None:
-        others = Totals(other for name, other in self.claims.items() if name != task)
-        self.node.check(claim, others, f"task {task}")
+        others = (other for name, other in self.claims.items() if name != task)
+        self.node.check(claim, lambda: Totals(others), f"task {task}")
 
     async def end_claim(self, task: TaskName) -> None:
         self.claims.pop(task, None)
