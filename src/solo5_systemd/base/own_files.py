@@ -15,7 +15,7 @@ from pathlib import Path
 
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.locks import closing
-from solo5_systemd.base.paths import OTHERS_MAY_WRITE, Step, version_of, walk
+from solo5_systemd.base.paths import OTHERS_MAY_WRITE, version_of, walk
 
 ROOT = 0
 TOP = ""
@@ -99,14 +99,14 @@ def _opened(path: Path | str) -> Iterator[tuple[int, bool]]:
     """
     is_public, device, mounter = True, -1, ROOT
 
-    def visit(step: Step) -> None:
+    def visit(at: str, status: os.stat_result, above: os.stat_result | None, is_last: bool) -> None:
         nonlocal is_public, device, mounter
-        mode = step.status.st_mode
-        if step.status.st_dev != device:  # within one file system the mounter is the same
-            device, mounter = step.status.st_dev, ROOT if step.above is None else _mounter(step.status.st_dev)
-        if step.at.startswith(TOP):
-            _check(path, step.at, step.status, mounter)
-            is_public &= stat.S_ISLNK(mode) or bool(mode & (stat.S_IROTH if step.is_last else stat.S_IXOTH))
+        mode = status.st_mode
+        if status.st_dev != device:  # within one file system the mounter is the same
+            device, mounter = status.st_dev, ROOT if above is None else _mounter(status.st_dev)
+        if at.startswith(TOP):
+            _check(path, at, status, mounter)
+            is_public &= stat.S_ISLNK(mode) or bool(mode & (stat.S_IROTH if is_last else stat.S_IXOTH))
 
     try:
         with closing(walk(str(path), visit)[0]) as opened:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePath
-from typing import NamedTuple
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, host_errors
 from solo5_systemd.base.locks import closing, closing_on_error
@@ -130,24 +129,12 @@ def _mount_id(path: str) -> str:
     return next(line for line in lines if line.startswith("mnt_id:"))
 
 
-class Step(NamedTuple):
-    """A component of a path.
-
-    Attributes:
-        at: its path, absolute; of a link, that of the link itself.
-        above: of its directory; None: it is `/`.
-        is_last: no component follows, but for those of a link.
-    """
-
-    at: str
-    status: os.stat_result
-    above: os.stat_result | None
-    is_last: bool
+Visit = Callable[[str, os.stat_result, os.stat_result | None, bool], None]
+"""Is called with a component of a path: its own path, absolute (of a link, that of the link), its status, that of its
+directory (None: it is `/`), and whether no component follows, but for those of a link."""
 
 
-def walk(
-    path: str, visit: Callable[[Step], None] = lambda _: None, permits: Callable[[str], bool] = lambda _: True
-) -> tuple[int, str]:
+def walk(path: str, visit: Visit = lambda *_: None, permits: Callable[[str], bool] = lambda _: True) -> tuple[int, str]:
     """Open the file at the end of a path with O_PATH; an automount on the way is not mounted.
 
     Args:
@@ -178,7 +165,7 @@ def walk(
             entry = os.open(name, _PLACE, dir_fd=place)
             status = os.fstat(entry)
             opened.append((at, entry, status))
-            visit(Step(at, status, directory, is_last=not rest))
+            visit(at, status, directory, not rest)
             if stat.S_ISLNK(status.st_mode):
                 links += 1
                 if links > _MOST_LINKS:
@@ -233,13 +220,13 @@ def way_of(path: str) -> Way | None:
     of_links: set[int] = set()
     is_shared = False
 
-    def visit(step: Step) -> None:
+    def visit(_at: str, status: os.stat_result, above: os.stat_result | None, _is_last: bool) -> None:
         nonlocal changers, of_links, is_shared
-        if step.above is None:
+        if above is None:
             return
-        of_entry, is_shared = changers_in(step.above, step.status), bool(step.above.st_mode & OTHERS_MAY_WRITE)
+        of_entry, is_shared = changers_in(above, status), bool(above.st_mode & OTHERS_MAY_WRITE)
         changers |= of_entry
-        of_links |= of_entry if stat.S_ISLNK(step.status.st_mode) else set()
+        of_links |= of_entry if stat.S_ISLNK(status.st_mode) else set()
 
     try:
         descriptor, place = walk(path, visit)
@@ -339,7 +326,7 @@ def _follow(path: str, roots: Sequence[str]) -> int:
     places: list[str] = []
     for root in roots:
         with suppress(FileNotFoundError, NotADirectoryError):  # nothing is below a root that does not exist
-            descriptor, place = walk(root, lambda step: on_the_way.add(step.at))
+            descriptor, place = walk(root, lambda at, *_: on_the_way.add(at))
             os.close(descriptor)
             places.append(place)
     return walk(path, permits=lambda at: at in on_the_way or _is_below(at, places))[0]

@@ -23,7 +23,7 @@ from tarfile import DIRTYPE, USTAR_FORMAT, TarFile, TarInfo
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, host_errors
 from solo5_systemd.base.locks import closing
-from solo5_systemd.base.paths import Step, changers_in, kind_of, open_path, version_of, walk, way_of
+from solo5_systemd.base.paths import changers_in, kind_of, open_path, version_of, walk, way_of
 from solo5_systemd.base.sanitize import MAX_NAME, MAX_QUOTE, bounded
 from solo5_systemd.settings.records import record
 from solo5_systemd.storage.archive import DEPTH_MAX, ENTRIES_MAX, check_entry, size_of
@@ -258,8 +258,8 @@ def _open_beneath(path: PurePath, roots: Sequence[str]) -> int:
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
-def _refuse_link(step: Step) -> None:
-    if stat.S_ISLNK(step.status.st_mode):
+def _refuse_link(_at: str, status: os.stat_result, *_: object) -> None:
+    if stat.S_ISLNK(status.st_mode):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
 
