@@ -65,12 +65,10 @@ async def state(client: Client) -> LeaseState | None:
     return record.state if record else None
 
 
-async def waiting(client: Client, manager: Pid1, fifo: Socket) -> Reservation:
-    """Run a task, end it, and wait until it waits."""
-    await until(lambda: fifo.taken() != b"")  # it has not run before
-    reservation = await client.have("web", tcp(8080), **WAITS)
-    manager.begin(UNIT)
-    await until(lambda: link(reservation.leases[0].tap) != {})
+async def waiting(client: Client, manager: Pid1, fifo: Socket, nics: Sequence[NicRequest] = ()) -> Reservation:
+    """Run a task, which has not run before, end it, and wait until it waits."""
+    reservation = await started(client, manager, fifo, nics)
+    await until(lambda: all(link(lease.tap) != {} for lease in reservation.leases))
     await over(client, manager, reservation)
     return reservation
 
@@ -84,11 +82,12 @@ async def over(client: Client, manager: Pid1, reservation: Reservation) -> None:
     await until(lambda: "lladdr" not in run("ip", "neigh", "show", str(reservation.leases[0].first_address)))
 
 
-async def started(client: Client, manager: Pid1, fifo: Socket, nics: Sequence[NicRequest] = ()) -> None:
-    """Start the task again, as PID 1 does."""
+async def started(client: Client, manager: Pid1, fifo: Socket, nics: Sequence[NicRequest] = ()) -> Reservation:
+    """Start the task, as PID 1 does."""
     await until(lambda: fifo.taken() != b"")
-    await client.have("web", tcp(8080), **{**WAITS, **({"nics": nics} if nics else {})})
+    reservation = await client.have("web", tcp(8080), nics=nics, **WAITS)
     manager.begin(UNIT)
+    return reservation
 
 
 async def answers(client: Client, manager: Pid1, fifo: Socket, lease: Lease) -> None:
@@ -190,10 +189,7 @@ async def test_a_nic_whose_tap_is_not_open_keeps_no_packet_of_another(
 ) -> None:
     nics = [nic("service"), nic("second", network="second")]
     async with service.running("[network.second]\n") as client:
-        await started(client, manager, fifo, nics)
-        (reservation,) = await client.reservations()
-        await until(lambda: all(link(lease.tap) != {} for lease in reservation.leases))
-        await over(client, manager, reservation)
+        reservation = await waiting(client, manager, fifo, nics)
         answers = [asyncio.ensure_future(get(str(lease.address))) for lease in reservation.leases]
         held = [("ip", "neigh", "show", str(lease.address)) for lease in reservation.leases]
         await until(lambda: all("INCOMPLETE" in run(*show) for show in held))
@@ -331,11 +327,7 @@ async def test_a_question_of_a_guest_that_may_not_reach_it_starts_nothing(
 ) -> None:
     own = "apart" if asker.network == "apart" else "open"
     async with service.running(NETWORKS) as client:
-        await until(lambda: fifo.taken() != b"")
-        reservation = await client.have("web", nics=[nic("service", network=own)], **WAITS)
-        manager.begin(UNIT)
-        await until(lambda: link(reservation.leases[0].tap) != {})
-        await over(client, manager, reservation)
+        reservation = await waiting(client, manager, fifo, [nic("service", network=own)])
         assert reservation.leases[0].address is not None
         other = await client.have("other", nics=[asker])
         async with Guest(other.leases[0]) as guest:
@@ -355,9 +347,7 @@ async def test_what_belongs_to_no_connection_starts_nothing(
 ) -> None:
     """By a port of the host, and on a way to the guest itself, by which a ping starts it."""
     async with service.running("[network.default]\nrouted = true\n") as client:
-        await until(lambda: fifo.taken() != b"")
-        reservation = await client.have("web", tcp(8080), **WAITS)
-        manager.begin(UNIT)
+        reservation = await started(client, manager, fifo)
         [lease], loop = reservation.leases, asyncio.get_running_loop()
         outside.ip("route", "replace", f"{lease.address}/32", "via", outside.host)
         with outside.entered():
