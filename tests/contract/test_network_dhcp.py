@@ -292,17 +292,35 @@ async def test_a_server_that_does_not_start_is_an_error_and_leaves_nothing(
     assert "s5-" not in run("ip", "-o", "link", "show")
 
 
-async def test_a_server_that_does_not_start_hinders_no_task_of_another_network(
+def checking(interval: int) -> str:
+    return f"from solo5_systemd.networkd import maintenance\nmaintenance.UNIT_CHECK_INTERVAL_S = {interval}"
+
+
+async def test_a_server_that_does_not_start_is_not_tried_for_tasks_of_another_network(
     service: Service, pid1: Pid1WithServers
 ) -> None:
-    async with service.running(DHCP + '[network.other]\nipv4 = "10.10.0.0/24"\n') as client:
+    other = '[network.other]\nipv4 = "10.10.0.0/24"\n'
+    async with service.running(DHCP + other, change=checking(600)) as client:
         await attached(client, "web")
         pid1.broken = True
         pid1.stop(SERVER)  # as one that has died too often
+        pid1.asked.clear()
         await client.lease("other", network="other")
+        await client.drop("other")
+        assert pid1.asked == []
         with pytest.raises(HostError, match="the DHCP server of network default does not start"):
             await attached(client, "next")
-        assert {each.stem for each in (service.state / "tasks").iterdir()} == {"web", "other"}
+        assert {each.stem for each in (service.state / "tasks").iterdir()} == {"web"}
+
+
+async def test_a_server_that_has_died_too_often_is_started_again(service: Service, pid1: Pid1WithServers) -> None:
+    async with service.running(DHCP, change=checking(1)) as client:
+        await attached(client, "web")
+        pid1.broken = True
+        pid1.stop(SERVER)
+        await until(lambda: pid1.asked[-2:] == ["RestartUnit", "StopUnit"])
+        pid1.broken = False
+        await until(lambda: pid1.running() == [SERVER])
 
 
 async def test_dhcp_that_is_switched_on_and_off_applies_to_running_guests(

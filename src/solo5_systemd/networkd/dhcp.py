@@ -6,15 +6,16 @@
 
 A server notices a new file by itself (inotify). It keeps the content of a file that was removed or changed, refuses an
 entry with an address of an earlier one, and gives an address that it has leased to no other MAC address: see
-`DhcpFiles.pop_servers`.
+`DhcpFiles.pop_start`.
 """
 
 import asyncio
 import logging
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,12 @@ class _Entries:
     """The entries of a network.
 
     Attributes:
-        present: the texts of each tap with files.
-        known: texts that the server may have read, by address, MAC address and tap.
+        present: the entry of each tap with files: its tap, MAC address and address, and its texts.
+        known: texts that the server may have read, by each of these three.
         outdated: it may have read others than the present ones, which contradict them.
     """
 
-    present: dict[str, tuple[str, str]] = field(default_factory=dict)
+    present: dict[str, tuple[Sequence[str], tuple[str, str]]] = field(default_factory=dict)
     known: dict[str, tuple[str, str]] = field(default_factory=dict)
     outdated: bool = False
 
@@ -81,7 +82,8 @@ class DhcpFiles:
             for file in (*(directory / HOSTS).glob("*"), *(directory / OPTIONS).glob("*")):
                 if file.name not in entries.present:
                     self._remove(file)
-            self.forget(NetworkName(directory.name))
+            if not entries.present:
+                self._forget(NetworkName(directory.name))
         for entries in self._entries.values():
             entries.outdated = True
 
@@ -112,8 +114,9 @@ class DhcpFiles:
             # The entry last: a server that has the guest's entry has its options.
             for kind, text in ((OPTIONS, texts[1]), (HOSTS, texts[0])):
                 replace_file(directory / kind / lease.tap, text, mode=0o644)
-        entries.present[lease.tap] = texts
-        for key in (lease.tap, lease.mac, str(lease.address)):
+        keys = lease.tap, lease.mac, str(lease.address)
+        entries.present[lease.tap] = keys, texts
+        for key in keys:
             entries.outdated |= entries.known.setdefault(key, texts) != texts
 
     def remove(self, reservation: Reservation, networks: Mapping[NetworkName, Network]) -> None:
@@ -132,33 +135,33 @@ class DhcpFiles:
             file.replace(gone)  # dnsmasq reads a file that is removed from its directory, and logs the error
             gone.unlink()
 
-    def pop_servers(self) -> tuple[frozenset[NetworkName], frozenset[NetworkName], frozenset[NetworkName]]:
-        """Return the servers as they have to be.
+    def pop_start(self, network: NetworkName, *, runs: bool) -> bool:
+        """Return whether the server of a network is to be started, or restarted: it then reads the present entries.
 
-        Returns:
-            The networks with a guest; those of them whose server has read entries that contradict the present ones,
-            until its restart, which are returned once; and the networks that had a guest, and have none.
+        `runs`: it does, and is to be restarted for entries that contradict those that it has read.
         """
-        outdated = {name: entries for name, entries in self._entries.items() if entries.present and entries.outdated}
-        for entries in outdated.values():
-            entries.outdated = False
-            entries.known.clear()
-            for text in entries.present.values():
-                mac, tag, address = text[0].strip().split(",")
-                entries.known |= {tag.removeprefix("set:"): text, mac: text, address: text}
-        needed = frozenset(name for name, entries in self._entries.items() if entries.present)
-        return needed, frozenset(outdated), frozenset(self._entries.keys() - needed)
+        entries = self._entries.get(network, _Entries())
+        if not entries.present or (runs and not entries.outdated):
+            return False
+        entries.outdated = False
+        entries.known = {key: texts for keys, texts in entries.present.values() for key in keys}
+        return True
+
+    def needed(self) -> frozenset[NetworkName]:
+        """Return the networks with a guest."""
+        return frozenset(name for name, entries in self._entries.items() if entries.present)
+
+    def forget_idle(self) -> None:
+        """Remove what is left of the networks that had a guest, and have none."""
+        for network in self._entries.keys() - self.needed():
+            self._forget(network)
 
     @property
     def in_use(self) -> bool:
         """Whether a network has or had a guest with DHCP; safe to read in any thread."""
         return bool(self._entries)
 
-    def forget(self, network: NetworkName) -> None:
-        """Remove what is left of a network whose server has stopped, unless it has a guest again."""
-        entries = self._entries.get(network)
-        if entries is not None and entries.present:
-            return
+    def _forget(self, network: NetworkName) -> None:
         self._entries.pop(network, None)
         directory = self._directory / network
         (directory / _CONFIG).unlink(missing_ok=True)
@@ -199,30 +202,35 @@ class DhcpServers:
             if name.startswith(_PREFIX) and name.endswith(_SUFFIX)
         )
 
-    async def serve(self, own: Collection[NetworkName] = ()) -> None:
-        """Start, restart and stop the servers as the entries of guests need them.
+    async def start(self, networks: Iterable[NetworkName]) -> None:
+        """Start or restart the servers of networks, as the entries of guests need them.
 
         Raises:
-            HostError: a server of one of the networks `own` does not start. Of another one, it is logged.
+            HostError: one does not start.
         """
         async with self._lock:
-            needed, outdated, idle = await self._writer.run(self._files.pop_servers)
-            running = self.running()
-            for network in running - needed:  # also what an earlier process of this service has left
-                await self._run_job("StopUnit", network)
-            for network in idle:
-                await self._writer.run(self._files.forget, network)
-            failed: HostError | None = None
-            for network in needed - (running - outdated):
-                try:
+            for network in networks:
+                if await self._writer.run(partial(self._files.pop_start, network, runs=network in self.running())):
                     await self._start(network)
-                except HostError as error:  # no reason against the start of a task that is not on this network
-                    if network in own:
-                        failed = error
-                    else:
-                        _log.error("%s", error)
-            if failed is not None:
-                raise failed
+
+    async def stop_idle(self) -> None:
+        """Stop the servers of networks without a guest, also those that an earlier process of this service has left."""
+        async with self._lock:
+            try:
+                for network in self.running() - await self._writer.run(self._files.needed):
+                    await self._run_job("StopUnit", network)
+                await self._writer.run(self._files.forget_idle)
+            except HostError as error:  # repeated by `maintain`
+                _log.error("%s", error)
+
+    async def maintain(self) -> None:
+        """Start, restart and stop all servers as the entries of guests need them; log a failure."""
+        await self.stop_idle()
+        for network in await self._writer.run(self._files.needed):
+            try:
+                await self.start([network])
+            except HostError as error:
+                _log.error("%s", error)
 
     async def _start(self, network: NetworkName) -> None:
         """Start or restart the server of a network; return when it receives messages.

@@ -9,6 +9,7 @@ from contextlib import suppress
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.nft_tables import return_memory
+from solo5_systemd.networkd.dhcp import DhcpServers
 from solo5_systemd.networkd.leases import now
 from solo5_systemd.networkd.namespaces import Core
 from solo5_systemd.networkd.releases import UNIT_CHECK_INTERVAL_S, Releases
@@ -32,11 +33,17 @@ class Maintenance:
     """
 
     def __init__(
-        self, core: Core, releases: Releases, sleep: Sleep, emit: Callable[[str, Sequence[object]], None]
+        self,
+        core: Core,
+        releases: Releases,
+        servers: DhcpServers,
+        sleep: Sleep,
+        emit: Callable[[str, Sequence[object]], None],
     ) -> None:
         self._core = core
         self._host = core.state.host
         self._releases = releases
+        self._servers = servers
         self._sleep = sleep
         self._emit = emit
         # Seconds between two checks of units; inotify reports most ends before.
@@ -112,5 +119,7 @@ class Maintenance:
             await self._core.writer.run(self._core.state.everywhere, lambda state: state.repairs.report_mistakes())
         except (Solo5Error, OSError) as error:  # such as another program's link of the bridge's name
             _log.error("network repair failed: %s", error)
+        if self._host.dhcp.in_use:
+            await self._servers.maintain()
         self._releases.release_without_run(self._core.state.due())
         return_memory()

@@ -242,7 +242,7 @@ class Releases:
         with self._activation.releasing(task):
             remains = await self._core.writer.run(partial(self._core.state.begin_release, task, waits=waits))
             if self._core.state.host.dhcp.in_use:
-                await self.try_serve_dhcp()  # before the bridge is deleted, on which the server's socket is
+                await self._servers.stop_idle()  # before the bridge is deleted, on which the server's socket is
             waiting = [asyncio.to_thread(wait_until_free, remains.ports)] if remains.ports else []
             _, *free = await asyncio.gather(self._delete(remains), *waiting)
             if not all(free):
@@ -251,13 +251,6 @@ class Releases:
             await self._core.writer.run(self._core.state.end_release, task)
         await self._activation.hold(task)  # last: flows that are deleted later would be those of held packets
         self._on_fifos([task])  # its socket unit may have been started meanwhile
-
-    async def try_serve_dhcp(self) -> None:
-        """Start, restart and stop the DHCP servers as the attached tasks need them; log a failure."""
-        try:
-            await self._servers.serve()
-        except Solo5Error as error:  # repeated at the next attach or release
-            _log.error("%s", error)
 
     async def delete_flows(
         self, redirected: frozenset[RedirectedPort], after_s: float = 0, namespace: str = ""

@@ -58,11 +58,11 @@ class Networkd:
         host, watches = self._state.host, self._core.watches
         unfinished = await self._writer.run(self._state.recover)
         watches.wake.clear()  # repairs until now are signalled later, when the service has its name
-        maintenance = Maintenance(self._core, self._releases, self._sleep, self._service.emit)
+        maintenance = Maintenance(self._core, self._releases, self._servers, self._sleep, self._service.emit)
         async with self._core.tasks as tasks:
             with watches.open(host, self._sleep.on_packets, self._activation.on_packets):
                 if host.dhcp.in_use or self._servers.running():
-                    await self._releases.try_serve_dhcp()
+                    await self._servers.maintain()
                 with self._releases.watching(), self._activation.watching(), self._waking_all_at_a_stop():
                     await self._sleep.check()  # packets that were announced before this are counted
                     maintaining = tasks.create_task(maintenance.run(unfinished))
@@ -129,12 +129,9 @@ class Networkd:
             await self._sleep.wake_for_attach(task)
             try:
                 redirected = await self._writer.run(self._state.attach, task)
-                if self._state.host.dhcp.in_use:
+                if self._state.host.dhcp.in_use and (own := self._state.host.leases.get(task)) is not None:
                     try:
-                        record = self._state.record(task)
-                        await self._servers.serve(
-                            {each.network for each in record.reservation.leases} if record else ()
-                        )
+                        await self._servers.start({lease.network for lease in own.reservation.leases})
                     except Solo5Error:  # without its server, the guest would get no address
                         await self._releases.release_now(task)
                         raise
