@@ -13,7 +13,7 @@ import socket
 import struct
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
 from typing import Any, NamedTuple
@@ -85,7 +85,6 @@ class MessageBus:
         self._skip = 0
         self._unsent: deque[tuple[memoryview, Sequence[int]]] = deque()
         self._writing = False
-        self._is_full = False
         self.unique_name = ""
         self.lost: asyncio.Future[None] = self._loop.create_future()
 
@@ -163,12 +162,10 @@ class MessageBus:
             while not fds and self._unsent and not self._unsent[0][1]:  # all that have no descriptors, in one call
                 pieces.append(self._unsent.popleft()[0])
             if not self._send_piece(memoryview(b"".join(pieces)) if len(pieces) > 1 else data, fds):
-                self._is_full = True
                 self._loop.add_writer(self._sock, self._write)
                 return
         self._writing = False
-        if self._is_full and not self.lost.done():
-            self._is_full = False
+        if not self.lost.done():
             self._loop.remove_writer(self._sock)
 
     def _send_piece(self, data: memoryview, fds: Sequence[int]) -> bool:
@@ -205,11 +202,10 @@ class MessageBus:
             self._end(OSError("file descriptors of a message were lost"))
         elif not data:
             self._end(EOFError("it was closed"))
-        for message in self._messages():
-            self._dispatch(message)
+        self._dispatch_received()
 
-    def _messages(self) -> Iterator[Message]:
-        """Yield the messages that have been received completely, without the dropped ones."""
+    def _dispatch_received(self) -> None:
+        """Dispatch the messages that have been received completely, without the dropped ones."""
         while self._received:
             if self._skip:
                 skipped = min(self._skip, len(self._received))
@@ -231,7 +227,7 @@ class MessageBus:
             elif len(self._received) >= header.size:
                 data = bytes(memoryview(self._received)[: header.size])
                 del self._received[: header.size]
-                yield from self._decoded(data, fields)
+                self._dispatch(data, fields)
             else:
                 return
 
@@ -248,8 +244,8 @@ class MessageBus:
         self._received_fds.clear()
         self._skip = header.size
 
-    def _decoded(self, data: bytes, fields: Mapping[int, str | int]) -> Iterator[Message]:
-        """Yield the message of its bytes; end the connection if it cannot be parsed or lacks a descriptor."""
+    def _dispatch(self, data: bytes, fields: Mapping[int, str | int]) -> None:
+        """Pass a message on; end the connection if it cannot be parsed or lacks a descriptor."""
         fds = self._own_fds(fields)
         if len(fds) < int(fields.get(_UNIX_FDS, 0)):
             _close(fds)
@@ -260,15 +256,7 @@ class MessageBus:
         except Exception as error:  # noqa: BLE001 - the bus lets well-formed messages through only
             _close(fds)
             self._end(OSError(f"a message cannot be parsed: {error}"))
-        else:
-            yield message
-
-    def _own_fds(self, fields: Mapping[int, str | int]) -> list[int]:
-        """Take the descriptors of a message with these header fields, as many as there are."""
-        number = min(int(fields.get(_UNIX_FDS, 0)), len(self._received_fds))
-        return [self._received_fds.popleft() for _ in range(number)]
-
-    def _dispatch(self, message: Message) -> None:
+            return
         if message.message_type is MessageType.METHOD_CALL:
             self._answer(message)
             return
@@ -277,6 +265,11 @@ class MessageBus:
             self._handled(message)
         elif (reply := self._replies.get(message.reply_serial)) is not None and not reply.done():
             reply.set_result(message)
+
+    def _own_fds(self, fields: Mapping[int, str | int]) -> list[int]:
+        """Take the descriptors of a message with these header fields, as many as there are."""
+        number = min(int(fields.get(_UNIX_FDS, 0)), len(self._received_fds))
+        return [self._received_fds.popleft() for _ in range(number)]
 
     def _answer(self, message: Message) -> None:
         """Pass a method call to the handler; without its reply, reply as every connection must."""

@@ -13,7 +13,7 @@ from solo5_systemd.dbus.interfaces import Interface
 from solo5_systemd.dbus.message_bus import MessageBus
 from solo5_systemd.dbus.messages import Message, MessageType, SignatureTree, expects_reply, from_wire, to_wire
 
-Handler = Callable[..., Awaitable[Sequence[object]]]
+Handler = Callable[..., Awaitable[Sequence[object] | None]]
 
 _log = logging.getLogger(__name__)
 
@@ -22,8 +22,8 @@ class Service:
     """Handles the method calls of one interface.
 
     Args:
-        handlers: one per method, from and to plain values. A file descriptor is passed as its number, and closed when
-            the handler returns.
+        handlers: one per method, from and to plain values (None: no result). A file descriptor is passed as its number,
+            and closed when the handler returns.
         needed: returns whether the service has to keep running when idle.
     """
 
@@ -121,7 +121,7 @@ class Service:
             raise InvalidRequestError(
                 f"{message.member} was called with signature {message.signature!r}: expected {method.in_signature!r}."
             )
-        body = await self._handlers[message.member](*_arguments(message))
+        body = await self._handlers[message.member](*_arguments(message)) or ()
         kinds = SignatureTree(method.out_signature).types
         reply = [to_wire(kind.signature, value) for kind, value in zip(kinds, body, strict=True)]
         return Message.new_method_return(message, method.out_signature, reply)
