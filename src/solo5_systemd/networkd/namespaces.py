@@ -41,17 +41,10 @@ class Namespaces:
     the host alone are those of `host`.
 
     Args:
-        host: the state of the host's own namespace.
         make_state: makes the state of the namespace with a path, in a thread that has entered it.
-        watches: of the other namespaces.
     """
 
-    def __init__(
-        self,
-        host: NetworkState,
-        make_state: Callable[[str], NetworkState],
-        watches: Watches,
-    ) -> None:
+    def __init__(self, host: NetworkState, make_state: Callable[[str], NetworkState], watches: Watches) -> None:
         self.host = host
         self._make_state = make_state
         self._watches = watches
@@ -265,9 +258,7 @@ class Core:
     """The state of the service, and the means to change it.
 
     Attributes:
-        state: of all networks; its only user is the writer.
-        writer: the thread of `state`.
-        units: of tasks.
+        writer: the thread of `state`, which has no other user.
         watches: of changes by other programs, and of packets.
         tasks: the group of what the service does in the background.
         locks: of tasks; held during each change of one.

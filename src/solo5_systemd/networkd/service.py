@@ -19,7 +19,7 @@ from solo5_systemd.network.model import LeaseState, Request
 from solo5_systemd.network.request_checks import show_port
 from solo5_systemd.networkd.dhcp import DhcpServers
 from solo5_systemd.networkd.dormant_starts import Activation
-from solo5_systemd.networkd.maintenance import Maintenance
+from solo5_systemd.networkd.maintenance import maintain
 from solo5_systemd.networkd.namespaces import Core
 from solo5_systemd.networkd.releases import FLOW_BATCH_INTERVAL_S, Releases
 from solo5_systemd.networkd.sleep import Sleep
@@ -58,14 +58,14 @@ class Networkd:
         host, watches = self._state.host, self._core.watches
         unfinished = await self._writer.run(self._state.recover)
         watches.wake.clear()  # repairs until now are signalled later, when the service has its name
-        maintenance = Maintenance(self._core, self._releases, self._servers, self._sleep, self._service.emit)
+        parts = self._core, self._releases, self._servers, self._sleep, self._service.emit
         async with self._core.tasks as tasks:
             with watches.open(host, self._sleep.on_packets, self._activation.on_packets):
                 if host.dhcp.in_use or self._servers.running():
                     await self._servers.maintain()
                 with self._releases.watching(), self._activation.watching(), self._waking_all_at_a_stop():
                     await self._sleep.check()  # packets that were announced before this are counted
-                    maintaining = tasks.create_task(maintenance.run(unfinished))
+                    maintaining = tasks.create_task(maintain(*parts, unfinished))
                     needed = await self._service.serve(self._idle)
                     maintaining.cancel()
         return needed
@@ -119,7 +119,7 @@ class Networkd:
         reservation, elements = await self._writer.run(self._state.preview, task, request)
         return [[*map(document, reservation.leases)], nft_rules.add(elements)]
 
-    async def _attach(self, name: str) -> Sequence[object]:
+    async def _attach(self, name: str) -> None:
         task = task_name(name)
         async with self._locks[task]:
             held = self._state.record(task)
@@ -148,28 +148,23 @@ class Networkd:
         if redirected:
             where = attached.namespace if (attached := self._state.record(task)) else ""
             self._core.tasks.create_task(self._releases.delete_flows(redirected, FLOW_BATCH_INTERVAL_S, where))
-        return []
 
-    async def _move_ports(self, source: str, target: str) -> Sequence[object]:
+    async def _move_ports(self, source: str, target: str) -> None:
         old, new = task_name(source), task_name(target)
         if old == new:
             raise InvalidRequestError(f"ports of task {old} cannot be moved to itself: expected two tasks.")
         first, second = sorted((old, new))  # in one order: two opposite moves would wait for each other
         async with self._locks[first], self._locks[second]:
             await self._writer.run(self._state.move_ports, old, new)
-        return []
 
-    async def _release(self, name: str) -> Sequence[object]:
+    async def _release(self, name: str) -> None:
         await self._releases.release(task_name(name))
-        return []
 
-    async def _put_to_sleep(self, name: str) -> Sequence[object]:
+    async def _put_to_sleep(self, name: str) -> None:
         await self._sleep.sleep(task_name(name))
-        return []
 
-    async def _wake(self, name: str) -> Sequence[object]:
+    async def _wake(self, name: str) -> None:
         await self._sleep.wake(task_name(name), "a request")
-        return []
 
     async def _awake(self, name: str) -> Sequence[object]:
         return [self._sleep.awake_because(task_name(name))]

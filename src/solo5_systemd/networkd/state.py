@@ -54,22 +54,15 @@ class NetworkState:
     match the files. It is made in a thread that has entered its network namespace.
 
     Args:
-        links: its links.
         settings: returns the settings of its networks.
-        ports: its published ports.
-        namespace: its path; empty: the host's own.
         report: called with each repair of what other programs change.
+        namespace: its path; empty: the host's own.
         reserved: returns ranges and prefixes that a chosen one must not overlap, besides those of the namespace's
             routes.
 
     Attributes:
-        store: its files.
-        tables: its nftables tables.
         remembered: the addresses that declared tasks had last: other tasks get them last, and a network has the range
             of its own again; None: there are none.
-        leases: the lease records.
-        bridges: the networks in use.
-        choice: of addresses and ports.
         within: its open network namespace, which the caller sets; None: the host's own.
         is_restored: it matches the files.
         dhcp: the files of the DHCP servers.

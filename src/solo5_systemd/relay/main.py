@@ -22,7 +22,7 @@ def handlers(forwarder: Forwarder) -> Mapping[str, Handler]:
     """Return the methods of org.solo5.Relay1, from and to D-Bus values; calls for one task are serialized."""
     task_locks = KeyedLocks[TaskName]()
 
-    async def forward(namespace: str, name: str, unit: str, since: int, stdout: int, stderr: int) -> Sequence[object]:
+    async def forward(namespace: str, name: str, unit: str, since: int, stdout: int, stderr: int) -> None:
         task = task_name(name)
         if namespace:
             log_namespace(namespace)
@@ -31,7 +31,6 @@ def handlers(forwarder: Forwarder) -> Mapping[str, Handler]:
                 raise InvalidRequestError(f"the descriptor for {stream} of task {task} is not a FIFO.")
         async with task_locks[task]:
             forwarder.forward(task, unit, since, {Stream.STDOUT: stdout, Stream.STDERR: stderr}, namespace)
-        return []
 
     async def drain(name: str) -> Sequence[object]:
         task = task_name(name)
