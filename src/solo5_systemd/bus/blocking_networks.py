@@ -16,11 +16,7 @@ _SERVICE, _PATH = "org.solo5.Network1", "/org/solo5/Network1"
 
 
 class BlockingNetworks(NetworkReader):
-    """The network service's state, without an event loop.
-
-    Args:
-        bus: returns the connection to the system bus.
-    """
+    """The network service's state, without an event loop."""
 
     def __init__(self, bus: "Callable[[], BlockingBus]") -> None:
         self._bus = bus

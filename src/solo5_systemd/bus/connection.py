@@ -73,7 +73,6 @@ class Connection:
         """Call a method and return the reply's body.
 
         Args:
-            signature: D-Bus type string of *body*.
             unix_fds: file descriptors that *body* refers to by index.
             timeout_s: seconds for the reply; None: `CALL_TIMEOUT_S`.
 
@@ -148,10 +147,7 @@ class Connection:
 
 @asynccontextmanager
 async def system_bus(address: str | None = None) -> AsyncIterator[Connection]:
-    """Yield a connection to the system bus, closed at the end of the block.
-
-    Args:
-        address: D-Bus address; None: $DBUS_SYSTEM_BUS_ADDRESS, or the default one.
+    """Yield a connection to the system bus, or to that of an address, closed at the end of the block.
 
     Raises:
         HostError: the bus cannot be reached.

@@ -4,9 +4,8 @@ systemd may send JobRemoved of a job before the reply with the job's path. So th
 results are stored while any call is in progress. Two calls may return the same job: systemd merges jobs.
 
 PID 1 sends JobRemoved to the bus for each job with a client on it, and for all jobs while any client of the bus has
-called Subscribe (logind does). This package does not call it, as it would have PID 1 send every change of every unit.
-The match rule lasts while there are jobs, and some seconds longer: jobs of other programs wake an idle process for
-nothing.
+called Subscribe (logind does; this package does not). So the match rule lasts while there are jobs, and some seconds
+longer: jobs of other programs wake an idle process for nothing.
 """
 
 import asyncio

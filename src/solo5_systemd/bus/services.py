@@ -46,7 +46,6 @@ class Service:
 
     Attributes:
         unit: unit name without suffix.
-        interface: its only one, whose name is the bus name too.
         timeout: seconds for one reply; a service that exits is reported by the bus at once.
         attempts: of a call during which the service exits; of several, the methods are idempotent.
     """

@@ -173,11 +173,7 @@ class UnitReader(ABC):
 
 
 class BlockingReader(UnitReader):
-    """The units of tasks, read without an event loop.
-
-    Args:
-        bus: returns the connection to the system bus.
-    """
+    """The units of tasks, read without an event loop."""
 
     def __init__(self, bus: "Callable[[], BlockingBus]") -> None:
         self._bus = bus

@@ -1,11 +1,8 @@
 """States of units from properties: of running units in files, else from rows and properties of PID 1.
 
-PID 1 exports a unit's invocation and its extra fields to journald in two files below /run/systemd/units (systemd's
-unit.c, `unit_export_state_files`); the rest is in its cgroup. The files are private to systemd: callers read a property
-that is missing here from D-Bus.
-
-The start time is in none of these files. The process that starts a service writes it to an extended attribute of the
-cgroup, with the invocation: if PID 1 starts the service again, it has another invocation.
+PID 1 exports a unit's invocation and log fields in two files below /run/systemd/units; the rest is in its cgroup, with
+the start time in an extended attribute that the starter has written. The files are private to systemd: callers read a
+property that is missing here from D-Bus (docs/decisions/unit-exports.md).
 """
 
 import os

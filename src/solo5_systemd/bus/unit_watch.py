@@ -1,10 +1,8 @@
 """The wait for the end of a unit's run, without a D-Bus message.
 
-PID 1 keeps a symbolic link below /run/systemd/units for each active unit, whose target is the invocation ID
-(`unit_export_state_files` in systemd's unit.c). It removes the link when the unit becomes inactive or failed, and keeps
-it over daemon-reload and daemon-reexec: inotify on the link reports an end once, at the moment from which PID 1 replies
-with the outcome. A signal on the bus may be lost with its connection, may be forged, and is sent for every unit of the
-host. The link is not a documented interface: a unit without one is read from PID 1 at an interval.
+PID 1 keeps a symbolic link below /run/systemd/units for each active unit, whose target is the invocation ID, and
+removes it when the unit becomes inactive or failed: from then on it replies with the outcome. The link is not a
+documented interface: a unit without one is read from PID 1 at an interval (docs/decisions/unit-end.md).
 """
 
 import asyncio
@@ -25,11 +23,7 @@ async def changed(
     read: Callable[[UnitState], Awaitable[UnitState | None]],
     timeout_s: float | None,
 ) -> UnitState | None:
-    """Wait until a run may be over, and read it; see `Manager.changed`.
-
-    Args:
-        read: reads the state of the run.
-    """
+    """Wait until a run may be over, and `read` it; see `Manager.changed`."""
     try:
         async with asyncio.timeout(timeout_s):
             while await _is_watched_until_removed(run, states, removals):

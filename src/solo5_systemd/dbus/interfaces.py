@@ -41,11 +41,7 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class Interface:
-    """An interface of one object.
-
-    Attributes:
-        name: of the interface, which is the bus name of the service too.
-    """
+    """An interface of one object; its name is the bus name of the service, too."""
 
     name: str
     path: str

@@ -1,9 +1,8 @@
 """A connection to a message bus, on asyncio.
 
-The libraries' own connections are not used. They parse a message of up to 32 MiB before any other one, close on a full
-socket buffer, and leak file descriptors; the policy of the system bus lets every local user send a signal to any
-connection, without a match rule. Of this package's peers only the bus itself sends unicast signals: all others are
-dropped by their header, with their descriptors.
+The libraries' own connections have faults (docs/decisions/dbus-connection.md). The policy of the system bus lets every
+local user send a signal to any connection, without a match rule. Of this package's peers only the bus itself sends
+unicast signals: all others are dropped by their header, with their descriptors.
 """
 
 import asyncio
@@ -314,7 +313,6 @@ async def connect(address: str | None = None, handler: Handler | None = None) ->
 
     Args:
         address: D-Bus address of a Unix socket; None: $DBUS_SYSTEM_BUS_ADDRESS, or that of the system bus.
-        handler: as of `MessageBus`.
 
     Raises:
         HostError: the bus cannot be reached, refuses the authentication, or does not answer in `CALL_TIMEOUT_S`.

@@ -75,7 +75,6 @@ def decode(data: bytes, fds: Sequence[int] = ()) -> Message:
 
     Args:
         data: exactly one message, well-formed: the bus has checked it.
-        fds: its file descriptors.
     """
     message = Unmarshaller(io.BytesIO(data)).unmarshall()
     message.unix_fds = list(fds)

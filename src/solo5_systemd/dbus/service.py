@@ -43,9 +43,6 @@ class Service:
         STOPPING=1 is sent before the bus name is released. A call after the release activates the service again, and
         systemd must have the message by then. Calls from before are still answered.
 
-        Args:
-            idle: the idle timeout, in seconds.
-
         Returns:
             Whether the service has to be restarted: a call that arrived between the last check and the release of the
             name made it needed. STOPPING=1 cannot be revoked, so only a restart can help.

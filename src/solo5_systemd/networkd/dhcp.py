@@ -182,12 +182,7 @@ _PREFIX, _, _SUFFIX = f"{INVOCATION_LINK}{dhcp_service(NetworkName('@'))}".rpart
 
 
 class DhcpServers:
-    """The units of DHCP servers: started, restarted and stopped by calls of PID 1.
-
-    Args:
-        files: of the host's networks.
-        writer: the thread of the files.
-    """
+    """The units of DHCP servers: started, restarted and stopped by calls of PID 1."""
 
     def __init__(self, bus: MessageBus, files: DhcpFiles, writer: SerialThread) -> None:
         self._bus = bus

@@ -34,11 +34,7 @@ ATTACH_TIMEOUT_S = 10
 
 
 class Leases:
-    """The lease records of one network namespace. Not thread-safe; exceptions state it.
-
-    Args:
-        namespace: its path; empty: the host's own.
-    """
+    """The lease records of one network namespace. Not thread-safe; exceptions state it."""
 
     def __init__(self, store: LeaseStore, namespace: str = "") -> None:
         self._store = store

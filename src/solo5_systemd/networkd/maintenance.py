@@ -34,12 +34,7 @@ async def maintain(
     emit: Callable[[str, Sequence[object]], None],
     unfinished: Sequence[TaskName],
 ) -> None:
-    """Finish the releases that were interrupted, then maintain until cancelled.
-
-    Args:
-        emit: emits a signal of the service.
-        unfinished: the tasks of these releases.
-    """
+    """Finish the releases of tasks that were interrupted, then maintain until cancelled."""
     watches = core.watches
     # Seconds between two checks of units; inotify reports most ends before.
     interval = POLL_INTERVAL_S if core.units.fileno() is None else UNIT_CHECK_INTERVAL_S

@@ -37,11 +37,7 @@ def mistake(lease: Lease, address: str) -> str:
 
 
 class Repairs:
-    """Compares the kernel's state of one network namespace with the leases, and restores it. Not thread-safe.
-
-    Args:
-        report: called with each repair.
-    """
+    """Compares the kernel's state of one network namespace with the leases, and restores it. Not thread-safe."""
 
     def __init__(self, bridges: Bridges, report: Callable[[Repair], None]) -> None:
         self._links, self._tables, self._bridges, self._leases = bridges.links, bridges.tables, bridges, bridges.leases

@@ -34,7 +34,6 @@ class Networkd:
     kernel is slow to make run in other threads (`Releases`).
 
     Args:
-        servers: of DHCP.
         idle: seconds without a call and a lease record after which the service exits.
     """
 

@@ -65,9 +65,6 @@ class NetworkState:
             of its own again; None: there are none.
         within: its open network namespace, which the caller sets; None: the host's own.
         is_restored: it matches the files.
-        dhcp: the files of the DHCP servers.
-        repairs: of what other programs change in it.
-        sleepers: the tasks that may sleep or are dormant.
     """
 
     def __init__(
@@ -94,9 +91,9 @@ class NetworkState:
     # -- one task ------------------------------------------------------------------------------------------------
 
     def reserve(self, task: TaskName, request: Request) -> LeaseRecord:
-        """Reserve addresses, MACs, tap names and ports for a task; changes files and port sockets, no links or rules.
+        """Reserve addresses, MACs, tap names and ports for a task: in files and port sockets, without links or rules.
 
-        Idempotent: the same request renews the reservation.
+        The same request renews the reservation.
 
         Raises:
             InvalidRequestError: the request can never succeed.

@@ -25,9 +25,6 @@ class Watches:
     Each namespace has netlink sockets of its own, since the kernel sends no message of one to another. A socket keeps
     its namespace alive.
 
-    Args:
-        loop: reads the sockets.
-
     Attributes:
         wake: set when something changes or is repaired.
         rules: nftables, where the tables have no owner.
