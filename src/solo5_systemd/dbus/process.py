@@ -86,37 +86,40 @@ def log_about(unit: str, text: str, *, priority: int = 3, message_id: str = "") 
         write_entry({"MESSAGE": text, "PRIORITY": priority, **identifier})
 
 
-async def serve_with(serving: Awaitable[bool], *background: Coroutine[object, object, None]) -> bool:
-    """Await `serving` with background tasks, which are cancelled at its end, and return its result.
+async def serve_with(
+    bus: "MessageBus",
+    serving: Awaitable[bool],
+    *background: Coroutine[object, object, None],
+    check: Callable[[], Awaitable[None]] | None = None,
+) -> bool:
+    """Await `serving` with the watchdog and background tasks, then close the connection; return its result.
+
+    There is no reconnect: systemd restarts the service, with its state.
+
+    Args:
+        check: awaited before each WATCHDOG=1; does not return if a part of the service outside the event loop hangs,
+            such as a thread.
 
     Raises:
-        ExceptionGroup: the service or a background task failed; the others were cancelled.
+        ExceptionGroup: the service or a background task failed, or the connection was lost; the others were cancelled.
     """
     async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(each) for each in background]
+        steps = (_watchdog(check), _until_disconnected(bus), *background)
+        running = [tasks.create_task(each) for each in steps]
         needed = await serving
         for each in running:
             each.cancel()
+    bus.disconnect()
     return needed
 
 
-async def until_disconnected(bus: "MessageBus") -> None:
-    """Wait for the end of the D-Bus connection. There is no reconnect: systemd restarts the service, with its state.
-
-    Raises:
-        HostError: always.
-    """
+async def _until_disconnected(bus: "MessageBus") -> None:
     await asyncio.wait((bus.lost,))  # which is not cancelled with this task
     raise HostError("lost the connection to the system bus.")
 
 
-async def watchdog(check: Callable[[], Awaitable[None]] | None = None) -> None:
-    """Send WATCHDOG=1 twice per WatchdogSec= (sd_watchdog_enabled(3)), until cancelled.
-
-    Args:
-        check: awaited before each; does not return if a part of the service outside the event loop hangs, such as a
-            thread.
-    """
+async def _watchdog(check: Callable[[], Awaitable[None]] | None) -> None:
+    """Send WATCHDOG=1 twice per WatchdogSec= (sd_watchdog_enabled(3)), until cancelled."""
     microseconds = int(os.environ.get("WATCHDOG_USEC", "0"))
     while microseconds:
         await asyncio.sleep(microseconds / 2e6)

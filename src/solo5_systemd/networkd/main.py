@@ -79,7 +79,4 @@ async def _serve() -> bool:
 
     bus, writer = await connect(), SerialThread("writer")  # the only user of the sockets of the state
     # WATCHDOG=1 is sent only after the writer thread has run a job: the event loop alone would hide its hang.
-    watchdog = process.watchdog(check_writer)
-    needed = await process.serve_with(serve(), watchdog, process.until_disconnected(bus))
-    bus.disconnect()
-    return needed
+    return await process.serve_with(bus, serve(), check=check_writer)

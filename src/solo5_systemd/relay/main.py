@@ -53,12 +53,6 @@ async def _serve() -> bool:
     forwarder = Forwarder(StateFiles(STATE_DIRECTORY), lambda task, lines: service.emit("Gap", [task, lines]))
     forwarder.restore(fdstore.restored())
     service = Service(bus, RELAY1, handlers(forwarder), lambda: bool(forwarder.tasks))
-    needed = await process.serve_with(
-        service.serve(IDLE_TIMEOUT_S),
-        process.watchdog(),
-        process.until_disconnected(bus),
-        forwarder.run(),
-    )
+    needed = await process.serve_with(bus, service.serve(IDLE_TIMEOUT_S), forwarder.run())
     forwarder.close()
-    bus.disconnect()
     return needed

@@ -2,43 +2,44 @@
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
 
 import pytest
 from tests.support.fakes.background import yields
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.dbus.message_bus import MessageBus
-from solo5_systemd.dbus.process import serve_with, until_disconnected
+from solo5_systemd.dbus.process import serve_with
 
 
 @pytest.fixture
-def ends() -> tuple[socket.socket, socket.socket]:
+async def ends() -> AsyncIterator[tuple[MessageBus, socket.socket]]:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    return ours, theirs
+    yield MessageBus(ours), theirs
+    theirs.close()
 
 
-async def test_a_service_that_has_ended_can_still_close_its_connection(
-    ends: tuple[socket.socket, socket.socket],
-) -> None:
-    bus = MessageBus(ends[0])
-
+async def test_a_service_that_has_ended_closes_its_connection(ends: tuple[MessageBus, socket.socket]) -> None:
     async def serving() -> bool:
         await yields()
+        assert ends[0].connected
         return True
 
-    assert await serve_with(serving(), until_disconnected(bus))
-    assert not bus.lost.done()
-    bus.disconnect()
-    assert ends[0].fileno() == -1
-    ends[1].close()
+    assert await serve_with(ends[0], serving())
+    assert not ends[0].connected
+    assert ends[1].recv(1) == b""
 
 
-async def test_a_lost_connection_ends_the_service_with_one_error(ends: tuple[socket.socket, socket.socket]) -> None:
-    bus = MessageBus(ends[0])
-    waiting = asyncio.ensure_future(until_disconnected(bus))
-    await yields()
-    bus.disconnect()
-    with pytest.raises(HostError, match="lost the connection"):
-        await waiting
-    ends[1].close()
+async def test_a_lost_connection_ends_the_service_with_one_error(ends: tuple[MessageBus, socket.socket]) -> None:
+    async def serving() -> bool:
+        await yields()
+        ends[0].disconnect()
+        await asyncio.Event().wait()
+        return False
+
+    with pytest.raises(ExceptionGroup) as failed:
+        await serve_with(ends[0], serving())
+    [error] = failed.value.exceptions
+    assert isinstance(error, HostError)
+    assert "lost the connection" in str(error)
