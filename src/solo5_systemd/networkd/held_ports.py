@@ -154,23 +154,6 @@ class HeldPorts:
         self._store([*left, *(name for name, stored in self._others.items() if stored in removed)])
 
 
-class UnheldPorts(HeldPorts):
-    """Ports of another namespace than the host's, which no socket keeps from the programs that share it.
-
-    A program that binds one later is reached neither at the namespace's address nor at its loopback.
-    """
-
-    def __init__(self) -> None:
-        super().__init__({})
-
-    def bind(self, ports: Sequence[PortRequest]) -> None:
-        """Check that no process has bound one of these ports so far; raises TakenError."""
-        self.check(ports)
-
-    def restore(self, ports: Collection[PortRequest]) -> None:
-        """Do nothing: there is no socket."""
-
-
 def wait_until_free(ports: Collection[PortRequest]) -> bool:
     """Wait until PID 1 has closed its copies of released port sockets, so that other processes can bind the ports.
 

@@ -11,7 +11,7 @@ from solo5_systemd.dbus import fdstore, process
 from solo5_systemd.dbus.message_bus import connect
 from solo5_systemd.network.links import Links
 from solo5_systemd.networkd.dhcp import DhcpServers
-from solo5_systemd.networkd.held_ports import HeldPorts, UnheldPorts
+from solo5_systemd.networkd.held_ports import HeldPorts
 from solo5_systemd.networkd.namespaces import Core, Namespaces
 from solo5_systemd.networkd.service import Networkd
 from solo5_systemd.networkd.state import NetworkState
@@ -56,7 +56,7 @@ async def _serve() -> bool:
             return NetworkState(
                 links,
                 lambda: of_namespace(settings(), routes.uplink_mtu(), ipv6=routes.uplink_has_ipv6()),
-                UnheldPorts(),
+                HeldPorts({}),
                 watches.report,
                 namespace,
                 lambda: (

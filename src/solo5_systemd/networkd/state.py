@@ -137,7 +137,9 @@ class NetworkState:
         """Bind the ports of a reservation and write its record, with the networks that it creates."""
         record = self.leases.reserved(reservation, names)
         ports = host_ports(reservation)
-        self.ports.bind(ports)
+        # In another namespace, no socket keeps a port from the programs that share it. One that binds it later is
+        # reached neither at the namespace's address nor at its loopback.
+        (self.ports.check if self.namespace else self.ports.bind)(ports)
         try:
             for network in networks:
                 self.bridges.add(network)
@@ -351,7 +353,8 @@ class NetworkState:
             if record.ends:  # a killed service may have sent no signal
                 self.leases.save(replace(record, asleep=0))
         self._apply_changed_policies()
-        self.ports.restore(self.leases.published_ports())
+        if not self.namespace:
+            self.ports.restore(self.leases.published_ports())
         self.bridges.up = {
             name for name, each in self.bridges.networks.items() if not each.join and self.links.has_bridge(each)
         }
