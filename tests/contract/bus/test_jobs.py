@@ -14,9 +14,8 @@ from solo5_systemd.bus import jobs as jobs_module
 from solo5_systemd.bus import manager as manager_module
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, JobFailedError
-from solo5_systemd.dbus.message_bus import connect
-from solo5_systemd.dbus.messages import Message, MessageType, Variant
+from solo5_systemd.bus.peers import MANAGER_PATH, JobFailedError
+from solo5_systemd.dbus.messages import Variant
 from solo5_systemd.task.properties import Property, TransientUnit
 from solo5_systemd.unit.state import ActiveState, UnitState
 
@@ -198,31 +197,3 @@ async def test_a_job_during_the_removal_of_the_match_rule_gets_its_result(
         await manager.names()
         await manager.names()  # the reply to the last RemoveMatch comes before
     assert len(systemd.called("StopUnit")) == 50
-
-
-async def test_a_signal_of_another_shape_is_nobodys_job(
-    systemd: FakeSystemd, manager: Manager, connection: Connection, address: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    await manager.stop(UNIT)
-    systemd.report = Report.NEVER
-    waiting = asyncio.ensure_future(manager.stop(UNIT))
-    await systemd.until_called("StopUnit", 2)
-    stranger = await connect(address)
-    for body, signature in ([], ""), (["x"], "s"), ([1, "/org/freedesktop/systemd1/job/2", "u"], "uos"):
-        stranger.send(
-            Message(
-                destination=(await connection.connect()).unique_name,
-                message_type=MessageType.SIGNAL,
-                path=MANAGER_PATH,
-                interface=MANAGER,
-                member="JobRemoved",
-                signature=signature,
-                body=body,
-            )
-        )
-    await stranger.call(Message(destination="org.freedesktop.DBus", path="/", member="GetId"))
-    stranger.disconnect()
-    assert not waiting.done()
-    systemd.finish(f"{MANAGER_PATH}/job/2")
-    await waiting
-    assert caplog.messages == []

@@ -65,7 +65,8 @@ async def test_a_strangers_signal_reaches_no_listener_and_its_body_is_not_read(
     name = (await connection.connect()).unique_name
     await call_bus(connection, "AddMatch", f"type='signal',interface='{MANAGER}'")  # as no part of the program does
     numbers = list(range(10_000))
-    await forge(stranger, name, [1, "/a", "b", "done"], "uoss")
+    for body, signature in ([], ""), (["x"], "s"), ([1, JOB, "u"], "uos"), ([1, JOB, "b", "done"], "uoss"):
+        await forge(stranger, name, body, signature)
     await forge(stranger, name, [numbers], "ai")
     await forge(stranger, None, [numbers[:9]], "ai")  # to all: the rule lets it through
     await call_bus(connection, "GetId")
