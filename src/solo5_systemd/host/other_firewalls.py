@@ -58,11 +58,7 @@ def may_drop(chain: Mapping[str, Any]) -> bool:
 
 
 def dropping(listing: Iterable[Item], networks: Iterable[NetworkSettings]) -> Sequence[DroppingChain]:
-    """Return the base chains that drop packets of networks.
-
-    Args:
-        networks: those of the settings; one on a joined bridge is left out.
-    """
+    """Return the base chains that drop packets of networks of the settings, but for those on a joined bridge."""
     items, own = list(listing), [network for network in networks if network.join is None]
     found = []
     for chain in (item["chain"] for item in items if "chain" in item and may_drop(item["chain"])):

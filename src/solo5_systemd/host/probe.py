@@ -184,11 +184,7 @@ def _is_module(name: str) -> bool:
 
 
 def read_kernel(networks: Sequence[NetworkSettings]) -> Kernel:
-    """Read what the kernel has; firewall chains are those of this network namespace.
-
-    Args:
-        networks: those of the settings, whose packets other programs may drop.
-    """
+    """Read what the kernel has; firewall chains are those of this network namespace, for networks of the settings."""
     dropping, forwarding, forwarding6 = _read_filters(networks)
     return Kernel(
         dropping_chains=dropping,

@@ -41,10 +41,7 @@ class UnknownFilesError(Exception):
 
 
 def mapped_files(program: str) -> tuple[str, ...]:
-    """Return the loader and all libraries of a program, by the paths at which the loader finds them.
-
-    Returns:
-        The paths; empty for a static program.
+    """Return the loader and all libraries of a program, by the paths at which the loader finds them; none if static.
 
     Raises:
         UnknownFilesError: not a 64-bit ELF file, a library is missing, or the program calls dlopen(3).

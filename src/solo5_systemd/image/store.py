@@ -136,20 +136,12 @@ class ImageStore:
             return self._read_memo(status) or self._read(path, source, status.st_size)
 
     async def open(self, image: StoredImage) -> int:
-        """Open a stored image with O_PATH.
-
-        Raises:
-            HostError: it was removed from the store.
-        """
+        """Open a stored image with O_PATH."""
         with _store_errors(self._directory):
             return os.open(image.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     async def hold(self, image: StoredImage) -> int:
-        """Keep a stored image, whatever its age, until the returned descriptor is closed.
-
-        Raises:
-            HostError: it was removed from the store.
-        """
+        """Keep a stored image, whatever its age, until the returned descriptor is closed."""
 
         def hold() -> int:
             with _store_errors(self._directory), self._lock(shared=True):
@@ -161,17 +153,11 @@ class ImageStore:
 
     @in_thread
     def collect(self, keep: Set[str], *, min_age: float = MIN_AGE_S, dry_run: bool = False) -> tuple[str, ...]:
-        """Remove unused images, and memos that are damaged or without an image.
+        """Remove unused images, and memos that are damaged or without an image; return the SHA-256 of each image.
 
         Args:
             keep: the SHA-256 of each image that a task has.
             min_age: seconds since its last use for which an unused image is kept.
-
-        Returns:
-            The SHA-256 of each image removed.
-
-        Raises:
-            HostError: the store cannot be written.
         """
         if not self._directory.is_dir():
             return ()

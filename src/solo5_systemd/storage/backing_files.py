@@ -63,8 +63,7 @@ class ImageFiles:
     def make(self, request: DiskRequest, planned: Disk) -> tuple[Disk, bool]:
         """Create the file of a disk, or a private disk; see `make`, `make_copy` and `make_archive`.
 
-        Returns:
-            The disk; whether its file is new, and stays when the task has ended.
+        And return whether its file is new, and stays when the task has ended.
         """
         if request.archive is not None:
             return make_archive(request, self._archives), False
@@ -115,10 +114,7 @@ class ImageFiles:
 
     @in_thread
     def change_owner(self, disk: Disk, user: int) -> int:
-        """Make a task's user the owner of a checked disk, which is locked, and return the former one; see `owner.give`.
-
-        If that was the user of a task, the change is on stable storage.
-        """
+        """Make a task's user the owner of a checked disk, which is locked, and return the former one; see `give`."""
         with closing(reopen(disk)) as descriptor:
             return give(disk, descriptor, user)
 

@@ -56,7 +56,7 @@ class IoLimits:
 
     def each(self) -> Mapping[str, int | None]:
         """Return the limits by key."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return vars(self)
 
     def __str__(self) -> str:
         return " ".join(f"{key}={_short(value)}" for key, value in self.each().items() if value is not None)

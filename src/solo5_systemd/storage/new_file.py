@@ -75,7 +75,6 @@ def create_file(directory: int, name: str, write: Callable[[int], None]) -> bool
 
     Args:
         directory: descriptor of its directory; O_PATH suffices.
-        write: writes the content to a descriptor.
 
     Returns:
         False: another file has the name; it is left as it is.

@@ -199,10 +199,7 @@ def _check_quotas(quotas: Mapping[str, int], more: int, what: str, *, new: int =
 def used(directory: str, but: tuple[int, int] | None = None) -> int:
     """Return the bytes of all regular files below a directory, each once; what vanishes meanwhile does not count.
 
-    The larger of size and allocated blocks counts. Symbolic links are not followed.
-
-    Args:
-        but: the file that does not count.
+    The larger of size and allocated blocks counts; not that of file `but`. Symbolic links are not followed.
     """
     total, seen = 0, {but}
     places: list[tuple[str, tuple[int, int] | None]] = [(os.path.realpath(directory), None)]
