@@ -44,6 +44,16 @@ class Sysfs:
         for slave in slaves:
             (directory / "slaves" / slave.rpartition("/")[2]).symlink_to(self.root / "devices" / slave)
 
+    def loop(self, name: str, number: str, file: object = "") -> None:
+        """Add a loop device; `file`: the path of what it is attached to."""
+        self.device(name, number)
+        directory = self.root / "devices" / name
+        (directory / "ro").write_text("0\n")
+        (directory / "loop").mkdir()
+        (directory / "loop/backing_file").write_text(f"{file}\n")
+        (self.root / "block").mkdir(exist_ok=True)
+        (self.root / "block" / name).symlink_to(directory)
+
 
 @pytest.fixture
 def sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sysfs:

@@ -86,25 +86,18 @@ def test_an_error_of_the_ioctl_is_no_answer(sysfs: Sysfs, tmp_path: Path, monkey
 
 
 @pytest.fixture
-def loops(sysfs: Sysfs) -> Sysfs:
-    """The same with a loop device that has a partition."""
-    sysfs.device("loop0", "7:0")
-    sysfs.device("loop0p1", "259:1", of="loop0")
-    (sysfs.root / "block").mkdir()
-    for name in ("vda", "loop0"):
-        (sysfs.root / "block" / name).symlink_to(sysfs.root / "devices" / name)
-    (sysfs.root / "devices/loop0/ro").write_text("0\n")
-    return sysfs
+def image(tmp_path: Path) -> Path:
+    path = tmp_path / "image"
+    path.touch()
+    return path
 
 
 @pytest.fixture
-def image(tmp_path: Path, loops: Sysfs) -> Path:
-    """The file of loop0, which has no device node here."""
-    path = tmp_path / "image"
-    path.touch()
-    (loops.root / "devices/loop0/loop").mkdir()
-    (loops.root / "devices/loop0/loop/backing_file").write_text(f"{path}\n")
-    return path
+def loops(sysfs: Sysfs, image: Path) -> Sysfs:
+    """The same with a loop device of the image, which has a partition, and no device node here."""
+    sysfs.loop("loop0", "7:0", image)
+    sysfs.device("loop0p1", "259:1", of="loop0")
+    return sysfs
 
 
 def device(major: int, minor: int, path: str = "/dev/x") -> Disk:
@@ -159,11 +152,8 @@ def test_a_loop_device_has_its_file_from_the_kernel(
 @pytest.fixture
 def stacked(loops: Sysfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sysfs:
     """loop1, which is attached to vda2; dm-0, which is mapped to vda3."""
-    loops.device("loop1", "7:1")
+    loops.loop("loop1", "7:1")
     loops.device("dm-0", "253:0", slaves=("vda/vda3",))
-    (loops.root / "devices/loop1/loop").mkdir()
-    (loops.root / "devices/loop1/ro").write_text("0\n")
-    (loops.root / "block/loop1").symlink_to(loops.root / "devices/loop1")
     nodes = loops.root / "nodes"
     nodes.mkdir()
     (nodes / "loop1").touch()
@@ -191,11 +181,7 @@ def test_a_device_of_a_loop_device_is_in_use_and_other_partitions_are_not(stacke
 
 def test_one_file_has_no_two_loop_devices_that_write(loops: Sysfs, image: Path) -> None:
     check_unused(device(7, 0))
-    loops.device("loop1", "7:1")
-    (loops.root / "devices/loop1/loop").mkdir()
-    (loops.root / "devices/loop1/loop/backing_file").write_text(f"{image}\n")
-    (loops.root / "devices/loop1/ro").write_text("0\n")
-    (loops.root / "block/loop1").symlink_to(loops.root / "devices/loop1")
+    loops.loop("loop1", "7:1", image)
     for disk, other in ((device(7, 0), "loop1"), (device(259, 1), "loop1"), (device(7, 1), "loop0")):
         with pytest.raises(TakenError, match=f"is attached to {other}: "):
             check_unused(disk)

@@ -190,35 +190,29 @@ async def test_a_removal_that_fails_is_an_error(tmp_path: Path, monkeypatch: pyt
 # --- nothing in the place of a file system that is not mounted ---------------------------------------------------
 
 
-class Mounts:
-    """Which directories have a file system mounted."""
-
-    def __init__(self) -> None:
-        self.found: set[str] = set()
-
-    def above(self, path: str) -> str:
-        """As `paths.mount_point_of`."""
-        return next((str(each) for each in (Path(path), *Path(path).parents) if str(each) in self.found), "")
-
-
 @pytest.fixture
-def mounted(monkeypatch: pytest.MonkeyPatch) -> Mounts:
-    found = Mounts()
-    monkeypatch.setattr(new_file, "mount_point_of", found.above)
+def mounted(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Which directories have a file system mounted."""
+    found: set[str] = set()
+
+    def above(path: str) -> str:
+        return next((str(each) for each in (Path(path), *Path(path).parents) if str(each) in found), "")
+
+    monkeypatch.setattr(new_file, "mount_point_of", above)
     return found
 
 
-def test_the_file_system_of_the_root_directory_has_no_record(tmp_path: Path, mounted: Mounts, mounts: Path) -> None:
+def test_the_file_system_of_the_root_directory_has_no_record(tmp_path: Path, mounted: set[str], mounts: Path) -> None:
     assert make(request(tmp_path / "disk"))[1]
     assert not mounts.exists()
 
 
 def test_a_mount_point_is_recorded_once_and_a_removed_directory_no_longer(
-    tmp_path: Path, mounted: Mounts, mounts: Path
+    tmp_path: Path, mounted: set[str], mounts: Path
 ) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        mounted.found.add(str(tmp_path / name))
+        mounted.add(str(tmp_path / name))
     for _ in range(2):
         remember_mount(str(tmp_path / "one/disk"))
     (mounts / ".interrupted").touch()
@@ -230,9 +224,9 @@ def test_a_mount_point_is_recorded_once_and_a_removed_directory_no_longer(
 
 
 def test_records_that_cannot_be_read_are_one_sentence(
-    tmp_path: Path, mounted: Mounts, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, mounted: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mounted.found.add(str(tmp_path))
+    mounted.add(str(tmp_path))
     remember_mount(str(tmp_path / "disk"))
     monkeypatch.setattr(new_file, "mount_point_of", failing(errno.EIO))
     with pytest.raises(HostError, match="disk storage: .*/mounts cannot be read: Input/output error"):
