@@ -76,7 +76,17 @@ class _Image:
         if not raw.startswith(IDENT):
             raise ImageError("it is not a 64-bit little-endian ELF file.")
         header = Header.parse(self._read(0, HEADER_SIZE, "header"))
-        _check_header(header, machine)
+        expected = {
+            "e_type": _ET_EXEC,
+            "e_machine": _MACHINES.get(machine),
+            "e_version": _EV_CURRENT,
+            "e_ehsize": HEADER_SIZE,
+            "e_phentsize": SEGMENT_SIZE,
+        }
+        for field, value in expected.items():
+            if getattr(header, field) != value:
+                where = f" of an executable for {machine}" if field in ("e_type", "e_machine") else ""
+                raise ImageError(f"its ELF header has {field} {getattr(header, field)}: expected {value}{where}.")
         if not 1 <= header.e_phnum <= MAX_SEGMENTS:
             raise ImageError(f"it has {header.e_phnum} program headers: expected 1 to {MAX_SEGMENTS}.")
         table = self._read(header.e_phoff, header.e_phnum * SEGMENT_SIZE, "program headers")
@@ -109,20 +119,6 @@ class _Image:
         if len(content) != size:
             raise ImageError(f"it changed while it was read: its {what} is no longer complete.")
         return content
-
-
-def _check_header(header: Header, machine: str) -> None:
-    expected = {
-        "e_type": _ET_EXEC,
-        "e_machine": _MACHINES.get(machine),
-        "e_version": _EV_CURRENT,
-        "e_ehsize": HEADER_SIZE,
-        "e_phentsize": SEGMENT_SIZE,
-    }
-    for field, value in expected.items():
-        if getattr(header, field) != value:
-            where = f" of an executable for {machine}" if field in ("e_type", "e_machine") else ""
-            raise ImageError(f"its ELF header has {field} {getattr(header, field)}: expected {value}{where}.")
 
 
 def _load_end(segments: Iterable[Segment], size: int) -> int:

@@ -64,25 +64,20 @@ def make_copy(request: DiskRequest, original: Disk, copies: StartDirectories, pl
     """
     with closing(lock_shared(original)), copies.made() as made:
         path = made / request.disk
-        _copy(request, original, path, planned)
+        with (
+            host_errors(f"{request} cannot be copied to {path.parents[1]}"),
+            closing(reopen(original)) as found,
+            closing(os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)) as source,
+            closing(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)) as target,
+        ):
+            status = os.fstat(source)
+            if status.st_size > planned.size:
+                raise _has_grown(request, status.st_size, planned.size)
+            if not share(source, target):
+                if (data := status.st_blocks * 512) > planned.copied:
+                    raise _has_grown(request, data, planned.copied)
+                copy_data(source, target, status.st_size, hashed=False)
         return _made(planned_disk(request, original.path), path)
-
-
-def _copy(request: DiskRequest, original: Disk, path: Path, planned: Disk) -> None:
-    with (
-        host_errors(f"{request} cannot be copied to {path.parents[1]}"),
-        closing(reopen(original)) as found,
-        closing(os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)) as source,
-        closing(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)) as target,
-    ):
-        status = os.fstat(source)
-        if status.st_size > planned.size:
-            raise _has_grown(request, status.st_size, planned.size)
-        if share(source, target):
-            return
-        if (data := status.st_blocks * 512) > planned.copied:
-            raise _has_grown(request, data, planned.copied)
-        copy_data(source, target, status.st_size, hashed=False)
 
 
 def _has_grown(request: DiskRequest, size: int, planned: int) -> HostError:

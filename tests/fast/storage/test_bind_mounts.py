@@ -47,29 +47,13 @@ async def test_nothing_is_made_where_only_root_may_change_the_paths(tmp_path: Pa
     assert not (tmp_path / "run").exists()
 
 
-def replaced_by_link(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(path.with_name("victim.img"))
-
-
-def replaced_by_file(path: Path) -> None:
-    path.with_name("victim.img").rename(path)
-
-
-def directory_replaced(path: Path) -> None:
+def test_a_disk_of_a_directory_that_was_replaced_is_not_bound(tmp_path: Path, binds: StartDirectories) -> None:
     """The same inode at another path: after a deletion, a new file may get its number."""
-    path.parent.rename(path.parent.with_name("moved"))
-    path.parent.symlink_to(path.parent.with_name("moved"))
-
-
-@pytest.mark.parametrize("replace", [replaced_by_link, replaced_by_file, directory_replaced])
-def test_replaced_disk_is_not_bound(tmp_path: Path, binds: StartDirectories, replace: object) -> None:
     directory = tmp_path / "local"
     directory.mkdir()
     found = disk(directory / "disk.img")
-    disk(directory / "victim.img")
-    assert callable(replace)
-    replace(directory / "disk.img")
+    directory.rename(tmp_path / "moved")
+    directory.symlink_to(tmp_path / "moved")
     with pytest.raises(HostError, match="was replaced during the start"):
         bind([found], binds)
     assert left(tmp_path) == []
