@@ -12,12 +12,11 @@ from contextlib import closing
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv6Interface
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from tests.fast.network.test_nft_rules import RESERVATION, network
-from tests.fast.networkd.test_sleep import Bridges, Tables
+from tests.fast.networkd.test_sleep import Tables, bridges_of
 
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import lease_files, nft_elements
@@ -100,13 +99,13 @@ def test_without_its_directory_no_task_has_a_fifo(units: TaskUnits, fifos: Path)
 def test_a_task_that_begins_to_wait_keeps_what_lets_its_packets_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     held = replace(RESERVATION, idle_s=60, idle_stops=True)
     runs = LeaseRecord(reservation=held, state=LeaseState.ATTACHED, expires=12, wakes=5, slept=6)
-    leases, tables, done = Leases(cast(Any, SimpleNamespace(save_lease_record=lambda record: None))), Tables(), []
-    leases.save(runs)
+    tables, done = Tables(), list[Any]()
+    bridges = bridges_of(tables)
+    bridges.leases.save(runs)
     monkeypatch.setattr(Neighbours, "hold", lambda _, bridge, lease: done.append(lease))
-    bridges = Bridges(tables, leases)
     tables.elements = {*bridges.elements_of([runs])}
-    Sleepers(cast(Any, bridges)).wait(runs)
-    record = leases.get(A)
+    Sleepers(bridges).wait(runs)
+    record = bridges.leases.get(A)
     assert record is not None
     assert record.waits
     assert record.asleep, "since now"

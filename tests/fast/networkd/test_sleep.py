@@ -20,13 +20,14 @@ from tests.support.fakes.background import yields
 from solo5_systemd.base.concurrency import KeyedLocks
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network import nft_elements
 from solo5_systemd.network.kernel_events import Packets
 from solo5_systemd.network.model import LeaseRecord, LeaseState
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.networkd import sleep
+from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
+from solo5_systemd.networkd.namespaces import Namespaces
 from solo5_systemd.networkd.sleep import Sleep
 from solo5_systemd.networkd.sleepers import Sleepers
 from solo5_systemd.networkd.watches import Watches
@@ -55,6 +56,9 @@ class Tables:
         if what != "delete":
             self.counts = {tap: 0 if before else count + self.arriving for tap, count in self.counts.items()}
 
+    def replace(self, ruleset: object) -> None:
+        raise HostError("nftables has refused it.")
+
     def active_of(self, tap: str) -> int:
         return self.counts[tap]
 
@@ -65,18 +69,12 @@ class Tables:
         return sorted(each.name for each in self.elements if each.name.startswith("asleep"))
 
 
-class Bridges:
-    def __init__(self, tables: Tables, leases: Leases) -> None:
-        self.networks = {each.name: each for each in (network(),)}
-        self.tables, self.leases, self.links = tables, leases, SimpleNamespace(neighbours=None)
-
-    def elements_of(self, records: Iterable[LeaseRecord]) -> Sequence[Element]:
-        networks = [*self.networks.values()]
-        return [element for record in records for element in nft_elements.record_elements(record, networks)]
-
-    def change_elements(self, before: Sequence[LeaseRecord], after: Sequence[LeaseRecord]) -> None:
-        old, new = {*self.elements_of(before)}, {*self.elements_of(after)}
-        self.tables.exchange(old - new, new - old)
+def bridges_of(tables: Tables) -> Bridges:
+    """Return a network in use, whose leases are in memory alone."""
+    store: Any = SimpleNamespace(save_lease_record=lambda record: None, sysctls=dict)
+    bridges = Bridges(store, cast(Any, SimpleNamespace(neighbours=None)), cast(Any, tables), Leases(store))
+    bridges.networks = {each.name: each for each in (network(),)}
+    return bridges
 
 
 class Units:
@@ -128,9 +126,8 @@ class Service:
         self, monkeypatch: pytest.MonkeyPatch, idle_s: int, others: int = 0, *, idle_stops: bool = False
     ) -> None:
         self.tables, self.units, self.now = Tables(), Units(), 1000.0
-        self.leases = Leases(cast(Any, SimpleNamespace(save_lease_record=lambda record: None)))
-        bridges = Bridges(self.tables, self.leases)
-        self.sleepers = Sleepers(cast(Any, bridges))
+        bridges = bridges_of(self.tables)
+        self.leases, self.sleepers = bridges.leases, Sleepers(bridges)
         for number in range(others + 1):
             tap = LEASE.tap if number == others else f"s5-{number}"
             lease = replace(LEASE, tap=tap)
@@ -145,15 +142,11 @@ class Service:
         monkeypatch.setattr(Neighbours, "hold", lambda *_: self.held)
         monkeypatch.setattr(Neighbours, "deliver", self.deliver)
         self.begun: list[asyncio.Task[None]] = []
-        self.state = SimpleNamespace(
-            record=self.leases.get, frames=self.sleepers.frames,
-            at=lambda task, do: do(SimpleNamespace(sleepers=self.sleepers)),
-            sleepers=lambda: [(self.sleepers, record) for record in self.sleepers.records()],
-        )  # fmt: skip
-        self.watches = Watches(cast(Any, None))
+        host, none = SimpleNamespace(sleepers=self.sleepers, leases=self.leases, within=None, is_restored=True), None
+        self.watches = Watches(cast(Any, none))
         core = SimpleNamespace(
-            state=self.state, writer=Writer(), units=self.units, locks=KeyedLocks[TaskName](),
-            tasks=SimpleNamespace(create_task=self.begin), watches=self.watches,
+            state=Namespaces(cast(Any, host), cast(Any, none), self.watches), writer=Writer(), units=self.units,
+            locks=KeyedLocks[TaskName](), tasks=SimpleNamespace(create_task=self.begin), watches=self.watches,
         )  # fmt: skip
         self.sleep = Sleep(cast(Any, core), self.emit)
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
