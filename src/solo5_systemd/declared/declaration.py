@@ -5,8 +5,8 @@ A key of [Unikernel] has the value of the last file that sets it; its parser is 
 
 import posixpath
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
 from types import MappingProxyType
@@ -139,14 +139,9 @@ class Declared(Values):
         """Return whether a key is set."""
         return name in self._assignments
 
-    def checked(self, name: str, check: Callable[[], T]) -> T:
-        """Return the result of a function of the values of a key; its error is that of the key's last line."""
-        with located(self._assignments[name][-1]) if self.given(name) else nullcontext():
-            return check()
-
-    def error(self, name: str, sentence: str, hint: str = "") -> SettingsError:
-        """Return the error of the last line of a key, which is set."""
-        return self._assignments[name][-1].error(sentence, hint)
+    def located(self, name: str) -> AbstractContextManager[None]:
+        """Return a context manager: an error of its block is that of the key's last line."""
+        return located(self._assignments[name][-1]) if self.given(name) else nullcontext()
 
     def shown(self, name: str) -> str:
         """Return the key as it is written."""
@@ -222,7 +217,8 @@ def parse_declaration(
     values = Declared(effects[SECTION], in_unit, at_start)
     for line in sections["Unit"] + sections["Service"] + sections["Install"]:
         _check(name, line)
-    values.checked("IdleAction", lambda: _check_idle(name, values, effects["Service"].get("Restart", ())))
+    with values.located("IdleAction"):
+        _check_idle(name, values, effects["Service"].get("Restart", ()))
     if not values.given("Image"):
         raise SettingsError(
             f"{sources[0].path}: Image= is missing: expected the path of a unikernel in [Unikernel].",

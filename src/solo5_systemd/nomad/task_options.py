@@ -4,6 +4,7 @@ docs/nomad-job.md documents them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -357,16 +358,19 @@ class Shared(Values):
         if self.given(name):
             job, is_list = SETTINGS[name].job, SETTINGS[name].is_list
             for text in self._fields.texts(job) if is_list else [self._fields.text(job)]:
-                yield self.checked(name, lambda text=text: value_of(parse, text, self.shown(name)))  # type: ignore[misc]
+                with self.located(name):
+                    found = value_of(parse, text, self.shown(name))
+                yield found
 
-    def checked(self, name: str, check: Callable[[], T]) -> T:
-        """Return the result of a function; its error begins with the option."""
+    @contextmanager
+    def located(self, name: str) -> Iterator[None]:
+        """Have an error of the block begin with the option."""
         try:
-            return check()
+            yield
         except Solo5Error as error:
             if error.sentence.startswith("config."):  # `value_of` has named the option already
                 raise
-            raise self.error(name, f"{self.shown(name)}: {error.sentence}", error.hint) from error
+            raise InvalidRequestError(f"{self.shown(name)}: {error.sentence}", error.hint) from error
 
     def shown(self, name: str) -> str:
         """Return the option's path in the job; empty: it has none."""

@@ -5,9 +5,10 @@ A language has `Values`: where the texts of a setting are, and how an error name
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
@@ -17,8 +18,7 @@ from solo5_systemd.settings.addresses import Routes
 from solo5_systemd.settings.egress import NONE, Egress, egress
 from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.settings.rate import UNLIMITED, rate
-from solo5_systemd.settings.resolver import Resolver, hostname, hosts, resolver
-from solo5_systemd.storage.model import DiskRequest
+from solo5_systemd.settings.resolver import hostname, hosts, resolver
 from solo5_systemd.task.disks import disk, disk_text
 from solo5_systemd.task.log_fields import FIELD_NAME, MAX_LABELS, label, labels
 from solo5_systemd.task.networks import host_endpoint, namespace_path, nic, nic_text, publish, publish_text
@@ -27,9 +27,10 @@ from solo5_systemd.task.placeholders import HOSTNAME, HOSTS, SEARCH, SERVERS, us
 from solo5_systemd.task.properties import parse_property
 from solo5_systemd.task.property_types import INFINITY, SIZE
 from solo5_systemd.task.quantities import cpus, idle_time, integer, size
-from solo5_systemd.task.workload import DEFAULT_MEMORY, Publish, Workload
+from solo5_systemd.task.workload import DEFAULT_MEMORY, Workload
 
 T = TypeVar("T")
+R = TypeVar("R")
 Parse = Callable[[str], T]
 """Takes a text; raises as the parsers of `task.quantities`."""
 
@@ -57,13 +58,14 @@ class Values(ABC):
         """Return the values of a list; raises as `parsed`."""
         return tuple(self.parsed(name, parse))
 
-    def checked(self, name: str, check: Callable[[], T]) -> T:  # noqa: ARG002
-        """Return the result of a function of a setting's values; its error is that of the setting."""
-        return check()
+    def combined(self, name: str, parse: Parse[T], combine: Callable[[Iterator[T]], R]) -> R:
+        """Return the result of a function of the values of a list; its error is that of the setting."""
+        with self.located(name):
+            return combine(self.parsed(name, parse))
 
-    def error(self, name: str, sentence: str, hint: str = "") -> Solo5Error:  # noqa: ARG002
-        """Return an error of a setting that is given; the sentence begins with `shown`."""
-        return InvalidRequestError(sentence, hint)
+    def located(self, name: str) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Return a context manager: an error of its block is that of a setting."""
+        return nullcontext()
 
     def path(self, text: str) -> str:
         """Return a path of the host in full, where that is known; a parser."""
@@ -79,11 +81,12 @@ def workload(task: TaskName, values: Values, served: Callable[[], Collection[Net
     Raises:
         Solo5Error: a setting is invalid, or has no effect; the sentence names it.
     """
-    requests = values.checked("Network", lambda: unique(values.each("Network", nic), lambda each: each.nic, "NIC"))
+    requests = values.combined("Network", nic, lambda found: unique(found, lambda each: each.nic, "NIC"))
     nics, limits = _limited(requests, values)
     idle_s, idle_stops = values.one("IdleSec", idle_time, 0), values.one("IdleAction", stops_when_idle, False)
     if idle_stops and not idle_s:
-        raise values.error("IdleAction", f"{values.shown('IdleAction')} has no effect: expected an idle time as well.")
+        with values.located("IdleAction"):
+            raise InvalidRequestError(f"{values.shown('IdleAction')} has no effect: expected an idle time as well.")
     arguments = values.each("Argument", str)
     memory = values.one("Memory", size, DEFAULT_MEMORY)
     found = Workload(
@@ -100,13 +103,20 @@ def workload(task: TaskName, values: Values, served: Callable[[], Collection[Net
         idle_s=idle_s,
         idle_stops=idle_stops,
         namespace=values.one("NetworkNamespace", namespace_path, ""),
-        publish=values.checked("Publish", lambda: _published(values)),
-        resolver=_resolver(values),
+        publish=values.combined(
+            "Publish", publish, lambda found: unique(chain.from_iterable(found), host_endpoint, "published port")
+        ),
+        resolver=values.combined("DNS", str, lambda found: resolver(found, ()))
+        | values.combined("DNSSearch", str, lambda found: resolver((), found)),
         hostname=values.one("HostName", hostname, ""),
-        hosts=values.checked("AddHost", lambda: hosts(values.each("AddHost", str))),
-        disks=_disks(values),
+        hosts=values.combined("AddHost", str, hosts),
+        disks=values.combined(
+            "Block",
+            lambda text: disk(text, values.path),
+            lambda found: unique(found, lambda disk: disk.disk, "disk"),
+        ),
         log_fields=(
-            *values.checked("Label", lambda: labels(values.each("Label", journal_label))),
+            *values.combined("Label", journal_label, labels),
             *values.each("LogField", log_field),
         ),
         properties=values.each("Property", unit_property),
@@ -174,16 +184,6 @@ def _memory_max(text: str, memory: int) -> int:
     return most
 
 
-def _published(values: Values) -> tuple[Publish, ...]:
-    ports = (port for some in values.each("Publish", publish) for port in some)
-    return unique(ports, host_endpoint, "published port")
-
-
-def _disks(values: Values) -> tuple[DiskRequest, ...]:
-    each = values.each("Block", lambda text: disk(text, values.path))
-    return values.checked("Block", lambda: unique(each, lambda disk: disk.disk, "disk"))
-
-
 def unique(values: Iterable[T], key: Callable[[T], Hashable], what: str) -> tuple[T, ...]:
     """Return the values if their keys are unique; `what`: the noun for the key in the error.
 
@@ -222,15 +222,17 @@ def _by_nic(
     lists: dict[DeviceName | None, list[str]] = {}
     for text in values.each(name, str):
         own, _, rest = text.partition("=") if text.count("=") >= equals else ("", "", text)
-        for_nic = values.checked(name, lambda own=own: device_name(own)) if own else None  # type: ignore[misc]
-        if for_nic is not None and for_nic not in nics:
-            sentence, network = f"{values.shown(name)} {text!r} is for NIC {for_nic}", values.shown("Network")
-            if network:
-                raise values.error(name, f"{sentence}, which no {network} names: expected one that is.")
-            block = f'nic "{for_nic}" {{ {name.lower()} = ["{rest}"] }}'
-            raise values.error(name, f"{sentence}: expected it in the block of that NIC.", f"Write {block}.")
+        with values.located(name):
+            for_nic = device_name(own) if own else None
+            if for_nic is not None and for_nic not in nics:
+                sentence, network = f"{values.shown(name)} {text!r} is for NIC {for_nic}", values.shown("Network")
+                if network:
+                    raise InvalidRequestError(f"{sentence}, which no {network} names: expected one that is.")
+                block = f'nic "{for_nic}" {{ {name.lower()} = ["{rest}"] }}'
+                raise InvalidRequestError(f"{sentence}: expected it in the block of that NIC.", f"Write {block}.")
         lists.setdefault(for_nic, []).append(rest)
-    return {each: values.checked(name, lambda own=own: parse(own)) for each, own in lists.items()}  # type: ignore[misc]
+    with values.located(name):
+        return {each: parse(own) for each, own in lists.items()}
 
 
 def _for_each(task: Workload, written: Callable[[Limits], Sequence[str]]) -> Sequence[str]:
@@ -238,11 +240,6 @@ def _for_each(task: Workload, written: Callable[[Limits], Sequence[str]]) -> Seq
 
 
 # -- name servers, host name and hosts ------------------------------------------------------------------------------
-
-
-def _resolver(values: Values) -> Resolver:
-    servers = values.checked("DNS", lambda: resolver(values.each("DNS", str), ()))
-    return servers | values.checked("DNSSearch", lambda: resolver((), values.each("DNSSearch", str)))
 
 
 _FOR_GUEST = (
@@ -263,11 +260,11 @@ def _check_reaches_guest(
             continue
         joined = {nic.network for nic in nics} or {DEFAULT_NETWORK}
         if placeholder == HOSTS or not joined & {*served()}:  # no option of DHCP can have hosts
-            raise values.error(
-                name,
-                f"{values.shown(name)} has no effect: expected {{{placeholder}}} in an argument of the guest.",
-                f"Add an argument that the guest takes, such as {example}",
-            )
+            with values.located(name):
+                raise InvalidRequestError(
+                    f"{values.shown(name)} has no effect: expected {{{placeholder}}} in an argument of the guest.",
+                    f"Add an argument that the guest takes, such as {example}",
+                )
 
 
 # -- journal fields -------------------------------------------------------------------------------------------------
