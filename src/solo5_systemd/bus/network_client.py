@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractContextManager, aclosing
+from contextlib import AbstractContextManager
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import host_errors
@@ -150,17 +150,15 @@ class Networkd(NetworkReader):
         (lines,) = await self._service.call("Collect", dry_run)
         return tuple(lines)
 
-    async def repairs(self) -> AsyncGenerator[Repair, None]:
-        """Yield each repair from now on. Does not activate the service, and never ends."""
-        async with aclosing(self._service.signals("Repaired")) as bodies:
-            async for tasks, what in bodies:
-                yield Repair(tasks=tuple(map(task_name, tasks)), what=what)
+    def repairs(self) -> AsyncGenerator[Repair, None]:
+        """Yield each repair; as `Service.signals`."""
+        return self._service.signals(
+            "Repaired", lambda tasks, what: Repair(tasks=tuple(map(task_name, tasks)), what=what)
+        )
 
-    async def sleep_changes(self) -> AsyncGenerator[tuple[TaskName, bool, str], None]:
-        """Yield each task that falls asleep (true) or is woken from now on, with the reason; as `repairs`."""
-        async with aclosing(self._service.signals("SleepChanged")) as bodies:
-            async for task, asleep, reason in bodies:
-                yield task_name(task), asleep, reason
+    def sleep_changes(self) -> AsyncGenerator[tuple[TaskName, bool, str], None]:
+        """Yield each task that falls asleep (true) or is woken, with the reason; as `Service.signals`."""
+        return self._service.signals("SleepChanged", lambda task, *of: (task_name(task), *of))
 
 
 def _reservation(task: TaskName, leases: Sequence[object], request: Request) -> Reservation:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from solo5_systemd.base.decode import Fields, json_document
@@ -91,11 +91,9 @@ class Relay:
             await asyncio.sleep(_DRAIN_INTERVAL_S)  # a call that blocks in the relay would delay those of other tasks
         return None
 
-    async def gaps(self) -> AsyncGenerator[DroppedLines, None]:
-        """Yield the dropped lines of consoles from now on. Does not activate the relay, and never ends."""
-        async with aclosing(self._service.signals("Gap")) as bodies:
-            async for task, lines in bodies:
-                yield DroppedLines(task=task_name(task), lines=lines)
+    def gaps(self) -> AsyncGenerator[DroppedLines, None]:
+        """Yield the dropped lines of consoles; as `Service.signals`."""
+        return self._service.signals("Gap", lambda task, lines: DroppedLines(task=task_name(task), lines=lines))
 
 
 def _namespace(record: Path) -> str | None:

@@ -1,9 +1,9 @@
 """Calls to the D-Bus-activated services of this package, the reason for a missing reply, and their signals."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.dependencies import EXIT_CONFIG
@@ -22,6 +22,8 @@ from solo5_systemd.bus.peers import (
 from solo5_systemd.dbus.interfaces import Interface
 from solo5_systemd.dbus.message_bus import BUS, BUS_PATH, CALL_TIMEOUT_S
 from solo5_systemd.dbus.messages import SignatureTree, from_wire, to_wire
+
+T = TypeVar("T")
 
 STATUS_INTERVAL_S = 1.0
 """Interval at which the service's unit is read while there is no reply. The bus does not report a failed activation:
@@ -106,8 +108,11 @@ class Service:
         finally:
             calling.cancel()
 
-    async def signals(self, member: str) -> AsyncGenerator[list[Any], None]:
-        """Yield the body of each signal from now on, without an end. Signals during an outage of the bus are missed."""
+    async def signals(self, member: str, make: Callable[..., T]) -> AsyncGenerator[T, None]:
+        """Yield what is made of each signal from now on, without an end. Does not activate the service.
+
+        Signals during an outage of the bus are missed.
+        """
         signal = self.interface.name, self.interface.name, member
         arrived: asyncio.Queue[list[Any] | None] = asyncio.Queue()
         self.connection.listen(signal, arrived.put_nowait)
@@ -115,7 +120,7 @@ class Service:
             while True:
                 await retry(self.connection.connect, HostError, interval_s=WATCH_INTERVAL_S)
                 while (body := await arrived.get()) is not None:
-                    yield body
+                    yield make(*body)
         finally:
             self.connection.ignore(signal, arrived.put_nowait)
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from solo5_systemd.base.dependencies import SYSTEM_BUS, advice
 from solo5_systemd.base.errors import HostError
@@ -47,21 +47,6 @@ _REQUEST_NAME_DO_NOT_QUEUE, _PRIMARY_OWNER = 4, 1
 Handler = Callable[[Message], object]
 
 _log = logging.getLogger(__name__)
-
-
-class _Header(NamedTuple):
-    """The fixed part of a header.
-
-    Attributes:
-        order: of bytes, as `struct` writes it.
-        fields: bytes of the header fields.
-        size: bytes of the message, with its header.
-    """
-
-    order: str
-    kind: int
-    fields: int
-    size: int
 
 
 class MessageBus:
@@ -214,34 +199,35 @@ class MessageBus:
             header = _header(self._received)
             if header is None:
                 return
+            kind, end, size = header
             try:
                 # Descriptors come with the first byte of their message.
-                fields = _fields(self._received, header) if header.kind == _SIGNAL or self._received_fds else {}
+                fields = _fields(self._received, end) if kind == _SIGNAL or self._received_fds else {}
             except (ValueError, IndexError, struct.error) as error:
-                self._drop_malformed(header, error)
+                if kind == _SIGNAL:
+                    self._drop_malformed(size)
+                else:
+                    self._end(OSError(f"a message has a malformed header: {error}"))
                 continue
-            if header.kind == _SIGNAL and _DESTINATION in fields and fields.get(_SENDER) != BUS:
+            if kind == _SIGNAL and _DESTINATION in fields and fields.get(_SENDER) != BUS:
                 _close(self._own_fds(fields))
-                self._skip = header.size
-            elif len(self._received) >= header.size:
-                data = bytes(memoryview(self._received)[: header.size])
-                del self._received[: header.size]
+                self._skip = size
+            elif len(self._received) >= size:
+                data = bytes(memoryview(self._received)[:size])
+                del self._received[:size]
                 self._dispatch(data, fields)
             else:
                 return
 
-    def _drop_malformed(self, header: _Header, error: Exception) -> None:
-        """Drop a signal whose header no client library writes; another message like that ends the connection.
+    def _drop_malformed(self, size: int) -> None:
+        """Drop a signal whose header no client library writes.
 
         How many descriptors are the signal's is not known: all are closed. Another message that misses one of them then
         ends the connection, and gets none of a third one.
         """
-        if header.kind != _SIGNAL:
-            self._end(OSError(f"a message has a malformed header: {error}"))
-            return
         _close(self._received_fds)
         self._received_fds.clear()
-        self._skip = header.size
+        self._skip = size
 
     def _dispatch(self, data: bytes, fields: Mapping[int, str | int]) -> None:
         """Pass a message on; end the connection if it cannot be parsed or lacks a descriptor."""
@@ -401,18 +387,24 @@ def _duplicates(fds: Iterable[int]) -> list[int]:
     return duplicates
 
 
-def _header(data: bytearray) -> _Header | None:
-    """Return the header of the message that the data begins with; None unless the data has all of its fields."""
+def _order(data: bytearray) -> str:
+    """Return the order of bytes of a message, as `struct` writes it."""
+    return "<" if data[0] == ord("l") else ">"
+
+
+def _header(data: bytearray) -> tuple[int, int, int] | None:
+    """Return the type of the message that the data begins with, the end of its header fields, and its size.
+
+    None unless the data has all of the fields.
+    """
     if len(data) < _FIXED:
         return None
-    order = "<" if data[0] == ord("l") else ">"
-    kind = data[1]
-    body, _, fields = struct.unpack_from(f"{order}III", data, 4)
+    body, _, fields = struct.unpack_from(f"{_order(data)}III", data, 4)
     end = _FIXED + fields
-    return _Header(order, kind, fields, end + -end % 8 + body) if len(data) >= end else None
+    return (data[1], end, end + -end % 8 + body) if len(data) >= end else None
 
 
-def _fields(data: bytearray, header: _Header) -> dict[int, str | int]:
+def _fields(data: bytearray, end: int) -> dict[int, str | int]:
     """Return the header fields by their codes: texts and numbers.
 
     Raises:
@@ -420,7 +412,7 @@ def _fields(data: bytearray, header: _Header) -> dict[int, str | int]:
             dbus-daemon removes such fields; dbus-broker passes them on.
     """
     found: dict[int, str | int] = {}
-    position, end = _FIXED, _FIXED + header.fields
+    position, order = _FIXED, _order(data)
     while position < end:
         position += -position % 8
         code, length = data[position], data[position + 1]
@@ -428,7 +420,7 @@ def _fields(data: bytearray, header: _Header) -> dict[int, str | int]:
         position += length + 3
         if _FIELD_TYPES.get(code) != kind or code in found:
             raise ValueError(f"field {code} of type {kind!r}")
-        found[code], position = _value(data, position, kind, header.order)
+        found[code], position = _value(data, position, kind, order)
         if position > end:
             raise ValueError(f"field {code} is longer than the header")
     return found
