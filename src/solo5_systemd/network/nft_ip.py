@@ -242,7 +242,7 @@ table ip solo5 {
 
 def of_family(family: str, rules: str) -> str:
     """Return the rules of table ip or ip6."""
-    rules = re.sub(rf"(.*\\\n)*.*# IPv{6 if family == 'ip' else 4}\n", "", rules)
+    rules = re.sub(rf"^(.*\\\n)*.*# IPv{6 if family == 'ip' else 4}\n", "", rules, flags=re.MULTILINE)
     if family == "ip":
         return rules
     rules = re.sub(r"127\.0\.0\.(0/8|1\b)", "::1", rules)
