@@ -293,7 +293,11 @@ async def test_a_server_that_does_not_start_is_an_error_and_leaves_nothing(
 
 
 def checking(interval: int) -> str:
-    return f"from solo5_systemd.networkd import maintenance\nmaintenance.UNIT_CHECK_INTERVAL_S = {interval}"
+    """The service that looks for such servers so often, and releases no task without a run meanwhile."""
+    return f"""
+from solo5_systemd.networkd import leases, maintenance
+leases.ATTACH_TIMEOUT_S, maintenance.UNIT_CHECK_INTERVAL_S = 600, {interval}
+"""
 
 
 async def test_a_server_that_does_not_start_is_not_tried_for_tasks_of_another_network(
