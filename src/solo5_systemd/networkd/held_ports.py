@@ -154,22 +154,18 @@ class HeldPorts:
         self._store([*left, *(name for name, stored in self._others.items() if stored in removed)])
 
 
-def wait_until_free(ports: Collection[PortRequest]) -> bool:
+def wait_until_free(ports: Collection[PortRequest]) -> None:
     """Wait until PID 1 has closed its copies of released port sockets, so that other processes can bind the ports.
 
     PID 1 closes them in a process of its own (asynchronous_close of src/basic/async.c), some time after the barrier.
     The poll ends after a second: another process may have bound a port in the meantime.
-
-    Returns:
-        False where PID 1 has not passed the barrier within `BARRIER_TIMEOUT_S`.
     """
-    if not ports:
-        return True
-    passed = fdstore.barrier(BARRIER_TIMEOUT_S)
+    if not fdstore.barrier(BARRIER_TIMEOUT_S):
+        shown = ", ".join(map(show_port, ports))
+        _log.warning("timeout: PID 1 has not closed the sockets of ports %s within %d s", shown, BARRIER_TIMEOUT_S)
     end = time.monotonic() + _CLOSE_TIMEOUT_S
     while not all(map(is_free, ports)) and time.monotonic() < end:
         time.sleep(_CLOSE_INTERVAL_S)
-    return passed
 
 
 def _taken(port: PortRequest, error: OSError) -> TakenError:

@@ -19,7 +19,7 @@ from solo5_systemd.network.netlink import link_index
 from solo5_systemd.networkd import task_units
 from solo5_systemd.networkd.dhcp import DhcpServers
 from solo5_systemd.networkd.dormant_starts import ATTEMPTS, CHECK_INTERVAL_S, Activation
-from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
+from solo5_systemd.networkd.held_ports import wait_until_free
 from solo5_systemd.networkd.leases import Remains
 from solo5_systemd.networkd.namespaces import Core
 
@@ -244,10 +244,7 @@ class Releases:
             if self._core.state.host.dhcp.in_use:
                 await self._servers.stop_idle()  # before the bridge is deleted, on which the server's socket is
             waiting = [asyncio.to_thread(wait_until_free, remains.ports)] if remains.ports else []
-            _, *free = await asyncio.gather(self._delete(remains), *waiting)
-            if not all(free):
-                message = "timeout: PID 1 has not closed the port sockets of task %s within %d s"
-                _log.warning(message, task, BARRIER_TIMEOUT_S)
+            await asyncio.gather(self._delete(remains), *waiting)
             await self._core.writer.run(self._core.state.end_release, task)
         await self._activation.hold(task)  # last: flows that are deleted later would be those of held packets
         self._on_fifos([task])  # its socket unit may have been started meanwhile
