@@ -126,8 +126,8 @@ def test_new_reader_continues_after_the_old_one(consoles: Consoles) -> None:
 @pytest.fixture
 def impatient(place: Files) -> float:
     """A relay that exits after a second, which is returned, in the place of ten."""
-    command = unit_property("solo5-relay.service", "ExecStart").partition("argv[]=")[2].partition(" ;")[0]
-    text = f"[Service]\nExecStart=\nExecStart={command} --idle 1\n"
+    code = "from solo5_systemd.relay import main as relay; relay.IDLE_TIMEOUT_S = 1.0; raise SystemExit(relay.main())"
+    text = f"[Service]\nExecStart=\nExecStart=/usr/bin/python3 -I -c '{code}'\n"
     place("/run/systemd/system/solo5-relay.service.d/impatient.conf", text)
     ok("systemctl", "stop", "solo5-relay.service")
     ok("systemctl", "daemon-reload")
