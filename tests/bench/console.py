@@ -21,7 +21,7 @@ from tests.bench.figures import Figure, Report, times
 from tests.machine.conftest import Outside, cable, eventually
 from tests.machine.consoles import UNLIMITED, Consoles, relay_pid, shell_task
 from tests.machine.nomad.agent import DATA, NODE_ADDRESS, Agent
-from tests.machine.nomad.jobs import ECHO, NEVER_AGAIN, TALKER, Jobs, hcl, says
+from tests.machine.nomad.jobs import ECHO, NEVER_AGAIN, TALKER, Jobs, hcl
 
 PORT = 7007
 
@@ -73,7 +73,7 @@ def talker() -> Iterator[str]:
             agent.install()
             eventually(lambda: agent.driver().get("Healthy"), "the driver works")
             [alloc] = jobs.run(hcl("talker", TALKER, group=NEVER_AGAIN + ECHO))
-            says(alloc, "serving")
+            alloc.says("serving")
             yield alloc
             jobs.purge()
         finally:

@@ -10,7 +10,7 @@ from tests.bench.extent import extent
 from tests.bench.figures import Report, times
 from tests.contract.netns import run
 from tests.machine.nomad.agent import Agent
-from tests.machine.nomad.jobs import NEVER_AGAIN, SERVER, Jobs, allocation, group_hcl, task_hcl
+from tests.machine.nomad.jobs import NEVER_AGAIN, SERVER, Jobs, group_hcl, task_hcl
 
 TURNS = extent(8, 1)
 BRIDGE = f'{NEVER_AGAIN}network {{\n  mode = "bridge"\n}}\n'
@@ -50,7 +50,7 @@ def _start(text: str) -> float:
     jobs = Jobs()
     try:
         [alloc] = jobs.run(text)
-        at = {event["Type"]: event["Time"] for event in allocation(alloc)["TaskStates"]["guest"]["Events"]}
+        at = {event["Type"]: event["Time"] for event in alloc.about()["TaskStates"]["guest"]["Events"]}
         return float(at["Started"] - at["Received"]) / 1e6
     finally:
         jobs.purge()

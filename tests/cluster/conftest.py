@@ -10,7 +10,7 @@ from tests.cluster.traffic import Target, get
 from tests.machine.conftest import GUESTS, eventually, ok
 from tests.machine.nomad.agent import api
 from tests.machine.nomad.conftest import serving
-from tests.machine.nomad.jobs import ADDRESSES, allocations, deployment, hcl
+from tests.machine.nomad.jobs import ADDRESSES, Allocation, allocations, deployment, hcl
 
 COUNT = 9
 IMAGE = GUESTS / "net.spt"
@@ -79,7 +79,7 @@ def job(name: str, count: int, artifact: str, lost_after: str) -> str:
 class Guest:
     """A running allocation of the job `web`, with its published address."""
 
-    alloc: str
+    alloc: Allocation
     node: str
     target: Target
 
@@ -100,8 +100,8 @@ def guests_of(job: str) -> list[Guest]:
     return [_guest(alloc["ID"]) for alloc in wanted if alloc["ClientStatus"] == "running"]
 
 
-def _guest(alloc: str) -> Guest:
-    about = api(f"/v1/allocation/{alloc}")
+def _guest(alloc: Allocation) -> Guest:
+    about = alloc.about()
     [port] = about["AllocatedResources"]["Shared"]["Ports"]
     return Guest(alloc, about["NodeName"], (port["HostIP"], port["Value"]))
 

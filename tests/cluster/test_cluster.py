@@ -24,7 +24,7 @@ from tests.cluster.machines import Peer
 from tests.cluster.traffic import Requests
 from tests.machine.conftest import GUESTS, eventually
 from tests.machine.nomad.agent import api
-from tests.machine.nomad.jobs import allocation, registered
+from tests.machine.nomad.jobs import registered
 from tests.machine.test_survival import later_package
 
 _addresses = partial(registered, "web")
@@ -91,7 +91,7 @@ def given_up(guest: Guest) -> bool:
     long after its update, some milliseconds later. Where it comes too early no other follows: so one is requested.
     """
     api("/v1/job/hasty/evaluate", "PUT", {"JobID": "hasty"})
-    return bool(allocation(guest.alloc)["ClientStatus"] == "lost")
+    return bool(guest.alloc.about()["ClientStatus"] == "lost")
 
 
 def test_partitioned_guests_run_on_and_are_kept_unless_they_were_given_up(cluster: Agents, hasty: Guest) -> None:

@@ -9,7 +9,7 @@ from tests.cluster.conftest import pinned, purge, submit
 from tests.machine.conftest import eventually, ok
 from tests.machine.nomad.agent import api
 from tests.machine.nomad.csi import SPECIFICATION, is_healthy, plugin_job, volume
-from tests.machine.nomad.jobs import allocations, blocked, hcl, says
+from tests.machine.nomad.jobs import Allocation, allocations, blocked, hcl, newest
 from tests.machine.nomad.test_volumes import MOUNT, disk
 
 HERE, ELSEWHERE = CLIENTS[0], CLIENTS[1]
@@ -22,10 +22,10 @@ def job(name: str, node: str, *words: str) -> str:
     return hcl(name, config, job=pinned(node), group=volume("file-system"), task=MOUNT)
 
 
-def runs(name: str) -> str:
+def runs(name: str) -> Allocation:
     """Wait until a job runs, and return its allocation."""
     eventually(lambda: [each["ClientStatus"] for each in allocations(name)] == ["running"], f"{name} runs", LONG)
-    return str(allocations(name)[0]["ID"])
+    return newest(name)
 
 
 @pytest.fixture
@@ -46,12 +46,12 @@ def data(cluster: Agents) -> Iterator[None]:
 
 def test_a_volume_that_is_attached_elsewhere_is_waited_for_and_comes_with_its_data(data: None) -> None:
     submit(job("first", HERE.name, "write=kept", "read", "stay"))
-    says(runs("first"), "sector 0: 'kept'")
+    runs("first").says("sector 0: 'kept'")
     submit(job("second", ELSEWHERE.name, "read", "stay"))
     eventually(lambda: blocked("second"), "it waits", LONG)
     assert not allocations("second")
     assert "has exhausted its available writer claims" in ok("nomad", "job", "status", "second")
     ok("nomad", "job", "stop", "-detach", "first")
-    says(runs("second"), "sector 0: 'kept'")
+    runs("second").says("sector 0: 'kept'")
     for name in ("first", "second"):
         purge(name)

@@ -6,7 +6,7 @@ import pytest
 from tests.cluster.agents import CLIENTS, LONG, SERVER, Agents
 from tests.cluster.conftest import IMAGES, pinned, purge, submit
 from tests.machine.conftest import GUESTS, eventually
-from tests.machine.nomad.jobs import NEVER_AGAIN, allocations, guest, hcl, says
+from tests.machine.nomad.jobs import NEVER_AGAIN, Allocation, allocations, guest, hcl
 
 BLANK = GUESTS / "blank.img"
 SIZE = 4096
@@ -28,9 +28,9 @@ def on(node: str, task: str, *words: str) -> str:
     return hcl("moving", config, job=pinned(node), group=NEVER_AGAIN, task=task, ephemeral_disk=kept)
 
 
-def runs_on(node: str) -> str:
+def runs_on(node: str) -> Allocation:
     """Wait until the job runs on a node, and return the allocation."""
-    found: list[str] = []
+    found: list[Allocation] = []
 
     def claim() -> bool:
         each = [alloc["ID"] for alloc in allocations("moving") if alloc["NodeName"] == node]
@@ -47,9 +47,9 @@ def test_what_a_guest_has_written_is_on_the_next_node_of_its_job(cluster: Agents
     second.ok("usermod", "--uid", "777", "solo5")
     try:
         submit(on(first.name, blank, "write=kept", "stay"))
-        says(runs_on(first.name), "storage")
+        runs_on(first.name).says("storage")
         submit(on(second.name, "", "read", "stay"))
-        says(runs_on(second.name), "sector 0: 'kept'")
+        runs_on(second.name).says("sector 0: 'kept'")
     finally:
         purge("moving")
         second.ok("usermod", "--uid", number, "solo5")

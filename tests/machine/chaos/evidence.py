@@ -26,7 +26,7 @@ def _of(task: Task) -> list[str]:
         with suppress(AssertionError, OSError, KeyError):  # the agent is away
             for alloc in jobs.allocations(task.name):
                 words.append(alloc["ID"])
-                found += [f"{alloc['ID']}: {event}" for event in jobs.events(alloc["ID"])]
+                found += [f"{alloc['ID']}: {event}" for event in alloc["ID"].events()]
     return [f"--- {task.name}", *found, *_journal(words)]
 
 

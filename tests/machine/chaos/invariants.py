@@ -134,7 +134,7 @@ class Truth:
         yield from self._disks(task, log)
         if task.end is None:
             if allocs[0]["ClientStatus"] != "running":
-                yield f"Nomad says that it is {allocs[0]['ClientStatus']}: {jobs.events(allocs[0]['ID'])}"
+                yield f"Nomad says that it is {allocs[0]['ClientStatus']}: {allocs[0]['ID'].events()}"
             yield from self._goes_on(task, log)
             return
         yield from _nomads_end(allocs[0], task.end)
@@ -318,7 +318,7 @@ def _uncounted(task: Task, log: str) -> Iterator[str]:
 def _nomads_end(alloc: dict[str, Any], end: End) -> Iterator[str]:
     """Nomad has the right end of it, once, or as often as it may be repeated."""
     if alloc["ClientStatus"] not in end.statuses:
-        said = f"{alloc['ClientStatus']}: {jobs.events(alloc['ID'])}"
+        said = f"{alloc['ClientStatus']}: {alloc['ID'].events()}"
         yield f"Nomad says that it is {said}, expected {set(end.statuses)}"
     events = (alloc["TaskStates"] or {}).get("guest", {}).get("Events") or []
     details = [event["Details"] for event in events if event["Type"] == "Terminated"]

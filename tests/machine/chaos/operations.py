@@ -77,7 +77,7 @@ def _sleep(act: Act, task: Task, agent: Agent) -> None:
 def unit_of(task: Task) -> str:
     """The unit of a task that has been started."""
     if task.door is Door.NOMAD:
-        return jobs.unit(allocation(task))
+        return allocation(task).unit()
     return f"{task.name}.service" if task.door is Door.FILE else f"solo5-task-{task.name}.service"
 
 
@@ -427,7 +427,7 @@ def _signal(task: Task, signal_name: str) -> None:
         with suppress(AssertionError):
             api(f"/v1/client/allocation/{alloc}/signal", "PUT", {"Signal": signal_name, "Task": "guest"})
             return True
-        return jobs.allocation(alloc)["ClientStatus"] in jobs.TERMINAL
+        return alloc.about()["ClientStatus"] in jobs.TERMINAL
 
     eventually(sent, f"{signal_name} reaches {task.name}")
 
@@ -450,10 +450,11 @@ def started(task: Task) -> bool:
     return any(alloc["ClientStatus"] != "pending" for alloc in jobs.allocations(task.name))
 
 
-def allocation(task: Task) -> str:
+def allocation(task: Task) -> jobs.Allocation:
     """The one allocation of a job that is to run once."""
-    [alloc] = jobs.allocations(task.name)
-    return str(alloc["ID"])
+    [alloc] = (each["ID"] for each in jobs.allocations(task.name))
+    assert isinstance(alloc, jobs.Allocation)
+    return alloc
 
 
 def _stop(task: Task) -> None:

@@ -130,6 +130,81 @@ task "{name}" {{
 """
 
 
+class Allocation(str):
+    """The ID of an allocation, and what Nomad and this host have of it; its task is `guest` unless another is named."""
+
+    __slots__ = ()
+
+    def about(self) -> dict[str, Any]:
+        found = api(f"/v1/allocation/{self}")
+        assert isinstance(found, dict)
+        return found
+
+    def task(self, name: str = "guest") -> dict[str, Any]:
+        """Return the task's state: State, Failed, Restarts, Events."""
+        state = self.about()["TaskStates"][name]
+        assert isinstance(state, dict)
+        return state
+
+    def events(self, name: str = "guest") -> list[str]:
+        """Return the task's events as `nomad alloc status` lists them, the oldest first."""
+        return [f"{event['Type']}: {event['DisplayMessage']}" for event in self.task(name)["Events"]]
+
+    def happens(self, text: str) -> None:
+        """Wait for an event that contains a text."""
+        eventually(lambda: any(text in event for event in self.events()), f"an event of {self} has {text!r}")
+
+    def status(self) -> str:
+        """Return the output of `nomad alloc status`."""
+        return ok("nomad", "alloc", "status", "-verbose", self)
+
+    def refusal(self) -> str:
+        """Return the output of `nomad alloc status` for a task that was not started, as one line."""
+        return " ".join(self.status().split())
+
+    def logs(self, stream: str = "stdout", name: str = "guest") -> str:
+        """Return the task's log, as `nomad alloc logs` prints it; empty: there is none yet."""
+        request = f"/v1/client/fs/logs/{self}?task={name}&type={stream}&origin=start&plain=true"
+        try:
+            with urllib.request.urlopen(f"{HTTP}{request}", timeout=30) as answer:
+                text: bytes = answer.read()
+        except (OSError, HTTPException):  # the agent is away, or has no log
+            return ""
+        return text.decode(errors="replace")
+
+    def says(self, text: str, stream: str = "stdout", name: str = "guest") -> None:
+        """Wait until the task's log contains a text; Nomad's collector writes some time after it has read."""
+        eventually(lambda: text in self.logs(stream, name), f"the log of {self} contains {text!r}")
+
+    def written(self, text: str) -> Path:
+        """Wait until Nomad's file has a text of the console, which `logs` has later; return the file."""
+        console = self.file("alloc/logs/guest.stdout.0")
+        eventually(lambda: console.exists() and text in console.read_text(errors="replace"), f"{text!r} is written")
+        return console
+
+    def unit(self) -> str:
+        """Wait until earlier units are removed, and return the systemd unit of the task."""
+        return one(lambda: [name for name in units() if _alloc_of(name) == self], f"unit of {self}")
+
+    def name(self) -> str:
+        """Return the name of the task on this host."""
+        return self.unit().removeprefix("solo5-task-").rpartition(".")[0]
+
+    def nic(self) -> dict[str, Any]:
+        """Return the first NIC of the guest."""
+        return dict(inspect(self.name())["nics"][0])
+
+    def port(self, label: str) -> int:
+        """Return the host's port of a label, of the group or of the task's own resources."""
+        allocated = self.about()["AllocatedResources"]
+        own = [network for task in allocated["Tasks"].values() for network in task["Networks"] or ()]
+        of_task = [p for network in own for key in ("ReservedPorts", "DynamicPorts") for p in network[key] or ()]
+        return int(next(p["Value"] for p in (*(allocated["Shared"]["Ports"] or ()), *of_task) if p["Label"] == label))
+
+    def file(self, path: str) -> Path:
+        return DATA / "alloc" / self / path
+
+
 class Jobs:
     """Submits jobs, and purges them at the end."""
 
@@ -148,7 +223,7 @@ class Jobs:
         if job not in self._ids:
             self._ids.append(job)
 
-    def run(self, text: str, count: int = 1) -> list[str]:
+    def run(self, text: str, count: int = 1) -> list[Allocation]:
         """Submit a job, wait until so many allocations of it run, and return them."""
         job = self.submit(text)
         running(job, count)
@@ -202,8 +277,8 @@ def _collected() -> bool:
 
 
 def allocations(job: str) -> list[dict[str, Any]]:
-    """Return all allocations of a job, the newest first."""
-    found = api(f"{_path(job)}/allocations")
+    """Return all allocations of a job, the newest first; the ID of each is an `Allocation`."""
+    found = [{**each, "ID": Allocation(each["ID"])} for each in api(f"{_path(job)}/allocations")]
     return sorted(found, key=lambda alloc: alloc["CreateIndex"], reverse=True)
 
 
@@ -219,28 +294,33 @@ def registered(service: str) -> list[tuple[str, int]]:
     return [(each["Address"], each["Port"]) for each in api(f"/v1/service/{service}")]
 
 
-def placed(job: str) -> str:
+def newest(job: str) -> Allocation:
+    found: Allocation = allocations(job)[0]["ID"]
+    return found
+
+
+def placed(job: str) -> Allocation:
     """Wait until a job has an allocation, and return its newest."""
     eventually(lambda: allocations(job), f"{job} is placed")
-    return str(allocations(job)[0]["ID"])
+    return newest(job)
 
 
-def running(job: str, count: int = 1) -> str:
+def running(job: str, count: int = 1) -> Allocation:
     """Wait until so many allocations of a job run, and return the newest of them."""
 
     def claim() -> bool:
         states = [alloc["ClientStatus"] for alloc in allocations(job)]
-        assert "failed" not in states, "\n".join(status(a["ID"]) for a in allocations(job))
+        assert "failed" not in states, "\n".join(each["ID"].status() for each in allocations(job))
         return states.count("running") == count
 
     eventually(claim, f"{count} of {job} run", 2 * PATIENCE)
-    return next((str(alloc["ID"]) for alloc in allocations(job) if alloc["ClientStatus"] == "running"), "")
+    return next((each["ID"] for each in allocations(job) if each["ClientStatus"] == "running"), Allocation())
 
 
-def ended(job: str) -> str:
-    """Wait until a job's newest allocation has ended, and return its ID."""
+def ended(job: str) -> Allocation:
+    """Wait until a job's newest allocation has ended, and return it."""
     eventually(lambda: allocations(job) and allocations(job)[0]["ClientStatus"] in TERMINAL, f"{job} ends")
-    return str(allocations(job)[0]["ID"])
+    return newest(job)
 
 
 def blocked(job: str) -> bool:
@@ -248,84 +328,9 @@ def blocked(job: str) -> bool:
     return any(each["Status"] == "blocked" for each in api(f"{_path(job)}/evaluations"))
 
 
-def allocation(alloc: str) -> dict[str, Any]:
-    found = api(f"/v1/allocation/{alloc}")
-    assert isinstance(found, dict)
-    return found
-
-
-def task(alloc: str, name: str = "guest") -> dict[str, Any]:
-    """Return the task's state: State, Failed, Restarts, Events."""
-    state = allocation(alloc)["TaskStates"][name]
-    assert isinstance(state, dict)
-    return state
-
-
-def events(alloc: str, name: str = "guest") -> list[str]:
-    """Return the task's events as `nomad alloc status` lists them, the oldest first."""
-    return [f"{event['Type']}: {event['DisplayMessage']}" for event in task(alloc, name)["Events"]]
-
-
-def happens(alloc: str, text: str) -> None:
-    """Wait for an event that contains a text."""
-    eventually(lambda: any(text in event for event in events(alloc)), f"an event of {alloc} has {text!r}")
-
-
-def status(alloc: str) -> str:
-    """Return the output of `nomad alloc status`."""
-    return ok("nomad", "alloc", "status", "-verbose", alloc)
-
-
-def refusal(alloc: str) -> str:
-    """Return the output of `nomad alloc status` for a task that was not started, as one line."""
-    return " ".join(status(alloc).split())
-
-
-def logs(alloc: str, stream: str = "stdout", name: str = "guest") -> str:
-    """Return a task's log, as `nomad alloc logs` prints it; empty: there is none yet."""
-    request = f"/v1/client/fs/logs/{alloc}?task={name}&type={stream}&origin=start&plain=true"
-    try:
-        with urllib.request.urlopen(f"{HTTP}{request}", timeout=30) as answer:
-            text: bytes = answer.read()
-    except (OSError, HTTPException):  # the agent is away, or has no log
-        return ""
-    return text.decode(errors="replace")
-
-
-def says(alloc: str, text: str, stream: str = "stdout", name: str = "guest") -> None:
-    """Wait until the task's log contains a text; Nomad's collector writes some time after it has read."""
-    eventually(lambda: text in logs(alloc, stream, name), f"the log of {alloc} contains {text!r}")
-
-
-def written(alloc: str, text: str) -> Path:
-    """Wait until Nomad's file has a text of the console, which `nomad alloc logs` shows later; return the file."""
-    console = file(alloc, "alloc/logs/guest.stdout.0")
-    eventually(lambda: console.exists() and text in console.read_text(errors="replace"), f"{text!r} is written")
-    return console
-
-
-def unit(alloc: str) -> str:
-    """Wait until earlier units are removed, and return the systemd unit of an allocation's task."""
-    return one(lambda: _units(alloc), f"unit of {alloc}")
-
-
-def name_of(alloc: str) -> str:
-    """Return the name of an allocation's task on this host."""
-    return unit(alloc).removeprefix("solo5-task-").rpartition(".")[0]
-
-
-def nic(alloc: str) -> dict[str, Any]:
-    """Return the first NIC of an allocation's guest."""
-    return dict(inspect(name_of(alloc))["nics"][0])
-
-
 def units() -> list[str]:
     """Return the units of all tasks."""
     return [line.split()[0] for line in systemctl("list-units", "--all", "--plain", "--no-legend", *TASKS).splitlines()]
-
-
-def _units(alloc: str) -> list[str]:
-    return [name for name in units() if _alloc_of(name) == alloc]
 
 
 def _alloc_of(name: str) -> str:
@@ -345,15 +350,3 @@ def _marks(scope: str) -> dict[str, str]:
     fields = json.loads(text)
     assert isinstance(fields, dict)
     return fields
-
-
-def port(alloc: str, label: str) -> int:
-    """Return the host's port of a label, of the group or of the task's own resources."""
-    allocated = allocation(alloc)["AllocatedResources"]
-    own = [network for task in allocated["Tasks"].values() for network in task["Networks"] or ()]
-    of_task = [p for network in own for key in ("ReservedPorts", "DynamicPorts") for p in network[key] or ()]
-    return int(next(p["Value"] for p in (*(allocated["Shared"]["Ports"] or ()), *of_task) if p["Label"] == label))
-
-
-def file(alloc: str, path: str) -> Path:
-    return DATA / "alloc" / alloc / path

@@ -15,16 +15,13 @@ from tests.machine.nomad.agent import DATA, PLAIN, SCOPES, USUAL, Agent, api
 from tests.machine.nomad.jobs import (
     ADDRESSES,
     TWO_STARTS,
+    Allocation,
     Jobs,
-    allocations,
     ended,
     hcl,
-    logs,
-    name_of,
     network,
+    newest,
     port_hcl,
-    refusal,
-    unit,
 )
 
 STORE = Path("/var/lib/solo5/images")
@@ -131,7 +128,7 @@ def namespace(booted: None) -> Iterator[None]:
 @closed
 def test_defaults_hold_where_the_job_leaves_an_option_out(jobs: Jobs) -> None:
     [alloc] = jobs.run(hcl("defaulted", SLEEPER))
-    service = unit(alloc)
+    service = alloc.unit()
     assert service.endswith(".service")
     assert (unit_property(service, "TasksMax"), unit_property(service, "LimitNOFILE")) == ("11", "300")
     assert unit_property(service, "CPUQuotaPerSecUSec") != "infinity"
@@ -139,9 +136,9 @@ def test_defaults_hold_where_the_job_leaves_an_option_out(jobs: Jobs) -> None:
     journal = ("journalctl", "--no-pager", "--output=cat", f"_SYSTEMD_UNIT={service}")
     eventually(lambda: "sleeping" in ok(*journal, "--namespace=closed"), "the namespace has the console")
     assert "sleeping" not in ok(*journal)
-    assert logs(alloc) == ""
+    assert alloc.logs() == ""
     other = ended(jobs.submit(hcl("other-tender", f'unikernel = "{GUESTS}/sleeper.hvt"', kind="batch")))
-    assert "tender spt cannot run" in refusal(other)
+    assert "tender spt cannot run" in other.refusal()
 
 
 MANY = f'unikernel = "{GUESTS}/disks63.spt"\n' + "".join(map(NUMBERED.format, range(63)))
@@ -198,7 +195,7 @@ def test_ceilings_networks_and_allowed_properties_refuse(jobs: Jobs) -> None:
         what: jobs.submit(hcl(f"refused-{what}", config, kind="batch", **{"group": TWO_STARTS, **more}))
         for what, (config, more, _) in REFUSED.items()
     }
-    read = {what: refusal(ended(job)) for what, job in submitted.items()}
+    read = {what: ended(job).refusal() for what, job in submitted.items()}
     assert {what: text for what, text in read.items() if REFUSED[what][2] not in text} == {}
     assert {what for what, text in read.items() if "unrecoverable" not in text} == set()
 
@@ -222,7 +219,7 @@ OPENED = {
 def test_network_and_allowed_property_are_the_tasks(jobs: Jobs) -> None:
     config = SERVER + CLOSED_NIC + 'properties {\n  OOMScoreAdjust = "432"\n}\n'
     [alloc] = jobs.run(hcl("permitted", config, memory=64))
-    about = inspect(name_of(alloc))
+    about = inspect(alloc.name())
     [nic] = about["nics"]
     assert (nic["network"], nic["gateway4"], nic["mtu"]) == ("closed", "10.97.0.9", 1400)
     assert nic["ipv4"] in {f"10.97.0.{number}/24" for number in range(240, 255)}
@@ -238,21 +235,21 @@ def test_network_and_allowed_property_are_the_tasks(jobs: Jobs) -> None:
     assert {key: opened[key] for key in OPENED} == OPENED
     [listed] = json.loads(ok("solo5ctl", "network", "inspect", "--json", "listed"))
     assert listed["egress"] == ["10.0.0.0/8", "192.0.2.7:53"]
-    assert Path(f"/proc/{unit_property(unit(alloc), 'MainPID')}/oom_score_adj").read_text().strip() == "432"
+    assert Path(f"/proc/{unit_property(alloc.unit(), 'MainPID')}/oom_score_adj").read_text().strip() == "432"
 
 
 @closed
 def test_a_job_routes_what_the_operator_permits(jobs: Jobs) -> None:
     nic = 'nic "service" {\n  network = "closed"\n  routes = ["192.168.2.0/24"]\n}\n'
     [alloc] = jobs.run(hcl("vpn", SERVER + nic))
-    [about] = inspect(name_of(alloc))["nics"]
+    [about] = inspect(alloc.name())["nics"]
     assert about["routes"] == ["192.168.2.0/24"]
     address = about["ipv4"].partition("/")[0]
     assert f"192.168.2.0/24 via {address} dev closed0" in ok("ip", "route", "show")
-    text = refusal(ended(jobs.submit(hcl("same", SERVER + nic, kind="batch"))))
-    assert f"route 192.168.2.0/24 of NIC service overlaps 192.168.2.0/24 of task {name_of(alloc)}" in text
+    text = ended(jobs.submit(hcl("same", SERVER + nic, kind="batch"))).refusal()
+    assert f"route 192.168.2.0/24 of NIC service overlaps 192.168.2.0/24 of task {alloc.name()}" in text
     far = nic.replace("192.168.2.0/24", "10.0.0.0/24")
-    text = refusal(ended(jobs.submit(hcl("far", SERVER + far, kind="batch"))))
+    text = ended(jobs.submit(hcl("far", SERVER + far, kind="batch"))).refusal()
     assert "route 10.0.0.0/24 of NIC service is not permitted in network closed" in text
     jobs.purge()
     assert ok("ip", "route", "show", "192.168.2.0/24") == ""
@@ -266,7 +263,7 @@ def stranger(machine: Machine) -> Iterator[list[str]]:
     sh("systemctl", "stop", *units)
 
 
-def lose(alloc: str, units: list[str]) -> str:
+def lose(alloc: Allocation, units: list[str]) -> str:
     units.append("solo5-task-lost.service")
     fields = ("NOMAD_ALLOC_ID=another", "NOMAD_TASK_NAME=guest", f"NOMAD_ALLOC_DIR={DATA}/alloc/{alloc}/alloc")
     said = (f"--property=LogExtraFields={field}" for field in fields)
@@ -293,7 +290,7 @@ def test_unused_images_are_removed_and_no_unit_is_ended_where_that_is_disabled(j
         eventually(lambda image=image: not image.exists(), "the image is removed")  # type: ignore[misc]
     assert unit_property(lost, "ActiveState") == "active"
     images = {path.name for path in STORE.iterdir()}
-    assert inspect(name_of(alloc))["image_sha256"] in images, "the image of a task that runs stays"
+    assert inspect(alloc.name())["image_sha256"] in images, "the image of a task that runs stays"
 
 
 @pytest.mark.configured(PLAIN + SCOPES + OPEN)
@@ -303,9 +300,9 @@ def test_images_outcomes_and_lost_units_stay_where_that_is_chosen(
     """Also: a task is a scope where that is the default."""
     machine.expect("would be stopped")
     [alloc] = jobs.run(hcl("scoped-by-default", SLEEPER))
-    assert unit(alloc).endswith(".scope")
+    assert alloc.unit().endswith(".scope")
     wrong = f'{HELLO}\nproperties {{\n  LimitNOFILE = "64"\n}}'
-    refused = refusal(ended(jobs.submit(hcl("no-scope", wrong, kind="batch"))))
+    refused = ended(jobs.submit(hcl("no-scope", wrong, kind="batch"))).refusal()
     assert "unit property LimitNOFILE cannot be set for a scope" in refused
     kept = keep(jobs)
     image, lost = unused(), lose(alloc, stranger)
@@ -323,7 +320,7 @@ def keep(jobs: Jobs) -> str:
     """Run a service to its end and have Nomad destroy it; return the name of the retained task."""
     config = f'{HELLO}\nunit = "service"\nargs = ["exit=7"]'
     alloc = ended(jobs.submit(hcl("mortal", config, kind="batch")))
-    kept = name_of(alloc)
+    kept = alloc.name()
     api("/v1/job/mortal?purge=true", "DELETE")
     eventually(lambda: collected(alloc), "Nomad has removed the allocation")
     about = inspect(kept)
@@ -335,7 +332,7 @@ def keep(jobs: Jobs) -> str:
     return kept
 
 
-def collected(alloc: str) -> bool:
+def collected(alloc: Allocation) -> bool:
     api("/v1/client/gc", "PUT")
     return not DATA.joinpath("alloc", alloc).exists()
 
@@ -345,9 +342,9 @@ DISK = 'block "storage" {{\n  source = "{}"\n}}\n'
 
 def words(job: str, path: Path) -> str:
     """Return the error sentence in the events of a refused job, without the job's own names."""
-    found = re.search(r"(image|disk storage:) '[^']*' (.*?\.)", refusal(ended(job)))
+    found = re.search(r"(image|disk storage:) '[^']*' (.*?\.)", ended(job).refusal())
     assert found, path
-    return found[2].replace(str(allocations(job)[0]["ID"]), "")
+    return found[2].replace(newest(job), "")
 
 
 def test_a_path_elsewhere_is_neither_opened_nor_told_to_be_there(jobs: Jobs, tmp_path: Path) -> None:

@@ -16,24 +16,20 @@ from tests.machine.nomad.jobs import (
     EVERY_LINE,
     NEVER_AGAIN,
     TALKER,
+    Allocation,
     Jobs,
-    allocation,
     allocations,
     ended,
     guest,
-    happens,
     hcl,
-    name_of,
     placed,
-    says,
-    unit,
 )
 
 LINES = 60_000
 FLOOD = guest("flood.spt", f"lines={LINES}", "bytes=64", more=EVERY_LINE)
 
 
-def log(alloc: str) -> bytes:
+def log(alloc: Allocation) -> bytes:
     """Return the console in Nomad's log files, the oldest file first."""
     files = DATA.joinpath("alloc", alloc, "alloc", "logs").glob("guest.stdout.*")
     return b"".join(path.read_bytes() for path in sorted(files, key=lambda path: int(path.suffix[1:])))
@@ -96,8 +92,8 @@ def test_an_end_is_reported_with_a_warning_where_the_log_is_not_read(
     os.kill(collector, signal.SIGSTOP)
     try:
         [alloc] = (each["ID"] for each in allocations("unread"))
-        eventually(lambda: allocation(alloc).get("TaskStates"), "Nomad's server has events")
-        happens(alloc, "Terminated: Exit Code: 0")
+        eventually(lambda: alloc.about().get("TaskStates"), "Nomad's server has events")
+        alloc.happens("Terminated: Exit Code: 0")
         eventually(lambda: "its log FIFO is full and not read" in agent.log(), "the driver logs a warning")
     finally:
         os.kill(collector, signal.SIGCONT)
@@ -110,7 +106,7 @@ class Talker:
         self._outside = outside
         self.sent = 0
         [self.alloc] = jobs.run(hcl("talker", TALKER, group=NEVER_AGAIN + ECHO))
-        says(self.alloc, "serving")
+        self.alloc.says("serving")
 
     def write(self, times: int) -> None:
         for _ in range(times):
@@ -142,7 +138,7 @@ def test_collector_that_was_killed_gets_what_it_missed_from_the_next_agent(agent
     time.sleep(0.5)
     os.kill(one(collectors, "process"), signal.SIGKILL)
     talker.write(5)
-    name = unit(talker.alloc)
+    name = talker.alloc.unit()
     agent.stop()
     talker.write(2)
     ok("journalctl", "--sync")
@@ -155,7 +151,7 @@ def test_collector_that_was_killed_gets_what_it_missed_from_the_next_agent(agent
         assert line["NOMAD_TASK_NAME"] == "guest"
         assert line["NOMAD_NAMESPACE"] == "default"
         assert line["_SYSTEMD_UNIT"] == name
-        assert line["SOLO5_TASK"] == name_of(talker.alloc)
+        assert line["SOLO5_TASK"] == talker.alloc.name()
         assert re.fullmatch("[0-9a-f]{64}", line["SOLO5_IMAGE_SHA256"])
     talker.write(2)
     talker.is_whole()
@@ -171,5 +167,5 @@ def test_the_last_lines_have_every_field(agent: Agent, jobs: Jobs) -> None:
         jobs.submit(hcl(f"short-{number}", f'unikernel = "{GUESTS}/hello.spt"', kind="batch"))
     for number in range(5):
         alloc = ended(f"short-{number}")
-        says(alloc, "solo5_exit")
+        alloc.says("solo5_exit")
         assert len([line for line in _journal(f"NOMAD_ALLOC_ID={alloc}") if "solo5_exit" in line]) == 1

@@ -8,17 +8,7 @@ import pytest
 from tests.machine.conftest import Machine, eventually, inspect, ok, sh, unit_property
 from tests.machine.nomad.agent import USUAL, Agent, api
 from tests.machine.nomad.csi import DIRECTORY, PUBLISHED, SPECIFICATION, is_healthy, plugin_job, volume
-from tests.machine.nomad.jobs import (
-    Jobs,
-    allocation,
-    ended,
-    hcl,
-    name_of,
-    refusal,
-    running,
-    says,
-    unit,
-)
+from tests.machine.nomad.jobs import Jobs, ended, hcl, running
 from tests.machine.nomad.test_volumes import MOUNT, completed, disk
 
 from solo5_systemd.settings.solo5_toml import TASK_UIDS
@@ -96,14 +86,14 @@ def test_guest_keeps_its_disk_when_the_volume_is_detached_under_it(files: Jobs, 
     [alloc] = files.run(
         job("user", disk("write=kept", "read", "stay", block='create = true\nsize = "64K"'), kind="service")
     )
-    says(alloc, "sector 0: 'kept'")
+    alloc.says("sector 0: 'kept'")
     [point] = published()
     ok("umount", "--lazy", point)
-    root = Path(f"/proc/{inspect(name_of(alloc))['pid']}/root")
+    root = Path(f"/proc/{inspect(alloc.name())['pid']}/root")
     assert (root / "run/solo5-disks/storage").read_bytes().startswith(b"kept\0"), "the unit has a mount of its own"
     ok("nomad", "alloc", "restart", alloc, "guest")
     assert ended("user") == alloc
-    assert f"volume data is not mounted at {point}: expected a CSI volume" in refusal(alloc)
+    assert f"volume data is not mounted at {point}: expected a CSI volume" in alloc.refusal()
     assert not Path(point, "disk.img").exists(), "no blank disk is created on the node's own file system"
     let_go()
     [kept] = Path("/var/lib/solo5/users").iterdir()
@@ -119,8 +109,8 @@ def test_user_of_a_disk_that_was_detached_while_the_driver_was_dead(
     """It is kept as long as it owns the file; the agent mounts the volume again, or the next allocation does."""
     machine.expect("cannot be reclaimed from user .*: its file system is not mounted|failed to reattach to plugin")
     [alloc] = files.run(job("user", disk("write=kept", "stay", block='create = true\nsize = "64K"'), kind="service"))
-    says(alloc, "storage")
-    name = unit(alloc)
+    alloc.says("storage")
+    name = alloc.unit()
     uid = int(unit_property(name, "User"))
     agent.kill_with_plugin()
     ok("systemctl", "kill", "--signal=KILL", name)
@@ -151,7 +141,7 @@ def test_drain_detaches_the_volume(agent: Agent, files: Jobs) -> None:
     [alloc] = files.run(job("user", disk("write=kept", "stay", block='create = true\nsize = "64K"'), kind="service"))
     try:
         ok("nomad", "node", "drain", "-enable", "-ignore-system", "-deadline", "1m", "-yes", agent.node)
-        eventually(lambda: allocation(alloc)["ClientStatus"] == "complete", "the guest is stopped")
+        eventually(lambda: alloc.about()["ClientStatus"] == "complete", "the guest is stopped")
         eventually(lambda: not published(), "the volume is detached")
     finally:
         ok("nomad", "node", "drain", "-disable", "-yes", agent.node)

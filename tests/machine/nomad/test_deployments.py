@@ -10,14 +10,10 @@ from tests.machine.nomad.jobs import (
     blocked,
     deployment,
     ended,
-    events,
     hcl,
     network,
     port_hcl,
     registered,
-    says,
-    task,
-    unit,
 )
 from tests.machine.nomad.test_ready import counting, ready
 
@@ -56,9 +52,9 @@ def test_version_that_does_not_become_ready_is_reverted(jobs: Jobs) -> None:
     assert failed["Status"] == "failed"
     assert "rolling back to job version 0" in failed["StatusDescription"]
     [unready] = [alloc["ID"] for alloc in allocations("revert") if alloc["JobVersion"] == 1]
-    assert any("was not ready within 1 s" in event for event in events(unready))
+    assert any("was not ready within 1 s" in event for event in unready.events())
     assert versions("revert") == [2]
-    says(next(a["ID"] for a in allocations("revert") if a["ClientStatus"] == "running"), "count 3\n")
+    next(a["ID"] for a in allocations("revert") if a["ClientStatus"] == "running").says("count 3\n")
 
 
 def test_canary_with_a_static_port_is_placed_beside_no_old_allocation(jobs: Jobs, outside: Outside) -> None:
@@ -80,10 +76,10 @@ def test_service_is_deregistered_for_the_shutdown_delay_before_the_guest_ends(jo
     service = 'shutdown_delay = "5s"\nservice {\n  name = "slow"\n  provider = "nomad"\n  port = "web"\n}\n'
     [alloc] = jobs.run(hcl("slow", SERVER, group=NEVER_AGAIN + WEB, task=service))
     eventually(lambda: len(registered("slow")) == 1, "the service is registered")
-    name = unit(alloc)
+    name = alloc.unit()
     ok("nomad", "job", "stop", "-detach", "slow")
     eventually(lambda: registered("slow") == [], "the service is deregistered")
     assert unit_property(name, "ActiveState") == "active"
     ended("slow")
-    times = {event["Type"]: event["Time"] / 1e9 for event in task(alloc)["Events"]}
+    times = {event["Type"]: event["Time"] / 1e9 for event in alloc.task()["Events"]}
     assert times["Killed"] - times["Waiting for shutdown delay"] >= 5

@@ -14,25 +14,7 @@ from pathlib import Path
 import pytest
 from tests.machine.conftest import GUESTS, NOBODY, eventually, inspect, ok, sh, unit_property
 from tests.machine.nomad.agent import DATA, USUAL, Agent, api
-from tests.machine.nomad.jobs import (
-    SCOPE,
-    SERVICE,
-    Jobs,
-    allocation,
-    allocations,
-    ended,
-    file,
-    guest,
-    happens,
-    hcl,
-    logs,
-    name_of,
-    refusal,
-    running,
-    says,
-    status,
-    unit,
-)
+from tests.machine.nomad.jobs import SCOPE, SERVICE, Allocation, Jobs, allocations, ended, guest, hcl, newest, running
 from tests.machine.test_archives import everywhere
 
 
@@ -78,10 +60,10 @@ def test_artifact_is_a_disk(jobs: Jobs, blank: str, kind: str) -> None:
     places = {"own": "guest/local/disk.img", "secret": "guest/secrets/disk.img", "shared": "alloc/disk.img"}
     for job, path in places.items():
         alloc = ended(job)
-        assert allocation(alloc)["ClientStatus"] == "complete", status(alloc)
+        assert alloc.about()["ClientStatus"] == "complete", alloc.status()
         sector = 0 if job == "secret" else 3
-        says(alloc, f"sector {sector}: 'kept'")
-        disk = file(alloc, path)
+        alloc.says(f"sector {sector}: 'kept'")
+        disk = alloc.file(path)
         assert disk.read_bytes()[sector * 512 :].startswith(b"kept\0")
         eventually(lambda disk=disk: disk.owner() == "root", "it is reclaimed from the task's user")  # type: ignore[misc]
 
@@ -93,18 +75,18 @@ def test_sticky_disk_is_the_next_allocations(jobs: Jobs, blank: str, owner: int)
     Numbers of users differ between nodes: a record of the job is on the file, and its owner is of no matter.
     """
     [first] = jobs.run(sticky(config("local/disk.img", "write=kept", "stay"), artifact(blank, "local/disk.img")))
-    says(first, "storage")
-    disk = file(first, "guest/local/disk.img")
+    first.says("storage")
+    disk = first.file("guest/local/disk.img")
     eventually(lambda: disk.read_bytes().startswith(b"kept\0"), "the guest has written")
     os.chown(disk, owner, owner)
     jobs.submit(sticky(config("local/disk.img", "read", "sector=2", "write=more", "stay")))
     eventually(lambda: len(allocations("sticky")) == 2, "an allocation more")
     running("sticky")
-    says(str(allocations("sticky")[0]["ID"]), "sector 0: 'kept'")
+    newest("sticky").says("sector 0: 'kept'")
     jobs.submit(sticky(config("local/disk.img", "read", "stay"), artifact(blank, "local/disk.img")))
     eventually(lambda: len(allocations("sticky")) == 3, "the last allocation")
     running("sticky")
-    says(str(allocations("sticky")[0]["ID"]), "sector 0: ''")
+    newest("sticky").says("sector 0: ''")
 
 
 def test_idle_disk_of_a_job_is_no_other_jobs(jobs: Jobs, blank: str) -> None:
@@ -113,24 +95,24 @@ def test_idle_disk_of_a_job_is_no_other_jobs(jobs: Jobs, blank: str) -> None:
     (DATA / "alloc").chmod(0o711)
     jobs.submit(hcl("owner", config("local/disk.img", "write=secret", "read"), task=artifact(blank, "local/disk.img")))
     source = ended("owner")
-    idle = file(source, "guest/local/disk.img")
+    idle = source.file("guest/local/disk.img")
     eventually(lambda: idle.owner() == "root", "it is reclaimed from the task's user")
     place = "../alloc/data/disk.img"
     [alloc] = jobs.run(hcl("thief", config(place, "read", "stay"), task=artifact(blank, place)))
-    says(alloc, "sector 0: ''")
-    there = file(alloc, "alloc/data/disk.img")
+    alloc.says("sector 0: ''")
+    there = alloc.file("alloc/data/disk.img")
     as_nobody(f"mv {there} {there}.own; mv {idle} {there}")
     ok("nomad", "alloc", "restart", alloc, "guest")
     assert ended("thief") == alloc
-    assert "is a disk of another job, which was moved" in refusal(alloc)
+    assert "is a disk of another job, which was moved" in alloc.refusal()
     assert there.owner() == "root"
     files = archived('"alloc/data"', "stay")
     [alloc] = jobs.run(hcl("reader", files, task=artifact(blank, "../alloc/data/own")))
-    moved = file(alloc, "alloc/data/disk.img")
+    moved = alloc.file("alloc/data/disk.img")
     as_nobody(f"mv {there} {moved}")
     ok("nomad", "alloc", "restart", alloc, "guest")
     assert ended("reader") == alloc
-    assert "is a disk of another job or volume, which was moved" in refusal(alloc), "nor is it read as a file"
+    assert "is a disk of another job or volume, which was moved" in alloc.refusal(), "nor is it read as a file"
     as_nobody(f"mv {moved} {there}")
     (DATA / "shared").mkdir(exist_ok=True)
     (DATA / "shared").chmod(0o1777)
@@ -176,13 +158,13 @@ def test_planted_file_is_not_taken(jobs: Jobs, blank: str, victim: Path) -> None
         jobs.submit(hcl(job, config(source, "read", "stay"), task=artifact(blank, source)))
     for job, (plant, words) in PLANTED.items():
         alloc = running(job)
-        says(alloc, "sector 0: ''")
-        disk = file(alloc, "alloc/disk.img")
+        alloc.says("sector 0: ''")
+        disk = alloc.file("alloc/disk.img")
         disk.unlink()
         plant(disk, victim)
         ok("nomad", "alloc", "restart", alloc, "guest")
         assert ended(job) == alloc
-        assert words in refusal(alloc)
+        assert words in alloc.refusal()
         disk.unlink()
     now = victim.stat()
     assert (now.st_uid, now.st_gid, now.st_mode) == (before.st_uid, before.st_gid, before.st_mode)
@@ -221,17 +203,17 @@ def test_disk_that_is_replaced_during_a_start_is_not_used(
     (DATA / "disk.img").hardlink_to(victim)
     for job, (source, _, _) in REPLACED.items():
         jobs.submit(hcl(job, config(source, "read", image="netdisk.hvt"), task=artifact(blank, source)))
-    begun: dict[str, str] = {}
+    begun: dict[str, Allocation] = {}
     for job, (_, directory, entry) in REPLACED.items():
         eventually(lambda job=job: [a for a in allocations(job) if a["TaskStates"]], "it is begun")  # type: ignore[misc]
-        begun[job] = str(allocations(job)[0]["ID"])
-        happens(begun[job], "Preflight passed")
+        begun[job] = newest(job)
+        begun[job].happens("Preflight passed")
         target = victim if entry.endswith(".img") else DATA
-        as_nobody(f"cd {file(begun[job], directory)}; mv {entry} gone; ln -s {target} {entry}")
+        as_nobody(f"cd {begun[job].file(directory)}; mv {entry} gone; ln -s {target} {entry}")
     slow_network()
     for job, alloc in begun.items():
         assert ended(job) == alloc
-        assert "was replaced during the start" in refusal(alloc)
+        assert "was replaced during the start" in alloc.refusal()
     (DATA / "disk.img").unlink()
     assert not list(Path("/run/solo5/binds").iterdir())
 
@@ -263,15 +245,15 @@ def test_named_disks_are_those_that_the_operator_allows(jobs: Jobs) -> None:
     for job, (disk, _) in refused.items():
         jobs.submit(hcl(job, named(disk, "read"), kind="batch"))
     for job, (_, words) in refused.items():
-        assert words in refusal(ended(job))
+        assert words in ended(job).refusal()
     assert [path.name for path in NAMED.iterdir()] == ["db-0"], "nothing was created"
     jobs.submit(hcl("first", named('disk = "web-1"\ncreate = true\nsize = "1M"', "write=kept", "read"), kind="batch"))
-    says(ended("first"), "sector 0: 'kept'")
+    ended("first").says("sector 0: 'kept'")
     eventually(lambda: (NAMED / "web-1").stat().st_uid == 0, "it is reclaimed from the task's user")
     for job in ("one", "two"):
         jobs.submit(hcl(job, named('disk = "web-1"\nread_only = true', "read", "write=lost", "read", "stay")))
     for job in ("one", "two"):
-        says(running(job), "sector 0: 'lost'")
+        running(job).says("sector 0: 'lost'")
     assert (NAMED / "web-1").read_bytes().startswith(b"kept\0")
     assert not list(Path("/var/lib/solo5/copies").iterdir())
 
@@ -281,7 +263,7 @@ def test_named_disks_on_a_file_system_of_their_own_have_limits(jobs: Jobs) -> No
     ok("mount", "-t", "tmpfs", "-o", "size=8M,mode=0700", "tmpfs", str(NAMED))
     try:
         jobs.submit(hcl("large", named('disk = "web-1"\ncreate = true\nsize = "1M"', "read"), kind="batch"))
-        words = refusal(ended("large"))
+        words = ended("large").refusal()
         most = (8 << 20) // 10
         assert f"{1 << 20} bytes of disks in {NAMED}: expected at most {most}, since the limit of a task" in words
         assert not list(NAMED.iterdir())
@@ -305,11 +287,11 @@ def test_limits_of_disks_are_within_the_operators(jobs: Jobs) -> None:
         jobs.submit(hcl(f"above-{key}", named(f'{create}io {{\n{key} = "{value}"\n}}', "read"), kind="batch"))
     jobs.submit(hcl("malformed", named(f'{create}io {{\nread_bps = "fast"\n}}', "read"), kind="batch"))
     for key, value in above.items():
-        assert f'config.block "storage".io.{key} is {value}: expected ' in refusal(ended(f"above-{key}"))
-    assert "read_bps 'fast' is not an I/O limit: expected 100K to 1T per second" in refusal(ended("malformed"))
+        assert f'config.block "storage".io.{key} is {value}: expected ' in ended(f"above-{key}").refusal()
+    assert "read_bps 'fast' is not an I/O limit: expected 100K to 1T per second" in ended("malformed").refusal()
     assert not list(NAMED.iterdir()), "nothing was created"
     jobs.submit(hcl("within", named(f"{create}io {{\nread_bps = 1000000\n}}", "read", "stay")))
-    assert "and no block device: expected a device" in refusal(ended("within"))
+    assert "and no block device: expected a device" in ended("within").refusal()
 
 
 @pytest.mark.vm  # with a block device below its file system, and the controller
@@ -319,8 +301,8 @@ def test_limits_of_disks_are_within_the_operators(jobs: Jobs) -> None:
 def test_limits_of_a_jobs_disk_are_the_kernels(jobs: Jobs) -> None:
     disk = 'disk = "web-1"\ncreate = true\nsize = "1M"\nio {\nread_bps = "10M"\nwrite_iops = 500\n}'
     [alloc] = jobs.run(hcl("within", named(disk, "read", "stay")))
-    says(alloc, "sector 0: ''")
-    [line] = Path("/sys/fs/cgroup" + unit_property(unit(alloc), "ControlGroup"), "io.max").read_text().splitlines()
+    alloc.says("sector 0: ''")
+    [line] = Path("/sys/fs/cgroup" + unit_property(alloc.unit(), "ControlGroup"), "io.max").read_text().splitlines()
     assert dict(word.split("=") for word in line.split()[1:]) == {
         "rbps": "10000000", "wbps": "50000000", "riops": "1000", "wiops": "500",
     }, "the job's own, and the operator's where it has none"  # fmt: skip
@@ -345,10 +327,10 @@ def test_files_and_secrets_of_the_task_are_a_disk(jobs: Jobs) -> None:
     ok("nomad", "var", "put", "-force", "nomad/jobs/archived", f"password={secret}")
     try:
         [alloc] = jobs.run(job)
-        says(alloc, f"secrets/db/password type 0 size 32 sha256 {hashlib.sha256(secret.encode()).hexdigest()}")
-        says(alloc, f"local/app.toml type 0 size 9 sha256 {hashlib.sha256(b'port = 80').hexdigest()}")
-        says(alloc, "member alloc/data/ type 5 size 0")
-        source = file(alloc, "guest/secrets/db/password")
+        alloc.says(f"secrets/db/password type 0 size 32 sha256 {hashlib.sha256(secret.encode()).hexdigest()}")
+        alloc.says(f"local/app.toml type 0 size 9 sha256 {hashlib.sha256(b'port = 80').hexdigest()}")
+        alloc.says("member alloc/data/ type 5 size 0")
+        source = alloc.file("guest/secrets/db/password")
         assert source.read_text() == secret
         found = everywhere(secret.encode(), source)
         assert [path for path in found if not path.startswith(str(DATA))] == []
@@ -361,12 +343,12 @@ def test_files_and_secrets_of_the_task_are_a_disk(jobs: Jobs) -> None:
 def test_all_secrets_are_a_disk_without_what_nomad_has_there(jobs: Jobs) -> None:
     """Nomad makes a socket and a mark in each task's `secrets`; another socket there is refused."""
     [alloc] = jobs.run(hcl("whole", archived('"secrets/"', "stay"), task=template("secrets/key", "word")))
-    says(alloc, "end at")
-    members = [line for line in logs(alloc).splitlines() if "member " in line]
+    alloc.says("end at")
+    members = [line for line in alloc.logs().splitlines() if "member " in line]
     assert [line.split()[1] for line in members] == ["secrets/", "secrets/key"]
-    secret = file(alloc, "guest/secrets")
+    secret = alloc.file("guest/secrets")
     assert {path.name for path in secret.iterdir()} == {"api.sock", ".nomad-mount", "key"}
-    name = name_of(alloc)
+    name = alloc.name()
     assert inspect(name)["disks"][0]["outdated"] is False
     (secret / "key").write_text("another")
     assert inspect(name)["disks"][0]["outdated"] is True
@@ -386,8 +368,8 @@ def test_the_payload_of_a_dispatch_is_a_file_of_the_guest(jobs: Jobs, tmp_path: 
         )
     )  # fmt: skip
     alloc = ended(jobs.dispatch("order", payload=payload))
-    assert allocation(alloc)["ClientStatus"] == "complete", status(alloc)
-    says(alloc, of("local/order", b"ten of them"))
+    assert alloc.about()["ClientStatus"] == "complete", alloc.status()
+    alloc.says(of("local/order", b"ten of them"))
 
 
 def test_a_directory_of_the_task_that_another_user_replaced_is_not_archived(jobs: Jobs, tmp_path: Path) -> None:
@@ -396,13 +378,13 @@ def test_a_directory_of_the_task_that_another_user_replaced_is_not_archived(jobs
     secret.write_text("secret")
     job = hcl("replaced", archived('"local/app.toml"', "stay"), task=template("local/app.toml", "port = 80"))
     [alloc] = jobs.run(job)
-    says(alloc, "member local/app.toml type 0 size 9")
-    local = file(alloc, "guest/local")
+    alloc.says("member local/app.toml type 0 size 9")
+    local = alloc.file("guest/local")
     local.rename(local.with_name("moved"))
     local.symlink_to(tmp_path)
     ok("nomad", "alloc", "restart", alloc, "guest")
     assert ended("replaced") == alloc
-    assert "cannot be used: expected a file below" in refusal(alloc)
+    assert "cannot be used: expected a file below" in alloc.refusal()
 
 
 REFUSED_FILES = {
@@ -419,4 +401,4 @@ def test_files_outside_of_the_task_are_no_disk(jobs: Jobs) -> None:
     for job, (files, _) in REFUSED_FILES.items():
         jobs.submit(hcl(job, archived(files), kind="batch"))
     for job, (_, words) in REFUSED_FILES.items():
-        assert words in refusal(ended(job))
+        assert words in ended(job).refusal()

@@ -9,21 +9,7 @@ from pathlib import Path
 import pytest
 from tests.machine.conftest import GUESTS, Outside, eventually, inspect, ok, sh
 from tests.machine.nomad.agent import DISKS, NODE_ADDRESS, PLAIN, SCOPES, Agent
-from tests.machine.nomad.jobs import (
-    Jobs,
-    allocation,
-    allocations,
-    deployment,
-    ended,
-    logs,
-    name_of,
-    nic,
-    port,
-    registered,
-    running,
-    says,
-    status,
-)
+from tests.machine.nomad.jobs import Allocation, Jobs, allocations, deployment, ended, registered, running
 from tests.machine.nomad.test_deployments import succeeds, versions
 
 EXAMPLES = Path(__file__).parents[3] / "examples/nomad"
@@ -46,7 +32,7 @@ def submit(jobs: Jobs, example: str, name: str, *options: str) -> None:
 def completes(name: str, text: str) -> None:
     """A job's task ends with success, and has written to its log."""
     alloc = ended(name)
-    assert allocation(alloc)["ClientStatus"] == "complete", status(alloc)
+    assert alloc.about()["ClientStatus"] == "complete", alloc.status()
     eventually(lambda: text in ok("nomad", "alloc", "logs", alloc), f"its log contains {text!r}")
 
 
@@ -105,12 +91,12 @@ def test_disks_that_stay_and_that_end_with_the_task(jobs: Jobs) -> None:
     try:
         submit(jobs, "disks", "disks")
         alloc = running("disks")
-        says(alloc, "config: 'first ledger'", name="ledger")
-        says(alloc, "count 3", name="ledger")
+        alloc.says("config: 'first ledger'", name="ledger")
+        alloc.says("count 3", name="ledger")
         ok("nomad", "alloc", "restart", alloc)
         blank = "scratch: newest 0"
-        eventually(lambda: logs(alloc, name="ledger").count(blank) == 2, "each start has blank scratch space")
-        newest = [int(number) for number in re.findall(r"data: newest (\d+)", logs(alloc, name="ledger"))]
+        eventually(lambda: alloc.logs(name="ledger").count(blank) == 2, "each start has blank scratch space")
+        newest = [int(number) for number in re.findall(r"data: newest (\d+)", alloc.logs(name="ledger"))]
         assert newest[0] == 0 < 3 <= newest[1], "the data stay"
     finally:
         jobs.purge()
@@ -129,13 +115,13 @@ def test_everywhere(agent: Agent, jobs: Jobs) -> None:
 @pytest.mark.parametrize("example, name", [("web", "web"), ("two-networks", "gateway"), ("two-tasks", "pair")])
 def test_server_answers_from_outside(jobs: Jobs, outside: Outside, example: str, name: str) -> None:
     submit(jobs, example, name)
-    web = port(running(name), "http")
+    web = running(name).port("http")
     eventually(lambda: "--ipv4=" in outside.tcp(NODE_ADDRESS, web), "the guest answers")
 
 
 def test_canary_answers_beside_the_old_version_until_it_is_promoted(jobs: Jobs, outside: Outside) -> None:
-    def answer(alloc: str) -> str:
-        return outside.tcp(NODE_ADDRESS, port(alloc, "http"))
+    def answer(alloc: Allocation) -> str:
+        return outside.tcp(NODE_ADDRESS, alloc.port("http"))
 
     submit(jobs, "canary", "canary")
     succeeds("canary", 0)
@@ -156,9 +142,9 @@ def test_canary_answers_beside_the_old_version_until_it_is_promoted(jobs: Jobs, 
 def test_mirage_has_its_address_name_servers_and_port(jobs: Jobs, outside: Outside) -> None:
     submit(jobs, "mirage", "mirage")
     alloc = running("mirage")
-    web = port(alloc, "http")
-    assert inspect(name_of(alloc))["dns"] == ["9.9.9.9", "149.112.112.112"]
-    address = f"--ipv4={nic(alloc)['ipv4']} --ipv4-gateway={nic(alloc)['gateway4']}"
+    web = alloc.port("http")
+    assert inspect(alloc.name())["dns"] == ["9.9.9.9", "149.112.112.112"]
+    address = f"--ipv4={alloc.nic()['ipv4']} --ipv4-gateway={alloc.nic()['gateway4']}"
     line = f"{address} --dns-servers=udp:9.9.9.9,udp:149.112.112.112 --public-port={web}"
     eventually(lambda: line in outside.tcp(NODE_ADDRESS, web), "the guest has its arguments")
 
@@ -174,7 +160,7 @@ def test_lan_is_a_machine_of_its_vlan(jobs: Jobs) -> None:
         ok("ip", "address", "add", "10.66.0.1/24", "dev", "br0.20")
         ok("ip", "link", "set", "br0.20", "up")
         submit(jobs, "lan", "lan")
-        address = nic(running("lan"))["ipv4"].partition("/")[0]
+        address = running("lan").nic()["ipv4"].partition("/")[0]
         eventually(partial(answers, address), "it answers in its VLAN")
         assert registered("lan") == [(address, 80)]
         jobs.purge()
@@ -186,13 +172,13 @@ def test_dual_stack_has_both_addresses(jobs: Jobs, outside: Outside) -> None:
     submit(jobs, "dual-stack", "dual-stack")
     alloc = running("dual-stack")
     for family in ("ipv4", "ipv6"):
-        eventually(partial(answers, nic(alloc)[family].partition("/")[0]), f"it answers at its {family} address")
-    eventually(lambda: "--ipv6=" in outside.tcp(NODE_ADDRESS, port(alloc, "http")), "its port answers outside")
+        eventually(partial(answers, alloc.nic()[family].partition("/")[0]), f"it answers at its {family} address")
+    eventually(lambda: "--ipv6=" in outside.tcp(NODE_ADDRESS, alloc.port("http")), "its port answers outside")
 
 
 def test_worker_reaches_what_it_lists(jobs: Jobs, outside: Outside) -> None:
     submit(jobs, "worker", "worker")
-    limits = nic(running("worker"))
+    limits = running("worker").nic()
     assert (limits["egress"], limits["rate"]) == (["192.0.2.2:9/udp", "192.0.2.2:53"], ["sent=1M", "received=1M"])
     listener = f"import socket; s = socket.socket(2, 2); s.bind(({outside.there!r}, 9)); print(s.recv(100))"
     assert "datagram" in outside.ok("python3", "-I", "-c", listener)

@@ -9,22 +9,7 @@ from pathlib import Path
 import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, inspect, kill_main, ok, remove_namespace, unit_property
 from tests.machine.nomad.agent import Agent
-from tests.machine.nomad.jobs import (
-    EVERY_LINE,
-    Jobs,
-    allocation,
-    ended,
-    file,
-    guest,
-    happens,
-    hcl,
-    name_of,
-    placed,
-    running,
-    says,
-    unit,
-    written,
-)
+from tests.machine.nomad.jobs import EVERY_LINE, Allocation, Jobs, ended, guest, hcl, placed, running
 
 FLOODER = guest("flood.spt", "lines=4000000000", "bytes=80", "at-once=800")
 QUIET = guest("sleeper.spt", "for=2")
@@ -54,8 +39,8 @@ def small_journal() -> Iterator[None]:
 class Flood:
     """The progress of a flood, used as a clock that scales with the speed of the machine."""
 
-    def __init__(self, alloc: str) -> None:
-        self.unit = unit(alloc)
+    def __init__(self, alloc: Allocation) -> None:
+        self.unit = alloc.unit()
 
     def now(self, *options: str) -> int:
         """Return the number of the last line in the journal."""
@@ -63,9 +48,9 @@ class Flood:
         return int(ok("journalctl", "--quiet", "--output=cat", "--lines=1", *options, *matches).split()[1])
 
 
-def state(alloc: str) -> str:
+def state(alloc: Allocation) -> str:
     """Return the state of a task; empty: Nomad's server has none yet."""
-    states = allocation(alloc).get("TaskStates") or {}
+    states = alloc.about().get("TaskStates") or {}
     return str(states.get("guest", {}).get("State", ""))
 
 
@@ -86,12 +71,12 @@ def test_a_flood_delays_no_other_task_and_leaves_the_journal_its_history(jobs: J
     first, began = flood.now(), time.time()
     jobs.submit(hcl("quiet", QUIET, kind="batch"))
     quiet = placed("quiet")
-    console = written(quiet, "sleeping")
+    console = quiet.written("sleeping")
     arrived, seen = flood.now(), time.time()
-    name = unit(quiet)
+    name = quiet.unit()
     eventually(lambda: state(quiet) == "dead", "its end is reported")
     over, told = flood.now(), time.time()
-    happens(quiet, "Exit Code: 0")
+    quiet.happens("Exit Code: 0")
     assert "solo5_exit(0)" in console.read_text()
     second = round((over - first) / (told - began))
     shown, exited = moment(name, "sleeping"), moment(name, "solo5_exit(0)")
@@ -100,7 +85,7 @@ def test_a_flood_delays_no_other_task_and_leaves_the_journal_its_history(jobs: J
     assert arrived - at_line < SECONDS * second
     assert over - at_exit < SECONDS * second
     assert token in ok("journalctl", "--quiet", "--identifier=history", "--output=cat")
-    stderr = file(alloc, "alloc/logs/guest.stderr.0").read_text()
+    stderr = alloc.file("alloc/logs/guest.stderr.0").read_text()
     assert "solo5-relay: journald dropped " in stderr
     assert unit_property(flood.unit, "ActiveState") == "active"
     running("flooder")
@@ -152,13 +137,13 @@ def test_consoles_in_a_namespace_leave_the_hosts_journal_alone_and_take_no_more_
     jobs.submit(hcl("ready", READY, kind="batch"))
     jobs.submit(hcl("aborts", f'unikernel = "{GUESTS}/aborter.hvt"', kind="batch"))
     aborts = ended("aborts")
-    happens(aborts, "The guest aborted: Solo5: ABORT: aborter.c")
+    aborts.happens("The guest aborted: Solo5: ABORT: aborter.c")
     ready = ended("ready")
-    happens(ready, "console line “sleeping”")
-    says(ready, "solo5_exit(0)")
+    ready.happens("console line “sleeping”")
+    ready.says("solo5_exit(0)")
     [alloc] = jobs.run(hcl("flooder", FLOODER + EVERY_LINE))
-    flooder = unit(alloc)
-    console = file(alloc, "alloc/logs/guest.stdout.0")
+    flooder = alloc.unit()
+    console = alloc.file("alloc/logs/guest.stdout.0")
     eventually(lambda: console.exists() and b"line " in console.read_bytes()[:100], "Nomad's log has its lines")
     of_flooder = ("--namespace=solo5", f"--unit={flooder}", "--lines=1")
     eventually(lambda: int(journal(*of_flooder, "PRIORITY=6").split()[1]) > ENOUGH, "it has flooded")
@@ -167,7 +152,7 @@ def test_consoles_in_a_namespace_leave_the_hosts_journal_alone_and_take_no_more_
     assert journal(f"--after-cursor={cursor}", "--identifier=systemd") != "", "the host's journal has all since then"
     taken = sum(each.stat().st_blocks * 512 for each in Path("/var/log/journal").glob("*.solo5/*"))
     assert taken <= SPACE + SPACE // 3
-    name = name_of(alloc)
+    name = alloc.name()
     assert "line " in ok("solo5ctl", "logs", "--tail=1", name)
     assert inspect(name)["log_namespace"] == "solo5"
     assert unit_property(flooder, "ActiveState") == "active"

@@ -11,18 +11,12 @@ from tests.machine.nomad.jobs import (
     ADDRESSES,
     NEVER_AGAIN,
     SERVER,
+    Allocation,
     Jobs,
     ended,
     group_hcl,
-    happens,
-    name_of,
-    port,
     port_hcl,
-    refusal,
-    says,
-    task,
     task_hcl,
-    unit,
 )
 from tests.machine.nomad.jobs import network as network_hcl
 from tests.machine.test_ipv6 import HERE, THERE
@@ -97,14 +91,14 @@ def group(jobs: Jobs) -> Iterator[Jobs]:
 
 def test_a_guest_has_its_groups_ports(group: Jobs, outside: Outside) -> None:
     [alloc] = group.run(group_hcl("bridged", task_hcl("guest", WEB), group=BRIDGE))
-    number = port(alloc, "web")
+    number = alloc.port("web")
     eventually(lambda: "--ipv4=10." in outside.tcp(NODE_ADDRESS, number), "it answers outside")
     inside = ("ip", "netns", "exec", alloc)
     assert "--ipv4=10." in ok(*inside, "curl", "--silent", "--max-time", "5", "http://127.0.0.1:80/")
-    about = inspect(name_of(alloc))
+    about = inspect(alloc.name())
     assert about["network_namespace"] == f"/var/run/netns/{alloc}"
-    own = name_of(alloc)
-    assert unit_property(unit(alloc), "NetworkNamespacePath") == f"/run/netns/solo5-{own}"
+    own = alloc.name()
+    assert unit_property(alloc.unit(), "NetworkNamespacePath") == f"/run/netns/solo5-{own}"
     assert about["nics"][0]["tap"] in ok(*inside, "ip", "-o", "link")
     assert about["nics"][0]["tap"] not in ok("ip", "-o", "link")
 
@@ -136,7 +130,7 @@ def test_the_example_of_a_sidecar(group: Jobs, outside: Outside) -> None:
     pem.write_text(ok("sh", "-c", make))
     try:
         [alloc] = group.run((EXAMPLES / "sidecar.nomad.hcl").read_text())
-        number = port(alloc, "https")
+        number = alloc.port("https")
         eventually(lambda: "--ipv4=10." in curl(outside, f"https://{NODE_ADDRESS}:{number}/"), "the guest answers")
         group.purge()
     finally:
@@ -158,7 +152,7 @@ def test_a_guest_reaches_listeners_beside_it_at_its_gateway(
     config = f'unikernel = "{GUESTS}/net.spt"\n'
     config += f'args = [{ADDRESSES}, "{asking}={{net.service.gateway4}}:9191"]\nports = []'
     [alloc] = group.run(group_hcl("upstream", task_hcl("guest", config), upstream, group=BRIDGE))
-    says(alloc, answer)
+    alloc.says(answer)
 
 
 def test_static_ports_of_a_group_are_at_the_address_of_their_host_network(group: Jobs, outside: Outside) -> None:
@@ -173,7 +167,7 @@ def test_static_ports_of_a_group_are_at_the_address_of_their_host_network(group:
     config += 'ports = ["fixed/tcp", "second", "any"]'
     [alloc] = group.run(group_hcl("static", task_hcl("guest", config), group=network("bridge", *ports)))
     eventually(lambda: outside.tcp(NODE_ADDRESS, 8720), "it answers outside")
-    places = ((NODE_ADDRESS, 8720), (NODE_ADDRESS, port(alloc, "any")), (SECOND_ADDRESS, 8721))
+    places = ((NODE_ADDRESS, 8720), (NODE_ADDRESS, alloc.port("any")), (SECOND_ADDRESS, 8721))
     assert [bool(outside.tcp(*place)) for place in places] == [True] * 3
     assert [outside.tcp(*place) for place in ((SECOND_ADDRESS, 8720), (NODE_ADDRESS, 8721), (NODE_ADDRESS, 8722))] == [
         "", "", "",
@@ -189,12 +183,12 @@ def test_unikernels_of_a_group_reach_each_other(group: Jobs) -> None:
     )
     second = WEB + '\nnic "service" {\n  ip = "10.153.33.71"\n}'
     [alloc] = group.run(group_hcl("pair", task_hcl("guest", to_first), task_hcl("second", second), group=BRIDGE))
-    says(alloc, "reply from 10.153.33.71:7: 'datagram")
+    alloc.says("reply from 10.153.33.71:7: 'datagram")
 
 
 def test_a_network_of_cni_is_joined(group: Jobs, outside: Outside) -> None:
     [alloc] = group.run(group_hcl("cni", task_hcl("guest", WEB), group=network("cni/routed", WEB_PORT)))
-    eventually(lambda: "--ipv4=10." in outside.tcp(NODE_ADDRESS, port(alloc, "web")), "it answers outside")
+    eventually(lambda: "--ipv4=10." in outside.tcp(NODE_ADDRESS, alloc.port("web")), "it answers outside")
 
 
 @pytest.fixture
@@ -218,7 +212,7 @@ FORWARDING6 = Path("/proc/sys/net/ipv6/conf/all/forwarding")
 MIRAGE = f'unikernel = "{GUESTS}/net.hvt"\nargs = ["{{mirage}}"]\n'
 
 
-def addresses6(alloc: str) -> str:
+def addresses6(alloc: Allocation) -> str:
     """Return the IPv6 address that CNI has given to a group."""
     shown = ok("ip", "netns", "exec", alloc, "ip", "-6", "-o", "address", "show", "eth0", "scope", "global")
     return shown.split()[3].partition("/")[0]
@@ -229,12 +223,12 @@ def test_a_guest_has_the_ports_of_a_group_with_ipv6(group: Jobs, outside: Outsid
     config = MIRAGE + 'ports = ["six/udp", "web"]'
     six = port_hcl("six", to=7, host_network="six")
     [alloc] = group.run(group_hcl("dual", task_hcl("guest", config), group=network(dual, WEB_PORT, six)))
-    says(alloc, "serving")
-    [nic] = inspect(name_of(alloc))["nics"]
-    says(alloc, f"ipv6 {nic['ipv6']}")
+    alloc.says("serving")
+    [nic] = inspect(alloc.name())["nics"]
+    alloc.says(f"ipv6 {nic['ipv6']}")
     assert nic["ipv6"].startswith("fd")
-    eventually(lambda: "--ipv4=10." in outside.tcp(NODE_ADDRESS, port(alloc, "web")), "it answers outside by IPv4")
-    eventually(lambda: outside.udp(SIX_ADDRESS, port(alloc, "six"), "hello") == "hello", "it answers outside by IPv6")
+    eventually(lambda: "--ipv4=10." in outside.tcp(NODE_ADDRESS, alloc.port("web")), "it answers outside by IPv4")
+    eventually(lambda: outside.udp(SIX_ADDRESS, alloc.port("six"), "hello") == "hello", "it answers outside by IPv6")
     for address in ("::1", addresses6(alloc)):
         answer = Outside(namespace=alloc).udp(address, 7, "hello")
         assert answer == "hello", address
@@ -244,14 +238,14 @@ def test_a_guest_has_the_ports_of_a_group_with_ipv6(group: Jobs, outside: Outsid
 def test_readiness_is_probed_in_the_namespace(group: Jobs) -> None:
     ready = '\nready {\n  tcp = "80"\n  interval = "1s"\n}'
     [alloc] = group.run(group_hcl("ready", task_hcl("guest", f"{SERVER}\nports = []{ready}"), group=BRIDGE))
-    happens(alloc, "Ready")
+    alloc.happens("Ready")
 
 
 def test_a_group_survives_the_death_of_plugin_and_agent(
     group: Jobs, agent: Agent, outside: Outside, machine: Machine
 ) -> None:
     [alloc] = group.run(group_hcl("survivor", task_hcl("guest", WEB), group=BRIDGE))
-    number, pid = port(alloc, "web"), unit_property(unit(alloc), "MainPID")
+    number, pid = alloc.port("web"), unit_property(alloc.unit(), "MainPID")
     # The agent (1.11) writes down a group's network once a minute, and when it is stopped: without it, it fails any
     # allocation that it finds again.
     agent.stop()
@@ -261,8 +255,8 @@ def test_a_group_survives_the_death_of_plugin_and_agent(
     agent.kill_with_plugin()
     ok("systemctl", "kill", "--signal=KILL", "solo5-networkd.service")
     agent.start()
-    eventually(lambda: task(alloc)["State"] == "running", "the agent has the task again")
-    assert unit_property(unit(alloc), "MainPID") == pid
+    eventually(lambda: alloc.task()["State"] == "running", "the agent has the task again")
+    assert unit_property(alloc.unit(), "MainPID") == pid
     eventually(lambda: "--ipv4=10." in outside.tcp(NODE_ADDRESS, number), "it answers")
 
 
@@ -279,4 +273,4 @@ def test_what_a_namespace_has_not_is_refused(group: Jobs) -> None:
     for case, (config, _) in REFUSED.items():
         group.submit(group_hcl(case, task_hcl("guest", f"{WEB}\n{config}"), group=BRIDGE))
     for case, (_, words) in REFUSED.items():
-        assert words in refusal(ended(case))
+        assert words in ended(case).refusal()

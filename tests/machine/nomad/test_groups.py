@@ -10,16 +10,12 @@ from tests.machine.nomad.jobs import (
     NEVER_AGAIN,
     SERVER,
     SLEEPER,
+    Allocation,
     Jobs,
     ended,
-    events,
     group_hcl,
     network,
-    port,
     port_hcl,
-    says,
-    status,
-    task,
     task_hcl,
 )
 
@@ -36,9 +32,9 @@ def server(name: str, ports: str = "", task: str = "") -> str:
     return task_hcl(name, f'{SERVER.removesuffix("]")}, "--i-am={name}"]\n{ports}', task=task)
 
 
-def answers(outside: Outside, alloc: str, name: str) -> None:
+def answers(outside: Outside, alloc: Allocation, name: str) -> None:
     """Wait until this task answers at the port `web`."""
-    eventually(lambda: f"--i-am={name}" in outside.tcp(NODE_ADDRESS, port(alloc, "web")), f"{name} answers")
+    eventually(lambda: f"--i-am={name}" in outside.tcp(NODE_ADDRESS, alloc.port("web")), f"{name} answers")
 
 
 ONE_REQUEST = """
@@ -63,16 +59,16 @@ def test_tasks_that_list_their_ports_have_them_beside_each_other(jobs: Jobs, out
         group=NEVER_AGAIN + network(*PORTS, port_hcl("side")),
     )
     [alloc] = jobs.run(text)
-    says(alloc, "arguments", name="after")
+    alloc.says("arguments", name="after")
     answers(outside, alloc, "web")
-    says(alloc, "serving", name="echo")
-    assert outside.udp(NODE_ADDRESS, port(alloc, "echo"), "hello") == "hello"
-    eventually(lambda: "Directory listing" in outside.tcp(NODE_ADDRESS, port(alloc, "side")), "the leader answers once")
+    alloc.says("serving", name="echo")
+    assert outside.udp(NODE_ADDRESS, alloc.port("echo"), "hello") == "hello"
+    eventually(lambda: "Directory listing" in outside.tcp(NODE_ADDRESS, alloc.port("side")), "the leader answers once")
     assert ended("listed") == alloc
     for name in ("web", "echo"):
-        assert any("Leader Task" in event for event in events(alloc, name)), status(alloc)
-    says(alloc, "arguments", name="last")
-    assert outside.tcp(NODE_ADDRESS, port(alloc, "web")) == ""
+        assert any("Leader Task" in event for event in alloc.events(name)), alloc.status()
+    alloc.says("arguments", name="last")
+    assert outside.tcp(NODE_ADDRESS, alloc.port("web")) == ""
 
 
 def test_tasks_that_list_none_have_the_groups_ports_one_after_the_other(
@@ -89,17 +85,17 @@ def test_tasks_that_list_none_have_the_groups_ports_one_after_the_other(
         group=NEVER_AGAIN + network(*PORTS),
     )
     [alloc] = jobs.run(text)
-    says(alloc, "service62", name="first")
-    says(alloc, "sleeping", name="beside")
+    alloc.says("service62", name="first")
+    alloc.says("sleeping", name="beside")
     answers(outside, alloc, "web")
     ok("nomad", "job", "stop", "-detach", "unlisted")
     assert ended("unlisted") == alloc
-    says(alloc, "service62", name="last")
-    assert task(alloc, "last")["Failed"] is False
+    alloc.says("service62", name="last")
+    assert alloc.task("last")["Failed"] is False
 
 
 def test_port_that_two_tasks_would_have_is_refused_with_what_to_write(jobs: Jobs) -> None:
     alloc = ended(jobs.submit(group_hcl("both", server("one"), server("two"), group=NEVER_AGAIN + network(*PORTS))))
-    said = " ".join(event for name in ("one", "two") for event in events(alloc, name))
+    said = " ".join(event for name in ("one", "two") for event in alloc.events(name))
     assert re.search("port (web|echo) is published to task (one|two) of the same allocation: expected each port", said)
     assert 'List what each task has: config { ports = ["' in said

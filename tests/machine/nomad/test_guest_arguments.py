@@ -2,18 +2,7 @@
 
 from tests.machine.conftest import GUESTS, eventually, inspect, unit_property
 from tests.machine.nomad.agent import NODE_ADDRESS
-from tests.machine.nomad.jobs import (
-    ADDRESSES,
-    NEVER_AGAIN,
-    Jobs,
-    ended,
-    hcl,
-    logs,
-    name_of,
-    network,
-    status,
-    unit,
-)
+from tests.machine.nomad.jobs import ADDRESSES, NEVER_AGAIN, Jobs, ended, hcl, network
 
 HELLO = f'unikernel = "{GUESTS}/hello.spt"\n'
 
@@ -22,7 +11,7 @@ def test_name_servers_of_the_group_are_interpolated_by_nomad(jobs: Jobs) -> None
     config = HELLO + 'args = ["{dns1}", "{dns2}", "{search}"]'
     dns = 'dns {\n  servers = ["9.9.9.9", "${attr.unique.network.ip-address}"]\n  searches = ["lan"]\n}\n'
     alloc = ended(jobs.submit(hcl("interpolated", config, kind="batch", group=NEVER_AGAIN + network(dns))))
-    eventually(lambda: f"arguments: '9.9.9.9 {NODE_ADDRESS} lan'" in logs(alloc), status(alloc))
+    eventually(lambda: f"arguments: '9.9.9.9 {NODE_ADDRESS} lan'" in alloc.logs(), alloc.status())
 
 
 def test_hosts_of_the_job_are_among_the_arguments(jobs: Jobs) -> None:
@@ -30,8 +19,8 @@ def test_hosts_of_the_job_are_among_the_arguments(jobs: Jobs) -> None:
     hosts = '"db:192.0.2.7", "db:2001:db8::7", "node:${attr.unique.network.ip-address}", "up:host-gateway"'
     config = f'unikernel = "{GUESTS}/net.spt"\nargs = ["--hosts={{hosts}}", {ADDRESSES}]\nextra_hosts = [{hosts}]'
     [alloc] = jobs.run(hcl("hosts", config))
-    about = inspect(name_of(alloc))
+    about = inspect(alloc.name())
     gateway = about["nics"][0]["gateway4"]
     named = ["db=192.0.2.7", "db=2001:db8::7", f"node={NODE_ADDRESS}", f"up={gateway}"]
     assert about["hosts"] == named
-    assert f"--hosts={','.join(named)}" in unit_property(unit(alloc), "ExecStart")
+    assert f"--hosts={','.join(named)}" in unit_property(alloc.unit(), "ExecStart")

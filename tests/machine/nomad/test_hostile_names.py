@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from tests.machine.conftest import GUESTS, eventually, systemctl, unit_property
-from tests.machine.nomad.jobs import SLEEPER, Jobs, ended, events, hcl, refusal, task, unit
+from tests.machine.nomad.jobs import SLEEPER, Allocation, Jobs, ended, hcl
 
 EXECUTED = Path("/run/executed")
 HOSTILE = rf"x\n[Service]\nTemporaryFileSystem=\nBindPaths=\nExecStopPost=+/usr/bin/touch {EXECUTED}\n#"
@@ -16,12 +16,12 @@ def test_names_and_properties_of_a_job_are_no_directives(jobs: Jobs) -> None:
     named = hcl("named", SLEEPER, job=f'name = "{HOSTILE}"').replace('group "group"', f'group "{HOSTILE}"')
     [alloc] = jobs.run(named)
     limited = ended(jobs.submit(hcl("limited", DEVICE, kind="batch")))
-    service = unit(alloc)
+    service = alloc.unit()
     systemctl("daemon-reload")
     assert unit_property(service, "ExecStopPost") == ""
     assert unit_property(service, "TemporaryFileSystem") != ""
     assert unit_property(service, "Description").startswith(r"Nomad task x\x0a[Service]\x0aTemporaryFileSystem=\x0a")
-    assert "config.properties.IOReadBandwidthMax may not be set by a job" in refusal(limited)
+    assert "config.properties.IOReadBandwidthMax may not be set by a job" in limited.refusal()
     jobs.purge()
     assert not EXECUTED.exists()
 
@@ -52,12 +52,12 @@ def remarking(job: str, exit_status: int) -> str:
     return written
 
 
-def details(alloc: str) -> list[dict[str, str]]:
+def details(alloc: Allocation) -> list[dict[str, str]]:
     """Return the annotations of the task's events."""
-    return [event["Details"] for event in task(alloc, REMARKS["task"])["Events"]]
+    return [event["Details"] for event in alloc.task(REMARKS["task"])["Events"]]
 
 
-def outcomes(alloc: str) -> list[str]:
+def outcomes(alloc: Allocation) -> list[str]:
     return [each["outcome"] for each in details(alloc) if "outcome" in each]
 
 
@@ -71,7 +71,7 @@ def test_remarks_of_pid_1_in_names_and_on_a_console_are_no_oom_kill_and_reach_ev
         assert outcomes(alloc) == [expected[exit_status]]
         [end] = [each for each in details(alloc) if "signal" in each and "exit_code" in each and "oom_killed" in each]
         assert (end["oom_killed"], end["exit_code"], end["signal"]) == ("false", str(exit_status), "0")
-        texts = [*events(alloc, REMARKS["task"]), *(value for each in details(alloc) for value in each.values())]
+        texts = [*alloc.events(REMARKS["task"]), *(value for each in details(alloc) for value in each.values())]
         assert [each for each in texts if not each.isprintable() or len(each) > MOST] == []
         quoted = any(r"the guest aborted: \x1b[2J\x1b]0;root\x07abort: Failed" in each for each in texts)
         assert quoted is (exit_status == 255), texts

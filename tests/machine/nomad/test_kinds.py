@@ -1,28 +1,16 @@
 """Types of jobs, and what follows the end of their guest."""
 
 from tests.machine.conftest import eventually
-from tests.machine.nomad.jobs import (
-    ONE_START,
-    TWO_STARTS,
-    Jobs,
-    allocation,
-    ended,
-    events,
-    happens,
-    hcl,
-    logs,
-    says,
-    task,
-)
+from tests.machine.nomad.jobs import ONE_START, TWO_STARTS, Jobs, ended, hcl
 
 
 def test_batch_that_ends_with_3_follows_its_restart_policy(jobs: Jobs) -> None:
     hello = 'unikernel = "hello.spt"\nargs = ["exit=3"]\nquiet = true'
     alloc = ended(jobs.submit(hcl("bad", hello, kind="batch", group=TWO_STARTS)))
-    assert allocation(alloc)["ClientStatus"] == "failed"
-    assert task(alloc)["Restarts"] == 1
-    assert sum("Exit Code: 3" in event for event in events(alloc)) == 2, "the first run and one more"
-    eventually(lambda: logs(alloc).count("argument 1: 'exit=3'") == 2, "and both consoles")
+    assert alloc.about()["ClientStatus"] == "failed"
+    assert alloc.task()["Restarts"] == 1
+    assert sum("Exit Code: 3" in event for event in alloc.events()) == 2, "the first run and one more"
+    eventually(lambda: alloc.logs().count("argument 1: 'exit=3'") == 2, "and both consoles")
 
 
 def test_data_of_a_dispatcher_reaches_the_guest_as_it_is(jobs: Jobs) -> None:
@@ -31,7 +19,7 @@ def test_data_of_a_dispatcher_reaches_the_guest_as_it_is(jobs: Jobs) -> None:
         config = f'unikernel = "hello.spt"\nquiet = true\n{key} = ["--name={{name}}", "--json=${{NOMAD_META_json}}"]'
         jobs.submit(hcl(name, config, kind="batch", job=parameters, group=ONE_START))
     alloc = ended(jobs.dispatch("safe", 'json={"a":"{hostname}"}'))
-    says(alloc, """arguments: '--name={name} --json={"a":"{hostname}"}'""")  # the guest splits it, and unquotes
+    alloc.says("""arguments: '--name={name} --json={"a":"{hostname}"}'""")  # the guest splits it, and unquotes
     refused = ended(jobs.dispatch("unsafe", "json={hostname}"))
-    happens(refused, "config.args has the value of NOMAD_META_json")
-    assert not task(refused)["Restarts"]
+    refused.happens("config.args has the value of NOMAD_META_json")
+    assert not refused.task()["Restarts"]

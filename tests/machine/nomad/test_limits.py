@@ -7,25 +7,25 @@ from typing import Any
 import pytest
 from tests.machine.conftest import GUESTS, eventually, ok, unit_property
 from tests.machine.nomad.agent import Agent, api
-from tests.machine.nomad.jobs import SLEEPER, Jobs, ended, hcl, says, status, task, unit
+from tests.machine.nomad.jobs import SLEEPER, Allocation, Jobs, ended, hcl
 
 MIB = 1 << 20
 ALLOTMENT = "cpu = 200\nmemory_max = 64"
 
 
-def cgroup(alloc: str) -> Path:
-    return Path("/sys/fs/cgroup" + unit_property(unit(alloc), "ControlGroup"))
+def cgroup(alloc: Allocation) -> Path:
+    return Path("/sys/fs/cgroup" + unit_property(alloc.unit(), "ControlGroup"))
 
 
-def processors(alloc: str) -> str:
+def processors(alloc: Allocation) -> str:
     """Return the processors that the tender may use, such as ``0-1``."""
-    status = Path("/proc", unit_property(unit(alloc), "MainPID"), "status").read_text()
+    status = Path("/proc", unit_property(alloc.unit(), "MainPID"), "status").read_text()
     return next(line.split()[1] for line in status.splitlines() if line.startswith("Cpus_allowed_list:"))
 
 
 def test_an_allotment_is_that_of_the_unit(jobs: Jobs) -> None:
     [alloc] = jobs.run(hcl("shared", SLEEPER, memory=48, resources=ALLOTMENT))
-    limits = {name: unit_property(unit(alloc), name) for name in ("MemoryMax", "MemorySwapMax", "CPUWeight", "Slice")}
+    limits = {name: unit_property(alloc.unit(), name) for name in ("MemoryMax", "MemorySwapMax", "CPUWeight", "Slice")}
     assert limits == {
         "MemoryMax": str(64 * MIB), "MemorySwapMax": "0", "CPUWeight": "20", "Slice": "solo5-shared.slice",
     }  # fmt: skip
@@ -61,10 +61,10 @@ def tight(agent: Agent) -> Iterator[None]:
 @pytest.mark.long
 def test_out_of_memory_is_an_event_of_its_own(jobs: Jobs, tight: None) -> None:
     alloc = ended(jobs.submit(hcl("eater", f'unikernel = "{GUESTS}/toucher.hvt"', kind="batch", memory=64)))
-    [terminated] = [event for event in task(alloc)["Events"] if event["Type"] == "Terminated"]
-    assert terminated["Details"]["oom_killed"] == "true", status(alloc)
-    assert "OOM-killed: the host or a slice ran out of memory" in terminated["DisplayMessage"], status(alloc)
-    eventually(lambda: any(event["Details"].get("memory_peak") for event in task(alloc)["Events"]), "our event's peak")
+    [terminated] = [event for event in alloc.task()["Events"] if event["Type"] == "Terminated"]
+    assert terminated["Details"]["oom_killed"] == "true", alloc.status()
+    assert "OOM-killed: the host or a slice ran out of memory" in terminated["DisplayMessage"], alloc.status()
+    eventually(lambda: any(event["Details"].get("memory_peak") for event in alloc.task()["Events"]), "our event's peak")
 
 
 TUNED = f"""
@@ -82,7 +82,7 @@ properties {{
 """
 
 
-def usage(alloc: str) -> dict[str, Any]:
+def usage(alloc: Allocation) -> dict[str, Any]:
     task = api(f"/v1/client/allocation/{alloc}/stats")["Tasks"].get("guest") or {}
     found = task.get("ResourceUsage", {})
     assert isinstance(found, dict)
@@ -93,14 +93,14 @@ def usage(alloc: str) -> dict[str, Any]:
 @pytest.mark.long
 def test_allowed_properties_and_samples_are_the_kernels(jobs: Jobs) -> None:
     [alloc] = jobs.run(hcl("tuned", TUNED, memory=64, resources="cpu = 1000"))
-    says(alloc, "touched all")
+    alloc.says("touched all")
     group = cgroup(alloc)
     assert int((group / "memory.low").read_text()) == 16 * MIB
     assert int((group / "memory.swap.max").read_text()) == 24 * MIB
     assert (group / "cpuset.mems").read_text().strip() == "0"
     assert (group / "cpu.max").read_text().split()[1] == "20000"
     assert (group / "io.weight").read_text().split()[:2] == ["default", "321"]
-    assert Path(f"/proc/{unit_property(unit(alloc), 'MainPID')}/oom_score_adj").read_text().strip() == "345"
+    assert Path(f"/proc/{unit_property(alloc.unit(), 'MainPID')}/oom_score_adj").read_text().strip() == "345"
 
     eventually(lambda: "Total Ticks" in usage(alloc).get("CpuStats", {}).get("Measured", ()), "two samples are taken")
     memory, cpu = usage(alloc)["MemoryStats"], usage(alloc)["CpuStats"]

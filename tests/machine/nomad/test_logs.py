@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 from tests.machine.conftest import eventually, ok
 from tests.machine.nomad.agent import USUAL
-from tests.machine.nomad.jobs import SLEEPER, Jobs, ended, file, hcl
+from tests.machine.nomad.jobs import SLEEPER, Allocation, Jobs, ended, hcl
 from tests.machine.nomad.test_consoles import collectors
 
 
-def in_journal(alloc: str, text: str) -> None:
+def in_journal(alloc: Allocation, text: str) -> None:
     journal = ("journalctl", "--no-pager", "--output=cat", f"NOMAD_ALLOC_ID={alloc}")
     eventually(lambda: text in ok(*journal), "the journal has the console")
 
 
-def log_files(alloc: str) -> list[Path]:
+def log_files(alloc: Allocation) -> list[Path]:
     """Return the log files of stdout, the oldest first."""
-    found = file(alloc, "alloc/logs").glob("guest.stdout.*")
+    found = alloc.file("alloc/logs").glob("guest.stdout.*")
     return sorted(found, key=lambda path: int(path.suffix[1:]))
 
 

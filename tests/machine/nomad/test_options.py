@@ -4,18 +4,7 @@ from pathlib import Path
 
 from tests.machine.conftest import eventually, inspect, ok, unit_property
 from tests.machine.nomad.agent import Agent
-from tests.machine.nomad.jobs import (
-    SCOPE,
-    SERVER,
-    SLEEPER,
-    Jobs,
-    allocation,
-    events,
-    happens,
-    hcl,
-    name_of,
-    says,
-)
+from tests.machine.nomad.jobs import SCOPE, SERVER, SLEEPER, Jobs, hcl
 
 from solo5_systemd.host.tenders import IGNORED_SIGNALS
 
@@ -32,7 +21,7 @@ def _status(process: str, key: str) -> str:
 
 def test_scope_holds_a_tender_that_is_the_drivers_child(jobs: Jobs, agent: Agent) -> None:
     [alloc] = jobs.run(hcl("scoped", f"{SERVER}\n{SCOPE}"))
-    says(alloc, "serving")
+    alloc.says("serving")
     [unit] = scopes()
     control_group = unit_property(unit, "ControlGroup")
     assert "solo5.slice" in control_group
@@ -43,16 +32,16 @@ def test_scope_holds_a_tender_that_is_the_drivers_child(jobs: Jobs, agent: Agent
         "a console's reader that goes ends it"
     )
     ok("nomad", "job", "stop", "-detach", "scoped")
-    happens(alloc, "Stopped on request")
+    alloc.happens("Stopped on request")
     eventually(lambda: not scopes(), "the scope is gone")
 
 
 def test_kill_signal_that_no_tender_takes_still_ends_the_task(jobs: Jobs) -> None:
     [alloc] = jobs.run(hcl("stubborn", SLEEPER, task='kill_signal = "SIGQUIT"'))
     ok("nomad", "job", "stop", "-detach", "stubborn")
-    happens(alloc, "kill_signal SIGQUIT does not stop a tender")
-    eventually(lambda: allocation(alloc)["ClientStatus"] == "complete", "it is over")
-    assert "Stopped on request" in " ".join(events(alloc))
+    alloc.happens("kill_signal SIGQUIT does not stop a tender")
+    eventually(lambda: alloc.about()["ClientStatus"] == "complete", "it is over")
+    assert "Stopped on request" in " ".join(alloc.events())
 
 
 LABELS = 'labels {\n  TEAM = "platform"\n  COST_CENTER = "12 34"\n}\n'
@@ -64,6 +53,6 @@ def test_labels_are_journal_fields_and_inspected(jobs: Jobs) -> None:
     journal = ("journalctl", "--no-pager", "--output=cat", "TEAM=platform", f"NOMAD_ALLOC_ID={service}")
     eventually(lambda: "sleeping" in ok(*journal), "the label finds the console")
     for alloc in (service, scope):
-        name = name_of(alloc)
+        name = alloc.name()
         fields = inspect(name)["log_fields"]
         assert (fields["TEAM"], fields["COST_CENTER"]) == ("platform", "12 34")

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, ok, sh
 from tests.machine.nomad.agent import DATA, WATCHFUL, Agent
-from tests.machine.nomad.jobs import SCOPE, SLEEPER, Jobs, allocations, hcl, running, task, unit, units
+from tests.machine.nomad.jobs import SCOPE, SLEEPER, Jobs, allocations, hcl, running, units
 
 LATE = SLEEPER + '\nready {\n  console = "^never$"\n  deadline = "10s"\n}'
 
@@ -83,7 +83,7 @@ def test_tasks_that_stay_unknown_are_ended_and_those_of_others_are_not(
     machine.expect("stopped: Nomad's agent has no such task")
     [alloc] = jobs.run(hcl("own", SLEEPER))
     [scope] = jobs.run(hcl("own-scope", SCOPE + SLEEPER))
-    own = [unit(alloc), unit(scope)]
+    own = [alloc.unit(), scope.unit()]
     here = ("NOMAD_ALLOC_ID=another", "NOMAD_TASK_NAME=guest", f"NOMAD_ALLOC_DIR={DATA}/alloc/{alloc}/alloc")
     theirs = ("NOMAD_ALLOC_ID=x", "NOMAD_ALLOC_DIR=/opt/other/alloc/x/alloc")
     lost = [strangers.service("lost", *here), strangers.scope("lost-scope", *here)]
@@ -97,5 +97,5 @@ def test_tasks_that_stay_unknown_are_ended_and_those_of_others_are_not(
     assert all(map(is_active, (*others, *own)))
     for job, id_ in (("own", alloc), ("own-scope", scope)):
         running(job)
-        assert task(id_)["Restarts"] == 0
+        assert id_.task()["Restarts"] == 0
         assert [each["ID"] for each in allocations(job)] == [id_]

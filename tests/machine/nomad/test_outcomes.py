@@ -5,7 +5,7 @@ from typing import Any
 from tests.machine.conftest import eventually, ok, unit_property
 from tests.machine.mishaps import end_main_thread, going_down
 from tests.machine.nomad.agent import Agent
-from tests.machine.nomad.jobs import Jobs, ended, events, guest, hcl, running, says, status, task, unit
+from tests.machine.nomad.jobs import Allocation, Jobs, ended, guest, hcl, running
 
 Shown = tuple[str, int, int, str]
 """The outcome's name, exit code, signal, and words of the message."""
@@ -30,27 +30,27 @@ def config(command: str, properties: str = "") -> str:
     return guest(*command.split(), more=properties)
 
 
-def terminated(alloc: str) -> dict[str, Any]:
+def terminated(alloc: Allocation) -> dict[str, Any]:
     """Return Nomad's own event of the end."""
-    found: list[dict[str, Any]] = [event for event in task(alloc)["Events"] if event["Type"] == "Terminated"]
-    assert len(found) == 1, events(alloc)
+    found: list[dict[str, Any]] = [event for event in alloc.task()["Events"] if event["Type"] == "Terminated"]
+    assert len(found) == 1, alloc.events()
     return found[0]
 
 
-def check(alloc: str, shown: Shown) -> None:
+def check(alloc: Allocation, shown: Shown) -> None:
     """Check the outcome as shown to operators and to programs."""
     outcome, code, signal, words = shown
     event = terminated(alloc)
     details = event["Details"]
-    assert (int(details["exit_code"]), int(details["signal"])) == (code, signal), status(alloc)
-    assert details["oom_killed"] == "false", status(alloc)
-    assert words in event["DisplayMessage"] if words else "Exit Message" not in event["DisplayMessage"], status(alloc)
-    assert f"Exit Code: {code}" in status(alloc)
+    assert (int(details["exit_code"]), int(details["signal"])) == (code, signal), alloc.status()
+    assert details["oom_killed"] == "false", alloc.status()
+    assert words in event["DisplayMessage"] if words else "Exit Message" not in event["DisplayMessage"], alloc.status()
+    assert f"Exit Code: {code}" in alloc.status()
     eventually(lambda: announced(alloc) == [outcome], f"the event {outcome!r}, once")
 
 
-def announced(alloc: str) -> list[str]:
-    return [event["Details"]["outcome"] for event in task(alloc)["Events"] if "outcome" in event["Details"]]
+def announced(alloc: Allocation) -> list[str]:
+    return [event["Details"]["outcome"] for event in alloc.task()["Events"] if "outcome" in event["Details"]]
 
 
 def test_guests_that_end_by_themselves(jobs: Jobs) -> None:
@@ -103,8 +103,8 @@ def sleeper(job: str, target: str) -> str:
 def asleep(job: str) -> str:
     """Return the unit of a job with a sleeping guest."""
     alloc = running(job)
-    says(alloc, "sleeping")
-    return unit(alloc)
+    alloc.says("sleeping")
+    return alloc.unit()
 
 
 def main(service: str) -> str:
@@ -114,7 +114,7 @@ def main(service: str) -> str:
 def test_a_scope_that_systemd_stops(jobs: Jobs) -> None:
     """systemd has no main process of a scope: only its log messages show that a stop came first."""
     [alloc] = jobs.run(hcl("scoped", config("sleeper.spt", 'unit = "scope"'), kind="batch"))
-    says(alloc, "sleeping")
+    alloc.says("sleeping")
     ok("systemctl", "stop", f"solo5-task-guest-{alloc[:8]}-*.scope")
     check(ended("scoped"), ("stopped", 143, 15, ""))
 
@@ -138,4 +138,4 @@ def test_a_unit_that_was_taken_away_is_lost_and_that_is_said(jobs: Jobs, agent: 
     ok("kill", "-CONT", str(agent.plugin()))
     alloc = ended("lost")
     assert "the task's unit was removed before its outcome could be read" in terminated(alloc)["DisplayMessage"]
-    assert task(alloc)["Failed"], "an unknown outcome is no success"
+    assert alloc.task()["Failed"], "an unknown outcome is no success"

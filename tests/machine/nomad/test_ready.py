@@ -11,22 +11,14 @@ from tests.machine.nomad.jobs import (
     SERVER,
     TWO_STARTS,
     Jobs,
-    allocation,
     deployment,
     ended,
-    events,
-    happens,
     hcl,
     network,
     placed,
     port_hcl,
-    refusal,
     running,
-    says,
-    task,
-    unit,
     units,
-    written,
 )
 
 PORTS = network(port_hcl("web", to=80), port_hcl("echo", to=7))
@@ -46,25 +38,25 @@ def counting(milliseconds: int) -> str:
 def test_deployment_is_healthy_when_the_guest_says_so_and_no_sooner(jobs: Jobs) -> None:
     jobs.submit(hcl("counting", counting(500) + ready('console = "^count [6-9]$"'), job=UPDATE))
     alloc = placed("counting")
-    written(alloc, "count 1\n")
-    assert allocation(alloc)["ClientStatus"] == "pending"
+    alloc.written("count 1\n")
+    assert alloc.about()["ClientStatus"] == "pending"
     eventually(lambda: deployment("counting").get("Status") == "successful", "the deployment is over")
-    says(alloc, "count 6\n")
-    [event] = [event for event in events(alloc) if "Ready after" in event]
+    alloc.says("count 6\n")
+    [event] = [event for event in alloc.events() if "Ready after" in event]
     assert event.endswith("console line “count 6”")
 
 
 def test_deployment_fails_with_a_guest_that_is_not_ready_in_time(jobs: Jobs) -> None:
     config = counting(200) + ready('tcp = "81"', 'deadline = "2s"')
     alloc = ended(jobs.submit(hcl("late", config, group=NEVER_AGAIN, job=UPDATE)))
-    message = refusal(alloc)
+    message = alloc.refusal()
     assert "was not ready within 2 s: tcp 10." in message
     assert "81: connection refused" in message
     assert "Last console lines: " in message
     assert "“count " in message
     eventually(lambda: deployment("late").get("Status") == "failed", "the deployment is over")
     assert units() == []
-    written(alloc, "count 1\n")
+    alloc.written("count 1\n")
 
 
 def test_start_that_waits_is_undone_when_its_agent_is_killed(jobs: Jobs, agent: Agent, machine: Machine) -> None:
@@ -96,22 +88,22 @@ def test_loss_and_return_are_told_by_a_driver_that_was_killed_meanwhile(
     machine.expect("plugin|EOF|Unavailable|rpc error")
     [alloc] = jobs.run(hcl("unsteady", SERVER + ready('tcp = "web"', 'interval = "200ms"'), group=NEVER_AGAIN + PORTS))
     agent.kill_plugin()
-    with cut_off(unit(alloc)):
-        happens(alloc, "No longer ready: tcp 10.")
-    happens(alloc, "Ready again after")
-    assert task(alloc)["State"] == "running"
-    assert sum("No longer ready" in event for event in events(alloc)) == 1
+    with cut_off(alloc.unit()):
+        alloc.happens("No longer ready: tcp 10.")
+    alloc.happens("Ready again after")
+    assert alloc.task()["State"] == "running"
+    assert sum("No longer ready" in event for event in alloc.events()) == 1
     eventually(lambda: agent.driver().get("Healthy"), "the driver is healthy again")
 
 
 def test_loss_ends_a_task_whose_policy_is_to_start_it_again(jobs: Jobs) -> None:
     rule = ready('tcp = "web"', 'interval = "200ms"', 'on_loss = "restart"')
     [alloc] = jobs.run(hcl("restless", SERVER + rule, group=TWO_STARTS + PORTS))
-    first = unit(alloc)
+    first = alloc.unit()
     invocation = unit_property(first, "InvocationID")
     with cut_off(first):
-        happens(alloc, "its restart policy applies")
-        happens(alloc, "Stopped because it was no longer ready (tcp 10.")
-        eventually(lambda: task(alloc)["Restarts"] == 1, "it is started again")
-    eventually(lambda: task(alloc)["State"] == "running", "and is ready again")
-    assert unit_property(unit(alloc), "InvocationID") != invocation
+        alloc.happens("its restart policy applies")
+        alloc.happens("Stopped because it was no longer ready (tcp 10.")
+        eventually(lambda: alloc.task()["Restarts"] == 1, "it is started again")
+    eventually(lambda: alloc.task()["State"] == "running", "and is ready again")
+    assert unit_property(alloc.unit(), "InvocationID") != invocation

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.machine.conftest import Machine, eventually, ok, sh
 from tests.machine.nomad.agent import Agent
-from tests.machine.nomad.jobs import COUNTER, NEVER_AGAIN, SLEEPER, Jobs, allocations, hcl, logs, running, says, unit
+from tests.machine.nomad.jobs import COUNTER, NEVER_AGAIN, SLEEPER, Jobs, allocations, hcl, running
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -47,20 +47,20 @@ def test_jobs_run_again_after_a_reboot_and_their_logs_go_on(
     machine.expect("recover|ended with the previous boot of the host|reattach|restore")
     [alloc] = jobs.run(hcl("again", COUNTER, group=NEVER_AGAIN))
     [other] = jobs.run(hcl("stale", SLEEPER))
-    says(alloc, "count 3")
-    says(other, "sleeping")
-    before, stale, lines = unit(alloc), unit(other), logs(alloc)
+    alloc.says("count 3")
+    other.says("sleeping")
+    before, stale, lines = alloc.unit(), other.unit(), alloc.logs()
     agent.kill_with_plugin()
     gone(before)
     with another_boot(tmp_path):
         agent.start()
         running("again")
-        eventually(lambda: logs(alloc).count("count 1\n") == 2, "it counts from one again")
-        eventually(lambda: logs(other).count("sleeping") == 2, "the other sleeps once more")
-        assert logs(alloc).startswith(lines)
-        assert unit(alloc) != before
+        eventually(lambda: alloc.logs().count("count 1\n") == 2, "it counts from one again")
+        eventually(lambda: other.logs().count("sleeping") == 2, "the other sleeps once more")
+        assert alloc.logs().startswith(lines)
+        assert alloc.unit() != before
         assert [each["ID"] for each in allocations("again")] == [alloc]
         eventually(lambda: sh("systemctl", "is-active", "--quiet", stale).returncode, "what is stale is ended")
-        assert unit(other) != stale
+        assert other.unit() != stale
         agent.stop()
     agent.start()

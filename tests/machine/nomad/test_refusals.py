@@ -4,20 +4,7 @@ import re
 from typing import Any
 
 from tests.machine.conftest import Machine, ok, sh
-from tests.machine.nomad.jobs import (
-    SERVER,
-    SLEEPER,
-    TWO_STARTS,
-    Jobs,
-    allocation,
-    ended,
-    hcl,
-    network,
-    port_hcl,
-    refusal,
-    status,
-    task,
-)
+from tests.machine.nomad.jobs import SERVER, SLEEPER, TWO_STARTS, Jobs, ended, hcl, network, port_hcl
 
 PORT = network(port_hcl("web", static=8088, to=80))
 NO_IMAGE = 'template {\n  data = "no image"\n  destination = "local/bad.hvt"\n}\n'
@@ -72,8 +59,8 @@ def test_is_refused_with_the_reason_and_not_tried_again(jobs: Jobs) -> None:
     wrong = {}
     for what, name in submitted.items():
         alloc = ended(name)
-        read = refusal(alloc)
-        is_final = "Driver Failure" in read and "unrecoverable" in read and task(alloc)["Restarts"] == 0
+        read = alloc.refusal()
+        is_final = "Driver Failure" in read and "unrecoverable" in read and alloc.task()["Restarts"] == 0
         if not is_final or not re.search(REFUSED[what][2], read):
             wrong[what] = read
     assert wrong == {}
@@ -83,9 +70,9 @@ def test_port_that_another_task_has_may_be_tried_again(jobs: Jobs, machine: Mach
     ok("solo5ctl", "run", "--detach", "--name", "first", "--publish", "8088:80", "/srv/guests/net.spt")
     try:
         alloc = ended(jobs.submit(hcl("second", SERVER, group=TWO_STARTS + PORT)))
-        read = status(alloc)
+        read = alloc.status()
         assert re.search(r"8088.*first|first.*8088", " ".join(read.split())), read
-        assert task(alloc)["Restarts"] == 1, "by its restart policy"
-        assert allocation(alloc)["ClientStatus"] == "failed"
+        assert alloc.task()["Restarts"] == 1, "by its restart policy"
+        assert alloc.about()["ClientStatus"] == "failed"
     finally:
         sh("solo5ctl", "rm", "--force", "first")

@@ -6,19 +6,14 @@ from tests.machine.nomad.agent import NODE_ADDRESS, Agent
 from tests.machine.nomad.jobs import (
     ADDRESSES,
     NEVER_AGAIN,
+    Allocation,
     Jobs,
-    allocation,
-    events,
     hcl,
-    name_of,
     network,
     placed,
-    port,
     port_hcl,
     registered,
     running,
-    says,
-    written,
 )
 from tests.machine.nomad.test_ready import ready
 
@@ -45,12 +40,12 @@ service {{
 """
 
 
-def nics(alloc: str) -> dict[str, str]:
+def nics(alloc: Allocation) -> dict[str, str]:
     """Return the addresses of the guest's NICs."""
-    return {nic["nic"]: nic["ipv4"].partition("/")[0] for nic in inspect(name_of(alloc))["nics"]}
+    return {nic["nic"]: nic["ipv4"].partition("/")[0] for nic in inspect(alloc.name())["nics"]}
 
 
-def passes(alloc: str, checks: int = 1) -> None:
+def passes(alloc: Allocation, checks: int = 1) -> None:
     """Wait until the service's checks pass."""
     eventually(lambda: ok("nomad", "alloc", "checks", alloc).count("success") == checks, "the checks pass")
 
@@ -63,12 +58,12 @@ def test_service_is_there_from_readiness_to_the_stop(jobs: Jobs, outside: Outsid
     services = [*(service(mode, mode) for mode in modes), service("plain", "driver", "plain")]
     jobs.submit(hcl("served", config + rule, group=PORTS, task="".join(services)))
     alloc = placed("served")
-    written(alloc, "serving")
+    alloc.written("serving")
     assert [registered(name) for name in (*modes, "plain")] == [[]] * 4
-    assert allocation(alloc)["ClientStatus"] == "pending"
-    assert "--ipv4=" in outside.tcp(NODE_ADDRESS, port(alloc, "web"))
+    assert alloc.about()["ClientStatus"] == "pending"
+    assert "--ipv4=" in outside.tcp(NODE_ADDRESS, alloc.port("web"))
     running("served")
-    guest, node = (nics(alloc)["service"], 80), (NODE_ADDRESS, port(alloc, "web"))
+    guest, node = (nics(alloc)["service"], 80), (NODE_ADDRESS, alloc.port("web"))
     for name, expected in {"auto": node, "host": node, "driver": guest, "plain": (guest[0], 0)}.items():
         eventually(lambda at=expected, name=name: registered(name) == [at], f"{name} is at {expected}")  # type: ignore[misc]
     ok("nomad", "job", "stop", "-detach", "served")
@@ -94,13 +89,13 @@ nic "management" {{
 """
     since = ok("date", "+@%s.%N").strip()
     [alloc] = jobs.run(hcl(lead_to, config, group=PORTS, task=service("admin", "driver", more=CHECK)))
-    says(alloc, "serving")
-    assert "--management-ipv4=" in outside.tcp(NODE_ADDRESS, port(alloc, "web"))
+    alloc.says("serving")
+    assert "--management-ipv4=" in outside.tcp(NODE_ADDRESS, alloc.port("web"))
     if lead_to == "management":
         eventually(lambda: registered("admin") == [(nics(alloc)["management"], 80)], "it is at that NIC's address")
         passes(alloc)
-        assert not any("No address for" in event for event in events(alloc))
+        assert not any("No address for" in event for event in alloc.events())
     else:
-        assert any("NICs service, management have published ports" in event for event in events(alloc))
+        assert any("NICs service, management have published ports" in event for event in alloc.events())
         eventually(lambda: "no driver network exists" in agent.log(since), "Nomad refuses to register it")
         assert registered("admin") == []

@@ -6,19 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, eventually, ok, registered, unit_property
-from tests.machine.nomad.jobs import (
-    NEVER_AGAIN,
-    SERVER,
-    SLEEPER,
-    Jobs,
-    allocations,
-    ended,
-    hcl,
-    network,
-    port_hcl,
-    refusal,
-    unit,
-)
+from tests.machine.nomad.jobs import NEVER_AGAIN, SERVER, SLEEPER, Jobs, allocations, ended, hcl, network, port_hcl
 
 MIB = 1 << 20
 STORE = Path("/var/lib/solo5/images")
@@ -55,7 +43,7 @@ def settled(job: str, count: int) -> None:
 
 def why(job: str) -> set[str]:
     """Return the refusals of a job's failed allocations."""
-    return {refusal(str(each["ID"])) for each in allocations(job) if each["ClientStatus"] == "failed"}
+    return {each["ID"].refusal() for each in allocations(job) if each["ClientStatus"] == "failed"}
 
 
 def test_many_copies_of_one_artifact_take_nothing_of_var(jobs: Jobs, large: str) -> None:
@@ -63,7 +51,7 @@ def test_many_copies_of_one_artifact_take_nothing_of_var(jobs: Jobs, large: str)
     artifact = f'artifact {{\n  source = "{large}/large.img"\n  destination = "local/large.img"\n  mode = "file"\n}}\n'
     job = hcl("copies", f'unikernel = "{GUESTS}/disks63.hvt"\n{blocks}', kind="batch", task=artifact, memory=64)
     jobs.submit(job)
-    words = refusal(ended("copies"))
+    words = ended("copies").refusal()
     most = os.statvfs("/var/lib/solo5").f_blocks * os.statvfs("/var/lib/solo5").f_frsize // 10
     kind, limit = ("of private copies", most) if most < 63 * 30 * MIB else ("that are copied for each run", 1024 * MIB)
     assert f"would have {63 * 30 * MIB} bytes {kind}: expected at most {limit}, since the limit of a task" in words
@@ -95,7 +83,7 @@ def test_ports_and_addresses_of_a_job_and_of_a_namespace(jobs: Jobs, limits: Pat
     assert "would have 2 published ports: expected at most 0, since the limit of job 'ports' is 4" in words
     jobs.run(hcl("third", SERVER, resources="cpu = 1"))
     jobs.submit(hcl("fourth", SERVER, kind="batch", resources="cpu = 1"))
-    words = refusal(ended("fourth"))
+    words = ended("fourth").refusal()
     assert "1 addresses of network default: expected at most 0, since the limit of namespace 'default' is 3" in words
     root = ok("solo5ctl", "run", "--detach", "--name", "root", f"{GUESTS}/net.hvt")
     assert root == "root\n", "what root starts has no part of a namespace"
@@ -107,14 +95,14 @@ def test_archives_are_of_the_memory_that_the_scheduler_has_given(jobs: Jobs) -> 
     config = f'unikernel = "{GUESTS}/disk.hvt"\nargs = ["stay"]\nblock "storage" {{\n  files = ["local/config"]\n}}\n'
     [alloc] = jobs.run(hcl("archive", config, task=template, memory=32))
     size = -(-60000 // 512) * 512 + 3 * 512
-    assert int(unit_property(unit(alloc), "MemoryMax")) == 32 * MIB - size
+    assert int(unit_property(alloc.unit(), "MemoryMax")) == 32 * MIB - size
 
 
 def test_images_beyond_the_share_of_a_job_are_not_stored(jobs: Jobs, limits: Path) -> None:
     before = {each.name for each in STORE.iterdir()} if STORE.exists() else set()
     limits.write_text("[limits]\njob = { images_mb = 0 }\n")
     jobs.submit(hcl("flood", f'unikernel = "{GUESTS}/sequence.spt"', kind="batch"))
-    words = refusal(ended("flood"))
+    words = ended("flood").refusal()
     assert "bytes of images: expected at most 0, since the limit of job 'flood' is 0" in words
     assert {each.name for each in STORE.iterdir()} == before
 
@@ -125,6 +113,6 @@ def test_the_reserve_of_the_file_system_is_left(jobs: Jobs, limits: Path, large:
     artifact = f'artifact {{\n  source = "{large}/large.img"\n  destination = "local/large.img"\n  mode = "file"\n}}\n'
     config = f'unikernel = "{GUESTS}/disk.hvt"\n{EPHEMERAL.format("storage")}'
     jobs.submit(hcl("copy", config, kind="batch", task=artifact))
-    words = refusal(ended("copy"))
+    words = ended("copy").refusal()
     assert f"can take {30 * MIB} bytes of the file system of /var/lib/solo5/copies: expected at most 0" in words
     assert "limits.reserve_mb in solo5.toml(5)" in words

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.machine.conftest import Machine, Outside, eventually, kill_main, systemctl, unit_property
 from tests.machine.nomad.agent import NODE_ADDRESS, USUAL, Agent, plugins
-from tests.machine.nomad.jobs import COUNTER, ECHO, NEVER_AGAIN, Jobs, allocations, hcl, logs, running, says, task, unit
+from tests.machine.nomad.jobs import COUNTER, ECHO, NEVER_AGAIN, Allocation, Jobs, allocations, hcl, running
 from tests.machine.test_survival import complete, counted
 from tests.machine.traffic import Traffic, traffic
 
@@ -24,10 +24,10 @@ NOMAD = Path("/usr/local/bin/nomad")
 class Guest:
     """The allocation, and the properties that must not change."""
 
-    def __init__(self, alloc: str, client: Traffic) -> None:
+    def __init__(self, alloc: Allocation, client: Traffic) -> None:
         self.client = client
         self._alloc = alloc
-        self._unit = unit(alloc)
+        self._unit = alloc.unit()
         self._process = self._what_runs()
 
     def _what_runs(self) -> tuple[str, str]:
@@ -36,12 +36,12 @@ class Guest:
     def notices_nothing(self) -> None:
         self.client.flows()
         assert self._what_runs() == self._process
-        count = len(counted(logs(self._alloc)))
-        eventually(lambda: len(counted(logs(self._alloc))) > count, "its log goes on")
-        assert complete(logs(self._alloc)), logs(self._alloc)
+        count = len(counted(self._alloc.logs()))
+        eventually(lambda: len(counted(self._alloc.logs())) > count, "its log goes on")
+        assert complete(self._alloc.logs()), self._alloc.logs()
         running(JOB)
         assert [alloc["ID"] for alloc in allocations(JOB)] == [self._alloc]
-        assert task(self._alloc)["Restarts"] == 0
+        assert self._alloc.task()["Restarts"] == 0
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def guest(installed: Agent, outside: Outside) -> Iterator[Guest]:
     jobs = Jobs()
     try:
         [alloc] = jobs.run(hcl(JOB, COUNTER, group=NEVER_AGAIN + ECHO))
-        says(alloc, "serving")
+        alloc.says("serving")
         with traffic(outside, NODE_ADDRESS, 7007) as client:
             yield Guest(alloc, client)
     finally:

@@ -4,21 +4,7 @@ import hashlib
 from contextlib import ExitStack
 
 from tests.machine.conftest import GUESTS, eventually, inspect, ok, unit_property
-from tests.machine.nomad.jobs import (
-    SLEEPER,
-    TWO_STARTS,
-    Jobs,
-    ended,
-    events,
-    file,
-    happens,
-    hcl,
-    logs,
-    name_of,
-    says,
-    task,
-    unit,
-)
+from tests.machine.nomad.jobs import SLEEPER, TWO_STARTS, Allocation, Jobs, ended, hcl
 from tests.machine.nomad.variables import put, template, word
 
 HANGUP = '  change_mode = "signal"\n  change_signal = "SIGHUP"'
@@ -37,8 +23,8 @@ def script(*, fail: bool) -> str:
 """
 
 
-def rendered(alloc: str, name: str, text: str) -> None:
-    path = file(alloc, f"guest/local/{name}")
+def rendered(alloc: Allocation, name: str, text: str) -> None:
+    path = alloc.file(f"guest/local/{name}")
     eventually(lambda: path.read_text().strip() == text, f"{name} of {alloc} is rendered anew")
 
 
@@ -48,17 +34,17 @@ def test_signal_script_and_noop_leave_the_task_as_it_is(jobs: Jobs) -> None:
     with word("heedless"):
         templates = "".join(template("heedless", name, mode) for name, mode in modes.items())
         [alloc] = jobs.run(hcl("heedless", SLEEPER, task=templates))
-        says(alloc, "sleeping")
-        before = unit_property(unit(alloc), "InvocationID")
+        alloc.says("sleeping")
+        before = unit_property(alloc.unit(), "InvocationID")
         put("heedless", "two")
         for name in modes:
             rendered(alloc, name, "two")
-        happens(alloc, "SIGHUP was not sent: a unikernel has no signal handlers")
-        happens(alloc, "SIGUSR1 was not sent: a unikernel has no signal handlers")
-        happens(alloc, NO_PROGRAM)
-        assert (task(alloc)["State"], task(alloc)["Restarts"]) == ("running", 0), events(alloc)
-        assert unit_property(unit(alloc), "InvocationID") == before
-        assert logs(alloc).count("sleeping") == 1
+        alloc.happens("SIGHUP was not sent: a unikernel has no signal handlers")
+        alloc.happens("SIGUSR1 was not sent: a unikernel has no signal handlers")
+        alloc.happens(NO_PROGRAM)
+        assert (alloc.task()["State"], alloc.task()["Restarts"]) == ("running", 0), alloc.events()
+        assert unit_property(alloc.unit(), "InvocationID") == before
+        assert alloc.logs().count("sleeping") == 1
 
 
 ARCHIVE = f'''
@@ -68,8 +54,8 @@ block "storage" {{ files = ["local/conf"] }}
 '''
 
 
-def outdated(alloc: str) -> bool:
-    shown = inspect(name_of(alloc))
+def outdated(alloc: Allocation) -> bool:
+    shown = inspect(alloc.name())
     [disk] = shown["disks"]
     assert ("older than its files" in ok("solo5ctl", "inspect", shown["name"])) is disk["outdated"]
     return bool(disk["outdated"])
@@ -78,31 +64,31 @@ def outdated(alloc: str) -> bool:
 def test_inspect_shows_that_an_archive_is_older_than_its_files(jobs: Jobs) -> None:
     with word("archived"):
         [alloc] = jobs.run(hcl("archived", ARCHIVE, task=template("archived", "conf/word", NOOP)))
-        says(alloc, "member local/conf/word")
-        before = unit_property(unit(alloc), "InvocationID")
+        alloc.says("member local/conf/word")
+        before = unit_property(alloc.unit(), "InvocationID")
         assert not outdated(alloc)
         put("archived", "two")
         rendered(alloc, "conf/word", "two")
         assert outdated(alloc)
-        other = file(alloc, "guest/local/conf/word").with_name("other")
+        other = alloc.file("guest/local/conf/word").with_name("other")
         other.write_text("three\n")
         put("archived", "one")
         rendered(alloc, "conf/word", "one")
         assert outdated(alloc), "it has one file more"
         other.unlink()
         assert not outdated(alloc)
-        assert (task(alloc)["State"], task(alloc)["Restarts"]) == ("running", 0), events(alloc)
-        assert unit_property(unit(alloc), "InvocationID") == before
+        assert (alloc.task()["State"], alloc.task()["Restarts"]) == ("running", 0), alloc.events()
+        assert unit_property(alloc.unit(), "InvocationID") == before
 
 
 def test_restart_brings_the_rendered_file_into_the_archive(jobs: Jobs) -> None:
     with word("renewed"):
         [alloc] = jobs.run(hcl("renewed", ARCHIVE, task=template("renewed", "conf/word", '  change_mode = "restart"')))
-        says(alloc, member("one"))
+        alloc.says(member("one"))
         put("renewed", "two")
-        says(alloc, member("two"))
-        eventually(lambda: task(alloc)["State"] == "running", "it runs again")
-        assert logs(alloc).count("member local/conf/word") == 2
+        alloc.says(member("two"))
+        eventually(lambda: alloc.task()["State"] == "running", "it runs again")
+        assert alloc.logs().count("member local/conf/word") == 2
         assert not outdated(alloc)
 
 
@@ -122,11 +108,11 @@ def test_what_is_asked_for_as_an_end_is_one(jobs: Jobs) -> None:
         [stopped] = jobs.run(hcl("ending", SLEEPER, group=TWO_STARTS, task=ending))
         [failed] = jobs.run(hcl("failing", SLEEPER, task=failing))
         for alloc in (stopped, failed):
-            says(alloc, "sleeping")
+            alloc.says("sleeping")
         for job in ("ending", "failing"):
             put(job, "two")
-        happens(stopped, "Task restarting")
-        eventually(lambda: logs(stopped).count("sleeping") == 2, "it is started anew")
+        stopped.happens("Task restarting")
+        eventually(lambda: stopped.logs().count("sleeping") == 2, "it is started anew")
         assert ended("failing") == failed
-        assert NO_PROGRAM in " ".join(events(failed))
-        assert "Stopped on request" in " ".join(events(failed))
+        assert NO_PROGRAM in " ".join(failed.events())
+        assert "Stopped on request" in " ".join(failed.events())

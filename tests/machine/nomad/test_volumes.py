@@ -12,19 +12,13 @@ from tests.machine.nomad.jobs import (
     NEVER_AGAIN,
     SCOPE,
     SERVICE,
+    Allocation,
     Jobs,
-    allocation,
     ended,
-    events,
     group_hcl,
     guest,
-    happens,
     hcl,
-    name_of,
-    refusal,
     running,
-    says,
-    status,
     task_hcl,
 )
 from tests.machine.nomad.test_examples import EXAMPLES, completes, submit
@@ -49,17 +43,17 @@ def job(name: str, config: str, group: str = "", *, kind: str = "batch", mount: 
     return hcl(name, config, kind=kind, group=group or volume(), task=mount)
 
 
-def completed(name: str, text: str) -> str:
+def completed(name: str, text: str) -> Allocation:
     alloc = ended(name)
-    assert allocation(alloc)["ClientStatus"] == "complete", status(alloc)
-    says(alloc, text)
+    assert alloc.about()["ClientStatus"] == "complete", alloc.status()
+    alloc.says(text)
     return alloc
 
 
-def refused(name: str, words: str) -> str:
+def refused(name: str, words: str) -> Allocation:
     """Wait until a job's task has failed, and compare what `nomad alloc status` shows."""
     alloc = ended(name)
-    shown = refusal(alloc)
+    shown = alloc.refusal()
     assert words in shown, shown
     return alloc
 
@@ -157,7 +151,7 @@ def test_no_disk_is_created_while_the_volumes_file_system_is_not_mounted(
     ok("mount", "--bind", str(tmp_path), str(STATIC))
     try:
         jobs.submit(job("mounted", config))
-        assert allocation(ended("mounted"))["ClientStatus"] == "complete"
+        assert ended("mounted").about()["ClientStatus"] == "complete"
     finally:
         ok("umount", str(STATIC))
     jobs.submit(job("unmounted", config))
@@ -176,7 +170,7 @@ def test_a_volume_is_found_by_its_destination_which_need_not_be_its_name(jobs: J
     jobs.submit(job_of("by-destination", "srv/elsewhere"))
     completed("by-destination", "sector 0: 'found'")
     jobs.submit(job_of("by-name", "data"))
-    shown = refusal(refused("by-name", "expected the volume or the destination of one volume_mount of the task"))
+    shown = refused("by-name", "expected the volume or the destination of one volume_mount of the task").refusal()
     assert "Give each volume_mount the name of its volume as its destination." in shown
 
 
@@ -189,18 +183,18 @@ def test_a_guest_that_goes_on_after_an_error_of_its_full_disk(machine: Machine, 
         words = ("sector=1000", "try=x", "stay")
         config = disk(*words, image="disk.spt", block='create = true\nsize = "1M"')
         [alloc] = jobs.run(job("full", config, kind="service"))
-        says(alloc, "sector 1000: not written")
-        happens(alloc, f"No space is left in the file system of disk storage ({static}/disk.img)")
-        name = name_of(alloc)
+        alloc.says("sector 1000: not written")
+        alloc.happens(f"No space is left in the file system of disk storage ({static}/disk.img)")
+        name = alloc.name()
         assert f'solo5_task_disk_full{{task="{name}",disk="storage"}} 1' in ok("solo5ctl", "metrics")
         [shown] = inspect(name)["disks"]
         assert shown["full"] is True
         assert "no space is left in its file system" in ok("solo5ctl", "inspect", name)
         (static / "fill").unlink()
-        happens(alloc, f"Space is left again in the file system of disk storage ({static}/disk.img)")
+        alloc.happens(f"Space is left again in the file system of disk storage ({static}/disk.img)")
         assert "solo5_task_disk_full" not in ok("solo5ctl", "metrics")
-        assert [each.partition(":")[2].count("No space is left") for each in events(alloc)].count(1) == 1, "once"
-        assert allocation(alloc)["ClientStatus"] == "running"
+        assert [each.partition(":")[2].count("No space is left") for each in alloc.events()].count(1) == 1, "once"
+        assert alloc.about()["ClientStatus"] == "running"
         jobs.purge()
     finally:
         ok("umount", "--lazy", str(STATIC))
@@ -299,14 +293,14 @@ def test_volume_is_there_again_after_a_restart_of_the_agent(agent: Agent, jobs: 
     create("data", 'capacity_max = "1MiB"')
     path = volumes / identifier("data")
     alloc = jobs.run(job("user", disk("write=kept", "stay"), volume("data"), kind="service"))[0]
-    pid = inspect(name_of(alloc))["pid"]
+    pid = inspect(alloc.name())["pid"]
     SETTINGS.write_text(f'disk_quota_mb = {{ "{volumes}" = 0 }}\n')
     try:
         agent.restart(USUAL)
         eventually(lambda: "data" in agent.about()["HostVolumes"], "the node has the volume")
     finally:
         SETTINGS.unlink()
-    assert inspect(name_of(alloc))["pid"] == pid, "the guest has not noticed"
+    assert inspect(alloc.name())["pid"] == pid, "the guest has not noticed"
     jobs.purge()
     agent.stop()
     away = path.with_name("away")
@@ -326,10 +320,10 @@ def test_drain_of_the_node_stops_the_guest_and_keeps_the_volume(agent: Agent, jo
     create("data", 'capacity_max = "1MiB"')
     image = volumes / identifier("data") / "disk.img"
     alloc = jobs.run(job("user", disk("write=kept", "stay"), volume("data"), kind="service"))[0]
-    says(alloc, "storage")
+    alloc.says("storage")
     try:
         ok("nomad", "node", "drain", "-enable", "-deadline", "1m", "-yes", agent.node)
-        eventually(lambda: allocation(alloc)["ClientStatus"] == "complete", "the guest is stopped")
+        eventually(lambda: alloc.about()["ClientStatus"] == "complete", "the guest is stopped")
     finally:
         ok("nomad", "node", "drain", "-disable", "-yes", agent.node)
     running("user")
@@ -355,6 +349,6 @@ def test_tasks_of_a_group_have_a_volume_together(jobs: Jobs, static: Path) -> No
     beside = task_hcl("beside", 'command = "/bin/true"', driver="raw_exec")
     jobs.submit(group_hcl("together", one, two, beside, kind="batch", group=volume()))
     alloc = ended("together")
-    assert allocation(alloc)["ClientStatus"] == "complete", status(alloc)
+    assert alloc.about()["ClientStatus"] == "complete", alloc.status()
     for name in ("one", "two"):
-        says(alloc, f"sector 0: '{name}'", name=name)
+        alloc.says(f"sector 0: '{name}'", name=name)
