@@ -10,16 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.agents import CLIENTS, LONG, SERVER, Agents
-from tests.cluster.conftest import (
-    COUNT,
-    IMAGES,
-    Guest,
-    guests_of,
-    job,
-    purge,
-    serve,
-    submit,
-)
+from tests.cluster.conftest import COUNT, IMAGES, Guest, guests_of, job, purge, serve, submit
 from tests.cluster.machines import Peer
 from tests.cluster.traffic import Requests
 from tests.machine.conftest import GUESTS, eventually

@@ -21,21 +21,9 @@ from solo5_systemd.base.errors import (
     StartError,
     TakenError,
 )
+from solo5_systemd.nomad import fingerprint
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events import EventStream
-from solo5_systemd.nomad.fingerprint import (
-    API_VERSION,
-    HANDLE_VERSION,
-    HEALTHY,
-    HEALTHY_INTERVAL_S,
-    NAME,
-    UNDETECTED,
-    UNHEALTHY_INTERVAL_S,
-    after,
-    capabilities,
-    failed,
-    fingerprint_of,
-)
 from solo5_systemd.nomad.handle import encode
 from solo5_systemd.nomad.housekeeping import Housekeeping
 from solo5_systemd.nomad.plugin_config import PLUGIN, REMOVE_NOTHING, plugin_config
@@ -81,9 +69,9 @@ class DriverPlugin:
         """Return name, version and type of the plugin."""
         return base.PluginInfoResponse(
             type=base.DRIVER,
-            plugin_api_versions=[API_VERSION],
+            plugin_api_versions=[fingerprint.API_VERSION],
             plugin_version=self._version,
-            name=NAME,
+            name=fingerprint.NAME,
         )
 
     async def config_schema(self, _: base.ConfigSchemaRequest) -> base.ConfigSchemaResponse:
@@ -115,7 +103,7 @@ class DriverPlugin:
 
     async def capabilities(self, _: wire.CapabilitiesRequest) -> wire.CapabilitiesResponse:
         """Return the driver's capabilities."""
-        return wire.CapabilitiesResponse(capabilities=capabilities(self.session.config))
+        return wire.CapabilitiesResponse(capabilities=fingerprint.capabilities(self.session.config))
 
     async def fingerprint(self, _: wire.FingerprintRequest) -> AsyncGenerator[wire.FingerprintResponse, None]:
         """Stream fingerprints without end, and start the background work.
@@ -130,14 +118,17 @@ class DriverPlugin:
             while True:
                 self._refresh.clear()  # before the probe: a change during it causes another one
                 found = await self._fingerprint()
+                healthy = found.health == fingerprint.HEALTHY
                 if found != last:
                     if found.health_description != last.health_description:  # attributes alone are no news for the log
-                        level = logging.INFO if found.health == HEALTHY else logging.WARNING
+                        level = logging.INFO if healthy else logging.WARNING
                         _log.log(level, "%s", found.health_description)
-                    yield after(last, found)
+                    yield fingerprint.after(last, found)
                     last = found
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(HEALTHY_INTERVAL_S if found.health == HEALTHY else UNHEALTHY_INTERVAL_S):
+                    async with asyncio.timeout(
+                        fingerprint.HEALTHY_INTERVAL_S if healthy else fingerprint.UNHEALTHY_INTERVAL_S
+                    ):
                         await self._refresh.wait()
         finally:
             self._listeners -= 1
@@ -147,7 +138,7 @@ class DriverPlugin:
             self._decode_config()  # msgpack, which was missing, may be installed now
         if self._config_error or not self.session.config.enabled:
             reason = self._config_error or "disabled: plugin.solo5.config.enabled is false"
-            return wire.FingerprintResponse(health=UNDETECTED, health_description=reason)
+            return wire.FingerprintResponse(health=fingerprint.UNDETECTED, health_description=reason)
         try:
             from solo5_systemd.host.probe import probe
             from solo5_systemd.journal.console import storage_problem
@@ -158,12 +149,12 @@ class DriverPlugin:
             if not host.namespace_problem:  # journald would not answer there
                 host = replace(host, console_problem=await storage_problem(host.log_namespace))
             self._housekeeping.clean_up_disks()
-            return fingerprint_of(host, settings, self.session.config, self._version)
+            return fingerprint.fingerprint_of(host, settings, self.session.config, self._version)
         except Solo5Error as error:
-            return failed(str(error), self._version)
+            return fingerprint.failed(str(error), self._version)
         except Exception:  # noqa: BLE001 - if the stream ended, Nomad would drop the driver from the node
             _log.exception("fingerprint failed")
-            return failed("solo5: internal error; the agent's log has the details", self._version)
+            return fingerprint.failed("solo5: internal error; the agent's log has the details", self._version)
 
     # --- the life of a task ----------------------------------------------------------------------------------------
 
@@ -175,9 +166,8 @@ class DriverPlugin:
         self._housekeeping.note_cores(request.task.resources.linux_resources.cpuset_cgroup)
         await self._housekeeping.confine_shared()
         entry = await self.tasks.start(request.task)
-        handle = wire.TaskHandle(
-            version=HANDLE_VERSION, config=request.task, state=wire.RUNNING, driver_state=encode(entry.state)
-        )
+        handle = wire.TaskHandle(config=request.task, state=wire.RUNNING, driver_state=encode(entry.state))
+        handle.version = fingerprint.HANDLE_VERSION
         return wire.StartTaskResponse(handle=handle, network_override=entry.network)
 
     async def recover_task(self, request: wire.RecoverTaskRequest) -> wire.RecoverTaskResponse:

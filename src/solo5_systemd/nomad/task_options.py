@@ -13,26 +13,11 @@ from typing import Annotated, TypeVar
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, located
-from solo5_systemd.base.names import (
-    DeviceName,
-    DiskName,
-    NetworkName,
-    TaskName,
-    UnitKind,
-    device_name,
-    disk_name,
-)
+from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, TaskName, UnitKind, device_name, disk_name
 from solo5_systemd.declared.update_request import PATTERN_MAX, ReadyLine
 from solo5_systemd.image.manifest import MAX_DEVICES
 from solo5_systemd.network.model import Endpoint, MacAddress, Protocol, port_number
-from solo5_systemd.nomad.option_values import (
-    Logging,
-    Options,
-    assignments,
-    duration,
-    schema_of,
-    unpack,
-)
+from solo5_systemd.nomad.option_values import Logging, Options, assignments, duration, schema_of, unpack
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Attr, Spec
 from solo5_systemd.settings.addresses import Routes
 from solo5_systemd.settings.egress import Egress

@@ -11,7 +11,7 @@ from tests.support.fakes.background import Background
 from tests.support.fakes.clock import passed
 
 from solo5_systemd.base.errors import HostError, SettingsError
-from solo5_systemd.nomad import engine, service
+from solo5_systemd.nomad import engine, fingerprint
 from solo5_systemd.nomad.fingerprint import HEALTHY, UNDETECTED, UNHEALTHY
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.structs_pb2 import Attribute
@@ -38,8 +38,8 @@ class Looks:
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "HEALTHY_INTERVAL_S", 0.001)
-    monkeypatch.setattr(service, "UNHEALTHY_INTERVAL_S", 0.001)
+    monkeypatch.setattr(fingerprint, "HEALTHY_INTERVAL_S", 0.001)
+    monkeypatch.setattr(fingerprint, "UNHEALTHY_INTERVAL_S", 0.001)
 
 
 async def description(stream: Stream) -> str:

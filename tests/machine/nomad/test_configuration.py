@@ -12,17 +12,7 @@ from typing import Any
 import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, remove_namespace, sh, unit_property
 from tests.machine.nomad.agent import DATA, PLAIN, SCOPES, USUAL, Agent, api
-from tests.machine.nomad.jobs import (
-    ADDRESSES,
-    TWO_STARTS,
-    Allocation,
-    Jobs,
-    ended,
-    hcl,
-    network,
-    newest,
-    port_hcl,
-)
+from tests.machine.nomad.jobs import ADDRESSES, TWO_STARTS, Allocation, Jobs, ended, hcl, network, newest, port_hcl
 
 STORE = Path("/var/lib/solo5/images")
 CLOSED = """
