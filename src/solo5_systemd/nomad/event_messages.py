@@ -11,7 +11,7 @@ from solo5_systemd.network.overview import UNREPAIRED
 from solo5_systemd.nomad.ports import published_nics
 from solo5_systemd.storage.model import FullDiskChange
 from solo5_systemd.task.placeholders import SEARCH, SERVERS, used
-from solo5_systemd.task.workload import MIB, Publish, Workload
+from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.tender import Parts
 
@@ -74,9 +74,13 @@ def started(unit: str, invocation: str) -> TaskEvent:
     )
 
 
-def port_limits(publishes: Sequence[Publish], reservation: Reservation | None) -> Iterator[TaskEvent]:
-    """Yield an event for each use of the job's ports that this task cannot offer."""
-    if publishes and reservation is None:
+def limits(workload: Workload, reservation: Reservation | None) -> Iterator[TaskEvent]:
+    """Yield an event for each use of the job's ports that this task cannot offer, and for what its guest is not given.
+
+    In a group with a network of its own, name servers and search domains may be a CNI plugin's: of others, the start is
+    refused.
+    """
+    if workload.publish and reservation is None:
         yield TaskEvent(message="No port is published: the image has no NIC")
     nics = published_nics(reservation) if reservation is not None else ()
     if len(nics) > 1:
@@ -87,13 +91,6 @@ def port_limits(publishes: Sequence[Publish], reservation: Reservation | None) -
                 "and Nomad registers one address for all ports of a task"
             )
         )
-
-
-def unused_name_servers(workload: Workload) -> Iterator[TaskEvent]:
-    """Yield an event for name servers, and for search domains, that the guest is not given.
-
-    In a group with a network of its own they may be a CNI plugin's: of others, the start is refused.
-    """
     servers, search = workload.resolver.servers, workload.resolver.search
     for what, values, placeholder in (("name servers", servers, SERVERS), ("search domains", search, SEARCH)):
         if workload.namespace and values and placeholder not in used(workload.arguments):

@@ -152,10 +152,8 @@ class Start(StartCallbacks):
     async def _until_ready(self, started: Task) -> TaskEntry:
         run, options, probe = started.state, self.options, None
         self._publish(event_messages.started(run.unit, run.invocation))
-        for limit in event_messages.port_limits(self._workload.publish, started.reservation):
+        for limit in event_messages.limits(self._workload, started.reservation):
             self._publish(limit)
-        for unused in event_messages.unused_name_servers(self._workload):
-            self._publish(unused)
         state = DriverState(
             task=run.task,
             unit=run.unit,

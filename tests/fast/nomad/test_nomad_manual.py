@@ -78,6 +78,8 @@ TWO_NICS = Reservation(
         for nic, port in (("service", 8080), ("management", 8081))
     ),
 )
+WEB = Workload(name=TaskName("web"), image="/srv/app")
+HTTP = Publish(host_port=80, port=80)
 EVENTS = [
     event_messages.started("solo5-task-web.service", "4058f4bd"),
     event_messages.slow_start("reserving addresses", SLOW_START_S[0]),
@@ -91,11 +93,10 @@ EVENTS = [
     event_messages.lines_dropped(12),
     event_messages.signal_not_sent(1),
     event_messages.leases_attached([LEASE]),
-    *event_messages.port_limits([Publish(host_port=80, port=80)], None),
-    *event_messages.port_limits([], TWO_NICS),
-    *event_messages.unused_name_servers(
-        Workload(name=TaskName("web"), image="/srv/app", namespace="/run/a", resolver=resolver(["9.9.9.9"], ["lan"]))
+    *event_messages.limits(
+        replace(WEB, namespace="/run/a", resolver=resolver(["9.9.9.9"], ["lan"]), publish=(HTTP,)), None
     ),
+    *event_messages.limits(WEB, TWO_NICS),
 ]
 
 

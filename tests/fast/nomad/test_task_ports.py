@@ -19,11 +19,12 @@ from solo5_systemd.nomad.task_options import GuestPort, OnLoss, ReadinessProbe
 from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.settings.network import NAMESPACE_NETWORK
 from solo5_systemd.settings.records import document, record
-from solo5_systemd.task.workload import Publish
+from solo5_systemd.task.workload import Publish, Workload
 
 ADDRESS = IPv4Address("192.0.2.1")
 HTTP = port("http", 25001, 80, "192.0.2.1")
 DNS = port("dns", 53)
+WEB = Workload(name=name_of(TASK_ID), image="/srv/app")
 Row = tuple[str | None, str, int, int, str]
 
 
@@ -161,7 +162,7 @@ def test_services_register_the_nic_that_the_ports_lead_to(
     assert override is not None
     assert (override.addr, dict(override.port_map)) == (address, {"http": 80})
     assert guest_address(held) == wire.NetworkOverride(addr=address)
-    assert list(event_messages.port_limits((), held)) == []
+    assert list(event_messages.limits(WEB, held)) == []
 
 
 def test_no_address_is_registered_where_ports_lead_to_several_nics() -> None:
@@ -169,7 +170,7 @@ def test_no_address_is_registered_where_ports_lead_to_several_nics() -> None:
     held = reservation("service", "lab", ports=("lab", "service"))
     assert network_override(held, task, options_of(task)) is None
     assert guest_address(held) is None
-    [event] = event_messages.port_limits((), held)
+    [event] = event_messages.limits(WEB, held)
     assert "NICs service, lab have published ports," in event.message
 
 
