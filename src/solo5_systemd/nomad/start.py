@@ -93,10 +93,10 @@ class Start(StartCallbacks):
         self._events = events
         self._background = background
         self._config = config
-        self.options = task_options(config.msgpack_driver_config)
+        self._options = task_options(config.msgpack_driver_config)
         served = session.settings().served
-        self._workload = workload_of(config, self.options, session.config, os.cpu_count() or 1, served)
-        self._logging = logging_of(config, self.options, session.config)
+        self._workload = workload_of(config, self._options, session.config, os.cpu_count() or 1, served)
+        self._logging = logging_of(config, self._options, session.config)
         self._step = "connecting to the system bus"
 
     # --- events ----------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class Start(StartCallbacks):
         Raises:
             InvalidRequestError: the image cannot satisfy the job's `ready` rule.
         """
-        condition = self.options.ready.condition if self.options.ready else None
+        condition = self._options.ready.condition if self._options.ready else None
         if isinstance(condition, GuestPort) and not parts.image.manifest.names(DeviceKind.NET_BASIC):
             raise no_address_error(condition)
         self._publish(event_messages.preflight_passed(parts))
@@ -150,7 +150,7 @@ class Start(StartCallbacks):
                 timer.cancel()
 
     async def _until_ready(self, started: Task) -> TaskEntry:
-        run, options, probe = started.state, self.options, None
+        run, options, probe = started.state, self._options, None
         self._publish(event_messages.started(run.unit, run.invocation))
         for limit in event_messages.limits(self._workload, started.reservation):
             self._publish(limit)
@@ -197,18 +197,19 @@ class Start(StartCallbacks):
             self._scopes.forget(state.task)
 
     async def _start(self) -> Task:
-        workload = await asyncio.to_thread(self._with_files)  # since the file system may hang
+        try:
+            await readiness.check_rule(self._config, self._options)
+            workload = await asyncio.to_thread(self._with_files)  # since the file system may hang
+            self.on_step("opening the log FIFOs")
+            # With its journald running: the relay opens that journal next.
+            namespace = await self._session.engine.log_namespace()
+        except Solo5Error:
+            await logs.unblock_readers(self._config)
+            raise
         name = workload.name
         unit = task_scope(name) if workload.kind is UnitKind.SCOPE else task_service(name)
         since = time.time_ns() // 1000  # before the unit, so that its first line counts
         try:
-            self.on_step("opening the log FIFOs")
-            try:
-                # With its journald running: the relay opens that journal next.
-                namespace = await self._session.engine.log_namespace()
-            except Solo5Error:
-                await logs.unblock_readers(self._config)
-                raise
             await logs.connect(self._session, self._config, name, unit, since, self._logging, namespace)
             return await self._begin(workload, since)
         except BaseException:
@@ -242,8 +243,8 @@ class Start(StartCallbacks):
             InvalidRequestError: a block has an option that does not fit the kind of its volume.
             HostError: a volume is not mounted.
         """
-        workload, blocks = self._workload, self.options.block
-        images = image_candidates(self.options, self._config, self._session.config)
+        workload, blocks = self._workload, self._options.block
+        images = image_candidates(self._options, self._config, self._session.config)
         image = next((path for path in images if exists(path, workload.roots)), images[0])
 
         def looked_at(disk: DiskRequest) -> DiskRequest:

@@ -92,7 +92,6 @@ class TaskRegistry:
     async def _start(self, config: wire.TaskConfig) -> TaskEntry:
         try:
             start = Start(self._session, self._scopes, self._events, self._background, config)
-            await readiness.check_rule(config, start.options)
         except Solo5Error:
             await logs.unblock_readers(config)  # the client has started logmon before StartTask
             raise

@@ -101,14 +101,28 @@ async def test_a_console_is_forwarded_from_its_namespace_and_the_handle_keeps_th
         assert decode(handle.driver_state).log_namespace == "guests"
 
 
-async def test_a_job_that_is_refused_lets_nomads_readers_go(machine: Machine, fifos: Fifos) -> None:
+@pytest.mark.parametrize(
+    "config, words",
+    [
+        ({"tender": "qemu"}, "tender 'qemu' is unknown"),
+        ({"ready": {"tcp": "http"}}, "config.ready.tcp names 'http'"),
+        ({"block": {"storage": {"volume": "data"}}}, "volume data is not mounted"),
+    ],
+)
+async def test_a_job_that_is_refused_lets_nomads_readers_go(
+    machine: Machine, fifos: Fifos, config: dict[str, Any], words: str
+) -> None:
     """Each waits for its FIFO to be opened, and closed again, and Nomad seconds for each."""
+    job = fifos.of(task_config(**config))
+    if "block" in config:
+        job.mounts.add(task_path="data", host_path=f"/nowhere/per-alloc/{job.alloc_id}/data/rw")
     with reading(fifos) as hung_up:
         assert hung_up() == 0
         async with agent() as nomad:
-            with pytest.raises(InvalidRequestError):
-                await nomad.start(fifos.of(task_config(tender="qemu")))
+            with pytest.raises(Solo5Error, match=words):
+                await nomad.start(job)
         assert hung_up() == 2
+    assert "forward" not in machine.steps.taken
 
 
 async def test_fifos_without_a_reader_are_reported_before_anything_is_made(machine: Machine) -> None:
