@@ -3,11 +3,12 @@
 import json
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 
 import pytest
 from tests.fast.host.test_checks import GOOD
+from tests.fast.nomad.agent import Agent, agent
 from tests.fast.nomad.values import Fifos
 from tests.support.fakes.backends import Machine
 
@@ -36,6 +37,13 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     monkeypatch.setattr(wait_module, "WATCH_INTERVAL_S", 0)
     monkeypatch.setattr(tasks, "RETRY_INTERVAL_S", 0)
     return made
+
+
+@pytest.fixture
+async def nomad(machine: Machine, no_task_left: None) -> AsyncGenerator[Agent, None]:
+    """The agent of a test, with its plugin, which ends before it is checked that no asyncio task is left."""
+    async with agent() as subject:
+        yield subject
 
 
 @pytest.fixture

@@ -80,9 +80,8 @@ async def test_a_stream_on_which_nothing_changes_stays_open_and_silent(
 # --- the driver's own looks ----------------------------------------------------------------------------------
 
 
-async def test_a_good_machine_is_healthy_without_a_process_being_started(machine: Machine) -> None:
-    async with agent() as nomad:
-        found = await anext(nomad.fingerprints())
+async def test_a_good_machine_is_healthy_without_a_process_being_started(machine: Machine, nomad: Agent) -> None:
+    found = await anext(nomad.fingerprints())
     assert (found.health, found.health_description) == (HEALTHY, "Healthy")
     assert found.attributes["driver.solo5.version"] == Attribute(string_val="1.2.3")
     assert {*machine.steps.taken} <= {"version", "probe", "sweep disks", "reclaim disks"}
@@ -97,16 +96,21 @@ async def test_a_good_machine_is_healthy_without_a_process_being_started(machine
     ],
 )
 async def test_a_machine_that_cannot_be_looked_at_is_unhealthy_and_heals_by_itself(
-    machine: Machine, no_pause: None, caplog: pytest.LogCaptureFixture, step: str, error: Exception, words: str
+    machine: Machine,
+    nomad: Agent,
+    no_pause: None,
+    caplog: pytest.LogCaptureFixture,
+    step: str,
+    error: Exception,
+    words: str,
 ) -> None:
     machine.steps.errors[step] = error
-    async with agent() as nomad:
-        stream = nomad.fingerprints()
-        found = await anext(stream)
-        assert (found.health, words in found.health_description) == (UNHEALTHY, True)
-        assert found.attributes == {"driver.solo5.version": Attribute(string_val="1.2.3")}
-        machine.steps.errors.clear()
-        assert await description(stream) == "Healthy"
+    stream = nomad.fingerprints()
+    found = await anext(stream)
+    assert (found.health, words in found.health_description) == (UNHEALTHY, True)
+    assert found.attributes == {"driver.solo5.version": Attribute(string_val="1.2.3")}
+    machine.steps.errors.clear()
+    assert await description(stream) == "Healthy"
     assert ("oops" in caplog.text) is isinstance(error, ZeroDivisionError)
 
 
@@ -119,11 +123,10 @@ async def test_a_machine_that_cannot_be_looked_at_is_unhealthy_and_heals_by_itse
     ],
 )
 async def test_a_driver_that_is_off_or_wrongly_configured_is_undetected_and_says_why(
-    machine: Machine, config: dict[str, object], words: str
+    machine: Machine, nomad: Agent, config: dict[str, object], words: str
 ) -> None:
-    async with agent() as nomad:
-        await nomad.configure(**config)
-        found = await anext(nomad.fingerprints())
+    await nomad.configure(**config)
+    found = await anext(nomad.fingerprints())
     assert found.health == UNDETECTED
     assert found.health_description.startswith(words)
     assert machine.steps.taken == []
@@ -139,13 +142,12 @@ async def test_nothing_is_removed_while_the_configuration_cannot_be_read() -> No
         assert (gc.enabled, gc.tasks, gc.dangling_tasks.enabled) == (True, True, True)
 
 
-async def test_a_configuration_that_is_mended_is_seen_at_once(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.configure(enabled=False)
-        stream = nomad.fingerprints()
-        await anext(stream)
-        await nomad.configure()
-        assert await description(stream) == "Healthy"
+async def test_a_configuration_that_is_mended_is_seen_at_once(nomad: Agent) -> None:
+    await nomad.configure(enabled=False)
+    stream = nomad.fingerprints()
+    await anext(stream)
+    await nomad.configure()
+    assert await description(stream) == "Healthy"
 
 
 async def test_a_wrong_file_of_the_hosts_is_unhealthy_in_its_own_words(

@@ -4,7 +4,7 @@ import logging
 from dataclasses import replace
 
 import pytest
-from tests.fast.nomad.agent import Agent, agent, agent_of_a_task
+from tests.fast.nomad.agent import Agent, agent_of_a_task
 from tests.fast.nomad.values import task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.tasks import running
@@ -104,11 +104,10 @@ async def test_without_other_tasks_no_unit_is_read(machine: Machine) -> None:
         assert not {"states", "state"} & set(machine.steps.taken)
 
 
-async def test_what_is_being_recovered_or_destroyed_is_claimed(machine: Machine) -> None:
-    async with agent() as nomad:
-        async with nomad.driver.tasks._locks[task_config().id]:
-            assert len(nomad.driver.tasks.claimed()) == 1
-        assert not nomad.driver.tasks.claimed()
+async def test_what_is_being_recovered_or_destroyed_is_claimed(nomad: Agent) -> None:
+    async with nomad.driver.tasks._locks[task_config().id]:
+        assert len(nomad.driver.tasks.claimed()) == 1
+    assert not nomad.driver.tasks.claimed()
 
 
 HOME = "/var/lib/nomad/alloc"

@@ -47,48 +47,46 @@ def cpus_of(machine: Machine, slice_unit: str = "solo5-shared.slice") -> object:
 # --- cores ---------------------------------------------------------------------------------------------------
 
 
-async def test_tasks_are_confined_to_nomads_shared_cores_before_the_first_of_them_starts(machine: Machine) -> None:
+async def test_tasks_are_confined_to_nomads_shared_cores_before_the_first_of_them_starts(
+    machine: Machine, nomad: Agent
+) -> None:
     machine.usages.cpusets[SHARED] = "0-1"
-    async with agent() as nomad:
-        await nomad.start(on_cores(SHARED))
+    await nomad.start(on_cores(SHARED))
     assert cpus_of(machine) == ("AllowedCPUs", b"\x03")
     taken = machine.steps.taken
     assert taken.index("confine solo5-shared.slice") < taken.index("start unit")
 
 
-async def test_a_task_whose_cores_cannot_be_kept_apart_does_not_start(machine: Machine) -> None:
+async def test_a_task_whose_cores_cannot_be_kept_apart_does_not_start(machine: Machine, nomad: Agent) -> None:
     machine.usages.cpusets[SHARED] = "0-1"
     machine.steps.errors["confine solo5-shared.slice"] = HostError("cgroup v1.")
-    async with agent() as nomad:
-        with pytest.raises(HostError, match="cgroup v1"):
-            await nomad.start(on_cores(SHARED))
+    with pytest.raises(HostError, match="cgroup v1"):
+        await nomad.start(on_cores(SHARED))
     assert machine.holds == NOTHING
 
 
 @pytest.mark.parametrize("cgroup", ["", RESERVED, "/sys/fs/cgroup/cpuset/nomad/share"])
-async def test_where_nomad_shares_no_cores_nothing_is_confined(machine: Machine, cgroup: str) -> None:
-    async with agent() as nomad:
-        await nomad.start(on_cores(cgroup, "2"))
+async def test_where_nomad_shares_no_cores_nothing_is_confined(machine: Machine, nomad: Agent, cgroup: str) -> None:
+    await nomad.start(on_cores(cgroup, "2"))
     assert machine.units.confined == {}
 
 
 async def test_shared_cores_are_followed_as_nomad_changes_them_also_after_a_failure(
-    machine: Machine, at_work: None
+    machine: Machine, nomad: Agent, at_work: None
 ) -> None:
     machine.usages.cpusets[SHARED] = "0-1"
-    async with agent() as nomad:
-        await begun(nomad)
-        await nomad.start(on_cores(SHARED))
-        machine.steps.errors["confine solo5-shared.slice"] = HostError("not now.")
-        machine.usages.cpusets[SHARED] = "1"
-        await yields(200)
-        assert cpus_of(machine) == ("AllowedCPUs", b"\x03")
-        machine.steps.errors.clear()
-        await yields(200)
-        assert cpus_of(machine) == ("AllowedCPUs", b"\x02")
-        confined = machine.steps.taken.count("confine solo5-shared.slice")
-        await yields(200)
-        assert machine.steps.taken.count("confine solo5-shared.slice") == confined
+    await begun(nomad)
+    await nomad.start(on_cores(SHARED))
+    machine.steps.errors["confine solo5-shared.slice"] = HostError("not now.")
+    machine.usages.cpusets[SHARED] = "1"
+    await yields(200)
+    assert cpus_of(machine) == ("AllowedCPUs", b"\x03")
+    machine.steps.errors.clear()
+    await yields(200)
+    assert cpus_of(machine) == ("AllowedCPUs", b"\x02")
+    confined = machine.steps.taken.count("confine solo5-shared.slice")
+    await yields(200)
+    assert machine.steps.taken.count("confine solo5-shared.slice") == confined
 
 
 async def test_recovered_tasks_follow_the_shared_cores_too(machine: Machine, at_work: None) -> None:
@@ -113,30 +111,28 @@ async def test_recovered_tasks_follow_the_shared_cores_too(machine: Machine, at_
     ],
 )
 async def test_a_collection_that_fails_is_tried_again(
-    machine: Machine, caplog: pytest.LogCaptureFixture, error: Exception, logged: str
+    machine: Machine, nomad: Agent, caplog: pytest.LogCaptureFixture, error: Exception, logged: str
 ) -> None:
     machine.steps.errors["collect images"] = error
-    async with agent() as nomad:
-        nomad.driver.session.config = PluginConfig(gc=GcConfig(interval=0))
-        await begun(nomad)
-        await yields(200)
-        assert machine.steps.taken.count("collect images") > 1
+    nomad.driver.session.config = PluginConfig(gc=GcConfig(interval=0))
+    await begun(nomad)
+    await yields(200)
+    assert machine.steps.taken.count("collect images") > 1
     assert logged in caplog.messages
 
 
 @pytest.mark.parametrize("enabled", [True, False])
 async def test_what_tasks_have_left_of_disks_is_cleaned_up_once_when_the_driver_begins(
-    machine: Machine, caplog: pytest.LogCaptureFixture, enabled: bool
+    machine: Machine, nomad: Agent, caplog: pytest.LogCaptureFixture, enabled: bool
 ) -> None:
     """Whether it collects or not, and long before the first collection."""
     caplog.set_level("INFO")
     machine.disks.left = ("/run/solo5/binds/startx",)
     machine.users.kept = ("disk '/srv/a.img' cannot be reclaimed from user 61200: Input/output error.",)
-    async with agent() as nomad:
-        nomad.driver.session.config = PluginConfig(gc=GcConfig(enabled=enabled, interval=3600))
-        await begun(nomad)
-        await begun(nomad)
-        await yields(100)
+    nomad.driver.session.config = PluginConfig(gc=GcConfig(enabled=enabled, interval=3600))
+    await begun(nomad)
+    await begun(nomad)
+    await yields(100)
     assert [machine.steps.taken.count(step) for step in ("sweep disks", "reclaim disks")] == [1, 1]
     assert "removal of stale bind mounts: /run/solo5/binds/startx" in caplog.messages
     assert machine.users.kept[0] in caplog.messages

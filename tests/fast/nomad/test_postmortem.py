@@ -1,7 +1,7 @@
 """Retained tasks: the last run of each task, until its allocation is removed."""
 
 import pytest
-from tests.fast.nomad.agent import Agent, agent
+from tests.fast.nomad.agent import Agent
 from tests.fast.nomad.values import ALLOCATION, task_config
 from tests.support.fakes.backends import Machine
 
@@ -30,42 +30,39 @@ async def run(nomad: Agent, machine: Machine, number: int, task: str = "web") ->
     return unit
 
 
-async def test_only_the_last_run_of_each_task_is_kept(machine: Machine) -> None:
+async def test_only_the_last_run_of_each_task_is_kept(machine: Machine, nomad: Agent) -> None:
     """A job that restarts without end leaves one unit."""
-    async with agent() as nomad:
-        nomad.driver.session.config = KEEPING
-        other = await run(nomad, machine, 1, "other")
-        runs = [await run(nomad, machine, number) for number in range(1, 5)]
-        assert machine.units.loaded.keys() == {other, runs[-1]}
-        assert machine.networks.held == {}
-        assert "states" not in machine.steps.taken, "no unit is read but those of the task's other runs"
+    nomad.driver.session.config = KEEPING
+    other = await run(nomad, machine, 1, "other")
+    runs = [await run(nomad, machine, number) for number in range(1, 5)]
+    assert machine.units.loaded.keys() == {other, runs[-1]}
+    assert machine.networks.held == {}
+    assert "states" not in machine.steps.taken, "no unit is read but those of the task's other runs"
 
 
 async def test_task_is_destroyed_though_its_earlier_runs_cannot_be_listed(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, nomad: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refused(*_: object) -> None:
         raise HostError("the bus does not answer.")
 
-    async with agent() as nomad:
-        nomad.driver.session.config = KEEPING
-        monkeypatch.setattr(tasks, "_remove_earlier", refused)
-        unit = await run(nomad, machine, 1)
-        assert machine.units.loaded.keys() == {unit}
-        assert nomad.driver.tasks.claimed() == frozenset()
+    nomad.driver.session.config = KEEPING
+    monkeypatch.setattr(tasks, "_remove_earlier", refused)
+    unit = await run(nomad, machine, 1)
+    assert machine.units.loaded.keys() == {unit}
+    assert nomad.driver.tasks.claimed() == frozenset()
 
 
 @pytest.mark.parametrize("gone", [False, True])
 async def test_kept_task_goes_with_its_allocation(
-    machine: Machine, gone: bool, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, nomad: Agent, gone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with agent() as nomad:
-        nomad.driver.session.config = KEEPING
-        unit = await run(nomad, machine, 1)
-        running = task_config()
-        running.id = f"{ALLOCATION}/web/ffffffff"
-        await nomad.start(running)
-        monkeypatch.setattr(gc, "is_removed", lambda _: gone)
-        await remove_orphaned(nomad.driver.session)
-        left = {task_service(name_of(running.id))} | (set() if gone else {unit})
-        assert machine.units.loaded.keys() == left, "one that runs is not judged here"
+    nomad.driver.session.config = KEEPING
+    unit = await run(nomad, machine, 1)
+    running = task_config()
+    running.id = f"{ALLOCATION}/web/ffffffff"
+    await nomad.start(running)
+    monkeypatch.setattr(gc, "is_removed", lambda _: gone)
+    await remove_orphaned(nomad.driver.session)
+    left = {task_service(name_of(running.id))} | (set() if gone else {unit})
+    assert machine.units.loaded.keys() == left, "one that runs is not judged here"

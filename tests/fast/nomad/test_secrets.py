@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from tests.fast.nomad.agent import agent
+from tests.fast.nomad.agent import Agent
 from tests.fast.nomad.values import Fifos, port, task_config
 from tests.support.fakes.backends import Machine
 
@@ -21,16 +21,15 @@ def secretive(fifos: Fifos) -> wire.TaskConfig:
 
 
 async def test_neither_log_nor_events_nor_stored_state_repeat_what_a_job_passes(
-    machine: Machine, fifos: Fifos, caplog: pytest.LogCaptureFixture
+    machine: Machine, nomad: Agent, fifos: Fifos, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    async with agent() as nomad:
-        answer = await nomad.start(secretive(fifos))
-        await nomad.recover(answer.handle)
-        await nomad.stop(signal="SIGUSR1")
-        await nomad.wait()
-        events = await nomad.messages()
-        await nomad.destroy()
+    answer = await nomad.start(secretive(fifos))
+    await nomad.recover(answer.handle)
+    await nomad.stop(signal="SIGUSR1")
+    await nomad.wait()
+    events = await nomad.messages()
+    await nomad.destroy()
     assert len(events) > 1
     assert SECRET not in caplog.text + "".join(events)
     assert SECRET.encode() not in answer.handle.driver_state
@@ -39,11 +38,10 @@ async def test_neither_log_nor_events_nor_stored_state_repeat_what_a_job_passes(
 
 @pytest.mark.parametrize("error", [HostError("away."), RuntimeError("unforeseen")])
 async def test_a_start_that_fails_does_not_repeat_it_either(
-    machine: Machine, fifos: Fifos, caplog: pytest.LogCaptureFixture, error: Exception
+    machine: Machine, nomad: Agent, fifos: Fifos, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     caplog.set_level(logging.DEBUG)
     machine.steps.errors["start unit"] = error
-    async with agent() as nomad:
-        with pytest.raises(type(error)) as caught:
-            await nomad.start(secretive(fifos))
+    with pytest.raises(type(error)) as caught:
+        await nomad.start(secretive(fifos))
     assert SECRET not in caplog.text + str(caught.value)

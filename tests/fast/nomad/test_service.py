@@ -1,7 +1,7 @@
 """What the services answer about the driver itself, what no unikernel can, and errors on their way to Nomad."""
 
 import pytest
-from tests.fast.nomad.agent import agent, agent_of_a_task
+from tests.fast.nomad.agent import Agent, agent_of_a_task
 from tests.fast.nomad.values import NOTHING, UNIT, packed, task_config
 from tests.support.fakes.backends import Machine
 
@@ -23,19 +23,17 @@ from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit.state import MainCode
 
 
-async def test_the_plugin_says_what_it_is(machine: Machine) -> None:
-    async with agent() as nomad:
-        info = await nomad.driver.plugin_info(base.PluginInfoRequest())
+async def test_the_plugin_says_what_it_is(nomad: Agent) -> None:
+    info = await nomad.driver.plugin_info(base.PluginInfoRequest())
     assert info == base.PluginInfoResponse(
         type=base.DRIVER, plugin_api_versions=["v0.1.0"], plugin_version="1.2.3", name="solo5"
     )
 
 
 @pytest.mark.parametrize("collected", [True, False])
-async def test_what_is_offered_is_what_can_be_done(machine: Machine, collected: bool) -> None:
-    async with agent() as nomad:
-        await nomad.configure(disable_log_collection=not collected)
-        offered = (await nomad.driver.capabilities(wire.CapabilitiesRequest())).capabilities
+async def test_what_is_offered_is_what_can_be_done(nomad: Agent, collected: bool) -> None:
+    await nomad.configure(disable_log_collection=not collected)
+    offered = (await nomad.driver.capabilities(wire.CapabilitiesRequest())).capabilities
     assert offered == wire.DriverCapabilities(
         send_signals=True,
         exec=False,
@@ -47,28 +45,25 @@ async def test_what_is_offered_is_what_can_be_done(machine: Machine, collected: 
     )
 
 
-async def test_a_configuration_is_taken_without_any_effect_on_the_machine(machine: Machine) -> None:
-    async with agent() as nomad:
-        for config in (packed(image_paths=["/srv"]), b"", b"\xc1"):
-            await nomad.driver.set_config(base.SetConfigRequest(msgpack_config=config))
-        assert machine.steps.taken == []
+async def test_a_configuration_is_taken_without_any_effect_on_the_machine(machine: Machine, nomad: Agent) -> None:
+    for config in (packed(image_paths=["/srv"]), b"", b"\xc1"):
+        await nomad.driver.set_config(base.SetConfigRequest(msgpack_config=config))
+    assert machine.steps.taken == []
 
 
-async def test_nothing_is_started_under_a_configuration_that_is_wrong(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.driver.set_config(base.SetConfigRequest(msgpack_config=packed(enabled="no")))
-        with pytest.raises(SettingsError, match="plugin.solo5.config.enabled is 'no'"):
-            await nomad.start(task_config())
+async def test_nothing_is_started_under_a_configuration_that_is_wrong(machine: Machine, nomad: Agent) -> None:
+    await nomad.driver.set_config(base.SetConfigRequest(msgpack_config=packed(enabled="no")))
+    with pytest.raises(SettingsError, match="plugin.solo5.config.enabled is 'no'"):
+        await nomad.start(task_config())
     assert machine.holds == NOTHING
 
 
-async def test_what_the_plugin_sets_holds_and_not_what_the_host_has(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.configure(tender_paths=["/opt/tenders"], image_store_mb=9, log_namespace="guests")
-        found = nomad.driver.session.settings()
-        assert (found.tender_paths, found.image_store_mb, found.log_namespace) == (("/opt/tenders",), 9, "guests")
-        await nomad.configure()
-        assert nomad.driver.session.settings() == Settings()
+async def test_what_the_plugin_sets_holds_and_not_what_the_host_has(nomad: Agent) -> None:
+    await nomad.configure(tender_paths=["/opt/tenders"], image_store_mb=9, log_namespace="guests")
+    found = nomad.driver.session.settings()
+    assert (found.tender_paths, found.image_store_mb, found.log_namespace) == (("/opt/tenders",), 9, "guests")
+    await nomad.configure()
+    assert nomad.driver.session.settings() == Settings()
 
 
 async def test_a_task_is_shown_with_all_that_the_agent_reads_unseen(machine: Machine) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from tests.fast.nomad.agent import Agent, agent, agent_of_a_task
+from tests.fast.nomad.agent import Agent, agent_of_a_task
 from tests.fast.nomad.values import TASK_ID, UNIT, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
@@ -34,15 +34,14 @@ async def collected(nomad: Agent) -> list[wire.TaskStatsResponse]:
     return [wire.TaskStatsResponse.FromString(sample) async for sample in nomad.driver.task_stats(REQUEST)]
 
 
-async def test_samples_come_at_once_and_end_with_the_task(machine: Machine) -> None:
-    async with agent() as nomad:
-        nomad.driver.session.config = QUICK
-        await nomad.start(task_config())
-        async with Background(collected(nomad)) as collecting:
-            await passed(0.05)
-            assert not collecting.done()
-            machine.units.end(UNIT, MainCode.EXITED, 0)
-            samples = await collecting
+async def test_samples_come_at_once_and_end_with_the_task(machine: Machine, nomad: Agent) -> None:
+    nomad.driver.session.config = QUICK
+    await nomad.start(task_config())
+    async with Background(collected(nomad)) as collecting:
+        await passed(0.05)
+        assert not collecting.done()
+        machine.units.end(UNIT, MainCode.EXITED, 0)
+        samples = await collecting
     assert 48 <= len(samples) <= 52, "one for each millisecond"
     assert {sample.stats.id for sample in samples} == {TASK_ID}
     assert all(sample.stats.HasField("agg_resource_usage") for sample in samples)
@@ -50,7 +49,7 @@ async def test_samples_come_at_once_and_end_with_the_task(machine: Machine) -> N
     assert machine.steps.taken.count(f"metered /solo5.slice/{UNIT}") == 1
 
 
-async def test_an_idle_guest_costs_no_message(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_guest_costs_no_message(nomad: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     made = list[str]()
 
     def counted(part: str, *_: object) -> bytes:
@@ -59,34 +58,31 @@ async def test_an_idle_guest_costs_no_message(machine: Machine, monkeypatch: pyt
 
     for part in ("memory_part", "cpu_part"):
         monkeypatch.setattr(stats_messages, part, partial(counted, part))
-    async with agent() as nomad:
-        nomad.driver.session.config = QUICK
-        await nomad.start(task_config())
-        async with Background(collected(nomad)):
-            await passed(0.05)
+    nomad.driver.session.config = QUICK
+    await nomad.start(task_config())
+    async with Background(collected(nomad)):
+        await passed(0.05)
     assert made == ["memory_part", "cpu_part", "cpu_part"], "no share, and then a share of 0"
 
 
-async def test_a_cgroup_that_is_gone_has_no_sample(machine: Machine) -> None:
+async def test_a_cgroup_that_is_gone_has_no_sample(machine: Machine, nomad: Agent) -> None:
     machine.usages.removed.add(f"/solo5.slice/{UNIT}")
-    async with agent() as nomad:
-        nomad.driver.session.config = QUICK
-        await nomad.start(task_config())
-        async with Background(collected(nomad)) as collecting:
-            await passed(0.05)
-            machine.units.end(UNIT, MainCode.EXITED, 0)
-            assert await collecting == []
+    nomad.driver.session.config = QUICK
+    await nomad.start(task_config())
+    async with Background(collected(nomad)) as collecting:
+        await passed(0.05)
+        machine.units.end(UNIT, MainCode.EXITED, 0)
+        assert await collecting == []
     assert machine.steps.taken.count(f"usage /solo5.slice/{UNIT}") >= 48
 
 
-async def test_samples_are_no_closer_than_the_operator_wants(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.configure(stats_interval="1h")
-        await nomad.start(task_config())
-        async with Background(collected(nomad)):
-            await passed(1799)
-            assert machine.steps.taken.count(f"usage /solo5.slice/{UNIT}") == 1
-            await passed(4 * 3600)
+async def test_samples_are_no_closer_than_the_operator_wants(machine: Machine, nomad: Agent) -> None:
+    await nomad.configure(stats_interval="1h")
+    await nomad.start(task_config())
+    async with Background(collected(nomad)):
+        await passed(1799)
+        assert machine.steps.taken.count(f"usage /solo5.slice/{UNIT}") == 1
+        await passed(4 * 3600)
     assert machine.steps.taken.count(f"usage /solo5.slice/{UNIT}") == 5
 
 
@@ -97,13 +93,12 @@ async def test_statistics_need_no_call_of_pid_1(machine: Machine) -> None:
         assert set(machine.steps.taken[before:]) <= {f"usage /solo5.slice/{UNIT}", "watch", "stalled", "state"}
 
 
-async def test_nomads_topology_gives_the_speed_of_a_core(machine: Machine) -> None:
-    async with agent() as nomad:
-        topology = ClientTopology(cores=[ClientTopologyCore(base_speed=2000)] * 4)
-        config = NomadConfig(driver=NomadDriverConfig(Topology=topology))
-        await nomad.driver.set_config(SetConfigRequest(nomad_config=config))
-        await nomad.configure()
-        assert nomad.driver._mhz_per_core == 2000
+async def test_nomads_topology_gives_the_speed_of_a_core(nomad: Agent) -> None:
+    topology = ClientTopology(cores=[ClientTopologyCore(base_speed=2000)] * 4)
+    config = NomadConfig(driver=NomadDriverConfig(Topology=topology))
+    await nomad.driver.set_config(SetConfigRequest(nomad_config=config))
+    await nomad.configure()
+    assert nomad.driver._mhz_per_core == 2000
 
 
 async def waiting(beats: Ticker, *comings: float, interval: float = 1.0) -> dict[float, float]:

@@ -1,7 +1,7 @@
 """The events of a task's life: each step once, throttled, not repeated after a recovery."""
 
 import pytest
-from tests.fast.nomad.agent import agent, agent_of_a_task
+from tests.fast.nomad.agent import Agent, agent, agent_of_a_task
 from tests.fast.nomad.values import NAME, UNIT, in_group, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background, yields
@@ -25,28 +25,26 @@ from solo5_systemd.unit.state import MainCode
     ],
 )
 async def test_name_servers_of_a_group_that_its_guest_does_not_get_are_an_event(
-    machine: Machine, arguments: tuple[str, ...], unused: list[str]
+    nomad: Agent, arguments: tuple[str, ...], unused: list[str]
 ) -> None:
     task = in_group(args=list(arguments))
     task.dns.servers.extend(["9.9.9.9", "192.0.2.53"])
     task.dns.searches.append("lan")
-    async with agent() as nomad:
-        await nomad.start(task)
-        found = [each for each in await nomad.messages() if each.startswith("The guest does not get the ")]
-        assert [
-            each.partition(" get the ")[2][: len(words)] for each, words in zip(found, unused, strict=True)
-        ] == unused
+    await nomad.start(task)
+    found = [each for each in await nomad.messages() if each.startswith("The guest does not get the ")]
+    assert [each.partition(" get the ")[2][: len(words)] for each, words in zip(found, unused, strict=True)] == unused
 
 
 @pytest.mark.parametrize(
     "step, before", [("take image", []), ("reserve", ["Preflight"]), ("attach", ["Preflight", "NIC"])]
 )
-async def test_a_start_that_fails_tells_how_far_it_came(machine: Machine, step: str, before: list[str]) -> None:
+async def test_a_start_that_fails_tells_how_far_it_came(
+    machine: Machine, nomad: Agent, step: str, before: list[str]
+) -> None:
     machine.steps.errors[step] = HostError("away.")
-    async with agent() as nomad:
-        with pytest.raises(Solo5Error):
-            await nomad.start(task_config())
-        assert [message.partition(" ")[0] for message in await nomad.messages()] == before
+    with pytest.raises(Solo5Error):
+        await nomad.start(task_config())
+    assert [message.partition(" ")[0] for message in await nomad.messages()] == before
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from itertools import count
 
 import pytest
-from tests.fast.nomad.agent import agent, agent_of_a_task
+from tests.fast.nomad.agent import Agent, agent, agent_of_a_task
 from tests.fast.nomad.values import NAME, NOTHING, TASK_ID, UNIT, Fifos, port, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background, yields
@@ -29,26 +29,28 @@ def another(task_id: str = OTHER) -> wire.TaskConfig:
     return task
 
 
-async def test_a_task_is_started_ends_and_is_destroyed_and_nothing_is_left(machine: Machine, fifos: Fifos) -> None:
-    async with agent() as nomad:
-        await nomad.start(fifos.of(task_config()))
-        assert (machine.holds, set(machine.relay.held)) == (({UNIT}, {NAME}), {NAME})
-        async with Background(nomad.wait()) as waiting:
-            assert not waiting.done()
-            machine.units.end(UNIT, MainCode.EXITED, 3)
-            ended = await waiting
-        assert (ended.result.exit_code, ended.result.signal, ended.err) == (3, 0, "")
-        await nomad.destroy()
-        assert (machine.holds, machine.relay.held) == (NOTHING, {})
-        with pytest.raises(NoSuchTaskError, match="expected one that this driver started or recovered"):
-            await nomad.wait()
+async def test_a_task_is_started_ends_and_is_destroyed_and_nothing_is_left(
+    machine: Machine, nomad: Agent, fifos: Fifos
+) -> None:
+    await nomad.start(fifos.of(task_config()))
+    assert (machine.holds, set(machine.relay.held)) == (({UNIT}, {NAME}), {NAME})
+    async with Background(nomad.wait()) as waiting:
+        assert not waiting.done()
+        machine.units.end(UNIT, MainCode.EXITED, 3)
+        ended = await waiting
+    assert (ended.result.exit_code, ended.result.signal, ended.err) == (3, 0, "")
+    await nomad.destroy()
+    assert (machine.holds, machine.relay.held) == (NOTHING, {})
+    with pytest.raises(NoSuchTaskError, match="expected one that this driver started or recovered"):
+        await nomad.wait()
 
 
-async def test_nomad_is_given_all_that_it_needs_to_find_the_task_again(machine: Machine, fifos: Fifos) -> None:
+async def test_nomad_is_given_all_that_it_needs_to_find_the_task_again(
+    machine: Machine, nomad: Agent, fifos: Fifos
+) -> None:
     task = fifos.of(task_config(port("http", 25001, 80), args=["--password=secret"]))
     task.env["TOKEN"] = "secret"
-    async with agent() as nomad:
-        answer = await nomad.start(task)
+    answer = await nomad.start(task)
     assert (answer.handle.version, answer.handle.state) == (1, wire.RUNNING)
     assert answer.handle.config == task
     assert b"secret" not in answer.handle.driver_state
@@ -58,10 +60,9 @@ async def test_nomad_is_given_all_that_it_needs_to_find_the_task_again(machine: 
     assert answer.network_override == wire.NetworkOverride(addr="10.89.0.2", port_map={"http": 80})
 
 
-async def test_one_id_started_twice_at_once_is_one_task(machine: Machine) -> None:
-    async with agent() as nomad:
-        first, second = await asyncio.gather(nomad.start(task_config()), nomad.start(task_config()))
-        assert first == second == await nomad.start(task_config())
+async def test_one_id_started_twice_at_once_is_one_task(machine: Machine, nomad: Agent) -> None:
+    first, second = await asyncio.gather(nomad.start(task_config()), nomad.start(task_config()))
+    assert first == second == await nomad.start(task_config())
     assert len(machine.units.started) == 1
 
 
@@ -88,35 +89,33 @@ async def test_a_start_whose_answer_was_lost_is_answered_by_the_next_driver(mach
 )
 @pytest.mark.leaps
 async def test_an_end_is_reported_though_the_last_lines_are_not_delivered(
-    machine: Machine, fifos: Fifos, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    machine: Machine, nomad: Agent, fifos: Fifos, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
     trouble: Callable[[Machine], None], reason: str,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(logs, "DRAIN_TIMEOUT_S", 0.01)
     monkeypatch.setattr(logs, "RELAY_TIMEOUT_S", 0.01)
-    async with agent() as nomad:
-        await nomad.start(fifos.of(task_config()))
-        async with Background(nomad.wait()) as waiting:
-            trouble(machine)
-            machine.units.end(UNIT, MainCode.EXITED, 4)
-            ended = await waiting
-        assert ended.result.exit_code == 4
-        assert machine.steps.taken[-1] == "drain"
+    await nomad.start(fifos.of(task_config()))
+    async with Background(nomad.wait()) as waiting:
+        trouble(machine)
+        machine.units.end(UNIT, MainCode.EXITED, 4)
+        ended = await waiting
+    assert ended.result.exit_code == 4
+    assert machine.steps.taken[-1] == "drain"
     [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith(f"last lines of task {NAME} not delivered to Nomad for")
     assert reason in warning
 
 
 @pytest.mark.leaps
-async def test_an_end_waits_for_last_lines_that_make_progress(machine: Machine, fifos: Fifos) -> None:
-    async with agent() as nomad:
-        await nomad.start(fifos.of(task_config()))
-        machine.relay.unread = count(1)
-        async with Background(nomad.wait()) as waiting:
-            machine.units.end(UNIT, MainCode.EXITED, 0)
-            await passed(10 * DRAIN_TIMEOUT_S)
-            assert not waiting.done()
-            machine.relay.unread = None
-            await waiting
+async def test_an_end_waits_for_last_lines_that_make_progress(machine: Machine, nomad: Agent, fifos: Fifos) -> None:
+    await nomad.start(fifos.of(task_config()))
+    machine.relay.unread = count(1)
+    async with Background(nomad.wait()) as waiting:
+        machine.units.end(UNIT, MainCode.EXITED, 0)
+        await passed(10 * DRAIN_TIMEOUT_S)
+        assert not waiting.done()
+        machine.relay.unread = None
+        await waiting
     assert machine.relay.drained == [NAME]
 
 
@@ -181,18 +180,17 @@ async def test_a_task_whose_user_another_process_holds_for_a_moment_is_destroyed
 
 
 @pytest.mark.parametrize("step", ["take image", "reserve", "start unit", "forward"])
-async def test_a_start_that_hangs_delays_no_other_task(machine: Machine, fifos: Fifos, step: str) -> None:
-    async with agent() as nomad:
-        machine.steps.hang_on = step
-        async with Background(nomad.start(fifos.of(task_config()))) as hanging:
-            await machine.steps.hanging.wait()
-            await nomad.start(fifos.of(another()))
-            await nomad.stop(OTHER)
-            assert (await nomad.wait(OTHER)).result.signal == 15
-            await nomad.destroy(OTHER)
-            assert not hanging.done()
-            machine.steps.go_on.set()
-            await hanging
+async def test_a_start_that_hangs_delays_no_other_task(machine: Machine, nomad: Agent, fifos: Fifos, step: str) -> None:
+    machine.steps.hang_on = step
+    async with Background(nomad.start(fifos.of(task_config()))) as hanging:
+        await machine.steps.hanging.wait()
+        await nomad.start(fifos.of(another()))
+        await nomad.stop(OTHER)
+        assert (await nomad.wait(OTHER)).result.signal == 15
+        await nomad.destroy(OTHER)
+        assert not hanging.done()
+        machine.steps.go_on.set()
+        await hanging
 
 
 async def test_an_outage_is_in_the_log(

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.fast.nomad.agent import Agent, agent
+from tests.fast.nomad.agent import Agent
 from tests.fast.nomad.values import NOTHING, UNIT, Fifos, port, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background, yields
@@ -67,39 +67,38 @@ async def until_probed(guest: Guest) -> None:
     ids=["failed", "well", "refusing its arguments"],
 )
 async def test_a_guest_that_ends_before_it_is_ready_fails_its_start_at_once(
-    machine: Machine, fifos: Fifos, guest: Guest, status: int, error: type[Solo5Error], again: bool
+    machine: Machine, nomad: Agent, fifos: Fifos, guest: Guest, status: int, error: type[Solo5Error], again: bool
 ) -> None:
-    async with agent() as nomad:
-        async with Background(nomad.start(task(fifos))) as starting:
-            await until_probed(guest)
-            machine.units.end(UNIT, MainCode.EXITED, status)
-            with pytest.raises(error, match="ended before it was ready .*: the guest exited with") as caught:
-                await starting
-        assert isinstance(caught.value, RECOVERABLE) is again
-        assert (machine.holds, machine.relay.held) == (NOTHING, {})
-
-
-async def test_a_guest_that_was_ready_and_has_ended_did_start(machine: Machine, guest: Guest) -> None:
-    """Its last line may reach the journal after PID 1 has reported its end."""
-    async with agent() as nomad:
-        async with Background(nomad.start(task_config(ready={"console": "done"}))) as starting:
-            await until_probed(guest)
-            machine.units.end(UNIT, MainCode.EXITED, 0)
-            await yields(500)
-            guest.matched.set_result("done")
+    async with Background(nomad.start(task(fifos))) as starting:
+        await until_probed(guest)
+        machine.units.end(UNIT, MainCode.EXITED, status)
+        with pytest.raises(error, match="ended before it was ready .*: the guest exited with") as caught:
             await starting
-        assert (await nomad.wait()).result.exit_code == 0
+    assert isinstance(caught.value, RECOVERABLE) is again
+    assert (machine.holds, machine.relay.held) == (NOTHING, {})
+
+
+async def test_a_guest_that_was_ready_and_has_ended_did_start(machine: Machine, nomad: Agent, guest: Guest) -> None:
+    """Its last line may reach the journal after PID 1 has reported its end."""
+    async with Background(nomad.start(task_config(ready={"console": "done"}))) as starting:
+        await until_probed(guest)
+        machine.units.end(UNIT, MainCode.EXITED, 0)
+        await yields(500)
+        guest.matched.set_result("done")
+        await starting
+    assert (await nomad.wait()).result.exit_code == 0
 
 
 # --- afterwards ----------------------------------------------------------------------------------------------
 
 
-async def test_a_port_of_a_guest_without_nics_is_refused_before_anything_is_made(machine: Machine) -> None:
+async def test_a_port_of_a_guest_without_nics_is_refused_before_anything_is_made(
+    machine: Machine, nomad: Agent
+) -> None:
     machine.images.files["/srv/app"] = stored()
     job = task_config(ready={"tcp": "80"})
-    async with agent() as nomad:
-        with pytest.raises(InvalidRequestError, match="config.ready.tcp is '80', and the image has no NIC"):
-            await nomad.start(job)
+    with pytest.raises(InvalidRequestError, match="config.ready.tcp is '80', and the image has no NIC"):
+        await nomad.start(job)
     assert "take image" in machine.steps.taken
     assert not {"reserve", "start unit"} & set(machine.steps.taken)
 
@@ -119,7 +118,7 @@ async def event(nomad: Agent, text: str) -> str:
 
 
 async def test_changes_alone_are_events_and_one_missed_answer_is_none(
-    machine: Machine, guest: Guest, monkeypatch: pytest.MonkeyPatch
+    nomad: Agent, guest: Guest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = "-" * readiness.LOST_AFTER_PROBES
     answers = [*f"+-+--+{lost}-----+{lost}++"]
@@ -128,64 +127,59 @@ async def test_changes_alone_are_events_and_one_missed_answer_is_none(
         await asyncio.sleep(0)
         return "connection refused" if answers and answers.pop(0) == "-" else ""
 
-    async with agent() as nomad:
-        await ready(nomad, guest)
-        monkeypatch.setattr(engine_ready, "failure", failure)
-        await event(nomad, "No longer")
-        assert len(answers) == 5 + 1 + len(lost) + 2
-        while answers:
-            await passed(0.1)
-        await passed(1.0)
-        later = [message[:11] for message in await nomad.messages()]
+    await ready(nomad, guest)
+    monkeypatch.setattr(engine_ready, "failure", failure)
+    await event(nomad, "No longer")
+    assert len(answers) == 5 + 1 + len(lost) + 2
+    while answers:
+        await passed(0.1)
+    await passed(1.0)
+    later = [message[:11] for message in await nomad.messages()]
     assert later == ["Ready again", "No longer r", "Ready again"]
 
 
-async def test_a_guest_that_stands_still_is_not_called_lost(machine: Machine, guest: Guest) -> None:
-    async with agent() as nomad:
-        await ready(nomad, guest, on_loss="restart")
-        await nomad.signal("SIGSTOP")
-        guest.why = "no answer within 0.5 s"
-        before = len(guest.probed)
-        await passed(60)
-        assert len(guest.probed) - before > 500, "each 0.1 s, also while it is frozen"
-        assert not machine.units.loaded[UNIT].over
-        await nomad.signal("SIGCONT")
-        assert (await nomad.wait()).result.signal == 15
+async def test_a_guest_that_stands_still_is_not_called_lost(machine: Machine, nomad: Agent, guest: Guest) -> None:
+    await ready(nomad, guest, on_loss="restart")
+    await nomad.signal("SIGSTOP")
+    guest.why = "no answer within 0.5 s"
+    before = len(guest.probed)
+    await passed(60)
+    assert len(guest.probed) - before > 500, "each 0.1 s, also while it is frozen"
+    assert not machine.units.loaded[UNIT].over
+    await nomad.signal("SIGCONT")
+    assert (await nomad.wait()).result.signal == 15
 
 
 async def test_a_loss_that_cannot_be_acted_on_is_found_out_again(
-    machine: Machine, guest: Guest, caplog: pytest.LogCaptureFixture
+    machine: Machine, nomad: Agent, guest: Guest, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with agent() as nomad:
-        await ready(nomad, guest, on_loss="restart")
-        machine.steps.errors["state"] = HostError("the system bus does not answer.")
-        guest.why = "connection refused"
-        while "failed, retrying: the system bus does not answer." not in caplog.text:
-            await passed(0.1)
-        assert not machine.units.loaded[UNIT].over
-        del machine.steps.errors["state"]
-        assert (await nomad.wait()).result.signal == 15
+    await ready(nomad, guest, on_loss="restart")
+    machine.steps.errors["state"] = HostError("the system bus does not answer.")
+    guest.why = "connection refused"
+    while "failed, retrying: the system bus does not answer." not in caplog.text:
+        await passed(0.1)
+    assert not machine.units.loaded[UNIT].over
+    del machine.steps.errors["state"]
+    assert (await nomad.wait()).result.signal == 15
 
 
 async def test_a_fault_of_ours_in_one_watch_ends_no_other(
-    machine: Machine, guest: Guest, caplog: pytest.LogCaptureFixture
+    machine: Machine, nomad: Agent, guest: Guest, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with agent() as nomad:
-        await ready(nomad, guest)
-        machine.steps.errors["state"] = ZeroDivisionError("oops")
-        guest.why = "connection refused"
-        while "oops" not in caplog.text:
-            await passed(0.1)
-        del machine.steps.errors["state"]
-        await nomad.stop()
-        await nomad.wait()
+    await ready(nomad, guest)
+    machine.steps.errors["state"] = ZeroDivisionError("oops")
+    guest.why = "connection refused"
+    while "oops" not in caplog.text:
+        await passed(0.1)
+    del machine.steps.errors["state"]
+    await nomad.stop()
+    await nomad.wait()
 
 
-async def test_no_call_is_made_after_the_end(machine: Machine, guest: Guest) -> None:
-    async with agent() as nomad:
-        await ready(nomad, guest)
-        machine.units.end(UNIT, MainCode.EXITED, 0)
-        await nomad.wait()
-        guest.probed.clear()
-        await passed(60)
-        assert guest.probed == []
+async def test_no_call_is_made_after_the_end(machine: Machine, nomad: Agent, guest: Guest) -> None:
+    await ready(nomad, guest)
+    machine.units.end(UNIT, MainCode.EXITED, 0)
+    await nomad.wait()
+    guest.probed.clear()
+    await passed(60)
+    assert guest.probed == []

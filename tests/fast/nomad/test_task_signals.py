@@ -1,7 +1,7 @@
 """Signals, freezing, and the events of both."""
 
 import pytest
-from tests.fast.nomad.agent import agent, agent_of_a_task
+from tests.fast.nomad.agent import Agent, agent_of_a_task
 from tests.fast.nomad.values import UNIT, task_config
 from tests.support.fakes.backends import Machine
 
@@ -41,11 +41,10 @@ async def test_a_signal_that_would_kill_the_tender_is_an_event_and_not_sent(
     assert machine.units.sent == []
 
 
-async def test_what_has_ended_takes_no_signal(machine: Machine) -> None:
-    async with agent() as nomad:
-        with pytest.raises(NoSuchTaskError):
-            await nomad.signal("SIGTERM")
-        await nomad.start(task_config())
-        machine.units.end(UNIT, MainCode.EXITED, 0)
-        with pytest.raises(InvalidRequestError, match="has ended"):
-            await nomad.signal("SIGTERM")
+async def test_what_has_ended_takes_no_signal(machine: Machine, nomad: Agent) -> None:
+    with pytest.raises(NoSuchTaskError):
+        await nomad.signal("SIGTERM")
+    await nomad.start(task_config())
+    machine.units.end(UNIT, MainCode.EXITED, 0)
+    with pytest.raises(InvalidRequestError, match="has ended"):
+        await nomad.signal("SIGTERM")

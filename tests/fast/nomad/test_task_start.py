@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from tests.fast.nomad.agent import agent
+from tests.fast.nomad.agent import Agent, agent
 from tests.fast.nomad.values import NAME, NOTHING, TASK_ID, UNIT, Fifos, port, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
@@ -38,27 +38,25 @@ CASES = [(step, *error) for step in STEPS for error in ERRORS if (step, type(err
 
 @pytest.mark.parametrize("step, error, again", CASES, ids=lambda value: str(value))
 async def test_a_step_that_fails_leaves_nothing_and_is_reported_as_it_is(
-    machine: Machine, fifos: Fifos, disk: dict[str, Any], step: str, error: Solo5Error, again: bool
+    machine: Machine, nomad: Agent, fifos: Fifos, disk: dict[str, Any], step: str, error: Solo5Error, again: bool
 ) -> None:
     machine.steps.errors[step] = error
-    async with agent() as nomad:
-        with pytest.raises(type(error), match=error.sentence) as caught:
-            await nomad.start(fifos.of(task_config(port("http", 80), **disk)))
-        assert step in machine.steps.taken
-        assert (machine.holds, machine.relay.held) == (NOTHING, {})
-        assert isinstance(caught.value, RECOVERABLE) is again
-        del machine.steps.errors[step]
-        await nomad.start(fifos.of(task_config(**disk)))
+    with pytest.raises(type(error), match=error.sentence) as caught:
+        await nomad.start(fifos.of(task_config(port("http", 80), **disk)))
+    assert step in machine.steps.taken
+    assert (machine.holds, machine.relay.held) == (NOTHING, {})
+    assert isinstance(caught.value, RECOVERABLE) is again
+    del machine.steps.errors[step]
+    await nomad.start(fifos.of(task_config(**disk)))
 
 
 async def test_a_unit_that_does_not_come_up_leaves_nothing_and_may_be_tried_again(
-    machine: Machine, fifos: Fifos
+    machine: Machine, nomad: Agent, fifos: Fifos
 ) -> None:
     machine.units.job_result = "failed"
     machine.console.failures[UNIT] = ["solo5-hvt: no such device"]
-    async with agent() as nomad:
-        with pytest.raises(StartError, match="its tender failed: solo5-hvt: no such device") as caught:
-            await nomad.start(fifos.of(task_config()))
+    with pytest.raises(StartError, match="its tender failed: solo5-hvt: no such device") as caught:
+        await nomad.start(fifos.of(task_config()))
     assert (machine.holds, machine.relay.held) == (NOTHING, {})
     assert isinstance(caught.value, RECOVERABLE)
 
@@ -66,39 +64,36 @@ async def test_a_unit_that_does_not_come_up_leaves_nothing_and_may_be_tried_agai
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("number", range(10))
 async def test_a_start_that_is_called_off_leaves_nothing(
-    machine: Machine, fifos: Fifos, number: int, late: bool
+    machine: Machine, nomad: Agent, fifos: Fifos, number: int, late: bool
 ) -> None:
     machine.steps.hang_at, machine.steps.late = number, late
-    async with agent() as nomad:
-        async with Background(nomad.start(fifos.of(task_config()))) as starting:
-            await machine.steps.hanging.wait()
-        assert starting.cancelled()
-        assert (machine.holds, machine.relay.held) == (NOTHING, {})
+    async with Background(nomad.start(fifos.of(task_config()))) as starting:
+        await machine.steps.hanging.wait()
+    assert starting.cancelled()
+    assert (machine.holds, machine.relay.held) == (NOTHING, {})
 
 
 @pytest.mark.parametrize("step", ["reserve", "start unit"])
 async def test_a_start_that_takes_too_long_is_given_up(
-    machine: Machine, fifos: Fifos, monkeypatch: pytest.MonkeyPatch, step: str
+    machine: Machine, nomad: Agent, fifos: Fifos, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     monkeypatch.setattr(start, "START_TIMEOUT_S", 1)  # a loaded machine takes a while to come to the step
     machine.steps.hang_on = step
-    async with agent() as nomad:
-        with pytest.raises(HostError, match="task web did not start within") as caught:
-            await nomad.start(fifos.of(task_config()))
-        assert (machine.holds, machine.relay.held) == (NOTHING, {})
-        assert isinstance(caught.value, RECOVERABLE)
-        monkeypatch.setattr(start, "START_TIMEOUT_S", 60)
+    with pytest.raises(HostError, match="task web did not start within") as caught:
         await nomad.start(fifos.of(task_config()))
+    assert (machine.holds, machine.relay.held) == (NOTHING, {})
+    assert isinstance(caught.value, RECOVERABLE)
+    monkeypatch.setattr(start, "START_TIMEOUT_S", 60)
+    await nomad.start(fifos.of(task_config()))
 
 
 async def test_a_console_is_forwarded_from_its_namespace_and_the_handle_keeps_that(
-    machine: Machine, fifos: Fifos
+    machine: Machine, nomad: Agent, fifos: Fifos
 ) -> None:
     machine.console.log_namespace = "guests"
-    async with agent() as nomad:
-        handle = (await nomad.start(fifos.of(task_config()))).handle
-        assert machine.relay.namespaces == ["guests"]
-        assert decode(handle.driver_state).log_namespace == "guests"
+    handle = (await nomad.start(fifos.of(task_config()))).handle
+    assert machine.relay.namespaces == ["guests"]
+    assert decode(handle.driver_state).log_namespace == "guests"
 
 
 @pytest.mark.parametrize(
@@ -125,12 +120,11 @@ async def test_a_job_that_is_refused_lets_nomads_readers_go(
     assert "forward" not in machine.steps.taken
 
 
-async def test_fifos_without_a_reader_are_reported_before_anything_is_made(machine: Machine) -> None:
+async def test_fifos_without_a_reader_are_reported_before_anything_is_made(machine: Machine, nomad: Agent) -> None:
     task = task_config()
     task.stdout_path = task.stderr_path = "/proc/self/nothing"
-    async with agent() as nomad:
-        with pytest.raises(HostError, match="/proc/self/nothing cannot be opened"):
-            await nomad.start(task)
+    with pytest.raises(HostError, match="/proc/self/nothing cannot be opened"):
+        await nomad.start(task)
     assert "start unit" not in machine.steps.taken
 
 
@@ -148,25 +142,23 @@ async def test_a_name_of_somebody_elses_is_not_undone(machine: Machine, fifos: F
 
 @pytest.mark.parametrize("config, kind", [({}, InvalidRequestError), ({"ports": ["dns"]}, TakenError)])
 async def test_a_port_of_another_task_of_the_allocation_is_not_tried_again(
-    machine: Machine, fifos: Fifos, config: dict[str, Any], kind: type[Solo5Error]
+    machine: Machine, nomad: Agent, fifos: Fifos, config: dict[str, Any], kind: type[Solo5Error]
 ) -> None:
     """A port that is taken by a task of another allocation, or by a process, may be free another time."""
     ports = port("http", 80), port("dns", 53)
-    async with agent() as nomad:
-        await nomad.start(fifos.of(task_config(*ports, ports=["http"])))
-        machine.steps.errors["reserve"] = TakenError("held.")
-        second = task_config(*ports, **config)
-        second.id, second.name = TASK_ID.replace("/web/", "/proxy/"), "proxy"
-        with pytest.raises(kind) as caught:
-            await nomad.start(fifos.of(second))
-        assert isinstance(caught.value, RECOVERABLE) is (kind is TakenError)
-        assert ("port http is published to task web of the same allocation" in str(caught.value)) is (not config)
-        del machine.steps.errors["reserve"]
+    await nomad.start(fifos.of(task_config(*ports, ports=["http"])))
+    machine.steps.errors["reserve"] = TakenError("held.")
+    second = task_config(*ports, **config)
+    second.id, second.name = TASK_ID.replace("/web/", "/proxy/"), "proxy"
+    with pytest.raises(kind) as caught:
+        await nomad.start(fifos.of(second))
+    assert isinstance(caught.value, RECOVERABLE) is (kind is TakenError)
+    assert ("port http is published to task web of the same allocation" in str(caught.value)) is (not config)
+    del machine.steps.errors["reserve"]
 
 
-async def test_the_relay_knows_the_unit_before_it_starts(machine: Machine, fifos: Fifos) -> None:
-    async with agent() as nomad:
-        await nomad.start(fifos.of(task_config()))
+async def test_the_relay_knows_the_unit_before_it_starts(machine: Machine, nomad: Agent, fifos: Fifos) -> None:
+    await nomad.start(fifos.of(task_config()))
     unit, since = machine.relay.held[NAME]
     assert (unit, since > 1_700_000_000_000_000) == (task_service(NAME), True)
     assert machine.steps.taken.index("forward") < machine.steps.taken.index("start unit")
