@@ -33,11 +33,7 @@ CORE_PROTOCOL = 1
 
 
 class OwnServices:
-    """The services plugin.GRPCController, plugin.GRPCStdio and grpc.health.v1.Health, as far as hosts need them.
-
-    Args:
-        shutdown: set by the host's shutdown call.
-    """
+    """The services plugin.GRPCController, plugin.GRPCStdio and grpc.health.v1.Health, as far as hosts need them."""
 
     def __init__(self, shutdown: asyncio.Event) -> None:
         self._shutdown = shutdown

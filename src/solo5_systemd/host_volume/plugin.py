@@ -21,10 +21,10 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.locks import closing, lock_directory
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.paths import identity
-from solo5_systemd.host_volume.request import IMAGE, CreateRequest, create_request, delete_request
+from solo5_systemd.host_volume.request import CreateRequest, create_request, delete_request
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.storage.locks import ENDED_TIMEOUT_S, lock
-from solo5_systemd.storage.model import Disk
+from solo5_systemd.storage.model import VOLUME_IMAGE, Disk
 from solo5_systemd.storage.new_file import create_file, zeros
 from solo5_systemd.storage.owner import holder_of_volume, read_title
 from solo5_systemd.storage.quotas import DiskClaims
@@ -131,7 +131,7 @@ def _exclusive(name: str, directory: Path) -> Iterator[Path]:
 
 
 def _create_image(request: CreateRequest, directory: Path, claims: DiskClaims, *, is_new: bool) -> int:
-    path, what = directory / IMAGE, f"volume {request.name}"
+    path, what = directory / VOLUME_IMAGE, f"volume {request.name}"
     fill = zeros(request.size, preallocate=request.preallocate)
     try:  # O_NONBLOCK: another user of the volume may have put a FIFO there
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -146,7 +146,7 @@ def _create_image(request: CreateRequest, directory: Path, claims: DiskClaims, *
             closing(os.open(directory, _DIRECTORY)) as place,
             claims.admitted(str(path), size, size, what, request.tenant),
         ):
-            create_file(place, IMAGE, fill)
+            create_file(place, VOLUME_IMAGE, fill)
         return size
     except OSError as error:
         raise _no_image(request, path, os.strerror(error.errno or 0)) from error

@@ -14,9 +14,6 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.settings.node_limits import Tenant, tenant
 from solo5_systemd.storage.model import MAX_SECTOR_SIZE
 
-IMAGE = "disk.img"
-"""The disk image of a volume, and the default of `file` in a job's `block`."""
-
 GRAIN = MAX_SECTOR_SIZE
 """Bytes: a size is a multiple of this, so that the disk has whole sectors for each sector size of the tenders."""
 

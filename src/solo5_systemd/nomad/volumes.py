@@ -13,10 +13,7 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.sanitize import MAX_NAME, bounded
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task_options import DiskOptions
-from solo5_systemd.storage.model import DiskRequest, NewFile
-
-IMAGE = "disk.img"
-"""The default of `file`; the plugin solo5-disk creates this file."""
+from solo5_systemd.storage.model import VOLUME_IMAGE, DiskRequest, NewFile
 
 
 def check(task: wire.TaskConfig, requests: Iterable[DiskRequest]) -> None:
@@ -68,7 +65,7 @@ def disk_request(task: wire.TaskConfig, disk: DeviceName, block: DiskOptions) ->
     volume = posixpath.normpath(mount.host_path)
     return DiskRequest(
         disk=disk,
-        path=posixpath.join(volume, block.file or IMAGE),
+        path=posixpath.join(volume, block.file or VOLUME_IMAGE),
         sector_size=block.sector_size,
         roots=(volume,),
         allocation=(volume,),

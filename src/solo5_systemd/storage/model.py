@@ -15,6 +15,9 @@ SECTOR_SIZE = 512
 MAX_SECTOR_SIZE = 32768
 """Bytes; the tenders store it in 16 bits."""
 
+VOLUME_IMAGE = "disk.img"
+"""The disk image in a volume of Nomad: what solo5-disk creates, and the default of `file` in a job's `block`."""
+
 NAMED_DISKS = "/var/lib/solo5/disks"
 """The directory of named disks; a file there has the name of its disk."""
 
