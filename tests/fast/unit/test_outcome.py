@@ -1,6 +1,7 @@
 """The outcome of each combination of unit properties and messages."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,11 @@ class Row:
     signal: int | None = None
     futile: str = ""
     claim: str = field(default="", kw_only=True)
+
+
+def stopped(state: UnitState, sentence: str = "stopped on request (SIGTERM)", signal: int = 15, **more: Any) -> Row:
+    """Return the row of a requested stop: no failure, which no retry follows."""
+    return Row(state, Ending.STOPPED, sentence, 128 + signal, True, signal=signal, futile=STOP_REQUESTED, **more)
 
 
 HELLO = ("Hello, World",)
@@ -167,43 +173,25 @@ ROWS = [
         claim="a guest that has caught it",
     ),
     # stopped
-    Row(stop(exited(1)), Ending.STOPPED, "stopped on request", 143, True, code=1, signal=15, futile=STOP_REQUESTED),
-    Row(
-        stop(exited(1)), Ending.STOPPED, "stopped on request", 143, True, HELLO,
-        ("solo5-hvt: Fatal error when writing: Input/output error",), code=1, signal=15, futile=STOP_REQUESTED,
-        claim="an error after a stop request is not a failure",
+    stopped(stop(exited(1)), "stopped on request", code=1),
+    stopped(
+        stop(exited(1)), "stopped on request", guest=HELLO, code=1, claim="an error after a stop is not a failure",
+        tender=("solo5-hvt: Fatal error when writing: Input/output error",),
     ),
-    Row(exited(1), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, HELLO, CAUGHT, code=1, signal=15,
-        futile=STOP_REQUESTED, claim="hvt, and PID 1's messages cannot be read"),
-    Row(exited(1), Ending.STOPPED, "stopped on request (SIGINT)", 130, True, (), ("Exiting on signal 2", ""),
-        (*BEGUN, sent("SIGINT")), code=1, signal=2, futile=STOP_REQUESTED),
-    Row(spt(killed(15)), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, signal=15, futile=STOP_REQUESTED),
-    Row(
-        spt(killed(2)), Ending.STOPPED, "stopped on request (SIGINT)", 130, True, systemd=(*BEGUN, sent("SIGINT")),
-        signal=2, futile=STOP_REQUESTED,
+    stopped(exited(1), guest=HELLO, tender=CAUGHT, code=1, claim="hvt, and PID 1's messages cannot be read"),
+    stopped(
+        exited(1), "stopped on request (SIGINT)", 2, tender=("Exiting on signal 2", ""),
+        systemd=(*BEGUN, sent("SIGINT")), code=1,
     ),
-    Row(
-        stop(spt(killed(15))), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, systemd=BEGUN, signal=15,
-        futile=STOP_REQUESTED,
-    ),
-    Row(
-        stop(killed(1, "success")), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, signal=15,
-        futile=STOP_REQUESTED, claim="hvt's KillSignal=",
-    ),
+    stopped(spt(killed(15))),
+    stopped(spt(killed(2)), "stopped on request (SIGINT)", 2, systemd=(*BEGUN, sent("SIGINT"))),
+    stopped(stop(spt(killed(15))), systemd=BEGUN),
+    stopped(stop(killed(1, "success")), claim="hvt's KillSignal="),
     Row(killed(1), Ending.KILLED, f"killed by SIGHUP{SENT_NOT}", 129, systemd=BEGUN, signal=1),
-    Row(
-        killed(1), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, systemd=(*BEGUN, sent("SIGHUP")),
-        signal=15, futile=STOP_REQUESTED, claim="an idle task's end, before the message of solo5-networkd",
-    ),
-    Row(
-        killed(1), Ending.STOPPED, "ended until its next packet", 129, True, systemd=BEGUN, idle=True,
-        signal=1, futile=STOP_REQUESTED, claim="the same, by the message of solo5-networkd",
-    ),
-    Row(stop(killed(9)), Ending.STOPPED, "stopped on request (SIGKILL)", 137, True, signal=9, futile=STOP_REQUESTED),
-    Row(
-        stop(killed(9, "timeout")), Ending.STOPPED, "stopped on request (SIGKILL)", 137, True, signal=9,
-        futile=STOP_REQUESTED, claim="a stop that ended with SIGKILL",
-    ),
+    stopped(killed(1), systemd=(*BEGUN, sent("SIGHUP")), claim="an idle task, before the message of solo5-networkd"),
+    stopped(killed(1), "ended until its next packet", 1, systemd=BEGUN, idle=True, claim="the same, by that message"),
+    stopped(stop(killed(9)), "stopped on request (SIGKILL)", 9),
+    stopped(stop(killed(9, "timeout")), "stopped on request (SIGKILL)", 9, claim="a stop that ended with SIGKILL"),
     Row(
         stop(exited(1)), Ending.HOST_SHUTDOWN, "stopped by the host's shutdown", 143, True, down=True, code=1,
         signal=15,
