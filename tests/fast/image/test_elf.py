@@ -4,8 +4,6 @@ from dataclasses import replace
 from io import BytesIO
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.fast.image import elfbuilder as elf
 
 from solo5_systemd.base.errors import ImageError
@@ -178,38 +176,3 @@ def test_an_image_that_shrinks_meanwhile_is_refused() -> None:
     content = SOUND.build()
     with pytest.raises(ImageError, match=re.escape("changed while it was read")):
         read(content[:-1], len(content))
-
-
-class CountingFile(BytesIO):
-    count = 0
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        content = super().read(size)
-        self.count += len(content)
-        return content
-
-
-SEED = elf.Elf(segments=(elf.load(), *elf.usual_notes(elf.HVT, (b"a", elf.NET), (b"b", elf.BLOCK)))).build()
-HOSTILE = st.sampled_from(
-    [b"\xff" * 8, b"\0" * 8, b"\xff" * 4, b"\0\0\0\x80", b"\xff\xff\xff\x7f", b"\0" * 7 + b"\x80"]
-)
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, len(SEED) - 1), HOSTILE | st.binary(min_size=1, max_size=9)), max_size=4),
-    st.integers(0, len(SEED)) | st.none(),
-)
-def test_whatever_is_in_the_file_it_is_read_or_refused_within_bounds(
-    patches: Sequence[tuple[int, bytes]], end: int | None
-) -> None:
-    content = bytearray(SEED)
-    for at, patch in patches:
-        content[at : at + len(patch)] = patch
-    file = CountingFile(bytes(content[:end]))
-    try:
-        manifest = read_manifest(file, len(content[:end]), machine="x86_64")
-    except ImageError as error:
-        assert "\n" not in str(error)  # noqa: PT017
-    else:
-        assert manifest.min_memory > 0x100000
-    assert file.count < 64 << 10
