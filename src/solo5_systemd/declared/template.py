@@ -53,7 +53,9 @@ def parse_template(
     if len(prefix) > _PREFIX_MAX:  # the name of a task has the instance as well, and here the stand-in
         raise InvalidRequestError(f"{name} is too long for a template: expected at most {_PREFIX_MAX} characters.")
     content = b"\n".join(source.content for source in sources)
-    escaped, unescaped = _stand_ins(content)
+    # Two words that are not in the files: of lower-case letters and digits, which any text may have.
+    words = (f"i{hashlib.sha256(content + bytes((number,))).hexdigest()[:_DIGITS]}" for number in range(256))
+    escaped, unescaped, *_ = (word for word in words if word.encode() not in content)
     of_unit = {**specifiers(f"{prefix}@{escaped}", host), "I": unescaped, "f": f"/{unescaped}"}
 
     parse = partial(parse_declaration, sources=sources, host=host, served=served, systemd=systemd)
@@ -82,10 +84,3 @@ def _sample(prefix: str, sources: Sequence[Source], parse: Callable[[str], Decla
             return instance
     depends = len({error.sentence for error in errors}) > 1  # one sentence for all is a fault of the template itself
     raise SettingsError(errors[0].sentence, _SAMPLE_HINT if depends else errors[0].hint) from errors[0]
-
-
-def _stand_ins(content: bytes) -> tuple[str, str]:
-    """Return two words that are not in the files: of lower-case letters and digits, which any text may have."""
-    words = (f"i{hashlib.sha256(content + bytes((number,))).hexdigest()[:_DIGITS]}" for number in range(256))
-    escaped, unescaped, *_ = (word for word in words if word.encode() not in content)
-    return escaped, unescaped

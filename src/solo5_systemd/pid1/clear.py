@@ -133,15 +133,11 @@ async def drop_held(name: TaskName, disks: "ImageFiles") -> None:
             os.close(fd)
     fdstore.remove(HELD)
     await asyncio.to_thread(fdstore.barrier, _BARRIER_TIMEOUT_S)
-    await asyncio.to_thread(_await_unlocked, name)
-    await disks.sweep()
-
-
-def _await_unlocked(name: TaskName) -> None:
-    """Wait for the locks: PID 1 closes descriptors in a thread (asynchronous_close), also after the barrier."""
+    # PID 1 closes descriptors in a thread (asynchronous_close), also after the barrier.
     end = time.monotonic() + _BARRIER_TIMEOUT_S
-    while name in holders().values() and time.monotonic() < end:
-        time.sleep(_LOCKS_POLL_S)
+    while name in (await asyncio.to_thread(holders)).values() and time.monotonic() < end:  # noqa: ASYNC110 - PID 1's
+        await asyncio.sleep(_LOCKS_POLL_S)
+    await disks.sweep()
 
 
 def report(name: TaskName, sentence: str) -> None:

@@ -115,7 +115,12 @@ async def _check_fits(parts: Parts, kept: Kept) -> None:
 
 def _write(own: Path, parts: Parts) -> None:
     name = parts.workload.name
-    _make_room_for_stderr(own)
+    tender = own / TENDER
+    with host_errors(f"{tender} cannot be mounted"):  # a taken-over tender must not fill /run
+        tender.mkdir(mode=0o700, exist_ok=True)
+        unmount(tender)  # what a killed start has left
+        mount_memory(str(tender), STDERR_MAX)
+        tender.chmod(NO_CONFIGURATION | 0o110)
     disks = own / "disks"
     disks.mkdir(mode=0o755, exist_ok=True)
     for left in disks.iterdir():  # of the last start, perhaps of an image with other disks
@@ -130,13 +135,3 @@ def _write(own: Path, parts: Parts) -> None:
     replace_file(own / FIELDS, json.dumps(dict(log_fields(parts))), mode=0o644)
     # Last: the task's service asserts this file.
     replace_file(own / ENVIRONMENT, environment(parts.device_options(lasting_path), guest_arguments(parts)), mode=0o600)
-
-
-def _make_room_for_stderr(own: Path) -> None:
-    """Mount the directory for what the tender writes: a taken-over tender must not fill /run."""
-    directory = own / TENDER
-    with host_errors(f"{directory} cannot be mounted"):
-        directory.mkdir(mode=0o700, exist_ok=True)
-        unmount(directory)  # what a killed start has left
-        mount_memory(str(directory), STDERR_MAX)
-        directory.chmod(NO_CONFIGURATION | 0o110)

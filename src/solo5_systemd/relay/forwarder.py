@@ -215,8 +215,10 @@ class Forwarder:
     def _save(self, console: TaskConsole) -> None:
         with suppress(HostError):  # lines are duplicated after a restart, but forwarding goes on
             self._state_files.save(console.state)
-        if lines := console.take_dropped():
-            self._report(console.task, lines)
+        for queue in (writer.queue for writer in console.writers.values()):
+            if queue.dropped:
+                self._report(console.task, queue.dropped)
+                queue.dropped = 0
 
     def _set_ended(self, console: TaskConsole, *, ended: bool) -> None:
         if console.ended is not ended:  # else not saved: the file's mtime is the time of the last delivery

@@ -166,14 +166,6 @@ class TaskConsole:
         for stream, fifo in fifos.items():  # only now: bytes in a FIFO that is not stored would be lost with a kill
             self.writers[stream].open(fifo)
 
-    def take_dropped(self) -> int:
-        """Return and reset the number of lines that journald dropped according to the notices written."""
-        queues = [writer.queue for writer in self.writers.values()]
-        count = sum(queue.dropped for queue in queues)
-        for queue in queues:
-            queue.dropped = 0
-        return count
-
     def catch_up(self) -> bool:
         """Read skipped lines of streams whose FIFO has a reader; return whether something was read."""
         busy = False
