@@ -121,7 +121,6 @@ class Declared(Values):
     """The values of [Unikernel].
 
     Args:
-        assignments: the result of `effective`.
         in_unit: the specifiers in values that are part of the unit file.
         at_start: those in values of keys with `at_start`.
     """

@@ -39,11 +39,7 @@ def declarations(directory: Path = ETC) -> tuple[str, ...]:
 
 
 def own_instances(template: str, directory: Path = ETC) -> frozenset[str]:
-    """Return the instances that are not as their template: by a file of their own, also a masked one, or by drop-ins.
-
-    Raises:
-        SettingsError: the directory cannot be read.
-    """
+    """Return the instances that are not as their template: by a file of their own, masked ones too, or drop-ins."""
     found = [path.name.removesuffix(".d") for path in _listed(directory) if path.name.startswith(template)]
     return frozenset(name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX)) - {template}
 

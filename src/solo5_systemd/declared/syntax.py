@@ -54,11 +54,8 @@ class Assignment:
     """One line `Key=value`, or several that a backslash continues.
 
     Attributes:
-        section: without brackets.
-        key: such as `Image`.
         value: without blanks around it; of continued lines, joined by a blank each. Empty: it resets the key.
         line: number of the first line, from 1.
-        is_public: of the file.
     """
 
     section: str

@@ -114,11 +114,7 @@ class UpdateFiles:
         self._log.unlink(missing_ok=True)  # not before: that of an update under way is being read
 
     def request(self, declared: UpdateRequest) -> UpdateRequest:
-        """Return what is requested, over what is declared.
-
-        Raises:
-            Solo5Error: it cannot be read.
-        """
+        """Return what is requested, over what is declared; raises Solo5Error where it cannot be read."""
         if not self.under_way:
             return declared
         with host_errors(f"{self._request} cannot be read"):

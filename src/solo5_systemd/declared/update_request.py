@@ -132,11 +132,7 @@ def next_task(task: TaskName) -> TaskName:
 
 
 def check_beside(workload: "Workload", ports: Collection[PortRequest]) -> None:
-    """Refuse a task of which no second guest can run beside the first, or whose ports cannot be moved to it.
-
-    Raises:
-        InvalidRequestError: with the reason, and what to do.
-    """
+    """Refuse a task of which no second guest can run beside the first, or whose ports cannot be moved to it."""
     # Each start makes its own archives and private copies.
     shared = [disk.disk for disk in workload.disks if not (disk.private or disk.archive)]
     if shared:
@@ -154,11 +150,7 @@ def check_beside(workload: "Workload", ports: Collection[PortRequest]) -> None:
 
 
 def check_same_devices(image: str, new: "Manifest", old: "Manifest") -> None:
-    """Refuse an image with other devices than the running one.
-
-    Raises:
-        InvalidRequestError: with the devices of both.
-    """
+    """Refuse an image with other devices than the running one."""
     if {*new.devices} != {*old.devices}:
         has, had = (", ".join(sorted(map(str, manifest.devices))) or "none" for manifest in (new, old))
         raise InvalidRequestError(

@@ -41,7 +41,6 @@ class Kept:
 
     Attributes:
         tender: path of the tender in its unit file, whose name has the target of the image.
-        nics: whether the unit file is for an image with NICs.
         nics_assumed: the image could not be read; the unit file is for NICs, and fit for an image without them.
     """
 

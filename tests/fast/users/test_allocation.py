@@ -52,6 +52,11 @@ def users(
     return Users(lambda: uids)
 
 
+@pytest.fixture
+def of(tmp_path: Path) -> Users:
+    return users(tmp_path)
+
+
 def left(root: Path) -> set[str]:
     return {*Registry().tasks(), *(file.name for file in (root / "userdb").iterdir())}
 
@@ -66,8 +71,7 @@ def started(of: Users, task: TaskName) -> Iterator[int]:
         os.close(held.descriptor)
 
 
-async def test_each_task_has_a_user_until_it_is_released(tmp_path: Path) -> None:
-    of = users(tmp_path)
+async def test_each_task_has_a_user_until_it_is_released(of: Users, tmp_path: Path) -> None:
     with started(of, WEB) as web, started(of, DB) as db:
         assert web != db
         assert (Registry().uid(WEB), Registry().uid(DB)) == (web, db)
@@ -88,8 +92,7 @@ def test_record_is_one_that_systemd_reads_under_both_names(tmp_path: Path) -> No
         assert by_number.stat().st_mode & 0o777 == 0o644
 
 
-async def test_uid_is_used_again_as_late_as_possible(tmp_path: Path) -> None:
-    of = users(tmp_path)
+async def test_uid_is_used_again_as_late_as_possible(of: Users) -> None:
     seen = []
     for _ in range(20):
         with started(of, WEB) as uid:
@@ -110,8 +113,7 @@ async def test_range_that_is_used_up_is_one_sentence_and_leaves_nothing(tmp_path
     assert left(tmp_path) == set()
 
 
-async def test_second_start_of_a_name_is_refused_and_touches_nothing(tmp_path: Path) -> None:
-    of = users(tmp_path)
+async def test_second_start_of_a_name_is_refused_and_touches_nothing(of: Users, tmp_path: Path) -> None:
     with started(of, WEB):
         before = left(tmp_path)
         with pytest.raises(TakenError, match="task name 'web' is taken: another start of it is in progress"):
@@ -173,9 +175,8 @@ def test_what_is_killed_at_any_step_leaves_nothing_that_a_collection_misses(tmp_
 
 
 async def test_a_start_waits_for_another_process_that_has_its_users_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    of: Users, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of = users(tmp_path)
     with started(of, WEB) as first:
         tried = asyncio.Event()
         real = of._acquire
@@ -197,9 +198,8 @@ async def test_a_start_waits_for_another_process_that_has_its_users_file(
     os.close(held.descriptor)
 
 
-async def test_a_collection_holds_no_lock_of_a_task_with_a_unit_during_the_call_of_pid_1(tmp_path: Path) -> None:
+async def test_a_collection_holds_no_lock_of_a_task_with_a_unit_during_the_call_of_pid_1(of: Users) -> None:
     """A restart of a declared task, which keeps its user, would wait for PID 1's answer or fail."""
-    of = users(tmp_path)
     with started(of, WEB), started(of, DB):
         pass
     freed: list[str] = []
@@ -216,8 +216,7 @@ async def test_a_collection_holds_no_lock_of_a_task_with_a_unit_during_the_call_
     assert freed == ["db"]
 
 
-async def test_a_removal_that_waited_for_a_start_leaves_its_user_alone(tmp_path: Path) -> None:
-    of = users(tmp_path)
+async def test_a_removal_that_waited_for_a_start_leaves_its_user_alone(of: Users, tmp_path: Path) -> None:
     with started(of, WEB) as uid:
         removing = asyncio.ensure_future(of.removal(WEB).__aenter__())
         await yields(100)  # until it waits for a lock
@@ -237,9 +236,8 @@ async def removed(of: Users, task: TaskName) -> None:
         pass
 
 
-async def test_a_removal_that_is_cancelled_while_its_thread_waits_keeps_no_lock(tmp_path: Path) -> None:
+async def test_a_removal_that_is_cancelled_while_its_thread_waits_keeps_no_lock(of: Users, tmp_path: Path) -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1, "asyncio"))
-    of = users(tmp_path)
     with started(of, WEB):
         pass
     goes_on = threading.Event()
@@ -256,13 +254,10 @@ async def test_a_removal_that_is_cancelled_while_its_thread_waits_keeps_no_lock(
     os.close((await of.acquire(WEB)).descriptor)
 
 
-async def test_a_cancelled_start_leaves_the_user_that_it_adopted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cancelled_start_leaves_the_user_that_it_adopted(of: Users, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: int) -> None:
         raise HostError("not resolved.")
 
-    of = users(tmp_path)
     with started(of, WEB) as uid:
         pass
     monkeypatch.setattr(allocation, "_check_resolved", fail)
@@ -275,9 +270,8 @@ async def test_a_cancelled_start_leaves_the_user_that_it_adopted(
 
 
 async def test_a_collection_goes_on_after_a_task_whose_network_is_not_released(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    of: Users, caplog: pytest.LogCaptureFixture
 ) -> None:
-    of = users(tmp_path)
     with started(of, WEB), started(of, DB):
         pass
 
@@ -292,9 +286,10 @@ async def test_a_collection_goes_on_after_a_task_whose_network_is_not_released(
     assert await of.collect(_none, _nothing) == ["db"]
 
 
-async def test_a_removal_keeps_starts_out_and_frees_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_removal_keeps_starts_out_and_frees_the_user(
+    of: Users, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(allocation, "START_TIMEOUT_S", 0.03)
-    of = users(tmp_path)
     for has_user in (True, False):
         if has_user:
             with started(of, WEB):
@@ -469,12 +464,11 @@ async def test_disks_of_a_user_that_systemd_has_allocated_are_taken_back_and_sta
 
 
 async def test_a_note_is_on_stable_storage_before_a_disk_is_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    of: Users, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """fsync(2) of file and directories: after a power loss, the owner on another disk is still listed."""
     synced: list[str] = []
     monkeypatch.setattr("os.fsync", lambda fd: synced.append(str(Path(f"/proc/self/fd/{fd}").readlink())))
-    of = users(tmp_path)
     with started(of, WEB) as uid:
         await of.record_disks(uid, [DISK])
         assert synced == [str(tmp_path), str(tmp_path / f"notes/.{uid}.new"), str(tmp_path / "notes")]
