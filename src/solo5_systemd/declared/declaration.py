@@ -55,12 +55,6 @@ SUFFIX = ".unikernel"
 NEWEST = 257
 """The newest release of systemd whose settings are known."""
 
-_EXPANDED = frozenset({"Slice"})
-"""Settings of [Service] that are part of the task and have specifiers; in others, `%` is a percentage."""
-
-_ENDED_BY_SIGTERM = ("always", "on-success")
-"""Values of Restart= with which systemd starts again what SIGTERM has ended."""
-
 _TWICE = {"CPUQuota": "CPUs", "CPUWeight": "CPUWeight"}
 """Settings of [Service] that a key of [Unikernel] sets too."""
 
@@ -260,7 +254,7 @@ def _check_idle(name: str, values: Declared, restart: Sequence[Assignment]) -> N
         return
     if "@" in name:
         raise ValueError("is not for a template or an instance: expected it in a file without '@'")
-    if restart and restart[-1].value in _ENDED_BY_SIGTERM:
+    if restart and restart[-1].value in ("always", "on-success"):  # also of what SIGTERM has ended
         raise ValueError(
             f"is of no use with Restart={restart[-1].value}, which starts the task again at once: expected "
             "Restart=on-failure"
@@ -279,7 +273,7 @@ def _properties(
             raise own[-1].error(f"{key}= is set in [Service], and {_TWICE[key]}= in [Unikernel]: expected one of both.")
         for line in own:
             with located(line):
-                text = expand(line.value, specified) if key in _EXPANDED else line.value
+                text = expand(line.value, specified) if key == "Slice" else line.value  # in others, % is a percentage
                 parse_property(key, text)
             found.append((key, text))
     return tuple(found)
