@@ -162,8 +162,9 @@ def test_a_disk_whose_file_system_is_not_mounted_is_no_disk_that_was_removed(
     with pytest.raises(HostError, match="its file system is not mounted"):
         reclaim_disk(of)
     old_disk.write_bytes(bytes(512))
-    with pytest.raises(HostError, match="its file system is not mounted"):
-        reclaim_disk(GivenDisk(str(old_disk), 1, 1, 1))
+    for other in (GivenDisk(str(old_disk), 1, 1, 1), disk(old_disk)._replace(inode=1, mount=str(tmp_path))):
+        with pytest.raises(HostError, match="its file system is not mounted"):
+            reclaim_disk(other)
     reclaim_disk(GivenDisk("/dev/solo5-is-no-device", 1, 0, 1))  # its owner was the node's
     assert syscalls == []
 
