@@ -157,11 +157,6 @@ class GivenDisk(NamedTuple):
     owner: int = 0
 
     @property
-    def identity(self) -> tuple[int, int]:
-        """What `Disk.identity` was."""
-        return self.device, self.inode
-
-    @property
     def is_device(self) -> bool:
         """Whether the disk was a block device, whose owner is lost with its device node."""
         return not self.inode

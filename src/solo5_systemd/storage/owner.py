@@ -295,7 +295,7 @@ def _with_node(disk: GivenDisk) -> GivenDisk:
 def _is_same(disk: GivenDisk, status: os.stat_result) -> bool:
     """Return whether a file is the given disk: by its inode, since the number of its device may change at a boot."""
     if stat.S_ISBLK(status.st_mode):
-        return identity(status) == disk.identity
+        return disk.is_device and status.st_rdev == disk.device
     return stat.S_ISREG(status.st_mode) and status.st_ino == disk.inode
 
 
