@@ -10,68 +10,31 @@ from tests.cluster.traffic import Target, get
 from tests.machine.conftest import GUESTS, eventually, ok
 from tests.machine.nomad.agent import api
 from tests.machine.nomad.conftest import serving
-from tests.machine.nomad.jobs import ADDRESSES, Allocation, allocations, deployment, hcl
+from tests.machine.nomad.jobs import ADDRESSES, Allocation, allocations, block, deployment, hcl, network, port_hcl
 
 COUNT = 9
 IMAGE = GUESTS / "net.spt"
 IMAGES = 8099
 """The port of the server's machine from which every node fetches the image."""
 
-SPREAD = 'spread {\n  attribute = "${node.unique.name}"\n}\n'
-MIGRATE = 'migrate {\n  max_parallel     = 3\n  min_healthy_time = "0s"\n  healthy_deadline = "1m"\n}\n'
-_GROUP = """
-network {
-  port "web" {
-    to = 80
-  }
-}
-restart {
-  attempts = 3
-  delay    = "1s"
-}
-reschedule {
-  delay          = "5s"
-  delay_function = "constant"
-  unlimited      = true
-}
-disconnect {
-  lost_after = "%s"
-  replace    = true
-  reconcile  = "keep_original"
-}
-"""
-# A service of the group is registered before its tasks are ready.
-_TASK = """
-shutdown_delay = "2s"
-service {
-  name     = "%s"
-  provider = "nomad"
-  port     = "web"
-}
-"""
-_ARTIFACT = """
-artifact {
-  source      = "%s/%s"
-  destination = "local/%s"
-  mode        = "file"
-  options {
-    checksum = "sha256:%s"
-  }
-}
-"""
+SPREAD = block("spread", attribute="${node.unique.name}")
+MIGRATE = block("migrate", max_parallel=3, min_healthy_time="0s", healthy_deadline="1m")
+GROUP = (
+    network(port_hcl("web", to=80))
+    + block("restart", attempts=3, delay="1s")
+    + block("reschedule", delay="5s", delay_function="constant", unlimited=True)
+)
 CONFIG = f"""
 unikernel = "local/{IMAGE.name}"
 args      = [{ADDRESSES}, "--udp=80", "allocation=${{NOMAD_ALLOC_ID}}"]
-ready {{
-  tcp      = "web"
-  interval = "200ms"
-}}
-"""
+{block("ready", tcp="web", interval="200ms")}"""
 
 
 def job(name: str, count: int, artifact: str, lost_after: str) -> str:
     """Return a job of so many guests, spread over the nodes, each a service with the job's name."""
-    group, task = _GROUP % lost_after, _TASK % name + artifact
+    group = GROUP + block("disconnect", lost_after=lost_after, replace=True, reconcile="keep_original")
+    # A service of the group is registered before its tasks are ready.
+    task = 'shutdown_delay = "2s"\n' + block("service", name=name, provider="nomad", port="web") + artifact
     return hcl(name, CONFIG, job=SPREAD + MIGRATE, group=group, task=task, count=count)
 
 
@@ -136,12 +99,14 @@ def images() -> Iterator[str]:
     """The `artifact` block of the image, which this machine serves by HTTP."""
     digest = hashlib.sha256(IMAGE.read_bytes()).hexdigest()
     with serving(SERVER, IMAGES) as url:
-        yield _ARTIFACT % (url, IMAGE.name, IMAGE.name, digest)
+        options = block("options", checksum=f"sha256:{digest}")
+        place = f"local/{IMAGE.name}"
+        yield block("artifact", source=f"{url}/{IMAGE.name}", destination=place, mode="file", more=options)
 
 
 def pinned(node: str) -> str:
     """Return the constraint of a job that is to run on a node."""
-    return f'constraint {{\n  attribute = "${{node.unique.name}}"\n  value     = "{node}"\n}}\n'
+    return block("constraint", attribute="${node.unique.name}", value=node)
 
 
 def submit(text: str) -> None:

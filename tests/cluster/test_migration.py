@@ -6,7 +6,7 @@ import pytest
 from tests.cluster.agents import CLIENTS, LONG, SERVER, Agents
 from tests.cluster.conftest import IMAGES, pinned, purge, submit
 from tests.machine.conftest import GUESTS, eventually
-from tests.machine.nomad.jobs import NEVER_AGAIN, Allocation, allocations, guest, hcl
+from tests.machine.nomad.jobs import NEVER_AGAIN, Allocation, allocations, block, guest, hcl
 
 BLANK = GUESTS / "blank.img"
 SIZE = 4096
@@ -17,13 +17,13 @@ def blank(images: str) -> Iterator[str]:
     """The `artifact` block of an empty disk, beside the images that are served."""
     BLANK.write_bytes(bytes(SIZE))
     source = f"http://{SERVER}:{IMAGES}/{BLANK.name}"
-    yield f'artifact {{\n  source = "{source}"\n  destination = "local/disk.img"\n  mode = "file"\n}}\n'
+    yield block("artifact", source=source, destination="local/disk.img", mode="file")
     BLANK.unlink()
 
 
 def on(node: str, task: str, *words: str) -> str:
     """Return the job as it is to run on a node."""
-    config = guest("disk.spt", *words, more='block "storage" {\n  source = "local/disk.img"\n}\n')
+    config = guest("disk.spt", *words, more=block("block", "storage", source="local/disk.img"))
     kept = "sticky = true\nmigrate = true"
     return hcl("moving", config, job=pinned(node), group=NEVER_AGAIN, task=task, ephemeral_disk=kept)
 

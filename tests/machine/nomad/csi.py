@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.machine.nomad.agent import DATA, api
-from tests.machine.nomad.jobs import NEVER_AGAIN, group_hcl, task_hcl
+from tests.machine.nomad.jobs import NEVER_AGAIN, block, group_hcl, task_hcl
 
 PLUGIN = Path("/srv/tests/machine/nomad/csi_plugin.py")
 DIRECTORY = Path("/srv/csi")
@@ -26,30 +26,16 @@ capability {{
 
 def plugin_job(directory: Path = DIRECTORY) -> str:
     """Return the job that runs the plugin on every node, with its volumes in a directory."""
-    task = f"""
-csi_plugin {{
-  id                     = "test"
-  type                   = "monolith"
-  mount_dir              = "/csi"
-  stage_publish_base_dir = "{PUBLISHED}"
-}}
-"""
+    task = block("csi_plugin", id="test", type="monolith", mount_dir="/csi", stage_publish_base_dir=str(PUBLISHED))
     config = f'command = "/usr/bin/python3"\nargs = ["{PLUGIN}", "{directory}"]'
     plugin = task_hcl("plugin", config, driver="raw_exec", task=task, memory=64)
-    return group_hcl("csi", plugin, kind="system", group='restart {\n  delay = "1s"\n}')
+    return group_hcl("csi", plugin, kind="system", group=block("restart", delay="1s"))
 
 
 def volume(mode: str, options: str = "") -> str:
     """Return a group's request for the CSI volume `data`."""
-    return f"""
-volume "data" {{
-  type            = "csi"
-  source          = "data"
-  access_mode     = "single-node-writer"
-  attachment_mode = "{mode}"
-  {options}
-}}
-{NEVER_AGAIN}"""
+    how = {"access_mode": "single-node-writer", "attachment_mode": mode}
+    return block("volume", "data", type="csi", source="data", more=options, **how) + NEVER_AGAIN
 
 
 def is_healthy(nodes: int = 1) -> bool:

@@ -6,6 +6,7 @@ import re
 import textwrap
 import urllib.parse
 import urllib.request
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -15,34 +16,24 @@ from tests.machine.nomad.agent import DATA, HTTP, api, one
 
 TASKS = ("solo5-task-*.service", "solo5-task-*.scope")
 TERMINAL = ("complete", "failed", "lost")
-NEVER_AGAIN = """
-restart {
-  attempts = 0
-  mode     = "fail"
-}
-reschedule {
-  attempts  = 0
-  unlimited = false
-}
-"""
-TWO_STARTS = """
-restart {
-  attempts = 1
-  delay    = "1s"
-  interval = "10m"
-  mode     = "fail"
-}
-reschedule {
-  attempts  = 0
-  unlimited = false
-}
-"""
-ONE_START = 'restart {\n  attempts = 0\n  mode = "fail"\n}\n'
 ADDRESSES = '"--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}"'
 
 SERVICE, SCOPE = "", 'unit = "scope"\n'
 """What a task's unit is, in its config: as it is without a word, and otherwise."""
 
+
+def block(kind: str, /, *labels: str, more: str = "", **lines: object) -> str:
+    """Return a block of HCL with these lines, and then further ones or other blocks."""
+    head = " ".join((kind, *map(json.dumps, labels)))
+    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
+    return f"{head} {{\n{textwrap.indent(text + more, '  ').rstrip()}\n}}\n"
+
+
+port_hcl = partial(block, "port")
+ONE_START = block("restart", attempts=0, mode="fail")
+_NOWHERE_ELSE = block("reschedule", attempts=0, unlimited=False)
+NEVER_AGAIN = ONE_START + _NOWHERE_ELSE
+TWO_STARTS = block("restart", attempts=1, delay="1s", interval="10m", mode="fail") + _NOWHERE_ELSE
 EVERY_LINE = '\nproperties {\n  LogRateLimitBurst = "10000000"\n}'
 """In a task's config: its console has no rate that a guest could exceed."""
 
@@ -57,15 +48,9 @@ def guest(image: str, *words: str, more: str = "") -> str:
     return f'unikernel = "{GUESTS}/{image}"\nargs = {json.dumps(words)}\n{more}'
 
 
-def port_hcl(label: str, **lines: int | str) -> str:
-    return f'port "{label}" {{\n' + "".join(f"  {key} = {json.dumps(value)}\n" for key, value in lines.items()) + "}\n"
-
-
 def network(*blocks: str, mode: str = "") -> str:
     """Return the network of a group, with these ports, or other blocks."""
-    return textwrap.indent("".join(blocks), "  ").join(
-        ("network {\n" + (f'  mode = "{mode}"\n' if mode else ""), "}\n")
-    )
+    return block("network", more="".join(blocks), **({"mode": mode} if mode else {}))
 
 
 ECHO = network(port_hcl("echo", static=7007, to=7))

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.machine.conftest import eventually, ok
-from tests.machine.nomad.jobs import NEVER_AGAIN, SLEEPER, Jobs, allocations, blocked, hcl, network, running
+from tests.machine.nomad.jobs import NEVER_AGAIN, SLEEPER, Jobs, allocations, block, blocked, hcl, network, running
 
 VOLUME = 'volume "data" {{\n  type = "{}"\n  source = "data"\n{}}}\n'
 ACCESS = '  attachment_mode = "file-system"\n  access_mode = "single-node-writer"\n'
@@ -11,7 +11,7 @@ MOUNT = 'volume_mount {\n  volume = "data"\n  destination = "/data"\n}\n'
 
 
 def constraint(attribute: str, operator: str, value: str) -> str:
-    return f'constraint {{\n  attribute = "${{{attribute}}}"\n  operator = "{operator}"\n  value = "{value}"\n}}\n'
+    return block("constraint", attribute=f"${{{attribute}}}", operator=operator, value=value)
 
 
 UNPLACED: dict[str, tuple[dict[str, Any], str]] = {

@@ -14,30 +14,31 @@ from pathlib import Path
 import pytest
 from tests.machine.conftest import GUESTS, NOBODY, eventually, inspect, ok, sh, unit_property
 from tests.machine.nomad.agent import DATA, USUAL, Agent, api
-from tests.machine.nomad.jobs import SCOPE, SERVICE, Allocation, Jobs, allocations, ended, guest, hcl, newest, running
+from tests.machine.nomad.jobs import (
+    SCOPE,
+    SERVICE,
+    Allocation,
+    Jobs,
+    allocations,
+    block,
+    ended,
+    guest,
+    hcl,
+    newest,
+    running,
+)
 from tests.machine.test_archives import everywhere
 
 
 def artifact(web: str, destination: str) -> str:
-    return f"""
-artifact {{
-  source      = "{web}/blank.img"
-  destination = "{destination}"
-  mode        = "file"
-}}
-"""
+    return block("artifact", source=f"{web}/blank.img", destination=destination, mode="file")
 
 
 def config(source: str, *words: str, image: str = "disk.hvt") -> str:
-    return guest(image, *words, more=f'block "storage" {{\n  source = "{source}"\n}}\n')
+    return guest(image, *words, more=block("block", "storage", source=source))
 
 
-SECRET = f"""
-template {{
-  destination = "secrets/disk.img"
-  data        = "{"x" * 512}"
-}}
-"""
+SECRET = block("template", destination="secrets/disk.img", data="x" * 512)
 """A sector, in a file system of the task's own."""
 
 
@@ -309,7 +310,7 @@ def test_limits_of_a_jobs_disk_are_the_kernels(jobs: Jobs) -> None:
 
 
 def template(destination: str, data: str) -> str:
-    return f'template {{\n  destination = "{destination}"\n  data = "{data}"\n}}\n'
+    return block("template", destination=destination, data=data)
 
 
 def archived(files: str, *words: str) -> str:
@@ -376,7 +377,11 @@ def test_a_directory_of_the_task_that_another_user_replaced_is_not_archived(jobs
     """Every user may rename `local`, if the way to the task's directory is open."""
     secret = tmp_path / "app.toml"
     secret.write_text("secret")
-    job = hcl("replaced", archived('"local/app.toml"', "stay"), task=template("local/app.toml", "port = 80"))
+    job = hcl(
+        "replaced",
+        archived('"local/app.toml"', "stay"),
+        task=template("local/app.toml", "port = 80"),
+    )
     [alloc] = jobs.run(job)
     alloc.says("member local/app.toml type 0 size 9")
     local = alloc.file("guest/local")

@@ -1,10 +1,11 @@
 """Ports and addresses of a task, in its job and from another host."""
 
 import json
+from functools import partial
 
 from tests.machine.conftest import GUESTS, Outside, ok
 from tests.machine.nomad.agent import NODE_ADDRESS, SECOND_ADDRESS
-from tests.machine.nomad.jobs import ADDRESSES, NEVER_AGAIN, Jobs, ended, hcl, network, port_hcl
+from tests.machine.nomad.jobs import ADDRESSES, NEVER_AGAIN, Jobs, block, ended, hcl, network, port_hcl
 
 MAC = "02:00:5e:10:00:4d"
 IP = "10.98.0.77"
@@ -21,8 +22,7 @@ def variables(*labels: str) -> str:
     return ";".join(f"{label}={'/'.join(f'${{NOMAD_{key}_{label}}}' for key in keys)}" for label in labels)
 
 
-def nic(**keys: str) -> str:
-    return 'nic "service" {\n' + "".join(f'  {key} = "{value}"\n' for key, value in keys.items()) + "}"
+nic = partial(block, "nic", "service")
 
 
 def test_port_without_to_is_the_hosts_port_in_the_guest(jobs: Jobs, outside: Outside) -> None:

@@ -11,6 +11,7 @@ from tests.machine.nomad.jobs import (
     SERVER,
     TWO_STARTS,
     Jobs,
+    block,
     deployment,
     ended,
     hcl,
@@ -22,7 +23,7 @@ from tests.machine.nomad.jobs import (
 )
 
 PORTS = network(port_hcl("web", to=80), port_hcl("echo", to=7))
-UPDATE = 'update {\n  min_healthy_time = "0s"\n  healthy_deadline = "30s"\n  progress_deadline = "1m"\n}\n'
+UPDATE = block("update", min_healthy_time="0s", healthy_deadline="30s", progress_deadline="1m")
 
 
 def ready(*lines: str) -> str:

@@ -8,6 +8,8 @@ from tests.machine.nomad.jobs import (
     NEVER_AGAIN,
     Allocation,
     Jobs,
+    block,
+    guest,
     hcl,
     network,
     placed,
@@ -18,26 +20,11 @@ from tests.machine.nomad.jobs import (
 from tests.machine.nomad.test_ready import ready
 
 PORTS = NEVER_AGAIN + network(port_hcl("web", to=80), port_hcl("plain"))
-CHECK = """
-check {
-  type     = "http"
-  path     = "/"
-  interval = "1s"
-  timeout  = "2s"
-}
-"""
+CHECK = block("check", type="http", path="/", interval="1s", timeout="2s")
 
 
 def service(name: str, mode: str, label: str = "web", more: str = "") -> str:
-    return f"""
-service {{
-  name         = "{name}"
-  provider     = "nomad"
-  port         = "{label}"
-  address_mode = "{mode}"
-{more}
-}}
-"""
+    return block("service", name=name, provider="nomad", port=label, address_mode=mode, more=more)
 
 
 def nics(alloc: Allocation) -> dict[str, str]:
@@ -63,8 +50,8 @@ def test_service_is_there_from_readiness_to_the_stop(jobs: Jobs, outside: Outsid
     assert alloc.about()["ClientStatus"] == "pending"
     assert "--ipv4=" in outside.tcp(NODE_ADDRESS, alloc.port("web"))
     running("served")
-    guest, node = (nics(alloc)["service"], 80), (NODE_ADDRESS, alloc.port("web"))
-    for name, expected in {"auto": node, "host": node, "driver": guest, "plain": (guest[0], 0)}.items():
+    own, node = (nics(alloc)["service"], 80), (NODE_ADDRESS, alloc.port("web"))
+    for name, expected in {"auto": node, "host": node, "driver": own, "plain": (own[0], 0)}.items():
         eventually(lambda at=expected, name=name: registered(name) == [at], f"{name} is at {expected}")  # type: ignore[misc]
     ok("nomad", "job", "stop", "-detach", "served")
     for name in (*modes, "plain"):
@@ -75,18 +62,10 @@ def test_service_is_there_from_readiness_to_the_stop(jobs: Jobs, outside: Outsid
 def test_driver_address_is_that_of_the_nic_that_the_ports_lead_to(
     jobs: Jobs, agent: Agent, outside: Outside, lead_to: str
 ) -> None:
-    args = '"--ipv4={net.service.ipv4_cidr}", "--management-ipv4={net.management.ipv4_cidr}"'
-    config = f"""
-unikernel = "{GUESTS}/net2.spt"
-args      = [{args}]
-nic "service" {{
-  ports = [{'"plain"' if lead_to == "both" else ""}]
-}}
-nic "management" {{
-  network = "management"
-  ports   = ["web"]
-}}
-"""
+    args = ("--ipv4={net.service.ipv4_cidr}", "--management-ipv4={net.management.ipv4_cidr}")
+    both = block("nic", "service", ports=["plain"] if lead_to == "both" else [])
+    both += block("nic", "management", network="management", ports=["web"])
+    config = guest("net2.spt", *args, more=both)
     since = ok("date", "+@%s.%N").strip()
     [alloc] = jobs.run(hcl(lead_to, config, group=PORTS, task=service("admin", "driver", more=CHECK)))
     alloc.says("serving")

@@ -6,7 +6,19 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, eventually, ok, registered, unit_property
-from tests.machine.nomad.jobs import NEVER_AGAIN, SERVER, SLEEPER, Jobs, allocations, ended, hcl, network, port_hcl
+from tests.machine.nomad.jobs import (
+    NEVER_AGAIN,
+    SERVER,
+    SLEEPER,
+    Jobs,
+    allocations,
+    block,
+    ended,
+    guest,
+    hcl,
+    network,
+    port_hcl,
+)
 
 MIB = 1 << 20
 STORE = Path("/var/lib/solo5/images")
@@ -16,10 +28,10 @@ EPHEMERAL = 'block "{}" {{\n  source = "local/large.img"\n  ephemeral = true\n}}
 
 @pytest.fixture
 def large(web: str) -> Iterator[str]:
-    """Serve `large.img`, a file of 30 MiB without holes, by HTTP."""
+    """The `artifact` block of `large.img`, a file of 30 MiB without holes that is served by HTTP."""
     path = GUESTS / "large.img"
     path.write_bytes(os.urandom(MIB) * 30)
-    yield web
+    yield block("artifact", source=f"{web}/large.img", destination="local/large.img", mode="file")
     path.unlink()
 
 
@@ -48,8 +60,7 @@ def why(job: str) -> set[str]:
 
 def test_many_copies_of_one_artifact_take_nothing_of_var(jobs: Jobs, large: str) -> None:
     blocks = "".join(EPHEMERAL.format(f"storage{n}") for n in range(63))
-    artifact = f'artifact {{\n  source = "{large}/large.img"\n  destination = "local/large.img"\n  mode = "file"\n}}\n'
-    job = hcl("copies", f'unikernel = "{GUESTS}/disks63.hvt"\n{blocks}', kind="batch", task=artifact, memory=64)
+    job = hcl("copies", f'unikernel = "{GUESTS}/disks63.hvt"\n{blocks}', kind="batch", task=large, memory=64)
     jobs.submit(job)
     words = ended("copies").refusal()
     most = os.statvfs("/var/lib/solo5").f_blocks * os.statvfs("/var/lib/solo5").f_frsize // 10
@@ -91,8 +102,8 @@ def test_ports_and_addresses_of_a_job_and_of_a_namespace(jobs: Jobs, limits: Pat
 
 
 def test_archives_are_of_the_memory_that_the_scheduler_has_given(jobs: Jobs) -> None:
-    template = 'template {\n  destination = "local/config"\n  data = "' + "x" * 60000 + '"\n}\n'
-    config = f'unikernel = "{GUESTS}/disk.hvt"\nargs = ["stay"]\nblock "storage" {{\n  files = ["local/config"]\n}}\n'
+    template = block("template", destination="local/config", data="x" * 60000)
+    config = guest("disk.hvt", "stay", more=block("block", "storage", files=["local/config"]))
     [alloc] = jobs.run(hcl("archive", config, task=template, memory=32))
     size = -(-60000 // 512) * 512 + 3 * 512
     assert int(unit_property(alloc.unit(), "MemoryMax")) == 32 * MIB - size
@@ -110,9 +121,8 @@ def test_images_beyond_the_share_of_a_job_are_not_stored(jobs: Jobs, limits: Pat
 def test_the_reserve_of_the_file_system_is_left(jobs: Jobs, limits: Path, large: str) -> None:
     free = os.statvfs("/var/lib/solo5").f_bavail * os.statvfs("/var/lib/solo5").f_frsize
     limits.write_text(f"[limits]\nreserve_mb = {(free >> 20) + 1000}\n")
-    artifact = f'artifact {{\n  source = "{large}/large.img"\n  destination = "local/large.img"\n  mode = "file"\n}}\n'
     config = f'unikernel = "{GUESTS}/disk.hvt"\n{EPHEMERAL.format("storage")}'
-    jobs.submit(hcl("copy", config, kind="batch", task=artifact))
+    jobs.submit(hcl("copy", config, kind="batch", task=large))
     words = ended("copy").refusal()
     assert f"can take {30 * MIB} bytes of the file system of /var/lib/solo5/copies: expected at most 0" in words
     assert "limits.reserve_mb in solo5.toml(5)" in words
