@@ -125,21 +125,13 @@ def test_where_pip_writes_on_this_machine_stays_here(name: str) -> None:
     assert carried.wanted_variables({name: "/home/dev/pip"}) == {}
 
 
-def test_paths_are_found_among_words_and_as_urls() -> None:
-    texts = ["/opt/wheels file:///srv/wheels https://mirror.example/simple", "180", "/etc/ssl/own.crt"]
-    assert [str(path) for path in carried.paths_in(texts)] == ["/opt/wheels", "/srv/wheels", "/etc/ssl/own.crt"]
-
-
-def test_values_of_all_sections_of_a_pip_conf_count() -> None:
-    text = "[global]\ncert = /etc/ssl/own.crt\nfind-links =\n    /opt/wheels\n[install]\nno-binary = %(x)s\n"
-    assert list(carried.values(text)) == ["/etc/ssl/own.crt", "\n/opt/wheels", "%(x)s"]
-
-
 def test_what_the_settings_name_comes_along_where_it_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "wheels").mkdir()
+    for name in ("wheels", "more", "own.crt"):
+        (tmp_path / name).mkdir()
     settings = tmp_path / "home/.config/pip/pip.conf"
     settings.parent.mkdir(parents=True)
-    settings.write_text(f"[global]\nfind-links = {tmp_path}/wheels {tmp_path}/missing\n")
+    links = f"find-links = https://mirror.example file://{tmp_path}/wheels {tmp_path}/missing\n    {tmp_path}/more"
+    settings.write_text(f"[global]\ntimeout = 180\n{links}\n[install]\nno-binary = %(x)s\ncert = {tmp_path}/own.crt\n")
     for name in carried.wanted_variables(os.environ):
         monkeypatch.delenv(name)
     monkeypatch.setattr(carried, "_SYSTEM_FILES", ())
@@ -148,7 +140,7 @@ def test_what_the_settings_name_comes_along_where_it_exists(tmp_path: Path, monk
         variables={},
         paths=(
             (settings, Path("/root/.config/pip/pip.conf")),
-            (tmp_path / "wheels", tmp_path / "wheels"),
+            *((tmp_path / name, tmp_path / name) for name in ("wheels", "more", "own.crt")),
         ),
     )
 

@@ -371,13 +371,16 @@ async def test_a_signal_goes_to_the_tender_which_is_woken_for_it_and_the_last_on
     assert (WEB not in machine.networks.asleep) is (awake or not sleeps)
 
 
-@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("how", ["runs", "ended", "has no unit"])
 async def test_a_task_is_discarded_running_or_not_and_twice(
-    machine: Machine, runtime: Runtime, web: Task, ended: bool
+    machine: Machine, runtime: Runtime, web: Task, how: str
 ) -> None:
-    if ended:
+    if how == "ended":
         machine.units.end(UNIT, MainCode.EXITED, 1)
+    elif how == "has no unit":
+        machine.units.vanish(UNIT)
     await runtime.discard(WEB)
+    assert f"stop {outcome_target(WEB)}" in machine.steps.taken
     assert machine.holds == (set(), set())
     assert machine.networks.released == [WEB]
     assert machine.steps.taken.index("release") < machine.steps.taken.index("free user")
@@ -393,15 +396,6 @@ async def test_outcome_of_a_task_may_be_kept_while_its_network_is_given_back(
     assert outcome_of(await runtime.task(WEB)).exit_code == 1
     await runtime.remove(WEB)
     assert machine.holds == (set(), set())
-
-
-async def test_what_is_left_of_a_task_without_a_unit_is_discarded(
-    machine: Machine, runtime: Runtime, web: Task
-) -> None:
-    machine.units.vanish(UNIT)
-    await runtime.discard(WEB)
-    assert machine.holds == (set(), set())
-    assert f"stop {outcome_target(WEB)}" in machine.steps.taken
 
 
 async def test_a_slice_keeps_to_its_processors(machine: Machine, runtime: Runtime) -> None:

@@ -25,8 +25,10 @@ def carried(home: Path) -> Carried:
     """Return what of this machine goes into a tree whose user lives in *home*."""
     variables = wanted_variables(os.environ)
     files = _configuration_files(variables, home)
-    texts = [*variables.values(), *(value for file, _ in files for value in values(file.read_text()))]
-    named = [(path, path) for path in dict.fromkeys(paths_in(texts)) if path.exists()]
+    settings = configparser.RawConfigParser()
+    settings.read([file for file, _ in files])
+    texts = [*variables.values(), *(value for name in settings.sections() for _, value in settings.items(name))]
+    named = [(path, path) for text in texts for path in _paths(text) if path.exists()]
     return Carried(variables=variables, paths=tuple(dict.fromkeys([*files, *named])))
 
 
@@ -41,24 +43,14 @@ def wanted_variables(environment: Mapping[str, str]) -> dict[str, str]:
     }  # fmt: skip
 
 
-def values(text: str) -> Iterator[str]:
-    """Give the values in the *text* of a pip.conf."""
-    parser = configparser.RawConfigParser()
-    parser.read_string(text)
-    for section in parser.sections():
-        yield from (value for _, value in parser.items(section))
-
-
-def paths_in(texts: list[str]) -> Iterator[Path]:
-    """Give the absolute paths among the words of *texts*, as they are or as file: URLs."""
-    for text in texts:
-        for word in text.split():
-            if (path := word.removeprefix("file://")).startswith("/"):
-                yield Path(path)
+def _paths(text: str) -> Iterator[Path]:
+    """Give the absolute paths among the words of *text*, as they are or as file: URLs."""
+    return (Path(path) for word in text.split() if (path := word.removeprefix("file://")).startswith("/"))
 
 
 def _configuration_files(variables: Mapping[str, str], home: Path) -> list[tuple[Path, Path]]:
+    """Return the files by precedence, the highest last."""
     named = Path(variables.get("PIP_CONFIG_FILE", os.devnull))
-    pairs = [(file, file) for file in (*_SYSTEM_FILES, named)]
-    pairs += [(Path.home() / file, home / file) for file in _USER_FILES]
+    of_user = [(Path.home() / file, home / file) for file in _USER_FILES]
+    pairs = [*((file, file) for file in _SYSTEM_FILES), *of_user, (named, named)]
     return [(here, there) for here, there in pairs if here.is_file()]

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cached_property
 
@@ -17,7 +16,7 @@ from solo5_systemd.engine.plan import Plan
 from solo5_systemd.engine.queries import with_disks
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.start import Starter
-from solo5_systemd.engine.task import QUIET, Phase, Sample, SpawnProcess, StartCallbacks, Task
+from solo5_systemd.engine.task import QUIET, Phase, Sample, StartCallbacks, Task
 from solo5_systemd.journal.lines import Line
 from solo5_systemd.network.endpoints import Endpoints
 from solo5_systemd.network.model import LeaseRecord
@@ -67,6 +66,8 @@ class FakeRuntime(Runtime):
         self.machine = Machine()  # the backends
         super().__init__(self.machine.backends)
         self.known = {task.name: task for task in tasks}
+        for task in tasks:
+            self.machine.units.put(task.state)
         self.workloads: list[Workload] = []  # started or previewed workloads, in order
         self.calls: list[tuple[object, ...]] = []  # all other calls, in order
         self.outcome = ended().outcome  # of a started task; None: it runs until it is stopped or killed
@@ -77,7 +78,6 @@ class FakeRuntime(Runtime):
         self.listens = False  # a running task ends on a stop request
         self.dormant: Sequence[LeaseRecord] = ()
         self.awake: dict[TaskName, str] = {}
-        self.descriptors: Sequence[int] = ()  # file descriptors for the process of a scope
         self.on_start: Callable[[], None] | None = None  # called during a start, which then never returns
         self.on_console: Callable[[], None] = lambda: None  # called when the console has been read to its end
         self.faults: Mapping[str, str] = {}  # why a declared task could not start, by its name
@@ -129,15 +129,6 @@ class FakeRuntime(Runtime):
             self._end(workload.name, self.outcome)
         return self.known[workload.name]
 
-    @asynccontextmanager
-    async def start_scope(
-        self, workload: Workload, spawn: SpawnProcess, progress: StartCallbacks = QUIET
-    ) -> AsyncGenerator[Task, None]:
-        self.workloads.append(workload)
-        async with spawn(("/usr/bin/solo5-spt", "--mem=118", "--", workload.image), self.descriptors, "") as pid:
-            self.calls.append(("scope", pid))
-            yield running(workload.name)
-
     async def stop(self, name: TaskName, *, signal: int = 15, timeout_s: float = 10) -> Task:
         await self.task(name)
         self.calls.append(("stop", name, signal, timeout_s))
@@ -159,24 +150,8 @@ class FakeRuntime(Runtime):
     async def wait(self, name: TaskName) -> Task:
         return await self.task(name)
 
-    async def restart(self, name: TaskName) -> None:
-        await self.task(name)
-        self.calls.append(("restart", name))
-
-    async def freeze(self, name: TaskName) -> None:
-        self.known[name] = replace(await self.task(name), phase=Phase.FROZEN)
-
-    async def thaw(self, name: TaskName) -> None:
-        self.known[name] = replace(await self.task(name), phase=Phase.RUNNING)
-
     async def awake_because(self, task: Task) -> str:
         return self.awake.get(task.name, "")
-
-    async def sleep(self, name: TaskName) -> None:
-        await self.machine.networks.sleep((await self.task(name)).name)
-
-    async def wake(self, name: TaskName) -> None:
-        await self.machine.networks.wake((await self.task(name)).name)
 
     async def while_frozen(
         self, name: TaskName, act: Callable[[], None], before: Callable[[], None] = lambda: None
