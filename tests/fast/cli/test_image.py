@@ -57,23 +57,6 @@ def test_an_image_that_can_run(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPat
         "  Tender: /x/solo5 (version 0.12.1)\n"
         "Runnable: yes\n",
     )
-
-
-def test_an_image_that_cannot_run_has_its_problems_and_exit_status_126(
-    solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked(monkeypatch, Target.SPT, HostError("a is missing.", "Do b."), HostError("c."))
-    result = solo5ctl("image", "web.spt")
-    assert result.status == 126
-    assert result.out.endswith("Runnable: no\n Problem: a is missing. Do b.\n Problem: c.\n")
-    assert (
-        "  Memory: 10M or more, 8M or more of it for the tender; its runtime needs more, OCaml 5 about 4M\n"
-        in result.out
-    )
-
-
-def test_json(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked(monkeypatch, Target.HVT)
     assert json.loads(solo5ctl("image", "--json", "web.hvt").out) == [
         {
             "image": "web.hvt",
@@ -90,10 +73,19 @@ def test_json(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_json_of_an_image_that_cannot_run(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked(monkeypatch, Target.SPT, HostError("a."))
+def test_an_image_that_cannot_run_has_its_problems_and_exit_status_126(
+    solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked(monkeypatch, Target.SPT, HostError("a is missing.", "Do b."), HostError("c."))
+    result = solo5ctl("image", "web.spt")
+    assert result.status == 126
+    assert result.out.endswith("Runnable: no\n Problem: a is missing. Do b.\n Problem: c.\n")
+    assert (
+        "  Memory: 10M or more, 8M or more of it for the tender; its runtime needs more, OCaml 5 about 4M\n"
+        in result.out
+    )
     [document] = json.loads(solo5ctl("image", "--json", "web.spt").out)
-    assert (document["runnable"], document["problems"]) == (False, ["a."])
+    assert (document["runnable"], document["problems"]) == (False, ["a is missing. Do b.", "c."])
     assert not {"tender", "memory_max"} & set(document)
 
 
