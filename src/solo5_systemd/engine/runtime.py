@@ -85,7 +85,7 @@ class Runtime(Queries):
             yield started
 
     async def open_console(self, unit: str, namespace: str) -> tuple[int, int]:
-        """Open streams for stdout and stderr of a scope's process to a journal, whose journald is started."""
+        """Open journal streams for stdout and stderr of a scope, which the caller closes; start the journald."""
         console = self.backends.console
         await self._units.start_journald(namespace)
         stdout = await console.open_stream(unit, STDOUT_PRIORITY, namespace)
