@@ -221,28 +221,18 @@ async def test_the_service_is_killed_and_guests_are_served(
         assert (await leased(guest)).address == lease.address
 
 
-async def test_a_task_that_ended_while_the_service_was_dead_leaves_no_entry(
-    client: Client, service: Service, pid1: Pid1WithServers
+@pytest.mark.parametrize("servers", [[SERVER], []], ids=["beside another", "alone"])
+async def test_a_task_that_ended_while_the_service_was_dead_leaves_no_entry_and_no_server(
+    client: Client, service: Service, pid1: Pid1WithServers, servers: list[str]
 ) -> None:
-    await attached(client, "stays")
+    if servers:
+        await attached(client, "stays")
     lease = await attached(client, "web", ip="10.9.0.77")
-    async with Guest(lease) as guest:
-        await leased(guest)
     service.kill()
     (service.state / "tasks/web.json").unlink()
     await service.restart()
-    assert [name for name in files(service) if lease.tap in name] == []
-
-
-async def test_a_server_without_a_guest_is_stopped_by_the_next_service(
-    client: Client, service: Service, pid1: Pid1WithServers
-) -> None:
-    await attached(client, "web")
-    service.kill()
-    (service.state / "tasks/web.json").unlink()
-    await service.restart()
-    await until(lambda: pid1.running() == [])
-    assert files(service) == []
+    await until(lambda: pid1.running() == servers)
+    assert [name for name in files(service) if lease.tap in name or not servers] == []
 
 
 async def test_a_server_that_dies_is_replaced_and_knows_all_guests(client: Client, pid1: Pid1WithServers) -> None:

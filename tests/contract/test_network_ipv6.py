@@ -108,16 +108,6 @@ async def refused(address: str, port: int) -> None:
             await asyncio.get_running_loop().sock_recv(client, 100)
 
 
-async def test_a_guest_that_restarts_is_reached_by_a_client_that_keeps_sending(service: Service, wan: Outside) -> None:
-    """The flow of its client is deleted: the kernel would keep its address translation."""
-    async with service.running(default()) as client:
-        with far_socket(wan) as far:
-            for task in ("a", "b"):
-                async with Guest(await client.lease(task, udp(5353)), greeting=task.encode()):
-                    await until_answered(lambda: ask_udp(HOST6, 5353, sock=far.dup()), task.encode() + b"HELLO")
-                await client.drop(task)
-
-
 async def test_forged_frames_are_dropped(service: Service, bridge_nf: None) -> None:
     async with service.running(default()) as client:
         first, second = await client.lease("a"), await client.lease("b")

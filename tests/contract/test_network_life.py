@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.guest import Guest
-from tests.contract.netns import Outside, entered, link, run
+from tests.contract.netns import HOST6, Outside, entered, link, run
 from tests.contract.netservice import NAME, PATH, Client, Pid1, Service, host_state, nic, pid1, tcp, udp, until
 from tests.contract.sockets import ask_udp
 
@@ -95,16 +95,6 @@ async def test_a_link_that_took_the_name_of_a_tap_is_replaced(client: Client, ki
     await client.attach(TaskName("a"))
     assert link(lease.tap)["linkinfo"]["info_kind"] == "macvlan"
     assert link(lease.tap)["master"] == lease.bridge
-
-
-async def test_an_attached_tap_is_set_up_again_without_being_replaced(client: Client) -> None:
-    """While a tender has it. Without one: test_network_task_namespaces.py."""
-    lease = await client.lease("a")
-    async with Guest(lease):
-        made = [link(lease.tap, task)["ifindex"] for task in ("", "a")]
-        run("ip", "link", "set", lease.tap, "nomaster")
-        await until(lambda: link(lease.tap).get("master") == lease.bridge)
-        assert [link(lease.tap, task)["ifindex"] for task in ("", "a")] == made
 
 
 async def test_every_call_is_idempotent(client: Client) -> None:
@@ -199,19 +189,23 @@ async def test_fifty_at_once_share_nothing(service: Service) -> None:
         await asyncio.gather(*(client.release(name) for name in names))
 
 
-@pytest.mark.parametrize("ports", [(udp(5353),), (udp(5352), udp(5353), tcp(5353))], ids=["one port", "several ports"])
+@pytest.mark.parametrize(
+    ("ports", "address"),
+    [((udp(5353),), "127.0.0.1"), ((udp(5352), udp(5353), tcp(5353)), "127.0.0.1"), ((udp(5353),), HOST6)],
+    ids=["one port", "several ports", "IPv6"],
+)
 async def test_a_client_does_not_stick_to_a_guest_that_is_gone(
-    service: Service, ports: tuple[PortRequest, ...]
+    service: Service, wan: Outside, ports: tuple[PortRequest, ...], address: str
 ) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client_socket:
-        client_socket.bind(("127.0.0.1", 6000))
+    with socket.socket(socket.AF_INET6 if address == HOST6 else socket.AF_INET, socket.SOCK_DGRAM) as client_socket:
+        client_socket.bind(("", 6000))
 
         async def ask() -> bytes:
-            return await ask_udp("127.0.0.1", 5353, sock=client_socket.dup())
+            return await ask_udp(address, 5353, sock=client_socket.dup())
 
-        async with service.running() as client:
+        async with service.running("[network.default]\nipv6 = true\n") as client:
             await client.lease("neighbour")  # as long as a network is up, flows outlive their guests
-            client_socket.sendto(b"nobody there", ("127.0.0.1", 5353))
+            client_socket.sendto(b"nobody there", (address, 5353))
             for name in ("a", "b"):
                 async with Guest(await client.lease(name, *ports), greeting=name.encode()):
                     await until_answered(ask, name.encode() + b"HELLO")

@@ -141,36 +141,20 @@ async def reserved(client: Client, group: Outside, task: str, *ports: PortReques
     return await client.reserve(TaskName(task), NIC, ports, namespace=group.path)
 
 
-async def test_a_guest_has_the_ports_of_its_namespace(service: Service, group: Outside) -> None:
+async def test_a_guest_has_the_ports_of_its_namespace(service: Service, place: Place) -> None:
+    """At its addresses and the loopback of each family; from there, its clients have the address of its gateway."""
     before = host_state()
-    async with service.running() as client, opened(client, group, "web", tcp(8080), udp(5353)):
+    async with service.running() as client, opened(client, place.group, "web", tcp(8080), udp(5353)) as web:
         assert host_state() == before, "the host has none of it"
-        assert await ask_tcp(group.address, 8080) == b"HELLO"
-        assert await ask_udp(group.address, 5353) == b"HELLO"
-        with group.entered():
-            for address in ("127.0.0.1", group.address):
-                assert await ask_tcp(address, 8080) == b"HELLO"
-                assert await ask_udp(address, 5353) == b"HELLO"
-
-
-@BOTH
-async def test_a_guest_has_the_ports_of_its_namespace_by_ipv6(service: Service, group6: Outside) -> None:
-    """At its addresses, and at ::1; by IPv4 as without IPv6."""
-    before = host_state()
-    async with service.running() as client, opened(client, group6, "web", tcp(8080), udp(5353)) as web:
-        assert host_state() == before, "the host has none of it"
-        expected = (None, HOST6), (group6, GROUP6), (group6, "::1")
-        for where, address in expected:
-            to = GROUP6 if where is None else address
-            stream = None if where is None else inside(group6)
-            assert await ask_tcp(to, 8080, stream) == b"HELLO"
-            datagrams = None if where is None else inside(group6, socket.SOCK_DGRAM)
-            assert await ask_udp(to, 5353, sock=datagrams) == b"HELLO"
-        seen = [IPv6Address(HOST6), IPv6Address(GROUP6), web.gateway6]
+        for to in dict.fromkeys((place.group.address, place.address)):
+            assert await ask_tcp(to, 8080) == b"HELLO"
+            assert await ask_udp(to, 5353) == b"HELLO"
+        with place.group.entered():
+            for to in dict.fromkeys(("127.0.0.1", place.group.address, place.address, place.loopback)):
+                assert await ask_tcp(to, 8080) == b"HELLO"
+                assert await ask_udp(to, 5353) == b"HELLO"
+        seen = [IPv6Address(HOST6), IPv6Address(GROUP6), web.gateway6] if place.address == GROUP6 else []
         assert sources(web, TCP) == sources(web, UDP) == seen
-        assert await ask_tcp(group6.address, 8080) == b"HELLO"
-        with group6.entered():
-            assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
 
 
 async def test_the_traffic_of_its_nic_is_counted(service: Service, group: Outside) -> None:

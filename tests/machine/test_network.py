@@ -101,31 +101,17 @@ def test_two_nics_on_two_networks(run: Runner, place: Files) -> None:
     ok("solo5ctl", "rm", "--force", name)
 
 
-def at_once(run: Runner, names: list[str], ports: list[int]) -> list[subprocess.CompletedProcess[str]]:
-    """Start so many tasks, ten at a time, each with its published port."""
+def test_one_port_for_one_task_however_many_ask_at_once(machine: Machine, run: Runner) -> None:
+    """As for any value: tests/contract/test_network_life.py, and tests/machine/nomad/test_tasks.py."""
+    names = [f"rival-{i}" for i in range(8)]
     run.names.extend(names)
 
-    def start(name: str, port: int) -> subprocess.CompletedProcess[str]:
-        options = ("--name", name, "-m", "16M", "-p", f"{port}:80")
+    def start(name: str) -> subprocess.CompletedProcess[str]:
+        options = ("--name", name, "-m", "16M", "-p", "8080:80")
         return sh("solo5ctl", "run", "-d", *options, f"{GUESTS}/net.spt", IPV4, timeout=300)
 
-    with ThreadPoolExecutor(10) as pool:
-        return list(pool.map(start, names, ports))
-
-
-def test_twenty_at_once_from_several_processes_share_nothing(machine: Machine, run: Runner) -> None:
-    names = [f"crowd-{i}" for i in range(20)]
-    assert [r.stderr for r in at_once(run, names, list(range(20000, 20020))) if r.returncode] == []
-    leases = [lease(name) for name in names]
-    for what in ("ipv4", "mac", "tap"):
-        assert len({str(each[what]) for each in leases}) == 20, what
-    for name in (names[0], names[-1]):
-        eventually(lambda name=name: sh("ping", "-c1", "-W1", address(name)).returncode == 0, f"{name} answers")  # type: ignore[misc]
-    assert sh("solo5ctl", "rm", "--force", *names, timeout=300).returncode == 0
-
-
-def test_one_port_for_one_task_however_many_ask_at_once(machine: Machine, run: Runner) -> None:
-    results = at_once(run, [f"rival-{i}" for i in range(8)], [8080] * 8)
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(start, names))
     assert sum(r.returncode == 0 for r in results) == 1
     assert all("8080" in r.stderr for r in results if r.returncode)
 

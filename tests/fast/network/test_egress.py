@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fast.network.test_nft_rules import network
 
-from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.network.model import NO_LIMITS, Limits, NicRequest, Request
@@ -18,7 +17,7 @@ from solo5_systemd.settings.egress import Destination, Egress, destination, egre
 from solo5_systemd.settings.network import NO_NETWORK
 from solo5_systemd.settings.network_policy import Join, NetworkPolicy
 from solo5_systemd.settings.rate import UNLIMITED, Rate, rate
-from solo5_systemd.settings.records import document, record
+from solo5_systemd.settings.records import document
 from solo5_systemd.settings.solo5_toml import parse_settings
 
 SERVICE = DeviceName("service")
@@ -158,14 +157,6 @@ def test_an_ipv6_address_that_no_guest_reaches_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError, match="has an address that no guest reaches: expected a global or unique"):
         destination(text)
     assert destination("[::/0]").network.prefixlen == 0, "a range around them is none of them"
-
-
-def test_limits_are_in_a_request_with_their_nics() -> None:
-    limits = Limits(egress=(), rate=Rate(sent=1500))
-    request = Request(nics=(NicRequest(nic=SERVICE, limits=limits), NicRequest(nic=DeviceName("other"))))
-    written = document(request)
-    assert written["nics"] == [{"nic": "service", "limits": {"egress": [], "rate": ["sent=1500"]}}, {"nic": "other"}]
-    assert record(Request, Fields(written)) == request
 
 
 @pytest.mark.parametrize(
