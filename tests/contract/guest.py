@@ -324,11 +324,8 @@ def datagram(source: IPv6Address, to: IPv6Address, source_port: int, port: int, 
 
 def checksum(source: IPv6Address, to: IPv6Address, protocol: int, body: bytes) -> bytes:
     """Return the checksum of a transport header with its pseudo header (RFC 8200, section 8.1)."""
-    data = source.packed + to.packed + struct.pack("!II", len(body), protocol) + body
-    total = sum(struct.unpack(f"!{(len(data) + 1) // 2}H", data + bytes(len(data) % 2)))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return (~total & 0xFFFF or 0xFFFF).to_bytes(2)
+    total = _sum(source.packed + to.packed + struct.pack("!II", len(body), protocol) + body)
+    return total if any(total) else b"\xff\xff"
 
 
 def _udp(source: int, port: int, data: bytes) -> bytes:

@@ -25,10 +25,11 @@ from tests.contract.guest import (
     ROUTER_SOLICIT,
     UDP,
     Guest,
+    _sum,
+    _udp,
     datagram,
     multicast,
 )
-from tests.contract.guest import _sum as checksum
 from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Service, host_state, nic, udp, until
 from tests.contract.sockets import Inbox, arrived, ask_udp, bound, next_at, wire
@@ -143,12 +144,8 @@ async def calls(lan: Lan, guest: Guest) -> None:
         client.setblocking(False)
         client.sendto(b"to the guest", (str(guest.ip), 7777))
         assert await next_at(client) == (b"TO THE GUEST", (str(guest.ip), 7777))
-        guest.send(guest.ipv4(await guest.resolve(PEER), PEER, UDP, _udp(7, b"to the LAN")))
+        guest.send(guest.ipv4(await guest.resolve(PEER), PEER, UDP, _udp(4000, 7, b"to the LAN")))
         assert await next_at(listener) == (b"to the LAN", (str(guest.ip), 4000))
-
-
-def _udp(port: int, data: bytes, source: int = 4000) -> bytes:
-    return struct.pack("!HHHH", source, port, 8 + len(data), 0) + data
 
 
 @pytest.mark.parametrize("mtu", ["1500", "9000"])
@@ -208,7 +205,7 @@ async def test_a_guest_without_a_leased_address_uses_dhcp_and_what_it_gets(servi
             server = bound("0.0.0.0", 67)
         async with Guest(lease) as guest:
             with closing(server):
-                asked = _udp(67, b"DISCOVER", 68)
+                asked = _udp(68, 67, b"DISCOVER")
                 guest.send(guest.ipv4(BROADCAST, IPv4Address("255.255.255.255"), UDP, asked))
                 assert (await next_at(server))[0] == b"DISCOVER"
             guest.ip = IPv4Address("192.168.1.77")
@@ -232,7 +229,7 @@ async def _attack(lease: Lease, lan: Lan, *, known: bool) -> None:
         there = await guest.resolve(PEER)
         other = IPv4Address("192.168.1.3")
         with lan.wire() as wire:
-            own = guest.ipv4(there, PEER, UDP, _udp(7, b"proper"))
+            own = guest.ipv4(there, PEER, UDP, _udp(4000, 7, b"proper"))
             stranger = bytes.fromhex("020000000099")
             attacks = {
                 "as the bridge": own[:6] + bridge + own[12:],
@@ -248,17 +245,17 @@ async def _attack(lease: Lease, lan: Lan, *, known: bool) -> None:
                 "tagged by a provider": own[:12] + b"\x88\xa8\0\x14" + own[12:],
                 "tagged twice": own[:12] + b"\x81\0\0\x01\x81\0\0\x14" + own[12:],
                 "IPv6": there + guest.mac + b"\x86\xdd" + bytes(46),
-                "DHCP server": guest.ipv4(BROADCAST, IPv4Address("255.255.255.255"), UDP, _udp(68, b"OFFER", 67)),
+                "DHCP server": guest.ipv4(BROADCAST, IPv4Address("255.255.255.255"), UDP, _udp(67, 68, b"OFFER")),
                 "query of groups": guest.ipv4(
                     b"\1\0\x5e\0\0\1", IPv4Address("224.0.0.1"), IGMP, b"\x11\x64\xee\x9b" + bytes(4)
                 ),
-                "fragment": guest.ipv4(there, PEER, UDP, _udp(7, b"part"), fragment=0x2000),
+                "fragment": guest.ipv4(there, PEER, UDP, _udp(4000, 7, b"part"), fragment=0x2000),
                 "pause": b"\x01\x80\xc2\0\0\x01" + guest.mac + b"\x88\x08" + bytes(46),
             }
             if known:
                 attacks |= {
-                    "another address": guest.ipv4(there, PEER, UDP, _udp(7, b"forged"), source=other),
-                    "DHCP": guest.ipv4(BROADCAST, PEER, UDP, _udp(67, b"DISCOVER", 68), source=IPv4Address(0)),
+                    "another address": guest.ipv4(there, PEER, UDP, _udp(4000, 7, b"forged"), source=other),
+                    "DHCP": guest.ipv4(BROADCAST, PEER, UDP, _udp(68, 67, b"DISCOVER"), source=IPv4Address(0)),
                     "ARP of another address": guest.arp(2, BROADCAST, PEER, ip=other),
                     "ARP of the host": guest.arp(2, BROADCAST, PEER, ip=IPv4Address("192.168.1.1")),
                 }
@@ -309,7 +306,7 @@ async def test_a_guest_changes_neither_spanning_tree_nor_multicast_snooping(serv
 
 def _igmp(guest: Guest, group: str, head: bytes, rest: bytes) -> None:
     to = IPv4Address(group)
-    body = head + checksum(head + b"\0\0" + rest) + rest
+    body = head + _sum(head + b"\0\0" + rest) + rest
     guest.send(guest.ipv4(b"\1\0\x5e" + to.packed[1:], to, IGMP, body))
 
 
