@@ -227,22 +227,14 @@ def test_a_task_without_disks_has_no_snapshot(subject: Snapshots) -> None:
 
 
 def test_a_file_system_that_fails_within_the_instant(
-    subject: Snapshots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    subject: Snapshots, tmp_path: Path, reflinks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     descriptor = taken_by_web(tmp_path, "data")
-    fails, refuses = False, False
-
-    def share(*_: int) -> bool:
-        if fails:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return not refuses
-
-    sharing(monkeypatch, share)
     with subject.of_task("web", ONE) as instant:
-        fails = True
+        sharing(monkeypatch, failing(errno.EIO))
         with pytest.raises(HostError, match="no snapshot can be made: Input/output error"):
             instant.take()
-        fails, refuses = False, True
+        sharing(monkeypatch, lambda *_: False)
         with pytest.raises(HostError, match="shares no blocks"):
             instant.take()
     os.close(descriptor)
