@@ -202,11 +202,25 @@ def _of_network(repairs: Sequence[Repair], network: NetworkOverview, tasks: Sequ
 
 
 def _details_json(network: NetworkOverview, tasks: Sequence[Task], repairs: Sequence[Repair]) -> dict[str, object]:
+    leases = [
+        {
+            "task": task,
+            "nic": lease.nic,
+            "ipv4": str(lease.address) if lease.address else None,
+            **({"ipv6": str(lease.address6)} if lease.address6 else {}),
+            "mac": lease.mac,
+            "tap": lease.tap,
+            "refused": (drops := network.dropped.of_guest(lease.addresses, lease.tap))["connections"],
+            "fragments": drops["fragments"],
+            "drops": drops,
+        }
+        for task, lease in _leases(network, tasks)
+    ]
     return {
         **_json(network),
         "dns": [*map(str, network.resolver.servers)],
         "search": [*network.resolver.search],
-        "leases": _leases_json(network, tasks),
+        "leases": leases,
         "ports": [{"task": task, **port_json(port)} for task, port in _ports(network, tasks)],
         "drops": network.dropped.by_rule(),
         "repairs": [_repair_json(each) for each in _of_network(repairs, network, tasks)],
@@ -226,20 +240,3 @@ def _json(network: NetworkOverview) -> dict[str, object]:
     elif network.ipv6 is not None:
         shown |= {"nat66": network.nat66, "ra": network.ra}
     return {**shown, "in_use": network.leases, **document(network.policy, complete=True)}
-
-
-def _leases_json(network: NetworkOverview, tasks: Sequence[Task]) -> list[dict[str, object]]:
-    return [
-        {
-            "task": task,
-            "nic": lease.nic,
-            "ipv4": str(lease.address) if lease.address else None,
-            **({"ipv6": str(lease.address6)} if lease.address6 else {}),
-            "mac": lease.mac,
-            "tap": lease.tap,
-            "refused": (drops := network.dropped.of_guest(lease.addresses, lease.tap))["connections"],
-            "fragments": drops["fragments"],
-            "drops": drops,
-        }
-        for task, lease in _leases(network, tasks)
-    ]
