@@ -22,7 +22,7 @@ from solo5_systemd.unit.state import UnitState
 
 if TYPE_CHECKING:
     from solo5_systemd.journal.lines import Line
-    from solo5_systemd.unit.exit_messages import ExitMessages
+    from solo5_systemd.unit.failure_messages import ExitMessages
 
 STDOUT_SOCKET = "/run/systemd/journal/stdout"
 """The stream socket of the host's journald."""
@@ -98,7 +98,7 @@ class Journal:
         Args:
             namespace: that of the processes; PID 1 writes to the host's journal.
         """
-        from solo5_systemd.unit.exit_messages import GENERIC_MESSAGE_IDS
+        from solo5_systemd.unit.failure_messages import GENERIC_MESSAGE_IDS
 
         def read() -> list[str]:
             by_systemd = _last_of_boot(FAILURE_LINES, f"UNIT={unit}", "_PID=1")
@@ -112,7 +112,7 @@ class Journal:
 
     async def exit_messages(self, state: UnitState) -> "ExitMessages":
         """Return the exit messages of a run; empty ones if the journal cannot be read."""
-        from solo5_systemd.unit.exit_messages import ExitMessages
+        from solo5_systemd.unit.failure_messages import ExitMessages
 
         with suppress(HostError):
             return await off_the_loop(lambda: read_exit_messages(state))
@@ -212,7 +212,7 @@ def read_exit_messages(state: UnitState) -> "ExitMessages":
     """Return the exit messages of a run; raises HostError where the journal cannot be read."""
     from solo5_systemd.journal.lines import Stream
     from solo5_systemd.journal.reader import CONSOLE_MATCHES
-    from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
+    from solo5_systemd.unit.failure_messages import ExitMessages, UnitMessage
 
     def last(count: int, *matches: str, namespace: str = "") -> "list[tuple[Line, str]]":
         """Return the last lines since the run's start; see `Journal.lines`."""

@@ -1,7 +1,7 @@
 """The outcome of a task: one of a closed set, derived from the unit's properties and the journal of its run.
 
 A tender's exit status 1 has several causes (solo5's tenders/common and tenders/hvt), and so has SIGKILL. PID 1's
-timestamps (was a stop requested first?) and the last lines of guest, tender and PID 1 (`unit.exit_messages`)
+timestamps (was a stop requested first?) and the last lines of guest, tender and PID 1 (`unit.failure_messages`)
 distinguish them. docs/outcomes.md has a row for each ending.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.base.names import UnitKind, prepare_service
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
-from solo5_systemd.unit.exit_messages import (
+from solo5_systemd.unit.failure_messages import (
     ABORT,
     EXCEPTION,
     IMAGE_FILLS_MEMORY,

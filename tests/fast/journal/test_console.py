@@ -17,7 +17,7 @@ from solo5_systemd.base.paths import boot_id
 from solo5_systemd.journal import console, reader, sync
 from solo5_systemd.journal.console import Journal
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
-from solo5_systemd.unit.exit_messages import GENERIC_MESSAGE_IDS
+from solo5_systemd.unit.failure_messages import GENERIC_MESSAGE_IDS
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 JOURNAL = Journal(lambda: "of-new-tasks")

@@ -7,7 +7,7 @@ import pytest
 
 from solo5_systemd.base.names import TaskName, task_scope, task_service
 from solo5_systemd.storage.model import FailedDisk
-from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
+from solo5_systemd.unit.failure_messages import ExitMessages, UnitMessage
 from solo5_systemd.unit.outcome import Ending, is_unambiguous, outcome, with_failed_disks
 from solo5_systemd.unit.state import ActiveState, MainCode, UnitState
 

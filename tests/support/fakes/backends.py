@@ -37,7 +37,7 @@ from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.disk_space import DiskSpace
 from solo5_systemd.storage.model import Backing, Disk, DiskRequest, FailedDisk, FullDiskChange, GivenDisk
 from solo5_systemd.task.log_fields import STDOUT_PRIORITY
-from solo5_systemd.unit.exit_messages import ExitMessages
+from solo5_systemd.unit.failure_messages import ExitMessages
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.users.allocation import AllocatedUser, RangeUsedUpError, Users

@@ -2,7 +2,7 @@
 
 import pytest
 
-from solo5_systemd.unit.exit_messages import ABORT, ExitMessages, UnitMessage, tender_message
+from solo5_systemd.unit.failure_messages import ABORT, ExitMessages, UnitMessage, tender_message
 
 STARTED = "39f53479d3a045ac8e11786248231fbf"
 """MESSAGE_ID= of SD_MESSAGE_UNIT_STARTED, whose text ends with the unit's description."""

@@ -10,7 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
+from solo5_systemd.base.sanitize import bounded
+
+MAX_LINE = 300
+"""Characters of a line of the guest or the tender that an outcome or an error quotes."""
 
 _ON_SIGNAL = re.compile(r"Exiting on signal ([0-9]+)\b")
 _NOTICE = re.compile(r"adjusting memory to|WARNING: |Not enough guest memory for ring allocation")
@@ -131,7 +134,7 @@ def tender_message(lines: Sequence[str]) -> str:
     """
     errors = [text for line in lines if (text := _without_prefix(line)) and not _NOTICE.match(text)]
     fatal = [line for line in errors if _IN_RUN.match(line)]
-    return bounded(fatal[-1] if fatal else next(iter(errors), ""), MAX_QUOTE)
+    return bounded(fatal[-1] if fatal else next(iter(errors), ""), MAX_LINE)
 
 
 def signal_name(number: int) -> str:
@@ -151,4 +154,4 @@ def _last(lines: Sequence[str], pattern: re.Pattern[str]) -> str | None:
 
 
 def _stripped(lines: Iterable[str]) -> str | None:
-    return next((bounded(line.strip(), MAX_QUOTE) for line in lines), None)
+    return next((bounded(line.strip(), MAX_LINE) for line in lines), None)
