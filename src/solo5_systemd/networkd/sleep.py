@@ -84,7 +84,7 @@ class Sleep:
         self._emit = emit
         self._seen: dict[TaskName, _Seen] = {}
         self._busy = set[TaskName]()  # logged in this run
-        self._waking: dict[TaskName, str] = {}  # with the packet that wakes each
+        self._waking: dict[TaskName, asyncio.Future[str]] = {}  # with the first packet that is no question
         self.next_check = math.inf
 
     # -- falling asleep ------------------------------------------------------------------------------------------
@@ -238,10 +238,10 @@ class Sleep:
                 continue
             task = record.reservation.task
             if task not in self._waking:
-                self._waking[task] = what
+                self._waking[task] = asyncio.get_running_loop().create_future()
                 begin(self._core.tasks, self._wake_for(task, what))  # or the next service does: it is counted
-            elif is_question(self._waking[task]):
-                self._waking[task] = what
+            if not is_question(what) and not self._waking[task].done():
+                self._waking[task].set_result(what)
 
     def _is_asleep(self, task: TaskName) -> bool:
         record = self._core.state.record(task)
@@ -280,9 +280,9 @@ class Sleep:
         if record is None or not record.sleeps:
             return
         took, slept = (time.monotonic() - begun) * 1000, time.time() - record.asleep / 1e6
-        if is_question(self._waking.get(task, "")):
-            await asyncio.sleep(QUESTION_TIMEOUT_S)
-        reason = self._waking.get(task, reason)
+        if (packet := self._waking.get(task)) is not None:
+            await asyncio.wait([packet], timeout=QUESTION_TIMEOUT_S)
+            reason = packet.result() if packet.done() else reason
         await self._core.writer.run(self._core.state.at, task, lambda state: state.sleepers.end(task))
         self.expect(task)
         text = f"task {task} is awake after {max(0, slept):.0f} s asleep ({took:.1f} ms): {reason}"
