@@ -6,7 +6,7 @@ MAX_NAME = 256
 """Most characters of a job's name in output."""
 
 MAX_QUOTE = 300
-"""Most characters of a guest's or tender's line in a sentence."""
+"""Most characters of a path, or of another text of any length, in a sentence."""
 
 
 def printable(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from solo5_systemd.base.errors import HostError, NoSuchTaskError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.cli.screen import Screen
+from solo5_systemd.cli.terminal import Screen
 
 if TYPE_CHECKING:
     from argparse import Namespace

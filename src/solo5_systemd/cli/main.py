@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.cli.context import CancelledError, CommandContext
 from solo5_systemd.cli.parser import parse
-from solo5_systemd.cli.screen import standard_screen
+from solo5_systemd.cli.terminal import standard_screen
 
 EXIT_SIGINT = 128 + 2
 EXIT_SIGPIPE = 128 + 13

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from solo5_systemd.base.errors import DependencyError, HostError, InvalidRequestError, NoSuchTaskError, Solo5Error
 from solo5_systemd.cli.context import CommandContext, remove_existing
-from solo5_systemd.cli.screen import Screen
 from solo5_systemd.cli.task_output import lease_text, port_lines, reservation_json
+from solo5_systemd.cli.terminal import Screen
 from solo5_systemd.cli.verbs.logs import copy_console
 from solo5_systemd.engine.task import Task
 from solo5_systemd.host.tenders import execute

@@ -42,11 +42,11 @@ from solo5_systemd.declared.update_request import (
 from solo5_systemd.network.model import IpAddress, share_address
 from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.task.networks import host_endpoint
-from solo5_systemd.task.option_table import KEYS, SECTION, SETTINGS
 from solo5_systemd.task.properties import parse_property
 from solo5_systemd.task.property_types import quoted
 from solo5_systemd.task.quantities import value_of
-from solo5_systemd.task.settings import Parse, Values, stops_when_idle, texts, workload
+from solo5_systemd.task.setting_values import Parse, Values, stops_when_idle, texts, workload
+from solo5_systemd.task.settings import KEYS, SECTION, SETTINGS
 from solo5_systemd.task.workload import Workload
 
 T = TypeVar("T")

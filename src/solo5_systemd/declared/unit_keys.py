@@ -10,10 +10,10 @@ setting that is passed on has a check of its value.
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from solo5_systemd.task.option_table import KEYS, SECTION
 from solo5_systemd.task.properties import SETTABLE
 from solo5_systemd.task.property_types import BOOLEAN, form
 from solo5_systemd.task.quantities import parse_time_span
+from solo5_systemd.task.settings import KEYS, SECTION
 
 Check = Callable[[str], object]
 """Checks a value that is not empty; raises ValueError with what was expected."""

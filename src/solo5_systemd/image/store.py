@@ -27,8 +27,8 @@ from pathlib import Path
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed, replace_file
 from solo5_systemd.base.concurrency import in_thread
-from solo5_systemd.base.copies import data_of, share
 from solo5_systemd.base.errors import ImageError, InvalidRequestError, StoreFullError, host_errors
+from solo5_systemd.base.file_copies import data_of, share
 from solo5_systemd.base.locks import closing, closing_on_error, is_locked, lock_file
 from solo5_systemd.base.paths import kind_of, open_in_thread, open_path, version_of
 from solo5_systemd.image.manifest import Manifest, StoredImage, is_sha256

@@ -29,7 +29,7 @@ from solo5_systemd.engine.update import Reporter, Updater
 from solo5_systemd.image.store import manifest_of
 from solo5_systemd.pid1.kept_declarations import kept_declaration, kept_refusal, unseen
 from solo5_systemd.settings.files import read_settings
-from solo5_systemd.task.option_table import SECTION
+from solo5_systemd.task.settings import SECTION
 
 
 class ImageSwitch:

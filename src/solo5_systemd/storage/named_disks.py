@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from solo5_systemd.base.copies import Progress, copy_data, no_progress, receive_data, share
 from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, TakenError, host_errors
+from solo5_systemd.base.file_copies import Progress, copy_data, no_progress, receive_data, share
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName, DiskName, disk_name
 from solo5_systemd.base.paths import identity

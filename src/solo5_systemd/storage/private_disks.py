@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import open_unnamed
-from solo5_systemd.base.copies import can_share, copy_data, share
 from solo5_systemd.base.errors import HostError, host_errors
+from solo5_systemd.base.file_copies import can_share, copy_data, share
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.paths import existing, identity
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded

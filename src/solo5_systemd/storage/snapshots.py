@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed, sync_directory
-from solo5_systemd.base.copies import Progress, can_share, copy_data, no_progress, share
 from solo5_systemd.base.errors import HostError, NotFoundError, Solo5Error, TakenError, host_errors
+from solo5_systemd.base.file_copies import Progress, can_share, copy_data, no_progress, share
 from solo5_systemd.base.locks import closing, is_locked, lock_directory
 from solo5_systemd.base.names import DiskName, SnapshotName, disk_name, snapshot_name
 from solo5_systemd.base.paths import identity
@@ -253,7 +253,7 @@ class _Part(NamedTuple):
 
 
 def _share(part: _Part, share: Callable[[int, int], bool]) -> None:
-    """Share the blocks of the disk's file by `copies.share` or `can_share`; raises HostError."""
+    """Share the blocks of the disk's file by `file_copies.share` or `can_share`; raises HostError."""
     with host_errors(f"disk {part.disk!r}: no snapshot can be made"):
         if not share(part.source, part.target):
             raise _cannot_share(part.disk, part.path.parents[2], held=True)

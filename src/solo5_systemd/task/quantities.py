@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.task.option_table import IDLE_MAX_S, IDLE_MIN_S
+from solo5_systemd.task.settings import IDLE_MAX_S, IDLE_MIN_S
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from tests.support.fakes.engine import FakeRuntime
 from solo5_systemd.cli import context
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.main import run
-from solo5_systemd.cli.screen import Screen
+from solo5_systemd.cli.terminal import Screen
 from solo5_systemd.engine import queries
 
 

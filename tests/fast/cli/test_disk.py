@@ -17,10 +17,10 @@ from tests.fast.storage.conftest import disk_of
 from tests.support.fakes.kernel import failing
 from tests.support.fakes.tasks import running
 
-from solo5_systemd.base.copies import copy_data
 from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.file_copies import copy_data
 from solo5_systemd.base.names import DeviceName, TaskName
-from solo5_systemd.cli.screen import Screen
+from solo5_systemd.cli.terminal import Screen
 from solo5_systemd.cli.verbs import disk as disk_module
 from solo5_systemd.storage import named_disks, snapshots
 from solo5_systemd.storage.locks import lock

@@ -45,7 +45,7 @@ class Bus:
 sys.modules["solo5_systemd.bus.blocking"] = SimpleNamespace(BlockingBus=Bus)  # without pystemd, and what it imports
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.main import run
-from solo5_systemd.cli.screen import standard_screen
+from solo5_systemd.cli.terminal import standard_screen
 statuses = set()
 for words in commands:
     try: statuses.add(run(words, CommandContext(standard_screen(), root=False)))
@@ -95,7 +95,7 @@ def test_the_connection_of_a_read_imports_no_parser_of_xml() -> None:
 
 START = (
     "bus.manager", "bus.network_client", "engine.runtime", "engine.start", "host.tenders", "image.store",
-    "journal.console", "network.namespaces", "settings.files", "task.settings", "users.allocation",
+    "journal.console", "network.namespaces", "settings.files", "task.setting_values", "users.allocation",
 )  # fmt: skip
 """The modules that import all others of a start of a task without disks."""
 

@@ -12,8 +12,8 @@ from solo5_systemd.base.names import Target
 from solo5_systemd.cli import parser
 from solo5_systemd.cli.context import CommandContext, finished
 from solo5_systemd.cli.verbs import ps
-from solo5_systemd.task.option_table import SETTINGS
 from solo5_systemd.task.property_types import SIZE
+from solo5_systemd.task.settings import SETTINGS
 from solo5_systemd.task.workload import DEFAULT_MEMORY
 
 
@@ -88,7 +88,7 @@ def test_a_closed_stdout_causes_no_traceback() -> None:
         "import os, sys\n"
         "from solo5_systemd.cli.main import run\n"
         "from solo5_systemd.cli.context import CommandContext\n"
-        "from solo5_systemd.cli.screen import standard_screen\n"
+        "from solo5_systemd.cli.terminal import standard_screen\n"
         "from solo5_systemd.engine import queries\n"
         "from tests.support.fakes.engine import FakeRuntime\n"
         "from contextlib import nullcontext\n"

@@ -11,7 +11,7 @@ from tests.support.fakes.tasks import STARTED, ended, running
 
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.cli import parser
-from solo5_systemd.cli.screen import Screen
+from solo5_systemd.cli.terminal import Screen
 from solo5_systemd.cli.verbs import gc
 from solo5_systemd.journal import console
 from solo5_systemd.journal.lines import Stream

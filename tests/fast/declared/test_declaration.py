@@ -13,8 +13,8 @@ from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.unit_keys import SECTIONS
 from solo5_systemd.declared.update_request import ReadyLine, ReadyPort, UpdateRequest
 from solo5_systemd.network.model import Protocol
-from solo5_systemd.task.option_table import KEYS
 from solo5_systemd.task.property_types import INFINITY
+from solo5_systemd.task.settings import KEYS
 from solo5_systemd.task.workload import Workload
 
 PATH = "/etc/solo5/web.unikernel"

@@ -12,7 +12,7 @@ from solo5_systemd.declared.declaration import parse_declaration
 from solo5_systemd.declared.syntax import Source, specifiers
 from solo5_systemd.declared.unit_keys import INSTALL, SERVICE_PASSED_ON
 from solo5_systemd.settings.network import DEFAULT_NETWORK
-from solo5_systemd.task.option_table import KEYS, Setting
+from solo5_systemd.task.settings import KEYS, Setting
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "man" / "solo5.unikernel.5").read_text().replace("\\-", "-")

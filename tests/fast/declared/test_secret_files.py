@@ -9,8 +9,8 @@ from solo5_systemd.declared.declaration import parse_declaration
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.template import parse_template
 from solo5_systemd.declared.unit_keys import INSTALL, SERVICE_PASSED_ON, UNIT
-from solo5_systemd.task.option_table import KEYS, SECTION
 from solo5_systemd.task.properties import SETTABLE
+from solo5_systemd.task.settings import KEYS, SECTION
 
 SECRET = "S3cr3t"
 PLACES = [

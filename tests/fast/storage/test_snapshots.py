@@ -1,4 +1,4 @@
-"""Snapshots of named disks. Reflinks are those of `copies.copy_data`, unless the file system below has its own."""
+"""Snapshots of named disks. Reflinks are those of `file_copies.copy_data`, unless the file system below has its own."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ import pytest
 from tests.fast.storage.conftest import disk_of, in_bytes
 from tests.support.fakes.kernel import failing
 
-from solo5_systemd.base import copies
+from solo5_systemd.base import file_copies
 from solo5_systemd.base.atomic_file import link_unnamed
 from solo5_systemd.base.errors import HostError, NotFoundError, TakenError
 from solo5_systemd.base.names import DiskName, SnapshotName
@@ -42,7 +42,7 @@ def sharing(monkeypatch: pytest.MonkeyPatch, share: "Callable[[int, int], bool]"
 @pytest.fixture
 def reflinks(monkeypatch: pytest.MonkeyPatch) -> None:
     def share(source: int, target: int) -> bool:
-        copies.copy_data(source, target, os.fstat(source).st_size)
+        file_copies.copy_data(source, target, os.fstat(source).st_size)
         return True
 
     sharing(monkeypatch, share)

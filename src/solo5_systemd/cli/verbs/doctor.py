@@ -11,7 +11,7 @@ from solo5_systemd.base.sanitize import printable
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import table
-from solo5_systemd.cli.screen import Screen
+from solo5_systemd.cli.terminal import Screen
 from solo5_systemd.declared.declaration import Declaration, conflicts, parse_declaration
 from solo5_systemd.declared.files import declarations, host_names, read_sources
 from solo5_systemd.declared.other_units import check_effect, check_free, of_generators, unit_files

@@ -8,7 +8,7 @@ from solo5_systemd.base.names import task_name
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import moment
-from solo5_systemd.cli.screen import Screen
+from solo5_systemd.cli.terminal import Screen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

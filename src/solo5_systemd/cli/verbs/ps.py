@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import size, table
-from solo5_systemd.cli.screen import Screen
+from solo5_systemd.cli.terminal import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

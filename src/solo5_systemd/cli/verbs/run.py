@@ -13,9 +13,9 @@ from solo5_systemd.cli.context import CommandContext, remove_existing
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.settings.files import read_settings
-from solo5_systemd.task.option_table import SETTINGS
 from solo5_systemd.task.quantities import value_of
-from solo5_systemd.task.settings import Parse, Values, workload
+from solo5_systemd.task.setting_values import Parse, Values, workload
+from solo5_systemd.task.settings import SETTINGS
 from solo5_systemd.task.workload import Workload
 
 T = TypeVar("T")

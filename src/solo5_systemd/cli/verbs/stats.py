@@ -11,7 +11,7 @@ from solo5_systemd.base.names import TaskName, task_name
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import UNKNOWN, size, table
-from solo5_systemd.cli.screen import Screen
+from solo5_systemd.cli.terminal import Screen
 
 if TYPE_CHECKING:
     from solo5_systemd.cgroup.usage import Pressure

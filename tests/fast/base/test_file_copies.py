@@ -14,7 +14,7 @@ from subprocess import PIPE
 import pytest
 from tests.support.fakes.kernel import failing
 
-from solo5_systemd.base import copies
+from solo5_systemd.base import file_copies
 
 SIZE = 8 << 20
 
@@ -43,7 +43,7 @@ def digest(path: Path) -> str:
 def test_data_is_copied_and_holes_are_kept(source: Path, tmp_path: Path, hashed: bool) -> None:
     seen: list[int] = []
     with opened(source, tmp_path / "target") as (one, other):
-        assert copies.copy_data(one, other, SIZE, seen.append, hashed=hashed) == (digest(source) if hashed else "")
+        assert file_copies.copy_data(one, other, SIZE, seen.append, hashed=hashed) == (digest(source) if hashed else "")
     assert (tmp_path / "target").read_bytes() == source.read_bytes()
     assert (tmp_path / "target").stat().st_blocks * 512 < 1 << 20
     assert (sorted(seen), seen[-1]) == (seen, SIZE)
@@ -52,13 +52,13 @@ def test_data_is_copied_and_holes_are_kept(source: Path, tmp_path: Path, hashed:
 def test_what_is_sent_has_its_holes_as_zeros(source: Path) -> None:
     with source.open("rb") as file, subprocess.Popen("sha256sum", stdin=PIPE, stdout=PIPE) as sums:
         assert sums.stdin is not None
-        sent = copies.copy_data(file.fileno(), sums.stdin.fileno(), SIZE)
+        sent = file_copies.copy_data(file.fileno(), sums.stdin.fileno(), SIZE)
         assert sent == digest(source) == sums.communicate()[0].decode().split()[0]
 
 
 def test_zeros_of_a_pipe_become_holes(source: Path, tmp_path: Path) -> None:
     with opened(source, tmp_path / "target") as (one, other):
-        assert copies.receive_data(one, other) == (SIZE, digest(source))
+        assert file_copies.receive_data(one, other) == (SIZE, digest(source))
     assert (tmp_path / "target").read_bytes() == source.read_bytes()
     assert (tmp_path / "target").stat().st_blocks * 512 <= 1 << 20
 
@@ -66,7 +66,7 @@ def test_zeros_of_a_pipe_become_holes(source: Path, tmp_path: Path) -> None:
 def test_a_file_that_ends_within_a_chunk(tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(b"x" * 1000)
     with opened(tmp_path / "source", tmp_path / "target") as (one, other):
-        assert copies.receive_data(one, other) == (1000, digest(tmp_path / "source"))
+        assert file_copies.receive_data(one, other) == (1000, digest(tmp_path / "source"))
 
 
 def test_a_file_system_that_knows_no_holes_has_none_and_its_other_errors_are_raised(
@@ -74,28 +74,28 @@ def test_a_file_system_that_knows_no_holes_has_none_and_its_other_errors_are_rai
 ) -> None:
     with source.open("rb") as file:
         monkeypatch.setattr(os, "lseek", failing(errno.EINVAL))
-        assert list(copies.data_of(file.fileno(), SIZE)) == [(0, SIZE)]
+        assert list(file_copies.data_of(file.fileno(), SIZE)) == [(0, SIZE)]
         monkeypatch.setattr(os, "lseek", failing(errno.EIO))
         with pytest.raises(OSError, match="Input/output error"):
-            list(copies.data_of(file.fileno(), SIZE))
+            list(file_copies.data_of(file.fileno(), SIZE))
 
 
 def test_a_file_that_becomes_shorter_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(b"x" * 1000)
     short = pytest.raises(OSError, match="it has become shorter meanwhile")
     with opened(tmp_path / "source", Path(os.devnull)) as (one, other), short:
-        copies.copy_data(one, other, 2000)
+        file_copies.copy_data(one, other, 2000)
 
 
 def test_blocks_are_shared_or_not(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(source, tmp_path / "target") as (one, other):
         monkeypatch.setattr(fcntl, "ioctl", failing(errno.EOPNOTSUPP))
-        assert not copies.share(one, other)
+        assert not file_copies.share(one, other)
         monkeypatch.setattr(fcntl, "ioctl", failing(errno.ENOSPC))
         with pytest.raises(OSError, match="No space"):
-            copies.share(one, other)
+            file_copies.share(one, other)
         monkeypatch.setattr(fcntl, "ioctl", lambda *_: 0)
-        assert copies.share(one, other)
+        assert file_copies.share(one, other)
 
 
 def test_whether_blocks_can_be_shared_is_found_out_with_one_of_them(
@@ -113,5 +113,5 @@ def test_whether_blocks_can_be_shared_is_found_out_with_one_of_them(
         block = os.fstatvfs(other).f_bsize
         for size in (block, 10 * block):
             os.truncate(source, size)
-            assert copies.can_share(one, other)
+            assert file_copies.can_share(one, other)
     assert lengths == [0, block], "the end of a file need not be that of a block"

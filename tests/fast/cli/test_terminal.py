@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from tests.fast.cli.conftest import Stream
 
-from solo5_systemd.cli.screen import Screen
+from solo5_systemd.cli.terminal import Screen
 
 SOURCES = Path(__file__).parents[3] / "src" / "solo5_systemd"
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31m\r\x08\udc9b\x7f\x00"
 ESCAPES = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 
 WRITERS = {
-    "cli/screen.py": "what every verb prints with",
+    "cli/terminal.py": "what every verb prints with",
     "cli/verbs/disk.py": "the content of a disk, to standard output if that is no terminal",
     "cli/remote.py": "flushes before it executes ssh",
     "pid1/__main__.py": "flushes before its end",
