@@ -176,16 +176,12 @@ def table(results: list[Result], seconds: float) -> list[str]:
     width = max((len(result.tier) for result in results), default=0)
     rows = [
         f"{result.tier:<{width}}  {duration(result.seconds):>13}  {result.verdict}, "
-        f"{duration(result.processor)} of processor time" + _joined(result.summaries)
+        f"{duration(result.processor)} of processor time{': ' * bool(result.summaries)}{'; '.join(result.summaries)}"
         for result in results
     ]
     failed = [result.tier for result in results if result.status]
     verdict = f"FAILED: {' '.join(failed)}" if failed else "all passed"
     return ["", "──── tiers, in the order of their ends", *rows, f"{duration(seconds)} altogether: {verdict}"]
-
-
-def _joined(summaries: tuple[str, ...]) -> str:
-    return f": {'; '.join(summaries)}" if summaries else ""
 
 
 if __name__ == "__main__":

@@ -30,12 +30,9 @@ class Figure:
     """What was measured of ours, and of the least that the machine takes for the same.
 
     Attributes:
-        name: what.
-        unit: of all the numbers.
         ours: the median, or the only value.
         floor: its median, None where there is none.
         spread: of ours; None for an only value.
-        floor_spread: of the floor.
         plot: what is plotted against `tasks`; empty for what is not.
         tasks: how many run beside.
     """

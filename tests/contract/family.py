@@ -17,12 +17,9 @@ class Family:
     """The family of a test, whose guest has the other one beside IPv6, too.
 
     Args:
-        table: of nftables.
-        options: of the guest's network.
         here: the address of the host at the link to its neighbour `wan`.
         far: the neighbour's.
         near: another address of their link.
-        every: all addresses.
         link: those of their link.
         second: the address of a neighbour on another link, without its last number.
         metadata: addresses of metadata services.

@@ -219,9 +219,6 @@ class Pid1:
     """A stand-in for PID 1 on the bus of a service, and for its links.
 
     Attributes:
-        active: units that are active.
-        jobs: units that have a job.
-        calls: number of calls so far.
         signals: sent so far, each with its unit.
         on_signal: called for a signal.
         processor_time: of each unit, in nanoseconds.

@@ -151,7 +151,8 @@ class NamespaceStation:
 
     def _record(self, number: int, raw: socket.socket) -> None:
         packet, (source, *_) = raw.recvfrom(2000)
-        found = _read(packet) if self._family == socket.AF_INET else _packet(number, _without_scope(source), packet)
+        sender = ip_address(source.partition("%")[0])  # without its link
+        found = _read(packet) if self._family == socket.AF_INET else _packet(number, sender, packet)
         if found:
             self._seen.add(found)
 
@@ -159,10 +160,6 @@ class NamespaceStation:
 def _reply(service: socket.socket) -> None:
     data, client = service.recvfrom(2000)
     service.sendto(data.upper(), client)
-
-
-def _without_scope(text: str) -> Address:
-    return ip_address(text.partition("%")[0])
 
 
 def _echo(number: int, kind: int = _ECHO_REQUEST) -> bytes:

@@ -299,16 +299,11 @@ async def test_what_other_programs_change_in_it_is_restored_at_once(service: Ser
             known = len(await client.recent_repairs())
             with group.entered():
                 run(*command.split())
-            await until(lambda check=is_restored: entered_holds(group, check), 15)  # type: ignore[misc]
+            await until(group.entered()(is_restored), 15)
             assert await ask_tcp(group.address, 8080) == b"HELLO", command
             async with asyncio.timeout(5):  # recorded a moment after it is restored, the last one first
                 while not any(what in each.what for each in (await client.recent_repairs())[: -known or None]):
                     pass
-
-
-def entered_holds(group: Outside, holds: Callable[[], bool]) -> bool:
-    with group.entered():
-        return holds()
 
 
 def is_up(name: str) -> bool:

@@ -139,7 +139,7 @@ def test_a_task_that_systemd_starts_again_has_all_that_it_had(
     name = web(run, options=("--block", f"storage={disk}") if has_disk else ())
     before = inspect(name)
     for again in steps:
-        if again is restart_policy and has_disk and _systemd() < 254:
+        if again is restart_policy and has_disk and int(systemctl("--version").split()[1]) < 254:
             continue
         pid = unit_property(service(name), "MainPID")
         sh("systemctl", "reset-failed", service(name), network(name))  # their limits of starts
@@ -157,10 +157,6 @@ def test_a_task_that_systemd_starts_again_has_all_that_it_had(
             assert name in holders().values(), again
     if has_disk:
         assert "is in use by another task" in run.fail("--block", f"storage={disk}", "/srv/guests/disk.spt").stderr
-
-
-def _systemd() -> int:
-    return int(systemctl("--version").split()[1])
 
 
 def test_a_port_that_another_task_has_taken_meanwhile_is_named_by_systemctl_status(

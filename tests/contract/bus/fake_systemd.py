@@ -49,14 +49,9 @@ class FakeSystemd:
         calls: all Manager calls, as member and body, in order.
         read: all properties that were read, in order.
         files: device and inode of each received file descriptor.
-        units: loaded units by name.
-        about: properties of the Manager.
-        errors: the D-Bus error of a member.
         passing: members that return their error once.
         report: when JobRemoved is sent.
-        result: result of jobs.
         one_job: each call returns the same job, as merged jobs do.
-        silent: members without a reply.
         on_list: called between a listing and its reply.
         others: answers the calls of other interfaces.
     """

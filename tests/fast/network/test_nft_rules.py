@@ -147,10 +147,8 @@ def test_of_tasks_whose_networks_stay_no_element_is_made(monkeypatch: pytest.Mon
 
 
 JOINED = replace(network(), name=NetworkName("default"), bridge="br0", join=Join())
-JOINED6 = replace(JOINED, policy=NetworkPolicy(fragments=True), join=Join(ipv6=True))
 LEASED = replace(RESERVATION, ports=())
 UNLEASED = replace(LEASED, leases=(replace(RESERVATION.leases[0], ipv4=None, gateway4=None),))
-LEASED6 = replace(LEASED, leases=(replace(UNLEASED.leases[0], ipv6=IPv6Interface("fd00:1::7/64")),))
 
 
 BRIDGED = 'element ip solo5 bridged { "br0" . "br0" }'

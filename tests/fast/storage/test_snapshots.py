@@ -39,7 +39,7 @@ def sharing(monkeypatch: pytest.MonkeyPatch, share: "Callable[[int, int], bool]"
     monkeypatch.setattr(snapshots, "can_share", share)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def reflinks(monkeypatch: pytest.MonkeyPatch) -> None:
     def share(source: int, target: int) -> bool:
         file_copies.copy_data(source, target, os.fstat(source).st_size)
@@ -162,7 +162,7 @@ def test_a_copy_holds_up_no_other_disk_and_no_name(
 
 
 def test_a_disk_is_not_removed_before_a_snapshot_of_its_ended_task_has_its_name(
-    subject: Snapshots, tmp_path: Path, reflinks: None
+    subject: Snapshots, tmp_path: Path
 ) -> None:
     descriptor = taken_by_web(tmp_path, "data")
     with subject.of_task("web", ONE) as instant:
@@ -192,9 +192,7 @@ def taken_by_web(tmp_path: Path, *names: str) -> int:
     return lock([*disks, disk_of(tmp_path / "other", "other")], task="web")
 
 
-def test_all_named_disks_of_a_task_are_of_one_instant(
-    subject: Snapshots, disks: NamedDisks, tmp_path: Path, reflinks: None
-) -> None:
+def test_all_named_disks_of_a_task_are_of_one_instant(subject: Snapshots, disks: NamedDisks, tmp_path: Path) -> None:
     disks.create(LOGS, 512)
     descriptor = taken_by_web(tmp_path, "data", "logs")
     write(tmp_path, "before")
@@ -211,9 +209,7 @@ def test_all_named_disks_of_a_task_are_of_one_instant(
     os.close(descriptor)
 
 
-def test_a_disk_that_changes_its_task_meanwhile_has_no_snapshot(
-    subject: Snapshots, tmp_path: Path, reflinks: None
-) -> None:
+def test_a_disk_that_changes_its_task_meanwhile_has_no_snapshot(subject: Snapshots, tmp_path: Path) -> None:
     descriptor = taken_by_web(tmp_path, "data")
     with subject.of_task("web", ONE) as instant:
         os.close(descriptor)
@@ -227,7 +223,7 @@ def test_a_task_without_disks_has_no_snapshot(subject: Snapshots) -> None:
 
 
 def test_a_file_system_that_fails_within_the_instant(
-    subject: Snapshots, tmp_path: Path, reflinks: None, monkeypatch: pytest.MonkeyPatch
+    subject: Snapshots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     descriptor = taken_by_web(tmp_path, "data")
     with subject.of_task("web", ONE) as instant:
@@ -252,7 +248,6 @@ def test_all_snapshots_are_kept_or_none(
     subject: Snapshots,
     disks: NamedDisks,
     tmp_path: Path,
-    reflinks: None,
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
     sentence: str,
