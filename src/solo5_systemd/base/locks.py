@@ -52,8 +52,9 @@ def lock(descriptor: int, path: Path, *, shared: bool = False, timeout_s: float 
     end = time.monotonic() + (timeout_s if not timeout_s or not is_event_loop() else 0.0)
     while not try_lock(descriptor, shared=shared):
         if time.monotonic() >= end:
+            within = f" within {timeout_s:g} s" if timeout_s else ""
             raise LockedError(
-                f"{path} is locked by another process: expected it to be unlocked within {timeout_s:g} s.",
+                f"{path} is locked by another process: expected it to be unlocked{within}.",
                 "`lslocks` lists that process.",
             )
         time.sleep(INTERVAL_S)

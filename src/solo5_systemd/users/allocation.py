@@ -23,7 +23,7 @@ from solo5_systemd.settings.node_limits import Claim, Node
 from solo5_systemd.storage import given_disks
 from solo5_systemd.storage.model import GivenDisk
 from solo5_systemd.users import userdb_records
-from solo5_systemd.users.registry import DIRECTORY, Registry
+from solo5_systemd.users.registry import DIRECTORY, LOCK_TIMEOUT_S, Registry
 
 RECLAIM_TIMEOUT_S = 5.0
 """How long the first start of a boot waits for the disks of earlier boots, whose file systems may hang."""
@@ -141,7 +141,7 @@ class Users:
         """Check what a task with a user takes beside all others, and record it.
 
         Raises:
-            Solo5Error: as `Node.check`; LockedError: others replace the registry for START_TIMEOUT_S.
+            Solo5Error: as `Node.check`; LockedError: others replace the registry for LOCK_TIMEOUT_S.
         """
         await self._patiently(lambda: self._registry.claim(task, claim, self._node()))
 
@@ -208,13 +208,14 @@ class Users:
 
     async def _patiently(self, act: Callable[[], T]) -> tuple[T, bool]:
         """Call a function until no other process has the lock that it needs; return also whether one had it."""
-        end, has_waited = time.monotonic() + START_TIMEOUT_S, False
+        begun, has_waited = time.monotonic(), False
         while True:
             try:
                 with _host_errors():
                     return act(), has_waited
-            except (_StartingError, LockedError):
-                if time.monotonic() > end:
+            except (_StartingError, LockedError) as error:
+                patience_s = START_TIMEOUT_S if isinstance(error, _StartingError) else LOCK_TIMEOUT_S
+                if time.monotonic() > begun + patience_s:
                     raise
             has_waited = True
             await asyncio.sleep(POLL_INTERVAL_S)

@@ -22,8 +22,9 @@ from solo5_systemd.settings.node_limits import OPERATOR, Claim, Node, Resource, 
 
 DIRECTORY = Path("/run/solo5/users")
 
-LOCK_TIMEOUT_S = 5.0
-"""How long a thread waits for others that replace the registry, each of which takes less than a millisecond."""
+LOCK_TIMEOUT_S = 60.0
+"""How long one waits for others that replace the registry. Each takes less than a millisecond, and far longer at the
+boot of a slow machine with many tasks, whose processes wait for a processor while they have the lock."""
 
 
 class Registry:

@@ -109,14 +109,15 @@ def test_twenty_starts_of_four_processes_get_what_the_limit_permits(tmp_path: Pa
 
 
 async def test_a_start_waits_for_another_one_and_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocation, "START_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(allocation, "LOCK_TIMEOUT_S", 0.05)
     of = users(tmp_path)
     os.close((await of.acquire(TaskName("web"))).descriptor)
     lock = os.open(tmp_path / "users", os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    with pytest.raises(LockedError, match="users is locked by another process"):
+    with pytest.raises(LockedError, match="users is locked by another process: expected it to be unlocked."):
         await of.claim(TaskName("web"), ONE)
-    monkeypatch.setattr(allocation, "START_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(allocation, "LOCK_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(allocation, "START_TIMEOUT_S", 0.0)  # for another start of its own name
     waiting = asyncio.ensure_future(of.claim(TaskName("web"), ONE))
     await asyncio.sleep(0)
     os.close(lock)
