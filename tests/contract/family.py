@@ -20,7 +20,6 @@ class Family:
         here: the address of the host at the link to its neighbour `wan`.
         far: the neighbour's.
         near: another address of their link.
-        link: those of their link.
         second: the address of a neighbour on another link, without its last number.
         metadata: addresses of metadata services.
     """
