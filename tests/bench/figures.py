@@ -79,11 +79,7 @@ def times(
 
 
 class Report:
-    """Prints each figure as it comes, and keeps them all: in a file as well, which a run that is interrupted leaves.
-
-    Attributes:
-        path: of the file, as JSON; None for none.
-    """
+    """Prints each figure as it comes, and keeps them all: in a file as well, which a run that is interrupted leaves."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path

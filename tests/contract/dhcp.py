@@ -22,12 +22,7 @@ _WANTED = bytes((1, 3, 6, 12, 15, 26, 119))
 
 
 class Pid1WithServers(Pid1):
-    """A stand-in for PID 1 that restarts and stops dnsmasq, as the unit has it.
-
-    Attributes:
-        asked: the calls for units of servers.
-        broken: a start fails.
-    """
+    """A stand-in for PID 1 that restarts and stops dnsmasq, as the unit has it."""
 
     broken = False
 

@@ -426,6 +426,15 @@ async def test_a_task_of_which_nothing_is_known_is_started_once(client: Client, 
     assert fifo.taken() == b""
 
 
+async def test_a_task_that_only_sleeps_is_released_at_its_end(client: Client, manager: Pid1, fifo: Socket) -> None:
+    await until(lambda: fifo.taken() != b"")
+    [lease] = (await client.have("web", tcp(8080), idle_s=5)).leases
+    manager.begin(UNIT)
+    manager.end(UNIT)
+    await until(lambda: not link(lease.tap))
+    assert await state(client) is not LeaseState.WAITING
+
+
 @pytest.mark.parametrize("changed", [True, False], ids=["changed", "unchanged"])
 async def test_a_socket_unit_that_is_started_again_at_once_has_the_declaration_of_now(
     service: Service, client: Client, manager: Pid1, fifo: Socket, *, changed: bool

@@ -142,7 +142,7 @@ async def reserved(client: Client, group: Outside, task: str, *ports: PortReques
 
 
 async def test_a_guest_has_the_ports_of_its_namespace(service: Service, place: Place) -> None:
-    """At its addresses and the loopback of each family; from there, its clients have the address of its gateway."""
+    """At its addresses and the loopback of each family; from there, its clients of IPv6 have its gateway's address."""
     before = host_state()
     async with service.running() as client, opened(client, place.group, "web", tcp(8080), udp(5353)) as web:
         assert host_state() == before, "the host has none of it"

@@ -106,9 +106,6 @@ class World:
             speaks: how many lines the task writes meanwhile, beside as many before.
             reads: how many bytes the readers take at a time meanwhile; 0 for none.
             ends: whether the task has ended.
-
-        Returns:
-            Whether the relay was killed.
         """
         self.write(speaks)
         relay = os.fork()

@@ -30,12 +30,6 @@ def value_or_refusal(
     """Return what a reader makes of its arguments, None where it refuses them as it should.
 
     Any other exception passes, and fails the test.
-
-    Args:
-        read: the reader.
-        arguments: its own.
-        error: the class that it refuses with.
-        named: further arguments of its own.
     """
     value, fault = None, ""
     try:

@@ -32,12 +32,7 @@ _FIRST_ENTRY = NOTE_SIZE + 12
 
 
 class ElfFile:
-    """The bytes of an image, and those of its size that are a hole behind them.
-
-    Attributes:
-        content: what is written in the file.
-        size: of the file, at least as long as `content`.
-    """
+    """The bytes of an image, and those of its size that are a hole behind them."""
 
     def __init__(self, content: bytes) -> None:
         self.content = bytearray(content)

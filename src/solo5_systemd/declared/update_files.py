@@ -24,7 +24,14 @@ from solo5_systemd.base import declared_units
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.declared_units import UPDATE
 from solo5_systemd.base.decode import Fields, json_document
-from solo5_systemd.base.errors import NotFoundError, SettingsError, Solo5Error, TakenError, host_errors
+from solo5_systemd.base.errors import (
+    InvalidRequestError,
+    NotFoundError,
+    SettingsError,
+    Solo5Error,
+    TakenError,
+    host_errors,
+)
 from solo5_systemd.base.names import TaskName, is_instance, template_of
 from solo5_systemd.base.own_files import check_own, read_own
 from solo5_systemd.declared.declaration import SUFFIX
@@ -118,7 +125,9 @@ class UpdateFiles:
         if not self.under_way:
             return declared
         with host_errors(f"{self._request} cannot be read"):
-            given: Any = json_document(self._request.read_bytes(), str(self._request))
+            given = json_document(self._request.read_bytes(), str(self._request))
+        if not isinstance(given, dict):
+            raise InvalidRequestError(f"{self._request} is {given!r:.80}: expected an object of JSON.")
         return record(UpdateRequest, Fields(document(declared) | given, str(self._request)))
 
     @property

@@ -80,8 +80,8 @@ def _records() -> Sequence[tuple[Path, Record]]:
 
 
 def read_record(name: Path) -> Record:
-    """Return the content of a lock file; empty if it is damaged, as by a full file system."""
-    with suppress(ValueError):
+    """Return the content of a lock file; empty if it is damaged, or of another version."""
+    with suppress(ValueError, TypeError):
         return Record(**json.loads(name.read_bytes()))
     return Record()
 

@@ -155,7 +155,7 @@ def test_what_is_requested_goes_before_what_is_declared_also_a_default(
     assert files.request(DECLARED) == replace(DECLARED, **given)
 
 
-@pytest.mark.parametrize("wrong", ["", '{"timeout": -1}', '{"ready": "http"}', '{"pause": "yes"}', '{"watch": 1e9}'])
+@pytest.mark.parametrize("wrong", ["", "[]", '{"timeout": -1}', '{"ready": "h"}', '{"pause": "yes"}', '{"watch": 1e9}'])
 def test_a_damaged_request_is_refused(files: UpdateFiles, tmp_path: Path, wrong: str) -> None:
     (tmp_path / "run/web/update.json").write_text(wrong)
     with pytest.raises(InvalidRequestError, match=r"web/update.json"):

@@ -70,6 +70,7 @@ def test_a_pool_is_used_up_but_for_the_hosts_own_addresses() -> None:
         (POOL, "192.168.1.200", "taken by this host"),
         (Join(), "192.168.1.9", "taken by this host"),
         (Join(), "192.168.1.1", "its gateway's"),
+        (Join(), "192.168.1.255", "its broadcast address"),
         (Join(), "192.168.2.1", "outside network lan: expected one in 192.168.1.0/24"),
         (Join(), None, "requests no address in network lan, which has no pool"),
     ],

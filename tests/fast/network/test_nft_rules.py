@@ -325,6 +325,8 @@ def test_each_element_is_of_a_set_that_the_rules_look_up_and_has_its_fields() ->
         fields |= {(family, name): [len(each.split(" . ")) for each in both if each] for name, *both in listed}
     made = elements(EVERYTHING)
     assert {(each.family, each.name) for each in made} == {each for each in fields if each[1] not in nft_rules.DYNAMIC}
+    assert {each.key[0] for each in made if each.name in ("shared", "gateways")} == {f'"{FRONT.bridge}"'}
+    assert len([each for each in made if each.name == "asleep6"]) == 2, "also its link-local address"
     for each in made:
         parts = [each.key, ("its object",) if each.object else each.value]
         assert [len(part) for part in parts if part] == fields[each.family, each.name], each

@@ -409,3 +409,17 @@ async def test_packets_are_not_held_for_a_task_that_pid_1_does_not_end(
     with pytest.raises(HostError, match="task a cannot be put to sleep: PID 1 did not stop its tender"):
         await service.sleep.sleep(A)
     assert not service.ends
+
+
+async def test_a_frame_between_the_check_and_the_end_keeps_a_task_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(monkeypatch, idle_s=60, idle_stops=True)
+    service.units.socket = True
+    await service.after(0)
+
+    def hold(*_: object) -> bool:
+        service.tables.counts[LEASE.tap] += 1
+        return False
+
+    monkeypatch.setattr(Neighbours, "hold", hold)
+    assert await service.after(60) == []
+    assert (service.ends, service.delivered) == (False, 1)

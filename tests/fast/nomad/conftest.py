@@ -59,12 +59,7 @@ def fifos(tmp_path: Path) -> Generator[Fifos, None, None]:
 
 
 class Becomes:
-    """Sets the program of the child that becomes the tender.
-
-    Attributes:
-        program: its file.
-        output: what `write(VALUE)` of the program writes.
-    """
+    """Sets the program of the child that becomes the tender."""
 
     def __init__(self, directory: Path) -> None:
         self.program, self.output = directory / "tender", directory / "written"

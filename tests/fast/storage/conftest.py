@@ -105,12 +105,7 @@ def in_bytes(quotas: Mapping[str, int], limits: Limits | None = None) -> Callabl
 
 
 class Device:
-    """A block device 8:0 as lstat(2), fstat(2) and sysfs show it: a test without root can make no node.
-
-    Args:
-        directory: for its node and its sysfs.
-        patch: for lstat(2) of its node.
-    """
+    """A block device 8:0 as lstat(2), fstat(2) and sysfs show it: a test without root can make no node."""
 
     def __init__(self, directory: Path, patch: pytest.MonkeyPatch) -> None:
         self.path = directory / "dev/sda"

@@ -108,7 +108,8 @@ def test_disks_of_an_earlier_run_and_other_files_are_not_named(
 def test_what_is_no_record_is_passed_over(tmp_path: Path, space: dict[str, SimpleNamespace]) -> None:
     path = sparse(tmp_path / "one")
     ended(disk("one", path))
-    (locks.LOCKS / "1-2").write_text("{")
+    for name, text in (("1-2", "{"), ("3-4", "[]"), ("5-6", '{"later": 1}')):
+        (locks.LOCKS / name).write_text(text)
     assert found() == {"one": 0}
 
 

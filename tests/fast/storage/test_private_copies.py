@@ -38,7 +38,9 @@ def request(path: Path, roots: tuple[str, ...] = ()) -> DiskRequest:
 async def test_many_copy_at_a_time_and_none_while_a_task_may_write(golden: Path, tmp_path: Path) -> None:
     disks, original = ImageFiles(), disk_of(golden)
     readers = [lock_shared(original) for _ in range(3)]
-    await disks.release([await made_from(disks, golden)])
+    made = await made_from(disks, golden)
+    assert Path(made.path).stat().st_mode & 0o777 == 0o600
+    await disks.release([made])
     with pytest.raises(TakenError, match="is in use by another task"):
         lock([original])
     remove_stale()

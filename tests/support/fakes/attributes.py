@@ -8,11 +8,7 @@ import pytest
 
 
 class Attributes:
-    """The extended attributes of directories, by directory and name.
-
-    Args:
-        monkeypatch: patches `os` to use them.
-    """
+    """The extended attributes of directories, by directory and name."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stored: dict[tuple[str, str], bytes] = {}
