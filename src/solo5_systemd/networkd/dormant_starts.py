@@ -105,11 +105,15 @@ class Activation:
                     reason = "it has not run before"
                 except Solo5Error as error:
                     reason = f"{error}"
-            for _ in range(ATTEMPTS):  # if its FIFO was just made, PID 1 opens it a moment later
-                if self._core.units.is_read(task):
-                    break
-                await asyncio.sleep(CHECK_INTERVAL_S / ATTEMPTS)
-            self.start(task, reason)
+            begin(self._core.tasks, self._start_once_read(task, reason))
+
+    async def _start_once_read(self, task: TaskName, reason: str) -> None:
+        """Start a task whose FIFO was just made, which PID 1 opens a moment later; others do not wait for that."""
+        for _ in range(ATTEMPTS):
+            if self._core.units.is_read(task):
+                self.start(task, reason)
+                return
+            await asyncio.sleep(CHECK_INTERVAL_S / ATTEMPTS)
 
     async def _hold_lost(self) -> None:
         """Start the tasks for which the kernel holds packets already, each time when look-ups were lost.

@@ -200,15 +200,16 @@ class Sleep:
             if not again and not await self._core.writer.run(begin):
                 return
             # SIGHUP as KillSignal= of hvt: a clean end of both tenders, which Restart=on-failure does not undo.
-            sent = False
+            sent, cause = False, None
             try:
                 sent = await self._core.units.signal(task, signal.SIGHUP if ends else signal.SIGSTOP)
-            except HostError:
+            except HostError as error:
                 if not ends:  # without a reply, it may be stopped: the record stays, so that a packet wakes it
                     raise
+                cause = error
             if not sent:
                 await self._core.writer.run(self._core.state.at, task, lambda state: state.sleepers.end(task))
-                raise HostError(f"task {task} cannot be put to sleep: PID 1 did not stop its tender.")
+                raise HostError(f"task {task} cannot be put to sleep: PID 1 did not stop its tender.") from cause
             self._seen.pop(task, None)
             if ends:
                 await self._core.units.forget_starts(task)

@@ -95,7 +95,7 @@ def _archive(name: str, rest: str, place: Callable[[str], str]) -> DiskRequest:
     return archive_disk(
         device_name(name),
         ArchiveRequest(
-            members=tuple(member(place(path), path, strip="strip" in options) for path in paths),
+            members=tuple(member(path, place(path), strip="strip" in options) for path in paths),
             format=ArchiveFormat(written),
             credential=credential_name(value) if default is ArchiveFormat.RAW else "",
         ),

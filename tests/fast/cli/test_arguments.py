@@ -193,6 +193,11 @@ def test_any_text_is_a_value_or_an_error_of_one_sentence(parse: Callable[[str], 
     assert value_or_sentence(parse, text) is not None
 
 
+def test_a_file_of_an_archive_has_the_name_that_was_given_and_its_path_in_full() -> None:
+    found = disks.disk("storage=files:etc/a", lambda path: f"/tmp/x/{path}")
+    assert found == archive_disk(DISK, ArchiveRequest(members=(member("etc/a", "/tmp/x/etc/a"),)))
+
+
 def value_or_sentence(parse: Callable[[str], object], text: str) -> object:
     try:
         return parse(text)
