@@ -49,6 +49,7 @@ class Namespaces:
         self._make_state = make_state
         self._watches = watches
         self._states = {"": host}  # by the path of their namespace
+        self._tasks: dict[TaskName, str] = {}  # the paths of those in other namespaces
 
     @property
     def records(self) -> Collection[LeaseRecord]:
@@ -64,6 +65,7 @@ class Namespaces:
         for path, records in found.items():
             try:
                 with self._entered(path) as state:
+                    self._tasks |= {record.reservation.task: path for record in records}
                     self._restore(state)
             except Solo5Error as error:  # deleted, with all that a release would remove
                 _log.warning("%s", error)
@@ -86,7 +88,10 @@ class Namespaces:
     def reserve(self, task: TaskName, request: Request) -> LeaseRecord:
         """Reserve as `NetworkState.reserve`, in a namespace; raises HostError where that does not exist."""
         with self._entered(request.namespace) as state:
-            return state.reserve(task, request)
+            record = state.reserve(task, request)
+            if request.namespace:
+                self._tasks[task] = request.namespace
+            return record
 
     def preview(self, task: TaskName, request: Request) -> tuple[Reservation, Sequence[Element]]:
         """Return as `NetworkState.preview`, for a namespace."""
@@ -95,10 +100,16 @@ class Namespaces:
 
     def attach(self, task: TaskName) -> frozenset[RedirectedPort]:
         """Attach as `NetworkState.attach`."""
-        # Of a released one, its request alone has the namespace.
-        known = self.record(task) or self.host.store.request(task)
-        with self._entered(known.namespace if known else "") as state:
-            return state.attach(task)
+        path = self._tasks.get(task, "")
+        if not path and not self.host.leases.get(task):  # released: its request alone has the namespace
+            released = self.host.store.request(task)
+            path = released.namespace if released else ""
+        with self._entered(path) as state:
+            try:
+                return state.attach(task)
+            finally:
+                if path and state.leases.get(task) is not None:  # also one whose attach failed and could not be undone
+                    self._tasks[task] = path
 
     def begin_release(self, task: TaskName, *, waits: bool = False) -> Remains:
         """Begin a release as `NetworkState.begin_release`; what remains is in the namespace of the result."""
@@ -107,12 +118,12 @@ class Namespaces:
     def end_release(self, task: TaskName) -> None:
         """End a release as `NetworkState.end_release`, and close a namespace without a task."""
         self.at(task, lambda state: state.end_release(task))
+        self._tasks.pop(task, None)
 
     def move_ports(self, source: TaskName, target: TaskName) -> None:
         """Move ports as `NetworkState.move_ports`, between tasks of the host's own network namespace."""
         for task in (source, target):
-            record = self.record(task)
-            if record is not None and record.namespace:
+            if task in self._tasks:
                 raise InvalidRequestError(
                     f"task {task} is in a network namespace of other programs: expected one in the "
                     "host's, between which ports can be moved."
@@ -121,7 +132,8 @@ class Namespaces:
 
     def record(self, task: TaskName) -> LeaseRecord | None:
         """Return the record of a task; safe in any thread."""
-        return next(filter(None, (state.leases.get(task) for state in self._all())), None)
+        state = self._states.get(self._tasks.get(task, ""))
+        return state.leases.get(task) if state else None  # none: the writer thread has just closed it
 
     def is_held(self, task: TaskName) -> bool:
         """Return whether the task has an attached network, or one whose release has not ended."""
@@ -235,8 +247,7 @@ class Namespaces:
 
     def at(self, task: TaskName, do: Callable[[NetworkState], T]) -> T:
         """Do something in the namespace of a task, with its state, and return the result."""
-        record = self.record(task)
-        with self._entered(record.namespace if record else "") as state:
+        with self._entered(self._tasks.get(task, "")) as state:
             return do(state)
 
     def _open(self, path: str) -> NetworkState:
