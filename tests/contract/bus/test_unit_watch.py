@@ -209,8 +209,8 @@ async def test_an_outage_is_no_end_and_what_ended_during_it_is_read_after_it(
         for _ in range(3):
             assert await manager.changed(a_run()) == a_run()
         async with restarted(bus, connection), pid1(address, units):
-            while not is_over(state := await manager.changed(a_run())):
-                assert state == a_run()
+            while not is_over(await manager.changed(a_run())):
+                pass
 
 
 @pytest.mark.parametrize("error", ["org.freedesktop.DBus.Error.NoReply", "org.freedesktop.DBus.Error.ServiceUnknown"])
