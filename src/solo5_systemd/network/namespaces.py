@@ -111,12 +111,15 @@ def read_traffic_elsewhere() -> dict[TaskName, Mapping[DeviceName, "Traffic"]]:
     from solo5_systemd.network.tap_counters import parse_net_dev
 
     found: dict[TaskName, Mapping[DeviceName, Traffic]] = {}
+    counted: dict[str, Mapping[str, Traffic]] = {}  # by namespace, each read once: the tasks of a group share one
     for record in lease_files.read_lease_records():
-        if record.namespace:
-            held = record.reservation
-            with suppress(HostError, OSError), closing(NetworkNamespace(record.namespace)) as its, its.entered():
-                counted = dict(parse_net_dev(_COUNTERS.read_text(encoding="utf-8", errors="replace")))
-                found[held.task] = {each.nic: counted[each.tap] for each in held.leases if each.tap in counted}
+        held, path = record.reservation, record.namespace
+        if path and path not in counted:
+            counted[path] = {}
+            with suppress(HostError, OSError), closing(NetworkNamespace(path)) as its, its.entered():
+                counted[path] = dict(parse_net_dev(_COUNTERS.read_text(encoding="utf-8", errors="replace")))
+        if of_links := counted.get(path):
+            found[held.task] = {each.nic: of_links[each.tap] for each in held.leases if each.tap in of_links}
     return found
 
 
