@@ -115,10 +115,13 @@ class TaskUnits:
 
         It closes that of a socket unit whose file was gone at a daemon-reload, and leaves the unit active.
         """
-        return self.start(task, b"")
+        return self._write(task, b"")
 
-    def start(self, task: TaskName, content: bytes = b"\n") -> bool:
+    def start(self, task: TaskName) -> bool:
         """Have PID 1 start a task; return whether it reads its FIFO."""
+        return self._write(task, b"\n")
+
+    def _write(self, task: TaskName, content: bytes) -> bool:
         if not self.has_fifo(task):
             return False
         try:
