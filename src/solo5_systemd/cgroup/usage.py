@@ -141,7 +141,7 @@ def usage(files: Files, time: float, device: Callable[[str], str] = str) -> Usag
 
 def memory(files: Files) -> Memory:
     """Parse the files of memory."""
-    stat = _counts(files.get("memory.stat", b"")).get
+    stat = _counts(files.get("memory.stat"))
     anonymous, file, shared = stat(b"anon"), stat(b"file"), stat(b"shmem")
     return Memory(
         current=_number(files.get("memory.current"), int),
@@ -151,13 +151,13 @@ def memory(files: Files) -> Memory:
         cache=None if file is None or shared is None else max(0, file - shared),
         kernel=stat(b"kernel"),
         swap=_number(files.get("memory.swap.current"), int),
-        oom_kills=_counts(files.get("memory.events", b"")).get(b"oom_kill"),
+        oom_kills=_counts(files.get("memory.events"))(b"oom_kill"),
     )
 
 
 def cpu(files: Files) -> Cpu:
     """Parse cpu.stat."""
-    count = _counts(files.get(CPU, b"")).get
+    count = _counts(files.get(CPU))
     return Cpu(
         total=count(b"usage_usec"),
         user=count(b"user_usec"),
@@ -189,13 +189,11 @@ def _assignments(data: bytes) -> dict[str, dict[str, str]]:
     }
 
 
-def _counts(data: bytes) -> dict[bytes, int]:
-    """Parse `KEY NUMBER` lines; empty for any other format."""
-    words = data.split()
-    try:
-        return dict(zip(words[::2], map(int, words[1::2]), strict=False))
-    except ValueError:
-        return {}
+def _counts(data: bytes | None) -> Callable[[bytes], int | None]:
+    """Return what reads the number of a key in `KEY NUMBER` lines: few of some fifty are wanted."""
+    words = (data or b"").split()
+    found = dict(zip(words[::2], words[1::2], strict=False))
+    return lambda key: _number(found.get(key), int)
 
 
 def _number(data: bytes | str | None, kind: Callable[[bytes | str], N]) -> N | None:

@@ -54,6 +54,10 @@ class ForgottenTasks:
         self._since: dict[str, float] = {}
         self._logged: set[str] = set()
 
+    def begin_again(self) -> None:
+        """Begin each grace period again: while no agent listens, another plugin may have started tasks."""
+        self._since.clear()
+
     async def sweep(self) -> None:
         """Stop the tasks that have a successor, or have been forgotten for the full grace period.
 

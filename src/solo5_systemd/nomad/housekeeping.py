@@ -165,8 +165,7 @@ class Housekeeping:
 
     async def _stop_forgotten(self) -> None:
         if not self._serving():
-            # Without its agent a plugin has no record of the tasks that another plugin has started since.
-            self._forgotten = ForgottenTasks(self._session, self._tasks)
+            self._forgotten.begin_again()
         elif self._session.config.gc.dangling_tasks.enabled:
             await _logged("gc of forgotten tasks", self._forgotten.sweep)
             await _logged("gc of log FIFOs of removed tasks", lambda: self._session.engine.gc.consoles())

@@ -66,19 +66,40 @@ def _last(task: str) -> Record:
 
 def _full(disk: Mapping[str, str]) -> FailedDisk | None:
     """Return a disk as full; None if it is not, or is no file, or its path resolves to another one by now."""
-    path = place = disk["path"]
-    if disk["backing"] == Backing.ARCHIVE:  # in memory
-        return None
-    if disk["backing"] == Backing.COPY:  # it has no name any more; its file system is that of the others
-        place = COPIES
-    elif not _may_grow(disk):
-        return None
-    with suppress(FileNotFoundError):
-        space = os.statvfs(place)
-        free, total = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
-        if not free or free < min(FULL_MAX, total // 100):
-            return FailedDisk(disk=disk["disk"], path=path, free=free)
+    if disk["backing"] == Backing.COPY or _may_grow(disk):
+        with suppress(FileNotFoundError):
+            if (free := _free_if_full(disk)) is not None:
+                return FailedDisk(disk=disk["disk"], path=disk["path"], free=free)
     return None
+
+
+def may_be_full(sample: Record) -> bool:
+    """Return whether the file system of a disk may be full: not if the disk is at its path, and there is space."""
+    try:
+        return not sample.disks or any(_free_if_full(disk) is not None or _is_moved(disk) for disk in sample.disks)
+    except OSError:
+        return True
+
+
+def _is_moved(disk: Mapping[str, str]) -> bool:
+    """Return whether a file's path is on another file system than the file was, such as after an unmount."""
+    if disk["backing"] not in (Backing.FILE, Backing.NAMED):
+        return False
+    return f"{os.lstat(disk['path']).st_dev:x}" != disk["identity"].partition("-")[0]
+
+
+def _free_if_full(disk: Mapping[str, str]) -> int | None:
+    """Return the free bytes of a disk's file system if it is full; None: it is not, or the disk is memory or a device.
+
+    Raises:
+        OSError: the path cannot be looked at.
+    """
+    if disk["backing"] in (Backing.ARCHIVE, Backing.DEVICE):
+        return None
+    # A copy has no name any more; its file system is that of the others.
+    space = os.statvfs(COPIES if disk["backing"] == Backing.COPY else disk["path"])
+    free, total = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
+    return free if not free or free < min(FULL_MAX, total // 100) else None
 
 
 def _may_grow(disk: Mapping[str, str]) -> bool:

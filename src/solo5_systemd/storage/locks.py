@@ -58,6 +58,14 @@ def records_of_tasks() -> Mapping[str, Record]:
     return {record.task: record for _, record in _records() if record.task}
 
 
+def samples() -> Sequence[Record]:
+    """Return the record of one disk on each file system, perhaps of an ended task: a name begins with the device."""
+    with suppress(FileNotFoundError):  # no disk was ever locked, or the record was removed meanwhile
+        names = {name.partition("-")[0]: name for name in os.listdir(LOCKS)}  # noqa: PTH208 - names, for one system call
+        return [read_record(LOCKS / name) for name in names.values()]
+    return ()
+
+
 def devices_of_tasks() -> Mapping[str, Mapping[str, Sequence[str]]]:
     """Return the names of the disks on each block device, by running task and name of the device."""
     found: dict[str, dict[str, list[str]]] = {}

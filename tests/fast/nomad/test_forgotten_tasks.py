@@ -73,7 +73,7 @@ async def test_one_that_has_ended_is_left_alone_where_outcomes_are_kept(machine:
         assert not lives(machine), "one that runs is ended all the same"
 
 
-async def test_one_that_is_claimed_again_begins_anew(machine: Machine) -> None:
+async def test_one_that_is_claimed_again_or_while_no_agent_listens_begins_anew(machine: Machine) -> None:
     async with agent_of_a_task() as nomad:
         sweep = Sweeper(nomad)
         machine.units.put(stranger())
@@ -81,7 +81,10 @@ async def test_one_that_is_claimed_again_begins_anew(machine: Machine) -> None:
         machine.units.vanish(stranger().unit)
         await sweep.sweep(3600)
         machine.units.put(stranger())
-        await sweep.sweep(0.001)
+        await sweep.sweep(1e-9)
+        assert lives(machine)
+        sweep.forgotten.begin_again()
+        await sweep.sweep(1e-9)
     assert lives(machine)
 
 
@@ -91,6 +94,7 @@ async def test_a_dry_run_tells_once_and_ends_nothing(machine: Machine, caplog: p
         sweep = Sweeper(nomad)
         for _ in range(3):
             await sweep.sweep(dry_run=True)
+            sweep.forgotten.begin_again()
     assert lives(machine)
     assert [r.getMessage() for r in caplog.records if "lost" in r.getMessage()] == [
         "forgotten task lost would be stopped: Nomad's agent has no such task"

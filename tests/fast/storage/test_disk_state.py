@@ -16,8 +16,8 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundEr
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage import disk_space, disk_state, locks
 from solo5_systemd.storage.disk_space import DiskSpace
-from solo5_systemd.storage.disk_state import DiskPath, change_of, failed_disks, inspect_path
-from solo5_systemd.storage.locks import lock, lock_shared
+from solo5_systemd.storage.disk_state import DiskPath, change_of, failed_disks, inspect_path, may_be_full
+from solo5_systemd.storage.locks import Record, lock, lock_shared
 from solo5_systemd.storage.model import COPIES, SNAPSHOTS, Backing, Disk, FailedDisk, FullDiskChange
 
 FULL = SimpleNamespace(f_bavail=0, f_frsize=4096, f_blocks=1 << 20)
@@ -148,6 +148,22 @@ def test_a_file_system_that_becomes_full_is_seen_once(
     assert seen(watch) == [("db", "data", False), ("web", "data", False)]
     assert seen(watch) == []
     running.close()
+
+
+def test_a_file_system_may_be_full_unless_the_disk_is_there_and_it_has_space(
+    tmp_path: Path, space: dict[str, SimpleNamespace]
+) -> None:
+    path = sparse(tmp_path / "one")
+    device, gone = path.stat().st_dev, tmp_path / "gone"
+    space.update({str(path): FREE, str(gone): FREE})
+
+    def may_be(device: int = device, path: Path = path) -> bool:
+        return may_be_full(Record(disks=[{"identity": f"{device:x}-1", "backing": "file", "path": str(path)}]))
+
+    assert not may_be()
+    assert may_be(device + 1)
+    assert may_be(path=gone)
+    assert may_be_full(Record())
 
 
 def end_thread(over: threading.Event) -> None:
