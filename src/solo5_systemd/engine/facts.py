@@ -11,7 +11,6 @@ from solo5_systemd.base.errors import StoreFullError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind, own_task_name, task_scope, task_service
 from solo5_systemd.engine.plan import (
     Facts,
-    Plan,
     check_workload,
     connections,
     needs_controllers,
@@ -22,7 +21,6 @@ from solo5_systemd.engine.queries import images_in_use
 from solo5_systemd.host.drop_ins import check_drop_ins
 from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.image.store import ROOM_MIN_AGE_S
-from solo5_systemd.network.model import Reservation
 from solo5_systemd.settings.node_limits import Claim, Resource
 from solo5_systemd.settings.resolver import UNSET
 from solo5_systemd.task.properties import security_modules
@@ -63,27 +61,21 @@ async def gather(backends: "Backends", workload: Workload, *, preview: bool = Fa
     Raises:
         Solo5Error: a fact cannot be read, or the plan refuses the workload already.
     """
-    check_workload(workload, await backends.usages.total_memory())
+    total_memory = await backends.usages.total_memory()
+    check_workload(workload, total_memory)
     image = await store_image(backends, workload, preview=preview)
-    request = connections(workload, image)
-    nics = request.nics
-    manifest = image.manifest
+    nics, target = connections(workload, image).nics, image.manifest.target
     by_dhcp = backends.resolvers.by_dhcp([nic.network for nic in nics])
     named, networks = needs_resolver(workload, by_dhcp=by_dhcp), resolver_networks(nics)
-    draft = Plan(
-        workload=workload,
+    return Facts(
+        total_memory=total_memory,
         image=image,
-        tender=await backends.tenders.find(manifest.target),
-        reservation=Reservation(task=workload.name),
-        request=request,
-        groups=await backends.tenders.groups(manifest.target, nics=bool(nics)),
+        tender=await backends.tenders.find(target),
+        groups=await backends.tenders.groups(target, nics=bool(nics)),
         disks=[await backends.disks.inspect(disk) for disk in workload.disks],
         user=backends.users.next_uid(),
         systemd=await backends.units.release(),
         log_namespace=backends.console.namespace(),
-    )
-    return Facts(
-        draft=draft,
         security_modules=await backends.tenders.security_modules() if security_modules(workload.properties) else (),
         controllers=await backends.usages.controllers() if needs_controllers(workload) else (),
         by_dhcp=by_dhcp,

@@ -1,6 +1,6 @@
 """Decide what a start makes, or refuse it. No function here reads anything but its arguments.
 
-`engine.facts` reads the facts and calls some of these functions first: what is refused without a fact is refused
+`engine.facts` reads the facts and calls two of these checks itself as well: what is refused without a fact is refused
 before that fact is read. A refusal is an InvalidRequestError, or a HostError if the host lacks what keeps tasks apart.
 """
 
@@ -15,19 +15,19 @@ from solo5_systemd.base.names import NetworkName, UnitKind, primary_nic
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.image.manifest import DeviceKind, StoredImage, match
-from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, PortRequest, Request, Reservation
+from solo5_systemd.network.model import GuestNames, NicRequest, PortRequest, Request, Reservation
 from solo5_systemd.settings.network import DEFAULT_NETWORK, NAMESPACE_NETWORK, NO_NETWORK
 from solo5_systemd.settings.node_limits import Claim, Resource
 from solo5_systemd.settings.resolver import UNSET, Resolver, reachable
 from solo5_systemd.storage.archive import check_total
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS
-from solo5_systemd.storage.model import Backing
+from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.task.placeholders import SEARCH, SERVERS, used
 from solo5_systemd.task.properties import TransientUnit, security_modules
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.unit.state import UnitState
-from solo5_systemd.unit.tender import LAUNCHER, Parts
+from solo5_systemd.unit.tender import LAUNCHER, Parts, Tender
 from solo5_systemd.unit.translate import argv, scope, service
 
 if TYPE_CHECKING:
@@ -101,14 +101,23 @@ class Facts:
     """What a start depends on.
 
     Attributes:
-        draft: what is known without the others: nothing is reserved, and no name servers are known.
+        total_memory: of the host, in bytes.
+        user: the next one.
+        systemd: its release.
         security_modules: the enabled ones, if `security_modules` needs any.
         controllers: of cgroup v2, if `needs_controllers`.
         by_dhcp: a network of the NICs has a DHCP server.
         resolver: of the networks and the host, as `ip_versions` only if `needs_resolver`.
     """
 
-    draft: Plan
+    total_memory: int
+    image: StoredImage
+    tender: Tender
+    groups: Sequence[str] = ()
+    disks: Sequence[Disk] = ()
+    user: int
+    systemd: int
+    log_namespace: str = ""
     security_modules: Collection[str] = ()
     controllers: Collection[str] = ()
     by_dhcp: bool = False
@@ -116,9 +125,10 @@ class Facts:
     ip_versions: frozenset[int] = frozenset()
 
 
-def plan(facts: Facts) -> Plan:
+def plan(workload: Workload, facts: Facts) -> Plan:
     """Return what a start makes. Arguments are checked with the reservation."""
-    workload = facts.draft.workload
+    check_workload(workload, facts.total_memory)
+    request = connections(workload, facts.image)
     for key, module in security_modules(workload.properties).items():
         if module not in facts.security_modules:  # systemd would ignore the profile silently
             raise InvalidRequestError(
@@ -126,9 +136,22 @@ def plan(facts: Facts) -> Plan:
                 "See /sys/kernel/security/lsm.",
             )
     _check_disks(workload, facts)
-    resolver = _resolver(workload, facts)
-    names = GuestNames(resolver=resolver, hostname=workload.hostname) if facts.by_dhcp else UNNAMED
-    found = replace(facts.draft, resolver=resolver, request=replace(facts.draft.request, names=names))
+    resolver = _resolver(workload, request.nics, facts)
+    found = Plan(
+        workload=workload,
+        image=facts.image,
+        tender=facts.tender,
+        reservation=Reservation(task=workload.name),
+        request=replace(request, names=GuestNames(resolver=resolver, hostname=workload.hostname))
+        if facts.by_dhcp
+        else request,
+        user=facts.user,
+        systemd=facts.systemd,
+        disks=facts.disks,
+        groups=facts.groups,
+        log_namespace=facts.log_namespace,
+        resolver=resolver,
+    )
     # Memory and properties do not depend on the reservation: refuse them before it is made. Arguments do.
     _ = replace(found, workload=replace(workload, arguments=())).unit
     return found
@@ -228,7 +251,7 @@ def resolver_networks(nics: Sequence[NicRequest]) -> Sequence[NetworkName]:
     return [nic.network for nic in sorted(nics, key=lambda nic: nic.nic != primary)]
 
 
-def _resolver(workload: Workload, facts: Facts) -> Resolver:
+def _resolver(workload: Workload, nics: Sequence[NicRequest], facts: Facts) -> Resolver:
     """Return the workload's name servers and search domains, completed by those of its networks and the host.
 
     Those are of the versions of IP that the guest has. In a namespace, its leases show these.
@@ -236,7 +259,7 @@ def _resolver(workload: Workload, facts: Facts) -> Resolver:
     if not needs_resolver(workload, by_dhcp=facts.by_dhcp):
         return workload.resolver
     found = workload.resolver | facts.resolver
-    return found if workload.namespace or not facts.draft.request.nics else reachable(found, facts.ip_versions)
+    return found if workload.namespace or not nics else reachable(found, facts.ip_versions)
 
 
 def _check_text(texts: Iterable[tuple[str, str]]) -> None:
@@ -251,9 +274,9 @@ def _check_text(texts: Iterable[tuple[str, str]]) -> None:
 
 
 def _check_disks(workload: Workload, facts: Facts) -> None:
-    check_total(facts.draft.disks)
-    launched = bool(facts.draft.tender.launcher)
-    for disk in facts.draft.disks:
+    check_total(facts.disks)
+    launched = bool(facts.tender.launcher)
+    for disk in facts.disks:
         # No filter keeps the tender from detaching it (LOOP_CLR_FD): it would have what is attached to the number next.
         if disk.device is not None and not launched and any(on.name.startswith("loop") for on in disk.devices):
             raise HostError(
@@ -268,7 +291,7 @@ def _check_disks(workload: Workload, facts: Facts) -> None:
             "the io controller of cgroup v2.",
             "See solo5ctl doctor; plugin.solo5.config.allow_missing_controllers permits limits without effect.",
         )
-    _check_text(("disk path", disk.path) for disk in facts.draft.disks)  # resolved: a symbolic link can have any text
+    _check_text(("disk path", disk.path) for disk in facts.disks)  # resolved: a symbolic link can have any text
 
 
 def _in_namespace(workload: Workload, nic: NicRequest) -> NicRequest:

@@ -43,7 +43,7 @@ async def prepare_start(
     """
     await check_free(backends, workload.name)
     check_drop_ins(declared_service(workload.name), declared=True)
-    planned = plan(await gather(backends, workload))
+    planned = plan(workload, await gather(backends, workload))
     async with Undo() as undoing:
         steps = _Preparation(backends, planned, undoing, report)
         await steps.hold_image()

@@ -111,7 +111,7 @@ class Starter:
             Solo5Error: the task cannot start.
         """
         await check_name(self._backends, workload)
-        return plan(await gather(self._backends, workload))
+        return plan(workload, await gather(self._backends, workload))
 
     async def preview(self, workload: Workload) -> Plan:
         """Return what a start would make; raises as `plan`. Nothing is stored, reserved or started."""
@@ -130,7 +130,7 @@ class Starter:
             await self._backends.networks.preview(workload.name, found.request)
 
     async def _previewed(self, workload: Workload) -> Plan:
-        found = plan(await gather(self._backends, workload, preview=True))
+        found = plan(workload, await gather(self._backends, workload, preview=True))
         self._backends.users.check_claim(workload.name, found.claim)
         return found
 
@@ -140,6 +140,7 @@ class Starter:
             disks = await steps.bind_disks()
             unit = replace(steps.plan, disks=disks).unit
             stdin, stderr = await steps.open_files(unit)
+            progress.on_step("attaching its network")
             await steps.attach()
             progress.on_step("starting its unit")
             begun = await steps.start_unit(unit, stdin, stderr)
@@ -151,6 +152,7 @@ class Starter:
         """Start a scope with the process of `spawn` in it; stop and discard it if the block raises."""
         async with self._prepared(planned, progress) as steps:
             opened, fds = await steps.open_image_and_disks()
+            progress.on_step("attaching its network")
             await steps.attach()
             progress.on_step("starting its unit")
             pid = await steps.undo.enter_async_context(spawn(opened.argv, fds, planned.log_namespace))
@@ -169,7 +171,7 @@ class Starter:
             progress.on_step("reserving addresses")
             await steps.reserve()
             progress.on_leases(steps.plan.reservation.leases)
-            progress.on_step("attaching its network")
+            progress.on_step("preparing its disks and console")
             undoing.on_failure(steps.remove_new_files)
             # Here, since a start can also be cancelled while the rest is released.
             undoing.on_failure(steps.stop_unit, by_name=True)

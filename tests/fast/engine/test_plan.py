@@ -5,13 +5,12 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from typing import Any
 
 import pytest
-from tests.support.fakes.images import disk, planned, stored
+from tests.support.fakes.images import disk, stored
 from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, TaskName, UnitKind
-from solo5_systemd.engine import plan as engine
-from solo5_systemd.engine.plan import Facts, Plan, check_workload, connections, resolver_networks
+from solo5_systemd.engine.plan import Facts, Plan, plan, resolver_networks
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol, Reservation
 from solo5_systemd.settings.node_limits import Resource
 from solo5_systemd.settings.resolver import UNSET, Resolver
@@ -37,15 +36,16 @@ LIMITED = replace(DISK, io=IoLimits(read_bps=10**6))
 
 
 def facts(nics: str = "service", disks: str = "", target: Target = Target.HVT, **changes: Any) -> Facts:
-    image = stored(target, nics=nics, disks=disks)
-    draft = replace(planned(), workload=WORKLOAD, image=image, disks=[disk(name) for name in disks.split()])
-    return replace(Facts(draft=draft, controllers=("cpu", "io", "memory")), **changes)
-
-
-def plan(workload: Workload, found: Facts) -> Plan:
-    check_workload(workload, 1 << 30)
-    request = connections(workload, found.draft.image)
-    return engine.plan(replace(found, draft=replace(found.draft, workload=workload, request=request)))
+    found = Facts(
+        total_memory=1 << 30,
+        image=stored(target, nics=nics, disks=disks),
+        tender=HVT,
+        disks=[disk(name) for name in disks.split()],
+        user=61200,
+        systemd=257,
+        controllers=("cpu", "io", "memory"),
+    )
+    return replace(found, **changes)
 
 
 STORING = facts(disks="storage")
@@ -57,12 +57,11 @@ def nic(name: str, network: NetworkName = DEFAULT) -> NicRequest:
 
 def on(backing: Backing = Backing.FILE, **changes: Any) -> Facts:
     """Facts with one disk."""
-    disks = [replace(disk(), backing=backing, **changes)]
-    return replace(STORING, draft=replace(STORING.draft, disks=disks))
+    return replace(STORING, disks=[replace(disk(), backing=backing, **changes)])
 
 
 def with_launcher(found: Facts) -> Facts:
-    return replace(found, draft=replace(found.draft, tender=replace(HVT, launcher="/usr/libexec/solo5-confine")))
+    return replace(found, tender=replace(HVT, launcher="/usr/libexec/solo5-confine"))
 
 
 GROUPED = {"namespace": GROUP}
@@ -311,7 +310,7 @@ def test_a_loop_device_is_a_disk_with_the_launcher_only(found: Facts, *, refused
         with pytest.raises(HostError, match="is a loop device, which a tender could have another file behind"):
             plan(WITH_DISK, found)
     else:
-        assert plan(WITH_DISK, found).disks == found.draft.disks
+        assert plan(WITH_DISK, found).disks == found.disks
 
 
 def test_limits_of_a_disk_are_properties_of_its_unit() -> None:

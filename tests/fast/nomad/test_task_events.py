@@ -52,6 +52,7 @@ async def test_a_start_that_fails_tells_how_far_it_came(
     [
         ("take image", "checking the image and what it needs"),
         ("reserve", "reserving addresses"),
+        ("open stderr", "preparing its disks and console"),
         ("attach", "attaching its network"),
         ("start unit", "starting its unit"),
     ],
