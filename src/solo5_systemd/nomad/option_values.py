@@ -15,7 +15,7 @@ from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Attr, Block, BlockAttrs, BlockMap, Object, Spec
 from solo5_systemd.settings.records import Type, entries
-from solo5_systemd.task.quantities import parse_time_span
+from solo5_systemd.task.quantities import seconds, value_of
 
 CONFIG_MAX_BYTES = 1 << 20
 """Bytes of a configuration: half of Linux's limit for a command line. Decoding blocks the event loop."""
@@ -80,24 +80,12 @@ def assignments(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
     return tuple((name, table.text(name)) for name in table)
 
 
-def seconds(text: str) -> float:
-    """Return a time span in seconds, such as `30s`, `1h30m`, `250ms`.
-
-    Raises:
-        ValueError: it is malformed; the message has the expected form.
-    """
-    try:
-        return parse_time_span(text) / 10**6
-    except ValueError as error:
-        raise ValueError(f"{text!r} is not a duration: expected {error}") from error
-
-
 def duration(least: float = 0.0, most: float = inf) -> Type:
     """Return the type of durations from `least` to `most` seconds."""
     expected = f"at least {least:g} seconds" if most == inf else f"from {least:g}s to {most:g}s"
 
     def read(fields: Fields, key: str) -> float:
-        value = fields.parsed(key, seconds)
+        value = fields.parsed(key, lambda given: value_of(seconds, given, "duration"))
         if not least <= value <= most:
             raise fields.wrong(key, fields.text(key), expected)
         return value

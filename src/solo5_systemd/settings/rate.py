@@ -1,6 +1,6 @@
 """Rate limits of a NIC: bytes and packets per second, in each direction.
 
-sent=10M               bytes that the guest sends; K, M and G are powers of 1000, as in IOReadBandwidthMax=
+sent=10M               bytes that the guest sends; K, M, G and T are powers of 1000, as in IOReadBandwidthMax=
 received=50M           bytes that the guest receives
 sent-packets=20000
 received-packets=20000
@@ -14,8 +14,7 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.settings.records import TYPES, texts
 
 KEYS = ("sent", "received", "sent-packets", "received-packets")
-_ENTRY = r"([a-z-]+)=([0-9]{1,15})([KMG]?)"
-FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_FACTORS = {"T": 10**12, "G": 10**9, "M": 10**6, "K": 10**3, "": 1}
 """Suffixes of rates: powers of 1000, as in systemd.resource-control(5)."""
 
 BYTES_MIN, PACKETS_MIN = 1000, 10
@@ -56,19 +55,19 @@ def rate(texts: Sequence[str]) -> Rate:
     """
     found: dict[str, int] = {}
     for text in texts:
-        match = re.fullmatch(_ENTRY, text, re.ASCII)
-        if match is None or match[1] not in KEYS or match[1] in found:
+        key, _, number = text.partition("=")
+        value = per_second(number)
+        if value < 0 or key not in KEYS or key in found:
             raise InvalidRequestError(
                 f"rate {text!r} is not a limit: expected each of {', '.join(KEYS)} at most once, with a number and "
-                "K, M or G, such as sent=10M (bytes per second)."
+                "K, M, G or T, such as sent=10M (bytes per second)."
             )
-        low = PACKETS_MIN if match[1].endswith("packets") else BYTES_MIN
-        value = int(match[2]) * FACTORS[match[3]]
+        low = PACKETS_MIN if key.endswith("packets") else BYTES_MIN
         if not low <= value <= LIMIT_MAX:
             raise InvalidRequestError(
                 f"rate {text!r} is out of range: expected {short(low)} to {short(LIMIT_MAX)} per second."
             )
-        found[match[1]] = value
+        found[key] = value
     return Rate(**{key.replace("-", "_"): value for key, value in found.items()})
 
 
@@ -95,9 +94,13 @@ def check_cap(wanted: Rate, cap: Rate, of: str) -> None:
             )
 
 
-def short(value: int, suffixes: str = "GMK") -> str:
-    """Return a number with the suffix that leaves no remainder."""
-    for suffix in suffixes:
-        if value and value % FACTORS[suffix] == 0:  # 0 would be 0G
-            return f"{value // FACTORS[suffix]}{suffix}"
-    return str(value)
+def per_second(text: str) -> int:
+    """Return the number of `500` or `10M`, suffixes are powers of 1000, unlike those of a size. -1: it is no rate."""
+    match = re.fullmatch("([0-9]{1,40})([KMGT]?)", text, re.ASCII)
+    return int(match[1]) * _FACTORS[match[2]] if match else -1
+
+
+def short(value: int) -> str:
+    """Return a number above zero with the largest suffix that leaves no remainder."""
+    suffix, factor = next(each for each in _FACTORS.items() if value % each[1] == 0)
+    return f"{value // factor}{suffix}"

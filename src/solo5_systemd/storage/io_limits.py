@@ -4,17 +4,15 @@ The kernel has limits of devices only (`io.max` of a cgroup): those of a disk ho
 of the disk.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Annotated
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.settings.rate import FACTORS, LIMIT_MAX, short
+from solo5_systemd.settings.rate import LIMIT_MAX, per_second, short
 from solo5_systemd.settings.records import Type, text
 
-_VALUE = r"([0-9]{1,15})([KMGT]?)"
 BPS_MIN, IOPS_MIN = 100_000, 10
 """The lowest limits. A thread that waits for a limited request cannot be killed; a request has a megabyte or so."""
 
@@ -25,24 +23,19 @@ def io_limit(key: str, text: str) -> int:
     Raises:
         InvalidRequestError: malformed, or out of range; the sentence begins with the key.
     """
-    match = re.fullmatch(_VALUE, text, re.ASCII)
-    value = int(match[1]) * FACTORS[match[2]] if match else -1
+    value = per_second(text)
     is_bytes = key.endswith("bps")
     low = BPS_MIN if is_bytes else IOPS_MIN
     if not low <= value <= LIMIT_MAX:
         raise InvalidRequestError(
-            f"{key} {text!r} is not an I/O limit: expected {_short(low)} to {_short(LIMIT_MAX)} per second, such as "
+            f"{key} {text!r} is not an I/O limit: expected {short(low)} to {short(LIMIT_MAX)} per second, such as "
             f"{'10M' if is_bytes else '500'}."
         )
     return value
 
 
-def _short(value: int) -> str:
-    return short(value, "TGMK")
-
-
 def _limit(key: str) -> Type:
-    return text(partial(io_limit, key), _short)
+    return text(partial(io_limit, key), short)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +52,7 @@ class IoLimits:
         return vars(self)
 
     def __str__(self) -> str:
-        return " ".join(f"{key}={_short(value)}" for key, value in self.each().items() if value is not None)
+        return " ".join(f"{key}={short(value)}" for key, value in self.each().items() if value is not None)
 
 
 KEYS = tuple(each.name for each in fields(IoLimits))
@@ -90,7 +83,7 @@ def lowered(wanted: IoLimits, cap: IoLimits, where: str) -> IoLimits:
         limit = most[key]
         if value is not None and limit is not None and value > limit:
             raise InvalidRequestError(
-                f"{where}.{key} is {_short(value)}: expected {_short(limit)} per second or less, this node's ceiling.",
+                f"{where}.{key} is {short(value)}: expected {short(limit)} per second or less, this node's ceiling.",
                 "The operator sets it in plugin.solo5.config.ceilings.io.",
             )
     return IoLimits(**{key: most[key] if value is None else value for key, value in wanted.each().items()})

@@ -12,8 +12,8 @@ from signal import Signals
 from typing import Any, TypeVar
 
 from solo5_systemd.base.names import SLICE
-from solo5_systemd.settings.rate import FACTORS
-from solo5_systemd.task.quantities import SIZES, parse_time_span
+from solo5_systemd.settings.rate import per_second
+from solo5_systemd.task.quantities import SIZES, bytes_of, parse_time_span
 
 T = TypeVar("T")
 
@@ -82,16 +82,18 @@ def _format_limit(value: int) -> str:
     return _format_count(value) if value % factor else f"{_format_count(value // factor)}{suffix}"
 
 
+def _parse_size(text: str) -> int:
+    number = bytes_of(text.strip())
+    if number < 0:
+        raise ValueError("a size in bytes, or with a suffix such as 64M or 1G")
+    return number
+
+
 def _format_count(value: int) -> str:
     return "infinity" if value == INFINITY else str(value)
 
 
 _LARGEST_FIRST = [(factor, suffix) for suffix, factor in reversed(SIZES.items())]
-_parse_size = form(
-    r"\s*([0-9]{1,20})([KMGT]?)(?:i?B)?\s*",
-    "a size in bytes, or with a suffix such as 64M or 1G",
-    lambda match: int(match[1]) * SIZES[match[2]],
-)
 _parse_count = form("[0-9]{1,20}", "a whole number, or infinity", lambda match: int(match[0]))
 
 SIZE = PropertyType(signature="t", format=_format_limit, parse=_limit(_parse_size))
@@ -332,18 +334,15 @@ BINDS = PropertyType(signature="a(ssbt)", format=_format_binds)
 
 
 def _parse_bandwidth(text: str) -> list[tuple[str, int]]:
-    path, _, size = text.rpartition(" ")
+    path, _, rate = text.rpartition(" ")
     # systemd writes the path into the unit file unquoted; the executor of 257 also rejects an equals sign.
     if not re.fullmatch(r"/[A-Za-z0-9/:._+@-]+", path, re.ASCII) or posixpath.normpath(path) != path:
         raise ValueError("a device of letters, digits and /:._+@- and bytes per second, such as '/dev/sda 10M'")
-    return [(path, _parse_rate(size))]
+    number = per_second(rate)
+    if number <= 0:
+        raise ValueError("a rate above zero, per second, such as 500 or 10M (powers of 1000)")
+    return [(path, _fitting(number))]
 
-
-_parse_rate = form(  # suffixes are powers of 1000, unlike those of a size
-    "0{0,19}([1-9][0-9]{0,19})([KMGT]?)",
-    "a rate above zero, per second, such as 500 or 10M (powers of 1000)",
-    lambda match: _fitting(int(match[1]) * FACTORS[match[2]]),
-)
 
 BANDWIDTH = PropertyType(signature="a(st)", format=_pairs(" "), parse=_parse_bandwidth)
 """Device, bytes or operations per second."""

@@ -17,7 +17,7 @@ LARGEST_SIZE = (1 << 63) - 1
 """Bytes. systemd reads a property of 2^64-1 as "no limit"; half of that is beyond any machine."""
 
 SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_SIZE = re.compile(r"([0-9]{1,19})([KMGT]?)(?:I?B)?", re.ASCII | re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,20})(?:([KMGT])(?:I?B)?|B)?", re.ASCII | re.IGNORECASE)
 
 DECIMAL = r"[0-9]{1,6}(\.[0-9]{1,6})?"
 """A positive decimal number, for `re.ASCII`."""
@@ -56,10 +56,15 @@ def value_of(parse: Callable[[str], T], text: str, what: str) -> T:
         raise InvalidRequestError(f"{what} {text!r}: {error.sentence}", error.hint) from error
 
 
-def size(text: str) -> int:
-    """Return the bytes of `134217728`, `64M`, `64MiB` or `1g`; suffixes are powers of 1024. LARGEST_SIZE at most."""
+def bytes_of(text: str) -> int:
+    """Return the bytes of `134217728`, `64M`, `64MiB` or `1g`; suffixes are powers of 1024. -1: it is no size."""
     match = _SIZE.fullmatch(text)
-    number = int(match[1]) * SIZES[match[2].upper()] if match else 0
+    return int(match[1]) * SIZES[(match[2] or "").upper()] if match else -1
+
+
+def size(text: str) -> int:
+    """Return the bytes of a size above zero, LARGEST_SIZE at most."""
+    number = bytes_of(text)
     if not 0 < number <= LARGEST_SIZE:
         raise ValueError("is not a size: expected a positive integer in bytes, or with a suffix, such as 64M or 1G")
     return number

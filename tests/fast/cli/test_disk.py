@@ -126,7 +126,7 @@ def test_progress_of_a_pipe_has_no_total_and_is_removed_before_an_error() -> Non
     "words, error",
     [
         (("create", "data", "0"), "disk size '0' is not a size"),
-        (("create", "data", "1X"), "disk size '1X' is not a size"),
+        (("create", "data", "1IB"), "disk size '1IB' is not a size"),
         (("create", "data", "1000"), "expected one or more whole sectors of 512"),
         (("create", "../x", "1M"), "disk name '../x' is not usable"),
         (("create", "taken", "1M"), "disk name 'taken' is taken: expected a name that no disk has"),

@@ -15,7 +15,6 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import device_name, network_name, task_name
 from solo5_systemd.network.model import GuestNames, Lease, Limits, NicRequest, Request, mac_address
 from solo5_systemd.network.overview import NetworkOverview
-from solo5_systemd.nomad.option_values import seconds
 from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.settings.addresses import ipv4_address
 from solo5_systemd.settings.records import document, record
@@ -23,6 +22,7 @@ from solo5_systemd.settings.resolver import host, hostname, resolver
 from solo5_systemd.task.log_fields import labels
 from solo5_systemd.task.placeholders import expand
 from solo5_systemd.task.properties import SETTABLE, parse_property
+from solo5_systemd.task.quantities import seconds
 
 LONG = {
     "digits": "1" * 1_000_000,
@@ -122,5 +122,5 @@ def test_a_long_text_takes_no_longer_than_its_length(text: str) -> None:
     for name in SETTABLE:
         value_or_refusal(parse_property, name, text, error=InvalidRequestError)
     value_or_refusal(expand, [text], {"name": "web"}, error=InvalidRequestError)
-    with pytest.raises(ValueError, match="is not a duration"):
+    with pytest.raises(ValueError, match="is not a time"):
         seconds(text)

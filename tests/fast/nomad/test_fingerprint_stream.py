@@ -119,7 +119,7 @@ async def test_a_machine_that_cannot_be_looked_at_is_unhealthy_and_heals_by_itse
     [
         ({"enabled": False}, "disabled: plugin.solo5.config.enabled is false"),
         ({"enabled": "no"}, "plugin.solo5.config.enabled is 'no': expected true or false."),
-        ({"stats_interval": "soon"}, "plugin.solo5.config.stats_interval: 'soon' is not a duration"),
+        ({"stats_interval": "soon"}, "plugin.solo5.config.stats_interval: duration 'soon' is not a time"),
     ],
 )
 async def test_a_driver_that_is_off_or_wrongly_configured_is_undetected_and_says_why(

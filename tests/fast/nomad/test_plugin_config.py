@@ -104,7 +104,7 @@ def test_what_a_job_may_set_unless_the_operator_says_otherwise_can_be_set() -> N
         ({"networks": ["a b"]}, "networks: network name 'a b' is not usable"),
         ({"network": {"a b": {}}}, "network.a b: network name 'a b' is not usable"),
         ({"network": {"lab": {"mtu": "9k"}}}, "network.lab.mtu is '9k': expected a whole number"),
-        ({"stats_interval": "1x"}, "stats_interval: '1x' is not a duration: expected a time span such as 30s"),
+        ({"stats_interval": "1x"}, "stats_interval: duration '1x' is not a time: expected a time span such as 30s"),
         ({"stats_interval": "1ms"}, "stats_interval is '1ms': expected at least 0.1 seconds"),
         ({"allowed_properties": ["User"]}, "allowed_properties is 'User': expected some of AllowedCPUs,"),
         ({"allowed_units": ["slice"]}, "allowed_units is 'slice': expected one of"),

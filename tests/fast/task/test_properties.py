@@ -76,6 +76,7 @@ def test_each_property_has_one_row_and_each_that_is_settable_a_directive_of_its_
 GOOD = [
     ("MemoryHigh=64M", "MemoryHigh", "t", 64 << 20),
     ("MemoryMin=1GiB", "MemoryMin", "t", 1 << 30),
+    ("MemoryMin=64m", "MemoryMin", "t", 64 << 20),
     ("MemorySwapMax=infinity", "MemorySwapMax", "t", INFINITY),
     ("MemoryLow= 0 ", "MemoryLow", "t", 0),
     ("LimitCORE=0", "LimitCORE", "t", 0),
@@ -126,7 +127,7 @@ BAD = [
     "MemoryHigh=",
     "MemoryHigh=-1",
     "MemoryHigh=1.5G",
-    "MemoryHigh=64m",
+    "MemoryHigh=64IB",
     "MemoryHigh=99999999999T",
     "MemoryHigh=18446744073709551615",
     "MemoryHigh=" + "9" * 500,
