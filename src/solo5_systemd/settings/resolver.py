@@ -5,7 +5,7 @@ A job or operator sets them, and resolv.conf(5) has those of the host.
 
 import re
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Annotated, TypeVar
 
@@ -42,8 +42,21 @@ def _each(texts: Iterable[str], parse: Callable[[str], T], most: int, what: str)
     return tuple(dict.fromkeys(map(parse, given)))
 
 
-SERVERS = texts(lambda given: resolver(given, ()).servers)
-SEARCH = texts(lambda given: resolver((), given).search)
+def name_servers(given: Iterable[str]) -> tuple[IPv4Address | IPv6Address, ...]:
+    """Parse name servers.
+
+    Raises:
+        InvalidRequestError: one is malformed, or there are too many.
+    """
+    return _each(given, _name_server, SERVERS_MAX, "name servers")
+
+
+def search_domains(given: Iterable[str]) -> tuple[str, ...]:
+    """Parse search domains; raises as `name_servers`."""
+    return _each(given, lambda text: hostname(text, "search domain"), SEARCH_MAX, "search domains")
+
+
+SERVERS, SEARCH = texts(name_servers), texts(search_domains)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,22 +68,15 @@ class Resolver:
 
     def __or__(self, other: "Resolver") -> "Resolver":
         """Return this resolver, with what it does not set taken from another."""
-        return Resolver(servers=self.servers or other.servers, search=self.search or other.search)
+        return Resolver(**{name: own or getattr(other, name) for name, own in vars(self).items()})
 
 
 UNSET = Resolver()
 
 
 def resolver(servers: Iterable[str], search: Iterable[str]) -> Resolver:
-    """Parse name servers and search domains.
-
-    Raises:
-        InvalidRequestError: one is malformed, or there are too many.
-    """
-    return Resolver(
-        servers=_each(servers, _name_server, SERVERS_MAX, "name servers"),
-        search=_each(search, lambda text: hostname(text, "search domain"), SEARCH_MAX, "search domains"),
-    )
+    """Parse name servers and search domains; raises as `name_servers`."""
+    return Resolver(servers=name_servers(servers), search=search_domains(search))
 
 
 def _name_server(text: str) -> IPv4Address | IPv6Address:
@@ -112,7 +118,7 @@ def reachable(found: Resolver, versions: Collection[int]) -> Resolver:
             f"an IPv{own} address among them.",
             "Add one, or set network.NAME.ipv6 = true in /etc/solo5." if other == 6 else "Add one.",
         )
-    return Resolver(servers=servers, search=found.search)
+    return replace(found, servers=servers)
 
 
 def hostname(text: str, what: str = "host name") -> str:
@@ -160,7 +166,7 @@ def without(found: Resolver, networks: Iterable[IPv4Network | IPv6Network]) -> R
     """Return a resolver without the servers in some networks."""
     closed = tuple(networks)
     servers = tuple(server for server in found.servers if not any(server in network for network in closed))
-    return Resolver(servers=servers, search=found.search)
+    return replace(found, servers=servers)
 
 
 @dataclass(frozen=True, kw_only=True)

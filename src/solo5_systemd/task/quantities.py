@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.task.settings import IDLE_MAX_S, IDLE_MIN_S
 
 T = TypeVar("T")
 
@@ -40,6 +39,9 @@ _PART = r"\s*([0-9]{1,15})(?:\.([0-9]{1,6}))?\s*([A-Za-zµμ]*)\s*"  # compiled 
 _TEXT_MAX = 100
 
 MAX_US = (1 << 63) - 1
+
+IDLE_MIN_S, IDLE_MAX_S = 5, 365 * 86400
+"""The limits of IdleSec=: below a few seconds a task would sleep between the requests of one visit."""
 
 
 def value_of(parse: Callable[[str], T], text: str, what: str) -> T:

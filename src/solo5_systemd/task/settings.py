@@ -5,13 +5,30 @@ same there. `task.setting_values` reads and writes the values. solo5.unikernel(5
 test compares them.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from solo5_systemd.settings.resolver import hostname, hosts, name_servers, search_domains
+from solo5_systemd.task.disks import disk, disk_text
+from solo5_systemd.task.networks import namespace_path, nic, nic_text, publish, publish_text
+from solo5_systemd.task.placeholders import HOSTNAME, HOSTS, SEARCH, SERVERS
+from solo5_systemd.task.property_types import SIZE
+from solo5_systemd.task.quantities import cpus, idle_time, integer, size
+from solo5_systemd.task.setting_types import (
+    cpus_text,
+    disks,
+    memory_max,
+    nics,
+    path,
+    ports,
+    stops_when_idle,
+    tender,
+    unit_property,
+)
+from solo5_systemd.task.workload import DEFAULT_MEMORY
 
 SECTION = "Unikernel"
-
-IDLE_MIN_S, IDLE_MAX_S = 5, 365 * 86400
-"""The limits of IdleSec=: below a few seconds a task would sleep between the requests of one visit."""
 
 
 class Setting(NamedTuple):
@@ -28,6 +45,14 @@ class Setting(NamedTuple):
         at_start: it is read again at each start, and no part of the unit file: it may differ in any way between the
             instances of a template.
         in_file: it is a key of [Unikernel].
+        field: of a workload that has the value, or of its resolver; empty: `task.setting_values` makes it of several
+            settings, or it is of an update.
+        parse: takes one text; with `has_path` also `place`, which returns a path of the host in full.
+        combine: makes the field of the parsed values of a list.
+        format: returns the text of one value.
+        default: as it is shown.
+        placeholder: by which the value reaches the guest among its arguments; `example` is an argument with it.
+        by_dhcp: it also reaches the guest by DHCP.
     """
 
     name: str
@@ -39,6 +64,20 @@ class Setting(NamedTuple):
     has_words: bool = False
     at_start: bool = False
     in_file: bool = True
+    field: str = ""
+    parse: Callable[..., Any] = str
+    has_path: bool = False
+    combine: Callable[[Any], Any] = tuple
+    format: Callable[[Any], str] = str
+    default: str = ""
+    placeholder: str = ""
+    example: str = ""
+    by_dhcp: bool = False
+
+    @property
+    def described(self) -> str:
+        """The help, with the default."""
+        return f"{self.help} (default: {self.default})" if self.default else self.help
 
     @property
     def option(self) -> str:
@@ -48,40 +87,54 @@ class Setting(NamedTuple):
 
 _ALL = (
     # What runs
-    Setting("Image", "PATH", ("IMAGE",), job="unikernel", help="path of the image"),
+    Setting(
+        "Image", "PATH", ("IMAGE",), job="unikernel", help="path of the image", field="image", parse=path, has_path=True
+    ),
     Setting(
         "Argument", "ARG…", ("ARG",), job="args", help="arguments of the guest",
-        is_list=True, has_words=True, at_start=True,
+        is_list=True, has_words=True, at_start=True, field="arguments",
     ),
     Setting(
         "Verbatim", "ARG", ("--verbatim",), job="verbatim", is_list=True, at_start=True,
         help="argument of the guest after ARGs, in which braces are no placeholders: for data of others",
     ),
-    Setting("Tender", "hvt|spt", ("--tender",), job="tender", help="require this tender"),
+    Setting(
+        "Tender", "hvt|spt", ("--tender",), job="tender", help="require this tender", field="tender", parse=tender
+    ),
     # Resources; the others of systemd.resource-control(5) are in [Service]
     Setting(
         "Memory", "SIZE", ("-m", "--memory"),
-        help="memory limit of guest and tender together (default: 128M)",
+        help="memory limit of guest and tender together", default=SIZE.format(DEFAULT_MEMORY),
+        field="memory", parse=size, format=SIZE.format,
     ),
     Setting(
         "MemoryMax", "SIZE|infinity", ("--memory-max",),
         help="limit of the cgroup, if it is more than --memory, from which the guest's memory derives",
+        field="memory_max", parse=memory_max, format=SIZE.format,
     ),
-    Setting("CPUs", "N", ("--cpus",), help="CPU quota in processors, such as 1.5"),
-    Setting("CPUWeight", "N", ("--cpu-weight",), help="CPU weight, 1 to 10000 (default: 100)"),
+    Setting(
+        "CPUs", "N", ("--cpus",), help="CPU quota in processors, such as 1.5",
+        field="cpus", parse=cpus, format=cpus_text,
+    ),
+    Setting(
+        "CPUWeight", "N", ("--cpu-weight",), help="CPU weight, 1 to 10000", default="100",
+        field="cpu_weight", parse=partial(integer, low=1, high=10_000),
+    ),
     # Networks
     Setting(
         "Network", "NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS][,route=RANGE]", ("--net", "--network"),
         help="connect a NIC of the image to a network", is_list=True, at_start=True,
+        field="nics", parse=nic, combine=nics, format=nic_text,
     ),
     Setting(
         "NetworkNamespace", "NAME|PATH", ("--network-namespace",),
         help="run in this network namespace, such as /run/netns/NAME, together with the programs that are in it",
+        field="namespace", parse=namespace_path,
     ),
     Setting(
         "Publish", "[NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp]", ("-p", "--publish"),
         help="publish a port of the guest on the host, or a range of ports: 8000-8010:8000-8010",
-        is_list=True, at_start=True,
+        is_list=True, at_start=True, field="publish", parse=publish, combine=ports, format=publish_text,
     ),
     Setting(
         "Egress", "[NIC=]ADDRESS[/PREFIX][:PORT[-PORT]][/tcp|/udp|/icmp]…|none", ("--egress",), job="egress",
@@ -95,31 +148,36 @@ _ALL = (
     ),
     Setting(
         "DNS", "ADDRESS…", ("--dns",),
-        help="name server for {dns} in ARGs (default: the network's, or else the host's)",
-        is_list=True, has_words=True, at_start=True,
+        help="name server for {dns} in ARGs", default="the network's, or else the host's",
+        is_list=True, has_words=True, at_start=True, field="resolver.servers", combine=name_servers,
+        placeholder=SERVERS, example="--dns-servers={dns.udp}", by_dhcp=True,
     ),
     Setting(
-        "DNSSearch", "DOMAIN…", ("--dns-search",), help="search domain for {search} in ARGs (default: as for --dns)",
-        is_list=True, has_words=True, at_start=True,
+        "DNSSearch", "DOMAIN…", ("--dns-search",), help="search domain for {search} in ARGs", default="as for --dns",
+        is_list=True, has_words=True, at_start=True, field="resolver.search", combine=search_domains,
+        placeholder=SEARCH, example="--search={search}", by_dhcp=True,
     ),
     Setting(
         "HostName", "NAME", ("--hostname",), job="hostname",
-        help="host name for {hostname} in ARGs (default: the task's name)",
+        help="host name for {hostname} in ARGs", default="the task's name",
+        field="hostname", parse=hostname, placeholder=HOSTNAME, example="--name={hostname}", by_dhcp=True,
     ),
     Setting(
         "AddHost", "NAME:ADDRESS…", ("--add-host",), job="extra_hosts",
         help="name of a machine, for {hosts} in ARGs; ADDRESS: also host-gateway, the guest's gateway",
-        is_list=True, has_words=True, at_start=True,
+        is_list=True, has_words=True, at_start=True, field="hosts", combine=hosts,
+        placeholder=HOSTS, example="--hosts={hosts}",
     ),
     Setting(
         "IdleSec", "TIME", ("--idle",),
         help="put the task to sleep after this time without a packet; the next one wakes it", at_start=True,
+        field="idle_s", parse=idle_time,
     ),
     Setting(
         "IdleAction", "sleep|stop", ("--idle-action",),
         help="what is done after the idle time; stop, of a declared task alone: it ends, and its next packet starts it "
-        "again (default: sleep)",
-        at_start=True,
+        "again",
+        default="sleep", at_start=True, field="idle_stops", parse=stops_when_idle, format=lambda _: "stop",
     ),
     # Disks
     Setting(
@@ -128,7 +186,7 @@ _ALL = (
         "OPTION: sector-size=N; of files, devices and named disks: ephemeral, ro, and limits per second: read_bps=10M, "
         "write_bps=10M, read_iops=N, write_iops=N; of a named disk: size=SIZE creates it; of an archive: strip, and "
         "format=tar or format=raw",
-        is_list=True,
+        is_list=True, field="disks", parse=disk, has_path=True, combine=disks, format=disk_text,
     ),
     # Journal
     Setting(
@@ -143,6 +201,7 @@ _ALL = (
     Setting(
         "Property", "KEY=VALUE", ("--property",),
         help="set a property of the unit, see systemd.resource-control(5)", is_list=True, in_file=False,
+        field="properties", parse=unit_property,
     ),
     # Updates
     Setting("Ready", "tcp:PORT|udp:PORT|console:PATTERN", at_start=True),

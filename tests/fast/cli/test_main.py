@@ -102,7 +102,7 @@ def test_a_closed_stdout_causes_no_traceback() -> None:
 
 
 def test_what_help_has_without_an_import_is_what_the_modules_define() -> None:
-    assert f"(default: {SIZE.format(DEFAULT_MEMORY)})" in SETTINGS["Memory"].help
+    assert SETTINGS["Memory"].described.endswith(f"(default: {SIZE.format(DEFAULT_MEMORY)})")
     assert SETTINGS["Tender"].form.split("|") == [*Target]
 
 

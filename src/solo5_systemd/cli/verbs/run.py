@@ -47,7 +47,7 @@ def configure(parser: Parser) -> None:
     for setting in SETTINGS.values():
         if setting.option.startswith("--"):
             parser.add_argument(
-                *setting.options, dest=setting.name, metavar=setting.form.replace("…", ""), help=setting.help,
+                *setting.options, dest=setting.name, metavar=setting.form.replace("…", ""), help=setting.described,
                 action="append" if setting.is_list else "store",
             )  # fmt: skip
     parser.add_output_options(json=True)
