@@ -37,7 +37,7 @@ def test_the_mode_is_independent_of_the_umask(tmp_path: Path, mode: int) -> None
 def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, several_writers: bool
 ) -> None:
-    monkeypatch.setattr("os.urandom", bytes)
+    monkeypatch.setattr(os, "urandom", bytes)
     other = tmp_path / "other"
     other.write_text("kept")
     new = tmp_path / (f".file.{'00' * 8}.new" if several_writers else ".file.new")
@@ -51,13 +51,13 @@ def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(
     assert other.read_text() == "kept"
 
 
-@pytest.mark.parametrize("call", ["os.fchmod", "os.fsync", "os.replace"])
+@pytest.mark.parametrize("call", ["fchmod", "fsync", "replace"])
 def test_a_failed_write_leaves_the_old_content_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     path = tmp_path / "file"
     path.write_text("old")
-    monkeypatch.setattr(call, failing(errno.ENOSPC))
+    monkeypatch.setattr(os, call, failing(errno.ENOSPC))
     with pytest.raises(OSError, match="No space left"):
         replace_file(path, "new", durable=True)
     assert path.read_text() == "old"
@@ -92,8 +92,8 @@ def test_content_is_on_stable_storage_before_it_has_its_name(tmp_path: Path, mon
         calls.append("rename")
         rename(path, target)
 
-    monkeypatch.setattr("os.fsync", lambda fd: calls.append(str(Path(f"/proc/self/fd/{fd}").readlink())))
-    monkeypatch.setattr("os.replace", replace)
+    monkeypatch.setattr(os, "fsync", lambda fd: calls.append(str(Path(f"/proc/self/fd/{fd}").readlink())))
+    monkeypatch.setattr(os, "replace", replace)
     replace_file(tmp_path / "file", "new", durable=True)
     assert calls == [str(tmp_path / ".file.new"), "rename", str(tmp_path)]
 

@@ -114,7 +114,7 @@ def test_nothing_outside_of_the_roots_is_looked_at(root: Path, monkeypatch: pyte
         assert flags & os.O_PATH
         return real(path, flags, dir_fd=dir_fd)
 
-    monkeypatch.setattr("os.open", opened)
+    monkeypatch.setattr(os, "open", opened)
     for target in ("../outside", "/dev/watchdog", "/net/host/export", "../../../../dev/watchdog"):
         (root / "link").symlink_to(target)
         refusal(root / "link", root)
@@ -145,7 +145,7 @@ def test_where_there_are_no_roots_a_missing_file_is_reported(root: Path) -> None
 
 
 def test_a_file_system_that_fails_is_the_hosts(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.open", failing(errno.EIO))
+    monkeypatch.setattr(os, "open", failing(errno.EIO))
     with pytest.raises(HostError, match="cannot be opened: Input/output error"):
         found(root / "inside", root)
 

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -97,9 +98,9 @@ def test_standard_input_and_output(solo5ctl: Solo5ctl, tmp_path: Path, monkeypat
     digest = hashlib.sha256(b"x" * 512).hexdigest()
     (tmp_path / "in").write_bytes(b"x" * 512)
     with (tmp_path / "in").open("rb") as source, (tmp_path / "out").open("wb") as target:
-        monkeypatch.setattr("sys.stdin", source)
+        monkeypatch.setattr(sys, "stdin", source)
         assert solo5ctl("disk", "import", "data", "-").out == f"{digest}  data\n"
-        monkeypatch.setattr("sys.stdout", target)
+        monkeypatch.setattr(sys, "stdout", target)
         result = solo5ctl("disk", "export", "data", "-")
         assert (result.out, result.err) == ("", f"solo5ctl: {digest}  data\n")
         assert "mutually exclusive" in solo5ctl("disk", "export", "data", "-", "--json").err

@@ -1,6 +1,5 @@
 """The probe, with a directory as the root of the host, and libnftables replaced."""
 
-import errno
 import socket
 import sys
 from collections.abc import Callable
@@ -8,7 +7,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.dependencies import DEPENDENCIES, DHCP_SERVER, Dependency, Kind
 from solo5_systemd.base.names import NetworkName
@@ -215,5 +213,5 @@ def test_kvm_is_usable_where_it_can_be_opened(tmp_path: Path, monkeypatch: pytes
     node.touch()
     monkeypatch.setattr(module, "KVM", str(node))
     assert _kvm_problem() == ""
-    monkeypatch.setattr("os.open", failing(errno.EACCES))
-    assert _kvm_problem() == f"{node} cannot be opened: Permission denied."
+    monkeypatch.setattr(module, "KVM", str(tmp_path))
+    assert _kvm_problem() == f"{tmp_path} cannot be opened: Is a directory."

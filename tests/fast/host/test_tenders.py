@@ -1,3 +1,4 @@
+import grp
 import os
 import re
 import resource
@@ -28,7 +29,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int, int]]:
         return SimpleNamespace(st_mode=nodes[path][0], st_gid=nodes[path][1])
 
     monkeypatch.setattr(tenders, "os", SimpleNamespace(stat=status))
-    monkeypatch.setattr("grp.getgrgid", {104: SimpleNamespace(gr_name="kvm")}.__getitem__)
+    monkeypatch.setattr(grp, "getgrgid", {104: SimpleNamespace(gr_name="kvm")}.__getitem__)
     return nodes
 
 

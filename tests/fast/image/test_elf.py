@@ -1,3 +1,4 @@
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -61,7 +62,7 @@ def test_the_least_memory_covers_code_entry_and_heap(load: elf.Segment, entry: i
 
 
 def test_the_machine_is_this_one_where_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.uname", lambda: type("Uname", (), {"machine": "aarch64"}))
+    monkeypatch.setattr(os, "uname", lambda: type("Uname", (), {"machine": "aarch64"}))
     content = SOUND.with_header(machine=183).build()
     assert read_manifest(BytesIO(content), len(content)).target is Target.HVT
 

@@ -1,6 +1,7 @@
 """What a preparation, and what clears up after it, report of their own failures."""
 
 import errno
+import gc
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def test_an_error_of_the_kernel_is_a_sentence_in_the_journal_of_the_unit(
     fail.__name__ = verb
     monkeypatch.setattr(clear if verb == "clear" else prepare, verb, fail)
     monkeypatch.setattr(clear, "log_about", lambda unit, text: logged.append((unit, text)))
-    monkeypatch.setattr("gc.disable", lambda: None)
+    monkeypatch.setattr(gc, "disable", lambda: None)
     assert program.main("prepare", words) == 125
     assert logged == [
         ("web.service", f"{verb} failed: [Errno 28] No space left on device: '/run/solo5/declared/web/x'.")

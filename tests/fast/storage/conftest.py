@@ -1,6 +1,7 @@
 """What holds for every test of storage."""
 
 import os
+import pwd
 import stat
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -89,8 +90,8 @@ def claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def solo5_is(monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
     """Have user solo5 this number, and no group of others."""
     entry = SimpleNamespace(pw_uid=uid, pw_gid=uid)
-    monkeypatch.setattr("pwd.getpwnam", {"solo5": entry}.__getitem__)
-    monkeypatch.setattr("os.getgrouplist", lambda _, group: [group])
+    monkeypatch.setattr(pwd, "getpwnam", {"solo5": entry}.__getitem__)
+    monkeypatch.setattr(os, "getgrouplist", lambda _, group: [group])
 
 
 @pytest.fixture(autouse=True)

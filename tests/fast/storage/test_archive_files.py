@@ -48,7 +48,7 @@ def written(wanted: DiskRequest, target: Path) -> str:
 
 
 def test_a_disk_of_another_job_that_was_moved_here_is_no_file(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.getxattr", lambda path, _: f"{Path(path).stat().st_ino} job default/web".encode())
+    monkeypatch.setattr(os, "getxattr", lambda path, _: f"{Path(path).stat().st_ino} job default/web".encode())
     wanted = request(files, roots=(str(files),))
     assert scan(replace(wanted, holder="job default/web"))
     with pytest.raises(InvalidRequestError, match="is a disk of another job or volume, which was moved"):
@@ -233,7 +233,7 @@ def test_errors_of_the_file_system_are_sentences(files: Path, monkeypatch: pytes
     for name, words in (("scandir", "its files cannot be read: Input/output"), ("open", "Input/output error")):
         wanted = request(files)
         with monkeypatch.context() as patched:
-            patched.setattr(f"solo5_systemd.storage.archive_files.os.{name}", failing(errno.EIO))
+            patched.setattr(os, name, failing(errno.EIO))
             with pytest.raises(HostError, match=words):
                 scan(wanted)
 

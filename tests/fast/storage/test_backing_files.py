@@ -58,7 +58,7 @@ def test_a_block_device_is_known_by_its_number(file: Path, monkeypatch: pytest.M
         st_mode=stat.S_IFBLK | 0o660, st_rdev=DEVICE, st_dev=5, st_ino=99, st_uid=real.st_uid, st_gid=real.st_gid,
         st_size=0,
     )  # fmt: skip
-    monkeypatch.setattr("os.fstat", lambda found: node if fstat(found).st_ino == real.st_ino else fstat(found))
+    monkeypatch.setattr(os, "fstat", lambda found: node if fstat(found).st_ino == real.st_ino else fstat(found))
     disk = inspect(request(file))
     assert (disk.device, disk.identity) == ((254, 7), (DEVICE, 0))
 
@@ -130,7 +130,7 @@ def test_a_read_only_file_system_is_the_hosts_refusal(file: Path, monkeypatch: p
             return real(path, flags)
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr("os.open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(HostError, match=r"cannot be opened for reading and writing: Read-only file system\."):
         inspect(request(file))
 

@@ -1,6 +1,7 @@
 """The block devices under a file, and disks that are parts of each other, in a tree like that of sysfs."""
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 
@@ -145,7 +146,7 @@ def test_a_loop_device_has_its_file_from_the_kernel(
         assert request == block_devices.LOOP_GET_STATUS64
         block_devices._ATTACHED.pack_into(info, 0, 65025, 4711, 0)
 
-    monkeypatch.setattr("fcntl.ioctl", ioctl)
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
     assert set(overlapping(device(7, 0))) == {number(259, 1), (65025, 4711)}
 
 
@@ -162,7 +163,7 @@ def stacked(loops: Sysfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sy
         devtmpfs, inode = 5, 310  # of the node, the same for each container with a /dev of its own
         block_devices._ATTACHED.pack_into(info, 0, devtmpfs, inode, os.makedev(254, 2))
 
-    monkeypatch.setattr("fcntl.ioctl", ioctl)
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
     return loops
 
 

@@ -59,7 +59,7 @@ def test_directory_that_cannot_be_used_is_the_hosts_fault(tmp_path: Path, monkey
 
 
 def test_a_file_system_without_locks_is_the_hosts_fault(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fcntl.flock", failing(errno.ENOLCK))
+    monkeypatch.setattr(fcntl, "flock", failing(errno.ENOLCK))
     before = {fd.name for fd in Path("/proc/self/fd").iterdir()}
     with pytest.raises(HostError, match="disks cannot be locked in .*: No locks available"):
         lock([disk("a", 1, 2)])

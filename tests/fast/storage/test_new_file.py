@@ -89,7 +89,7 @@ def test_a_file_that_appears_meanwhile_wins(tmp_path: Path, unnamed: bool) -> No
 def test_a_creation_that_fails_leaves_nothing(
     tmp_path: Path, unnamed: bool, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"solo5_systemd.storage.new_file.os.{step}", failing(errno.ENOSPC))
+    monkeypatch.setattr(os, step, failing(errno.ENOSPC))
     with pytest.raises(HostError, match=r"cannot be created with 1048576 bytes: No space left on device\.$"):
         make(request(tmp_path / "disk", preallocate=True))
     assert not list(tmp_path.iterdir())

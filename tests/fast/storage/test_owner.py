@@ -27,7 +27,7 @@ Given = list[tuple[int, int, int]]
 def given(monkeypatch: pytest.MonkeyPatch) -> Given:
     """The calls of chown(2): inode, user and group."""
     calls: Given = []
-    monkeypatch.setattr("os.chown", lambda path, user, group: calls.append((Path(path).stat().st_ino, user, group)))
+    monkeypatch.setattr(os, "chown", lambda path, user, group: calls.append((Path(path).stat().st_ino, user, group)))
     return calls
 
 
@@ -95,9 +95,9 @@ def syscalls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The calls of chown(2) and fsync(2), in order."""
     calls: list[str] = []
     monkeypatch.setattr(
-        "os.chown", lambda path, uid, gid: calls.append(f"chown {Path(path).readlink().name} {uid} {gid}")
+        os, "chown", lambda path, uid, gid: calls.append(f"chown {Path(path).readlink().name} {uid} {gid}")
     )
-    monkeypatch.setattr("os.fsync", lambda fd: calls.append(f"fsync {Path(f'/proc/self/fd/{fd}').readlink().name}"))
+    monkeypatch.setattr(os, "fsync", lambda fd: calls.append(f"fsync {Path(f'/proc/self/fd/{fd}').readlink().name}"))
     return calls
 
 
@@ -144,9 +144,9 @@ def test_what_is_not_the_users_disk_stays_as_it_is(old_disk: Path, tmp_path: Pat
 def test_a_disk_whose_owner_cannot_be_changed_is_no_disk_that_was_taken_back(
     old_disk: Path, tmp_path: Path, syscalls: list[str], monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    for call in ("os.chown", "os.fsync"):
+    for call in ("chown", "fsync"):
         with monkeypatch.context() as patch:
-            patch.setattr(call, failing(number))
+            patch.setattr(os, call, failing(number))
             with pytest.raises(HostError) as refused:
                 reclaim_disk(disk(old_disk))
         assert refused.value.sentence == (

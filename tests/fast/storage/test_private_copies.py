@@ -68,7 +68,7 @@ async def test_what_was_admitted_is_what_is_copied(golden: Path, tmp_path: Path)
 
 async def test_shared_blocks_are_not_limited(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("can_share", "share"):
-        monkeypatch.setattr(f"solo5_systemd.storage.private_disks.{name}", lambda *_: True)
+        monkeypatch.setattr(private_disks, name, lambda *_: True)
     disks = ImageFiles()
     assert (await disks.inspect(request(golden))).copied == 0
     made = await made_from(disks, golden)

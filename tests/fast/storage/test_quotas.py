@@ -84,7 +84,7 @@ def test_a_directory_that_becomes_a_link_meanwhile_does_not_count(
         return real(path, flags, *more)
 
     for swap in ("volumes/one", "one/deep"):
-        monkeypatch.setattr("os.open", partial(swapped, swap))
+        monkeypatch.setattr(os, "open", partial(swapped, swap))
         assert used(str(volumes)) == 0
         monkeypatch.undo()
         (volumes / "one").unlink()
@@ -195,7 +195,7 @@ def test_a_disk_of_another_file_system_is_not_looked_at(tmp_path: Path, monkeypa
         seen.append(path)
         return lstat(path)
 
-    monkeypatch.setattr("os.lstat", look)
+    monkeypatch.setattr(os, "lstat", look)
     for place, unwritten in ((Path("/proc"), 0), (tmp_path, 4096)):
         assert (str(tmp_path / "first") in seen) is False
         assert of.unwritten(place) == unwritten

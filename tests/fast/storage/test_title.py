@@ -125,7 +125,7 @@ def test_of_offered_files_jobs_have_those_with_the_operators_mark(case: Case, fi
 
 def test_an_access_control_list_is_a_mark(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     found = acl((1, 6, 0), (2, 6, SOLO5), (4, 0, 0), (16, 6, 0), (32, 0, 0))
-    monkeypatch.setattr("os.getxattr", lambda *_: found)
+    monkeypatch.setattr(os, "getxattr", lambda *_: found)
     assert case(0, roots="offered") == (0, OFFERED)
 
 
@@ -142,8 +142,8 @@ def test_a_path_that_leads_elsewhere_by_now_is_refused(
 
 def test_a_title_is_the_inodes_and_a_copys_is_void(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: dict[str, bytes] = {}
-    monkeypatch.setattr("os.setxattr", lambda _, name, value: kept.update({name: value}))
-    monkeypatch.setattr("os.getxattr", lambda _, name: kept[name])
+    monkeypatch.setattr(os, "setxattr", lambda _, name, value: kept.update({name: value}))
+    monkeypatch.setattr(os, "getxattr", lambda _, name: kept[name])
     with file.open("r+b") as opened:
         status = os.fstat(opened.fileno())
         write_title(opened.fileno(), JOB)
@@ -153,8 +153,8 @@ def test_a_title_is_the_inodes_and_a_copys_is_void(file: Path, monkeypatch: pyte
 
 
 def test_a_file_system_without_titles_has_none(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for call in ("os.setxattr", "os.getxattr", "os.removexattr"):
-        monkeypatch.setattr(call, failing(errno.ENOTSUP))
+    for call in ("setxattr", "getxattr", "removexattr"):
+        monkeypatch.setattr(os, call, failing(errno.ENOTSUP))
     with file.open("r+b") as opened:
         for holder in (JOB, ""):
             write_title(opened.fileno(), holder)
@@ -165,8 +165,8 @@ def test_a_disk_that_gets_no_title_for_want_of_space_is_not_given(file: Path, mo
     """Another tenant could fill the file system, and move the disk into an allocation of its own."""
 
     given: list[object] = []
-    monkeypatch.setattr("os.setxattr", failing(errno.ENOSPC))
-    monkeypatch.setattr("os.chown", lambda *call: given.append(call))
+    monkeypatch.setattr(os, "setxattr", failing(errno.ENOSPC))
+    monkeypatch.setattr(os, "chown", lambda *call: given.append(call))
     disk = Disk(disk=DeviceName("storage"), path=str(file), identity=(1, 1), holder=JOB)
     with file.open("r+b") as opened, pytest.raises(HostError, match="cannot be given .*: No space left on device"):
         give(disk, opened.fileno(), EVE)

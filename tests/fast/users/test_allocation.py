@@ -1,6 +1,7 @@
 """Allocation, adoption and release of users, with processes killed at every step."""
 
 import asyncio
+import ctypes
 import fcntl
 import json
 import os
@@ -468,7 +469,7 @@ async def test_a_note_is_on_stable_storage_before_a_disk_is_given(
 ) -> None:
     """fsync(2) of file and directories: after a power loss, the owner on another disk is still listed."""
     synced: list[str] = []
-    monkeypatch.setattr("os.fsync", lambda fd: synced.append(str(Path(f"/proc/self/fd/{fd}").readlink())))
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(str(Path(f"/proc/self/fd/{fd}").readlink())))
     with started(of, WEB) as uid:
         await of.record_disks(uid, [DISK])
         assert synced == [str(tmp_path), str(tmp_path / f"notes/.{uid}.new"), str(tmp_path / "notes")]
@@ -482,11 +483,11 @@ async def test_user_that_this_host_does_not_find_is_the_missing_library(
         raise OSError(f"{name}: cannot open shared object file: No such file or directory")
 
     monkeypatch.setattr(allocation, "pwd", SimpleNamespace(getpwuid={}.__getitem__))
-    monkeypatch.setattr("ctypes.CDLL", lacking)
+    monkeypatch.setattr(ctypes, "CDLL", lacking)
     with pytest.raises(DependencyError, match="library libnss_systemd.so.2 is missing.*libnss-systemd"):
         await users(tmp_path).acquire(WEB)
     assert left(tmp_path) == set()
-    monkeypatch.setattr("ctypes.CDLL", lambda _: None)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: None)
     with pytest.raises(HostError, match=r"expected systemd as a source of users.*nsswitch\.conf"):
         await users(tmp_path).acquire(WEB)
     assert left(tmp_path) == set()
