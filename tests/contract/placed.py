@@ -36,7 +36,7 @@ def place(words: Sequence[str]) -> None:
     parser.add_argument("--idle", type=float, default=main.IDLE_TIMEOUT_S)
     parser.add_argument("--shared-tables", action="store_true", help="without an owner, as with Linux before 6.9")
     parser.add_argument("--units", help="PID 1's links")
-    parser.add_argument("--poll", type=float, default=maintenance.POLL_INTERVAL_S)
+    parser.add_argument("--poll", type=float, default=maintenance.UNWATCHED_CHECK_INTERVAL_S)
     options = parser.parse_args(words)
     constants: list[tuple[ModuleType, str, Any]] = [
         *of_clients(options.directory),
@@ -45,7 +45,7 @@ def place(words: Sequence[str]) -> None:
         (task_units, "FIFOS", options.directory / "waiting"),
         (main, "OWNER", "nobody"),
         (main, "IDLE_TIMEOUT_S", options.idle),
-        (maintenance, "POLL_INTERVAL_S", options.poll),
+        (maintenance, "UNWATCHED_CHECK_INTERVAL_S", options.poll),
     ]
     if options.shared_tables:
         constants.append((nft_tables, "_OWNED_PROBE", "refused"))

@@ -13,22 +13,24 @@ SOURCES = ROOT / "src" / "solo5_systemd"
 PAGE = (DOCS / "timeouts.md").read_text()
 
 UNITS = {"S": 1.0, "MS": 1e-3, "US": 1e-6}
-_BOUND = re.compile(r"^(_?[A-Z][A-Z0-9_]*_(S|MS|US)) = ", re.MULTILINE)
+_TARGETS = re.compile(r"^(_?[A-Z][A-Z0-9_, ]*) = ", re.MULTILINE)
+_BOUND = re.compile(r"\b(_?[A-Z][A-Z0-9_]*_(S|MS|US))\b")
 _LARGEST = (1 << 63) - 1
 """Of systemd; it bounds nothing."""
 _SPANS = {"": 1.0, "s": 1.0, "sec": 1.0, "ms": 1e-3, "min": 60.0, "h": 3600.0}
 
 
 @cache
-def bounds() -> Mapping[str, float]:
-    """Return every number whose name ends with a unit of time, as `module.py:NAME`, in seconds."""
+def bounds() -> Mapping[str, tuple[float, ...]]:
+    """Return every constant whose name ends with a unit of time, as `module.py:NAME`, its numbers in seconds."""
     found = {}
     for path in sorted(SOURCES.rglob("*.py")):
         module = path.relative_to(SOURCES)
-        for name, unit in _BOUND.findall(path.read_text()):
+        for name, unit in _BOUND.findall(",".join(_TARGETS.findall(path.read_text()))):
             value = getattr(import_module(f"solo5_systemd.{'.'.join(module.with_suffix('').parts)}"), name)
-            if isinstance(value, int | float) and value < _LARGEST:
-                found[f"{module.as_posix()}:{name}"] = value * UNITS[unit]
+            if value != _LARGEST:
+                values = value if isinstance(value, tuple) else (value,)
+                found[f"{module.as_posix()}:{name}"] = tuple(each * UNITS[unit] for each in values)
     return found
 
 
@@ -54,19 +56,23 @@ def seconds(reference: str) -> float:
     if reference.endswith("USec"):
         return unit_property(reference)
     if re.fullmatch(r"[\d.]+ (?:ms|s|min)", reference):
-        count, _, unit = reference.partition(" ")
-        return float(count) * _SPANS[unit]
-    return bounds()[reference]
+        return span(reference)
+    return bounds()[reference][0]
 
 
-LISTED = re.findall(r"^\| `([\w/.]+:\w+)` \| ([\d.]+ (?:ms|s|min|h)) \| \S", PAGE, re.MULTILINE)
+def span(text: str) -> float:
+    count, _, unit = text.partition(" ")
+    return float(count) * _SPANS[unit]
+
+
+LISTED = re.findall(r"^\| `([\w/.]+:\w+)` \| ([\d.]+ (?:ms|s|min|h)(?:, [\d.]+ s)*) \| \S", PAGE, re.MULTILINE)
 ORDER = re.findall(r"^\| ([^|]+) \| (<|≤|=) \| ([^|]+) \| \S", PAGE, re.MULTILINE)
 
 
 def test_every_constant_is_listed_with_its_value() -> None:
-    listed = {name: float(text.split()[0]) * _SPANS[text.split()[1]] for name, text in LISTED}
+    listed = {name: tuple(map(span, text.split(", "))) for name, text in LISTED}
     assert sorted(bounds().keys() - listed.keys()) == []
-    assert [name for name, value in listed.items() if value != pytest.approx(bounds().get(name, 0.0))] == []
+    assert [name for name, value in listed.items() if value != pytest.approx(bounds().get(name))] == []
     assert len(LISTED) == len(listed)
 
 

@@ -32,7 +32,7 @@ without the read, the call would wait for its full timeout."""
 REPLY_TIMEOUT_S = CALL_TIMEOUT_S + 5.0
 """Timeout of one call: longer than that of an activation, whose error (the call was undelivered) has to come first."""
 
-START_TIMEOUT_S = 60.0
+ACTIVATION_TIMEOUT_S = 60.0
 """Timeout of an activation: `TimeoutStartSec=` of the services' units."""
 
 _START_TIMED_OUT = "org.freedesktop.DBus.Error.TimedOut"
@@ -62,8 +62,9 @@ class Service:
         """Call a method with plain values and return the reply's body, in plain values as well.
 
         The call may activate the service. If that takes longer than the bus waits, the bus drops the call undelivered,
-        and the call is retried within START_TIMEOUT_S. If the bus is at a limit, such as that of activations (512 of
-        all users together: any user can use them up), `StartUnit` of PID 1 starts the service, and the call is retried.
+        and the call is retried within ACTIVATION_TIMEOUT_S. If the bus is at a limit, such as that of activations (512
+        of all users together: any user can use them up), `StartUnit` of PID 1 starts the service, and the call is
+        retried.
 
         Raises:
             DependencyError: a dependency of the service is missing.
@@ -76,7 +77,7 @@ class Service:
                     lambda: self._reply(member, body, fds),
                     RemoteError,
                     interval_s=RETRY_INTERVAL_S,
-                    timeout_s=START_TIMEOUT_S,
+                    timeout_s=ACTIVATION_TIMEOUT_S,
                     transient=lambda error: error.name in (_START_TIMED_OUT, _LIMIT),
                 ),
                 RemoteError,

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 PROBE_INTERVAL_S = 0.05
 """Seconds between two probes of a new guest."""
 
-ANSWER_TIMEOUT_S = 2.0
-"""Seconds until a probe without an answer fails."""
+PROBE_TIMEOUT_S = 2.0
+"""Seconds until a probe without an answer fails; less if `interval` of a `ready` block is."""
 
 SETTLE_S = 1.0
 """Seconds for which a guest without a condition has to run to count as ready."""
@@ -67,7 +67,7 @@ async def first_of(
             return f"console line “{bounded(line, MAX_QUOTE)}”"
         while why:
             await asyncio.sleep(PROBE_INTERVAL_S)  # first, since a frame is lost before the tender has opened its tap
-            why = await failure(condition, ANSWER_TIMEOUT_S)
+            why = await failure(condition, PROBE_TIMEOUT_S)
         return f"{condition} answers"
 
     async with background(evidence()) as ready:
@@ -239,7 +239,7 @@ _DNS_PORT = 53
 _DNS_QUERY = bytes.fromhex("0100 0001 0000 0000 0000 00 0002 0001")
 """A query for the name servers of the root (RFC 1035), after its identifier: no server of names returns an echo."""
 
-POLL_INTERVAL_S = 0.05
+CONSOLE_INTERVAL_S = 0.05
 """Seconds between two polls of the journal."""
 
 BATCH_LINES = 32
@@ -307,7 +307,7 @@ async def _console(unit: str, since: int, namespace: str) -> AsyncGenerator[list
         journal.watch()
         journal.seek_realtime(since)
         caught_up = False
-        timer = PollTimer(POLL_INTERVAL_S, POLL_INTERVAL_S)
+        timer = PollTimer(CONSOLE_INTERVAL_S, CONSOLE_INTERVAL_S)
         async with aclosing(batches(journal, BATCH_LINES, lambda: False, timer)) as found:
             async for lines in found:
                 # Not later: the clock may be set back while the guest runs.

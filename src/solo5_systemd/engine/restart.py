@@ -6,7 +6,7 @@ from contextlib import suppress
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, Solo5Error
 from solo5_systemd.base.names import TaskName, prepare_service
 from solo5_systemd.bus.peers import JobAssertError, JobCanceledError, JobConflictError
-from solo5_systemd.declared.update_request import READY_TIMEOUT_S, Ready
+from solo5_systemd.declared.update_request import Ready
 from solo5_systemd.engine.readiness import until_ready
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Task
@@ -15,6 +15,9 @@ from solo5_systemd.unit.state import ActiveState, UnitState
 
 JOB_RETRY_S = 0.05
 """Seconds until a job is requested again that PID 1 cannot enqueue, or execute, beside the stop of the last run."""
+
+RETRY_TIMEOUT_S = 20.0
+"""Seconds for which it is requested, and for which solo5-networkd may take to deal with the end of a run."""
 
 
 class StoppedError(InvalidRequestError):
@@ -83,7 +86,7 @@ class Restarter:
 
     async def _restart(self) -> None:
         """Stop and start the task, unless it was stopped: PID 1 decides, if that happens at the same time."""
-        has_run, until = self._has_run, asyncio.get_running_loop().time() + READY_TIMEOUT_S
+        has_run, until = self._has_run, asyncio.get_running_loop().time() + RETRY_TIMEOUT_S
         while True:
             state = await self._not_stopped()
             self._has_run = False
@@ -126,7 +129,7 @@ class Restarter:
 
     async def is_dormant(self) -> bool:
         """Return whether it is dormant, once solo5-networkd has dealt with the end of its run."""
-        until = asyncio.get_running_loop().time() + READY_TIMEOUT_S
+        until = asyncio.get_running_loop().time() + RETRY_TIMEOUT_S
         while True:
             state = await self._settled()
             runs = state is not None and not state.over

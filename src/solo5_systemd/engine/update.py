@@ -47,7 +47,7 @@ from solo5_systemd.task.workload import Workload
 
 _UNIT_FILES = "/run/systemd/system"
 
-WATCH_INTERVAL_S = 0.5
+GUESTS_INTERVAL_S = 0.5
 """Seconds between two looks at the old guest and its connections."""
 
 RELOAD_MARGIN_S = 2.0
@@ -213,7 +213,9 @@ class Updater:
         async with background(end_of(self._runtime, second)) as ended:
             while True:
                 left = watch - (loop.time() - begun)
-                await asyncio.wait((ended,), timeout=min(WATCH_INTERVAL_S, left) if left > 0 else WATCH_INTERVAL_S / 5)
+                await asyncio.wait(
+                    (ended,), timeout=min(GUESTS_INTERVAL_S, left) if left > 0 else GUESTS_INTERVAL_S / 5
+                )
                 if ended.done():
                     raise StartError(f"the new guest ended within its watch: {ended.result()}.")
                 if await self._task.is_over(first):
@@ -282,7 +284,7 @@ class Updater:
         while True:
             if loop.time() >= until or not await self._connections(beside) or await self._task.is_over(task):
                 return
-            await asyncio.sleep(WATCH_INTERVAL_S)
+            await asyncio.sleep(GUESTS_INTERVAL_S)
 
     async def _connections(self, run: Task) -> int:
         leases = run.reservation.leases if run.reservation else ()

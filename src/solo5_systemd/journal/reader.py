@@ -58,7 +58,7 @@ writes at full speed. EADDRNOTAVAIL if the file was truncated, on a file system 
 BATCH_LINES = 100
 """Lines to read before other tasks of an event loop run: some 4 ms."""
 
-POLL_INTERVAL_S = 0.02
+BUSY_INTERVAL_S = 0.02
 """Between two polls of a journal without new lines; a poll takes some 30 µs.
 
 journald writes into mapped files, where a poll finds a line at once. It signals new lines by inotify at most four times
@@ -301,7 +301,7 @@ class PollTimer:
 
     def __init__(
         self,
-        poll_interval_s: float = POLL_INTERVAL_S,
+        poll_interval_s: float = BUSY_INTERVAL_S,
         idle_interval_s: float = IDLE_INTERVAL_S,
         silent_interval_s: float | None = None,
     ) -> None:

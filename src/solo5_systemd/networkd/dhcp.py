@@ -172,7 +172,7 @@ class DhcpFiles:
 
 _log = logging.getLogger(__name__)
 
-JOB_TIMEOUT_S = 15.0
+SERVER_JOB_TIMEOUT_S = 15.0
 """For a start or stop of a server; longer than TimeoutStartSec= and TimeoutStopSec= of its unit."""
 
 _JOB_INTERVAL_S = 0.005
@@ -257,7 +257,7 @@ class DhcpServers:
         unit = dhcp_service(network)
         await self._call(member, "ss", [unit, "replace"], network)
         with suppress(TimeoutError):
-            async with asyncio.timeout(JOB_TIMEOUT_S):
+            async with asyncio.timeout(SERVER_JOB_TIMEOUT_S):
                 while True:
                     ((row,),) = await self._call("ListUnitsByNames", "as", [[unit]], network)
                     if not row[7]:
@@ -266,7 +266,7 @@ class DhcpServers:
         return ""
 
     async def _call(self, member: str, signature: str, body: list[object], network: NetworkName) -> list[Any]:
-        reply = await call_pid1(self._bus, member, signature, *body, timeout_s=JOB_TIMEOUT_S)
+        reply = await call_pid1(self._bus, member, signature, *body, timeout_s=SERVER_JOB_TIMEOUT_S)
         if reply is not None and reply.message_type is MessageType.METHOD_RETURN:
             return list(reply.body)
         reason = "no reply" if reply is None else str(reply.body[0]) if reply.body else reply.error_name

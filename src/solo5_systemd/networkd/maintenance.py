@@ -20,7 +20,7 @@ BRIDGE_CHECK_INTERVAL_S = 0.5
 """Interval of the checks for a missing joined bridge. A watch would be woken by each attach of a tap instead."""
 _LINKS_SETTLE_S = 0.05  # the kernel sends one RTM_DELLINK for each port of a deleted bridge
 
-POLL_INTERVAL_S = 1.0
+UNWATCHED_CHECK_INTERVAL_S = 1.0
 """Interval of the checks of units where inotify has reached a limit."""
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ async def maintain(
     """Finish the releases of tasks that were interrupted, then maintain until cancelled."""
     watches = core.watches
     # Seconds between two checks of units; inotify reports most ends before.
-    interval = POLL_INTERVAL_S if core.units.fileno() is None else UNIT_CHECK_INTERVAL_S
+    interval = UNWATCHED_CHECK_INTERVAL_S if core.units.fileno() is None else UNIT_CHECK_INTERVAL_S
     checked_at = now()
     for task in unfinished:
         await releases.release(task)

@@ -23,11 +23,8 @@ from solo5_systemd.nomad.wait import TaskEnd
 from solo5_systemd.task.workload import STOP_TIMEOUT_S
 from solo5_systemd.unit.state import UnitState
 
-ANSWER_TIMEOUT_S = 2.0
-"""Seconds until a probe without an answer fails, unless the probe interval is shorter."""
-
-ANSWER_TIMEOUT_MIN_S = 0.5
-"""The same at the least, however short the interval is."""
+PROBE_TIMEOUT_MIN_S = 0.5
+"""Seconds until a probe without an answer fails, however short the interval is."""
 
 LOST_AFTER_PROBES = 3
 """Failed probes in sequence after which a task counts as lost: any network may lose a single packet."""
@@ -104,7 +101,7 @@ async def watch(
     """
     from solo5_systemd.engine import readiness
 
-    timeout_s = min(ANSWER_TIMEOUT_S, max(ANSWER_TIMEOUT_MIN_S, probe.interval))
+    timeout_s = min(readiness.PROBE_TIMEOUT_S, max(PROBE_TIMEOUT_MIN_S, probe.interval))
     failed, lost_at = 0, 0.0
     while True:
         await asyncio.sleep(probe.interval)

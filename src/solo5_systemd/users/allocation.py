@@ -28,10 +28,10 @@ from solo5_systemd.users.registry import DIRECTORY, LOCK_TIMEOUT_S, Registry
 RECLAIM_TIMEOUT_S = 5.0
 """How long the first start of a boot waits for the disks of earlier boots, whose file systems may hang."""
 
-START_TIMEOUT_S = 5.0
+TASK_LOCK_TIMEOUT_S = 5.0
 """How long a start or a removal waits for another one of the same task, or for a collection, before it fails."""
 
-POLL_INTERVAL_S = 0.02
+LOCK_INTERVAL_S = 0.02
 
 _log = logging.getLogger(__name__)
 
@@ -214,11 +214,11 @@ class Users:
                 with _host_errors():
                     return act(), has_waited
             except (_StartingError, LockedError) as error:
-                patience_s = START_TIMEOUT_S if isinstance(error, _StartingError) else LOCK_TIMEOUT_S
+                patience_s = TASK_LOCK_TIMEOUT_S if isinstance(error, _StartingError) else LOCK_TIMEOUT_S
                 if time.monotonic() > begun + patience_s:
                     raise
             has_waited = True
-            await asyncio.sleep(POLL_INTERVAL_S)
+            await asyncio.sleep(LOCK_INTERVAL_S)
 
     async def tasks(self) -> Collection[TaskName]:
         """Return the tasks with a user and no start in progress; none for a caller without permission."""

@@ -63,7 +63,7 @@ async def test_a_call_is_repeated_while_its_service_is_still_starting(
 async def test_a_start_that_never_ends_is_given_up(
     connection: Connection, attempts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(services, "START_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(services, "ACTIVATION_TIMEOUT_S", 0.0)
     with pytest.raises(HostError, match="solo5-slow did not start or did not answer"):
         await service(connection).call("Answer")
     assert len(attempts.read_text().splitlines()) == 1

@@ -87,7 +87,7 @@ async def test_silence_is_waited_for_no_longer_than_it_may() -> None:
 def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
     made = Journal()
     monkeypatch.setattr(readiness, "JournalReader", made.open)
-    monkeypatch.setattr(readiness, "POLL_INTERVAL_S", 0)
+    monkeypatch.setattr(readiness, "CONSOLE_INTERVAL_S", 0)
     return made
 
 

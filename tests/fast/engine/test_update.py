@@ -88,7 +88,11 @@ async def updater(runtime: Runtime, report: Report, monkeypatch: pytest.MonkeyPa
         return ""
 
     monkeypatch.setattr(readiness, "failure", ready)
-    for module, interval in ((readiness, "SETTLE_S"), (readiness, "PROBE_INTERVAL_S"), (update, "WATCH_INTERVAL_S")):
+    for module, interval in (
+        (readiness, "SETTLE_S"),
+        (readiness, "PROBE_INTERVAL_S"),
+        (update, "GUESTS_INTERVAL_S"),
+    ):
         monkeypatch.setattr(module, interval, 0.01)
     await runtime.start(WORKLOAD)
     return Updater(runtime, WEB, UNIT, report, report, publishes=True)

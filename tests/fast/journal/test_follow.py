@@ -8,7 +8,7 @@ import pytest
 from tests.support.fakes.background import yields
 
 from solo5_systemd.journal.lines import Line
-from solo5_systemd.journal.reader import IDLE_INTERVAL_S, POLL_INTERVAL_S, SILENT_AFTER_POLLS, PollTimer, batches
+from solo5_systemd.journal.reader import BUSY_INTERVAL_S, IDLE_INTERVAL_S, SILENT_AFTER_POLLS, PollTimer, batches
 
 if TYPE_CHECKING:
     from solo5_systemd.journal.reader import JournalReader
@@ -47,22 +47,22 @@ async def intervals(*polls: int, timer: PollTimer | None = None) -> list[float]:
 
 async def test_an_idle_journal_is_polled_less_and_less_often() -> None:
     found = await intervals(*[0] * 8)
-    assert found[:3] == [POLL_INTERVAL_S, POLL_INTERVAL_S * 2, POLL_INTERVAL_S * 4]
+    assert found[:3] == [BUSY_INTERVAL_S, BUSY_INTERVAL_S * 2, BUSY_INTERVAL_S * 4]
     assert found[4:] == [IDLE_INTERVAL_S] * 3
 
 
 async def test_a_line_makes_the_polls_frequent_again() -> None:
-    assert (await intervals(*[0] * 8, 1, 0, 0))[-2:] == [POLL_INTERVAL_S, POLL_INTERVAL_S * 2]
+    assert (await intervals(*[0] * 8, 1, 0, 0))[-2:] == [BUSY_INTERVAL_S, BUSY_INTERVAL_S * 2]
 
 
 async def test_a_full_batch_is_followed_by_the_next_at_once() -> None:
-    assert await intervals(5, 5, 1, 0) == [POLL_INTERVAL_S]
+    assert await intervals(5, 5, 1, 0) == [BUSY_INTERVAL_S]
 
 
 async def test_after_a_while_without_lines_only_the_signal_is_waited_for() -> None:
     timer = PollTimer(silent_interval_s=2)
     found = await intervals(*[0] * (SILENT_AFTER_POLLS + 4), 1, 0, 0, timer=timer)
-    assert found[SILENT_AFTER_POLLS - 2 :] == [IDLE_INTERVAL_S] * 2 + [2] * 4 + [POLL_INTERVAL_S, POLL_INTERVAL_S * 2]
+    assert found[SILENT_AFTER_POLLS - 2 :] == [IDLE_INTERVAL_S] * 2 + [2] * 4 + [BUSY_INTERVAL_S, BUSY_INTERVAL_S * 2]
     assert 5 < sum(found[:SILENT_AFTER_POLLS]) < 15
 
 
@@ -83,7 +83,7 @@ async def test_a_restart_ends_a_long_wait_and_no_short_one() -> None:
     timer = PollTimer()
     for _ in range(6):
         await timer.wait(())
-    for seconds in (0, POLL_INTERVAL_S):
+    for seconds in (0, BUSY_INTERVAL_S):
         before = loop.time()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(timer.wait(()))

@@ -192,7 +192,7 @@ async def test_a_start_waits_for_another_process_that_has_its_users_file(
         assert not waiting.done()
     held = await waiting
     assert (held.uid, held.adopted) == (first, True)
-    monkeypatch.setattr(allocation, "START_TIMEOUT_S", 0.03)
+    monkeypatch.setattr(allocation, "TASK_LOCK_TIMEOUT_S", 0.03)
     for act in (of.acquire(WEB), of.removal(WEB).__aenter__()):
         with pytest.raises(TakenError, match="another start of it is in progress"):
             await act
@@ -290,7 +290,7 @@ async def test_a_collection_goes_on_after_a_task_whose_network_is_not_released(
 async def test_a_removal_keeps_starts_out_and_frees_the_user(
     of: Users, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allocation, "START_TIMEOUT_S", 0.03)
+    monkeypatch.setattr(allocation, "TASK_LOCK_TIMEOUT_S", 0.03)
     for has_user in (True, False):
         if has_user:
             with started(of, WEB):

@@ -117,7 +117,7 @@ async def test_a_start_waits_for_another_one_and_not_for_ever(tmp_path: Path, mo
     with pytest.raises(LockedError, match="users is locked by another process: expected it to be unlocked."):
         await of.claim(TaskName("web"), ONE)
     monkeypatch.setattr(allocation, "LOCK_TIMEOUT_S", 60.0)
-    monkeypatch.setattr(allocation, "START_TIMEOUT_S", 0.0)  # for another start of its own name
+    monkeypatch.setattr(allocation, "TASK_LOCK_TIMEOUT_S", 0.0)  # for another start of its own name
     waiting = asyncio.ensure_future(of.claim(TaskName("web"), ONE))
     await asyncio.sleep(0)
     os.close(lock)

@@ -16,7 +16,7 @@ from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.task.quantities import value_of
 from solo5_systemd.unit.state import OVER
 
-POLL_INTERVAL_S = 0.05
+STEPS_INTERVAL_S = 0.05
 """Seconds between two looks at the steps of an update."""
 
 _PASSING = ("/tmp/", "/var/tmp/", "/run/", "/dev/")  # noqa: S108 - names, not files
@@ -123,7 +123,7 @@ def _start(arguments: Namespace, image: str, files: UpdateFiles, context: Comman
     async def begin(engine: Runtime) -> None:
         units = engine.backends.units
         while (state := await units.active_state(unit)) not in OVER and not files.under_way:  # noqa: ASYNC110 - PID 1's
-            await asyncio.sleep(POLL_INTERVAL_S)  # the unit of an earlier update, whose end would end this one
+            await asyncio.sleep(STEPS_INTERVAL_S)  # the unit of an earlier update, whose end would end this one
         if files.under_way and state in OVER:  # its end was killed as well
             files.remove_request()
         files.write_request(image=image, pause=arguments.pause, **given)
@@ -154,5 +154,5 @@ def _show(files: UpdateFiles, context: CommandContext, run: str) -> int:
             else:
                 context.screen.write(f"{time.monotonic() - begun:7.2f} s  {text}\n")
         if under_way:
-            time.sleep(POLL_INTERVAL_S)
+            time.sleep(STEPS_INTERVAL_S)
     return status
