@@ -1,32 +1,34 @@
 """Write what the manuals have of the tables of settings: `make tables`.
 
 units/solo5.toml, the tags of keys in solo5.toml(5), and the tables between `<!-- tables: … -->` and `<!-- end -->` in
-docs/nomad-plugin.md. tests/fast/test_tables.py compares.
+docs/nomad-job.md and docs/nomad-plugin.md. tests/fast/test_tables.py compares.
 """
 
 import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, replace
 from pathlib import Path
 from typing import Any
 
-from solo5_systemd.nomad.plugin_config import Defaults, ForgottenTasksConfig, GcConfig, PluginConfig
+from solo5_systemd.nomad.plugin_config import Defaults, PluginConfig
+from solo5_systemd.nomad.task_options import TASK, OwnOptions
 from solo5_systemd.settings.network_keys import keys_on, network_keys
 from solo5_systemd.settings.network_policy import HOST, LAN
 from solo5_systemd.settings.node_limits import KEYS as AMOUNTS
 from solo5_systemd.settings.node_limits import RESERVE_MB, Limits
-from solo5_systemd.settings.records import Entry, entries
+from solo5_systemd.settings.records import TYPES, Entry, entries
 from solo5_systemd.settings.solo5_toml import Settings
-from solo5_systemd.task.policy import Ceilings
+from solo5_systemd.task.settings import SETTINGS
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "units" / "solo5.toml"
 MANUAL = ROOT / "docs" / "man" / "solo5.toml.5"
+JOB = ROOT / "docs" / "nomad-job.md"
 PLUGIN = ROOT / "docs" / "nomad-plugin.md"
 
 FILE_KEYS = {each.name: each for each in entries(Settings) if "meaning" in each.metadata}
-BLOCKS = {"defaults": Defaults, "ceilings": Ceilings, "gc": GcConfig, "dangling_tasks": ForgottenTasksConfig}
 
 HEAD = """\
 # Settings of solo5-systemd; see solo5.toml(5). The files /etc/solo5/*.toml are read in alphabetical order; a later key
@@ -62,7 +64,7 @@ LAST = """
 
 def plain(entry: Entry) -> Any:
     """Return the default as TOML and JSON have it; None: there is none."""
-    return None if entry.default is None else entry.type.write(entry.default)
+    return None if entry.default in (None, MISSING) else entry.type.write(entry.default)
 
 
 def toml(value: Any) -> str:
@@ -118,40 +120,77 @@ def manual(text: str) -> str:
     return text
 
 
+def sentence(help_: str) -> str:
+    """Return what an option of `run` means as that of a job."""
+    meaning = re.sub(r"\{\w+\}", r"`\g<0>`", help_.replace("ARGs", "`args`"))
+    return f"{meaning[0].upper()}{meaning[1:]}."
+
+
+HELPS = {each.help: sentence(each.help) for each in SETTINGS.values() if each.help}
+
+
 def rows(keys: Iterable[Entry]) -> Iterator[str]:
     for each in keys:
-        value = plain(each)
-        code = f"`{json.dumps(value)}`" if value is not None else "none"
-        default = "" if each.type.kind or each.type.is_map else each.metadata["shown"] or code
-        type_ = "block" if each.type.kind or each.type.is_map else each.type.hcl
+        meaning = HELPS.get(each.metadata["meaning"], each.metadata["meaning"])
+        is_block = each.type.kind or each.type.is_map
+        if is_block:
+            default = ""
+        elif each.default is MISSING:
+            default = "required"
+        else:
+            value = plain(each)
+            default = each.metadata["shown"] or (f"`{json.dumps(value)}`" if value is not None else "none")
         name = f'`{each.name} "NAME"`' if each.type.kind and each.type.is_map else f"`{each.name}`"
-        yield f"| {name} | {type_} | {default} | {each.metadata['meaning']} |"
+        yield f"| {name} | {'block' if is_block else each.type.hcl} | {default} | {meaning} |"
 
 
-def tables() -> Mapping[str, Iterable[str]]:
-    """Return the tables of docs/nomad-plugin.md."""
-    head = {"plugin": "option", "network": "key of `network`", **{name: f"key of `{name}`" for name in BLOCKS}}
-    keys = {"plugin": entries(PluginConfig), "network": network_keys().values()}
-    keys |= {name: entries(kind) for name, kind in BLOCKS.items()}
-    line = "|---|---|---|---|"
-    return {name: [f"| {head[name]} | type | default | meaning |", line, *rows(keys[name])] for name in keys}
+def task() -> Iterator[Entry]:
+    """Yield the options of a task, each with the plugin's default of it; those that are also of `run` come first."""
+    of_plugin = {each.name: each for each in entries(Defaults)}
+    shared = []
+    for setting in SETTINGS.values():
+        if setting.job:
+            attr = TASK.object.attributes[setting.job].Attr
+            metadata = {"meaning": setting.help, "shown": setting.default or ("`[]`" if setting.is_list else "")}
+            type_, default = replace(TYPES[str], hcl=attr.type), MISSING if attr.required else None
+            shared.append(Entry(setting.job, type_, default, metadata))
+    for each in (*shared, *entries(OwnOptions)):
+        plugin = of_plugin.get(each.name, each)
+        yield replace(each, default=plugin.default, metadata={**plugin.metadata, "meaning": each.metadata["meaning"]})
 
 
-def plugin(text: str) -> str:
-    """Return docs/nomad-plugin.md with its tables."""
-    found = tables()
+def blocks(kind: object) -> Iterator[tuple[str, Iterable[Entry]]]:
+    """Yield each block in a block, with its keys."""
+    for each in entries(kind):
+        if each.type.kind:
+            yield each.name, entries(each.type.kind)
+            yield from blocks(each.type.kind)
 
-    def block(match: "re.Match[str]") -> str:
-        return "\n".join([match[1], "", *found[match[2]], "", "<!-- end -->"])
 
-    text, count = re.subn(r"(<!-- tables: (\w+) -->)\n.*?<!-- end -->", block, text, flags=re.DOTALL)
-    assert count == len(found), "docs/nomad-plugin.md lacks a table"
+def page(path: Path, tables: Mapping[str, Iterable[Entry]]) -> str:
+    """Return a page of docs/ with its tables; the first is of options, the others are of the keys of blocks."""
+    first, *_ = tables
+
+    def table(match: "re.Match[str]") -> str:
+        head = "option" if match[2] == first else f"key of `{match[2]}`"
+        lines = [f"| {head} | type | default | meaning |", "|---|---|---|---|", *rows(tables[match[2]])]
+        return "\n".join([match[1], "", *lines, "", "<!-- end -->"])
+
+    text, count = re.subn(r"(<!-- tables: (\w+) -->)\n.*?<!-- end -->", table, path.read_text(), flags=re.DOTALL)
+    assert count == len(tables), f"{path} lacks a table"
     return text
 
 
 def written() -> Mapping[Path, str]:
     """Return each file as it should be."""
-    return {EXAMPLE: example(), MANUAL: manual(MANUAL.read_text()), PLUGIN: plugin(PLUGIN.read_text())}
+    of_plugin = {"plugin": entries(PluginConfig), **dict(blocks(PluginConfig)), "network": network_keys().values()}
+    del of_plugin["io"]  # in docs/nomad-job.md
+    return {
+        EXAMPLE: example(),
+        MANUAL: manual(MANUAL.read_text()),
+        PLUGIN: page(PLUGIN, of_plugin),
+        JOB: page(JOB, {"task": task(), **dict(blocks(OwnOptions))}),
+    }
 
 
 if __name__ == "__main__":

@@ -5,14 +5,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.tables import EXAMPLE, MANUAL, PLUGIN, written
+from tests.tables import EXAMPLE, JOB, MANUAL, PLUGIN, written
 
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.settings.network_keys import network_keys
 from solo5_systemd.settings.solo5_toml import Settings, check_reach, parse_settings
 
 
-@pytest.mark.parametrize("path", [EXAMPLE, MANUAL, PLUGIN], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [EXAMPLE, MANUAL, PLUGIN, JOB], ids=lambda path: path.name)
 def test_a_page_has_the_tables(path: Path) -> None:
     assert path.read_text() == written()[path], "run `make tables`"
 

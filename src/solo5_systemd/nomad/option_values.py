@@ -23,6 +23,8 @@ CONFIG_MAX_BYTES = 1 << 20
 LENGTH_MAX = 8192
 """Entries of a list or block. A tender takes 8191 bytes of arguments, and no other list may be as long."""
 
+Pairs = tuple[tuple[str, str], ...]
+
 
 class Logging(StrEnum):
     """The console's destination besides the journal: Nomad's log files, or none."""
@@ -70,7 +72,7 @@ def _without_nil(value: object) -> object:
     return value
 
 
-def assignments(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
+def assignments(fields: Fields, key: str) -> Pairs:
     """Return the pairs of a block with any keys and text values.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Annotated
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import SettingsError, located
 from solo5_systemd.base.names import Target, UnitKind
-from solo5_systemd.nomad.option_values import Logging, assignments, duration, schema_of, unpack
+from solo5_systemd.nomad.option_values import Logging, Pairs, assignments, duration, schema_of, unpack
 from solo5_systemd.settings.network_keys import NetworkKeys, network_keys
 from solo5_systemd.settings.records import Type, integer, record, setting
 from solo5_systemd.settings.solo5_toml import LOG_NAMESPACE, parse_settings
@@ -37,7 +37,7 @@ TIGHTENING = (
 Limits of devices are not among them: a device has many paths, so that a job could evade the operator's limit."""
 
 
-def _properties(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
+def _properties(fields: Fields, key: str) -> Pairs:
     pairs = assignments(fields, key)
     for name, value in pairs:  # a wrong default would otherwise fail every start
         with located(fields.path(key), SettingsError):
@@ -74,7 +74,7 @@ class Defaults:
     logging: Logging = setting("`nomad` or `journald`.", default=Logging.NOMAD)
     quiet: bool = setting("As the option of a task.", default=False)
     cpu_hard_limit: bool = setting("As the option of a task.", default=False)
-    properties: Annotated[tuple[tuple[str, str], ...], Type(_properties, dict, is_map=True)] = setting(
+    properties: Annotated[Pairs, Type(_properties, dict, is_map=True)] = setting(
         "Unit properties, `properties { TasksMax = \"32\" }`, whether or not jobs may set them.", default=()
     )
 

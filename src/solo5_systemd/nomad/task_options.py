@@ -1,6 +1,7 @@
 """The task options, `task { config { … } }`: each defined once, with its schema and checks.
 
-docs/nomad-job.md documents them.
+`make tables` writes them to docs/nomad-job.md: those that `solo5ctl run` has, too, are in `task.settings`, and some
+defaults, here None, in the plugin configuration (`Defaults`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,19 +14,19 @@ from typing import Annotated, TypeVar
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, located
-from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, TaskName, UnitKind, device_name, disk_name
+from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, TaskName, UnitKind, device_name
 from solo5_systemd.declared.update_request import PATTERN_MAX, ReadyLine
 from solo5_systemd.image.manifest import MAX_DEVICES
 from solo5_systemd.network.model import Endpoint, MacAddress, Protocol, port_number
-from solo5_systemd.nomad.option_values import Logging, Options, assignments, duration, schema_of, unpack
+from solo5_systemd.nomad.option_values import Logging, Options, Pairs, assignments, duration, schema_of, unpack
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Attr, Spec
 from solo5_systemd.settings.addresses import Routes
 from solo5_systemd.settings.egress import Egress
 from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.settings.rate import UNLIMITED, Rate
-from solo5_systemd.settings.records import Type, document, entries, integer, record, text, texts
+from solo5_systemd.settings.records import Type, document, entries, integer, record, setting, text, texts
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
-from solo5_systemd.storage.model import MAX_SECTOR_SIZE, SECTOR_SIZE, ArchiveFormat
+from solo5_systemd.storage.model import MAX_SECTOR_SIZE, SECTOR_SIZE, VOLUME_IMAGE, ArchiveFormat
 from solo5_systemd.task.disks import DISK_SIZE
 from solo5_systemd.task.log_fields import labels
 from solo5_systemd.task.quantities import idle_time, size, value_of
@@ -65,7 +66,7 @@ def _file(fields: Fields, key: str) -> str:
     return text
 
 
-def _labels(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
+def _labels(fields: Fields, key: str) -> Pairs:
     pairs = assignments(fields, key)
     with located(fields.path(key)):
         return labels(pairs)
@@ -81,51 +82,51 @@ def _idle_action(fields: Fields, key: str) -> str:
 PORTS = Type(_ports, list, "list(string)")
 
 
+# fmt: off
 @dataclass(frozen=True, kw_only=True)
 class NicOptions:
-    """A `nic` block; None: the default network, or an address that is assigned.
+    """A `nic` block; None: an address that is assigned, or the task's egress."""
 
-    Attributes:
-        egress: empty: no connection is permitted; None: all that the network permits.
-    """
-
-    network: NetworkName | None = None
-    ip: IPv4Address | None = None
-    ip6: IPv6Address | None = None
-    mac: MacAddress | None = None
-    ports: Annotated[tuple[PortLabel, ...], PORTS] = ()
-    egress: Egress = None
-    rate: Rate = UNLIMITED
-    routes: Routes = ()
+    network: NetworkName = setting(
+        "A network of this node (`solo5ctl network ls`), or `none`.", default=DEFAULT_NETWORK
+    )
+    ip: IPv4Address | None = setting("An IPv4 address in that network.", default=None, shown="assigned")
+    ip6: IPv6Address | None = setting(
+        "An IPv6 address in that network, if it has IPv6.", default=None, shown="assigned"
+    )
+    mac: MacAddress | None = setting("A unicast MAC address.", default=None, shown="assigned")
+    ports: Annotated[tuple[PortLabel, ...], PORTS] = setting("Labels of ports to publish for this NIC.", default=())
+    egress: Egress = setting("The destinations of connections by this NIC.", default=None, shown="the task's")
+    rate: Rate = setting("The rate limits of this NIC.", default=UNLIMITED, shown="the task's")
+    routes: Routes = setting("Ranges behind a [guest that routes](network-host.md#a-guest-that-routes).", default=())
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiskOptions:
-    """A `block` block.
+    """A `block` block; sizes are in bytes."""
 
-    Attributes:
-        source: path of a file or block device; empty for a named disk, an archive or a volume.
-        format: of the archive; None: a tar.
-        volume: a volume of the task, by the name of its request or the destination of its `volume_mount`.
-        file: a path in the volume; None: the default.
-        size: of the named disk, or the file in the volume, that is created if there is none, in bytes; None: none is
-            created.
-        sector_size: in bytes.
-    """
-
-    source: str = ""
-    disk: Annotated[DiskName | None, text(disk_name)] = None
-    files: Annotated[tuple[str, ...], texts(tuple)] = ()
-    format: ArchiveFormat | None = None
-    strip: bool = False
-    volume: str | None = None
-    file: Annotated[str | None, Type(_file, str)] = None
-    size: Annotated[int | None, text(lambda given: value_of(size, given, DISK_SIZE))] = None
-    create: bool = False
-    ephemeral: bool = False
-    read_only: bool = False
-    sector_size: Annotated[int, integer(SECTOR_SIZE, MAX_SECTOR_SIZE)] = SECTOR_SIZE
-    io: IoLimits = NO_IO_LIMITS
+    source: str = setting("A file or device: in the task's directory, or in `block_paths`.", default="", shown="none")
+    disk: DiskName | None = setting("The name of a disk of `solo5ctl disk`, from `allowed_disks`.", default=None)
+    files: Annotated[tuple[str, ...], texts(tuple)] = setting(
+        "Paths in `local`, `secrets` and `alloc`, which the guest gets as an [archive](storage.md#files-and-secrets).",
+        default=(),
+    )
+    format: ArchiveFormat = setting("Of `files`: `raw` is the content of one file.", default=ArchiveFormat.TAR)
+    strip: bool = setting("Of `files`: names without the path.", default=False)
+    volume: str | None = setting("A [volume](nomad-disks.md#volumes) of the task.", default=None)
+    file: Annotated[str | None, Type(_file, str)] = setting(
+        "The file in the volume that is the disk.", default=None, shown=f'`"{VOLUME_IMAGE}"`'
+    )
+    size: Annotated[int | None, text(lambda given: value_of(size, given, DISK_SIZE))] = setting(
+        "The size of what `create` creates, such as `64M`.", default=None
+    )
+    create: bool = setting("Create the named disk, or the file in the volume, if there is none.", default=False)
+    ephemeral: bool = setting("A [private copy](storage.md#private-copies) for this run.", default=False)
+    read_only: bool = setting("The same as `ephemeral`.", default=False)
+    sector_size: Annotated[int, integer(SECTOR_SIZE, MAX_SECTOR_SIZE)] = setting(
+        "The size of a sector in bytes.", default=SECTOR_SIZE
+    )
+    io: IoLimits = setting("Limits of the disk's device: [below](#io-limits).", default=NO_IO_LIMITS)
 
     @property
     def private(self) -> bool:
@@ -135,10 +136,13 @@ class DiskOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class IdleOptions:
-    """The `idle` block; `after`: seconds without a packet after which the task sleeps."""
+    """The `idle` block; `after`: seconds."""
 
-    action: Annotated[str, Type(_idle_action, str)] = "sleep"
-    after: Annotated[int, text(lambda given: value_of(idle_time, given, "the time"))]
+    action: Annotated[str, Type(_idle_action, str)] = setting("What happens; `stop` is refused.", default="sleep")
+    after: Annotated[int, text(lambda given: value_of(idle_time, given, "the time"))] = field(
+        metadata={"meaning": SETTINGS["IdleSec"].help}
+    )
+# fmt: on
 
 
 def _disk(fields: Fields) -> DiskOptions:
@@ -219,24 +223,23 @@ def _guest_port(fields: Fields, key: str) -> GuestPort:
     return GuestPort(protocol=Protocol(key), name=name)
 
 
-GUEST_PORT = Type(_guest_port, str)
+ProbedPort = Annotated[GuestPort | None, Type(_guest_port, str)]
 
 
+# fmt: off
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A job's `ready` block, with one condition.
+    """A job's `ready` block, with one condition. Times are in seconds."""
 
-    Attributes:
-        deadline: seconds until a start without readiness fails.
-        interval: seconds between two probes of a ready task.
-    """
-
-    console: Annotated[ReadyLine | None, Type(_line, str)] = None
-    tcp: Annotated[GuestPort | None, GUEST_PORT] = None
-    udp: Annotated[GuestPort | None, GUEST_PORT] = None
-    deadline: Annotated[float, duration(1.0, DEADLINE_MAX_S)] = 30.0
-    interval: Annotated[float, duration(0.1, 3600.0)] = 10.0
-    on_loss: OnLoss = OnLoss.EVENT
+    console: Annotated[ReadyLine | None, Type(_line, str)] = setting(
+        "A line of the guest's console matches this regular expression.", default=None
+    )
+    tcp: ProbedPort = setting("The guest accepts a TCP connection at this port.", default=None)
+    udp: ProbedPort = setting("The guest echoes a UDP datagram, or at port 53 answers a DNS query.", default=None)
+    deadline: Annotated[float, duration(1.0, DEADLINE_MAX_S)] = setting("The timeout of the start.", default=30.0)
+    interval: Annotated[float, duration(0.1, 3600.0)] = setting("The interval of probes of a ready task.", default=10.0)
+    on_loss: OnLoss = setting("`restart`: three failed probes in sequence also stop the task.", default=OnLoss.EVENT)
+    # fmt: on
 
     @property
     def condition(self) -> ReadyLine | GuestPort:
@@ -278,28 +281,40 @@ def no_address_error(port: GuestPort, lack: str = "the image has no NIC") -> Inv
     )
 
 
+# fmt: off
 @dataclass(frozen=True, kw_only=True)
 class OwnOptions:
     """The task options that `solo5ctl run` has not. None: not set by the job, so that the plugin's default applies.
 
     Attributes:
-        ports: the ports to publish; None: all of the group.
-        ready: the condition of readiness; None: the task is ready when its unit runs.
+        ports: None: all of the group.
     """
 
-    nic: Annotated[Mapping[DeviceName, NicOptions], _blocks(NicOptions, partial(record, NicOptions))] = field(
-        default_factory=dict
+    nic: Annotated[Mapping[DeviceName, NicOptions], _blocks(NicOptions, partial(record, NicOptions))] = setting(
+        "The image's NIC of that name: [below](#nic). Without any, every NIC joins the network `default`.", default={}
     )
-    ports: Annotated[tuple[PortLabel, ...] | None, PORTS] = None
-    block: Annotated[Mapping[DeviceName, DiskOptions], _blocks(DiskOptions, _disk)] = field(default_factory=dict)
-    unit: UnitKind | None = None
-    logging: Logging | None = None
-    quiet: bool | None = None
-    cpu_hard_limit: bool | None = None
-    properties: Annotated[tuple[tuple[str, str], ...], Type(assignments, dict, is_map=True)] = ()
-    labels: Annotated[tuple[tuple[str, str], ...], Type(_labels, dict, is_map=True)] = ()
-    ready: Annotated[Rule | None, Type(lambda fields, key: parse_rule(fields.table(key)), document, kind=Rule)] = None
-    idle: IdleOptions | None = None
+    ports: Annotated[tuple[PortLabel, ...] | None, PORTS] = setting(
+        "Labels of the group's ports to publish, for the NIC `service` (otherwise the first NIC).",
+        default=None, shown="all, unless a `nic` has `ports`",
+    )
+    block: Annotated[Mapping[DeviceName, DiskOptions], _blocks(DiskOptions, _disk)] = setting(
+        "The image's disk of that name: [below](#block).", default={}
+    )
+    unit: UnitKind | None = setting("`service`, or `scope` if `allowed_units` has it: [below](#scopes).", default=None)
+    logging: Logging | None = setting(
+        "`nomad`; `journald`: the console goes to the journal only, and `nomad alloc logs` stays empty.", default=None
+    )
+    quiet: bool | None = setting(
+        "Passes `--solo5:quiet` as the first argument: no banner, only the guest's own output and aborts.", default=None
+    )
+    cpu_hard_limit: bool | None = setting("`resources.cpu` is also a hard limit (CPUQuota=).", default=None)
+    properties: Annotated[Pairs, Type(assignments, dict, is_map=True)] = setting(SETTINGS["Property"].help, default=())
+    labels: Annotated[Pairs, Type(_labels, dict, is_map=True)] = setting(SETTINGS["Label"].help, default=())
+    ready: Annotated[Rule | None, Type(lambda fields, key: parse_rule(fields.table(key)), document, kind=Rule)] = (
+        setting("The condition by which a start is complete: [Readiness](#readiness).", default=None)
+    )
+    idle: IdleOptions | None = setting("When the task sleeps: [Idle](#idle).", default=None)
+# fmt: on
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, hash_of,
 from solo5_systemd.base.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.network.model import Limits, NicRequest
 from solo5_systemd.nomad import ports, volumes
-from solo5_systemd.nomad.option_values import Logging
+from solo5_systemd.nomad.option_values import Logging, Pairs
 from solo5_systemd.nomad.plugin_config import TIGHTENING, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task_options import DiskOptions, TaskOptions
@@ -20,7 +20,7 @@ from solo5_systemd.settings.node_limits import tenant
 from solo5_systemd.settings.resolver import Resolver, resolver
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import lowered
-from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
+from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, NewFile, named_disk
 from solo5_systemd.task.placeholders import COMMAND_LINE_MAX, SEARCH, SERVERS, used
 from solo5_systemd.task.properties import parse_property
 from solo5_systemd.task.property_types import INFINITY
@@ -67,7 +67,7 @@ def workload_of(
     linux, memory = task.resources.linux_resources, task.resources.allocated_resources.memory
     hard = defaults.cpu_hard_limit if options.cpu_hard_limit is None else options.cpu_hard_limit
     # A NIC that is not mentioned joins the default network.
-    networks = {nic.network or DEFAULT_NETWORK for nic in options.nic.values()} or {DEFAULT_NETWORK}
+    networks = {nic.network for nic in options.nic.values()} or {DEFAULT_NETWORK}
     quiet = defaults.quiet if options.quiet is None else options.quiet
     return replace(
         options.shared,
@@ -82,7 +82,7 @@ def workload_of(
         nics=tuple(
             NicRequest(
                 nic=name,
-                network=nic.network or DEFAULT_NETWORK,
+                network=nic.network,
                 ipv4=nic.ip,
                 mac=nic.mac,
                 ipv6=nic.ip6,
@@ -201,7 +201,7 @@ _OF_DEVICES = frozenset("IOReadBandwidthMax IOReadIOPSMax IOWriteBandwidthMax IO
 _ADDING_UP = _OF_DEVICES | {"SystemCallFilter"}
 
 
-def _unit_properties(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> tuple[tuple[str, str], ...]:
+def _unit_properties(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> Pairs:
     """Return the unit properties of a task, in the order in which they must be set."""
     found = merged_properties(options.properties, plugin.defaults.properties, plugin.allowed_properties)
     if cpus := task.resources.linux_resources.cpuset_cpus:
@@ -210,7 +210,7 @@ def _unit_properties(task: wire.TaskConfig, options: TaskOptions, plugin: Plugin
     return found
 
 
-def merged_properties(job: Assignments, operator: Assignments, allowed: Iterable[str]) -> tuple[tuple[str, str], ...]:
+def merged_properties(job: Assignments, operator: Assignments, allowed: Iterable[str]) -> Pairs:
     """Return the properties of job and operator, in the order in which they must be set.
 
     A job may lower a limit, and raise none.
@@ -291,7 +291,7 @@ def _archive(name: DeviceName, disk: DiskOptions, task: wire.TaskConfig) -> Disk
         ArchiveRequest(
             members=tuple(members),
             excluded=tuple(posixpath.join(secrets, each) for each in OF_NOMAD),
-            format=disk.format or ArchiveFormat.TAR,
+            format=disk.format,
         ),
         sector_size=disk.sector_size,
         roots=(posixpath.join(own, "local"), secrets, shared),

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.settings.rate import LIMIT_MAX, per_second, short
-from solo5_systemd.settings.records import Type, text
+from solo5_systemd.settings.records import Type, setting, text
 
 BPS_MIN, IOPS_MIN = 100_000, 10
 """The lowest limits. A thread that waits for a limited request cannot be killed; a request has a megabyte or so."""
@@ -42,10 +42,10 @@ def _limit(key: str) -> Type:
 class IoLimits:
     """Limits of bytes and operations per second; None: none. The keys are those of `--block` and of a job's `io`."""
 
-    read_bps: Annotated[int | None, _limit("read_bps")] = None
-    write_bps: Annotated[int | None, _limit("write_bps")] = None
-    read_iops: Annotated[int | None, _limit("read_iops")] = None
-    write_iops: Annotated[int | None, _limit("write_iops")] = None
+    read_bps: Annotated[int | None, _limit("read_bps")] = setting("Bytes read per second.", default=None)
+    write_bps: Annotated[int | None, _limit("write_bps")] = setting("Bytes written per second.", default=None)
+    read_iops: Annotated[int | None, _limit("read_iops")] = setting("Reads per second.", default=None)
+    write_iops: Annotated[int | None, _limit("write_iops")] = setting("Writes per second.", default=None)
 
     def each(self) -> Mapping[str, int | None]:
         """Return the limits by key."""

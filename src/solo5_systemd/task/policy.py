@@ -53,8 +53,7 @@ class Ceilings:
         "The size of a disk that a job creates, in MiB.", default=1024
     )
     io: IoLimits = setting(
-        "The [I/O limits](storage.md#limits-and-counters) `read_bps`, `write_bps`, `read_iops`, `write_iops` of each "
-        "disk, which a job can lower.", default=NO_IO_LIMITS,
+        "The [I/O limits](nomad-job.md#io-limits) of each disk, which a job can lower.", default=NO_IO_LIMITS
     )
 
 

@@ -1,8 +1,8 @@
 """The settings of a task, each defined once for every language.
 
 From this table follow the options of `solo5ctl run`, the keys of [Unikernel], and the options of a job that are the
-same there. `task.setting_values` reads and writes the values. solo5.unikernel(5) has a paragraph for each key; a fast
-test compares them.
+same there, with their help in docs/nomad-job.md (`make tables`). `task.setting_values` reads and writes the values.
+solo5.unikernel(5) has a paragraph for each key; a fast test compares them.
 """
 
 from collections.abc import Callable, Mapping
@@ -139,12 +139,12 @@ _ALL = (
     Setting(
         "Egress", "[NIC=]ADDRESS[/PREFIX][:PORT[-PORT]][/tcp|/udp|/icmp]…|none", ("--egress",), job="egress",
         help="permit connections of the guest to this destination, and to no others; 'none': to none",
-        is_list=True, has_words=True, at_start=True,
+        default="all that the network permits", is_list=True, has_words=True, at_start=True,
     ),
     Setting(
         "Rate", "[NIC=]KEY=N…", ("--rate",), job="rate",
         help="limit each NIC, per second: sent=10M or received=10M (bytes), sent-packets=N, received-packets=N",
-        is_list=True, has_words=True, at_start=True,
+        default="the network's", is_list=True, has_words=True, at_start=True,
     ),
     Setting(
         "DNS", "ADDRESS…", ("--dns",),
@@ -159,12 +159,12 @@ _ALL = (
     ),
     Setting(
         "HostName", "NAME", ("--hostname",), job="hostname",
-        help="host name for {hostname} in ARGs", default="the task's name",
+        help="host name for {hostname} in ARGs, or by DHCP", default="the task's name",
         field="hostname", parse=hostname, placeholder=HOSTNAME, example="--name={hostname}", by_dhcp=True,
     ),
     Setting(
         "AddHost", "NAME:ADDRESS…", ("--add-host",), job="extra_hosts",
-        help="name of a machine, for {hosts} in ARGs; ADDRESS: also host-gateway, the guest's gateway",
+        help="name and address of a machine, for {hosts} in ARGs; host-gateway: the guest's gateway",
         is_list=True, has_words=True, at_start=True, field="hosts", combine=hosts,
         placeholder=HOSTS, example="--hosts={hosts}",
     ),

@@ -1,4 +1,4 @@
-"""docs/nomad*.md have each option, event and attribute, as in the schema and the fingerprint."""
+"""docs/nomad*.md have each event, property, placeholder and attribute, as in the code."""
 
 import re
 from dataclasses import replace
@@ -17,9 +17,7 @@ from solo5_systemd.nomad import event_messages
 from solo5_systemd.nomad.event_messages import TaskEvent
 from solo5_systemd.nomad.fingerprint import fingerprint_of
 from solo5_systemd.nomad.plugin_config import TIGHTENING, PluginConfig
-from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
 from solo5_systemd.nomad.start import SLOW_START_S
-from solo5_systemd.nomad.task_options import TASK, Rule
 from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.task.placeholders import mirage, placeholders
@@ -39,35 +37,6 @@ def section(title: str) -> str:
     _, found, text = MANUAL.partition(f"\n## {title}\n")
     assert found, f"docs/nomad*.md have no section {title!r}"
     return re.split(r"\n##? ", text, maxsplit=1)[0]
-
-
-def tables(title: str) -> list[dict[str, str]]:
-    """The section's tables of options, by the option's name: the row, which several options may share."""
-    found = []
-    for table in re.findall(r"^\| option \|.*\n((?:\|.*\n)+)", section(title), re.MULTILINE):
-        cells = re.findall(r"^(\| ((?:`\w+`, )*`\w+(?: \"NAME\")?`) \|.*)$", table, re.MULTILINE)
-        found.append({option: row for row, cell in cells for option in re.findall(r"`(\w+)", cell)})
-    return found
-
-
-def keys(spec: Spec) -> set[str]:
-    return set(spec.object.attributes)
-
-
-def test_every_option_of_a_task_has_its_row() -> None:
-    task, idle, nic, block = tables("Task configuration")
-    assert task.keys() == keys(TASK)
-    assert idle.keys() == keys(TASK.object.attributes["idle"].block_value.nested)
-    assert nic.keys() == keys(TASK.object.attributes["nic"].block_map.nested)
-    assert block.keys() == keys(TASK.object.attributes["block"].block_map.nested)
-
-
-def test_every_option_of_readiness_has_its_row() -> None:
-    [ready] = tables("Readiness")
-    assert ready.keys() == keys(TASK.object.attributes["ready"].block_value.nested)
-    assert all("| string |" in row for row in ready.values())
-    assert f'`"{Rule.deadline:g}s"`' in ready["deadline"]
-    assert f'`"{Rule.interval:g}s"`' in ready["interval"]
 
 
 TWO_NICS = Reservation(
@@ -104,14 +73,6 @@ EVENTS = [
 def test_every_event_is_shown_as_it_is(event: TaskEvent) -> None:
     shown = re.sub(r"-849f3877-cf0163c1b450|(?<=4058f4bd)[0-9a-f]+", "", section("Events"))
     assert f"`{event.message}`" in shown
-
-
-def test_every_type_is_the_schemas() -> None:
-    """Of a task; the tables of the plugin configuration are made of its schema (`make tables`)."""
-    rows = tables("Task configuration")[0]
-    for name, spec in TASK.object.attributes.items():
-        assert f"| {spec.Attr.type or 'block'} |" in rows[name]
-        assert (f'`{name} "NAME"`' in rows[name]) is spec.HasField("block_map")
 
 
 def test_every_property_that_a_job_may_set_is_named() -> None:
