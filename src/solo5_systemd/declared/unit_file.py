@@ -80,7 +80,7 @@ def parts_of(
     log_namespace: str = "",
 ) -> Parts:
     """Return the parts of a unit that no start changes, with constant paths for the others."""
-    workload = declaration.workload
+    workload = replace(declaration.workload, hosts=())  # host-gateway among them is known at the start
     # The memory is checked at the start, whose image may be another one.
     image = StoredImage(path=SANDBOX_IMAGE, sha256="", size=0, manifest=replace(manifest, min_memory=0))
     disks = f"{DECLARED}/{workload.name}/disks"

@@ -70,6 +70,12 @@ def test_the_sandbox_is_written_as_a_unit_file_demands() -> None:
     assert "StandardError=truncate:/run/solo5/declared/web/tender/stderr" in found
 
 
+def test_fields_have_nothing_that_only_a_start_determines() -> None:
+    found = unit("Argument={dns} {search} {hosts} {hostname}\nAddHost=db:192.0.2.7 up:host-gateway\n")
+    names = {word.partition("=")[0] for word in words("LogExtraFields", found)}
+    assert names == {"SOLO5_TASK", "SOLO5_IMAGE", "SOLO5_TENDER", "SOLO5_MEMORY", "SOLO5_HOSTNAME"}
+
+
 def test_a_start_and_a_reload_have_the_timeouts_of_pid_1_unless_they_need_more() -> None:
     assert not any(line.startswith("TimeoutStartSec=") for line in unit())
     assert "TimeoutStartSec=5min" in unit("[Service]\nTimeoutStartSec=5min\n")
