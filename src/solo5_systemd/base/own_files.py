@@ -45,7 +45,7 @@ def read_own(path: Path | str, most: int) -> tuple[bytes, bool]:
         with _opened(path) as (place, is_public):
             before = os.fstat(place)
             if not stat.S_ISREG(before.st_mode):
-                raise SettingsError(f"{path} is not a regular file: expected one.")
+                raise SettingsError(f"{path} is not a regular file.", "Remove it, or replace it by a file.")
             if before.st_size > most:
                 raise SettingsError(f"{path} has {before.st_size} bytes: expected at most {most}.")
             with open(f"/proc/self/fd/{place}", "rb") as file:  # noqa: PTH123 - which is open with O_PATH

@@ -98,10 +98,10 @@ class Parser(argparse.ArgumentParser):
 
         return add
 
-    def add_output_options(self, *, json: bool) -> None:
-        """Add --no-color, and --json if the verb prints data."""
+    def add_output_options(self, *, json: bool | str) -> None:
+        """Add --no-color, and --json if the verb prints data; text: its help."""
         if json:
-            self.add_argument("--json", action="store_true", help="print JSON")
+            self.add_argument("--json", action="store_true", help=json if isinstance(json, str) else "print JSON")
         self.add_argument(
             "--no-color", action="store_true", default=argparse.SUPPRESS, help="disable colour, also on a terminal"
         )

@@ -56,7 +56,7 @@ def exported(task: RunningTask) -> str:
     """
     if "--" not in task.argv or "SOLO5_IMAGE" not in task.fields:
         raise InvalidRequestError(
-            f"the command line of task {task.name} is not that of a tender: expected one that runs."
+            f"task {task.name} runs no tender: it may be starting or ending.", f"See: solo5ctl inspect {task.name}"
         )
     notes = [f"Task {task.name} as it runs, written by solo5ctl export."]
     held = task.reservation or Reservation(task=task.name)

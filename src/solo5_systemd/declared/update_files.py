@@ -217,7 +217,7 @@ class UpdateFiles:
         found = _previous(self._record)
         if found is None:
             raise NotFoundError(
-                f"task {self._name} has no earlier image: expected one that an update has replaced.",
+                f"task {self._name} has no earlier image: no update has replaced one.",
                 f"`solo5ctl update {self._name} IMAGE` keeps the present one.",
             )
         if sha256(found.present) != found.sha256:

@@ -118,14 +118,14 @@ def next_task(task: TaskName) -> TaskName:
     prefix, at, instance = task.partition("@")
     if at and (_SUFFIX in prefix or f".{instance}".endswith(_SUFFIX)):
         raise InvalidRequestError(
-            f"task {task} cannot have another one beside it: expected a template without {_SUFFIX!r} in its name, and "
-            f"an instance that does not end with {_SUFFIX.removeprefix('.')!r}.",
+            f"task {task} cannot run a second guest during an update: expected a template without {_SUFFIX!r} in its "
+            f"name, and an instance that does not end with {_SUFFIX.removeprefix('.')!r}.",
             f"Replace the image, then: systemctl restart {task}",
         )
     name = f"{prefix}{_SUFFIX}" + (f".{instance}" if at else "")
     if not is_task_name(name):
         raise InvalidRequestError(
-            f"task {task} cannot have another one beside it, named {name}: expected at most "
+            f"task {task} cannot run a second guest during an update, named {name}: expected at most "
             f"{128 - len(_SUFFIX)} characters."
         )
     return TaskName(name)

@@ -201,7 +201,8 @@ def connections(workload: Workload, image: StoredImage) -> Request:
     manifest = image.manifest
     if workload.idle_s and not manifest.names(DeviceKind.NET_BASIC):
         raise InvalidRequestError(
-            f"task {workload.name} is to sleep, and the image has no NIC: expected one, for whose packets it is woken."
+            f"task {workload.name} is to sleep, and the image has no NIC, for whose packets it could be woken.",
+            "Leave out its idle time.",
         )
     if workload.idle_stops and workload.namespace:
         raise InvalidRequestError(

@@ -40,13 +40,9 @@ class Restarter:
         """Return the task with its run and reservation; raises InvalidRequestError if it does not run."""
         state = await self._units.state(self._name)
         if state is None or state.over or not state.main_pid:
-            raise InvalidRequestError(
-                f"task {self._name} does not run: expected one that does.", f"Start it: systemctl start {self._name}"
-            )
+            raise InvalidRequestError(f"task {self._name} does not run.", f"Start it: systemctl start {self._name}")
         if state.frozen:  # it answers no stop, and its connections do not end
-            raise InvalidRequestError(
-                f"task {self._name} is frozen: expected one that runs.", f"Thaw it: solo5ctl thaw {self._name}"
-            )
+            raise InvalidRequestError(f"task {self._name} is frozen.", f"Thaw it: solo5ctl thaw {self._name}")
         reservation = await self._networks.reservation(self._name)
         return Task(state=state, phase=Phase.RUNNING, reservation=reservation)
 

@@ -244,7 +244,7 @@ class Runtime(Queries):
     async def _running(self, name: TaskName) -> UnitState:
         state = await self._state(name)
         if state.over:
-            raise InvalidRequestError(f"task {name} has ended: expected one that runs.")
+            raise InvalidRequestError(f"task {name} has ended.", "Tasks that run: solo5ctl ps")
         return state
 
     async def remove(self, name: TaskName, *, force: bool = False) -> None:
@@ -258,7 +258,7 @@ class Runtime(Queries):
         if dormant or not state.over:
             if not force:
                 raise TakenError(
-                    f"task {name} is {'dormant' if dormant else 'running'}: expected one that has ended.",
+                    f"task {name} is {'dormant' if dormant else 'running'}.",
                     f"Stop it first (solo5ctl stop {name}), or remove it by force (solo5ctl rm --force {name}).",
                 )
             await self.stop(name)

@@ -93,7 +93,7 @@ async def _thaw(units: "Manager", state: UnitState) -> None:
 async def _check(units: "Manager", state: UnitState) -> None:
     now = await units.current(state)
     if now is None or now.over or now.invocation != state.invocation:
-        raise HostError(f"task {state.task} has ended meanwhile: expected one that goes on.", "Repeat the command.")
+        raise HostError(f"task {state.task} has ended meanwhile.", "Repeat the command.")
     if not now.frozen:
         raise HostError(
             f"task {state.task} was thawed meanwhile: expected it to stay frozen.",
@@ -110,9 +110,7 @@ async def _locked(unit: str) -> AsyncGenerator[None, None]:
             PAUSES.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = await open_in_thread(lambda: _created(path))
     except LockedError as error:
-        raise TakenError(
-            f"{unit} is frozen for another snapshot: expected one at a time.", "Repeat the command."
-        ) from error
+        raise TakenError(f"{unit} is frozen for another snapshot.", "Repeat the command.") from error
     with closing(descriptor):
         try:
             yield

@@ -139,7 +139,7 @@ class Updater:
         ports = first.reservation.ports if first.reservation else ()
         if not ports and await self.ports():
             raise InvalidRequestError(
-                f"task {self._next} has the published ports of task {self._name}: expected none beside it.",
+                f"task {self._next} has the published ports of task {self._name}: expected no other task with them.",
                 f"To move them back: {self._return_of_ports}",
             )
         request, usual = replace(request, ready=ready_by(request.ready, ports)), ready_by(usual, ports)

@@ -23,10 +23,14 @@ RULES: Mapping[str, tuple[str, str, str]] = {
     "loopback": ("ip", "iifname", "packets for 127.0.0.0/8 of the host"),
     "metadata": ("ip", "iifname", "packets for metadata services"),
     "host": ("ip", "iifname", "packets for closed ports of the host"),
-    "invalid": ("ip", "iifname", "packets of no connection, and ICMP errors about connections of others"),
+    "invalid": (
+        "ip",
+        "iifname",
+        "packets without a connection, and ICMP errors for connections that are not the guest's",
+    ),
     "options": ("ip", "oifname", "packets for guests with IPv4 options or IPv6 routing headers"),
     "absent": ("ip", "oifname", "packets for addresses without a lease"),
-    "closed": ("ip", "oifname", "packets of others for guests, at ports that are not published"),
+    "closed": ("ip", "oifname", "packets to guest ports that are not published"),
 }
 """The rules whose drops are counted by link: the family of their table, the link, and what they drop.
 

@@ -34,7 +34,7 @@ def usable_bridge(network: Network, facts: Link | None) -> Link:
     vlan = network.join.vlan if network.join else 0
     if facts is None:
         raise HostError(
-            f"bridge {bridge} of network {name} does not exist: expected one that its owner has made.",
+            f"bridge {bridge} of network {name} does not exist.",
             f"Make it, or set another one as network.{name}.join.",
         )
     if facts.kind != "bridge":  # a macvtap on it would pass no rule of table bridge

@@ -48,7 +48,7 @@ class NetworkNamespace:
             os.close(self.descriptor)
             reason = "it is something else"
         raise HostError(
-            f"{path} is no network namespace ({reason}): expected one that exists.",
+            f"{path} is no network namespace ({reason}).",
             "`ip netns list` shows those with a name.",
         )
 

@@ -125,8 +125,8 @@ class Namespaces:
         for task in (source, target):
             if task in self._tasks:
                 raise InvalidRequestError(
-                    f"task {task} is in a network namespace of other programs: expected one in the "
-                    "host's, between which ports can be moved."
+                    f"task {task} is in a network namespace of other programs: ports can be moved "
+                    "between tasks in the host's only."
                 )
         self.host.move_ports(source, target)
 

@@ -140,7 +140,7 @@ class Networkd:
         self._sleep.expect(task)
         self._activation.attached(task)
         for port in await self._writer.run(self._state.host.absent_addresses, task):
-            text = f"port {show_port(port)} is reached once this host has the address {port.host_ip}, which it has not"
+            text = f"port {show_port(port)} is not reachable yet: this host has no address {port.host_ip}"
             log_about(service_of(task), text, priority=NOTICE)
         # Deferred, since the dump of all flows would be most of the cost of an attach. Flows to this guest stay; a UDP
         # client with a flow to an earlier guest reaches this one after the interval.

@@ -172,7 +172,7 @@ class Sleep:
                 again after its end, or PID 1 refused.
         """
         if not self._core.units.has_run(task):
-            raise InvalidRequestError(f"task {task} does not run: expected one that does.")
+            raise InvalidRequestError(f"task {task} does not run.", "Tasks that run: solo5ctl ps")
         if self._core.units.is_updated(task):
             raise InvalidRequestError(
                 f"task {task} is being updated: expected the end of its update.", f"See: solo5ctl logs --follow {task}"

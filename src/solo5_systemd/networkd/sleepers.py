@@ -54,14 +54,12 @@ class Sleepers:
         """
         task = reservation.task
         if not reservation.leases:
-            raise NotFoundError(
-                f"task {task} has no NIC on a network of this host: expected one, whose packets wake it."
-            )
+            raise NotFoundError(f"task {task} has no NIC on a network of this host, so no packet could wake it.")
         joined = {each.name for each in (*self._bridges.networks.values(), *networks) if each.join is not None}
         if any(lease.network in joined and lease.address is None for lease in reservation.leases):
             raise InvalidRequestError(
-                f"task {task} is on a joined bridge without a leased address: expected one, for which machines of the "
-                "LAN ask.",
+                f"task {task} is on a joined bridge without a leased address, so no question of the LAN for it "
+                "could wake it.",
                 "Give the NIC an address (ip=), or the network a pool.",
             )
         if not self.announces:

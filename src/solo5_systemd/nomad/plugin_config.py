@@ -86,7 +86,7 @@ class ForgottenTasksConfig:
     enabled: bool = setting("`false`: forgotten tasks are not stopped.", default=True)
     period: Annotated[float, duration(1.0)] = setting("The interval of checks, at least 1s.", default=60.0)
     creation_grace: Annotated[float, duration(10.0)] = setting(
-        "How long a unit stays that the agent does not have, at least 10s.", default=300.0
+        "Grace period before a unit that the agent does not have is stopped, at least 10s.", default=300.0
     )
     dry_run: bool = setting("`true`: forgotten tasks are logged only.", default=False)
 
@@ -103,9 +103,9 @@ class GcConfig:
         "How long an image has been unused when it is removed, at least 1m.", default=86400.0
     )
     tasks: bool = setting(
-        "`false` retains ended services when Nomad destroys their tasks, for `solo5ctl ps --all`, `inspect` and "
-        "`logs`: the last run of each task of an allocation, until `solo5ctl rm NAME`, or until the next collection "
-        "after Nomad has removed the allocation.", default=True,
+        "`false`: the last run of each task stays visible in `solo5ctl ps --all`, `inspect` and `logs` after Nomad has "
+        "destroyed the task. `solo5ctl rm NAME` removes it; so does the next collection after Nomad has removed the "
+        "allocation.", default=True,
     )
     dangling_tasks: ForgottenTasksConfig = setting(
         "Stop forgotten tasks, units that this agent started and no longer has; see [recovery](recovery.md#orphans).",

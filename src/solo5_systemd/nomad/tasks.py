@@ -67,7 +67,7 @@ class TaskRegistry:
             NoSuchTaskError: it was neither started nor recovered, or it is destroyed.
         """
         if task_id not in self._entries:
-            raise NoSuchTaskError(f"no task {task_id!r} here: expected one that this driver started or recovered.")
+            raise NoSuchTaskError(f"this driver has neither started nor recovered a task {task_id!r}.")
         return self._entries[task_id]
 
     # --- start and recover ---------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class TaskRegistry:
             if not over and not force:
                 with suppress(NoSuchTaskError):
                     if (await self._session.engine.task(name)).phase is not Phase.ENDED:
-                        raise TakenError(f"task {task_id} is running: expected one that has ended.", "Stop it first.")
+                        raise TakenError(f"task {task_id} is running.", "Stop it first.")
             unit = entry.state.unit if entry else ""
             await retry(  # Nomad calls DestroyTask once, and ignores an error
                 lambda: self._session.engine.discard(name, over=over, keep=keep, unit=unit),

@@ -248,7 +248,7 @@ def main(words: Sequence[str]) -> int:
     try:
         name = task_name(words[-1])
         if not is_declared(name):
-            raise NotFoundError(f"there is no declared task {name!r}: expected one of /etc/solo5.")
+            raise NotFoundError(f"no task {name!r} is declared in /etc/solo5.")
         asyncio.run(act(name))
     except Solo5Error as error:
         print(error, file=sys.stderr)

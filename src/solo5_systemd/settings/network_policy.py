@@ -101,7 +101,8 @@ class NetworkPolicy:
         'Addresses that no guest gets, inside ipv4 or ipv6: ["10.89.0.2-10.89.0.20"].', default=()
     )
     routes: Routes = setting(
-        "Ranges of addresses of which tasks may have the host route parts to their guest.", default=(), on=(HOST, LAN)
+        "Address ranges that the host may route to a guest: a task requests a part of one by route=.",
+        default=(), on=(HOST, LAN),
     )
     # fmt: on
 

@@ -53,7 +53,9 @@ def find_place(request: DiskRequest) -> Iterator[tuple[int, str, bool]]:
         exists = False
         with host_errors(f"{what} cannot be used"), suppress(FileNotFoundError):
             if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-                raise InvalidRequestError(f"{what} is no directory: expected one.")
+                raise InvalidRequestError(
+                    f"{what} is not a directory.", "A start creates the file of a disk in a directory."
+                )
             os.lstat(path.name, dir_fd=descriptor)
             exists = True
         yield descriptor, f"{directory.rstrip('/')}/{path.name}", exists

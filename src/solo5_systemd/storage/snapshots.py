@@ -105,7 +105,7 @@ class Snapshots:
             disks = tuple(disk_name(Path(each["path"]).name) for each in held if self._is_named(each))
             others = tuple(each for each in held if not self._is_named(each) and each["backing"] not in PRIVATE)
             if not disks:
-                raise HostError(f"task {task} has no named disk any more: expected one or more.", "Repeat the command.")
+                raise HostError(f"task {task} has no named disk any more.", "Repeat the command.")
             parts = []
             for disk in disks:
                 source = stack.enter_context(_opened(self._directory / disk))

@@ -163,7 +163,7 @@ def _by_nic(
             if for_nic is not None and for_nic not in nics:
                 sentence, network = f"{values.shown(name)} {text!r} is for NIC {for_nic}", values.shown("Network")
                 if network:
-                    raise InvalidRequestError(f"{sentence}, which no {network} names: expected one that is.")
+                    raise InvalidRequestError(f"{sentence}, which no {network} names: expected a {network} for it.")
                 block = f'nic "{for_nic}" {{ {name.lower()} = ["{rest}"] }}'
                 raise InvalidRequestError(f"{sentence}: expected it in the block of that NIC.", f"Write {block}.")
         lists.setdefault(for_nic, []).append(rest)

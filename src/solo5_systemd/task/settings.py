@@ -96,7 +96,7 @@ _ALL = (
     ),
     Setting(
         "Verbatim", "ARG", ("--verbatim",), job="verbatim", is_list=True, at_start=True,
-        help="argument of the guest after ARGs, in which braces are no placeholders: for data of others",
+        help="argument of the guest after ARGs, in which braces are plain text: for data from other sources",
     ),
     Setting(
         "Tender", "hvt|spt", ("--tender",), job="tender", help="require this tender", field="tender", parse=tender

@@ -200,7 +200,7 @@ class Users:
         with closing_on_error(lock) as descriptor:
             if has_waited and self._registry.uid(task) is not None:  # otherwise its start has failed, or it was removed
                 raise TakenError(
-                    f"task {task!r} was started meanwhile: expected one that is not being started.",
+                    f"task {task!r} was started meanwhile.",
                     "Repeat the command.",
                 )
             yield

@@ -201,6 +201,9 @@ def test_a_snapshot_of_a_disk_in_use_is_of_its_task(
     result = solo5ctl("disk", "snapshot", "data", "--as", "one")
     assert (result.out, result.err) == ("data@one\n", "solo5ctl: task web was frozen for 12.5 ms.\n")
     assert solo5ctl.engine.calls == [("while frozen", "web")]
+    solo5ctl.engine.pause_s = 0.0
+    assert solo5ctl("disk", "snapshot", "data", "--as", "zero").err == "solo5ctl: task web was frozen already.\n"
+    solo5ctl.engine.pause_s = 0.0125
     made = json.loads(solo5ctl("disk", "snapshot", "data", "--as", "two", "--json").out)
     assert (made["task"], made["pause_ms"], made["snapshots"][0]["name"]) == ("web", 12.5, "two")
     digest = hashlib.sha256(bytes(1 << 20)).hexdigest()

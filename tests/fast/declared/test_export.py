@@ -117,5 +117,5 @@ def test_a_namespace_of_an_operator_is_kept() -> None:
 
 @pytest.mark.parametrize("task", [replace(TASK, argv=("/bin/true",)), replace(TASK, fields={})])
 def test_what_is_no_tender_is_refused(task: RunningTask) -> None:
-    with pytest.raises(InvalidRequestError, match="not that of a tender"):
+    with pytest.raises(InvalidRequestError, match="task web runs no tender"):
         exported(task)

@@ -65,7 +65,7 @@ def test_no_two_tasks_have_the_same_second_guest() -> None:
 
 @pytest.mark.parametrize("task", ["web@next", "web@1.next", "web.next@1", "web.nextday@1"])
 def test_an_instance_whose_second_guest_could_be_another_ones_is_refused(task: str) -> None:
-    with pytest.raises(InvalidRequestError, match=f"task {task} cannot have another one beside it") as caught:
+    with pytest.raises(InvalidRequestError, match=f"task {task} cannot run a second guest during an update") as caught:
         next_task(TaskName(task))
     assert caught.value.hint == f"Replace the image, then: systemctl restart {task}"
 

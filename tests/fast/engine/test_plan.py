@@ -135,7 +135,7 @@ def properties(**texts: str) -> dict[str, Any]:
         ),
         # sleep
         ({**SCOPED, "idle_s": 60}, facts(), "task web is a scope, and to sleep: expected a service"),
-        ({"idle_s": 60}, facts(""), "task web is to sleep, and the image has no NIC: expected one"),
+        ({"idle_s": 60}, facts(""), "task web is to sleep, and the image has no NIC"),
         (
             *({**GROUPED, "idle_s": 60, "idle_stops": True}, facts()),
             "task web is to end when it is idle, and has its NICs in network namespace /run/netns/group: expected",

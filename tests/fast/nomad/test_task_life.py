@@ -41,7 +41,7 @@ async def test_a_task_is_started_ends_and_is_destroyed_and_nothing_is_left(
     assert (ended.result.exit_code, ended.result.signal, ended.err) == (3, 0, "")
     await nomad.destroy()
     assert (machine.holds, machine.relay.held) == (NOTHING, {})
-    with pytest.raises(NoSuchTaskError, match="expected one that this driver started or recovered"):
+    with pytest.raises(NoSuchTaskError, match="this driver has neither started nor recovered a task"):
         await nomad.wait()
 
 
@@ -138,7 +138,7 @@ async def test_a_task_is_stopped_by_the_signal_that_its_job_names(
 
 async def test_a_running_task_is_destroyed_only_by_force(machine: Machine) -> None:
     async with agent_of_a_task() as nomad:
-        with pytest.raises(TakenError, match="is running: expected one that has ended. Stop it first."):
+        with pytest.raises(TakenError, match="is running. Stop it first."):
             await nomad.destroy(force=False)
         async with Background(nomad.wait()) as waiting:
             await nomad.destroy()

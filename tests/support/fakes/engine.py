@@ -72,6 +72,7 @@ class FakeRuntime(Runtime):
         self.calls: list[tuple[object, ...]] = []  # all other calls, in order
         self.outcome = ended().outcome  # of a started task; None: it runs until it is stopped or killed
         self.refusal: Solo5Error | None = None  # error of a start
+        self.pause_s = 0.0125  # of a snapshot
         self.lines: Sequence[Line] = ()  # console of every task
         self.rounds: Iterator[Mapping[TaskName, Sample]] = iter(())  # result of each `samples`
         self.plan: Plan | None = None
@@ -159,7 +160,7 @@ class FakeRuntime(Runtime):
         self.calls.append(("while frozen", name))
         await self.task(name)
         act()
-        return 0.0125
+        return self.pause_s
 
     async def samples(self, *, drops: bool = False, disks: bool = False) -> Mapping[TaskName, Sample]:
         assert drops in (False, True)

@@ -64,13 +64,15 @@ def configure(parser: Parser) -> None:
     export = add("export", "write the content of a disk that no task has, or of a snapshot, to a file", _export)
     export.add_argument("name", metavar="NAME[@SNAPSHOT]", type=disk_or_snapshot, help="name of a disk or snapshot")
     export.add_argument("file", metavar="FILE", help="file to create; '-': standard output")
-    snapshot = add("snapshot", "make a snapshot of a disk; of all disks of the task that has it", _snapshot)
+    snapshot = add("snapshot", "snapshot a disk, or all named disks of the task that uses it", _snapshot)
     _add_name(snapshot, "solo5ctl freeze TASK; lvcreate -s -n SNAPSHOT VG/LV, zfs snapshot; solo5ctl thaw TASK")
     snapshot.add_argument(
         "--as", metavar="SNAPSHOT", dest="snapshot", type=snapshot_name, help="name (default: the time in UTC)"
     )
     snapshot.add_argument(
-        "--copy", action="store_true", help="copy the data if the file system shares no blocks; no task has the disk"
+        "--copy",
+        action="store_true",
+        help="copy the data where there are no reflinks; only while no task uses the disk",
     )
     restore = add("restore", "replace the content of a disk that no task has by a snapshot", _restore)
     _add_name(restore, "solo5ctl stop TASK; lvconvert --merge VG/SNAPSHOT, zfs rollback")
@@ -237,7 +239,7 @@ def _snapshot_running(task: TaskName, name: SnapshotName, arguments: Namespace, 
         context.screen.json(document | {"pause_ms": round(pause * 1000, 3), "left_out": others})
     else:
         context.screen.write("".join(f"{each}\n" for each in made))
-        context.screen.message(f"task {task} was frozen for {pause * 1000:.1f} ms.")
+        context.screen.message(f"task {task} was frozen {f'for {pause * 1000:.1f} ms' if pause else 'already'}.")
         for each in instant.left_out:
             context.screen.message(
                 f"disk {each['disk']} ({each['path']}) of task {task} has no snapshot: expected a named disk."

@@ -53,7 +53,7 @@ def running_task(task: Task) -> RunningTask:
     if task.state.kind is UnitKind.SCOPE:
         raise InvalidRequestError(f"task {task.name} is a scope, which ends with its caller: expected a service.")
     if not task.state.main_pid:
-        raise InvalidRequestError(f"task {task.name} does not run: expected one that does.", "See: solo5ctl ps")
+        raise InvalidRequestError(f"task {task.name} does not run.", "Tasks that run: solo5ctl ps")
     with host_errors(f"the command line of task {task.name} cannot be read"):
         line = Path(_PROC, str(task.state.main_pid), "cmdline").read_bytes()
     group = f"{unified()}{task.state.control_group}"

@@ -50,7 +50,7 @@ def configure(parser: Parser) -> None:
                 *setting.options, dest=setting.name, metavar=setting.form.replace("…", ""), help=setting.described,
                 action="append" if setting.is_list else "store",
             )  # fmt: skip
-    parser.add_output_options(json=True)
+    parser.add_output_options(json="print JSON, with --detach or --dry-run")
     parser.add_argument("Image", metavar="IMAGE", help=SETTINGS["Image"].help)
     rest = parser.add_argument("Argument", metavar="ARG", nargs=REMAINDER, help=SETTINGS["Argument"].help)
     rest.required = False  # else argparse's error for a missing IMAGE lists ARG as required too

@@ -22,10 +22,10 @@ STEPS_INTERVAL_S = 0.05
 _PASSING = ("/tmp/", "/var/tmp/", "/run/", "/dev/")  # noqa: S108 - names, not files
 
 EPILOG = """\
-The new guest runs beside the old one, as task NAME.next (of NAME@1: NAME.next.1), until it is ready; then the
-published ports are moved to it in one transaction. What was connected stays with the old guest. After the watch the
-task itself is started with the new image, the ports are moved back, and NAME.next ends. If the new guest is not ready
-in time, or ends within the watch, the old one has its ports, and nothing else has changed.
+The new guest runs next to the old one, as task NAME.next (of NAME@1: NAME.next.1). When it is ready, the published
+ports are moved to it in one transaction; open connections stay with the old guest. After the watch the task itself is
+started with the new image, the ports are moved back, and NAME.next ends. If the new guest is not ready in time, or ends
+within the watch, the old guest gets its ports back and nothing changes.
 
   solo5ctl update web /srv/unikernels/web-2.hvt
   solo5ctl update web --ready console:listening --watch 5min
@@ -54,7 +54,7 @@ def configure(parser: Parser) -> None:
         ("--ready", "CONDITION", "tcp:PORT, udp:PORT or console:PATTERN", "its first TCP port"),
         ("--timeout", "TIME", "time for the new guest to become ready", "20s"),
         ("--drain", "TIME", "how long connections of the old guest may last", "60s"),
-        ("--watch", "TIME", "how long the new guest is watched beside the old one", "10s"),
+        ("--watch", "TIME", "how long the new guest is watched next to the old one", "10s"),
     ):
         key = option.removeprefix("--").capitalize()
         of = f"{meaning} (default: {key}= of the declaration, or {default})"
@@ -101,11 +101,9 @@ def _files_of(name: TaskName, context: CommandContext) -> UpdateFiles:
     if is_declared(name):
         return UpdateFiles(name)
     if has_declaration(name):  # its directory is made at its first start
-        raise InvalidRequestError(
-            f"task {name} does not run: expected one that does.", f"Start it: systemctl start {name}"
-        )
+        raise InvalidRequestError(f"task {name} does not run.", f"Start it: systemctl start {name}")
     raise NotFoundError(
-        f"there is no declared task {name!r}: expected one of /etc/solo5.",
+        f"no task {name!r} is declared in /etc/solo5.",
         f"To declare a task: solo5ctl run … --declare {name}; after a change of a file: systemctl daemon-reload",
     )
 
