@@ -109,7 +109,7 @@ _ALL = (
     ),
     Setting(
         "MemoryMax", "SIZE|infinity", ("--memory-max",),
-        help="limit of the cgroup, if it is more than --memory, from which the guest's memory derives",
+        help="limit of the cgroup, if it is to exceed --memory, from which the guest's memory derives",
         field="memory_max", parse=memory_max, format=SIZE.format,
     ),
     Setting(
