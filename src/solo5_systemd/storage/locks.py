@@ -15,10 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed
-from solo5_systemd.base.errors import TakenError, host_errors
+from solo5_systemd.base.decode import Fields, json_document
+from solo5_systemd.base.errors import InvalidRequestError, TakenError, host_errors
 from solo5_systemd.base.locks import closing, closing_on_error, is_locked, lock_directory, try_lock
 from solo5_systemd.base.locks import lock as file_lock
 
@@ -44,7 +45,7 @@ class Record:
     """
 
     task: str = ""
-    disks: Sequence[Mapping[str, str]] = ()
+    disks: Sequence[Mapping[str, Any]] = ()
     archives: Sequence[object] = ()
 
 
@@ -88,9 +89,11 @@ def _records() -> Sequence[tuple[Path, Record]]:
 
 
 def read_record(name: Path) -> Record:
-    """Return the content of a lock file; empty if it is damaged, or of another version."""
-    with suppress(ValueError, TypeError):
-        return Record(**json.loads(name.read_bytes()))
+    """Return the content of a lock file, without what only a later version knows; empty if it is damaged."""
+    with suppress(InvalidRequestError):
+        fields = Fields(json_document(name.read_bytes(), "the record of a lock"))
+        disks = tuple(each.having(*each) for each in fields.tables("disks"))
+        return Record(task=fields.text("task", ""), disks=disks, archives=fields.items("archives", "a list", ()))
     return Record()
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage import locks
-from solo5_systemd.storage.locks import holders, lock, remove_stale
+from solo5_systemd.storage.locks import Record, holders, lock, read_record, records_of_tasks, remove_stale
 from solo5_systemd.storage.model import Disk
 
 
@@ -90,3 +91,17 @@ def test_names_of_disks_that_no_task_has_are_removed(locks: Path) -> None:
             lock([disk("b", 1, 3)])
     remove_stale()
     assert list(locks.iterdir()) == []
+
+
+def test_the_record_of_a_later_version_is_that_of_its_task_and_a_damaged_one_is_empty(locks: Path) -> None:
+    with closing(lock([disk("a", 1, 2)], task="web")):
+        [name] = locks.iterdir()
+        mine, content = records_of_tasks()["web"], json.loads(name.read_text())
+        name.chmod(0o600)
+        name.write_text(json.dumps({**content, "later": [1]}))
+        assert (records_of_tasks(), holders()) == ({"web": mine}, {(1, 2): "web"})
+        name.write_text(json.dumps({"task": "web"}))
+        assert records_of_tasks() == {"web": Record(task="web")}
+        for damaged in ("{", "[]", '{"disks": 1}', '{"task": 1}'):
+            name.write_text(damaged)
+            assert read_record(name) == Record()
