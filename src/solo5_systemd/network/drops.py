@@ -3,7 +3,6 @@
 They begin with the tables: a repair that replaces these, and a restart of the service, set them to 0.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
@@ -97,9 +96,10 @@ class Dropped:
 
     def by_rule(self) -> Mapping[str, int]:
         """Return the sum of each rule, in the order of DESCRIPTIONS."""
-        sums = Counter(dict.fromkeys(DESCRIPTIONS, 0))
+        sums = dict.fromkeys(DESCRIPTIONS, 0)
         for (rule, _), count in self.rules.items():
-            sums[rule] += count
+            if rule in sums:  # solo5-networkd may be of a later version
+                sums[rule] += count
         return sums
 
 
