@@ -1,7 +1,7 @@
 """Write what the manuals have of the tables of settings: `make tables`.
 
-units/solo5.toml, the tags of keys in solo5.toml(5), and the tables between `<!-- tables: … -->` and `<!-- end -->` in
-docs/nomad-job.md and docs/nomad-plugin.md. tests/fast/test_tables.py compares.
+units/solo5.toml, the tags of keys in solo5.toml(5) and when these apply, and the tables between `<!-- tables: … -->`
+and `<!-- end -->` in docs/nomad-job.md and docs/nomad-plugin.md. tests/fast/test_tables.py compares.
 """
 
 import json
@@ -14,8 +14,8 @@ from typing import Any
 
 from solo5_systemd.nomad.plugin_config import Defaults, PluginConfig
 from solo5_systemd.nomad.task_options import TASK, OwnOptions
-from solo5_systemd.settings.network_keys import keys_on, network_keys
-from solo5_systemd.settings.network_policy import HOST, LAN
+from solo5_systemd.settings.network_keys import keys_on, keys_with, network_keys
+from solo5_systemd.settings.network_policy import HOST, LAN, NetworkPolicy
 from solo5_systemd.settings.node_limits import KEYS as AMOUNTS
 from solo5_systemd.settings.node_limits import RESERVE_MB, Limits
 from solo5_systemd.settings.records import TYPES, Entry, entries
@@ -41,7 +41,6 @@ LIMITS = f"""
 #[limits]
 #reserve_mb = {RESERVE_MB}
 """
-IPV6 = ("gateway6", "nat66", "ra")
 OTHERS = """
 # Another one, with IPv6, for NICs that are started with --net NIC=backend.
 #[network.backend]
@@ -96,7 +95,7 @@ def commented(keys: Iterable[Entry]) -> Iterator[str]:
 def example() -> str:
     """Return units/solo5.toml."""
     network = network_keys()
-    default = [network[key] for key in keys_on(HOST) if key not in IPV6]
+    default = [network[key] for key in keys_on(HOST) if key not in keys_with("ipv6")]
     only_lan = [network[key] for key in keys_on(LAN) if key not in keys_on(HOST)]
     shares = [
         f"#{scope} = " + (f"{{ percent = {share.percent} }}" if share.percent else "{}")
@@ -105,18 +104,22 @@ def example() -> str:
     return "\n".join([
         HEAD, *commented(FILE_KEYS.values()), LIMITS.rstrip(), *shares, "",
         "# The network of a NIC without another one.", "#[network.default]", *commented(default), OTHERS.rstrip(),
-        *commented(network[key] for key in IPV6), "",
+        *commented(network[key] for key in keys_with("ipv6")), "",
         LAST.strip(), *commented(only_lan), "",
     ])  # fmt: skip
 
 
 def manual(text: str) -> str:
-    """Return solo5.toml(5) with the default of each key in its first tag."""
+    """Return solo5.toml(5) with the default of each key in its first tag, and the keys that apply after a restart."""
     for name, each in {**FILE_KEYS, **network_keys()}.items():
         default = words(each).replace("-", "\\-").replace("'", "\\(aq")
         tag = f'.TP\n.BR {name} " (default: {default})"\n'.replace("\\", r"\\")
         text, count = re.subn(rf"^\.TP\n\.BR? {name}\b.*\n", tag, text, count=1, flags=re.MULTILINE)
         assert count == 1, f"solo5.toml(5) has no paragraph of {name}"
+    *others, last = (each.name for each in entries(NetworkPolicy))
+    policy = "its policy,\n.BR " + ' ", " '.join(others) + f' " and " {last} ,\n'
+    text, count = re.subn(r"its policy,\n\.BR .*\n", policy, text)
+    assert count == 1, "solo5.toml(5) has no sentence about the policy of a network"
     return text
 
 

@@ -26,7 +26,7 @@ class BlockingNetworks(NetworkReader):
 
         try:
             return str(self._bus().call(_SERVICE, Call(_PATH, _SERVICE, "Awake", (task,))))
-        except RemoteError:  # it does not run, or is of an earlier release
+        except RemoteError:  # it does not run
             return ""
 
     async def networks(self) -> "Sequence[NetworkOverview]":  # noqa: D102 - as in NetworkReader

@@ -258,7 +258,7 @@ def _opened(network: NetworkSettings) -> list[str]:
         *(["unpublished ports"] if policy.routed else ()),
         *(["fragments"] if policy.fragments else ()),
         *(["DHCP"] if policy.dhcp else ()),
-        *(["router advertisements"] if network.ipv6 and network.ipv6.ra else ()),
+        *(["router advertisements"] if network.ra else ()),
     ]
 
 

@@ -156,7 +156,7 @@ def _kvm_problem() -> str:
 
 def missing_dependencies(settings: Settings) -> tuple[Dependency, ...]:
     """Return the missing dependencies; among them the server of DHCP and router advertisements if a network has one."""
-    served = any(network.policy.dhcp or (network.ipv6 and network.ipv6.ra) for network in settings.networks)
+    served = any(network.policy.dhcp or network.ra for network in settings.networks)
     wanted = (*DEPENDENCIES, DHCP_SERVER) if served else DEPENDENCIES
     return tuple(each for each in wanted if not _is_present(each))
 

@@ -8,7 +8,7 @@ table with precedence, takes what the host sends to the guests, and what it forw
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from ipaddress import IPv4Network, IPv6Address, IPv6Network
 
 from solo5_systemd.base.errors import HostError
@@ -18,6 +18,7 @@ from solo5_systemd.network.model import IpAddress
 from solo5_systemd.network.overview import Network
 from solo5_systemd.settings.addresses import IpNetwork, overlapping
 from solo5_systemd.settings.network import DEFAULT_NETWORK, MTU, Ipv6, NetworkSettings
+from solo5_systemd.settings.network_policy import NetworkBase
 
 CANDIDATES = tuple(
     subnet
@@ -64,22 +65,16 @@ def choose_network(
 def network_of(settings: NetworkSettings, ipv4: IPv4Network | None, ipv6: IPv6Network | None) -> Network:
     """Return a network of its settings, with a range and a prefix; of one of this service, with a gateway in each."""
     own, ipv6_settings = settings.join is None, settings.ipv6 or Ipv6()
+    kept = {each.name: getattr(settings, each.name) for each in fields(NetworkBase)}
     servers = (server for server in settings.resolver.servers if isinstance(server, IPv6Address))
     return Network(
-        name=settings.name,
-        bridge=settings.bridge,
+        **kept,
         ipv4=ipv4,
         gateway4=settings.gateway4 or (ipv4[1] if ipv4 and own else None),
         mtu=MTU if settings.mtu is None else settings.mtu,
-        masquerade=settings.masquerade,
-        policy=settings.policy,
-        join=settings.join,
-        shared=settings.shared,
         ipv6=ipv6,
         gateway6=ipv6_settings.gateway or (ipv6[1] if ipv6 and own else None),
-        nat66=ipv6_settings.nat66,
-        ra=ipv6_settings.ra,
-        dns6=tuple(servers) if ipv6_settings.ra else (),
+        dns6=tuple(servers) if settings.ra else (),
     )
 
 

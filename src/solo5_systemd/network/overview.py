@@ -11,38 +11,26 @@ from typing import Annotated
 from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.settings.addresses import IpNetwork
-from solo5_systemd.settings.network_policy import CLOSED, MTUS, Join, NetworkPolicy
+from solo5_systemd.settings.network_policy import MTUS, NetworkBase
 from solo5_systemd.settings.resolver import UNSET, Resolver
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class Network(NetworkBase):
     """A network in use. Its range and gateway are fixed from its first reservation until its last release.
 
     Attributes:
         ipv4: its range; None: guests have IPv6 only, or, of a joined network, no leased address.
         gateway4, gateway6: the bridge's address, or that of a joined network's router; None without one.
-        join: the bridge is an existing one; None: one of this service.
-        shared: the bridge is in the network namespace of other programs, which share their loopback with its guests.
         ipv6: its prefix; None: guests have no leased IPv6 address, and on a bridge of this service no IPv6.
-        nat66: IPv6 packets that leave the host get the host's address as their source.
-        ra: the host sends router advertisements, and the leased IPv6 addresses are those of SLAAC.
-        dns6: the name servers in these.
+        dns6: the name servers in router advertisements.
     """
 
-    name: NetworkName
-    bridge: str
     ipv4: IPv4Network | None
     gateway4: IPv4Address | None
     mtu: Annotated[int, MTUS]
-    masquerade: bool
-    policy: NetworkPolicy = CLOSED
-    join: Join | None = None
-    shared: bool = False
     ipv6: IPv6Network | None = None
     gateway6: IPv6Address | None = None
-    nat66: bool = False
-    ra: bool = False
     dns6: tuple[IPv6Address, ...] = ()
 
     def inside(self, version: int) -> IpNetwork | None:

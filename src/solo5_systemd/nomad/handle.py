@@ -63,7 +63,7 @@ def encode(state: DriverState) -> bytes:
 
 
 def decode(data: bytes) -> DriverState:
-    """Parse the result of `encode`, of this or an earlier version.
+    """Parse the result of `encode`.
 
     Raises:
         InvalidRequestError: it is damaged, or of a later version.

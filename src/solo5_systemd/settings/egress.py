@@ -115,13 +115,13 @@ def egress(texts: Sequence[str]) -> tuple[Destination, ...]:
     """Parse a list, without repetitions; `none` alone, and an empty list, is empty.
 
     Raises:
-        InvalidRequestError: too many entries, `none` beside others, or as `destination`.
+        InvalidRequestError: too many entries, `none` with others, or as `destination`.
     """
     if len(texts) > ENTRIES_MAX:
         raise InvalidRequestError(f"egress has {len(texts)} entries: expected {ENTRIES_MAX} or fewer.")
     if NONE in texts:
         if len(texts) > 1:
-            raise InvalidRequestError(f"egress has {NONE!r} beside other entries: expected {NONE!r} alone.")
+            raise InvalidRequestError(f"egress has {NONE!r} and other entries: expected {NONE!r} alone.")
         return ()
     return tuple(dict.fromkeys(map(destination, texts)))
 

@@ -1,15 +1,24 @@
 """A network of `[network.NAME]`: one that this package makes, or one on an existing bridge."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import SettingsError, located
 from solo5_systemd.base.names import NetworkName, hash_of, network_name
 from solo5_systemd.settings.addresses import is_within, overlapping
-from solo5_systemd.settings.network_keys import NetworkKeys, keys_on, network_keys
-from solo5_systemd.settings.network_policy import CLOSED, HOST, INHERITED, LAN, NAMESPACE, Join, NetworkPolicy
+from solo5_systemd.settings.network_keys import NetworkKeys, keys_on, keys_with, network_keys
+from solo5_systemd.settings.network_policy import (
+    HOST,
+    INHERITED,
+    LAN,
+    NAMESPACE,
+    Join,
+    NetworkBase,
+    NetworkPolicy,
+    NetworkTraits,
+)
 from solo5_systemd.settings.records import record
 from solo5_systemd.settings.resolver import UNSET, Resolver
 
@@ -47,12 +56,10 @@ class Ipv6:
 
     prefix: IPv6Network | None = None
     gateway: IPv6Address | None = None
-    nat66: bool = False
-    ra: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkSettings:
+class NetworkSettings(NetworkBase):
     """One network.
 
     Attributes:
@@ -60,25 +67,17 @@ class NetworkSettings:
         without_ipv4: it has no range, and none is chosen: guests have IPv6 only.
         gateway4: the host's address in it; None: the first one. With `join`, a router's; None: there is none.
         mtu: of its bridge, in bytes; None: `default_mtu`. With `join`, the bridge's own is used instead.
-        join: the bridge is one of others; None: one that this package makes.
         ipv6: None: guests have no IPv6, or, with `join`, what `Join.ipv6` permits. With `join`, a prefix of the LAN's.
         resolver: name servers and search domains of its guests; empty: the host's.
-        shared: it is in the network namespace of other programs (`of_namespace`).
         without_ipv6: (of the network `namespace`) guests have no IPv6 where their namespace has.
     """
 
-    name: NetworkName
-    bridge: str
     ipv4: IPv4Network | None = None
     without_ipv4: bool = False
     gateway4: IPv4Address | None = None
     mtu: int | None = None
-    masquerade: bool = True
-    policy: NetworkPolicy = CLOSED
-    join: Join | None = None
     ipv6: Ipv6 | None = None
     resolver: Resolver = UNSET
-    shared: bool = False
     without_ipv6: bool = False
 
 
@@ -132,7 +131,7 @@ def _own(name: NetworkName, fields: Fields) -> NetworkSettings:
     _refuse_keys(fields, of_lan, "is set without join: expected the name of a bridge as join.")
     keys = record(NetworkKeys, fields)
     if not keys.ipv6:
-        _refuse_keys(fields, ("gateway6", "nat66", "ra"), "is set without ipv6: expected ipv6 = true or a prefix.")
+        _refuse_keys(fields, keys_with("ipv6"), "is set without ipv6: expected ipv6 = true or a prefix.")
     without_ipv4, in_namespace = keys.ipv4 is False, name == NAMESPACE_NETWORK
     ipv4, prefix = _ranges(keys, fields)
     ranges = [each for each in (ipv4, prefix) if each]
@@ -143,24 +142,29 @@ def _own(name: NetworkName, fields: Fields) -> NetworkSettings:
     _check(
         fields,
         ("ipv4", without_ipv4 and in_namespace, "a range: guests in a namespace of other programs have IPv4"),
-        ("ipv4", without_ipv4 and not keys.ipv6, "a range, or ipv6 = true beside ipv4 = false"),
-        ("masquerade", without_ipv4 and keys.masquerade, "no masquerade beside ipv4 = false"),
-        ("dhcp", without_ipv4 and keys.dhcp, "no dhcp beside ipv4 = false"),
-        ("mtu", keys.ipv6 and (keys.mtu or MTU) < IPV6_MTU, f"at least {IPV6_MTU} bytes beside ipv6"),
+        ("ipv4", without_ipv4 and not keys.ipv6, "a range, or ipv6 = true in addition to ipv4 = false"),
+        ("masquerade", without_ipv4 and "masquerade" in fields and keys.masquerade, "false, as ipv4 is"),
+        ("dhcp", without_ipv4 and keys.dhcp, "false, as ipv4 is"),
+        ("mtu", keys.ipv6 and (keys.mtu or MTU) < IPV6_MTU, f"at least {IPV6_MTU} bytes with ipv6"),
         ("gateway6", _is_outside(keys.gateway6, prefix), "an address inside the ipv6 prefix, other than its first"),
-        ("ipv6", keys.ra and prefix and prefix.prefixlen != SLAAC_LENGTH, f"a prefix of {SLAAC_LENGTH} bits beside ra"),
+        (
+            "ipv6",
+            keys.ra and prefix and prefix.prefixlen != SLAAC_LENGTH,
+            f"a prefix of {SLAAC_LENGTH} bits with ra",
+        ),
         ("reserved_addresses", not are_inside, f"addresses inside {shown}"),
     )
+    traits = replace(record(NetworkTraits, fields), masquerade=keys.masquerade and not without_ipv4)
     return NetworkSettings(
+        **vars(traits),
         name=name,
         bridge=keys.bridge or default_bridge(name),
         ipv4=ipv4,
         without_ipv4=without_ipv4,
         gateway4=keys.gateway4,
         mtu=keys.mtu,
-        masquerade=not without_ipv4 if keys.masquerade is None else keys.masquerade,
         policy=record(NetworkPolicy, fields),
-        ipv6=Ipv6(prefix=prefix, gateway=keys.gateway6, nat66=keys.nat66, ra=keys.ra) if keys.ipv6 else None,
+        ipv6=Ipv6(prefix=prefix, gateway=keys.gateway6) if keys.ipv6 else None,
         without_ipv6=in_namespace and keys.ipv6 is False,
         resolver=Resolver(servers=keys.dns, search=keys.search),
     )
@@ -169,8 +173,8 @@ def _own(name: NetworkName, fields: Fields) -> NetworkSettings:
 def _joining(name: NetworkName, fields: Fields) -> NetworkSettings:
     """Return a network that joins an existing bridge."""
     known = ", ".join(keys_on(LAN))
-    beside = {*fields} - {*keys_on(LAN)}
-    _refuse_keys(fields, beside, f"is set beside join: expected one of {known}, since the bridge belongs to others.")
+    of_host = {*fields} - {*keys_on(LAN)}
+    _refuse_keys(fields, of_host, f"is set as well as join: expected one of {known}: the bridge is an existing one.")
     keys = record(NetworkKeys, fields)
     ipv4, prefix = _ranges(keys, fields)
     if prefix is None:

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.settings.addresses import AddressRange, IpNetwork, network_range
-from solo5_systemd.settings.network_policy import HOST, LAN, MTUS, NAMESPACE, NetworkPolicy
+from solo5_systemd.settings.network_policy import HOST, LAN, MTUS, NAMESPACE, NetworkPolicy, NetworkTraits
 from solo5_systemd.settings.records import Entry, Type, entries, integer, setting
 from solo5_systemd.settings.resolver import SEARCH, SERVERS
 
@@ -42,8 +42,8 @@ EVERYWHERE = (HOST, LAN, NAMESPACE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkKeys(NetworkPolicy):
-    """The keys of a network as they are set. `on`: the kinds of networks that can have a key; by default HOST."""
+class NetworkKeys(NetworkTraits, NetworkPolicy):
+    """The keys of a network as they are set: these, from which others follow, and those that are taken as they are."""
 
     # fmt: off
     join: Annotated[str | None, LINK] = setting(
@@ -75,14 +75,7 @@ class NetworkKeys(NetworkPolicy):
     )
     gateway6: IPv6Address | None = setting(
         "The IPv6 address of the bridge, inside the prefix.", default=None, shown="the first address of the prefix",
-        on=EVERYWHERE, example="2001:db8:1::1",
-    )
-    nat66: bool = setting(
-        "true: IPv6 packets that leave the host have the host's address as source.", default=False
-    )
-    ra: bool = setting(
-        "true: guests give themselves their leased IPv6 address, by router advertisements; requires dnsmasq-base.",
-        default=False,
+        on=EVERYWHERE, example="2001:db8:1::1", needs="ipv6",
     )
     bridge: Annotated[str | None, LINK] = setting(
         "The name of the bridge, at most 15 characters.", default=None,
@@ -91,10 +84,6 @@ class NetworkKeys(NetworkPolicy):
     mtu: Annotated[int | None, MTUS] = setting(
         "The MTU in bytes, 68 to 65521; with ipv6 at least 1280.", default=None,
         shown="that of the link of the default route, at most 1500", on=(HOST, NAMESPACE), example=1500,
-    )
-    masquerade: bool | None = setting(
-        "true: IPv4 packets that leave the host have the host's address as source.",
-        default=None, shown="true", example=True,
     )
     dns: Annotated[tuple[IPv4Address | IPv6Address, ...], SERVERS] = setting(
         "Name servers of guests, at most eight.", default=(), shown="the host's", on=EVERYWHERE
@@ -108,11 +97,17 @@ class NetworkKeys(NetworkPolicy):
 @cache
 def network_keys() -> Mapping[str, Entry]:
     """Return all keys by name, those of the packet filter last."""
-    policy = {each.name for each in entries(NetworkPolicy)}
-    return {each.name: each for each in sorted(entries(NetworkKeys), key=lambda each: each.name in policy)}
+    inherited = {each.name: each for each in (*entries(NetworkTraits), *entries(NetworkPolicy))}
+    return {each.name: each for each in entries(NetworkKeys) if each.name not in inherited} | inherited
 
 
 @cache
 def keys_on(*kinds: str) -> Sequence[str]:
     """Return the keys that a network of one of these kinds can have."""
     return tuple(name for name, each in network_keys().items() if {*kinds} & {*each.metadata.get("on", (HOST,))})
+
+
+@cache
+def keys_with(needed: str) -> Sequence[str]:
+    """Return the keys that are refused on a network of the host where another key is not set."""
+    return tuple(name for name, each in network_keys().items() if each.metadata.get("needs") == needed)

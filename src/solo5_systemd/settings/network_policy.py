@@ -1,4 +1,8 @@
-"""What a network permits, and how it joins a LAN: the part of its settings that a network in use has as well."""
+"""What a network permits, and how it joins a LAN: the part of its settings that a network in use has as well.
+
+A setting is read when its class says: of NetworkTraits at the first reservation on a network, of NetworkPolicy also at
+a restart of solo5-networkd.
+"""
 
 import re
 from dataclasses import dataclass
@@ -51,15 +55,38 @@ TYPES[HostPort] = text(_host_port)
 
 
 @dataclass(frozen=True, kw_only=True)
+class NetworkTraits:
+    """What a network keeps until its last task has ended, as it is set. `needs`: a key that each requires."""
+
+    # fmt: off
+    masquerade: bool = setting(
+        "true: IPv4 packets that leave the host have the host's address as source.", default=True
+    )
+    nat66: bool = setting(
+        "true: IPv6 packets that leave the host have the host's address as source.",
+        default=False, needs="ipv6", label="NAT66",
+    )
+    ra: bool = setting(
+        "true: guests give themselves their leased IPv6 address, by router advertisements; requires dnsmasq-base.",
+        default=False, needs="ipv6", label="Advertised",
+    )
+    # fmt: on
+
+
+@dataclass(frozen=True, kw_only=True)
 class NetworkPolicy:
-    """What a network's packet filter accepts besides published ports and outgoing connections."""
+    """What a network's packet filter accepts in addition to published ports and outgoing connections.
+
+    `on`: the kinds of networks that can have a key, by default HOST; `label`: its name in `solo5ctl network inspect`,
+    where that is not the key in other letters.
+    """
 
     # fmt: off
     routed: bool = setting(
         "true: clients with a route to the network reach ports of its guests that are not published.", default=False
     )
     reach: tuple[NetworkName, ...] = setting(
-        "Other networks to whose guests the guests of this one can connect.", default=()
+        "Other networks to whose guests the guests of this one can connect.", default=(), label="Reaches"
     )
     isolated: bool = setting(
         "true: guests of this network do not reach each other.", default=False, on=(HOST, LAN, NAMESPACE)
@@ -80,7 +107,7 @@ class NetworkPolicy:
         default=False, on=(HOST, LAN, INHERITED),
     )
     dhcp: bool = setting(
-        "true: guests get their leased address by DHCP; requires dnsmasq-base.", default=False
+        "true: guests get their leased address by DHCP; requires dnsmasq-base.", default=False, label="DHCP"
     )
     egress: Egress = setting(
         'All destinations to which guests can open connections: ["10.0.0.0/8:5432/tcp"]; [] permits none.',
@@ -95,7 +122,8 @@ class NetworkPolicy:
         default=True, on=(HOST, LAN, INHERITED),
     )
     idle_min: Annotated[int, integer(5, 365 * 86400)] = setting(
-        "Least idle time of a task in seconds, 5 to 31536000.", default=5, on=(HOST, LAN, INHERITED)
+        "Least idle time of a task in seconds, 5 to 31536000.",
+        default=5, on=(HOST, LAN, INHERITED), label="Least idle time",
     )
     reserved_addresses: Reserved = setting(
         'Addresses that no guest gets, inside ipv4 or ipv6: ["10.89.0.2-10.89.0.20"].', default=()
@@ -118,3 +146,19 @@ class Join:
     pool: AddressRange | None = None
     ipv6: bool = False
     pool6: AddressRange | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkBase(NetworkTraits):
+    """What a network has, in its settings and in use.
+
+    Attributes:
+        join: the bridge is an existing one of others; None: one of solo5-networkd.
+        shared: it is in the network namespace of other programs, which share their loopback with its guests.
+    """
+
+    name: NetworkName
+    bridge: str
+    policy: NetworkPolicy = CLOSED
+    join: Join | None = None
+    shared: bool = False

@@ -24,7 +24,7 @@ HOSTNAME_MAX = 253
 """Characters of a host name or search domain, without a dot at the end (RFC 1035)."""
 
 HOSTS_MAX = 64
-"""Entries of a guest. All of its arguments have 8 KiB (`unit.placeholders.COMMAND_LINE_MAX`)."""
+"""Entries of a guest. All of its arguments have 8 KiB (`task.placeholders.COMMAND_LINE_MAX`)."""
 
 GATEWAY = "host-gateway"
 """In the place of an address, as for Docker: the gateway of the guest's primary NIC."""

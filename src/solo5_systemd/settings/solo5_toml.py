@@ -185,14 +185,15 @@ def of_namespace(settings: Settings, mtu: int | None, *, ipv6: bool = False) -> 
     base = found or replace(default, ipv4=None, gateway4=None, ipv6=None, policy=policy)
     wanted = base.mtu or default.mtu
     least = default_mtu(mtu) if wanted is None else wanted if mtu is None else min(mtu, wanted)
-    six = replace(base.ipv6 or Ipv6(), nat66=True, ra=False)
+    has_ipv6 = ipv6 and not base.without_ipv6 and least >= IPV6_MTU
     own = NetworkSettings(
         name=NAMESPACE_NETWORK,
         bridge=default_bridge(NAMESPACE_NETWORK),
         ipv4=base.ipv4,
         gateway4=base.gateway4,
         mtu=least,
-        ipv6=six if ipv6 and not base.without_ipv6 and least >= IPV6_MTU else None,
+        ipv6=base.ipv6 or Ipv6() if has_ipv6 else None,
+        nat66=has_ipv6,
         policy=replace(base.policy, routed=False, reach=(), host=(), dhcp=False),
         shared=True,
     )

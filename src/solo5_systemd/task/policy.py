@@ -1,6 +1,6 @@
 """The operator's policy for the tasks of other people's jobs, as options of the plugin configuration of a Nomad client.
 
-`engine.operator_policy` checks a task against it, when all of its defaults are filled in.
+`check_policy` of `engine.plan` compares a task with it, when all of its defaults are filled in.
 """
 
 import re

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.names import UnitKind, prepare_service
+from solo5_systemd.base.names import Target, UnitKind, prepare_service
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
 from solo5_systemd.unit.failure_messages import (
     ABORT,
@@ -262,7 +262,7 @@ def _exited_1(state: UnitState, messages: ExitMessages) -> Outcome:
 
 def _stop_caught(state: UnitState) -> bool:
     """Return whether hvt caught the signal of a requested stop: it exits with 1 then."""
-    return state.stop_requested and state.main_status == 1 and state.tender != "spt"
+    return state.stop_requested and state.main_status == 1 and state.tender != Target.SPT
 
 
 def _exhausted(state: UnitState, messages: ExitMessages) -> Outcome | None:
@@ -362,13 +362,13 @@ def _faulted(state: UnitState, number: int) -> Outcome:
     """Return the outcome of a fault: spt's process executes the guest, hvt's faults are its own."""
     name = signal_name(number)
     if number == signals.SIGSYS:
-        culprit = "tender" if state.tender == "hvt" else "guest"
+        culprit = "tender" if state.tender == Target.HVT else "guest"
         return Outcome(
             ending=Ending.FORBIDDEN_CALL,
             sentence=f"killed: the {culprit} made a forbidden system call",
             futile="it would make the same call again",
         )
-    if state.tender == "hvt":
+    if state.tender == Target.HVT:
         return Outcome(ending=Ending.TENDER_FAILED, sentence=f"the tender failed: it crashed ({name})")
     return Outcome(ending=Ending.TRAPPED, sentence=f"the guest trapped ({name})")
 

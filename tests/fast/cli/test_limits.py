@@ -60,7 +60,7 @@ def test_options_of_run_are_in_the_workload(solo5ctl: Solo5ctl) -> None:
     ("options", "words"),
     [
         (("--egress", "example.org"), "egress 'example.org' is not a destination"),
-        (("--egress", "none", "--egress", "10.0.0.1"), "'none' beside other entries"),
+        (("--egress", "none", "--egress", "10.0.0.1"), "'none' and other entries"),
         (("--rate", "fast"), "rate 'fast' is not a limit"),
         (("--rate", "sent=1M", "--rate", "sent=2M"), "rate 'sent=2M' is not a limit"),
     ],

@@ -65,7 +65,10 @@ def test_inspect_shows_the_leases(solo5ctl: Solo5ctl) -> None:
     text = solo5ctl("network", "inspect", "default", "lab").out
     assert f"     Lease: 10.89.0.2 {LEASE.mac} web/service\n" in text
     assert "     Range: assigned on first use\n" in text
-    assert " Reaches: lab\n" in text
+    for line in ("Reaches: lab", "Masquerade: yes", "Sleep: yes", "Least idle time: 5", "Connections: 64"):
+        assert f" {line}\n" in text
+    assert "Egress: everything that the other keys permit\n" in text
+    assert not {"NAT66", "Advertised"} & {line.partition(":")[0].strip() for line in text.splitlines()}
     assert "    Host: 53/udp\n" in text
     assert "Refused: 10.89.0.2 17 packets over the connection limit\n" in text
     assert "Dropped: 10.89.0.2 5 fragments\n" in text
@@ -91,7 +94,7 @@ def test_a_joined_network_is_shown_with_its_bridge_and_the_source_of_addresses(
         assert f" {line}\n" in text
     assert "Addresses: by DHCP of the LAN, or none\n" in text
     assert "Addresses: leased from 192.168.1.200-192.168.1.230\n" in text
-    assert "Masquerade" not in text
+    assert not {"Masquerade", "Routed", "Reaches"} & {line.partition(":")[0].strip() for line in text.splitlines()}
     requested = replace(POOLED, free=None, join=Join())
     engine.machine.networks.overview = (requested,)
     text = solo5ctl("network", "inspect", "lan").out

@@ -68,7 +68,7 @@ def test_a_list_is_bounded_and_none_is_alone() -> None:
     assert len(egress([f"192.0.2.{number}" for number in range(64)])) == 64
     with pytest.raises(InvalidRequestError, match="egress has 65 entries: expected 64 or fewer"):
         egress([f"192.0.2.{number}" for number in range(65)])
-    with pytest.raises(InvalidRequestError, match="'none' beside other entries: expected 'none' alone"):
+    with pytest.raises(InvalidRequestError, match="'none' and other entries: expected 'none' alone"):
         egress(["none", "192.0.2.7"])
 
 

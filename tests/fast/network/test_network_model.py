@@ -169,8 +169,8 @@ def test_a_damaged_record_is_refused(whole: Any, change: dict[str, object], word
 
 
 def test_an_overview_of_a_network_with_ipv6_has_its_prefix() -> None:
-    ipv6 = Ipv6(prefix=IPv6Network("fd00:1::/64"), nat66=True)
-    overview = configured(NetworkSettings(name=NetworkName("six"), bridge="solo5-six", ipv6=ipv6), 1400)
+    ipv6 = Ipv6(prefix=IPv6Network("fd00:1::/64"))
+    overview = configured(NetworkSettings(name=NetworkName("six"), bridge="solo5-six", ipv6=ipv6, nat66=True), 1400)
     assert overview.mtu == 1400
     assert (overview.ipv6, overview.gateway6, overview.nat66) == (ipv6.prefix, None, True)
 

@@ -21,19 +21,20 @@ PREFIXED = f'{LAN}ipv6 = "{PREFIX}"\n'
         ("", None),
         ("ipv6 = false", None),
         ("ipv6 = true", Ipv6()),
-        ("ipv6 = true\nnat66 = true", Ipv6(nat66=True)),
+        ("ipv6 = true\nnat66 = true", Ipv6()),
         ('ipv6 = "2001:db8:1::/64"', Ipv6(prefix=PREFIX)),
         (
             'ipv6 = "2001:db8:1::/64"\ngateway6 = "2001:db8:1::fe"',
             Ipv6(prefix=PREFIX, gateway=IPv6Address("2001:db8:1::fe")),
         ),
-        ("ipv6 = true\nra = true", Ipv6(ra=True)),
-        ('ipv6 = "2001:db8:1::/64"\nra = true', Ipv6(prefix=PREFIX, ra=True)),
+        ("ipv6 = true\nra = true", Ipv6()),
+        ('ipv6 = "2001:db8:1::/64"\nra = true', Ipv6(prefix=PREFIX)),
         ('ipv6 = "fd00:1::/120"\nmtu = 1280', Ipv6(prefix=IPv6Network("fd00:1::/120"))),
     ],
 )
 def test_ipv6_is_a_word_or_a_prefix(text: str, read: Ipv6 | None) -> None:
-    assert parse(f"[network.default]\n{text}").networks[0].ipv6 == read
+    network = parse(f"[network.default]\n{text}").networks[0]
+    assert (network.ipv6, network.nat66, network.ra) == (read, "nat66" in text, "ra = true" in text)
 
 
 @pytest.mark.parametrize(
@@ -47,15 +48,15 @@ def test_ipv6_is_a_word_or_a_prefix(text: str, read: Ipv6 | None) -> None:
         ('ipv6 = "fe80::/64"', "global or unique local"),
         ('ipv6 = "ff02::/64"', "global or unique local"),
         ('ipv6 = "::ffff:0:0/96"', "global or unique local"),
-        ("ipv6 = true\nmtu = 1279", "network.default.mtu is 1279: expected at least 1280 bytes beside ipv6"),
+        ("ipv6 = true\nmtu = 1279", "network.default.mtu is 1279: expected at least 1280 bytes with ipv6"),
         ('gateway6 = "2001:db8::1"', "network.default.gateway6 is set without ipv6"),
         ("ipv6 = false\nnat66 = true", "network.default.nat66 is set without ipv6"),
         ("ra = true", "network.default.ra is set without ipv6"),
         (
             'ipv6 = "fd00:1::/65"\nra = true',
-            "network.default.ipv6 is 'fd00:1::/65': expected a prefix of 64 bits beside ra",
+            "network.default.ipv6 is 'fd00:1::/65': expected a prefix of 64 bits with ra",
         ),
-        ('[network.lan]\njoin = "br0"\nra = true', "network.lan.ra is set beside join"),
+        ('[network.lan]\njoin = "br0"\nra = true', "network.lan.ra is set as well as join"),
         ('ipv6 = true\ngateway6 = "2001:db8::1"', "expected an address inside the ipv6 prefix"),
         ('ipv6 = "2001:db8:1::/64"\ngateway6 = "2001:db8:1::"', "other than its first"),
         ('ipv6 = "2001:db8:1::/64"\ngateway6 = "2001:db8:2::1"', "gateway6 is '2001:db8:2::1'"),
@@ -63,7 +64,7 @@ def test_ipv6_is_a_word_or_a_prefix(text: str, read: Ipv6 | None) -> None:
             'ipv6 = "2001:db8:1::/64"\n[network.b]\nipv6 = "2001:db8:1::/80"',
             "network.b.ipv6 is 2001:db8:1::/80, which overlaps network.default's 2001:db8:1::/64",
         ),
-        ('[network.lan]\njoin = "br0"\nnat66 = true', "network.lan.nat66 is set beside join"),
+        ('[network.lan]\njoin = "br0"\nnat66 = true', "network.lan.nat66 is set as well as join"),
         (f"{LAN}gateway6 = 'fe80::1'", "network.lan.gateway6 is set without a prefix: expected one such as ipv6 ="),
         (f"{LAN}ipv6 = true\npool6 = 'fd00::1-fd00::2'", "network.lan.pool6 is set without a prefix"),
         (
@@ -82,11 +83,14 @@ def test_ipv6_is_a_word_or_a_prefix(text: str, read: Ipv6 | None) -> None:
             'ipv6 = "2001:db8:1::/64"\n' + PREFIXED,
             "network.lan.ipv6 is 2001:db8:1::/64, which overlaps network.default",
         ),
-        ("[network.a]\nipv4 = false", "network.a.ipv4 is false: expected a range, or ipv6 = true beside ipv4 = false"),
-        ("[network.a]\nipv4 = false\nipv6 = false", "expected a range, or ipv6 = true beside ipv4 = false"),
+        (
+            "[network.a]\nipv4 = false",
+            "network.a.ipv4 is false: expected a range, or ipv6 = true in addition to ipv4 = false",
+        ),
+        ("[network.a]\nipv4 = false\nipv6 = false", "expected a range, or ipv6 = true in addition to ipv4 = false"),
         ("[network.a]\nipv4 = false\nipv6 = true\ngateway4 = '10.0.0.1'", "network.a.gateway4 is '10.0.0.1'"),
-        ("[network.a]\nipv4 = false\nipv6 = true\ndhcp = true", "network.a.dhcp is true: expected no dhcp beside"),
-        ("[network.a]\nipv4 = false\nipv6 = true\nmasquerade = true", "expected no masquerade beside ipv4 = false"),
+        ("[network.a]\nipv4 = false\nipv6 = true\ndhcp = true", "network.a.dhcp is true: expected false, as ipv4 is"),
+        ("[network.a]\nipv4 = false\nipv6 = true\nmasquerade = true", "masquerade is true: expected false, as ipv4 is"),
         ("[network.namespace]\nipv4 = false\nipv6 = true", "network.namespace.ipv4 is false: expected a range"),
         ("[network.a]\njoin = 'br0'\nipv4 = false", "network.a.ipv4 is false: expected the LAN's range"),
     ],

@@ -39,7 +39,7 @@ def test_an_address_or_a_range_of_either_family_is_read() -> None:
         ('ipv4 = "10.1.0.0/24"\nreserved_addresses = ["10.1.0.2-fd00::1"]', "is not a range of addresses"),
         ('ipv4 = "10.1.0.0/24"\nreserved_addresses = ["10.1.0.0/28"]', "is not a range of addresses"),
         ("reserved_addresses = 3", "network.a.reserved_addresses is 3: expected a list of strings"),
-        ("join = 'br0'\nreserved_addresses = []", "network.a.reserved_addresses is set beside join"),
+        ("join = 'br0'\nreserved_addresses = []", "network.a.reserved_addresses is set as well as join"),
     ],
 )
 def test_a_wrong_value_is_one_sentence(text: str, words: str) -> None:

@@ -175,7 +175,10 @@ def test_a_network_joins_a_bridge_of_others() -> None:
     ("text", "words"),
     [
         *(
-            (f"{key} = {value}", rf"network\.lan\.{key} is set beside join: expected one of join, vlan, pool, pool6")
+            (
+                f"{key} = {value}",
+                rf"network\.lan\.{key} is set as well as join: expected one of join, vlan, pool, pool6",
+            )
             for key, value in (("bridge", '"x"'), ("mtu", "1500"), ("masquerade", "true"), ("reach", "[]"))
         ),
         ("vlan = 0", r"network\.lan\.vlan is 0: expected a whole number from 1 to 4094"),
@@ -210,11 +213,12 @@ def test_a_namespace_has_one_network_with_the_filter_of_the_default_one() -> Non
 def test_a_namespace_with_ipv6_has_a_network_with_ipv6() -> None:
     """Whatever the network `default` has, unless the operator denies it or sets an MTU that IPv6 cannot have."""
     for text in ("", "[network.default]\nipv6 = true\nra = true\n", "[network.namespace]\nipv6 = true\n"):
-        assert of_namespace(parse(text), 1500, ipv6=True).networks[0].ipv6 == Ipv6(nat66=True)
+        [network] = of_namespace(parse(text), 1500, ipv6=True).networks
+        assert (network.ipv6, network.nat66, network.ra) == (Ipv6(), True, False)
         assert of_namespace(parse(text), 1500).networks[0].ipv6 is None
     own = parse('[network.namespace]\nipv6 = "fd00:1::/64"\ngateway6 = "fd00:1::5"\n')
     prefix, gateway = IPv6Network("fd00:1::/64"), IPv6Address("fd00:1::5")
-    assert of_namespace(own, 1500, ipv6=True).networks[0].ipv6 == Ipv6(prefix=prefix, gateway=gateway, nat66=True)
+    assert of_namespace(own, 1500, ipv6=True).networks[0].ipv6 == Ipv6(prefix=prefix, gateway=gateway)
     for text in ("[network.namespace]\nipv6 = false\n", "[network.namespace]\nmtu = 1000\n"):
         assert of_namespace(parse(text), 1500, ipv6=True).networks[0].ipv6 is None
 

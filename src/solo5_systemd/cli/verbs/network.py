@@ -15,8 +15,9 @@ from solo5_systemd.network.drops import DESCRIPTIONS
 from solo5_systemd.network.model import IpAddress, Lease, PortRequest
 from solo5_systemd.network.overview import NetworkOverview, Repair
 from solo5_systemd.settings.network import NO_NETWORK
-from solo5_systemd.settings.network_policy import Join
-from solo5_systemd.settings.records import document
+from solo5_systemd.settings.network_keys import keys_on
+from solo5_systemd.settings.network_policy import HOST, LAN, Join, NetworkPolicy, NetworkTraits
+from solo5_systemd.settings.records import Entry, document, entries
 
 VERBS = ("ls", "inspect", "repairs")
 REPAIR_HEADER = ("TIME", "REPAIR", "TASKS")
@@ -108,13 +109,11 @@ def _row(network: NetworkOverview) -> tuple[str, ...]:
 def _fields(network: NetworkOverview, tasks: Sequence[Task], repairs: Sequence[Repair]) -> Iterator[tuple[str, str]]:
     yield "Name", network.name
     yield from _own_fields(network) if network.join is None else _joined_fields(network, network.join)
-    yield "Fragments", _yes(network.policy.fragments)
-    if network.policy.reserved_addresses:
-        yield "Reserved", ", ".join(map(str, network.policy.reserved_addresses))
-    limits = document(network.policy)
-    for key in ("egress", "rate", "routes"):
-        if key in limits:  # `document` leaves out what has its default
-            yield key.capitalize(), " ".join(limits[key]) or "none"
+    keys, values = _keys(network), vars(network) | vars(network.policy)
+    for key in keys_on(HOST if network.join is None else LAN):
+        if key in keys:
+            label = keys[key].metadata.get("label") or key.replace("_", " ").capitalize()
+            yield label, _shown(keys[key], values[key])
     if network.resolver.servers:
         yield "Name servers", ", ".join(map(str, network.resolver.servers))
     if network.resolver.search:
@@ -135,6 +134,19 @@ def _fields(network: NetworkOverview, tasks: Sequence[Task], repairs: Sequence[R
         yield "Repair", f"{moment(each.time)} {each.what}"
 
 
+def _keys(network: NetworkOverview) -> dict[str, Entry]:
+    """Return the keys of its settings that it has as they are set."""
+    found = (*entries(NetworkTraits), *entries(NetworkPolicy))
+    return {each.name: each for each in found if network.routes6 or "needs" not in each.metadata}
+
+
+def _shown(key: Entry, value: object) -> str:
+    shown = key.metadata["shown"] if value is None else key.type.write(value)
+    if isinstance(shown, bool):
+        return "yes" if shown else "no"
+    return (", ".join(shown) or "none") if isinstance(shown, list) else str(shown)
+
+
 def _sorted(counts: Mapping[IpAddress, int]) -> list[tuple[IpAddress, int]]:
     """Return counts by address, those of IPv4 first."""
     return sorted(counts.items(), key=lambda each: (each[0].version, int(each[0])))
@@ -150,17 +162,7 @@ def _own_fields(network: NetworkOverview) -> Iterator[tuple[str, str]]:
     if network.ipv6 is not None:
         yield "IPv6 prefix", str(network.ipv6)
         yield "IPv6 gateway", str(network.gateway6 or "")
-        yield "NAT66", _yes(network.nat66)
-        yield "Advertised", _yes(network.ra)
     yield "MTU", str(network.mtu)
-    yield "Masquerade", _yes(network.masquerade)
-    yield "Isolated", _yes(network.policy.isolated)
-    yield "Routed", _yes(network.policy.routed)
-    yield "Reaches", ", ".join(network.policy.reach) or "none"
-    yield "Host", ", ".join(map(str, network.policy.host)) or "none"
-    yield "Metadata", _yes(network.policy.metadata)
-    yield "Connections", f"{network.policy.connections} per guest"
-    yield "DHCP", _yes(network.policy.dhcp)
 
 
 def _joined_fields(network: NetworkOverview, join: Join) -> Iterator[tuple[str, str]]:
@@ -171,17 +173,12 @@ def _joined_fields(network: NetworkOverview, join: Join) -> Iterator[tuple[str, 
     yield "Addresses", leased if network.ipv4 else "by DHCP of the LAN, or none"
     yield "Gateway", str(network.gateway4 or "-")
     yield "MTU", str(network.mtu or "-")
-    yield "Isolated", _yes(network.policy.isolated)
     if network.ipv6 is None:
         yield "IPv6", "any address" if join.ipv6 else "no"
     else:
         yield "IPv6 prefix", str(network.ipv6)
         yield "IPv6 addresses", f"leased from {join.pool6 or network.ipv6}"
         yield "IPv6 gateway", str(network.gateway6 or "-")
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
 
 
 def _leases(network: NetworkOverview, tasks: Sequence[Task]) -> list[tuple[str, Lease]]:
@@ -232,11 +229,9 @@ def _repair_json(repair: Repair) -> dict[str, object]:
 
 
 def _json(network: NetworkOverview) -> dict[str, object]:
-    known = document(network, complete=True)
-    keys = ("name", "bridge", "mtu", "masquerade", "up", "free", "ipv4", "gateway4", "ipv6", "gateway6")
+    known = document(network, complete=True) | document(network.policy, complete=True)
+    keys = ("name", "bridge", "mtu", "up", "free", "ipv4", "gateway4", "ipv6", "gateway6", *_keys(network))
     shown = {key: known[key] for key in keys if key in known}
     if network.join is not None:
         shown = {"join": True, "ipv6": False, **document(network.join), **shown}
-    elif network.ipv6 is not None:
-        shown |= {"nat66": network.nat66, "ra": network.ra}
-    return {**shown, "in_use": network.leases, **document(network.policy, complete=True)}
+    return {**shown, "in_use": network.leases}

@@ -11,7 +11,13 @@ from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName, task_name
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.declared.update_files import UpdateFiles
-from solo5_systemd.declared.update_request import parse_ready, update_time
+from solo5_systemd.declared.update_request import (
+    READY_TIMEOUT_S,
+    UPDATE_DRAIN_S,
+    UPDATE_WATCH_S,
+    parse_ready,
+    update_time,
+)
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.task.quantities import value_of
 from solo5_systemd.unit.state import OVER
@@ -52,9 +58,9 @@ def configure(parser: Parser) -> None:
         )  # fmt: skip
     for option, metavar, meaning, default in (
         ("--ready", "CONDITION", "tcp:PORT, udp:PORT or console:PATTERN", "its first TCP port"),
-        ("--timeout", "TIME", "time for the new guest to become ready", "20s"),
-        ("--drain", "TIME", "how long connections of the old guest may last", "60s"),
-        ("--watch", "TIME", "how long the new guest is watched next to the old one", "10s"),
+        ("--timeout", "TIME", "time for the new guest to become ready", f"{READY_TIMEOUT_S:.0f}s"),
+        ("--drain", "TIME", "how long connections of the old guest may last", f"{UPDATE_DRAIN_S:.0f}s"),
+        ("--watch", "TIME", "how long the new guest is watched next to the old one", f"{UPDATE_WATCH_S:.0f}s"),
     ):
         key = option.removeprefix("--").capitalize()
         of = f"{meaning} (default: {key}= of the declaration, or {default})"
