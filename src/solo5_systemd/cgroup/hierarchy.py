@@ -1,11 +1,13 @@
 """The cgroups of units: their files and attributes. A cgroup may be removed at any moment."""
 
 import errno
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import SLICE
 
@@ -67,16 +69,12 @@ def write_fields(directory: str, fields: Mapping[str, str]) -> None:
     It is removed with the cgroup, so that it always belongs to the present run of the scope. Errors are ignored: the
     cgroup was removed, or the kernel has no such xattrs.
     """
-    import json
-
     with suppress(OSError):
         os.setxattr(directory, ATTRIBUTE, json.dumps(dict(fields)).encode())
 
 
 def read_fields(directory: str) -> Mapping[str, str]:
     """Return the log fields of a scope's cgroup; empty without a valid attribute."""
-    from solo5_systemd.base.decode import Fields, json_document
-
     try:
         fields = Fields(json_document(os.getxattr(directory, ATTRIBUTE), ATTRIBUTE))
         return {key: fields.text(key) for key in fields}

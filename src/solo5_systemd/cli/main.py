@@ -5,9 +5,11 @@ import os
 import sys
 from collections.abc import Sequence
 
+from solo5_systemd.base.dependencies import dependency_error
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.cli.context import CancelledError, CommandContext
 from solo5_systemd.cli.parser import parse
+from solo5_systemd.cli.remote import execute_there, split_host
 from solo5_systemd.cli.terminal import standard_screen
 
 EXIT_SIGINT = 128 + 2
@@ -37,13 +39,9 @@ def main() -> int:
 def run(words: Sequence[str], context: CommandContext) -> int:
     """Run one command line, and return the verb's exit status, or that of its error."""
     try:
-        # -H is before the verb; else its module is not imported, for startup time.
-        if words and words[0].startswith("-"):
-            from solo5_systemd.cli.remote import execute_there, split_host
-
-            host, rest = split_host(words)
-            if host is not None:
-                execute_there(host, rest)
+        host, rest = split_host(words)
+        if host is not None:
+            execute_there(host, rest)
         arguments = parse(words)
         context.screen.colour &= not arguments.no_color
         status: int = arguments.execute(arguments, context)
@@ -66,8 +64,6 @@ def run(words: Sequence[str], context: CommandContext) -> int:
 
 def _missing_module(error: ImportError, context: CommandContext) -> int:
     """Report a dependency that is not installed; a missing module of solo5_systemd is an internal error."""
-    from solo5_systemd.base.dependencies import dependency_error
-
     try:
         missing = dependency_error(error)
     except ImportError:

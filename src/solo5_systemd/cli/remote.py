@@ -12,11 +12,10 @@ from solo5_systemd.base.errors import InvalidRequestError, NotFoundError
 OPTIONS = ("-H", "--host")
 
 _IPV6 = r"[0-9A-Fa-f]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(?:%[A-Za-z0-9._-]+)?"
-_HOST = re.compile(
+_HOST = (
     r"(?:(?P<user>[A-Za-z0-9_][A-Za-z0-9_.-]*)@)?"
     rf"(?:(?P<bare>{_IPV6})|"  # `fe80::1` has no port; `[fe80::1]:22` has
-    rf"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)|\[(?P<six>{_IPV6})\])(?::(?P<port>[0-9]{{1,5}}))?)",
-    re.ASCII,
+    rf"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)|\[(?P<six>{_IPV6})\])(?::(?P<port>[0-9]{{1,5}}))?)"
 )
 
 _FOREGROUND = ("run", "logs", "stats", "wait")
@@ -59,7 +58,7 @@ def ssh_command(host: str, words: Sequence[str], *, is_terminal: bool) -> list[s
     Raises:
         InvalidRequestError: the host is malformed, such as an option of ssh.
     """
-    match = _HOST.fullmatch(host)
+    match = re.fullmatch(_HOST, host, re.ASCII)
     if not match or not 1 <= int(match["port"] or 22) <= 65535:
         raise InvalidRequestError(
             f"--host {host!r} is not a host: expected [USER@]HOST[:PORT], such as root@web1.example.org."

@@ -16,6 +16,8 @@ from solo5_systemd.cli.terminal import Screen
 from solo5_systemd.cli.verbs.logs import copy_console
 from solo5_systemd.engine.task import Task
 from solo5_systemd.host.tenders import execute
+from solo5_systemd.journal import console
+from solo5_systemd.settings import files
 from solo5_systemd.task.properties import directive
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.outcome import Ending, Outcome
@@ -34,8 +36,6 @@ async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *,
         DependencyError: libsystemd is missing; the task is removed again.
         Solo5Error: the start failed, or the task was removed meanwhile.
     """
-    from solo5_systemd.journal.console import storage_problem
-
     starting = asyncio.ensure_future(engine.start(workload))
     asyncio.get_running_loop().add_signal_handler(signals.SIGTERM, starting.cancel)  # as asyncio.run() on SIGINT
     started = await starting
@@ -50,7 +50,7 @@ async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *,
                 raise
             passing.cancel()
         ended = await engine.wait(task.name)
-    if not count and (problem := await storage_problem(task.state.log_namespace)):
+    if not count and (problem := await console.storage_problem(task.state.log_namespace)):
         screen.message(f"no console lines: {problem}")
     if remove:
         await engine.remove(task.name, force=False)
@@ -172,7 +172,6 @@ def declare(workload: Workload, context: CommandContext, *, replace: bool, dry_r
     """
     from solo5_systemd.declared.declaration import write_declaration
     from solo5_systemd.declared.files import write_source
-    from solo5_systemd.settings.files import ETC
 
     text = write_declaration(workload)
     if dry_run:
@@ -180,7 +179,7 @@ def declare(workload: Workload, context: CommandContext, *, replace: bool, dry_r
         return 0
     if not context.root:
         raise HostError("writing a declaration requires root.", "Run it with sudo, or print it: --dry-run")
-    path = write_source(workload.name, text, ETC, replace=replace)
+    path = write_source(workload.name, text, files.ETC, replace=replace)
     context.screen.write(f"{path}\n")
 
     async def warn(engine: "Runtime") -> None:  # what the task lacks may come later

@@ -5,6 +5,7 @@ caller has done, also for a pipe, which may end at a terminal. Exceptions: colou
 that are copied to a file or a pipe as they are, and the content of disks, which is refused for a terminal.
 """
 
+import json
 import os
 import re
 import sys
@@ -48,8 +49,6 @@ class Screen:
 
     def json(self, value: object) -> None:
         """Write an indented JSON document to standard output. Lone surrogates (bytes not in UTF-8) are escaped."""
-        import json  # imported here for startup time: most calls print no JSON
-
         self.write(json.dumps(value, indent=2) + "\n")
 
     def redraw(self, text: str) -> None:

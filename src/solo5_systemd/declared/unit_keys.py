@@ -9,6 +9,7 @@ setting that is passed on has a check of its value.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from difflib import get_close_matches
 
 from solo5_systemd.task.properties import SETTABLE
 from solo5_systemd.task.property_types import BOOLEAN, form
@@ -186,7 +187,5 @@ def _nearest(word: str, known: Collection[str]) -> str:
 
 
 def _near(word: str, known: Iterable[str]) -> str:
-    from difflib import get_close_matches  # imported here: it is needed for an error alone
-
     by_lower = {name.lower(): name for name in sorted(known)}
     return next((by_lower[near] for near in get_close_matches(word.lower()[:64], by_lower, n=1)), "")

@@ -18,11 +18,13 @@ from contextlib import aclosing, asynccontextmanager, closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from solo5_systemd.base.concurrency import background, reaped
+from solo5_systemd.base.dependencies import advice
 from solo5_systemd.base.errors import DependencyError, HostError, InvalidRequestError, Solo5Error, StartError
 from solo5_systemd.base.names import primary_nic
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
 from solo5_systemd.declared.update_request import Ready, ReadyLine, ReadyPort
 from solo5_systemd.engine.task import Task
+from solo5_systemd.journal.console import storage_problem
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.journal.reader import JournalReader, PollTimer, batches, console_matches
 from solo5_systemd.network.model import Endpoint, Protocol
@@ -79,8 +81,6 @@ async def first_of(
             return ready.result()
         if ended.done():
             return None
-        from solo5_systemd.journal.console import storage_problem
-
         if isinstance(condition, ReadyLine) and (problem := await storage_problem(state.log_namespace)):
             why = problem.rstrip(".")
         raise TimeoutError(why)
@@ -229,8 +229,6 @@ async def _failure(pattern: str, process: Process) -> Solo5Error:
 
 
 def _not_executed(words: str) -> DependencyError:
-    from solo5_systemd.base.dependencies import advice
-
     program = next((each for each in (PRLIMIT, NICE, SETPRIV) if each in words), GREP)
     return DependencyError(f"a console cannot be searched: {words}.", advice(program))
 

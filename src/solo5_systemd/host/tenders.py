@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from solo5_systemd.base import paths
 from solo5_systemd.base.concurrency import reaped
+from solo5_systemd.base.dependencies import advice
 from solo5_systemd.base.errors import HostError, ImageError, NotFoundError, host_errors
 from solo5_systemd.base.names import Target
 from solo5_systemd.base.own_files import check_own
@@ -222,6 +223,4 @@ def execute(line: Sequence[str]) -> NoReturn:
 
 
 def _error(program: str, reason: str) -> NotFoundError:
-    from solo5_systemd.base.dependencies import advice
-
     return NotFoundError(f"{program} cannot be executed: {reason}.", advice(program))

@@ -12,6 +12,7 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.dependencies import dependency_error
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.event_loop import pause
 from solo5_systemd.base.names import journald_of
@@ -281,8 +282,6 @@ def _library() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
-        from solo5_systemd.base.dependencies import dependency_error
-
         raise dependency_error(error) from error
     for name, arguments in _ARGUMENTS.items():
         getattr(library, f"sd_journal_{name}").argtypes = [ctypes.c_void_p, *arguments]

@@ -9,6 +9,7 @@ from typing import Any
 
 from nftables import Nftables
 
+from solo5_systemd.base.dependencies import dependency_error
 from solo5_systemd.base.errors import HostError, host_errors
 from solo5_systemd.base.names import hash_of
 from solo5_systemd.network import netlink as nl
@@ -44,8 +45,6 @@ class _Nft(Nftables):  # type: ignore[misc]
         try:
             super().__init__()
         except OSError as error:  # libnftables.so cannot be loaded
-            from solo5_systemd.base.dependencies import dependency_error
-
             raise dependency_error(error) from error
         self.set_stateless_output(True)
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from math import inf
 
 from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.dependencies import dependency_error
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Attr, Block, BlockAttrs, BlockMap, Object, Spec
 from solo5_systemd.settings.records import Type, entries
@@ -51,8 +52,6 @@ def unpack(data: bytes, where: str, error: type[Solo5Error] = InvalidRequestErro
     try:
         import msgpack
     except ImportError as missing:  # without it the plugin answers, with this as the driver's health
-        from solo5_systemd.base.dependencies import dependency_error
-
         raise dependency_error(missing) from missing
     try:
         limits = {"max_array_len": LENGTH_MAX, "max_map_len": LENGTH_MAX}

@@ -5,6 +5,7 @@ what the parser of a part raises; `value_of` makes one error of both.
 """
 
 import re
+import signal
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -104,8 +105,6 @@ def integer(text: str, low: int, high: int) -> int:
 
 def signal_number(text: str) -> int:
     """Return the number of `TERM`, `SIGTERM`, `term` or `15`; 0: there is no such signal. Some have no name."""
-    import signal  # imported here for startup time
-
     numbers = {name.removeprefix("SIG"): int(number) for name, number in signal.Signals.__members__.items()}
     numbers |= {str(int(number)): int(number) for number in signal.valid_signals()}
     return numbers.get(text.strip().upper().removeprefix("SIG"), 0)

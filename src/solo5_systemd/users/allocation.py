@@ -11,16 +11,18 @@ import pwd
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from ctypes import CDLL
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from solo5_systemd.base.concurrency import in_thread
+from solo5_systemd.base.dependencies import dependency_error
 from solo5_systemd.base.errors import HostError, Solo5Error, TakenError, host_errors
 from solo5_systemd.base.locks import LockedError, closing, closing_on_error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.settings.node_limits import Claim, Node
-from solo5_systemd.storage import given_disks
+from solo5_systemd.storage import given_disks, owner
 from solo5_systemd.storage.model import GivenDisk
 from solo5_systemd.users import userdb_records
 from solo5_systemd.users.registry import DIRECTORY, LOCK_TIMEOUT_S, Registry
@@ -306,8 +308,6 @@ class Users:
 
     def _reclaim_disks(self, uid: int, *, is_ours: bool = True) -> Sequence[str]:
         """Reclaim all given disks of a user, and free it; one that may still own a disk is retained instead."""
-        from solo5_systemd.storage import owner  # imported here for startup time: few starts reclaim a disk
-
         faults = []
         for disk in given_disks.read(uid):
             try:
@@ -327,13 +327,9 @@ def _check_resolved(uid: int) -> None:
     with suppress(KeyError):
         pwd.getpwuid(uid)
         return
-    from ctypes import CDLL
-
     try:
         CDLL("libnss_systemd.so.2")
     except OSError as error:
-        from solo5_systemd.base.dependencies import dependency_error
-
         raise dependency_error(error) from error
     raise HostError(
         f"user {uid} is not found, though {userdb_records.RECORDS} has its record: expected systemd as a source of "

@@ -1,7 +1,6 @@
 """Allocation, adoption and release of users, with processes killed at every step."""
 
 import asyncio
-import ctypes
 import fcntl
 import json
 import os
@@ -483,11 +482,11 @@ async def test_user_that_this_host_does_not_find_is_the_missing_library(
         raise OSError(f"{name}: cannot open shared object file: No such file or directory")
 
     monkeypatch.setattr(allocation, "pwd", SimpleNamespace(getpwuid={}.__getitem__))
-    monkeypatch.setattr(ctypes, "CDLL", lacking)
+    monkeypatch.setattr(allocation, "CDLL", lacking)
     with pytest.raises(DependencyError, match="library libnss_systemd.so.2 is missing.*libnss-systemd"):
         await users(tmp_path).acquire(WEB)
     assert left(tmp_path) == set()
-    monkeypatch.setattr(ctypes, "CDLL", lambda _: None)
+    monkeypatch.setattr(allocation, "CDLL", lambda _: None)
     with pytest.raises(HostError, match=r"expected systemd as a source of users.*nsswitch\.conf"):
         await users(tmp_path).acquire(WEB)
     assert left(tmp_path) == set()
