@@ -113,7 +113,7 @@ class UpdateFiles:
                 descriptor = os.open(self._request, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             except FileExistsError:
                 raise TakenError(
-                    f"an update of task {self._name} is under way: expected none.",
+                    f"an update of task {self._name} is under way.",
                     f"See: journalctl -u {self._name}; to end it: systemctl stop solo5-update@{self._name}",
                 ) from None
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:

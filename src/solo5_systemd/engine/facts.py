@@ -49,10 +49,7 @@ async def check_free(backends: "Backends", name: TaskName) -> None:
     This is for an early error only: StartTransientUnit decides about concurrent starts of one name.
     """
     if await backends.units.is_taken(name):
-        raise TakenError(
-            f"task name {name!r} is taken: expected a name that no task has.",
-            f"Remove that task first: solo5ctl rm {name}",
-        )
+        raise TakenError(f"task name {name!r} is taken.", f"Remove that task first: solo5ctl rm {name}")
 
 
 async def gather(backends: "Backends", workload: Workload, *, preview: bool = False) -> Facts:

@@ -96,7 +96,7 @@ async def _check(units: "Manager", state: UnitState) -> None:
         raise HostError(f"task {state.task} has ended meanwhile.", "Repeat the command.")
     if not now.frozen:
         raise HostError(
-            f"task {state.task} was thawed meanwhile: expected it to stay frozen.",
+            f"task {state.task} was thawed meanwhile.",
             f"Another process thawed it, or it took too long: journalctl --unit {thaw_service(state.unit)}",
         )
 
@@ -128,5 +128,5 @@ def _created(path: Path) -> int:
         descriptor = lock_file(path, timeout_s=0.0)
         if not os.fstat(descriptor).st_nlink:  # the end of a pause removed it between open(2) and flock(2)
             os.close(descriptor)
-            raise LockedError(f"{path} was removed by another process: expected none that has it.")
+            raise LockedError(f"{path} was removed by another process.")
         return descriptor

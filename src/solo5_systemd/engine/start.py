@@ -47,7 +47,7 @@ class NameTakenError(TakenError):
     """A concurrent start of the same name has made its unit: its resources must not be undone by this start."""
 
     def __init__(self, name: TaskName) -> None:
-        sentence = f"task name {name!r} has just been taken: expected a name that no task has."
+        sentence = f"task name {name!r} has just been taken."
         super().__init__(sentence, f"See: solo5ctl inspect {name}")
 
 

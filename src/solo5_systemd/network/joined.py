@@ -45,9 +45,7 @@ def usable_bridge(network: Network, facts: Link | None) -> Link:
             "docs/network-lan.md, “A bridge for a physical link”.",
         )
     if not facts.up:
-        raise HostError(
-            f"bridge {bridge} of network {name} is down: expected a bridge that is up.", f"`ip link set {bridge} up`."
-        )
+        raise HostError(f"bridge {bridge} of network {name} is down.", f"`ip link set {bridge} up`.")
     if vlan and not facts.vlan_filtering:  # the bridge would ignore the VLAN, and forward to all of its ports
         raise HostError(
             f"bridge {bridge} of network {name} does not filter VLANs (vlan_filtering 0): expected 1, for VLAN {vlan}.",

@@ -142,7 +142,7 @@ def make_task_namespace(path: str) -> None:
     """
     if os.path.lexists(path) and not is_task_namespace(path):
         raise TakenError(
-            f"{path} belongs to another program: expected none, or the network namespace of an earlier start.",
+            f"{path} belongs to another program.",
             f"Remove it (`ip netns delete {Path(path).name}`), or give the task another name.",
         )
     with suppress(HostError), closing(NetworkNamespace(path)):

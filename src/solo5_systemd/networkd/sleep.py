@@ -174,9 +174,7 @@ class Sleep:
         if not self._core.units.has_run(task):
             raise InvalidRequestError(f"task {task} does not run.", "Tasks that run: solo5ctl ps")
         if self._core.units.is_updated(task):
-            raise InvalidRequestError(
-                f"task {task} is being updated: expected the end of its update.", f"See: solo5ctl logs --follow {task}"
-            )
+            raise InvalidRequestError(f"task {task} is being updated.", f"See: solo5ctl logs --follow {task}")
         record = self._core.state.record(task)
         if record is not None and record.reservation.idle_stops and not self._core.units.is_read(task):
             raise InvalidRequestError(

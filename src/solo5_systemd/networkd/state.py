@@ -306,11 +306,11 @@ class NetworkState:
         """
         old, new = self.leases.get(source), self.leases.get(target)
         if new is None or new.state is not LeaseState.ATTACHED:
-            raise NotFoundError(f"task {target} has no network: expected a running task that ports can be moved to.")
+            raise NotFoundError(f"task {target} has no network, so no ports can be moved to it.")
         if old is None or old.state is LeaseState.RELEASING or not old.reservation.ports:
             return
         if new.reservation.ports:
-            raise TakenError(f"task {target} has published ports: expected a task without any to move ports to.")
+            raise TakenError(f"task {target} has published ports, so no others can be moved to it.")
         names = [lease.nic for lease in new.reservation.leases]
         for port in old.reservation.ports:
             if port.nic not in names:

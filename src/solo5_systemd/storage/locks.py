@@ -187,9 +187,7 @@ def remove_stale() -> None:
 
 def taken(disk: "Disk") -> TakenError:
     """Return the error of a disk that another task has."""
-    return TakenError(
-        f"{disk} is in use by another task: expected a disk without a lock.", "`solo5ctl ps` lists the tasks."
-    )
+    return TakenError(f"{disk} is in use by another task.", "`solo5ctl ps` lists the tasks.")
 
 
 @contextmanager

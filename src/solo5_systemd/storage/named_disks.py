@@ -152,9 +152,7 @@ class NamedDisks:
             with closing(os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
                 created = create_file(directory, name, write)
         if not created:
-            raise TakenError(
-                f"disk name {name!r} is taken: expected a name that no disk has.", "List them: solo5ctl disk ls"
-            )
+            raise TakenError(f"disk name {name!r} is taken.", "List them: solo5ctl disk ls")
 
     def _described(self, name: DiskName, held: Mapping[tuple[int, int], str]) -> NamedDisk | None:
         """Return a disk; None if it has been removed, or is no disk."""
@@ -187,9 +185,7 @@ class NamedDisks:
                 raise InvalidRequestError(f"disk {name!r}: {str(path)!r} is no disk: expected a regular file.")
             with closing(self._lock(name, status, shared=shared)):
                 if not path.exists() or identity(path.lstat()) != identity(status):  # restored before it was locked
-                    raise TakenError(
-                        f"disk {name!r} was replaced or removed meanwhile: expected it to stay.", "Repeat the command."
-                    )
+                    raise TakenError(f"disk {name!r} was replaced or removed meanwhile.", "Repeat the command.")
                 yield descriptor
 
     def _lock(self, name: DiskName, status: os.stat_result, *, shared: bool) -> int:
@@ -204,7 +200,7 @@ class NamedDisks:
             task = held[disk.identity]
             who = f"task {task}" if task else "another process"
             hint = f"Stop it first: solo5ctl stop {task}" if task else "Wait until it is done."
-            raise TakenError(f"disk {name!r} is in use by {who}: expected a disk that none has.", hint) from error
+            raise TakenError(f"disk {name!r} is in use by {who}.", hint) from error
 
 
 def names_in(directory: Path, what: str, parse: Callable[[str], T]) -> list[T]:
@@ -268,7 +264,7 @@ def open_file(path: Path, flags: int, what: str) -> int:
             return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except BlockingIOError as error:
             raise TakenError(
-                f"{what} has a file lease (F_SETLEASE) of another process, such as its tender: expected none.",
+                f"{what} has a file lease (F_SETLEASE) of another process, such as its tender.",
                 "The kernel ends it within a minute: repeat the command. solo5-confine prevents leases of tenders.",
             ) from error
 

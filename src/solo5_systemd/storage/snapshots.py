@@ -176,12 +176,12 @@ class Snapshots:
         place = self._place(disk)
         with self._exclusive(), self._disks.opened(disk, os.O_RDONLY, shared=False):
             if is_locked(place):
-                sentence = f"disk {disk!r}: a snapshot of it is being made: expected none."
+                sentence = f"disk {disk!r}: a snapshot of it is being made."
                 raise TakenError(sentence, "Repeat the command.")
             names = names_in(place, "snapshots", str)
             if names and not snapshots:
                 raise TakenError(
-                    f"disk {disk!r} has snapshots ({len(names)}): expected a disk without any.",
+                    f"disk {disk!r} has snapshots ({len(names)}).",
                     f"To remove them with it: solo5ctl disk rm --snapshots {disk}",
                 )
             for name in names:
@@ -281,10 +281,7 @@ class Instant:
         held = holders()
         for part in self._parts:
             if held.get(identity(os.fstat(part.source))) != self._task:
-                raise HostError(
-                    f"disk {part.disk!r} is no longer that of task {self._task}: expected it to be.",
-                    "Repeat the command.",
-                )
+                raise HostError(f"disk {part.disk!r} is no longer that of task {self._task}.", "Repeat the command.")
             with host_errors(f"disk {part.disk!r}: no snapshot can be made"):
                 os.fdatasync(part.source)
 

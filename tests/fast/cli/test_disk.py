@@ -130,7 +130,7 @@ def test_progress_of_a_pipe_has_no_total_and_is_removed_before_an_error() -> Non
         (("create", "data", "1IB"), "disk size '1IB' is not a size"),
         (("create", "data", "1000"), "expected one or more whole sectors of 512"),
         (("create", "../x", "1M"), "disk name '../x' is not usable"),
-        (("create", "taken", "1M"), "disk name 'taken' is taken: expected a name that no disk has"),
+        (("create", "taken", "1M"), "disk name 'taken' is taken."),
         (("resize", "taken", "512"), "disk 'taken' has 1048576 bytes: expected as many or more"),
         (("rm", "none"), "no disk is named 'none'"),
         (("import", "data", __file__), "expected one or more whole sectors of 512"),
@@ -216,7 +216,7 @@ def test_a_snapshot_of_a_disk_in_use_is_of_its_task(
     assert (missing.status, "disk 'data' has no snapshot 'three'" in missing.err) == (127, True)
     assert sorted(path.name for path in tmp_path.glob("out*")) == ["out", "out2"]
     result = solo5ctl("disk", "snapshot", "data", "--copy")
-    assert (result.status, "--copy: task web has disk 'data': expected a disk that none has" in result.err) == (
+    assert (result.status, "--copy: task web has disk 'data', and would be frozen" in result.err) == (
         125,
         True,
     )

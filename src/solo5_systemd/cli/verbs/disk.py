@@ -227,7 +227,7 @@ def _snapshot(arguments: Namespace, context: CommandContext) -> int:
 def _snapshot_running(task: TaskName, name: SnapshotName, arguments: Namespace, context: CommandContext) -> int:
     if arguments.copy:
         raise InvalidRequestError(
-            f"--copy: task {task} has disk {arguments.name!r}: expected a disk that none has, since a copy takes long.",
+            f"--copy: task {task} has disk {arguments.name!r}, and would be frozen for the whole copy.",
             f"Stop it first: solo5ctl stop {task}",
         )
     with _snapshots().of_task(task, name) as instant:
