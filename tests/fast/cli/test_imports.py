@@ -1,38 +1,24 @@
-"""What each verb imports: imports are most of the run time of a short verb."""
-
-import json
-from collections.abc import Sequence
+"""Budgets of imported modules: most of the run time of a short verb, and memory for as long as a service runs."""
 
 import pytest
 from tests.support.interpreter import python
 
-HEAVY = {
-    "asyncio", "ctypes", "dataclasses", "dbus_fast", "dbus_next", "google.protobuf", "grpc", "hashlib",
-    "logging", "msgpack", "nftables", "pathlib", "pyroute2", "pystemd", "socket", "subprocess", "tomllib",
-    "solo5_systemd.storage.model", "solo5_systemd.bus.connection", "solo5_systemd.cgroup.usage",
-    "solo5_systemd.engine.runtime", "solo5_systemd.engine.task", "solo5_systemd.image.manifest",
-    "solo5_systemd.journal.reader", "solo5_systemd.network.model", "solo5_systemd.network.overview",
-    "solo5_systemd.settings.solo5_toml",
-    "solo5_systemd.settings.network",
-    "solo5_systemd.unit.outcome", "solo5_systemd.task.properties", "solo5_systemd.unit.state",
-    "solo5_systemd.task.workload",
+NEVER = {
+    "dbus_fast.introspection", "dbus_fast.message_bus", "dbus_next.introspection", "dbus_next.message_bus",
+    "lxml", "pdb", "pystemd.base", "sqlite3", "xml.etree.ElementTree",
 }  # fmt: skip
-"""Modules that take a millisecond or more to import, with what they import."""
+"""Modules of libraries that nothing of this package uses: debuggers, and parsers of XML."""
 
-SHORT = ("ps", "inspect", "logs", "stats", "metrics")
-"""Verbs that import what a task needs when there is one; others import at once what they execute."""
+COUNTED = """
+import sys
+before = set(sys.modules)
+words = sys.argv[1:]
+{code}
+print(*sorted(set(sys.modules) - before), file=sys.stderr)
+"""
 
-STATE = {"dataclasses", "pathlib", "solo5_systemd.engine.task", "solo5_systemd.unit.state"}
-USAGE = STATE | {"solo5_systemd.cgroup.usage"}
-OVERVIEW = {"dataclasses", "solo5_systemd.network.overview"}
-LEASES = OVERVIEW | {"logging", "solo5_systemd.network.model"}
-
-RUNNING = ["solo5-task-web.service", "text", "loaded", "active", "running", "", "/web", 0, "", "/"]
-
-CODE = """
-import json, sys
-from types import SimpleNamespace
-commands, rows = json.loads(sys.argv[1])
+VERB = """
+rows = [["solo5-task-web.service", "text", "loaded", "active", "running", "", "/web", 0, "", "/"]] * int(words.pop())
 
 class Bus:
     def close(self): pass
@@ -42,75 +28,82 @@ class Bus:
         values = {"LoadState": "loaded", "InvocationID": b"\\1" * 16, "ControlGroup": "/web", "LogExtraFields": []}
         return values.get(body[1], 0)
 
-sys.modules["solo5_systemd.bus.blocking"] = SimpleNamespace(BlockingBus=Bus)  # without pystemd, and what it imports
+sys.modules["solo5_systemd.bus.blocking"] = blocking = type(sys)("blocking")  # without pystemd, and what it imports
+blocking.BlockingBus = Bus
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.main import run
 from solo5_systemd.cli.terminal import standard_screen
-statuses = set()
-for words in commands:
-    try: statuses.add(run(words, CommandContext(standard_screen(), root=False)))
-    except SystemExit as left: statuses.add(left.code)
-print(json.dumps([list(statuses), sorted(sys.modules)]))
+try: assert run(words, CommandContext(standard_screen(), root=False)) == 0
+except SystemExit as left: assert left.code == 0
+"""
+"""The last word is the number of tasks that run."""
+
+START = """
+from solo5_systemd.cli import context
+context.connect = lambda: 1 / 0
+async def command(engine): return 0
+try: context.CommandContext(None, root=True).run(command)
+except ZeroDivisionError: pass  # with the event loop
+for module in words: __import__(f"solo5_systemd.{module}")
 """
 
+PREPARATION = """
+from solo5_systemd.pid1 import __main__ as program
+program.gc.disable = lambda: None
+try: program.main("prepare", words)  # without a name: it imports all that a preparation does
+except IndexError: pass
+"""
 
-def modules(*commands: Sequence[str], rows: list[list[object]] | None = None) -> set[str]:
-    """Return the heavy modules that commands import together, on a host with these rows of ListUnits."""
-    statuses, loaded = json.loads(python(CODE, json.dumps([commands, rows or []])).stdout.splitlines()[-1])
-    assert statuses == [0]
-    return HEAVY & set(loaded)
+SERVICE = """
+from solo5_systemd.dbus import process
+found, service = process.import_module, type(sys)("service")
+service.main = lambda: 0
+process.import_module = lambda name: found(name) and service
+assert process.run_module(*words) == 0
+"""
 
+PLUGIN = """
+from solo5_systemd.nomad.__main__ import main
+try: main()  # without Nomad's magic cookie: it imports all that a launch does, and exits
+except SystemExit as left: assert left.code == 1
+for name in words: __import__(f"solo5_systemd.{name}")
+"""
 
-def test_help_imports_nothing_heavy() -> None:
-    assert modules(["--help"], *([verb, "--help"] for verb in SHORT)) == set()
+FINGERPRINT = "sys.argv[1:] = ['fingerprint']; from solo5_systemd.host_volume.__main__ import main; main()"
+
+STARTS = (
+    "bus.manager bus.network_client engine.runtime engine.start host.tenders image.store journal.console "
+    "network.namespaces settings.files task.setting_values users.allocation"
+)
+"""The modules that import all others of a start of a task without disks."""
 
 
 @pytest.mark.parametrize(
-    "words, without_tasks, with_one",
+    "code, words, budget",  # a fifth more than are imported with Python 3.11
     [
-        (("ps",), set(), STATE),
-        (("ps", "--quiet"), set(), set()),
-        (("ps", "--all", "--quiet"), set(), set()),
-        (("ps", "--json"), set(), STATE | LEASES),
-        (("stats", "--no-stream"), STATE, STATE),
-        (("metrics",), USAGE | OVERVIEW, USAGE | OVERVIEW),
+        pytest.param(VERB, "--help 0", 60, id="help"),
+        pytest.param(VERB, "inspect --help 0", 60, id="help of a verb"),
+        pytest.param(VERB, "ps 0", 75, id="ps of nothing"),
+        pytest.param(VERB, "ps 1", 115, id="ps"),
+        pytest.param(VERB, "ps --all --quiet 1", 75, id="ps --quiet"),
+        pytest.param(VERB, "ps --json 0", 75, id="ps --json of nothing"),
+        pytest.param(VERB, "ps --json 1", 140, id="ps --json"),
+        pytest.param(VERB, "inspect web 1", 140, id="inspect"),
+        pytest.param(VERB, "stats --no-stream 1", 97, id="stats"),
+        pytest.param(VERB, "metrics 1", 128, id="metrics"),
+        pytest.param("import solo5_systemd.bus.blocking", "", 87, id="the connection of a read"),
+        pytest.param(START, STARTS, 280, id="start"),
+        pytest.param(PREPARATION, "", 260, id="preparation of a declared task"),
+        pytest.param(PREPARATION, "--clear", 190, id="clearing up after a declared task"),
+        pytest.param(SERVICE, "solo5_systemd.relay.main", 200, id="relay"),
+        pytest.param(SERVICE, "solo5_systemd.networkd.main", 400, id="network service"),
+        pytest.param(PLUGIN, "", 365, id="launch of the plugin"),
+        pytest.param(PLUGIN, "bus.manager host.probe engine.start", 430, id="the plugin with a task"),
+        pytest.param(FINGERPRINT, "", 3, id="fingerprint of solo5-disk"),
     ],
-    ids=["ps", "quiet", "quiet all", "json", "stats", "metrics"],
-)
-def test_a_read_imports_what_it_needs_and_no_more(
-    words: tuple[str, ...], without_tasks: set[str], with_one: set[str]
-) -> None:
-    assert modules(words) == without_tasks
-    assert modules(words, rows=[RUNNING]) == with_one
-
-
-def test_inspect_of_a_running_task_imports_no_event_loop() -> None:
-    assert modules(["inspect", "web"], rows=[RUNNING]) == STATE | LEASES
-
-
-def test_the_connection_of_a_read_imports_no_parser_of_xml() -> None:
-    code = "import solo5_systemd.bus.blocking, sys; print({'lxml', 'pystemd.dbuslib', 'pystemd.base'} & {*sys.modules})"
-    assert python(code).stdout == "{'pystemd.dbuslib'}\n"
-
-
-START = (
-    "bus.manager", "bus.network_client", "engine.runtime", "engine.start", "host.tenders", "image.store",
-    "journal.console", "network.namespaces", "settings.files", "task.setting_values", "users.allocation",
 )  # fmt: skip
-"""The modules that import all others of a start of a task without disks."""
-
-NOT_AT_START = {
-    "shutil", "tarfile", "tomllib", "solo5_systemd.image.elf", "solo5_systemd.journal.lines",
-    "solo5_systemd.network.tap_counters", "solo5_systemd.storage.backing_files", "solo5_systemd.unit.outcome",
-}  # fmt: skip
-
-
-def test_a_start_imports_what_it_needs_and_no_more() -> None:
-    code = "from solo5_systemd.cli import context\n"
-    code += "context.connect = lambda: 1 / 0\n"
-    code += "async def command(engine): return 0\n"
-    code += "try: context.CommandContext(None, root=True).run(command)\n"
-    code += "except ZeroDivisionError: pass\n"  # with the event loop
-    code += "".join(f"import solo5_systemd.{module}\n" for module in START)
-    code += "import json, sys; print(json.dumps(sorted(sys.modules)))"
-    assert set(json.loads(python(code).stdout)) & NOT_AT_START == set()
+def test_a_process_imports_few_modules(code: str, words: str, budget: int) -> None:
+    done = python(COUNTED.format(code=code), *words.split(), NOMAD_PLUGIN_MAGIC_COOKIE="")
+    found = set(done.stderr.splitlines()[-1].split())
+    assert not found & NEVER
+    assert len(found) <= budget, sorted(found)

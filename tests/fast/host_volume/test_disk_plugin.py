@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from tests.fast.storage.conftest import in_bytes
-from tests.support.interpreter import python
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, SettingsError, TakenError
 from solo5_systemd.base.locks import LockedError, closing, lock_directory
@@ -266,13 +265,3 @@ def test_answers_are_those_of_the_protocol(
     assert json.loads(output.out) == {"error": sentence}
     assert plugin.run("destroy", environment) == 1
     assert "operation 'destroy' is unknown" in capsys.readouterr().err
-
-
-def test_fingerprint_imports_nothing_of_the_rest() -> None:
-    """Nomad waits for one second; a machine whose instructions are emulated needs fifteen times as long for imports."""
-    code = "import sys; sys.argv[1:] = ['fingerprint']; from solo5_systemd.host_volume.__main__ import main; main()"
-    code += "; print([name for name in sys.modules if name in ('json', 're') or name.startswith('solo5_systemd.')])"
-    output = python(code).stdout
-    assert json.loads(output.splitlines()[0]) == {"version": "1.0.0"}
-    assert "solo5_systemd.host_volume.plugin" not in output
-    assert "json" not in output.splitlines()[1]
