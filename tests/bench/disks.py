@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.bench.figures import Report, times
 from tests.contract.netns import run
 from tests.machine import records
+from tests.machine.conftest import DISKS
 
 from solo5_systemd.base.names import DeviceName, DiskName, TaskName
 from solo5_systemd.engine.runtime import Runtime, connect
@@ -24,8 +25,6 @@ from solo5_systemd.task.workload import MIB, Workload
 
 GUESTS = Path("/srv/guests")
 STORAGE = DeviceName("storage")
-DISKS, COPIES = Path("/var/lib/solo5/disks"), Path("/var/lib/solo5/copies")
-XFS = Path("/var/tmp/bench-xfs")
 DATA = 64 * MIB
 """What the disk of 1 GB has; the rest is a hole."""
 
@@ -50,21 +49,11 @@ def measure(report: Report, options: Namespace) -> None:
         for where in ("blocks shared", "data copied") if records.can_share_blocks() else ("data copied",):
             with ExitStack() as stack:
                 if where == "blocks shared":
-                    _on_xfs(stack)
+                    stack.enter_context(records.reflinks_of_copies())
                 _make(stack)
                 asyncio.run(_compare(report, options.rounds * 2, where))
     finally:
         FILE.unlink()
-
-
-def _on_xfs(stack: ExitStack) -> None:
-    """Have named disks and their copies on one file system with reflinks."""
-    stack.enter_context(records.reflinks(XFS, "2G"))
-    for place in (DISKS, COPIES):
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (XFS / place.name).mkdir(mode=0o700)
-        run("mount", "--bind", str(XFS / place.name), str(place))
-        stack.callback(run, "umount", str(place))
 
 
 def _make(stack: ExitStack) -> None:

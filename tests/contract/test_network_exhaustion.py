@@ -293,6 +293,7 @@ async def test_a_flood_of_one_guest_stops_no_other_traffic(outside: Outside, cli
                     f"{what}: {rate:.0f} frames/s; another guest answers in {statistics.median(trips):.2f} ms, "
                     f"at most {max(trips):.2f} (without: {statistics.median(calm):.2f}, {max(calm):.2f})"
                 )
+                assert statistics.median(trips) < 20 * statistics.median(calm)
 
 
 # -- rate limits of a NIC, measured by the kernel's counters while more is sent than is permitted --------------------

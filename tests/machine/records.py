@@ -5,14 +5,15 @@ import shutil
 import stat
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.machine.conftest import ok
+from tests.machine.conftest import DISKS, ok
 
 FACTOR, WORDS = 0x9E3779B97F4A7C15, 64
 RECORD = struct.Struct(f"<{WORDS}Q")
-_XFS = Path("/var/tmp/xfs.img")
+COPIES = Path("/var/lib/solo5/copies")
+_XFS, _BOTH = Path("/var/tmp/xfs.img"), Path("/srv/xfs")
 _LOOPS = {"loop-control": (stat.S_IFCHR, 10, 237)} | {f"loop{i}": (stat.S_IFBLK, 7, i) for i in range(16)}
 
 
@@ -50,6 +51,28 @@ def reflinks(directory: Path, size: str = "400M") -> Iterator[None]:
         yield
     finally:
         unmount(directory)
+
+
+@contextmanager
+def reflinks_of_copies() -> Iterator[None]:
+    """Have named disks and their private copies on one XFS for the block."""
+    with reflinks(_BOTH, "2G"), ExitStack() as stack:
+        for place in (DISKS, COPIES):
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (_BOTH / place.name).mkdir(mode=0o700)
+            ok("mount", "--bind", str(_BOTH / place.name), str(place))
+            stack.callback(ok, "umount", str(place))
+        yield
+
+
+@contextmanager
+def no_reflinks(directory: Path) -> Iterator[None]:
+    """Mount a file system without them for the block, whatever that of the machine is."""
+    ok("mount", "-t", "tmpfs", "-o", "mode=0700", "tmpfs", str(directory))
+    try:
+        yield
+    finally:
+        ok("umount", str(directory))
 
 
 def mount(directory: Path, size: str = "400M") -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.machine import records
 from tests.machine.acting import killed
 from tests.machine.conftest import (
     DISKS,
@@ -21,11 +22,10 @@ from tests.machine.conftest import (
     says,
     sh,
 )
+from tests.machine.records import COPIES
 
 from solo5_systemd.task.workload import MIB
 from solo5_systemd.unit.tender import PRIVATE
-
-COPIES = Path("/var/lib/solo5/copies")
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def listed(name: str) -> dict[str, object]:
     return dict(found)
 
 
-def test_a_named_disk_is_the_tasks_while_it_runs_and_roots_afterwards(run: Runner) -> None:
+def test_a_named_disk_is_the_tasks_while_it_runs_and_roots_afterwards(run: Runner, tmp_path: Path) -> None:
     assert disk("create", "data", "64M") == "data\n"
     path = DISKS / "data"
     assert (DISKS.stat().st_mode & 0o777, path.stat().st_mode & 0o777, path.stat().st_uid) == (0o700, 0o600, 0)
@@ -66,8 +66,9 @@ def test_a_named_disk_is_the_tasks_while_it_runs_and_roots_afterwards(run: Runne
     assert name in disk("ls")
     [shown] = inspect(name)["disks"]
     assert {"disk": "storage", "backing": "named disk", "path": str(path)}.items() <= shown.items()
-    for words in (("rm", "data"), ("resize", "data", "128M"), ("export", "data", "/dev/null")):
-        assert f"is in use by task {name}." in refused(*words) or words[0] == "export"
+    in_use = f"solo5ctl: disk 'data' is in use by task {name}.\n"
+    for words in (("rm", "data"), ("resize", "data", "128M"), ("export", "data", str(tmp_path / "exported"))):
+        assert refused(*words) == f"{in_use}Stop it first: solo5ctl stop {name}\n"
     for how in ("", ",ephemeral"):
         failed = run.fail("--block", f"storage=disk:data{how}", f"{GUESTS}/disk.spt", "read")
         assert "is in use by another task" in failed.stderr, how
@@ -217,15 +218,22 @@ def test_a_file_system_without_room_or_permission_is_one_sentence(run: Runner, f
         ok("umount", str(DISKS))
 
 
-def test_too_much_data_to_copy_is_refused(run: Runner, place: Files) -> None:
+@pytest.fixture(params=["reflinks", "no reflinks"])
+def shares_blocks(machine: Machine, request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Named disks share blocks with their copies, or are on another file system."""
+    shares = request.param == "reflinks"
+    with records.reflinks_of_copies() if shares else records.no_reflinks(DISKS):
+        yield shares
+
+
+def test_too_much_data_to_copy_is_refused(shares_blocks: bool, run: Runner, place: Files) -> None:
     golden(size=8 << 20)
     with (DISKS / "data").open("r+b") as file:
         file.write(os.urandom(8 << 20))
     place("/etc/solo5/copies.toml", "disk_copy_mb = 4\n")
     failed = run.fail("--rm", "--block", "storage=disk:data,ephemeral", f"{GUESTS}/disk.spt", "read")
-    if failed.returncode != 0:  # not where blocks are shared
-        words = "bytes that are copied for each run: expected at most 4194304, since the limit of a task is 4194304"
-        assert words in failed.stderr
+    words = "bytes that are copied for each run: expected at most 4194304, since the limit of a task is 4194304"
+    assert (failed.returncode, words in failed.stderr) == ((0, False) if shares_blocks else (125, True))
     assert not list(COPIES.iterdir())
 
 

@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 from random import SystemRandom
 
-from tests.machine.chaos.run import ChaosError, run
+from tests.machine.chaos.run import NO_INTERNAL_ERROR, ChaosError, run
 from tests.machine.conftest import Outside, cable, left_as_found
 from tests.machine.nomad.agent import WATCHFUL, Agent
 
@@ -17,7 +17,7 @@ def main() -> int:
     options = _options().parse_args()
     begun = time.monotonic()
     with left_as_found() as machine:
-        machine.expect(".")  # whatever our services say of being killed
+        machine.expect(NO_INTERNAL_ERROR)
         wires = ExitStack()
         wires.enter_context(cable(Outside()))
         agent = Agent()

@@ -19,6 +19,9 @@ from tests.machine.nomad.jobs import Jobs
 from solo5_systemd.declared.update_files import PREVIOUS
 from solo5_systemd.network.remembered_addresses import ADDRESSES
 
+NO_INTERNAL_ERROR = "^(?!internal error|Task exception was never retrieved|Exception in callback|Traceback)"
+"""Lines of services that are killed, or whose bus is: any but those of a fault of their own code."""
+
 SETTLING = 120.0
 """Seconds in which all must be as it should: less than one where nothing else is to be done, a hundred where the bus
 went while a task's network was being given back, which then is a sweep's to do (docs/recovery.md)."""

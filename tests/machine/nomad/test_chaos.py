@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 from tests.machine.chaos import disks
+from tests.machine.chaos import run as run_module
 from tests.machine.chaos.history import SHORT
 from tests.machine.chaos.invariants import Truth
 from tests.machine.chaos.model import Door, Guest, Task
-from tests.machine.chaos.run import ChaosError, run
+from tests.machine.chaos.run import NO_INTERNAL_ERROR, ChaosError, run
 from tests.machine.conftest import Machine, ok
 from tests.machine.nomad.agent import WATCHFUL, Agent
 from tests.machine.records import records
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.configured(WATCHFUL)
 
 
 def test_the_machine_is_what_the_model_says_after_every_operation(agent: Agent, machine: Machine) -> None:
-    machine.expect(".")  # any line of a killed process
+    machine.expect(NO_INTERNAL_ERROR)
     seed, count = SHORT
     done: list[str] = []
     run(seed, count, agent, say=done.append, varied=True)
@@ -29,8 +30,8 @@ def test_the_machine_is_what_the_model_says_after_every_operation(agent: Agent, 
 def test_a_history_that_goes_wrong_says_how_and_leaves_nothing(
     agent: Agent, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine.expect(".")
-    monkeypatch.setattr("tests.machine.chaos.run.SETTLING", 0)
+    machine.expect(NO_INTERNAL_ERROR)
+    monkeypatch.setattr(run_module, "SETTLING", 0)
     monkeypatch.setattr(Truth, "complaints", lambda _, world: ["two is too many"] if len(world) > 1 else [])
     with pytest.raises(ChaosError, match=r"(?s)seed 1:\n.*start chaos-0.*and then:\ntwo is too many"):
         run(1, 20, agent, say=print)
