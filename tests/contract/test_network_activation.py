@@ -225,7 +225,7 @@ def _handles() -> Iterator[str]:
             yield f"{number} {text.split()[0]}"
 
 
-async def test_a_start_that_fails_is_told_to_the_sender_and_repeated_for_the_next_packet(
+async def test_a_failed_start_is_reported_to_the_sender_and_repeated_for_the_next_packet(
     client: Client, manager: Pid1, fifo: Socket
 ) -> None:
     reservation = await waiting(client, manager, fifo)

@@ -297,7 +297,7 @@ def test_the_error_of_a_missing_subsystem_is_that_of_this_kernel_for_one_that_no
     assert lacks_log()
 
 
-def test_doctor_goes_on_without_nfnetlink() -> None:
+def test_doctor_continues_without_nfnetlink() -> None:
     """libnftables would end the process."""
     command = [sys.executable, str(_WITHOUT_NFNETLINK), "solo5ctl", "doctor", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -249,7 +249,7 @@ async def advertised(outside: Outside) -> None:
                 await asyncio.sleep(0.05)
 
 
-async def test_a_host_that_forwards_by_itself_goes_on_doing_so(service: Service, wan: Outside) -> None:
+async def test_a_host_that_forwards_by_itself_keeps_forwarding(service: Service, wan: Outside) -> None:
     (CONF / "all/forwarding").write_text("1")
     before = sysctls6()
     async with service.running(default()) as client:
@@ -400,7 +400,7 @@ async def test_a_guest_sends_nothing_by_ipv4(service: Service) -> None:
         assert network.dropped.by_rule()["spoofed"] == 18
 
 
-async def test_networks_of_each_kind_are_beside_each_other(service: Service, wan: Outside) -> None:
+async def test_networks_of_each_kind_work_together(service: Service, wan: Outside) -> None:
     async with service.running(
         f"[network.default]\n[network.both]\nipv6 = true\nreach = ['alone']\n[network.alone]\n{ALONE}\n"
     ) as client:

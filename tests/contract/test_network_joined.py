@@ -454,7 +454,7 @@ async def test_a_restart_and_a_damaged_record_leave_guests_and_bridge_as_they_ar
     assert changes(before) == {}
 
 
-async def test_a_joined_network_beside_one_of_the_service_forwards_nothing(service: Service, lan: Lan) -> None:
+async def test_a_joined_network_next_to_one_of_the_service_forwards_nothing(service: Service, lan: Lan) -> None:
     """What the network of the service needs of the host begins and ends with it, and not with the joined one."""
     before = state()
     forwarding = Path("/proc/sys/net/ipv4/conf/lo/forwarding")
@@ -621,7 +621,7 @@ async def test_fragments_of_ipv6_pass_where_the_network_permits_them(service: Se
             assert part in arrived(heard)
 
 
-async def test_beside_a_network_of_the_service_with_ipv6(service: Service, machine: Lan) -> None:
+async def test_a_joined_network_next_to_one_of_the_service_with_ipv6(service: Service, machine: Lan) -> None:
     """What that network needs of the host begins and ends with it, and a guest on the LAN has both families."""
     before = state()
     async with service.running(f"{POOL}{POOL6.removeprefix(LAN)}[network.default]\nipv6 = true\n") as client:

@@ -240,7 +240,7 @@ async def test_a_released_task_is_attached_in_its_namespace_again(group: Outside
     assert not link(lease.tap)
 
 
-async def test_a_port_of_a_program_beside_is_taken(service: Service, group: Outside) -> None:
+async def test_a_port_of_a_sidecar_is_taken(service: Service, group: Outside) -> None:
     with group.entered():
         listener = bound("0.0.0.0", 5353)
     async with service.running() as client:
@@ -314,7 +314,7 @@ def shown() -> str:
     return run("ip", "-o", "address", "show", "dev", "solo5-namespace")
 
 
-async def test_programs_beside_a_guest_are_at_its_gateway(service: Service, place: Place) -> None:
+async def test_sidecars_of_a_guest_are_at_its_gateway(service: Service, place: Place) -> None:
     with place.group.entered():
         listeners = [bound(place.loopback, 9191), bound(place.every, 9192), bound(place.address, 9193)]
         stream = socket.create_server((place.loopback, 9194), family=listeners[0].family)

@@ -170,7 +170,7 @@ async def test_what_leaves_a_network_has_the_hosts_address_or_the_guests(
                 assert await guest.heard_udp(b"BACK") == (ip_address(family.far), 7)
 
 
-async def test_a_host_that_forwards_by_itself_goes_on_doing_so(
+async def test_a_host_that_forwards_by_itself_keeps_forwarding(
     service: Service, wan: Outside, elsewhere: Outside
 ) -> None:
     FORWARD.write_text("1")

@@ -126,7 +126,7 @@ async def test_a_route_of_ipv6_is_reported_with_its_remedy(client: Client, servi
         assert route["dev"] == BRIDGE
 
 
-async def test_a_wider_route_or_one_beside_is_no_reason_for_a_report(
+async def test_a_wider_or_an_adjacent_route_is_no_reason_for_a_report(
     client: Client, service: Service, vpn: str
 ) -> None:
     async with guest(client, "a", "10.88.5.7") as lease:

@@ -117,7 +117,7 @@ async def test_a_packet_of_ipv6_wakes_and_a_question_for_its_address(service: Se
         assert manager.signals == [STOP, CONT] * 2
 
 
-async def test_questions_for_others_and_broadcasts_wake_nobody(service: Service, manager: Pid1) -> None:
+async def test_requests_for_other_addresses_and_broadcasts_wake_no_task(service: Service, manager: Pid1) -> None:
     async with (
         service.running("[network.default]\nipv6 = true\n") as client,
         sleeper(client, manager) as guest,
@@ -153,7 +153,7 @@ async def test_broadcasts_of_days_leave_room_for_the_packet_that_wakes(client: C
         assert manager.signals == [STOP, CONT]
 
 
-async def test_what_the_filter_refuses_wakes_nobody(client: Client, manager: Pid1, outside: Outside) -> None:
+async def test_packets_that_the_filter_drops_wake_no_task(client: Client, manager: Pid1, outside: Outside) -> None:
     async with sleeper(client, manager) as guest:
         await client.sleep(WEB)
         outside.ip("route", "replace", f"{guest.ip}/32", "via", outside.host)
@@ -238,7 +238,7 @@ async def test_rules_of_sleepers_are_restored(service: Service, manager: Pid1) -
         assert manager.signals == [STOP, CONT]
 
 
-async def test_a_program_beside_the_guest_wakes_it(client: Client, manager: Pid1, outside: Outside) -> None:
+async def test_a_sidecar_wakes_the_guest(client: Client, manager: Pid1, outside: Outside) -> None:
     outside.ip("link", "set", "lo", "up")
     outside.ip("route", "add", "default", "via", outside.host)
     reservation = await client.reserve(WEB, [nic("service", "namespace")], [tcp(8080)], namespace=outside.path)

@@ -27,8 +27,8 @@ MEASURED = {
     "contract/test_network_sleep.py::test_a_packet_in_the_moment_of_falling_asleep_wakes": "of any moment",
     "contract/test_network_sleep.py::test_a_packet_while_the_service_is_dead_wakes_after_its_start": "nothing wakes it",
     "contract/test_network_sleep.py::test_packets_and_processor_time_keep_a_task_awake": "longer than the idle time",
-    "contract/test_network_sleep.py::test_questions_for_others_and_broadcasts_wake_nobody": "nothing wakes it",
-    "contract/test_network_sleep.py::test_what_the_filter_refuses_wakes_nobody": "nothing wakes it",
+    "contract/test_network_sleep.py::test_requests_for_other_addresses_and_broadcasts_wake_no_task": "nothing wakes it",
+    "contract/test_network_sleep.py::test_packets_that_the_filter_drops_wake_no_task": "nothing wakes it",
     "guests/test_tender.py::test_tap_deleted_under_the_guest": "it lives on",
     "guests/test_tender.py::test_console_failure_leaves_a_zombie_leader": "a signal does not end it",
     "machine/nomad/test_consoles.py::test_collector_that_was_killed_gets_what_it_missed_from_the_next_agent": (
@@ -114,7 +114,7 @@ def test_a_sleep_between_two_looks_at_a_condition_is_none() -> None:
     assert len(list(complaints("def test_x():\n    while True:\n        time.sleep(0.01)"))) == 1
 
 
-def test_what_returns_or_sleeps_beside_a_test_is_no_test() -> None:
+def test_a_helper_that_returns_or_sleeps_is_no_test() -> None:
     text = (
         "def wait():\n    time.sleep(1)\n    return 1\nasync def test_x():\n    def f(): return 1\n    asyncio.sleep(0)"
     )

@@ -26,7 +26,7 @@ def test_hello_splits_words_as_mirage_does(tender: Tender) -> None:
 
 
 @pytest.mark.parametrize(("asked", "seen"), [(0, 0), (7, 7), (255, 255), (256, 0), (300, 44)])
-def test_hello_exits_as_told(tender: Tender, asked: int, seen: int) -> None:
+def test_hello_exits_with_the_status_of_its_argument(tender: Tender, asked: int, seen: int) -> None:
     ended = tender.run("hello", f"exit={asked}")
     assert ended.status == seen
     assert ended.lines[-1] == f"Solo5: solo5_exit({asked}) called"

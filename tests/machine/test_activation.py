@@ -295,7 +295,7 @@ def test_an_update_and_a_rollback_start_it_first(web: str, outside: Outside, new
         rests("stop")
 
 
-def test_a_verb_returns_once_it_runs_or_says_why_it_does_not(
+def test_a_verb_returns_once_it_runs_or_prints_why_it_does_not(
     machine: Machine, web: str, newer: str, outside: Outside
 ) -> None:
     machine.expect("solo5-update@web.service|Failed to start solo5-update@web.service|web.service did not start")

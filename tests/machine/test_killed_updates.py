@@ -48,7 +48,7 @@ def at(phase: str, words: Sequence[str]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("by", PHASES)
-def test_an_update_that_is_killed_leaves_one_whole_task(web: str, newer: str, by: str) -> None:
+def test_an_update_that_is_killed_leaves_one_complete_task(web: str, newer: str, by: str) -> None:
     """`stop` is what an operator does; `kill -9` of the program may happen at any moment."""
     for phase, (words, old, new) in zip(PHASES[by], to_the_other_image(web, newer), strict=False):
         with at(phase, words):
@@ -82,7 +82,7 @@ def reinstallation() -> Iterator[subprocess.Popen[str]]:
         assert upgrade.returncode == 0, output
 
 
-def test_a_start_at_any_moment_of_an_upgrade_is_whole_or_nothing(web: str, machine: Machine) -> None:
+def test_a_start_at_any_moment_of_an_upgrade_succeeds_or_leaves_nothing(web: str, machine: Machine) -> None:
     """A start lasts a fraction of an upgrade: there is one after the other as long as that goes on."""
     machine.expect(r"solo5-\S+\.service")  # PID 1 of a program of which half is there
     outcomes: list[int] = []

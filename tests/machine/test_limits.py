@@ -69,7 +69,7 @@ def tight(machine: Machine) -> Iterator[str]:
     ok("systemctl", "daemon-reload")
 
 
-def test_out_of_memory_is_told_from_every_other_end(run: Runner, tight: str) -> None:
+def test_out_of_memory_is_distinguished_from_every_other_end(run: Runner, tight: str) -> None:
     """The peak says whose memory it was: this task's own limit is far away."""
     name = run("toucher.spt", options=("-m", "64M", "--property", f"Slice={tight}"))
     ok("solo5ctl", "wait", name)

@@ -90,7 +90,9 @@ def test_a_user_without_its_unit_is_freed(machine: Machine, run: Runner) -> None
     assert (orphans(), name in registered(), record.exists()) == ([], False, False)
 
 
-def test_a_lease_without_its_unit_is_told_while_the_network_service_sleeps(machine: Machine, run: Runner) -> None:
+def test_a_lease_without_its_unit_is_reported_while_the_network_service_is_inactive(
+    machine: Machine, run: Runner
+) -> None:
     machine.expect("tap .* is restored")
     name = run("net.spt", "--ipv4={net.service.ipv4_cidr}")
     says(name, "02:")

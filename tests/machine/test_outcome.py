@@ -103,7 +103,7 @@ def test_a_stop_through_systemd_whoever_asks(run: Runner) -> None:
     assert set(signals) <= set(ok("solo5ctl", "ps", "--all", "--quiet").split())
 
 
-def test_a_signal_from_somebody_else_is_told_from_a_stop(run: Runner) -> None:
+def test_a_signal_of_another_program_is_distinguished_from_a_stop(run: Runner) -> None:
     signals = {}
     for sent, number, targets in (("TERM", 15, TARGETS), ("INT", 2, ["hvt"]), ("KILL", 9, ["spt"])):
         for name in asleep(run, *targets):
@@ -307,7 +307,7 @@ def test_a_block_device_that_is_pulled_out_is_named(run: Runner) -> None:
     assert told[hvt]["lost_disks"] == [{"disk": "storage", "path": by_hvt}]
 
 
-def test_a_tap_that_is_deleted_ends_hvt_and_an_spt_guest_goes_on(machine: Machine, run: Runner) -> None:
+def test_a_tap_that_is_deleted_ends_hvt_and_an_spt_guest_continues(machine: Machine, run: Runner) -> None:
     machine.expect("network repaired: tap")
     words = ("--ipv4={net.service.ipv4_cidr}", "--ipv4-gateway={net.service.gateway4}", "--send=192.0.2.9:9")
     hvt, spt = (run(f"net.{target}", *words) for target in TARGETS)

@@ -137,7 +137,7 @@ def test_a_service_that_failed_without_its_package_starts_after_an_installation(
     says(run("net.spt", "--ipv4={net.service.ipv4_cidr}"), "serving")
 
 
-def test_the_network_service_outlives_a_removal_beside_a_declared_task(machine: Machine) -> None:
+def test_the_network_service_outlives_a_removal_while_a_declared_task_runs(machine: Machine) -> None:
     """The container has a hybrid cgroup hierarchy, the vm the unified one."""
     with declarations() as declare:
         declare("alone", "Argument=--ipv4={net.service.ipv4_cidr}")

@@ -213,7 +213,9 @@ def sleeps_of(unit: str) -> list[str]:
 
 
 @pytest.mark.vm  # the clock of a container is its host's
-def test_a_connection_goes_on_after_an_hour_asleep(run: Runner, outside: Outside, leap: Callable[[int], None]) -> None:
+def test_a_connection_continues_after_an_hour_asleep(
+    run: Runner, outside: Outside, leap: Callable[[int], None]
+) -> None:
     """No byte is lost or comes twice; and a clock that is set back leaves no time that is negative."""
     task = run("net.spt", IPV4, GATEWAY, options=("-p", "7007:7/tcp"))
     info, service = inspect(task), unit_property("solo5-networkd.service", "MainPID")

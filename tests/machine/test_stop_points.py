@@ -274,7 +274,7 @@ def test_a_stop_killed_at_any_step_can_be_made_again(ground: Machine, lives: Liv
 
 
 @pytest.mark.parametrize("service", ["solo5-networkd", "solo5-relay"])
-def test_a_service_killed_while_it_is_called_does_its_work_or_says_that_it_did_not(
+def test_a_service_killed_while_it_is_called_does_its_work_or_reports_that_it_did_not(
     ground: Machine, lives: Lives, service: str
 ) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
@@ -297,7 +297,7 @@ def duration(life: Life, killer: Killer | None) -> float:
     return time.monotonic() - begun
 
 
-def test_what_is_left_alone_is_whole_or_goes_by_itself(left_alone: list[Point]) -> None:
+def test_what_is_left_alone_is_complete_or_is_removed(left_alone: list[Point]) -> None:
     def goes(point: Point) -> None:
         life = point.life
         try:

@@ -90,7 +90,7 @@ def whole(*instances: int) -> None:
         assert not [*(DIRECTORY / f"web@{each}").glob("update.[jp]*")]
 
 
-def test_an_instance_is_updated_beside_itself_and_the_others_are_left_alone(web: Declarations, newer: str) -> None:
+def test_an_instance_is_updated_without_a_pause_and_the_others_are_left_alone(web: Declarations, newer: str) -> None:
     """As any declared task, of which no request fails: test_updates.py."""
     ok("systemctl", "enable", "web@1")
     started(1, 2)

@@ -273,7 +273,7 @@ class Stream(threading.Thread):
         assert not self.ended
 
 
-def test_what_is_in_flight_while_ports_are_moved_arrives_whole(declare: Declarations, newer: str) -> None:
+def test_what_is_in_flight_while_ports_are_moved_arrives_complete(declare: Declarations, newer: str) -> None:
     """Both turns: from the old guest to the one beside it, and from that to the task itself."""
     unit = declare("web", f"{WEB}\nPublish={ECHO}:7", rest="[Unit]\nStartLimitIntervalSec=0")
     ok("systemctl", "start", unit)
@@ -445,7 +445,7 @@ def test_a_stop_before_the_task_is_started_again_is_not_overridden(slow_start: P
         stays_stopped(old)
 
 
-def test_a_task_that_starts_with_neither_image_is_made_whole_by_the_hint(web: str, newer: str, place: Files) -> None:
+def test_a_task_that_starts_with_neither_image_is_repaired_by_the_hint(web: str, newer: str, place: Files) -> None:
     """The new guest has the ports meanwhile: the task is down, its service is not."""
     broken = place(SYSTEM_DROP_IN, BROKEN)  # the daemon-reload of the update loads it
     failed = update(newer, "--watch", "0")
@@ -464,7 +464,7 @@ def test_a_task_that_starts_with_neither_image_is_made_whole_by_the_hint(web: st
     whole(web)
 
 
-def test_a_task_that_only_has_the_name_of_a_guest_beside_keeps_its_ports(declare: Declarations, run: Runner) -> None:
+def test_a_task_with_the_name_of_an_updates_second_guest_keeps_its_ports(declare: Declarations, run: Runner) -> None:
     other = run("net.spt", "{mirage}", name="web.next", options=("--publish", f"{ECHO}:80"))
     says(other, "serving")
     ok("systemctl", "start", declare("web", WEB))

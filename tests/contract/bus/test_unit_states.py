@@ -136,7 +136,7 @@ async def test_how_it_ended_is_read_of_a_unit_that_is_over(systemd: FakeSystemd,
     assert (state.main_code, state.main_status, state.result) == (2, 9, "signal")
 
 
-async def test_what_a_scope_says_of_its_task_is_in_its_cgroup(
+async def test_the_task_of_a_scope_is_read_from_its_cgroup(
     systemd: FakeSystemd, manager: Manager, tmp_path: Path
 ) -> None:
     (tmp_path / "cgroup/x").mkdir()

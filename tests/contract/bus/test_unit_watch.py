@@ -233,7 +233,7 @@ async def test_a_property_without_a_reply_is_no_end(
 # --- a run now ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_run_that_goes_on_is_known_without_a_message(
+async def test_a_run_in_progress_is_known_without_a_message(
     systemd: FakeSystemd, manager: Manager, links: Links, tmp_path: Path
 ) -> None:
     links.begin(UNIT)

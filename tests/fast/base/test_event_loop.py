@@ -7,7 +7,7 @@ import pytest
 from solo5_systemd.base.event_loop import is_event_loop, off_the_loop
 
 
-async def test_beside_an_event_loop_a_call_is_in_another_thread() -> None:
+async def test_with_an_event_loop_a_call_is_in_another_thread() -> None:
     assert is_event_loop()
     assert await off_the_loop(threading.get_ident) != threading.get_ident()
     assert not await off_the_loop(is_event_loop)

@@ -99,7 +99,7 @@ async def test_the_thread_of_an_event_loop_does_not_wait(tmp_path: Path, monkeyp
         lock_file(tmp_path / "lock")
 
 
-async def test_a_thread_beside_an_event_loop_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_thread_without_an_event_loop_of_its_own_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = lock_file(tmp_path / "lock", timeout_s=0.0)
     attempts: Queue[float] = Queue()
     monkeypatch.setattr(time, "sleep", attempts.put)

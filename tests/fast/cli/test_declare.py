@@ -65,7 +65,7 @@ def test_a_declaration_is_printed_without_root_and_not_written(solo5ctl: Solo5ct
 
 
 @pytest.mark.parametrize("option", ["--name=a", "-d", "--rm", "--scope", "--json"])
-def test_options_of_a_start_are_refused_beside_it(option: str, solo5ctl: Solo5ctl) -> None:
+def test_options_of_a_start_are_refused_with_declare(option: str, solo5ctl: Solo5ctl) -> None:
     assert "--declare and --" in solo5ctl("run", option, "--declare", "web", "a.hvt").err
 
 

@@ -34,7 +34,7 @@ TASKS = pytest.mark.parametrize(
 
 
 @TASKS
-def test_a_task_of_nomads_is_nobodys_when_its_allocation_is_removed(task: Task) -> None:
+def test_a_task_of_nomads_is_an_orphan_when_its_allocation_is_removed(task: Task) -> None:
     fields = {**task.state.log_fields, "NOMAD_ALLOC_DIR": f"{ALLOCATION}/alloc"}
     kept = {"units": (replace(task.state, log_fields=fields),), "outcomes": frozenset({WEB})}
     assert found(**kept) == []
@@ -49,7 +49,7 @@ def test_a_task_of_solo5ctl_is_a_persons(task: Task) -> None:
     assert found(units=(task.state,), outcomes=frozenset({WEB}), missing_directories=gone) == []
 
 
-def test_what_has_no_unit_is_nobodys() -> None:
+def test_what_has_no_unit_is_an_orphan() -> None:
     web, ended_web = frozenset({WEB}), (ended().state,)
     assert found(outcomes=web) == ["outcome of task web: its unit is not loaded"]
     assert found(outcomes=web, units=ended_web) == []
@@ -67,14 +67,14 @@ def test_what_has_no_unit_is_nobodys() -> None:
         (LeaseState.WAITING, ""),
     ],
 )
-def test_a_lease_that_is_overdue_is_nobodys_without_its_unit(state: LeaseState, reason: str) -> None:
+def test_an_overdue_lease_without_its_unit_is_an_orphan(state: LeaseState, reason: str) -> None:
     overdue, told = (holding(state),), [f"network lease of task web: {reason}"] if reason else []
     assert found(expired=overdue) == told
     assert found(expired=overdue, units=(ended().state,)) == told
     assert found(expired=overdue, units=(running().state,)) == []
 
 
-def test_a_console_is_nobodys_when_its_task_is_long_gone() -> None:
+def test_a_console_is_an_orphan_when_its_task_is_long_gone() -> None:
     assert found(consoles={WEB: 301.0}) == ["console of task web: its unit is not loaded, and its FIFOs are not read"]
     assert found(consoles={WEB: 299.0}) == [], "its task may be about to start, or its lines to be read"
     assert found(consoles={WEB: 301.0}, units=(ended().state,)) == []
@@ -110,7 +110,7 @@ async def test_nothing_is_woken_to_find_it(machine: Machine, runtime: Runtime) -
     assert not WAKES & set(machine.steps.taken)
 
 
-async def test_a_dry_run_says_the_same_and_changes_nothing(machine: Machine, runtime: Runtime) -> None:
+async def test_a_dry_run_returns_the_same_lines_and_changes_nothing(machine: Machine, runtime: Runtime) -> None:
     forgotten(machine, running())
     machine.networks.stray = ("tap s5-x",)
     machine.relay.silent = {WEB: 1000.0}

@@ -112,7 +112,7 @@ async def test_waiting_ends_with_the_task(machine: Machine, runtime: Runtime, we
     assert (task.phase, outcome_of(task).exit_code) == (Phase.ENDED, 7)
 
 
-async def test_waiting_for_a_task_that_is_removed_meanwhile_says_so(
+async def test_waiting_for_a_task_that_is_removed_meanwhile_is_an_error(
     machine: Machine, runtime: Runtime, web: Task
 ) -> None:
     async with Background(runtime.wait(WEB)) as waiting:

@@ -53,7 +53,7 @@ async def test_a_console_is_in_the_operators_namespace_whose_journald_runs_befor
     assert (started.state.log_namespace, task.state.log_namespace) == ("guests", "guests")
 
 
-async def test_a_start_takes_each_step_once_and_says_what_a_look_would(machine: Machine, runtime: Runtime) -> None:
+async def test_a_start_takes_each_step_once_and_returns_what_a_read_would(machine: Machine, runtime: Runtime) -> None:
     started = await runtime.start(WORKLOAD)
     assert len(machine.steps.taken) == len({*machine.steps.taken}) <= 17, "a start costs no more"
     assert machine.holds == ({UNIT}, {WEB})
@@ -120,7 +120,7 @@ async def test_a_name_that_a_task_has_is_refused_before_anything_is_made(machine
         ),
     ],
 )
-async def test_a_failed_job_says_which_part_failed_in_its_own_words_and_leaves_nothing(
+async def test_a_failed_job_names_the_part_that_failed_and_leaves_nothing(
     machine: Machine, runtime: Runtime, result: str, unit: str, messages: list[str], words: str
 ) -> None:
     machine.units.job_result = result
@@ -322,7 +322,7 @@ async def test_a_removal_leaves_a_start_of_its_name_alone_that_begins_meanwhile(
         await runtime.discard(WORKLOAD.name)
 
 
-async def test_undoing_goes_on_although_it_is_cancelled_too() -> None:
+async def test_undoing_continues_although_it_is_cancelled_too() -> None:
     failed = _full("failed", None)
     with pytest.raises(StartError):
         await Runtime(failed.backends).start(WORKLOAD)
@@ -348,7 +348,7 @@ def is_open(descriptor: int) -> bool:
 
 
 @pytest.mark.parametrize("kind", UnitKind)
-async def test_a_preview_says_what_a_start_would_do_and_does_not_do_it(
+async def test_a_preview_shows_what_a_start_would_do_and_does_not_do_it(
     machine: Machine, runtime: Runtime, kind: UnitKind
 ) -> None:
     plan = await runtime.starter.preview(replace(WORKLOAD, kind=kind))

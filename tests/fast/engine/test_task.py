@@ -29,7 +29,7 @@ def test_a_units_state_is_one_word(active: ActiveState, frozen: bool, stalled: b
     assert phase(replace(STATE, active=active, frozen=frozen), hung=stalled) is expected
 
 
-def test_a_task_shows_what_its_unit_says() -> None:
+def test_a_task_has_the_state_of_its_unit() -> None:
     task = Task(state=replace(STATE, log_fields=FIELDS), phase=Phase.RUNNING)
     assert (task.name, task.started) == ("web", STARTED)
     assert (task.image, task.sha256, task.memory) == ("/srv/a b", "ab", 1024)

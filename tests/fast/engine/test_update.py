@@ -105,7 +105,7 @@ def make_unready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "failure", failure)
 
 
-async def test_the_guest_beside_the_task_has_no_idle_time(
+async def test_the_second_guest_of_an_update_has_no_idle_time(
     machine: Machine, updater: Updater, report: Report, old: Manifest
 ) -> None:
     """No socket unit would start it again."""

@@ -52,26 +52,35 @@ def test_create() -> None:
         (str(MAX_SIZE), str(MAX_SIZE), MAX_SIZE, MAX_SIZE),
     ],
 )
-def test_size_is_of_whole_sectors(low: str, high: str, size: int, size_max: int | None) -> None:
+def test_a_size_is_a_multiple_of_the_sector(low: str, high: str, size: int, size_max: int | None) -> None:
     request = create_request(environment(low, high))
     assert (request.size, request.size_max) == (size, size_max)
 
 
 @pytest.mark.parametrize(
-    "low, high, words",
+    "given, words",
     [
-        ("0", "0", "volume data has no capacity: expected the size of its disk"),
-        ("50000000", "50000000", "between capacity_min 50000000 and capacity_max 50000000.*Set capacity_max to 5000"),
-        ("0", "512", f"Set capacity_max to {GRAIN} or more"),
-        ("-1", "0", "capacity_min is -1 bytes: expected 0 to"),
-        ("0", str(MAX_SIZE + 1), "capacity_max is .* bytes: expected 0 to"),
-        ("0", "1GiB", "capacity_max is 1GiB bytes"),
-        ("٣", "0", "capacity_min is"),
+        (("0", "0"), "volume data has no capacity: expected the size of its disk"),
+        (("50000000", "50000000"), "between capacity_min 50000000 and capacity_max 50000000.*Set capacity_max to 5000"),
+        (("0", "512"), f"Set capacity_max to {GRAIN} or more"),
+        (("-1", "0"), "capacity_min is -1 bytes: expected 0 to"),
+        (("0", str(MAX_SIZE + 1)), "capacity_max is .* bytes: expected 0 to"),
+        (("0", "1GiB"), "capacity_max is 1GiB bytes"),
+        (("٣", "0"), "capacity_min is"),
+        (("0", str(MIB), '{"preallocate": "yes"}'), 'parameters.preallocate is \'yes\': expected "true" or "false"'),
+        (
+            ("0", str(MIB), '{"prealocate": "true"}'),
+            "parameters.prealocate is not a known key: expected one of preallocate",
+        ),
+        (("0", str(MIB), "[1]"), "expected a table"),
+        (("0", str(MIB), "{"), "it is not JSON"),
+        (("0", str(MIB), "[" * 100000), "it is not JSON"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_capacity_that_no_disk_has_is_refused(low: str, high: str, words: str) -> None:
+def test_a_capacity_that_no_disk_has_and_wrong_parameters_are_refused(given: tuple[str, ...], words: str) -> None:
     with pytest.raises(InvalidRequestError) as refused:
-        create_request(environment(low, high))
+        create_request(environment(*given))
     assert re.search(words, str(refused.value))
 
 
@@ -87,22 +96,6 @@ def test_capacity_that_no_disk_has_is_refused(low: str, high: str, words: str) -
 )
 def test_parameters(parameters: str, preallocate: bool) -> None:
     assert create_request(environment(parameters=parameters)).preallocate is preallocate
-
-
-@pytest.mark.parametrize(
-    "parameters, words",
-    [
-        ('{"preallocate": "yes"}', 'parameters.preallocate is \'yes\': expected "true" or "false"'),
-        ('{"prealocate": "true"}', "parameters.prealocate is not a known key: expected one of preallocate"),
-        ("[1]", "expected a table"),
-        ("{", "it is not JSON"),
-        ("[" * 100000, "it is not JSON"),
-    ],
-)
-def test_wrong_parameters_are_refused(parameters: str, words: str) -> None:
-    with pytest.raises(InvalidRequestError) as refused:
-        create_request(environment(parameters=parameters))
-    assert words in str(refused.value)
 
 
 @pytest.mark.parametrize("variable", ["DHV_VOLUMES_DIR", "DHV_VOLUME_ID"])

@@ -68,16 +68,11 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Group:
     return Group(tmp_path, monkeypatch)
 
 
-def test_all_memory_is_reclaimed_in_parts(group: Group) -> None:
-    assert group.reclaim() == 10 * MIB
-    assert group.asked == [RECLAIM_MAX, RECLAIM_MAX, 2 * MIB]
-
-
-def test_it_ends_where_no_more_can_be_reclaimed(group: Group) -> None:
-    group.least = 5 * MIB
-    assert group.reclaim() == 5 * MIB
-    assert group.asked == [RECLAIM_MAX, RECLAIM_MAX]
-    assert group.paused == []
+@pytest.mark.parametrize("least, asked", [(0, [RECLAIM_MAX, RECLAIM_MAX, 2 * MIB]), (5, [RECLAIM_MAX, RECLAIM_MAX])])
+def test_memory_is_reclaimed_in_parts_until_no_more_can_be(group: Group, least: int, asked: list[int]) -> None:
+    group.least = least * MIB
+    assert group.reclaim() == (10 - least) * MIB
+    assert (group.asked, group.paused) == (asked, [])
 
 
 def test_what_is_written_to_the_swap_is_reclaimed_afterwards(group: Group) -> None:

@@ -53,7 +53,7 @@ def refusal(task: wire.TaskConfig, plugin: PluginConfig = PLUGIN) -> str:
 # --- a whole task --------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_says_little_gets_a_plain_workload() -> None:
+def test_a_minimal_job_gets_a_plain_workload() -> None:
     assert workload(task_config()) == Workload(
         name=name_of(TASK_ID),
         image="/srv/app",
@@ -76,7 +76,7 @@ def test_a_job_that_says_little_gets_a_plain_workload() -> None:
     )
 
 
-def test_what_a_job_says_is_in_the_workload() -> None:
+def test_settings_of_a_job_are_in_the_workload() -> None:
     made = workload(
         task_config(
             unikernel="local/web.spt",
@@ -439,7 +439,7 @@ def test_files_are_those_of_the_task() -> None:
     assert [(each.name, each.path) for each in disk.archive.members] == [("", "/alloc/web/local/a")]
 
 
-def test_labels_are_fields_beside_nomads() -> None:
+def test_labels_are_fields_in_addition_to_nomads() -> None:
     fields = workload(task_config(labels={"TEAM": "web", "TIER": "1 ä"})).log_fields
     assert fields[:2] == (("TEAM", "web"), ("TIER", "1 ä"))
     assert dict(fields)["NOMAD_TASK_NAME"] == "web"

@@ -36,7 +36,7 @@ def test_code_and_signal_are_reported_and_the_sentence_where_they_do_not_suffice
         (Ending.NOT_STARTED, None, "", "ended so"),
     ],
 )
-def test_a_failure_without_a_code_has_the_sentence_and_one_that_comes_again_says_why(
+def test_a_failure_without_a_code_has_the_sentence_and_a_repeated_one_has_the_reason(
     ending: Ending, code: int | None, futile: str, message: str
 ) -> None:
     assert exit_error(Outcome(ending=ending, exit_code=code, sentence="ended so", futile=futile)) == message

@@ -122,7 +122,7 @@ async def test_a_machine_that_cannot_be_looked_at_is_unhealthy_and_heals_by_itse
         ({"stats_interval": "soon"}, "plugin.solo5.config.stats_interval: duration 'soon' is not a time"),
     ],
 )
-async def test_a_driver_that_is_off_or_wrongly_configured_is_undetected_and_says_why(
+async def test_a_driver_that_is_off_or_wrongly_configured_is_undetected_with_the_reason(
     machine: Machine, nomad: Agent, config: dict[str, object], words: str
 ) -> None:
     await nomad.configure(**config)

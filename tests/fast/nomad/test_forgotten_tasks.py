@@ -154,7 +154,7 @@ def test_one_in_whose_place_another_runs_is_forgotten_for_certain() -> None:
     ],
     ids=["its own", "another agent's", "an agent's below", "solo5ctl's", "without a place", "before any task"],
 )
-def test_what_may_be_somebodys_is_not_judged(
+def test_what_may_belong_to_a_task_is_not_judged(
     other: UnitState, claimed: tuple[TaskName, ...], configs: list[wire.TaskConfig]
 ) -> None:
     assert not list(forgotten_tasks([other], claimed, configs, ""))

@@ -141,7 +141,7 @@ async def test_what_tasks_have_left_of_disks_is_cleaned_up_once_when_the_driver_
 # --- full disks ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_full_disk_of_a_guest_that_goes_on_is_an_event_of_its_task(
+async def test_a_full_disk_of_a_guest_that_continues_is_an_event_of_its_task(
     machine: Machine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(housekeeping, "SPACE_INTERVAL_S", 0)

@@ -90,7 +90,7 @@ def test_no_configuration_is_the_defaults(data: bytes) -> None:
     assert plugin_config(data) == PluginConfig()
 
 
-def test_what_a_job_may_set_unless_the_operator_says_otherwise_can_be_set() -> None:
+def test_properties_that_a_job_may_set_by_default_can_be_set() -> None:
     assert set(TIGHTENING) <= set(SETTABLE)
 
 

@@ -35,7 +35,7 @@ def read(**keys: object) -> Rule:
         ),
     ],
 )
-def test_a_rule_is_what_the_job_says(keys: dict[str, str], expected: Rule) -> None:
+def test_a_rule_has_the_keys_of_the_job(keys: dict[str, str], expected: Rule) -> None:
     assert read(**keys) == expected
 
 

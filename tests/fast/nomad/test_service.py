@@ -23,7 +23,7 @@ from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit.state import MainCode
 
 
-async def test_the_plugin_says_what_it_is(nomad: Agent) -> None:
+async def test_the_plugin_has_a_name_a_type_and_versions(nomad: Agent) -> None:
     info = await nomad.driver.plugin_info(base.PluginInfoRequest())
     assert info == base.PluginInfoResponse(
         type=base.DRIVER, plugin_api_versions=["v0.1.0"], plugin_version="1.2.3", name="solo5"

@@ -57,7 +57,7 @@ async def test_a_start_that_fails_tells_how_far_it_came(
         ("start unit", "starting its unit"),
     ],
 )
-async def test_a_slow_start_says_which_step_it_is_at(
+async def test_a_slow_start_has_an_event_with_its_current_step(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, step: str, doing: str
 ) -> None:
     monkeypatch.setattr(start, "SLOW_START_S", [number / 20 for number in range(1, 200)])
@@ -73,7 +73,7 @@ async def test_a_slow_start_says_which_step_it_is_at(
 
 
 @pytest.mark.leaps
-async def test_a_start_that_is_not_slow_says_nothing_of_it_later(machine: Machine) -> None:
+async def test_a_start_that_is_not_slow_has_no_event_later(machine: Machine) -> None:
     async with agent_of_a_task() as nomad:
         await passed(2 * SLOW_START_S[-1])
         assert not [message for message in await nomad.messages() if "Slow" in message]

@@ -105,7 +105,7 @@ def with_own(task: wire.TaskConfig) -> wire.TaskConfig:
     return task
 
 
-def test_ports_of_the_tasks_own_resources_are_published_beside_the_groups() -> None:
+def test_ports_of_the_tasks_own_resources_are_published_with_the_groups() -> None:
     task = with_own(task_config(HTTP))
     rows = [(row.host_ip, row.host_port, row.port) for row in publish(task, options_of(task))]
     own = [(ADDRESS, 8080, 8080), (ADDRESS, 25002, 25002)]
@@ -215,7 +215,7 @@ def test_in_a_namespace_the_groups_ports_are_those_behind_the_hosts() -> None:
     assert rows_of(in_group(six, ports=["six/tcp"])) == [(None, "", 80, 80, "tcp")]
 
 
-def test_in_a_namespace_a_number_is_a_port_that_a_proxy_beside_finds() -> None:
+def test_in_a_namespace_a_number_is_a_port_that_a_sidecar_proxy_finds() -> None:
     assert rows_of(in_group(HTTP, ports=["8080/tcp"])) == [(None, "", 8080, 8080, "tcp")]
     rows = [(None, "", 8000 + number, 8000 + number, kind) for kind in ("tcp", "udp") for number in range(3)]
     assert rows_of(in_group(HTTP, ports=["8000-8002"])) == rows

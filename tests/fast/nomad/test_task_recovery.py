@@ -45,7 +45,7 @@ async def test_settings_that_cannot_be_read_keep_no_running_task_from_its_driver
         assert (await nomad.wait()).result.exit_code == 3
 
 
-async def test_a_recovered_task_that_cannot_be_removed_says_why_and_can_be_later(
+async def test_the_removal_of_a_recovered_task_fails_with_a_reason_and_can_be_repeated(
     machine: Machine, nomad: Agent, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "REMOVE_TIMEOUT_S", 0)

@@ -128,7 +128,7 @@ async def test_fifos_without_a_reader_are_reported_before_anything_is_made(machi
     assert "start unit" not in machine.steps.taken
 
 
-async def test_a_name_of_somebody_elses_is_not_undone(machine: Machine, fifos: Fifos) -> None:
+async def test_a_unit_of_another_start_is_not_undone(machine: Machine, fifos: Fifos) -> None:
     """The unit existed before this start: a failure of the start does not remove it."""
     async with agent() as nomad:
         await nomad.start(fifos.of(task_config()))

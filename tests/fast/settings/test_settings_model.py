@@ -26,7 +26,7 @@ def test_nothing_at_all_is_a_complete_configuration() -> None:
     assert parse("") == Settings(networks=(DEFAULT,))
 
 
-def test_a_further_network_stands_beside_the_default() -> None:
+def test_a_further_network_leaves_the_default_as_it_is() -> None:
     read = parse('[network.lab]\nmtu = 9000\nmasquerade = false\nbridge = "lab0"\n')
     assert [network.name for network in read.networks] == ["default", "lab"]
     lab = read.network(NetworkName("lab"))

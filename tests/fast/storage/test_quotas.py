@@ -176,7 +176,7 @@ def test_what_a_job_has_created_counts_as_long_as_it_is_there(tmp_path: Path) ->
     assert of.unwritten(tmp_path) == 4096
 
 
-def test_what_is_created_beside_has_the_reserve_and_the_promises(tmp_path: Path) -> None:
+def test_a_file_is_refused_that_would_take_of_the_reserve(tmp_path: Path) -> None:
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
     of = claims(tmp_path, Limits(reserve_mb=free >> 20))
     with pytest.raises(HostError, match="of the file system of"):

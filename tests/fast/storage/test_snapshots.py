@@ -106,7 +106,9 @@ def test_errors_of_the_file_system_are_one_sentence(
     os.close(descriptor)
 
 
-def test_a_restore_that_was_killed_is_in_nobodys_way(subject: Snapshots, tmp_path: Path, no_reflinks: None) -> None:
+def test_a_restore_that_was_killed_obstructs_no_later_one(
+    subject: Snapshots, tmp_path: Path, no_reflinks: None
+) -> None:
     subject.take(DATA, ONE, copy=True)
     (tmp_path / "disks/.data.solo5-restore").write_text("half")
     subject.restore(DATA, ONE)

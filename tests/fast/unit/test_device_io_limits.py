@@ -77,7 +77,7 @@ def test_a_limited_disk_without_a_device_is_refused() -> None:
     assert lines(disk("data")) == [], "nothing to limit"
 
 
-def test_a_property_beside_would_replace_a_limit() -> None:
+def test_a_property_of_the_task_would_replace_a_limit() -> None:
     """systemd writes all limits of a device at once, for each path that the unit has for it."""
     sentence = refusal(disk("data", SLOW, VDA), beside=("TasksMax", "IOWriteIOPSMax"))
     assert sentence.startswith("unit property IOWriteIOPSMax is set, and an I/O limit of a disk: expected one of both")

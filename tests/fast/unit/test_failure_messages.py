@@ -21,7 +21,7 @@ STARTED = "39f53479d3a045ac8e11786248231fbf"
         (["solo5-hvt: a warning", "Fatal error when reading: bad", "KVM: late"], "KVM: late"),
     ],
 )
-def test_a_tenders_message_is_the_line_that_says_why_without_its_name(lines: list[str], message: str) -> None:
+def test_a_tenders_message_is_the_line_with_the_reason_without_its_name(lines: list[str], message: str) -> None:
     assert tender_message(lines) == message
 
 

@@ -113,7 +113,7 @@ def test_the_end_of_a_known_run_is_read_from_what_its_outcome_needs() -> None:
     assert (ended.main_pid, ended.control_group, ended.tender) == (0, "", "hvt")
 
 
-def test_a_run_that_goes_on_keeps_its_process() -> None:
+def test_a_run_in_progress_keeps_its_process() -> None:
     now = after_run(RUN, {"InvocationID": bytes(16), "ActiveState": "deactivating"})
     assert now is not None
     assert (now.over, now.main_pid, now.control_group) == (False, 7, "/x")

@@ -96,7 +96,7 @@ def test_a_unit_stands_in_the_slice_that_is_requested_below_ours() -> None:
         service(with_workload(slice="system.slice"))
 
 
-def test_a_service_says_once_what_it_says() -> None:
+def test_a_service_has_each_property_once() -> None:
     unit = service(NETWORKED)
     assert unit.name == "solo5-task-web.service"
     assert len(set(names(unit))) == len(unit.properties)
@@ -139,7 +139,7 @@ def test_processors_are_whole_percents_of_each_second_and_never_none(cpus: float
     assert (unit.value("CPUQuotaPerSecUSec"), unit.value("CPUWeight")) == (quota, 50)
 
 
-def test_every_line_in_the_journal_says_whose_it_is() -> None:
+def test_every_line_in_the_journal_has_the_fields_of_its_task() -> None:
     unit = service(with_workload(log_fields=(("NOMAD_JOB_NAME", "ä=b"),)))
     assert unit.value("LogExtraFields") == [
         b"SOLO5_TASK=web",

@@ -269,7 +269,7 @@ async def test_a_cancelled_start_leaves_the_user_that_it_adopted(of: Users, monk
     assert Registry().uid(DB) is None
 
 
-async def test_a_collection_goes_on_after_a_task_whose_network_is_not_released(
+async def test_a_collection_continues_after_a_task_whose_network_is_not_released(
     of: Users, caplog: pytest.LogCaptureFixture
 ) -> None:
     with started(of, WEB), started(of, DB):
@@ -432,7 +432,7 @@ async def test_a_user_with_a_task_or_another_disk_stays_when_a_disk_is_taken(
     assert "cannot be managed: Is a directory" in caplog.text, "and the start that got it goes on"
 
 
-async def test_disks_of_a_start_that_was_killed_are_noted_beside_those_of_the_next(tmp_path: Path) -> None:
+async def test_disks_of_a_start_that_was_killed_are_noted_with_those_of_the_next(tmp_path: Path) -> None:
     taken: list[tuple[int, str]] = []
     of = users(tmp_path, taken=taken)
     with started(of, WEB) as uid:

@@ -18,7 +18,7 @@ from tests.machine.records import records
 pytestmark = pytest.mark.configured(WATCHFUL)
 
 
-def test_the_machine_is_what_the_model_says_after_every_operation(agent: Agent, machine: Machine) -> None:
+def test_the_machine_matches_the_model_after_every_operation(agent: Agent, machine: Machine) -> None:
     machine.expect(NO_INTERNAL_ERROR)
     seed, count = SHORT
     done: list[str] = []
@@ -27,7 +27,7 @@ def test_the_machine_is_what_the_model_says_after_every_operation(agent: Agent, 
     assert Truth().complaints({}) == []
 
 
-def test_a_history_that_goes_wrong_says_how_and_leaves_nothing(
+def test_a_history_that_fails_is_printed_and_leaves_nothing(
     agent: Agent, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.expect(NO_INTERNAL_ERROR)
@@ -37,7 +37,7 @@ def test_a_history_that_goes_wrong_says_how_and_leaves_nothing(
         run(1, 20, agent, say=print)
 
 
-def test_what_nobody_owns_is_complained_of(agent: Agent) -> None:
+def test_what_no_task_owns_is_a_complaint(agent: Agent) -> None:
     assert Truth().complaints({}) == []
     with Path("/run/solo5/network/tasks/nobody.json").open("x") as lease:
         assert Truth().complaints({}) == ["leases: {'nobody'}, expected set()"]

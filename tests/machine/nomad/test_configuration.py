@@ -340,7 +340,7 @@ def words(job: str, path: Path) -> str:
     return found[2].replace(newest(job), "")
 
 
-def test_a_path_elsewhere_is_neither_opened_nor_told_to_be_there(jobs: Jobs, tmp_path: Path) -> None:
+def test_a_path_elsewhere_is_neither_opened_nor_revealed_to_exist(jobs: Jobs, tmp_path: Path) -> None:
     """Opening a FIFO would unblock its writer; an existing file has the same error as a missing one."""
     fifo, there, gone = (tmp_path / name for name in ("fifo", "there", "gone"))
     os.mkfifo(fifo)

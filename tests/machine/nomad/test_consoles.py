@@ -52,7 +52,7 @@ def kill(find: Callable[[], list[int]]) -> None:
     eventually(lambda: find() not in ([], [pid]), "another comes in its place")
 
 
-def test_flood_is_whole_though_relay_plugin_journald_and_agent_are_killed(
+def test_flood_is_complete_though_relay_plugin_journald_and_agent_are_killed(
     agent: Agent, jobs: Jobs, machine: Machine
 ) -> None:
     machine.expect("solo5-relay.service: (Main process exited|Failed with result)|Failed to start solo5-relay.service")

@@ -57,7 +57,7 @@ def test_version_that_does_not_become_ready_is_reverted(jobs: Jobs) -> None:
     next(a["ID"] for a in allocations("revert") if a["ClientStatus"] == "running").says("count 3\n")
 
 
-def test_canary_with_a_static_port_is_placed_beside_no_old_allocation(jobs: Jobs, outside: Outside) -> None:
+def test_canary_with_a_static_port_is_not_placed_where_an_old_allocation_has_it(jobs: Jobs, outside: Outside) -> None:
     group = network(port_hcl("web", static=8751, to=80))
     text = hcl("static", SERVER, job=update("canary = 1"), group=group)
     jobs.run(text)

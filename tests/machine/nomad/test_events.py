@@ -13,7 +13,7 @@ def ours(alloc: Allocation) -> list[str]:
     return [said for kind, _, said in (event.partition(": ") for event in alloc.events()) if kind == "Driver"]
 
 
-def test_start_is_told_step_by_step_and_only_once(jobs: Jobs, agent: Agent, machine: Machine) -> None:
+def test_start_has_one_event_for_each_step(jobs: Jobs, agent: Agent, machine: Machine) -> None:
     machine.expect("plugin|EOF|Unavailable|rpc error")
     [alloc] = jobs.run(hcl("told", SERVER))
     alloc.happens("Started solo5-task-")
@@ -32,13 +32,13 @@ def test_start_is_told_step_by_step_and_only_once(jobs: Jobs, agent: Agent, mach
     assert sum("Stopped on request" in said for said in ours(alloc)) == 1
 
 
-def test_end_is_told_with_the_consoles_last_lines(jobs: Jobs) -> None:
+def test_end_is_an_event_with_the_consoles_last_lines(jobs: Jobs) -> None:
     alloc = ended(jobs.submit(hcl("three", guest("hello.spt", "exit=3"), kind="batch")))
     alloc.happens("The guest exited with 3. Last console lines: ")
     alloc.happens("argument 1: 'exit=3'")
 
 
-def test_route_of_another_program_that_takes_the_guests_packets_is_told_with_the_remedy(
+def test_route_of_another_program_that_takes_the_guests_packets_is_an_event_with_the_remedy(
     jobs: Jobs, machine: Machine
 ) -> None:
     machine.expect("network not repaired: route .* of link vpn takes the packets")
@@ -56,7 +56,7 @@ def test_route_of_another_program_that_takes_the_guests_packets_is_told_with_the
         ok("ip", "link", "delete", "vpn")
 
 
-def test_network_that_another_program_broke_and_ours_repaired_is_told(jobs: Jobs, machine: Machine) -> None:
+def test_network_that_another_program_broke_and_ours_repaired_is_an_event(jobs: Jobs, machine: Machine) -> None:
     machine.expect("not on its bridge")
     [alloc] = jobs.run(hcl("cut-off", SERVER))
     alloc.says("serving")

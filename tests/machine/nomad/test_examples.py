@@ -119,7 +119,7 @@ def test_server_answers_from_outside(jobs: Jobs, outside: Outside, example: str,
     eventually(lambda: "--ipv4=" in outside.tcp(NODE_ADDRESS, web), "the guest answers")
 
 
-def test_canary_answers_beside_the_old_version_until_it_is_promoted(jobs: Jobs, outside: Outside) -> None:
+def test_canary_and_old_version_answer_until_it_is_promoted(jobs: Jobs, outside: Outside) -> None:
     def answer(alloc: Allocation) -> str:
         return outside.tcp(NODE_ADDRESS, alloc.port("http"))
 

@@ -144,9 +144,7 @@ def test_the_example_of_a_sidecar(group: Jobs, outside: Outside) -> None:
         ("TCP4-LISTEN:9191,bind=127.0.0.1,fork", "--ask", ":9191, 9 bytes"),
     ],
 )
-def test_a_guest_reaches_listeners_beside_it_at_its_gateway(
-    group: Jobs, listener: str, asking: str, answer: str
-) -> None:
+def test_a_guest_reaches_sidecars_at_its_gateway(group: Jobs, listener: str, asking: str, answer: str) -> None:
     """As an application reaches the upstreams of its proxy, which listens at the loopback."""
     upstream = sidecar("upstream", "/usr/bin/socat", listener, "EXEC:/bin/cat")
     config = f'unikernel = "{GUESTS}/net.spt"\n'

@@ -44,7 +44,7 @@ HTTPServer((sys.argv[1], int(sys.argv[2])), SimpleHTTPRequestHandler).handle_req
 """
 
 
-def test_tasks_that_list_their_ports_have_them_beside_each_other(jobs: Jobs, outside: Outside) -> None:
+def test_tasks_of_a_group_have_the_ports_that_each_lists(jobs: Jobs, outside: Outside) -> None:
     """Unikernels of each lifecycle beside a leader of another driver, which listens at a port of the group itself."""
     words = ("-I", "-c", ONE_REQUEST, "${NOMAD_IP_side}", "${NOMAD_HOST_PORT_side}")
     leader = f'command = "python3"\nargs = {json.dumps(words)}'

@@ -70,7 +70,7 @@ def test_a_tender_that_refuses_and_a_limit_of_systemds(jobs: Jobs) -> None:
     check(ended("limited"), ("timed-out", 143, 15, "ended by systemd: timeout"))
 
 
-def test_tasks_that_somebody_ends(jobs: Jobs) -> None:
+def test_tasks_that_another_program_ends(jobs: Jobs) -> None:
     """By the unit, by the process; a hung task, and one whose unit is removed before its outcome is read."""
     sleepers = ("stopped-hvt", "stopped-spt", "term-hvt", "term-spt", "killed-spt", "hung-hvt")
     for job in sleepers:

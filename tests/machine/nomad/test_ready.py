@@ -36,7 +36,7 @@ def counting(milliseconds: int) -> str:
     return f'unikernel = "{GUESTS}/net.hvt"\nargs = ["--count={milliseconds}", {ADDRESSES}]'
 
 
-def test_deployment_is_healthy_when_the_guest_says_so_and_no_sooner(jobs: Jobs) -> None:
+def test_deployment_is_healthy_when_the_guest_is_ready_and_no_sooner(jobs: Jobs) -> None:
     jobs.submit(hcl("counting", counting(500) + ready('console = "^count [6-9]$"'), job=UPDATE))
     alloc = placed("counting")
     alloc.written("count 1\n")
@@ -83,7 +83,7 @@ def cut_off(service: str) -> Iterator[None]:
     ok("nft", "delete", "table", "bridge", "cut")
 
 
-def test_loss_and_return_are_told_by_a_driver_that_was_killed_meanwhile(
+def test_loss_and_return_are_reported_by_a_driver_that_was_killed_meanwhile(
     jobs: Jobs, agent: Agent, machine: Machine
 ) -> None:
     machine.expect("plugin|EOF|Unavailable|rpc error")

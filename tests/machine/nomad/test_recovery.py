@@ -47,7 +47,9 @@ def test_agent_killed_before_its_destroy_is_answered_has_the_same_end_twice_and_
     assert len({event for event in alloc.events() if event.startswith("Terminated")}) == 1
 
 
-def test_task_that_ends_while_nobody_looks_has_its_true_outcome(agent: Agent, jobs: Jobs, machine: Machine) -> None:
+def test_task_that_ends_while_the_agent_is_stopped_has_its_true_outcome(
+    agent: Agent, jobs: Jobs, machine: Machine
+) -> None:
     """One that was removed is started once more."""
     machine.expect("error recovering task|failed to recover|does not exist")
     [alloc] = jobs.run(hcl("unseen", guest("sleeper.spt", "for=4"), kind="batch"))

@@ -57,7 +57,7 @@ def test_signal_without_effect_is_an_event_and_one_that_does_not_exist_an_error(
 
 
 @pytest.mark.usefixtures("agent")
-def test_exec_says_that_there_is_nothing_to_execute(alloc: Allocation) -> None:
+def test_exec_is_refused_since_a_guest_has_no_programs(alloc: Allocation) -> None:
     refused = sh("nomad", "alloc", "exec", "-i=false", "-t=false", "-task", "guest", alloc, "/bin/sh")
     assert refused.returncode != 0
     assert "unikernel" in refused.stderr

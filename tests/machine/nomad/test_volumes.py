@@ -174,7 +174,7 @@ def test_a_volume_is_found_by_its_destination_which_need_not_be_its_name(jobs: J
     assert "Give each volume_mount the name of its volume as its destination." in shown
 
 
-def test_a_guest_that_goes_on_after_an_error_of_its_full_disk(machine: Machine, jobs: Jobs, static: Path) -> None:
+def test_a_guest_that_continues_after_an_error_of_its_full_disk(machine: Machine, jobs: Jobs, static: Path) -> None:
     """An event names the disk, and so do metrics and `inspect`, until there is space again, which is an event, too."""
     machine.expect("No space is left in the file system of disk storage")
     ok("mount", "-t", "tmpfs", "-o", "size=64k", "full", str(STATIC))
