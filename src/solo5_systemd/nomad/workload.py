@@ -92,7 +92,8 @@ def workload_of(
         ),
         namespace=ports.namespace(task),
         publish=tuple(ports.publish(task, options)),
-        resolver=_resolver(task, options.args, by_dhcp=any(network in served for network in networks)),
+        resolver=_resolver(task, options.args, by_dhcp=any(network in served for network in networks))
+        | options.shared.resolver,
         port_labels=tuple((port.label, port.value) for port in ports.allocated(task)),
         disks=disks,
         tender=options.shared.tender or defaults.tender,
