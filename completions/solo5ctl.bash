@@ -9,7 +9,7 @@ _solo5ctl_options() {
         run)
             echo "--help --name= --detach --rm --replace --scope --dry-run --declare= --tender= --property= --label= --log-field=" \
                 "--memory= --memory-max= --cpus= --cpu-weight= --net= --network= --network-namespace= --publish= --egress= --rate= --verbatim= --dns= --dns-search=" \
-                "--hostname= --add-host= --idle= --idle-action= --block= --json --no-color" \
+                "--ntp= --hostname= --add-host= --idle= --idle-action= --block= --json --no-color" \
                 "-h -d -m= -p="
             ;;
         ps) echo "--help --all --quiet --json --no-color -h -a -q" ;;

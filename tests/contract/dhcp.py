@@ -18,7 +18,7 @@ DISCOVER, OFFER, REQUEST, DECLINE, ACK, NAK, RELEASE, INFORM = range(1, 9)
 NOBODY = IPv4Address("0.0.0.0")
 EVERYBODY = IPv4Address("255.255.255.255")
 _COOKIE = bytes.fromhex("63825363")
-_WANTED = bytes((1, 3, 6, 12, 15, 26, 119))
+_WANTED = bytes((1, 3, 6, 12, 15, 26, 42, 119))
 
 
 class Pid1WithServers(Pid1):

@@ -1,6 +1,7 @@
 """DHCP for guests, by dnsmasq: what a guest gets, what it cannot get, and what the failure of each part leaves."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from ipaddress import IPv4Address
 
 import pytest
@@ -27,10 +28,11 @@ from tests.contract.test_network_segments import FIRST, ONE_TAP, SECOND, THIRD
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.model import GuestNames, Lease
-from solo5_systemd.settings.resolver import resolver
+from solo5_systemd.settings.resolver import ntp_servers, resolver
 
 DHCP = '[network.default]\nipv4 = "10.9.0.0/24"\nmtu = 1400\ndhcp = true\n'
-NAMED = GuestNames(resolver=resolver(["9.9.9.9", "192.0.2.53"], ["example.org", "b.example"]), hostname="web.example")
+RESOLVER = replace(resolver(["9.9.9.9", "192.0.2.53"], ["example.org", "b.example"]), ntp=ntp_servers(["192.0.2.123"]))
+NAMED = GuestNames(resolver=RESOLVER, hostname="web.example")
 WITHOUT_DNSMASQ = """
 from solo5_systemd.networkd import dhcp
 dhcp.DHCP_SERVER = dhcp.DHCP_SERVER._replace(name="/no")
@@ -67,7 +69,7 @@ async def test_a_guest_gets_what_it_is_leased(client: Client, pid1: Pid1WithServ
     assert (got.address, got.server, got.source) == (lease.address, IPv4Address("10.9.0.1"), IPv4Address("10.9.0.1"))
     assert got.addresses(1) == ["255.255.255.0"]
     assert got.addresses(3) == got.addresses(54) == ["10.9.0.1"]
-    assert got.addresses(6) == ["9.9.9.9", "192.0.2.53"]
+    assert (got.addresses(6), got.addresses(42)) == (["9.9.9.9", "192.0.2.53"], ["192.0.2.123"])
     assert (got.options[12], got.options[15]) == (b"web.example", b"example.org")
     assert got.options[119] == b"\7example\3org\0\1b\7example\0"
     assert int.from_bytes(got.options[26]) == 1400
@@ -81,7 +83,7 @@ async def test_without_more_a_guest_gets_its_lease_and_the_name_of_its_task(clie
     async with Guest(lease) as guest:
         got = await leased(guest)
     assert (got.address, got.options[12]) == (lease.address, b"web")
-    assert {6, 15, 119}.isdisjoint(got.options)
+    assert {6, 15, 42, 119}.isdisjoint(got.options)
 
 
 async def test_a_lease_is_renewed_from_its_own_address(client: Client) -> None:

@@ -1,7 +1,9 @@
 """The files that the server of a network reads, which answers DHCP and sends router advertisements: dnsmasq(8)."""
 
+from collections.abc import Sequence
+
 from solo5_systemd.base.names import TaskName, host_name
-from solo5_systemd.network.model import GuestNames, Lease
+from solo5_systemd.network.model import GuestNames, IpAddress, Lease
 from solo5_systemd.network.overview import Network
 
 SERVER_PORT = 67
@@ -84,12 +86,17 @@ def entry(lease: Lease) -> str:
 
 
 def options(lease: Lease, task: TaskName, names: GuestNames) -> str:
-    """Return the options of a guest: host name, name servers, search domains, of which the first is its domain."""
-    servers = [server for server in names.resolver.servers if server.version == 4]  # the option has no others
+    """Return the options of a guest: host name, name and NTP servers, search domains, the first of which is its own."""
+
+    def servers(option: str, found: Sequence[IpAddress]) -> Sequence[str]:
+        addresses = [str(server) for server in found if server.version == 4]  # the options have no others
+        return [f"option:{option},{','.join(addresses)}"] if addresses else []
+
     search = names.resolver.search
     values = [
         f"{_HOST_NAME},{names.hostname or host_name(task)}",
-        *([f"option:dns-server,{','.join(map(str, servers))}"] if servers else ()),
+        *servers("dns-server", names.resolver.servers),
+        *servers("ntp-server", names.resolver.ntp),
         *([f"option:domain-name,{search[0]}", f"option:domain-search,{','.join(search)}"] if search else ()),
     ]
     return "".join(f"tag:{lease.tap},{value}\n" for value in values)

@@ -1,4 +1,4 @@
-"""Name servers, search domains and names of other machines, by which a guest finds them.
+"""Name servers, search domains, NTP servers and names of other machines: by these a guest finds them, and the time.
 
 A job or operator sets them, and resolv.conf(5) has those of the host.
 """
@@ -6,6 +6,7 @@ A job or operator sets them, and resolv.conf(5) has those of the host.
 import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Annotated, TypeVar
 
@@ -15,7 +16,7 @@ from solo5_systemd.settings.records import texts
 T = TypeVar("T")
 
 SERVERS_MAX = 8
-"""Name servers of a guest. Resolvers of C libraries use three."""
+"""Name servers of a guest, and its NTP servers. Resolvers of C libraries use three."""
 
 SEARCH_MAX = 6
 """Search domains of a guest: the limit of resolv.conf(5) before glibc 2.26."""
@@ -48,7 +49,12 @@ def name_servers(given: Iterable[str]) -> tuple[IPv4Address | IPv6Address, ...]:
     Raises:
         InvalidRequestError: one is malformed, or there are too many.
     """
-    return _each(given, _name_server, SERVERS_MAX, "name servers")
+    return _each(given, partial(_server, "name server"), SERVERS_MAX, "name servers")
+
+
+def ntp_servers(given: Iterable[str]) -> tuple[IPv4Address | IPv6Address, ...]:
+    """Parse NTP servers; raises as `name_servers`."""
+    return _each(given, partial(_server, "NTP server"), SERVERS_MAX, "NTP servers")
 
 
 def search_domains(given: Iterable[str]) -> tuple[str, ...]:
@@ -56,15 +62,16 @@ def search_domains(given: Iterable[str]) -> tuple[str, ...]:
     return _each(given, lambda text: hostname(text, "search domain"), SEARCH_MAX, "search domains")
 
 
-SERVERS, SEARCH = texts(name_servers), texts(search_domains)
+SERVERS, SEARCH, NTP = texts(name_servers), texts(search_domains), texts(ntp_servers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resolver:
-    """Name servers, in the order of their use, and search domains; empty: not set."""
+    """Name servers, in the order of their use, search domains, and NTP servers; empty: not set."""
 
     servers: Annotated[tuple[IPv4Address | IPv6Address, ...], SERVERS] = ()
     search: Annotated[tuple[str, ...], SEARCH] = ()
+    ntp: Annotated[tuple[IPv4Address | IPv6Address, ...], NTP] = ()
 
     def __or__(self, other: "Resolver") -> "Resolver":
         """Return this resolver, with what it does not set taken from another."""
@@ -79,11 +86,11 @@ def resolver(servers: Iterable[str], search: Iterable[str]) -> Resolver:
     return Resolver(servers=name_servers(servers), search=search_domains(search))
 
 
-def _name_server(text: str) -> IPv4Address | IPv6Address:
+def _server(what: str, text: str) -> IPv4Address | IPv6Address:
     address = other_machine(text)
     if address is None:
         raise InvalidRequestError(
-            f"name server {text[:80]!r} is not usable: expected the address of another machine, such as 9.9.9.9 or "
+            f"{what} {text[:80]!r} is not usable: expected the address of another machine, such as 9.9.9.9 or "
             "2620:fe::fe."
         )
     return address

@@ -20,7 +20,7 @@ from solo5_systemd.settings.resolver import UNSET, Host, Resolver
 COMMAND_LINE_MAX = 8191
 """Bytes; a tender's limit for all arguments joined by blanks (Solo5's HVT_CMDLINE_SIZE)."""
 
-SERVERS, SEARCH, HOSTNAME, HOSTS = "dns", "search", "hostname", "hosts"
+SERVERS, SEARCH, NTP, HOSTNAME, HOSTS = "dns", "search", "ntp", "hostname", "hosts"
 """Names of placeholders. There are others of the name servers: of one, or with a protocol."""
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
@@ -46,7 +46,7 @@ def placeholders(
     """Return the value of each placeholder that the arguments of this task may contain.
 
     Args:
-        resolver: name servers and search domains; what it does not have has no placeholder.
+        resolver: name servers, search domains and NTP servers; what it does not have has no placeholder.
         hostname: of the guest; empty: that of the task.
 
     Raises:
@@ -74,6 +74,8 @@ def placeholders(
             values[f"dns.{protocol}"] = ",".join(f"{protocol}:{server}" for server in servers)
     if resolver.search:
         values[SEARCH] = ",".join(resolver.search)
+    if resolver.ntp:
+        values[NTP] = ",".join(map(str, resolver.ntp))
     return values
 
 
@@ -201,9 +203,10 @@ def _error(found: re.Match[str], values: Mapping[str, str], leases: Sequence[Lea
     elif name == SEARCH:
         has += ", and there is no search domain: expected one in the job, the network or the host's resolv.conf."
         hint = f"Set {_WHERE.format(key='search', option='--dns-search', job='searches', example='example.org')}."
-    elif name == HOSTS:
-        has += ", and there is no host: expected one or more in the job."
-        hint = 'Set extra_hosts = ["db:192.0.2.7"] in the job\'s config, or --add-host of solo5ctl run.'
+    elif name in _OF_TASK:
+        what, option, of_job = _OF_TASK[name]
+        has += f", and there is no {what}: expected one or more in the job."
+        hint = f"Set {of_job} in the job's config, or {option} of solo5ctl run."
     elif _SERVERS.fullmatch(name):
         count = len(values["dns"].split(",")) if "dns" in values else 0
         has += f", and the last name server is {{dns{count}}}" if count else ", and there is no name server"
@@ -218,6 +221,12 @@ def _error(found: re.Match[str], values: Mapping[str, str], leases: Sequence[Lea
         hint = "Double the braces ({{ and }}) to pass them on as they are, or pass the text as verbatim."
     return InvalidRequestError(has, hint)
 
+
+_OF_TASK = {
+    HOSTS: ("host", "--add-host", 'extra_hosts = ["db:192.0.2.7"]'),
+    NTP: ("NTP server", "--ntp", 'ntp = ["192.0.2.123"]'),
+}
+"""Placeholders whose values only the task itself has: what they are, with their options."""
 
 _WHERE = (
     '{key} = ["{example}"] in [network.NAME] of /etc/solo5, {option} of solo5ctl run, or '

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from solo5_systemd.settings.resolver import hostname, hosts, name_servers, search_domains
+from solo5_systemd.settings.resolver import hostname, hosts, name_servers, ntp_servers, search_domains
 from solo5_systemd.task.disks import disk, disk_text
 from solo5_systemd.task.networks import namespace_path, nic, nic_text, publish, publish_text
-from solo5_systemd.task.placeholders import HOSTNAME, HOSTS, SEARCH, SERVERS
+from solo5_systemd.task.placeholders import HOSTNAME, HOSTS, NTP, SEARCH, SERVERS
 from solo5_systemd.task.property_types import SIZE
 from solo5_systemd.task.quantities import cpus, idle_time, integer, size
 from solo5_systemd.task.setting_types import (
@@ -156,6 +156,11 @@ _ALL = (
         "DNSSearch", "DOMAIN…", ("--dns-search",), help="search domain for {search} in ARGs", default="as for --dns",
         is_list=True, has_words=True, at_start=True, field="resolver.search", combine=search_domains,
         placeholder=SEARCH, example="--search={search}", by_dhcp=True,
+    ),
+    Setting(
+        "NTP", "ADDRESS…", ("--ntp",), job="ntp", help="NTP server for {ntp} in ARGs",
+        is_list=True, has_words=True, at_start=True, field="resolver.ntp", combine=ntp_servers,
+        placeholder=NTP, example="--ntp={ntp}", by_dhcp=True,
     ),
     Setting(
         "HostName", "NAME", ("--hostname",), job="hostname",

@@ -19,7 +19,7 @@ from solo5_systemd.cli import run_modes
 from solo5_systemd.cli.verbs import run
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.network.model import Reservation
-from solo5_systemd.settings.resolver import resolver
+from solo5_systemd.settings.resolver import Resolver, name_servers, ntp_servers
 from solo5_systemd.settings.solo5_toml import parse_settings
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.outcome import Ending, Outcome
@@ -65,12 +65,13 @@ def test_defaults_are_those_of_podman(solo5ctl: Solo5ctl, tmp_path: Path, monkey
 
 
 def test_name_servers_and_host_name_are_in_the_workload(solo5ctl: Solo5ctl) -> None:
-    words = "run -d --dns 9.9.9.9 --dns 192.0.2.53 --dns-search lan. --hostname shop "
-    words += "--add-host db:192.0.2.7 --add-host up:host-gateway a.hvt {dns2} {search} {hostname} {hosts}"
+    words = "run -d --dns 9.9.9.9 --dns 192.0.2.53 --dns-search lan. --ntp 192.0.2.123 --hostname shop "
+    words += "--add-host db:192.0.2.7 --add-host up:host-gateway a.hvt {dns2} {search} {ntp} {hostname} {hosts}"
     solo5ctl(*words.split())
     workload = started(solo5ctl)
     assert [*map(str, workload.hosts)] == ["db:192.0.2.7", "up:host-gateway"]
-    assert (workload.resolver, workload.hostname) == (resolver(["9.9.9.9", "192.0.2.53"], ["lan"]), "shop")
+    found = Resolver(servers=name_servers(["9.9.9.9", "192.0.2.53"]), search=("lan",), ntp=ntp_servers(["192.0.2.123"]))
+    assert (workload.resolver, workload.hostname) == (found, "shop")
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,8 @@ def test_name_servers_and_host_name_are_in_the_workload(solo5ctl: Solo5ctl) -> N
         ("--add-host", "db:127.0.0.1", ("{hosts}",), "host 'db:127.0.0.1' is not usable"),
         ("--dns", "; rm", ("{dns}",), "name server '; rm' is not usable"),
         ("--dns-search", "a\nb", ("{search}",), "search domain 'a\\nb' is not a domain name"),
+        ("--ntp", "192.0.2.123", ("{dns}",), "--ntp has no effect: expected {ntp} in an argument of the guest."),
+        ("--ntp", "::1", ("{ntp}",), "NTP server '::1' is not usable: expected the address of another machine"),
         ("--hostname", "a b", ("{hostname}",), "host name 'a b' is not a domain name"),
     ],
 )

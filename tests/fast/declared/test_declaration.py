@@ -64,7 +64,7 @@ def test_each_key_is_in_the_task() -> None:
     found = declared(
         """[Unikernel]
 Image=/srv/./a b/../web.hvt
-Argument="--name=a b" {dns} {search} {hostname} {hosts}
+Argument="--name=a b" {dns} {search} {ntp} {hostname} {hosts}
 Argument=last
 Tender=spt
 Memory=64M
@@ -81,6 +81,7 @@ Egress=management=none
 Rate=sent=10M received=1M management=sent=1M
 DNS=9.9.9.9 149.112.112.112
 DNSSearch=example.org
+NTP=192.0.2.123 2001:db8::123
 HostName=www
 AddHost=db:192.0.2.7 up:host-gateway
 IdleSec=5min
@@ -101,7 +102,7 @@ CPUQuotaPeriodSec=50ms
     )
     workload = found.workload
     assert workload.image == "/srv/web.hvt"
-    assert workload.arguments == ("--name=a b", "{dns}", "{search}", "{hostname}", "{hosts}", "last")
+    assert workload.arguments == ("--name=a b", "{dns}", "{search}", "{ntp}", "{hostname}", "{hosts}", "last")
     assert (workload.tender, workload.memory_max, workload.cpus, workload.cpu_weight) == ("spt", INFINITY, 1.5, 50)
     assert [(nic.nic, nic.network, nic.ipv4) for nic in workload.nics] == [
         ("service", "lab", IPv4Address("10.1.2.3")),

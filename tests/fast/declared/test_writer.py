@@ -14,7 +14,7 @@ from solo5_systemd.declared.syntax import Source
 from solo5_systemd.network.model import NO_LIMITS, Limits, MacAddress, NicRequest, Protocol
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.rate import rate
-from solo5_systemd.settings.resolver import hosts, resolver
+from solo5_systemd.settings.resolver import hosts, ntp_servers, resolver
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import IoLimits
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
@@ -25,7 +25,7 @@ WEB = Workload(name=TaskName("web"), image="/srv/web.hvt")
 EVERYTHING = Workload(
     name=TaskName("web"),
     image="/srv/a b 100%.hvt",
-    arguments=("{mirage}", "", "a b", "it's \"x\" \\ 50% é\n\x07", "--dns={dns} {search} {hostname} {hosts}"),
+    arguments=("{mirage}", "", "a b", "it's \"x\" \\ 50% é\n\x07", "--dns={dns} {search} {ntp} {hostname} {hosts}"),
     memory=(64 << 20) + 1,
     memory_max=INFINITY,
     cpus=0.25,
@@ -57,7 +57,7 @@ EVERYTHING = Workload(
     tender=Target.SPT,
     properties=(("TasksMax", "32"), ("CPUQuotaPeriodSec", "50ms"), ("Slice", "solo5-a.slice")),
     log_fields=(("TEAM", "a b 5%"), ("NOMAD_JOB_NAME", "x"), ("OTHER", "")),
-    resolver=resolver(["9.9.9.9"], ["example.org"]),
+    resolver=replace(resolver(["9.9.9.9"], ["example.org"]), ntp=ntp_servers(["192.0.2.123"])),
     hostname="www",
     hosts=hosts(["db:192.0.2.7", "up:host-gateway"]),
 )  # fmt: skip

@@ -10,11 +10,14 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import dhcp
 from solo5_systemd.network.model import UNNAMED, GuestNames
 from solo5_systemd.settings.network_policy import Join, NetworkPolicy
-from solo5_systemd.settings.resolver import resolver
+from solo5_systemd.settings.resolver import ntp_servers, resolver
 
 NETWORK = replace(network("10.9.0.0/20"), mtu=1400, policy=NetworkPolicy(dhcp=True))
 LEASE = replace(TASK_LEASE, tap="s5-abc", ipv4=IPv4Interface("10.9.0.7/20"), gateway4=IPv4Address("10.9.0.1"), mtu=1400)
-NAMES = GuestNames(resolver=resolver(["9.9.9.9", "192.0.2.53"], ["example.org", "lan"]), hostname="web.example.org")
+RESOLVER = replace(
+    resolver(["9.9.9.9", "192.0.2.53"], ["example.org", "lan"]), ntp=ntp_servers(["192.0.2.123", "2001:db8::123"])
+)
+NAMES = GuestNames(resolver=RESOLVER, hostname="web.example.org")
 WEB = TaskName("web")
 
 
@@ -42,6 +45,7 @@ def test_the_files_of_a_guest() -> None:
     assert dhcp.options(LEASE, WEB, NAMES) == (
         "tag:s5-abc,12,web.example.org\n"
         "tag:s5-abc,option:dns-server,9.9.9.9,192.0.2.53\n"
+        "tag:s5-abc,option:ntp-server,192.0.2.123\n"
         "tag:s5-abc,option:domain-name,example.org\n"
         "tag:s5-abc,option:domain-search,example.org,lan\n"
     )

@@ -190,8 +190,8 @@ def test_what_cannot_be_honoured_is_refused_and_never_left_out(
     assert words in sentence
 
 
-def with_dns(*args: str, servers: Sequence[str] = (), searches: Sequence[str] = ()) -> wire.TaskConfig:
-    task = task_config(args=args)
+def with_dns(*args: str, servers: Sequence[str] = (), searches: Sequence[str] = (), **config: Any) -> wire.TaskConfig:
+    task = task_config(args=args, **config)
     task.dns.servers.extend(servers)
     task.dns.searches.extend(searches)
     return task
@@ -205,6 +205,8 @@ def test_name_servers_that_an_argument_has_are_the_workloads() -> None:
 def test_hosts_reach_the_workload_where_an_argument_has_them() -> None:
     given = ["db:192.0.2.7", "up:host-gateway"]
     assert [*map(str, workload(task_config(args=["{hosts}"], extra_hosts=given)).hosts)] == given
+    task = with_dns("{dns}", "{ntp}", servers=["9.9.9.9"], ntp=["192.0.2.123"])
+    assert [*map(str, workload(task).resolver.servers + workload(task).resolver.ntp)] == ["9.9.9.9", "192.0.2.123"]
     found = refusal(task_config(args=["{{hosts}}"], extra_hosts=given))
     assert "config.extra_hosts has no effect: expected {hosts} in an argument of the guest." in found
     assert "config.extra_hosts: host 'db' is not usable" in refusal(task_config(args=["{hosts}"], extra_hosts=["db"]))

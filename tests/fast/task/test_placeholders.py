@@ -132,7 +132,9 @@ def test_a_host_at_a_gateway_that_is_not_there_is_refused(leases: tuple[Lease, .
         named("up:host-gateway", leases=leases)
 
 
-def test_hosts_that_nothing_sets_are_refused_with_what_to_set() -> None:
+def test_hosts_and_ntp_servers_that_nothing_sets_are_refused_with_what_to_set() -> None:
+    with pytest.raises(InvalidRequestError, match="there is no NTP server: expected one or more in the job.*--ntp"):
+        expand(["{ntp}"], VALUES)
     with pytest.raises(InvalidRequestError, match="there is no host: expected one or more in the job.*--add-host"):
         named()
     assert [used([each]) for each in ("a={hosts}", "{{hosts}}", "hosts")] == [{"hosts"}, set(), set()]
