@@ -180,8 +180,8 @@ _ALL = (
     ),
     Setting(
         "IdleAction", "sleep|stop", ("--idle-action",),
-        help="what is done after the idle time; stop, of a declared task alone: it ends, and its next packet starts it "
-        "again",
+        help="what is done after the idle time; stop (declared tasks only): the task ends, and its next packet starts "
+        "it again",
         default="sleep", at_start=True, field="idle_stops", parse=stops_when_idle, format=lambda _: "stop",
     ),
     # Disks

@@ -54,7 +54,7 @@ def configure(parser: Parser) -> None:
         parser.epilog = EPILOG
         parser.add_argument(
             "image", metavar="IMAGE", nargs="?", default="",
-            help="new image (default: that of the declaration, which was replaced)",
+            help="new image (default: that of the declaration, whose file was replaced)",
         )  # fmt: skip
     for option, metavar, meaning, default in (
         ("--ready", "CONDITION", "tcp:PORT, udp:PORT or console:PATTERN", "its first TCP port"),
