@@ -17,7 +17,7 @@ from solo5_systemd.nomad.task_options import TASK, OwnOptions
 from solo5_systemd.settings.network_keys import keys_on, keys_with, network_keys
 from solo5_systemd.settings.network_policy import HOST, LAN, NetworkPolicy
 from solo5_systemd.settings.node_limits import KEYS as AMOUNTS
-from solo5_systemd.settings.node_limits import RESERVE_MB, Limits
+from solo5_systemd.settings.node_limits import Limits
 from solo5_systemd.settings.records import TYPES, Entry, entries
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.task.settings import SETTINGS
@@ -35,11 +35,9 @@ HEAD = """\
 # overrides an earlier one. Commented keys have their defaults, or examples with what holds if they are left out.
 """
 LIMITS = f"""
-# What tasks take of the node together: MiB that stay free, and parts of the node, or numbers
-# ({", ".join(AMOUNTS)}). Left out: a tenth of the file
-# system, at most {RESERVE_MB}; these parts.
+# What tasks take of the node together: a part of it in percent, or numbers
+# ({", ".join(AMOUNTS)}).
 #[limits]
-#reserve_mb = {RESERVE_MB}
 """
 OTHERS = """
 # Another one, with IPv6, for NICs that are started with --net NIC=backend.
@@ -67,8 +65,9 @@ def plain(entry: Entry) -> Any:
 
 
 def toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"{{ {', '.join(f'{json.dumps(key)} = {toml(each)}' for key, each in value.items())} }}"
+    if isinstance(value, dict) and value:
+        keys = {key: key if key.isidentifier() else json.dumps(key) for key in value}
+        return f"{{ {', '.join(f'{keys[key]} = {toml(each)}' for key, each in value.items())} }}"
     return json.dumps(value)
 
 
@@ -97,12 +96,8 @@ def example() -> str:
     network = network_keys()
     default = [network[key] for key in keys_on(HOST) if key not in keys_with("ipv6")]
     only_lan = [network[key] for key in keys_on(LAN) if key not in keys_on(HOST)]
-    shares = [
-        f"#{scope} = " + (f"{{ percent = {share.percent} }}" if share.percent else "{}")
-        for scope, share in Limits().shares.items()
-    ]
     return "\n".join([
-        HEAD, *commented(FILE_KEYS.values()), LIMITS.rstrip(), *shares, "",
+        HEAD, *commented(FILE_KEYS.values()), LIMITS.rstrip(), *commented(entries(Limits)), "",
         "# The network of a NIC without another one.", "#[network.default]", *commented(default), OTHERS.rstrip(),
         *commented(network[key] for key in keys_with("ipv6")), "",
         LAST.strip(), *commented(only_lan), "",

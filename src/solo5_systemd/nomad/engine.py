@@ -32,13 +32,8 @@ class EngineSession:
         Raises:
             SettingsError: a settings file is wrong.
         """
-        settings = self._host_settings()
-        return replace(
-            settings,
-            tender_paths=self.config.tender_paths or settings.tender_paths,
-            image_store_mb=self.config.image_store_mb or settings.image_store_mb,
-            log_namespace=self.config.log_namespace or settings.log_namespace,
-        )
+        own = {key: getattr(self.config, key) for key in ("tender_paths", "image_store_mb", "log_namespace")}
+        return replace(self._host_settings(), **{key: value for key, value in own.items() if value is not None})
 
     @property
     def engine(self) -> "Runtime":

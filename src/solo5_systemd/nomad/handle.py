@@ -32,7 +32,7 @@ class DriverState:
     """
 
     ready: ReadinessProbe | None = None
-    log_namespace: Annotated[str, LOG_NAMESPACE] = ""
+    log_namespace: LOG_NAMESPACE = ""
     task: TaskName
     unit: str
     invocation: str

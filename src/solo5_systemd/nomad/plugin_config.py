@@ -12,8 +12,8 @@ from solo5_systemd.base.errors import SettingsError, located
 from solo5_systemd.base.names import Target, UnitKind
 from solo5_systemd.nomad.option_values import Logging, Pairs, assignments, duration, schema_of, unpack
 from solo5_systemd.settings.network_keys import NetworkKeys, network_keys
-from solo5_systemd.settings.records import Type, integer, record, setting
-from solo5_systemd.settings.solo5_toml import LOG_NAMESPACE, parse_settings
+from solo5_systemd.settings.records import Type, record, setting
+from solo5_systemd.settings.solo5_toml import IMAGE_STORE_MB, LOG_NAMESPACE, TENDER_PATHS, overriding, parse_settings
 from solo5_systemd.task.policy import Policy, each_fits
 from solo5_systemd.task.properties import SETTABLE, parse_property
 
@@ -123,18 +123,9 @@ class PluginConfig(Policy):
         "Directories from which jobs may use files and devices as disks, in addition to those of their own allocation.",
         default=(),
     )
-    tender_paths: DIRECTORIES = setting(
-        "Directories that are searched for `solo5-hvt` and `solo5-spt`.", default=(), shown="as /etc/solo5"
-    )
-    image_store_mb: Annotated[int | None, integer(1, 1 << 30)] = setting(
-        "The size limit of the image store, `/var/lib/solo5/images`. If an image does not fit, in this limit or on the "
-        "disk, images unused for ten seconds are removed; if that is not enough, the start is refused.",
-        default=None, shown="as /etc/solo5",
-    )
-    log_namespace: Annotated[str, LOG_NAMESPACE] = setting(
-        "The [journal namespace](consoles.md#a-journal-of-their-own) of consoles; none: the host's journal.",
-        default="", shown="as /etc/solo5",
-    )
+    tender_paths: TENDER_PATHS | None = overriding("tender_paths")
+    image_store_mb: IMAGE_STORE_MB | None = overriding("image_store_mb")
+    log_namespace: LOG_NAMESPACE | None = overriding("log_namespace")
     network: Annotated[Mapping[str, Mapping[str, object]], Type(_networks, dict, kind=NetworkKeys, is_map=True)] = (
         setting("Defines a network of this node: [below](#networks). A key in /etc/solo5 takes precedence.", default={})
     )

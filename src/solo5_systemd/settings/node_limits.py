@@ -1,10 +1,7 @@
 """The limits of what tasks take of a node together: a task, a job and a namespace of Nomad, all tasks.
 
 [limits]
-reserve_mb = 2048         # free space that stays in a file system; default: a tenth of it, at most 2048
-job = { percent = 10 }    # the part of the node that the tasks of one job can have; of a task, the same by default
 namespace = { percent = 50, ports = 1000, copies_mb = 65536 }  # a number takes the place of the part of the node
-node = { ports = 4000 }   # of all tasks, also of those that root starts
 
 A task's claim is what it takes. It is recorded before anything is made, so that starts at the same time see each other.
 """
@@ -14,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
+from typing import Annotated
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.base.names import hash_of
+from solo5_systemd.settings.records import Type, integer, setting
 
-PERCENT = 10
-NAMESPACE_PERCENT = 50
 RESERVE_MB = 2048
 """The default of `reserve_mb` is a tenth of the file system, and at most this."""
 
@@ -138,56 +135,49 @@ class Share:
         return max(LEAST.get(name, 1), whole * self.percent // 100)
 
 
+def _share(fields: Fields, key: str) -> Share:
+    default: Share = getattr(Limits, key)
+    table = fields.table(key)
+    table.allow("percent", *KEYS)
+    return Share(
+        percent=table.integer("percent", low=1, high=100) if "percent" in table else default.percent,
+        amounts={
+            resource: table.integer(each, low=0, high=1 << 30) << (20 if each.endswith("_mb") else 0)
+            for each, resource in KEYS.items()
+            if each in table
+        },
+    )
+
+
+SHARE = Type(_share, lambda share: {"percent": share.percent} if share.percent else {})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """All limits; `reserve_mb` None: the default."""
+    """All limits: the keys of `[limits]`."""
 
-    reserve_mb: int | None = None
-    shares: Mapping[Scope, Share] = field(
-        default_factory=lambda: {
-            Scope.TASK: Share(percent=PERCENT),
-            Scope.JOB: Share(percent=PERCENT),
-            Scope.NAMESPACE: Share(percent=NAMESPACE_PERCENT),
-            Scope.NODE: Share(),
-        }
+    # fmt: off
+    reserve_mb: Annotated[int | None, integer(0, 1 << 30)] = setting(
+        "The MiB that stay free in a file system.",
+        default=None, shown=f"a tenth of it, at most {RESERVE_MB}", example=RESERVE_MB,
     )
+    task: Annotated[Share, SHARE] = setting("One task.", default=Share(percent=10))
+    job: Annotated[Share, SHARE] = setting("All tasks of one job.", default=Share(percent=10))
+    namespace: Annotated[Share, SHARE] = setting(
+        "All tasks, created disks and volumes of one namespace of Nomad.", default=Share(percent=50)
+    )
+    node: Annotated[Share, SHARE] = setting("All tasks, also those that root starts.", default=Share())
+    # fmt: on
 
     def copying(self, most: int) -> "Limits":
         """Return the limits with `most` bytes as those that a task may have copied."""
-        task = self.shares[Scope.TASK]
-        own = replace(task, amounts={**task.amounts, Resource.COPIED: most})
-        return replace(self, shares={**self.shares, Scope.TASK: own})
+        return replace(self, task=replace(self.task, amounts={**self.task.amounts, Resource.COPIED: most}))
 
     def reserve(self, size: int) -> int:
         """Return the bytes that stay free in a file system of `size` bytes."""
         if self.reserve_mb is not None:
             return self.reserve_mb << 20
         return min(size // 10, RESERVE_MB << 20)
-
-
-def parse_limits(fields: Fields) -> Limits:
-    """Return the limits of the table `[limits]`.
-
-    Raises:
-        SettingsError: a key is unknown, or a value out of bounds.
-    """
-    fields.allow("reserve_mb", *Scope)
-    return Limits(
-        reserve_mb=fields.integer("reserve_mb", low=0, high=1 << 30) if "reserve_mb" in fields else None,
-        shares={scope: _share(fields.table(scope), share) for scope, share in Limits().shares.items()},
-    )
-
-
-def _share(fields: Fields, default: Share) -> Share:
-    fields.allow("percent", *KEYS)
-    return Share(
-        percent=fields.integer("percent", low=1, high=100) if "percent" in fields else default.percent,
-        amounts={
-            resource: fields.integer(key, low=0, high=1 << 30) << (20 if key.endswith("_mb") else 0)
-            for key, resource in KEYS.items()
-            if key in fields
-        },
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,11 +258,9 @@ class Node:
 
     def _limits_of(self, claim: Claim) -> Mapping[Scope, Share]:
         """Return the limits that hold for a claim, by scope."""
-        shares = self.limits.shares
+        shares: dict[Scope, Share] = {scope: getattr(self.limits, scope) for scope in Scope}
         if claim.tenant == OPERATOR:  # a part of the node is for tenants
-            shares = {
-                scope: replace(shares[scope], percent=None) for scope in (Scope.TASK, Scope.NODE) if scope in shares
-            }
+            shares = {scope: replace(shares[scope], percent=None) for scope in (Scope.TASK, Scope.NODE)}
         elif not claim.tenant.job:  # a volume: of a namespace, and no job's
             shares = {scope: share for scope, share in shares.items() if scope in (Scope.NAMESPACE, Scope.NODE)}
         return {scope: share for scope, share in shares.items() if share != Share()}

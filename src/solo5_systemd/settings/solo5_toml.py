@@ -4,7 +4,7 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import SettingsError
@@ -22,7 +22,7 @@ from solo5_systemd.settings.network import (
     default_mtu,
     parse_network,
 )
-from solo5_systemd.settings.node_limits import Limits, parse_limits
+from solo5_systemd.settings.node_limits import Limits
 from solo5_systemd.settings.records import Type, entries, integer, record, setting, text
 
 TASK_UIDS = range(61184, 65520)
@@ -60,6 +60,12 @@ def _task_uids(text: str) -> range:
     return range(first, last + 1)
 
 
+def _limits(fields: Fields, key: str) -> Limits:
+    table = fields.table(key)
+    table.allow(*(each.name for each in entries(Limits)))
+    return record(Limits, table)
+
+
 def _reserved(fields: Fields, key: str) -> tuple[tuple[int, int], ...]:
     expected = 'ports from 1 to 65535 and ranges of them, such as [22, "4646-4648"]'
     ranges = []
@@ -72,8 +78,9 @@ def _reserved(fields: Fields, key: str) -> tuple[tuple[int, int], ...]:
     return tuple(ranges)
 
 
-LOG_NAMESPACE = text(log_namespace)
-LIMITS = Type(lambda fields, key: parse_limits(fields.table(key)), str)
+LOG_NAMESPACE = Annotated[str, text(log_namespace)]
+TENDER_PATHS = Annotated[tuple[str, ...], Type(_tender_paths, list, "list(string)")]
+IMAGE_STORE_MB = Annotated[int, integer(1, 1 << 30)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +88,13 @@ class Settings:
     """All settings: the keys of a file, and the networks."""
 
     # fmt: off
-    tender_paths: Annotated[tuple[str, ...], Type(_tender_paths, list)] = setting(
+    tender_paths: TENDER_PATHS = setting(
         "Directories that are searched for the tenders solo5-hvt and solo5-spt.",
         default=("/usr/bin", "/usr/local/bin", "/usr/lib/solo5", "/opt/solo5/bin"),
     )
-    image_store_mb: Annotated[int, integer(1, 1 << 30)] = setting(
-        "The limit of the disk usage of /var/lib/solo5/images, in MiB.", default=8192
+    image_store_mb: IMAGE_STORE_MB = setting(
+        "The limit of the disk usage of /var/lib/solo5/images, in MiB; where an image does not fit, those that no task "
+        "has used for ten seconds are removed.", default=8192,
     )
     disk_copy_mb: Annotated[int, integer(0, 1 << 30)] = setting(
         "The most data, in MiB, that is copied for the disks of one run (ephemeral, ro) of a task, where file systems "
@@ -102,11 +110,11 @@ class Settings:
     reserved_ports: Annotated[tuple[tuple[int, int], ...], Type(_reserved, list)] = setting(
         "Ports of the host that no task can publish.", default=(), example=[22, "4646-4648"]
     )
-    log_namespace: Annotated[str, LOG_NAMESPACE] = setting(
+    log_namespace: LOG_NAMESPACE = setting(
         "The journal namespace of consoles.", default="", shown="the host's journal", example="solo5"
     )
     # fmt: on
-    limits: Annotated[Limits, LIMITS] = field(default_factory=Limits)
+    limits: Annotated[Limits, Type(_limits, str)] = field(default_factory=Limits)
     networks: tuple[NetworkSettings, ...] = ()
 
     def reserves(self, port: int) -> bool:
@@ -132,6 +140,12 @@ class Settings:
     def network(self, name: NetworkName) -> NetworkSettings | None:
         """Return the settings of a network, or None."""
         return next((network for network in (*self.networks, NOWHERE) if network.name == name), None)
+
+
+def overriding(key: str) -> Any:
+    """Return the field of a record that takes precedence over a key of these settings; None: it does not."""
+    [meaning] = (each.metadata["meaning"] for each in entries(Settings) if each.name == key)
+    return setting(meaning, default=None, shown="as /etc/solo5")
 
 
 def parse_settings(document: Mapping[str, object], where: str = "") -> Settings:

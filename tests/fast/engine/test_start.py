@@ -16,7 +16,7 @@ from solo5_systemd.base.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.network.model import GuestNames
-from solo5_systemd.settings.node_limits import OPERATOR, Limits, Node, Resource, Scope, Share, tenant
+from solo5_systemd.settings.node_limits import OPERATOR, Limits, Node, Resource, Share, tenant
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.storage.model import DiskRequest, NewFile
 from solo5_systemd.task.policy import Policy
@@ -415,7 +415,7 @@ async def test_a_start_beyond_a_limit_makes_nothing(machine: Machine, runtime: R
 
 
 async def test_an_image_is_not_stored_beyond_a_limit(machine: Machine, runtime: Runtime) -> None:
-    limits = Limits(shares={Scope.JOB: Share(amounts={Resource.IMAGES: stored().size - 1})})
+    limits = Limits(job=Share(amounts={Resource.IMAGES: stored().size - 1}))
     machine.users.node = Node(limits=limits)
     with pytest.raises(InvalidRequestError, match="bytes of images: expected at most"):
         await runtime.start(replace(WORKLOAD, tenant=tenant("shop", "web")))

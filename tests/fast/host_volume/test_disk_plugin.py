@@ -16,7 +16,7 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.paths import identity
 from solo5_systemd.host_volume import plugin
 from solo5_systemd.host_volume.request import GRAIN, CreateRequest
-from solo5_systemd.settings.node_limits import Limits, Resource, Scope, Share, tenant
+from solo5_systemd.settings.node_limits import Limits, Resource, Share, tenant
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.storage import block_devices, quotas
 from solo5_systemd.storage.locks import lock
@@ -95,7 +95,7 @@ def test_a_volume_leaves_the_reserve_and_what_others_may_write(
 
 
 def test_volumes_of_a_namespace_have_its_limit_together(volumes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_limits(monkeypatch, Limits(shares={Scope.NAMESPACE: Share(amounts={Resource.DISKS: 3 * GRAIN})}))
+    set_limits(monkeypatch, Limits(namespace=Share(amounts={Resource.DISKS: 3 * GRAIN})))
     made = replace(request(volumes), directory=str(volumes / ID.replace("3", "4")))
     plugin.create(made)
     with pytest.raises(TakenError, match=f"expected at most {GRAIN}, since the limit of namespace 'shop'"):

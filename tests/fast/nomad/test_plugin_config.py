@@ -98,7 +98,7 @@ def test_properties_that_a_job_may_set_by_default_can_be_set() -> None:
     "keys, words",
     [
         ({"image_paths": ["images"]}, 'image_paths is \'images\': expected absolute directories, such as image'),
-        ({"tender_paths": [""]}, "tender_paths is ''"),
+        ({"tender_paths": [""]}, "tender_paths is ['']"),
         ({"image_store_mb": 0}, "image_store_mb is 0"),
         ({"log_namespace": "../x"}, "log_namespace: journal namespace '../x' is not usable"),
         ({"networks": ["a b"]}, "networks: network name 'a b' is not usable"),

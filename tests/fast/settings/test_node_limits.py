@@ -60,7 +60,7 @@ def test_what_is_too_much_alone_is_not_tried_again() -> None:
 
 
 def test_a_scope_that_has_too_much_already_may_have_what_adds_nothing() -> None:
-    limits = Limits(shares={Scope.JOB: Share(amounts={Resource.IMAGES: 100})})
+    limits = Limits(job=Share(amounts={Resource.IMAGES: 100}))
     node = Node(limits=limits)
     image = Claim(tenant=WEB, amounts={f"{Resource.IMAGES}/aa": 90})
     totals = Totals([image, image])
@@ -160,4 +160,4 @@ def test_a_share_is_of_something() -> None:
     capacity = {Resource.TASKS: 5, "addresses/lan": 14, Resource.IMAGES: 1 << 20}
     parts = [Share(percent=10).most(each, lambda: capacity) for each in (*capacity, Resource.PORTS)]
     assert parts == [1, 4, 64 << 20, None], "parts of a small network or store would be of no use"
-    assert Limits().copying(7).shares[Scope.TASK].amounts == {Resource.COPIED: 7}
+    assert Limits().copying(7).task.amounts == {Resource.COPIED: 7}

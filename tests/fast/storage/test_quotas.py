@@ -13,7 +13,7 @@ from tests.fast.storage.conftest import in_bytes
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.locks import LockedError
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.settings.node_limits import OPERATOR, Limits, Resource, Scope, Share, tenant
+from solo5_systemd.settings.node_limits import OPERATOR, Limits, Resource, Share, tenant
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.storage import backing_files
 from solo5_systemd.storage import quotas as module
@@ -145,7 +145,7 @@ async def test_two_files_are_not_admitted_at_once(volumes: Path) -> None:
 
 
 WEB = tenant("shop", "web")
-LIMITS = Limits(reserve_mb=0, shares={Scope.JOB: Share(amounts={Resource.DISKS: 4096})})
+LIMITS = Limits(reserve_mb=0, job=Share(amounts={Resource.DISKS: 4096}))
 
 
 def claims(tmp_path: Path, limits: Limits = LIMITS) -> DiskClaims:
