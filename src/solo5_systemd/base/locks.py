@@ -46,7 +46,7 @@ def lock(descriptor: int, path: Path, *, shared: bool = False, timeout_s: float 
     """
     if not _is_private(descriptor):
         raise HostError(
-            f"{path} can be opened by other users, who could lock it: expected one of root that only root can open.",
+            f"{path} can be opened by other users, who could lock it.",
             f"Run: chown root {path}; chmod go-rw {path}",
         )
     end = time.monotonic() + (timeout_s if not timeout_s or not is_event_loop() else 0.0)

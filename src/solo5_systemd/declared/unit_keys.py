@@ -120,7 +120,7 @@ SINCE: Mapping[str, int] = {
 """The release of systemd that has a setting, of those that not every supported one has: others ignore it."""
 
 _BESIDE = (
-    "a program beside the tender would run outside of its sandbox: expected a unit of its own, with Before= or After= "
+    "a program next to the tender would run outside of its sandbox: expected a unit of its own, with Before= or After= "
     "in [Unit]"
 )
 _CONSOLE = "the console of every task is in the journal: expected Label= or LogField= in [Unikernel] for fields of it"

@@ -130,7 +130,7 @@ class PluginConfig(Policy):
         setting("Defines a network of this node: [below](#networks). A key in /etc/solo5 takes precedence.", default={})
     )
     stats_interval: Annotated[float, duration(0.1)] = setting(
-        "The least interval between two samples of a task, also if Nomad collects more often; at least 100ms; the "
+        "The least interval between two samples of a task, even if Nomad collects more often; at least 100ms. The "
         "first two may be half as far apart.", default=1.0,
     )
     disable_log_collection: bool = setting(

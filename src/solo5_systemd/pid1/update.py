@@ -53,11 +53,7 @@ class ImageSwitch:
         """
         check_in_effect(self._name)
         if sha256(self._image) != self._digest:
-            raise HostError(
-                f"{self._image} was changed during the update: expected the image that was started beside task "
-                f"{self._name}.",
-                "Repeat the update.",
-            )
+            raise HostError(f"{self._image} was changed during the update.", "Repeat the update.")
         await asyncio.to_thread(self._files.keep, prepared_fields(self._name).get("SOLO5_IMAGE", ""))
         declared = declared_image(self._name, self._files)
         if self._image == declared:  # without a drop-in, later edits of Image= take effect as usual
