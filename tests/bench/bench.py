@@ -13,18 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.bench import (
-    activation,
-    console,
-    declared,
-    disks,
-    flood,
-    groups,
-    paths,
-    processes,
-    scale,
-    shell,
-)
+from tests.bench import activation, console, declared, disks, flood, groups, paths, processes, scale, shell
 from tests.bench.driver import SETTINGS, Driver, driver
 from tests.bench.extent import SHORT, extent
 from tests.bench.figures import Figure, Report, times

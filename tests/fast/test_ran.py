@@ -29,43 +29,41 @@ def ran(endings: dict[str, Ending], lines: tuple[int, ...] = (4, 6), left_out: t
     return Run(digest="d", collected=collected, endings=found, lines={FILE: frozenset(lines)})
 
 
-def verdict(*tests: str, **runs: Run) -> list[str]:
-    return complaints(runs, [f"{FILE}::{test}" for test in tests], {FILE: SOURCE}, "d")
+A, B = ("test_a",), ("test_a[1]", "test_a[2]")
+PASSED = {"test_a": Ending.PASSED}
+LEFT_OUT = ran({}, left_out=A)
 
 
-def test_what_has_passed_in_one_tier_is_enough() -> None:
-    assert verdict("test_a", vm=ran({"test_a": Ending.SKIPPED}), fast=ran({"test_a": Ending.PASSED})) == []
-
-
-def test_a_test_that_no_tier_has_is_named() -> None:
-    assert verdict("test_a", "test_b[1]", fast=ran({"test_a": Ending.PASSED})) == [f"{FILE}::test_b[1]: run nowhere."]
-
-
-def test_a_test_that_every_tier_leaves_out_is_named() -> None:
-    left_out = ran({}, left_out=("test_a",))
-    assert verdict("test_a", container=left_out, vm=left_out, fast=ran({})) == [
-        f"{FILE}::test_a: left out in container, vm, and run nowhere."
-    ]
-
-
-def test_each_instance_of_a_test_counts() -> None:
-    found = verdict("test_a[1]", "test_a[2]", vm=ran({"test_a[1]": Ending.PASSED, "test_a[2]": Ending.SKIPPED}))
-    assert found == [f"{FILE}::test_a[2]: skipped in vm."]
-
-
-def test_a_test_that_has_failed_is_named() -> None:
-    assert verdict("test_a", fast=ran({"test_a": Ending.FAILED})) == [f"{FILE}::test_a: failed in fast."]
-
-
-@pytest.mark.parametrize(("line_held", "line"), [(5, 4), (4, 5)], ids=["assert", "raises"])
-def test_an_assertion_that_never_held_is_named(line_held: int, line: int) -> None:
-    found = verdict("test_a", fast=ran({"test_a": Ending.PASSED}, (line_held,)))
-    assert found == [f"{FILE}:{line}: this assertion of test_a was never evaluated."]
-
-
-def test_an_assertion_that_held_in_one_of_the_tiers_is_enough() -> None:
-    passed = {"test_a": Ending.PASSED}
-    assert verdict("test_a", vm=ran(passed, (4,)), fast=ran(passed, (7,))) == []
+@pytest.mark.parametrize(
+    "tests, runs, found",
+    [
+        pytest.param(A, {"vm": ran({"test_a": Ending.SKIPPED}), "fast": ran(PASSED)}, [], id="passed in one tier"),
+        pytest.param((*A, "test_b[1]"), {"fast": ran(PASSED)}, ["::test_b[1]: run nowhere."], id="in no tier"),
+        pytest.param(
+            A,
+            {"container": LEFT_OUT, "vm": LEFT_OUT, "fast": ran({})},
+            ["::test_a: left out in container, vm, and run nowhere."],
+            id="left out everywhere",
+        ),
+        pytest.param(
+            B,
+            {"vm": ran({"test_a[1]": Ending.PASSED, "test_a[2]": Ending.SKIPPED})},
+            ["::test_a[2]: skipped in vm."],
+            id="each instance counts",
+        ),
+        pytest.param(A, {"fast": ran({"test_a": Ending.FAILED})}, ["::test_a: failed in fast."], id="failed"),
+        *(
+            pytest.param(A, {"fast": ran(PASSED, (held,))}, [f":{line}: this assertion of test_a was never evaluated."])
+            for held, line in ((5, 4), (4, 5))
+        ),
+        pytest.param(A, {"vm": ran(PASSED, (4,)), "fast": ran(PASSED, (7,))}, [], id="both held, each in one tier"),
+    ],
+)
+def test_a_test_that_ran_or_asserted_nothing_in_any_tier_is_named(
+    tests: tuple[str, ...], runs: dict[str, Run], found: list[str]
+) -> None:
+    demanded = [f"{FILE}::{test}" for test in tests]
+    assert complaints(runs, demanded, {FILE: SOURCE}, "d") == [f"{FILE}{text}" for text in found]
 
 
 def test_a_report_of_other_tests_is_no_evidence() -> None:

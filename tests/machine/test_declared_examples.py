@@ -4,17 +4,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import (
-    GUESTS,
-    Files,
-    Outside,
-    console,
-    eventually,
-    inspect,
-    ok,
-    systemctl,
-    unit_property,
-)
+from tests.machine.conftest import GUESTS, Files, Outside, console, eventually, inspect, ok, systemctl, unit_property
 from tests.machine.declared import Declarations, status
 
 EXAMPLES = Path(__file__).parents[2] / "examples/declared"

@@ -7,17 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import (
-    GUESTS,
-    Files,
-    Machine,
-    Runner,
-    given,
-    ok,
-    sh,
-    systemctl,
-    unit_property,
-)
+from tests.machine.conftest import GUESTS, Files, Machine, Runner, given, ok, sh, systemctl, unit_property
 
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.declared.declaration import Declaration, parse_declaration, write_declaration

@@ -5,17 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import (
-    Machine,
-    Runner,
-    eventually,
-    inspect,
-    ok,
-    registered,
-    says,
-    sh,
-    unit_property,
-)
+from tests.machine.conftest import Machine, Runner, eventually, inspect, ok, registered, says, sh, unit_property
 
 LEASES = Path("/run/solo5/network/tasks")
 LOST = "solo5-task-lost.service"

@@ -11,14 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.base.dependencies import (
-    DEPENDENCIES,
-    DHCP_SERVER,
-    Kind,
-    advice,
-    dependency_error,
-    without_init,
-)
+from solo5_systemd.base.dependencies import DEPENDENCIES, DHCP_SERVER, Kind, advice, dependency_error, without_init
 from solo5_systemd.base.errors import DependencyError
 from solo5_systemd.cli.parser import VERBS
 

@@ -6,15 +6,7 @@ from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.base.errors import ImageError, InvalidRequestError
 from solo5_systemd.base.names import DeviceName, Target
-from solo5_systemd.image.manifest import (
-    Device,
-    DeviceKind,
-    Manifest,
-    StoredImage,
-    decode_abi,
-    decode_manifest,
-    match,
-)
+from solo5_systemd.image.manifest import Device, DeviceKind, Manifest, StoredImage, decode_abi, decode_manifest, match
 
 STORAGE = Device(name=DeviceName("storage"), kind=DeviceKind.BLOCK_BASIC)
 SERVICE = Device(name=DeviceName("service"), kind=DeviceKind.NET_BASIC)

@@ -46,27 +46,27 @@ def test_what_can_stand_together() -> None:
     apart = [port(80), port(80, Protocol.UDP), port(81, host_ip="192.0.2.1"), port(81, host_ip="127.0.0.1")]
     held = [port(83), port(82, host_ip="192.0.2.1"), port(84)]
     assert refusal(check, *apart, port(82, host_ip="127.0.0.53"), held=held) == ""
+    assert refusal(check, *MOST) == ""
     # ports of two families
     assert refusal(check, port(80, host_ip="::"), port(80, host_ip="192.0.2.1"), held=[port(81, host_ip="::")]) == ""
     assert refusal(check, port(81, host_ip="192.0.2.1"), held=[port(81, host_ip="2001:db8::1")]) == ""
 
 
-@pytest.mark.parametrize("other", [port(80), port(80, host_ip="192.0.2.1")])
-def test_one_port_twice(other: PortRequest) -> None:
-    with pytest.raises(InvalidRequestError, match="80/tcp is published twice"):
-        check(port(80), other)
+MOST = [port(1024 + number) for number in range(PORTS_MAX)]
 
 
-def test_a_task_has_so_many_ports_and_no_more() -> None:
-    most = [port(1024 + number) for number in range(PORTS_MAX)]
-    assert refusal(check, *most) == ""
-    with pytest.raises(InvalidRequestError, match="257 ports are requested"):
-        check(*most, port(80))
-
-
-def test_a_nic_that_is_not_requested() -> None:
-    with pytest.raises(InvalidRequestError, match="to NIC web: expected a requested one"):
-        check(port(80, nic="web"))
+@pytest.mark.parametrize(
+    "ports, words",
+    [
+        ([port(80), port(80)], "80/tcp is published twice"),
+        ([port(80), port(80, host_ip="192.0.2.1")], "80/tcp is published twice"),
+        ([*MOST, port(80)], "257 ports are requested"),
+        ([port(80, nic="web")], "to NIC web: expected a requested one"),
+    ],
+)
+def test_ports_that_no_task_has(ports: list[PortRequest], words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        check(*ports)
 
 
 def test_an_address_that_the_host_gets_later() -> None:

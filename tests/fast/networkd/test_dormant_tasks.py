@@ -21,11 +21,7 @@ from tests.fast.networkd.test_sleep import Tables, bridges_of
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import lease_files, nft_elements
 from solo5_systemd.network.lease_files import LeaseStore, of_document, to_document
-from solo5_systemd.network.model import (
-    LeaseRecord,
-    LeaseState,
-    MacAddress,
-)
+from solo5_systemd.network.model import LeaseRecord, LeaseState, MacAddress
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.networkd import task_units
 from solo5_systemd.networkd.leases import Leases

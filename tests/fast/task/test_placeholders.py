@@ -12,12 +12,7 @@ from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network.model import Lease
 from solo5_systemd.settings.network import NAMESPACE_NETWORK, NO_NETWORK
 from solo5_systemd.settings.resolver import Resolver, hosts
-from solo5_systemd.task.placeholders import (
-    COMMAND_LINE_MAX,
-    expand,
-    placeholders,
-    used,
-)
+from solo5_systemd.task.placeholders import COMMAND_LINE_MAX, expand, placeholders, used
 
 
 def filled(arguments: Sequence[str], leases: Sequence[Lease]) -> tuple[str, ...]:
