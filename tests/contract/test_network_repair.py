@@ -365,9 +365,9 @@ leases.now = maintenance.now = namespaces.now = lambda: time
 maintenance.UNIT_CHECK_INTERVAL_S = 0  # in each turn
 attach, make_tap, expired = service.Networkd._attach, program.Links.make_tap, namespaces.Namespaces.expired
 
-async def until_called(core, *_):
+async def until_called(self):
     global time
-    if core.state.next_expiry() < float("inf") and not called.is_set():
+    if self.core.state.next_expiry() < float("inf") and not called.is_set():
         time += leases.RESERVATION_TIMEOUT_S + 1
         over.set()
         await asyncio.to_thread(called.wait, 60)
@@ -388,7 +388,7 @@ def make(self, *arguments, **options):
     make_tap(self, *arguments, **options)
 
 service.Networkd._attach, namespaces.Namespaces.expired = call, look
-maintenance._check_units, watches.Watches.report = until_called, lambda self, repair: None
+maintenance.Maintenance._check_units, watches.Watches.report = until_called, lambda self, repair: None
 program.Links.make_tap = make
 """
 """The service with a test clock: an expired reservation is attached just before its release."""

@@ -19,7 +19,7 @@ from solo5_systemd.network.model import LeaseState, Request
 from solo5_systemd.network.request_checks import show_port
 from solo5_systemd.networkd.dhcp import DhcpServers
 from solo5_systemd.networkd.dormant_starts import Activation
-from solo5_systemd.networkd.maintenance import maintain
+from solo5_systemd.networkd.maintenance import Maintenance
 from solo5_systemd.networkd.namespaces import Core
 from solo5_systemd.networkd.releases import FLOW_BATCH_INTERVAL_S, Releases
 from solo5_systemd.networkd.sleep import Sleep
@@ -57,14 +57,14 @@ class Networkd:
         host, watches = self._state.host, self._core.watches
         unfinished = await self._writer.run(self._state.recover)
         watches.wake.clear()  # repairs until now are signalled later, when the service has its name
-        parts = self._core, self._releases, self._servers, self._sleep, self._service.emit
+        maintenance = Maintenance(self._core, self._releases, self._servers, self._sleep, self._service.emit)
         async with self._core.tasks as tasks:
             with watches.open(host, self._sleep.on_packets, self._activation.on_packets):
                 if host.dhcp.in_use or self._servers.running():
                     await self._servers.maintain()
                 with self._releases.watching(), self._activation.watching(), self._waking_all_at_a_stop():
                     await self._sleep.check()  # packets that were announced before this are counted
-                    maintaining = tasks.create_task(maintain(*parts, unfinished))
+                    maintaining = tasks.create_task(maintenance.run(unfinished))
                     needed = await self._service.serve(self._idle)
                     maintaining.cancel()
         return needed
