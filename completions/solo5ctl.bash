@@ -1,39 +1,59 @@
 # bash completion for solo5ctl(1), without bash-completion; names come from `solo5ctl ps -q` and `network ls -q`.
 
-_solo5ctl_verbs="run ps inspect update rollback export logs stop restart kill rm wait stats metrics sleep wake freeze thaw image disk network doctor gc"
-
-# The options of one verb; those that take a value end with "=".
-_solo5ctl_options() {
+# What follows from the parser: `make tables` writes it.
+# tables: options
+_solo5ctl_verbs() { # VERB
     case $1 in
-        "") echo "--help --version --no-color --host= -h -H=" ;;
-        run)
-            echo "--help --name= --detach --rm --replace --scope --dry-run --declare= --tender= --property= --label= --log-field=" \
-                "--memory= --memory-max= --cpus= --cpu-weight= --net= --network= --network-namespace= --publish= --egress= --rate= --verbatim= --dns= --dns-search=" \
-                "--ntp= --hostname= --add-host= --idle= --idle-action= --block= --json --no-color" \
-                "-h -d -m= -p="
-            ;;
-        ps) echo "--help --all --quiet --json --no-color -h -a -q" ;;
-        inspect | wait | image | doctor | "network inspect" | "network repairs") echo "--help --json --no-color -h" ;;
-        logs) echo "--help --follow --tail= --timestamps --json --no-color -h -f -n= -t" ;;
-        stop) echo "--help --time= --signal= --no-color -h -t= -s=" ;;
-        kill) echo "--help --signal= --no-color -h -s=" ;;
-        rm) echo "--help --force --no-color -h -f" ;;
-        stats) echo "--help --no-stream --interval= --sort= --wide --json --no-color -h -i= -s= -w" ;;
-        metrics) echo "--help --textfile= --no-color -h" ;;
-        update | rollback) echo "--ready= --timeout= --drain= --watch= --pause --no-block --help --no-color -h" ;;
-        export | restart | sleep | wake | freeze | thaw) echo "--help --no-color -h" ;;
-        disk) echo "--help -h" ;;
-        "disk ls") echo "--help --quiet --snapshots --json --no-color -h -q" ;;
-        "disk create") echo "--help --preallocate --json --no-color -h" ;;
-        "disk resize") echo "--help --shrink --json --no-color -h" ;;
-        "disk rm") echo "--help --snapshots --json --no-color -h" ;;
-        "disk snapshot") echo "--help --as= --copy --json --no-color -h" ;;
-        "disk inspect" | "disk import" | "disk export" | "disk restore") echo "--help --json --no-color -h" ;;
-        network) echo "--help -h" ;;
-        "network ls") echo "--help --quiet --json --no-color -h -q" ;;
-        gc) echo "--help --dry-run --json --no-color -h" ;;
+        "") echo "run ps inspect update rollback export logs stop restart kill rm wait stats metrics sleep wake freeze thaw image disk network doctor gc" ;;
+        "disk") echo "create ls inspect resize rm import export snapshot restore" ;;
+        "network") echo "ls inspect repairs" ;;
     esac
 }
+
+_solo5ctl_options() { # VERB; those that take a value end with "="
+    case $1 in
+        "") echo "-h --help --version --no-color -H= --host=" ;;
+        "run") echo "-h --help --name= -d --detach --rm --replace --scope --dry-run --declare= --verbatim= --tender= -m= \
+            --memory= --memory-max= --cpus= --cpu-weight= --net= --network= --network-namespace= -p= --publish= \
+            --egress= --rate= --dns= --dns-search= --ntp= --hostname= --add-host= --idle= --idle-action= \
+            --block= --label= --log-field= --property= --json --no-color" ;;
+        "ps") echo "-h --help -a --all -q --quiet --json --no-color" ;;
+        "inspect") echo "-h --help --json --no-color" ;;
+        "update") echo "-h --help --ready= --timeout= --drain= --watch= --pause --no-block --no-color" ;;
+        "rollback") echo "-h --help --ready= --timeout= --drain= --watch= --pause --no-block --no-color" ;;
+        "export") echo "-h --help --no-color" ;;
+        "logs") echo "-h --help -f --follow -n= --tail= -t --timestamps --json --no-color" ;;
+        "stop") echo "-h --help -t= --time= -s= --signal= --no-color" ;;
+        "restart") echo "-h --help --no-color" ;;
+        "kill") echo "-h --help -s= --signal= --no-color" ;;
+        "rm") echo "-h --help -f --force --no-color" ;;
+        "wait") echo "-h --help --json --no-color" ;;
+        "stats") echo "-h --help --no-stream -i= --interval= -s= --sort= -w --wide --json --no-color" ;;
+        "metrics") echo "-h --help --textfile= --no-color" ;;
+        "sleep") echo "-h --help --no-color" ;;
+        "wake") echo "-h --help --no-color" ;;
+        "freeze") echo "-h --help --no-color" ;;
+        "thaw") echo "-h --help --no-color" ;;
+        "image") echo "-h --help --json --no-color" ;;
+        "disk") echo "-h --help" ;;
+        "disk create") echo "-h --help --json --no-color --preallocate" ;;
+        "disk ls") echo "-h --help --json --no-color -q --quiet --snapshots" ;;
+        "disk inspect") echo "-h --help --json --no-color" ;;
+        "disk resize") echo "-h --help --json --no-color --shrink" ;;
+        "disk rm") echo "-h --help --json --no-color --snapshots" ;;
+        "disk import") echo "-h --help --json --no-color" ;;
+        "disk export") echo "-h --help --json --no-color" ;;
+        "disk snapshot") echo "-h --help --json --no-color --as= --copy" ;;
+        "disk restore") echo "-h --help --json --no-color" ;;
+        "network") echo "-h --help" ;;
+        "network ls") echo "-h --help --json --no-color -q --quiet" ;;
+        "network inspect") echo "-h --help --json --no-color" ;;
+        "network repairs") echo "-h --help --json --no-color" ;;
+        "doctor") echo "-h --help --json --no-color" ;;
+        "gc") echo "-h --help --dry-run --json --no-color" ;;
+    esac
+}
+# end
 
 _solo5ctl_takes_value() { # VERB OPTION
     [[ " $(_solo5ctl_options "$1") " == *" $2= "* ]]
@@ -97,17 +117,8 @@ _solo5ctl() {
                 ;;
         esac
     done
-    if [[ $verb == disk ]]; then
-        case ${COMP_WORDS[index + 1]-} in
-            create | ls | inspect | resize | rm | import | export | snapshot | restore)
-                ((index + 1 < COMP_CWORD)) && verb="disk ${COMP_WORDS[++index]}"
-                ;;
-        esac
-    fi
-    if [[ $verb == network ]]; then
-        case ${COMP_WORDS[index + 1]-} in
-            ls | inspect | repairs) ((index + 1 < COMP_CWORD)) && verb="network ${COMP_WORDS[++index]}" ;;
-        esac
+    if [[ $verb && index+1 -lt COMP_CWORD && " $(_solo5ctl_verbs "$verb") " == *" ${COMP_WORDS[index + 1]} "* ]]; then
+        verb="$verb ${COMP_WORDS[++index]}"
     fi
 
     # NAME=VALUE: bash has split it into three words.
@@ -137,11 +148,10 @@ _solo5ctl() {
         return
     fi
     case $verb in
-        "") _solo5ctl_words "$_solo5ctl_verbs" "$current" ;;
+        "" | disk | network) _solo5ctl_words "$(_solo5ctl_verbs "$verb")" "$current" ;;
         stop | restart | kill | sleep | wake | freeze | thaw | stats | export | update | rollback) _solo5ctl_words "$(solo5ctl ps -q 2>/dev/null)" "$current" ;;
         run | image) _solo5ctl_files "$current" ;;
         rm | inspect | logs | wait) _solo5ctl_words "$(solo5ctl ps -a -q 2>/dev/null)" "$current" ;;
-        disk) _solo5ctl_words "create ls inspect resize rm import export snapshot restore" "$current" ;;
         "disk import")
             (($(_solo5ctl_positionals "$verb" $((index + 1))) > 0)) && _solo5ctl_files "$current"
             ;;
@@ -169,7 +179,6 @@ _solo5ctl() {
         "disk resize" | "disk snapshot")
             _solo5ctl_words "$(solo5ctl disk ls -q 2>/dev/null)" "$current"
             ;;
-        network) _solo5ctl_words "ls inspect repairs" "$current" ;;
         "network inspect")
             _solo5ctl_words "$(solo5ctl network ls -q 2>/dev/null)" "$current"
             ;;

@@ -1,9 +1,11 @@
 """Write what the manuals have of the tables of settings: `make tables`.
 
-units/solo5.toml, the tags of keys in solo5.toml(5) and when these apply, and the tables between `<!-- tables: … -->`
-and `<!-- end -->` in docs/nomad-job.md and docs/nomad-plugin.md. tests/fast/test_tables.py compares.
+units/solo5.toml, the tags of keys in solo5.toml(5) and when these apply, the tables between `<!-- tables: … -->`
+and `<!-- end -->` in docs/nomad-job.md and docs/nomad-plugin.md, and what completions/ have of the parser between
+`# tables: …` and `# end`. tests/fast/test_tables.py compares.
 """
 
+import argparse
 import json
 import re
 import textwrap
@@ -12,6 +14,7 @@ from dataclasses import MISSING, replace
 from pathlib import Path
 from typing import Any
 
+from solo5_systemd.cli.parser import VERBS, build, load
 from solo5_systemd.nomad.plugin_config import Defaults, PluginConfig
 from solo5_systemd.nomad.task_options import TASK, OwnOptions
 from solo5_systemd.settings.network_keys import keys_on, keys_with, network_keys
@@ -27,6 +30,8 @@ EXAMPLE = ROOT / "units" / "solo5.toml"
 MANUAL = ROOT / "docs" / "man" / "solo5.toml.5"
 JOB = ROOT / "docs" / "nomad-job.md"
 PLUGIN = ROOT / "docs" / "nomad-plugin.md"
+BASH = ROOT / "completions" / "solo5ctl.bash"
+ZSH = ROOT / "completions" / "_solo5ctl"
 
 FILE_KEYS = {each.name: each for each in entries(Settings) if "meaning" in each.metadata}
 
@@ -179,6 +184,98 @@ def page(path: Path, tables: Mapping[str, Iterable[Entry]]) -> str:
     return text
 
 
+def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield every parser by its verb: ``, `run`, `network`, `network ls` …"""
+    top, verbs = build()
+    yield "", top
+    for verb, parser in verbs.items():
+        load(verb, parser)
+        yield verb, parser
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for name, inner in action.choices.items():
+                    yield f"{verb} {name}", inner
+
+
+def options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [action for action in parser._actions if action.option_strings]
+
+
+def summaries(verb: str, parser: argparse.ArgumentParser) -> Mapping[str, str]:
+    """Return the summaries of the verbs of a parser."""
+    if not verb:
+        return VERBS
+    inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return {each.dest: str(each.help) for action in inner for each in action._choices_actions}
+
+
+def bash() -> Iterator[str]:
+    found = dict(parsers())
+    yield "_solo5ctl_verbs() { # VERB"
+    yield "    case $1 in"
+    for verb, parser in found.items():
+        if verbs := summaries(verb, parser):
+            yield f'        "{verb}") echo "{" ".join(verbs)}" ;;'
+    yield from (
+        "    esac",
+        "}",
+        "",
+        '_solo5ctl_options() { # VERB; those that take a value end with "="',
+        "    case $1 in",
+    )
+    for verb, parser in found.items():
+        names = [name + "=" * (each.nargs != 0) for each in options(parser) for name in each.option_strings]
+        lines = textwrap.wrap(" ".join(names), 100, break_long_words=False, break_on_hyphens=False)
+        yield f'        "{verb}") echo "' + " \\\n            ".join(lines) + '" ;;'
+    yield from ("    esac", "}")
+
+
+def quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def zsh() -> Iterator[str]:
+    found = dict(parsers())
+    yield from ("_solo5ctl_verbs() {", "  local -a verbs", "  case $1 in")
+    for verb, parser in found.items():
+        if verbs := summaries(verb, parser):
+            yield from (f"    ({quoted(verb)})", "      verbs=(")
+            yield from (f"        {quoted(f'{name}:{summary}')}" for name, summary in verbs.items())
+            yield from ("      )", "      ;;")
+    yield from ("  esac", "  _describe -t verbs verb verbs", "}", "", "_solo5ctl_options() {", "  case $1 in")
+    for verb, parser in found.items():
+        yield from (f"    ({quoted(verb)})", "      specs=(")
+        yield from (f"        {specification(each, verb)}" for each in options(parser))
+        yield from ("      )", "      ;;")
+    yield from ("  esac", "}")
+
+
+def specification(option: argparse.Action, verb: str) -> str:
+    """Return an option as _arguments of zsh has it (zshcompsys(1)): where it excludes others, how it takes a value."""
+    takes, repeats = option.nargs != 0, isinstance(option, argparse._AppendAction)
+    names = [name + takes * ("=" if name.startswith("--") else "+") for name in option.option_strings]
+    help_ = re.sub(r"([\[\]\\])", r"\\\1", re.split(r"; | \(default", str(option.help))[0])
+    value = ""
+    if takes:
+        metavar = str(option.metavar or option.dest.upper()).replace(":", "\\:")
+        value = f":{metavar}: _solo5ctl_value {option.option_strings[-1]} {verb}"
+    before = "*" if repeats else "(- *)" if not verb and names[-1] in ("--help", "--version") else ""
+    before = before or (f"({' '.join(option.option_strings)})" if len(names) > 1 else "")
+    if len(names) == 1:
+        return quoted(f"{before}{names[0]}[{help_}]{value}")
+    return f"{quoted(before)}{{{','.join(names)}}}{quoted(f'[{help_}]{value}')}"
+
+
+def completions(text: str, lines: Iterable[str]) -> str:
+    """Return a file of completions with what follows from the parser."""
+    found = "\n".join(lines).replace("\\", "\\\\")
+    text, count = re.subn(
+        r"(?<=^# tables: options\n).*?(?=^# end$)", f"{found}\n", text, flags=re.DOTALL | re.MULTILINE
+    )
+    assert count == 1, "completions lack the options"
+    return text
+
+
 def written() -> Mapping[Path, str]:
     """Return each file as it should be."""
     of_plugin = {"plugin": entries(PluginConfig), **dict(blocks(PluginConfig)), "network": network_keys().values()}
@@ -188,6 +285,8 @@ def written() -> Mapping[Path, str]:
         MANUAL: manual(MANUAL.read_text()),
         PLUGIN: page(PLUGIN, of_plugin),
         JOB: page(JOB, {"task": task(), **dict(blocks(OwnOptions))}),
+        BASH: completions(BASH.read_text(), bash()),
+        ZSH: completions(ZSH.read_text(), zsh()),
     }
 
 

@@ -1,18 +1,12 @@
-"""The shell completions offer the verbs and options of the parser."""
+"""The completions of bash, whose verbs and options are those of the parser (tests/fast/test_tables.py)."""
 
-import argparse
-import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.tables import BASH
 
-from solo5_systemd.cli.parser import VERBS, build, load
-
-COMPLETIONS = Path(__file__).parents[3] / "completions"
-BASH = COMPLETIONS / "solo5ctl.bash"
-ZSH = COMPLETIONS / "_solo5ctl"
+from solo5_systemd.cli.parser import VERBS
 
 TASKS = """
 solo5ctl() {
@@ -27,26 +21,6 @@ solo5ctl() {
 """
 
 
-def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Yield every parser by its verb: ``, `run`, `network`, `network ls` …"""
-    top, verbs = build()
-    yield "", top
-    for verb, parser in verbs.items():
-        load(verb, parser)
-        yield verb, parser
-        for action in parser._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                for name, inner in action.choices.items():
-                    yield f"{verb} {name}", inner
-
-
-PARSERS = dict(parsers())
-
-
-def options(parser: argparse.ArgumentParser) -> set[str]:
-    return {option for action in parser._actions for option in action.option_strings}
-
-
 def bash(*words: str) -> set[str]:
     """Return the completions of bash for the last word."""
     script = (
@@ -58,9 +32,11 @@ def bash(*words: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("words", PARSERS)
-def test_bash_offers_exactly_the_options(words: str) -> None:
-    assert bash(*words.split(), "-") == options(PARSERS[words])
+def test_bash_offers_the_options_of_the_verb() -> None:
+    assert bash("ps", "-") == {"-h", "--help", "-a", "--all", "-q", "--quiet", "--json", "--no-color"}
+    assert bash("network", "ls", "-") == {"-h", "--help", "-q", "--quiet", "--json", "--no-color"}
+    assert bash("network", "-") == {"-h", "--help"}
+    assert "--host" in bash("-")
 
 
 def test_bash_offers_exactly_the_verbs() -> None:
@@ -118,32 +94,3 @@ def test_after_the_image_no_options_are_offered(tmp_path: Path) -> None:
     assert bash("run", "-m", "64M", "web.hvt", "-") == set()
     assert bash("run", "--net", "service", "=", "default", "web.hvt", "--") == set()
     assert "--detach" in bash("run", "--net", "service", "=", "default", "--")
-
-
-def zsh_section(words: str) -> str:
-    text = ZSH.read_text()
-    verb, _, inner = words.partition(" ")
-    if not verb:
-        return text[text.index("\n_solo5ctl() {") :]
-    if verb in ("network", "disk"):
-        begin, end = ("network() {", "verb() {") if verb == "network" else ("disk_verb() {", "network() {")
-        text = text[text.index(f"_solo5ctl_{begin}") : text.index(f"_solo5ctl_{end}")]
-        common = text[text.index("common=(") : text.index(")\n", text.index("common=("))]
-        return common if not inner else common + text[text.index(f"({inner})\n") :].partition(";;")[0]
-    common = text[text.index("_solo5ctl_verb() {") : text.index("case $1 in")]
-    section = text[text.rindex(f"    ({verb})\n") :].partition("\n      ;;")[0]
-    if "$json" not in section:
-        common = re.sub(r"json=\(.*\)", "", common)
-    return common + section
-
-
-@pytest.mark.parametrize("words", PARSERS)
-def test_zsh_offers_exactly_the_options(words: str) -> None:
-    # `--long[what it is]`, or `{-s,--long}` before the description; a `+` where a value may follow at once
-    offered = set(re.findall(r"(--[a-z-]+)(?=[\[}])|(?<=\{)(-[A-Za-z])(?=\+?,)", zsh_section(words)))
-    assert {long or short for long, short in offered} == options(PARSERS[words])
-
-
-def test_zsh_has_the_summary_of_each_verb() -> None:
-    text = ZSH.read_text()
-    assert [verb for verb, summary in VERBS.items() if f"{verb}:{summary}" not in text] == []
