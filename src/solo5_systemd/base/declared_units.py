@@ -11,6 +11,7 @@ process, without a call of PID 1.
 import os
 from collections.abc import Iterator, Mapping
 
+from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import (
     DECLARED,
@@ -131,8 +132,6 @@ def forget_instance(task: TaskName) -> None:
 
 def prepared_fields(task: TaskName) -> Mapping[str, str]:
     """Return the log fields that the last start of a declared task has determined, such as its image's SHA-256."""
-    from solo5_systemd.base.decode import Fields, json_document  # imported here for startup time: completion takes none
-
     try:
         with open(f"{DIRECTORY}/{task}/{FIELDS}", "rb") as file:  # noqa: PTH123 - for startup time
             fields = Fields(json_document(file.read(), FIELDS))

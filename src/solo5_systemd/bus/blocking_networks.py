@@ -2,9 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.event_loop import on_a_loop
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus.lease_reader import NetworkReader
+from solo5_systemd.bus.peers import Call, RemoteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,16 +24,12 @@ class BlockingNetworks(NetworkReader):
         self._bus = bus
 
     async def awake_because(self, task: TaskName) -> str:  # noqa: D102 - as in NetworkReader
-        from solo5_systemd.bus.peers import Call, RemoteError
-
         try:
             return str(self._bus().call(_SERVICE, Call(_PATH, _SERVICE, "Awake", (task,))))
         except RemoteError:  # it does not run
             return ""
 
     async def networks(self) -> "Sequence[NetworkOverview]":  # noqa: D102 - as in NetworkReader
-        from solo5_systemd.base.decode import Fields
-        from solo5_systemd.bus.peers import Call, RemoteError
         from solo5_systemd.network.overview import NetworkOverview
         from solo5_systemd.settings.records import record
 

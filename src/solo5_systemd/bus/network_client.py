@@ -13,6 +13,8 @@ from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.lease_reader import NetworkReader
 from solo5_systemd.bus.services import Service
 from solo5_systemd.dbus.interfaces import NETWORK1
+from solo5_systemd.network import namespaces
+from solo5_systemd.network.conntrack import open_connections
 from solo5_systemd.network.lease_files import remove_request, start_mark
 from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, Request, Reservation
 from solo5_systemd.network.overview import NetworkOverview, Repair
@@ -55,8 +57,6 @@ class Networkd(NetworkReader):
             TakenError: a link or a namespace of this name belongs to another program.
             HostError: the service is missing, or the kernel returned an error.
         """
-        from solo5_systemd.network import namespaces
-
         await asyncio.to_thread(namespaces.make_task_namespace, task_namespace(task))
         await self._service.call("Attach", task)
 
@@ -77,8 +77,6 @@ class Networkd(NetworkReader):
         Raises:
             HostError: the kernel refused it.
         """
-        from solo5_systemd.network.conntrack import open_connections
-
         with host_errors("the kernel's connection table cannot be read"):
             return await asyncio.to_thread(open_connections, addresses)
 
@@ -116,13 +114,11 @@ class Networkd(NetworkReader):
         Raises:
             HostError: it cannot be removed.
         """
-        if os.path.lexists(namespace := task_namespace(task)):
-            from solo5_systemd.network import namespaces
-
-            if await asyncio.to_thread(namespaces.is_task_namespace, namespace):
-                if await self.reservation(task) is not None:  # of a start that was killed: else its tap is repaired
-                    await self.release(task)
-                await asyncio.to_thread(namespaces.remove_task_namespace, namespace)
+        namespace = task_namespace(task)
+        if os.path.lexists(namespace) and await asyncio.to_thread(namespaces.is_task_namespace, namespace):
+            if await self.reservation(task) is not None:  # of a start that was killed: else its tap is repaired
+                await self.release(task)
+            await asyncio.to_thread(namespaces.remove_task_namespace, namespace)
         remove_request(task)
 
     async def reservation(self, task: TaskName) -> Reservation | None:

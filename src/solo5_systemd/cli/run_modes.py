@@ -7,13 +7,15 @@ import signal as signals
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from solo5_systemd.base.errors import DependencyError, HostError, InvalidRequestError, NoSuchTaskError, Solo5Error
 from solo5_systemd.cli.context import CommandContext, remove_existing
 from solo5_systemd.cli.task_output import lease_text, port_lines, reservation_json
 from solo5_systemd.cli.terminal import Screen
 from solo5_systemd.cli.verbs.logs import copy_console
+from solo5_systemd.engine.plan import Plan
+from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Task
 from solo5_systemd.host.tenders import execute
 from solo5_systemd.journal import console
@@ -22,14 +24,10 @@ from solo5_systemd.task.properties import directive
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.outcome import Ending, Outcome
 
-if TYPE_CHECKING:
-    from solo5_systemd.engine.plan import Plan
-    from solo5_systemd.engine.runtime import Runtime
-
 FORWARDED_SIGNALS = (signals.SIGINT, signals.SIGTERM)
 
 
-async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *, remove: bool) -> int:
+async def run_attached(engine: Runtime, workload: Workload, screen: Screen, *, remove: bool) -> int:
     """Start a task, copy its console until it ends, and return its exit status.
 
     Raises:
@@ -62,7 +60,7 @@ async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *,
 
 
 async def _forward_signals(
-    received: "asyncio.Queue[signals.Signals]", engine: "Runtime", task: Task, group: asyncio.TaskGroup
+    received: asyncio.Queue[signals.Signals], engine: Runtime, task: Task, group: asyncio.TaskGroup
 ) -> None:
     async def stop(signal: int) -> None:
         with suppress(NoSuchTaskError):
@@ -76,7 +74,7 @@ async def _forward_signals(
 
 
 @contextmanager
-def _signal_queue() -> Iterator["asyncio.Queue[signals.Signals]"]:
+def _signal_queue() -> Iterator[asyncio.Queue[signals.Signals]]:
     """Handle SIGINT and SIGTERM by putting them into a queue."""
     queue: asyncio.Queue[signals.Signals] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -96,7 +94,7 @@ def print_plan(workload: Workload, context: CommandContext, arguments: Namespace
         Solo5Error: the preflight failed.
     """
 
-    async def command(engine: "Runtime") -> "Plan":
+    async def command(engine: Runtime) -> Plan:
         await context.warn_unenforced(engine, workload)
         return await engine.starter.preview(workload)
 
@@ -113,7 +111,7 @@ def plain_value(value: object) -> object:
     return value
 
 
-def _plan_text(plan: "Plan") -> str:
+def _plan_text(plan: Plan) -> str:
     reserved = plan.reservation
     sections = {
         plan.unit.name: [directive(each) for each in plan.unit.properties],
@@ -125,7 +123,7 @@ def _plan_text(plan: "Plan") -> str:
     return "\n".join("\n".join((f"# {title}", *lines, "")) for title, lines in sections.items() if lines)
 
 
-def _plan_json(plan: "Plan") -> dict[str, object]:
+def _plan_json(plan: Plan) -> dict[str, object]:
     """Return the plan as a JSON object; properties have their D-Bus names and values."""
     return {
         "unit": plan.unit.name,
@@ -154,7 +152,7 @@ def exec_in_scope(workload: Workload, context: CommandContext) -> NoReturn:
         line.extend(argv)
         yield os.getpid()
 
-    async def command(engine: "Runtime") -> None:
+    async def command(engine: Runtime) -> None:
         await context.warn_unenforced(engine, workload)
         async with engine.start_scope(workload, spawn):
             pass
@@ -182,7 +180,7 @@ def declare(workload: Workload, context: CommandContext, *, replace: bool, dry_r
     path = write_source(workload.name, text, files.ETC, replace=replace)
     context.screen.write(f"{path}\n")
 
-    async def warn(engine: "Runtime") -> None:  # what the task lacks may come later
+    async def warn(engine: Runtime) -> None:  # what the task lacks may come later
         try:
             await context.warn_unenforced(engine, workload)
             await engine.starter.check_declared(workload)

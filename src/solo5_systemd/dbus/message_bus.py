@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
 from typing import Any
+from urllib.parse import unquote
 
 from solo5_systemd.base.dependencies import SYSTEM_BUS, advice
 from solo5_systemd.base.errors import HostError
@@ -353,8 +354,6 @@ def _socket_name(address: str) -> str:
         options = dict(option.partition("=")[::2] for option in rest.split(","))
         if transport == "unix" and (name := options.get("path") or options.get("abstract")):
             if "%" in name:
-                from urllib.parse import unquote
-
                 name = unquote(name)
             return name if "path" in options else f"\0{name}"
     raise ValueError(f"bus address {address!r} is not of a Unix socket: expected one such as {DEFAULT_ADDRESS}")

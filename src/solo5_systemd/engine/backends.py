@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.dependencies import dependency_error
+
 if TYPE_CHECKING:
     from solo5_systemd.bus.blocking import BlockingBus
     from solo5_systemd.bus.connection import Connection
@@ -209,8 +211,6 @@ async def host_backends(settings: "Callable[[], Settings]") -> AsyncGenerator[Ba
     try:
         from solo5_systemd.bus.connection import system_bus
     except ImportError as error:
-        from solo5_systemd.base.dependencies import dependency_error
-
         raise dependency_error(error) from error
     async with system_bus() as connection:
         yield Backends(connection, settings)

@@ -4,11 +4,10 @@
 refusal does not need.
 """
 
-from typing import TYPE_CHECKING
-
 from solo5_systemd.base.declared_units import is_declared
 from solo5_systemd.base.errors import StoreFullError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind, own_task_name, task_scope, task_service
+from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.plan import (
     Facts,
     check_workload,
@@ -26,11 +25,8 @@ from solo5_systemd.settings.resolver import UNSET
 from solo5_systemd.task.properties import security_modules
 from solo5_systemd.task.workload import MIB, Workload
 
-if TYPE_CHECKING:
-    from solo5_systemd.engine.backends import Backends
 
-
-async def check_name(backends: "Backends", workload: Workload) -> None:
+async def check_name(backends: Backends, workload: Workload) -> None:
     """Refuse the name of another task (TakenError), and drop-ins that set what the sandbox relies on (HostError)."""
     name = workload.name
     await check_free(backends, name)
@@ -43,7 +39,7 @@ async def check_name(backends: "Backends", workload: Workload) -> None:
     check_drop_ins(task_service(name) if workload.kind is UnitKind.SERVICE else task_scope(name), declared=False)
 
 
-async def check_free(backends: "Backends", name: TaskName) -> None:
+async def check_free(backends: Backends, name: TaskName) -> None:
     """Refuse a name that has a unit; a declared task's own does not count.
 
     This is for an early error only: StartTransientUnit decides about concurrent starts of one name.
@@ -52,7 +48,7 @@ async def check_free(backends: "Backends", name: TaskName) -> None:
         raise TakenError(f"task name {name!r} is taken.", f"Remove that task first: solo5ctl rm {name}")
 
 
-async def gather(backends: "Backends", workload: Workload, *, preview: bool = False) -> Facts:
+async def gather(backends: Backends, workload: Workload, *, preview: bool = False) -> Facts:
     """Read all that a start depends on, and store the image; a preview stores nothing.
 
     Raises:
@@ -81,7 +77,7 @@ async def gather(backends: "Backends", workload: Workload, *, preview: bool = Fa
     )
 
 
-async def store_image(backends: "Backends", workload: Workload, *, preview: bool = False) -> StoredImage:
+async def store_image(backends: Backends, workload: Workload, *, preview: bool = False) -> StoredImage:
     """Store the image; if the store is full, retry once after unused images are removed. A preview stores nothing."""
 
     def admit(size: int) -> None:

@@ -3,15 +3,12 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from solo5_systemd.base.names import TaskName, declared_outcome_target, outcome_target
+from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.orphans import RECORD_MAX_AGE_S, Kind, Orphan, alloc_dir, orphans
 from solo5_systemd.engine.queries import images_in_use
 from solo5_systemd.engine.stop import discard
-
-if TYPE_CHECKING:
-    from solo5_systemd.engine.backends import Backends
 
 
 def is_removed(directory: Path) -> bool:
@@ -28,7 +25,7 @@ def is_removed(directory: Path) -> bool:
 class Collector:
     """The garbage collection of tasks' resources."""
 
-    def __init__(self, backends: "Backends") -> None:
+    def __init__(self, backends: Backends) -> None:
         self._backends = backends
 
     async def orphans(self) -> tuple[Orphan, ...]:

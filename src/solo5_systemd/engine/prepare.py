@@ -6,12 +6,12 @@ here, since the process ends before the task does: they are returned, and stored
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.base.names import task_service
 from solo5_systemd.declared.update_request import next_task
+from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.facts import check_free, gather
 from solo5_systemd.engine.plan import Plan, plan
 from solo5_systemd.engine.start import Steps, Undo
@@ -22,12 +22,9 @@ from solo5_systemd.network.remembered_addresses import LastRequest, declaration_
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.tender import Parts
 
-if TYPE_CHECKING:
-    from solo5_systemd.engine.backends import Backends
-
 
 async def prepare_start(
-    backends: "Backends", workload: Workload, report: Callable[[str], None]
+    backends: Backends, workload: Workload, report: Callable[[str], None]
 ) -> tuple[Parts, Sequence[int]]:
     """Make all that the unit of a task needs; undone if it fails.
 
@@ -64,7 +61,7 @@ async def prepare_start(
 class _Preparation(Steps):
     """The steps of one preparation."""
 
-    def __init__(self, backends: "Backends", planned: Plan, undoing: Undo, report: Callable[[str], None]) -> None:
+    def __init__(self, backends: Backends, planned: Plan, undoing: Undo, report: Callable[[str], None]) -> None:
         super().__init__(backends, planned, undoing)
         self._report = report
 

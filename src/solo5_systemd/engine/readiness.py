@@ -15,7 +15,7 @@ import socket
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager, closing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from solo5_systemd.base.concurrency import background, reaped
 from solo5_systemd.base.dependencies import advice
@@ -23,16 +23,14 @@ from solo5_systemd.base.errors import DependencyError, HostError, InvalidRequest
 from solo5_systemd.base.names import primary_nic
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
 from solo5_systemd.declared.update_request import Ready, ReadyLine, ReadyPort
+from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Task
 from solo5_systemd.journal.console import storage_problem
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.journal.reader import JournalReader, PollTimer, batches, console_matches
 from solo5_systemd.network.model import Endpoint, Protocol
 from solo5_systemd.network.namespaces import NetworkNamespace
-
-if TYPE_CHECKING:
-    from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.unit.state import UnitState
+from solo5_systemd.unit.state import UnitState
 
 PROBE_INTERVAL_S = 0.05
 """Seconds between two probes of a new guest."""
@@ -48,7 +46,7 @@ LAST_LINE_TIMEOUT_S = 0.5
 
 
 async def first_of(
-    state: "UnitState", condition: Endpoint | ReadyLine | None, timeout_s: float, ended: asyncio.Future[Any]
+    state: UnitState, condition: Endpoint | ReadyLine | None, timeout_s: float, ended: asyncio.Future[Any]
 ) -> str | None:
     """Wait until a guest is ready, and return the evidence; None: `ended` is done before.
 
@@ -86,7 +84,7 @@ async def first_of(
         raise TimeoutError(why)
 
 
-async def until_ready(runtime: "Runtime", task: Task, condition: Ready | None, timeout_s: float) -> str:
+async def until_ready(runtime: Runtime, task: Task, condition: Ready | None, timeout_s: float) -> str:
     """Wait until the guest of an update is ready, and return the evidence; StartError: it has ended, or is late."""
     known = _endpoint(task, condition) if isinstance(condition, ReadyPort) else condition
     async with background(end_of(runtime, task)) as ended:
@@ -100,7 +98,7 @@ async def until_ready(runtime: "Runtime", task: Task, condition: Ready | None, t
         return found
 
 
-async def end_of(runtime: "Runtime", task: Task) -> str:
+async def end_of(runtime: Runtime, task: Task) -> str:
     """Wait for the end of a guest, and return the reason without a period."""
     try:
         outcome = (await runtime.wait_for_run(task.state)).outcome

@@ -16,7 +16,7 @@ from solo5_systemd.base.concurrency import background
 from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind
-from solo5_systemd.engine.backends import host_backends
+from solo5_systemd.engine.backends import Backends, host_backends
 from solo5_systemd.engine.gc import Collector
 from solo5_systemd.engine.hung_tenders import SIGKILL, wait_until_over
 from solo5_systemd.engine.queries import Queries
@@ -29,7 +29,6 @@ from solo5_systemd.task.workload import STOP_TIMEOUT_S, Workload
 from solo5_systemd.unit.state import ActiveState, UnitState, child_state
 
 if TYPE_CHECKING:
-    from solo5_systemd.engine.backends import Backends
     from solo5_systemd.engine.start import Starter
     from solo5_systemd.journal.lines import Line
     from solo5_systemd.settings.solo5_toml import Settings
@@ -45,9 +44,9 @@ class Runtime(Queries):
         HostError: PID 1 or the kernel refused, or a service did not start.
     """
 
-    backends: "Backends"
+    backends: Backends
 
-    def __init__(self, backends: "Backends") -> None:
+    def __init__(self, backends: Backends) -> None:
         super().__init__(backends)
         self._units = backends.units
 

@@ -11,12 +11,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequ
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import Solo5Error, StartError, TakenError
 from solo5_systemd.base.names import TaskName, network_service
 from solo5_systemd.bus.peers import JobFailedError
+from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.facts import check_name, gather
 from solo5_systemd.engine.plan import Plan, plan
 from solo5_systemd.engine.stop import discard_locked
@@ -32,9 +33,6 @@ from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import sandbox_path
 from solo5_systemd.users.allocation import RangeUsedUpError
-
-if TYPE_CHECKING:
-    from solo5_systemd.engine.backends import Backends
 
 T = TypeVar("T")
 Undoing = Callable[[], Coroutine[object, object, None]]
@@ -101,7 +99,7 @@ async def completed(doing: Awaitable[T], undoing: Callable[[T], Coroutine[object
 class Starter:
     """Starts tasks."""
 
-    def __init__(self, backends: "Backends") -> None:
+    def __init__(self, backends: Backends) -> None:
         self._backends = backends
 
     async def plan(self, workload: Workload) -> Plan:
@@ -183,7 +181,7 @@ class Starter:
 class Steps:
     """The steps of one start."""
 
-    def __init__(self, backends: "Backends", planned: Plan, undoing: Undo) -> None:
+    def __init__(self, backends: Backends, planned: Plan, undoing: Undo) -> None:
         self.plan = planned  # each step adds to it
         self.undo = undoing
         self._made: list[Disk] = []  # those that were planned

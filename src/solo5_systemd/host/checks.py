@@ -6,8 +6,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from solo5_systemd.base.dependencies import Dependency
 from solo5_systemd.base.names import Target, journald_of
 from solo5_systemd.host.other_firewalls import DroppingChain
 from solo5_systemd.image.manifest import ABI_VERSION
@@ -18,9 +18,6 @@ from solo5_systemd.settings.network import NetworkSettings
 from solo5_systemd.settings.network_policy import Join
 from solo5_systemd.task.properties import missing_controllers
 from solo5_systemd.unit.tender import Tender
-
-if TYPE_CHECKING:
-    from solo5_systemd.base.dependencies import Dependency
 
 SYSTEMD = 252
 """The minimum version of systemd: Debian 12's."""
@@ -87,7 +84,7 @@ class Host:
     systemd: int | None
     booted: bool
     controllers: Sequence[str] | None
-    missing: "Sequence[Dependency]"
+    missing: Sequence[Dependency]
     files: Mapping[str, bool]
     user: bool
     settings: str

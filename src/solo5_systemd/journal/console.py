@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.declared_units import declared_task, stderr_lines, task_of
+from solo5_systemd.base.dependencies import advice
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.event_loop import off_the_loop, on_a_loop
 from solo5_systemd.base.journal_entry import IDLE_END, namespace_path, write_entry
@@ -162,8 +163,6 @@ def open_stream(identifier: str, unit: str, priority: int, namespace: str = "") 
         connection.sendall(f"{identifier}\n{unit}\n{FACILITY << 3 | priority}\n0\n0\n0\n0\n".encode())
     except OSError as error:
         connection.close()
-        from solo5_systemd.base.dependencies import advice
-
         raise HostError(
             f"journald cannot be reached at {path}: {error.strerror or error}.",
             f"See: systemctl status {journald_of(namespace)}" if namespace else advice(STDOUT_SOCKET),

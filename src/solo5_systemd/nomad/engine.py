@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.dependencies import dependency_error
 from solo5_systemd.nomad.plugin_config import PluginConfig
 from solo5_systemd.settings.files import CachedSettings
 from solo5_systemd.settings.solo5_toml import Settings
@@ -48,8 +49,6 @@ class EngineSession:
                 from solo5_systemd.engine.backends import Backends
                 from solo5_systemd.engine.runtime import Runtime
             except ImportError as error:
-                from solo5_systemd.base.dependencies import dependency_error
-
                 raise dependency_error(error) from error
             self._engine = Runtime(Backends(Connection(), self.settings))
         return self._engine

@@ -21,6 +21,7 @@ from solo5_systemd.base.errors import (
     StartError,
     TakenError,
 )
+from solo5_systemd.journal.console import storage_problem
 from solo5_systemd.nomad import fingerprint
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events import EventStream
@@ -141,7 +142,6 @@ class DriverPlugin:
             return wire.FingerprintResponse(health=fingerprint.UNDETECTED, health_description=reason)
         try:
             from solo5_systemd.host.probe import probe
-            from solo5_systemd.journal.console import storage_problem
 
             settings = self.session.settings()
             engine = self.session.engine

@@ -9,10 +9,10 @@ import signal as signals
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from solo5_systemd.base.names import Target, UnitKind, prepare_service
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
+from solo5_systemd.storage.model import FailedDisk
 from solo5_systemd.unit.failure_messages import (
     ABORT,
     EXCEPTION,
@@ -27,9 +27,6 @@ from solo5_systemd.unit.failure_messages import (
     tender_message,
 )
 from solo5_systemd.unit.state import MainCode, UnitState
-
-if TYPE_CHECKING:
-    from solo5_systemd.storage.model import FailedDisk
 
 
 class Ending(StrEnum):
@@ -73,7 +70,7 @@ class Outcome:
     futile: str = ""
     memory_peak: int | None = None
     last_lines: Sequence[str] = ()
-    failed_disks: "Sequence[FailedDisk]" = ()
+    failed_disks: Sequence[FailedDisk] = ()
 
     @property
     def retry(self) -> bool:
@@ -170,7 +167,7 @@ def outcome(state: UnitState, messages: ExitMessages = ExitMessages(), *, shutti
     return replace(found, memory_peak=state.memory_peak, last_lines=tuple(messages.console))
 
 
-def with_failed_disks(found: Outcome, disks: "Sequence[FailedDisk]") -> Outcome:
+def with_failed_disks(found: Outcome, disks: Sequence[FailedDisk]) -> Outcome:
     """Return an outcome with the disks on full file systems, or without their device: a tender has ENOSPC of either."""
     named = {disk: f"disk {disk.disk} ({bounded(disk.path, MAX_QUOTE)})" for disk in disks}
     full, lost = ([named[disk] for disk in disks if (disk.free is None) is gone] for gone in (False, True))

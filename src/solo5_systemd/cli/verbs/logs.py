@@ -1,5 +1,6 @@
 """`solo5ctl logs`: shows the console of a task, its stdout on stdout and its stderr on stderr."""
 
+import json
 from argparse import Namespace
 from contextlib import aclosing
 from typing import TYPE_CHECKING
@@ -75,8 +76,6 @@ async def copy_console(
     async with aclosing(console) as lines:
         async for line in lines:
             if as_json:
-                import json  # imported here for startup time
-
                 message = line.message.decode("utf-8", "replace")
                 document = {"time": moment(line.realtime), "stream": line.stream.value, "message": message}
                 screen.write(json.dumps(document) + "\n")
