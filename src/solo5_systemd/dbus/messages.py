@@ -24,7 +24,7 @@ def _check_text(message: Any) -> None:
 
 
 try:
-    with without_init("dbus_fast"):  # connections, introspection and an XML parser: 1 MB of memory
+    with without_init("dbus_fast"):  # connections, introspection and an XML parser: 2 MB of memory
         import dbus_fast.errors  # noqa: F401 - first: the modules import each other
         from dbus_fast._private.unmarshaller import Unmarshaller
         from dbus_fast.constants import MessageType
