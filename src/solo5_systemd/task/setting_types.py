@@ -9,8 +9,6 @@ from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import Target
-from solo5_systemd.network.model import NicRequest
-from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.log_fields import FIELD_NAME, label
 from solo5_systemd.task.networks import host_endpoint
 from solo5_systemd.task.properties import parse_property
@@ -19,11 +17,6 @@ from solo5_systemd.task.quantities import size
 from solo5_systemd.task.workload import Publish
 
 T = TypeVar("T")
-
-
-def path(text: str, place: Callable[[str], str]) -> str:
-    """Return a path of the host, in full where `place` knows it."""
-    return place(text)
 
 
 def tender(text: str) -> Target:
@@ -78,19 +71,9 @@ def journal_label(text: str) -> tuple[str, str]:
     return label(key, value)
 
 
-def nics(found: Iterable[NicRequest]) -> tuple[NicRequest, ...]:
-    """Return NICs, each of which is connected once."""
-    return unique(found, lambda nic: nic.nic, "NIC")
-
-
 def ports(found: Iterable[Iterable[Publish]]) -> tuple[Publish, ...]:
     """Return the ports of all ranges, each of which is published once."""
     return unique(chain.from_iterable(found), host_endpoint, "published port")
-
-
-def disks(found: Iterable[DiskRequest]) -> tuple[DiskRequest, ...]:
-    """Return disks, each of which is connected once."""
-    return unique(found, lambda disk: disk.disk, "disk")
 
 
 def unique(values: Iterable[T], key: Callable[[T], Hashable], what: str) -> tuple[T, ...]:

@@ -7,6 +7,7 @@ solo5.unikernel(5) has a paragraph for each key; a fast test compares them.
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from solo5_systemd.settings.resolver import hostname, hosts, name_servers, ntp_servers, search_domains
@@ -17,13 +18,11 @@ from solo5_systemd.task.property_types import SIZE
 from solo5_systemd.task.quantities import cpus, idle_time, integer, size
 from solo5_systemd.task.setting_types import (
     cpus_text,
-    disks,
     memory_max,
-    nics,
-    path,
     ports,
     stops_when_idle,
     tender,
+    unique,
     unit_property,
 )
 from solo5_systemd.task.workload import DEFAULT_MEMORY
@@ -88,7 +87,8 @@ class Setting(NamedTuple):
 _ALL = (
     # What runs
     Setting(
-        "Image", "PATH", ("IMAGE",), job="unikernel", help="path of the image", field="image", parse=path, has_path=True
+        "Image", "PATH", ("IMAGE",), job="unikernel", help="path of the image",
+        field="image", parse=lambda text, place: place(text), has_path=True,
     ),
     Setting(
         "Argument", "ARG…", ("ARG",), job="args", help="arguments of the guest",
@@ -124,7 +124,7 @@ _ALL = (
     Setting(
         "Network", "NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS][,route=RANGE]", ("--net", "--network"),
         help="connect a NIC of the image to a network", is_list=True, at_start=True,
-        field="nics", parse=nic, combine=nics, format=nic_text,
+        field="nics", parse=nic, combine=partial(unique, key=attrgetter("nic"), what="NIC"), format=nic_text,
     ),
     Setting(
         "NetworkNamespace", "NAME|PATH", ("--network-namespace",),
@@ -191,7 +191,8 @@ _ALL = (
         "OPTION: sector-size=N; of files, devices and named disks: ephemeral, ro, and limits per second: read_bps=10M, "
         "write_bps=10M, read_iops=N, write_iops=N; of a named disk: size=SIZE creates it; of an archive: strip, and "
         "format=tar or format=raw",
-        is_list=True, field="disks", parse=disk, has_path=True, combine=disks, format=disk_text,
+        is_list=True, field="disks", parse=disk, has_path=True,
+        combine=partial(unique, key=attrgetter("disk"), what="disk"), format=disk_text,
     ),
     # Journal
     Setting(
