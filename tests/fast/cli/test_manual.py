@@ -1,6 +1,7 @@
 """The manual pages document every option, JSON key, outcome, exit status and setting."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,11 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.cli import task_output
 from solo5_systemd.cli.verbs.stats import usage_json
 from solo5_systemd.network.model import Reservation
-from solo5_systemd.settings.resolver import resolver
+from solo5_systemd.settings.resolver import ntp_servers, resolver
 from solo5_systemd.task.placeholders import mirage, placeholders
 from solo5_systemd.unit.outcome import Ending
 
-RESOLVER = resolver(["9.9.9.9"], ["lan"])
+RESOLVER = replace(resolver(["9.9.9.9"], ["lan"]), ntp=ntp_servers(["192.0.2.123"]))
 MAN = Path(__file__).parents[3] / "docs" / "man"
 PARSERS = dict(parsers())
 EVERYWHERE = {"-h", "--help", "--no-color", "--json"}

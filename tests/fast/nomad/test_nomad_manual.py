@@ -18,7 +18,7 @@ from solo5_systemd.nomad.event_messages import TaskEvent
 from solo5_systemd.nomad.fingerprint import fingerprint_of
 from solo5_systemd.nomad.plugin_config import TIGHTENING, PluginConfig
 from solo5_systemd.nomad.start import SLOW_START_S
-from solo5_systemd.settings.resolver import resolver
+from solo5_systemd.settings.resolver import ntp_servers, resolver
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.task.placeholders import mirage, placeholders
 from solo5_systemd.task.workload import Publish, Workload
@@ -82,9 +82,8 @@ def test_every_property_that_a_job_may_set_is_named() -> None:
 def test_every_placeholder_is_named() -> None:
     text = section("Placeholders").replace("NIC}", "service}").replace("net.NIC.", "net.service.")
     text = text.replace("port.LABEL", "port.http").replace("PORT/udp", "53/udp")
-    names = placeholders(
-        TaskName("web"), 64, [LEASE], ports=PORTS, labels=[("http", 80)], resolver=resolver(["9.9.9.9"], ["lan"])
-    )
+    servers = replace(resolver(["9.9.9.9"], ["lan"]), ntp=ntp_servers(["192.0.2.123"]))
+    names = placeholders(TaskName("web"), 64, [LEASE], ports=PORTS, labels=[("http", 80)], resolver=servers)
     assert [name for name in (*names, *mirage([LEASE])) if f"`{{{name}}}`" not in text] == []
 
 
