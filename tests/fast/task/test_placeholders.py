@@ -20,7 +20,8 @@ def filled(arguments: Sequence[str], leases: Sequence[Lease]) -> tuple[str, ...]
 
 
 VALUES = placeholders(TaskName("web"), 64, [LEASE])
-RESOLVER = Resolver(servers=(IPv4Address("9.9.9.9"), IPv4Address("192.0.2.53")), search=("example.org", "lan"))
+SERVERS = IPv4Address("9.9.9.9"), IPv4Address("192.0.2.53")
+RESOLVER = Resolver(servers=SERVERS, search=("example.org", "lan"), ntp=SERVERS)
 ALL = placeholders(
     TaskName("web"), 64, [LEASE], ports=PORTS, labels=[("http", 20080)], resolver=RESOLVER, hostname="shop"
 )
@@ -39,6 +40,7 @@ MIRAGE6 = ("--ipv6=fd00:1::7/64", "--ipv6-gateway=fd00:1::1")
         ("{memory_mib}", "64"),
         ("{hostname}", "shop"),
         ("{dns}", "9.9.9.9,192.0.2.53"),
+        ("{ntp}", "9.9.9.9,192.0.2.53"),
         ("{dns.udp}", "udp:9.9.9.9,udp:192.0.2.53"),
         ("{dns.tcp}", "tcp:9.9.9.9,tcp:192.0.2.53"),
         ("{dns1}/{dns2}", "9.9.9.9/192.0.2.53"),
