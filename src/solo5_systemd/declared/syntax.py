@@ -167,7 +167,7 @@ def split_words(text: str) -> tuple[str, ...]:
             words += [] if word is None else [word]  # quotes with nothing in them are a word
             word = None
         elif piece["open"]:
-            raise ValueError(f"has the quote {piece[0].decode()} without its end: expected another one")
+            raise ValueError(f"has the quote {piece[0].decode()} without its end: expected a second one")
         else:
             found = piece["plain"] or piece["single"] or piece["double"] or b""
             word = (word or b"") + _ESCAPE.sub(_unescape, found)

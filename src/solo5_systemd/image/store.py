@@ -241,8 +241,8 @@ class ImageStore:
             if self._pending_bytes + size > (room := self._room()):
                 raise StoreFullError(
                     f"image {path!r} needs {size} bytes of the file system of {self._directory}: expected at most "
-                    f"{max(0, room - self._pending_bytes)}, since others have what is promised to them, and a reserve "
-                    "stays free.",
+                    f"{max(0, room - self._pending_bytes)}, since the rest is promised to other tasks or stays "
+                    "free as a reserve.",
                     "Free some space in it; the operator sets limits.reserve_mb in solo5.toml(5).",
                 )
             self._pending_bytes += size

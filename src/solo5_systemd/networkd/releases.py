@@ -165,7 +165,7 @@ class Releases:
         try:
             fifos = RemovedEntries(task_units.FIFOS, added=True)
         except OSError as error:
-            _log.warning("inotify: %s: %s; tasks do not wait at once", task_units.FIFOS, error.strerror)
+            _log.warning("inotify: %s: %s; changes of socket units are noticed later", task_units.FIFOS, error.strerror)
             return None
 
         def on_change() -> None:

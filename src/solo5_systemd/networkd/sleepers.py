@@ -58,8 +58,7 @@ class Sleepers:
         joined = {each.name for each in (*self._bridges.networks.values(), *networks) if each.join is not None}
         if any(lease.network in joined and lease.address is None for lease in reservation.leases):
             raise InvalidRequestError(
-                f"task {task} is on a joined bridge without a leased address, so no question of the LAN for it "
-                "could wake it.",
+                f"task {task} is on a joined bridge without a leased address, by which the LAN could wake it.",
                 "Give the NIC an address (ip=), or the network a pool.",
             )
         if not self.announces:
