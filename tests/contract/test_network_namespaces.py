@@ -301,7 +301,7 @@ async def test_what_other_programs_change_in_it_is_restored_at_once(service: Ser
                 run(*command.split())
             await until(group.entered()(is_restored), 15)
             assert await ask_tcp(group.address, 8080) == b"HELLO", command
-            async with asyncio.timeout(5):  # recorded a moment after it is restored, the last one first
+            async with asyncio.timeout(30):  # recorded a moment after it is restored, the last one first
                 while not any(what in each.what for each in (await client.recent_repairs())[: -known or None]):
                     pass
 

@@ -49,7 +49,7 @@ async def asleep(client: Client) -> int:
 
 async def awake(client: Client) -> None:
     """Wait for the record of an awake task, which is written once its tender has been continued."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while await asleep(client):  # noqa: ASYNC110 - what another process does is looked at, not told
             await asyncio.sleep(0.01)
 
@@ -63,16 +63,21 @@ async def get(address: str, port: int = 80) -> bytes:
     return answer
 
 
+async def get_at_once(address: str) -> None:
+    before = sent_again()
+    assert await get(address) == b"HELLO"
+    assert sent_again() == before, "the first packet has come"
+
+
 async def test_the_first_packet_wakes(client: Client, manager: Pid1) -> None:
     async with sleeper(client, manager) as guest:
         assert await get(str(guest.ip)) == b"HELLO"
+        begun = time.time()
         await client.sleep(WEB)
         assert manager.signals == [STOP]
         assert await client.orphans() == ()
-        assert time.time() - await asleep(client) / 1e6 < 5
-        before = sent_again()
-        assert await get(str(guest.ip)) == b"HELLO"
-        assert sent_again() == before, "the first packet has come"
+        assert begun <= await asleep(client) / 1e6 <= time.time()
+        await get_at_once(str(guest.ip))
         assert manager.signals == [STOP, CONT]
         await awake(client)
         assert await get(str(guest.ip)) == b"HELLO"
@@ -112,8 +117,7 @@ async def test_a_packet_of_ipv6_wakes_and_a_question_for_its_address(service: Se
             await client.sleep(WEB)
             if flush:
                 run("ip", "-6", "neighbour", "flush", "dev", "solo5-default")
-            async with asyncio.timeout(0.9):
-                assert await get(str(guest.ip6)) == b"HELLO"
+            await get_at_once(str(guest.ip6))
         assert manager.signals == [STOP, CONT] * 2
 
 
@@ -148,8 +152,7 @@ async def test_broadcasts_of_days_leave_room_for_the_packet_that_wakes(client: C
             sender.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
             for _ in range(3000):
                 sender.sendto(b"to all", (str(lease.ipv4.network.broadcast_address), 7))
-        async with asyncio.timeout(0.9):
-            assert await get(str(guest.ip)) == b"HELLO"
+        await get_at_once(str(guest.ip))
         assert manager.signals == [STOP, CONT]
 
 
@@ -196,7 +199,8 @@ async def test_a_packet_in_the_moment_of_falling_asleep_wakes(client: Client, ma
             sender.connect((str(guest.ip), 7))
             loop = asyncio.get_running_loop()
             for number in range(RACES):
-                async with asyncio.timeout(0.9), asyncio.TaskGroup() as tasks:
+                # Less than the 5 seconds after which the host asks again for the MAC, which wakes, too.
+                async with asyncio.timeout(4), asyncio.TaskGroup() as tasks:
                     tasks.create_task(client.sleep(WEB))
                     await asyncio.sleep(number % 20 / 5000)
                     sender.send(b"n%d" % number)

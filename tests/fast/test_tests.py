@@ -55,6 +55,12 @@ def complaints(text: str) -> Iterator[tuple[str, int, str]]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call) and name(node) in SKIPS:
             yield "", node.lineno, f"{name(node)}: a test runs wherever it is chosen; choose it by a mark"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            first = ast.unparse(node.args[0]).lstrip("f")
+            if node.func.attr == "setattr" and first[0] in "'\"":
+                yield "", node.lineno, "setattr: patch an attribute of the module itself, whose name is checked"
+            if node.func.attr == "expect" and first == "'.'":
+                yield "", node.lineno, "expect: name the lines of the journal, since any line matches"
         if isinstance(node, ast.Attribute) and name(node) in SKIP_MARKS:
             yield "", node.lineno, f"{name(node)}: a test runs wherever it is chosen; choose it by a mark"
     for test in functions(text):
@@ -94,6 +100,8 @@ def test_each_exception_is_still_one() -> None:
         ("time.sleep(1)\n    assert not come", "time.sleep"),
         ("for _ in range(3):\n        asyncio.sleep(delay)", "asyncio.sleep"),
         ("pytest.skip('no vm')", "pytest.skip"),
+        ("monkeypatch.setattr(f'os.{call}', failing)", "setattr"),
+        ("machine.expect('.')", "expect"),
         ("pytest.importorskip('vm')", "pytest.importorskip"),
     ],
 )

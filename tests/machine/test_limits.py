@@ -32,7 +32,7 @@ def count(text: str, key: str) -> int:
 
 
 @pytest.mark.parametrize("target, allotment", [("spt", 32), ("hvt", 192)])
-def test_memory_is_the_whole_allotment(run: Runner, target: str, allotment: int) -> None:
+def test_memory_is_all_of_the_allotment(run: Runner, target: str, allotment: int) -> None:
     """A guest that touches all of its memory stays within the unit's, and nothing had to be reclaimed for it.
 
     Also: the limit of its threads, and the slice of all tasks.

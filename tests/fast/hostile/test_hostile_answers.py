@@ -77,7 +77,7 @@ class _Link(LinkWatch):
         (b"", frozenset({""})),
     ],
 )
-def test_a_link_of_any_name_is_removed_beside_ours(body: bytes, names: frozenset[str]) -> None:
+def test_a_link_of_any_name_is_read_as_well_as_ours(body: bytes, names: frozenset[str]) -> None:
     ours = message(17, bytes(16) + attribute(3, b"s5-ours\0"))
     assert _Link(message(17, body) + ours).changed() == names | {"s5-ours"}
 
