@@ -4,7 +4,6 @@ The kernel has limits of devices only (`io.max` of a cgroup): those of a disk ho
 of the disk.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Annotated
@@ -47,12 +46,8 @@ class IoLimits:
     read_iops: Annotated[int | None, _limit("read_iops")] = setting("Reads per second.", default=None)
     write_iops: Annotated[int | None, _limit("write_iops")] = setting("Writes per second.", default=None)
 
-    def each(self) -> Mapping[str, int | None]:
-        """Return the limits by key."""
-        return vars(self)
-
     def __str__(self) -> str:
-        return " ".join(f"{key}={short(value)}" for key, value in self.each().items() if value is not None)
+        return " ".join(f"{key}={short(value)}" for key, value in vars(self).items() if value is not None)
 
 
 KEYS = tuple(each.name for each in fields(IoLimits))
@@ -78,12 +73,12 @@ def lowered(wanted: IoLimits, cap: IoLimits, where: str) -> IoLimits:
     Raises:
         InvalidRequestError: one is above the operator's.
     """
-    most = cap.each()
-    for key, value in wanted.each().items():
+    most = vars(cap)
+    for key, value in vars(wanted).items():
         limit = most[key]
         if value is not None and limit is not None and value > limit:
             raise InvalidRequestError(
                 f"{where}.{key} is {short(value)}: expected {short(limit)} per second or less, this node's ceiling.",
                 "The operator sets it in plugin.solo5.config.ceilings.io.",
             )
-    return IoLimits(**{key: most[key] if value is None else value for key, value in wanted.each().items()})
+    return IoLimits(**{key: most[key] if value is None else value for key, value in vars(wanted).items()})

@@ -263,5 +263,5 @@ def _limits(workload: Workload) -> Iterator[str]:
         yield "CPUWeight"
     yield from (name for name, _ in workload.properties)
     yield from (
-        DISK_LIMITS[key] for disk in workload.disks for key, value in disk.io.each().items() if value is not None
+        DISK_LIMITS[key] for disk in workload.disks for key, value in vars(disk.io).items() if value is not None
     )

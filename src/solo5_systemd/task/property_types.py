@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from solo5_systemd.base.names import SLICE
 from solo5_systemd.settings.rate import per_second
-from solo5_systemd.task.quantities import SIZES, bytes_of, parse_time_span
+from solo5_systemd.task.quantities import SIZES, bytes_of, parse_time_span, signal_number
 
 T = TypeVar("T")
 
@@ -200,10 +200,10 @@ _STOP_SIGNALS = (Signals.SIGHUP, Signals.SIGINT, Signals.SIGTERM)
 
 
 def _parse_stop_signal(text: str) -> int:
-    signals = {name: each.value for each in _STOP_SIGNALS for name in (each.name, each.name[3:], str(each.value))}
-    if text not in signals:
+    number = signal_number(text)
+    if number not in _STOP_SIGNALS:
         raise ValueError("SIGHUP, SIGINT or SIGTERM, which end a tender")
-    return signals[text]
+    return number
 
 
 STOP_SIGNAL = PropertyType(signature="i", format=lambda value: Signals(value).name, parse=_parse_stop_signal)

@@ -267,7 +267,7 @@ def io_properties(disks: Sequence[Disk], names: Iterable[str]) -> Iterator[Prope
             "Remove the property, or the limits of the disks.",
         )
     for key, directive in DISK_LIMITS.items():
-        value = [(f"/dev/block/{number}", each.each()[key]) for number, each in limits.items()]
+        value = [(f"/dev/block/{number}", getattr(each, key)) for number, each in limits.items()]
         if known := [(device, limit) for device, limit in value if limit is not None]:
             yield unit_property(directive, known)
 

@@ -39,7 +39,6 @@ def test_limits_are_text_as_a_job_has_them() -> None:
     limits = IoLimits(read_bps=10_000_000, write_bps=123_456, read_iops=500, write_iops=2000)
     assert str(limits) == "read_bps=10M write_bps=123456 read_iops=500 write_iops=2K"
     assert str(NO_IO_LIMITS) == ""
-    assert tuple(limits.each()) == KEYS
 
 
 def test_a_job_has_what_the_operator_sets_unless_it_is_less() -> None:

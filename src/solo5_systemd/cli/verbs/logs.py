@@ -10,6 +10,8 @@ from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import moment
 from solo5_systemd.cli.terminal import Screen
+from solo5_systemd.journal import console
+from solo5_systemd.task.quantities import integer, value_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -31,8 +33,6 @@ def configure(parser: Parser) -> None:
 
 
 def _line_count(text: str) -> int:
-    from solo5_systemd.task.quantities import integer, value_of  # imported here for startup time: `--help` needs none
-
     return value_of(lambda count: integer(count, 0, 10**9), text, "--tail")
 
 
@@ -55,9 +55,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         if context.root:
             import asyncio
 
-            from solo5_systemd.journal.console import storage_problem
-
-            why = asyncio.run(storage_problem(namespace))
+            why = asyncio.run(console.storage_problem(namespace))
         if why:  # else it is empty
             context.screen.message(f"no console lines: {why}")
     return 0

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import host_errors
 from solo5_systemd.cli.context import CommandContext
+from solo5_systemd.cli.metric_families import exposition, families
 from solo5_systemd.cli.parser import Parser
 
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ def configure(parser: Parser) -> None:
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
     async def command(engine: "Queries") -> int:
-        from solo5_systemd.cli.metric_families import exposition, families  # for startup time
-
         tasks = await engine.tasks(ended=False, reservations=False)
         endpoints = await engine.endpoints() if tasks else {}
         samples = await engine.samples(disks=context.root)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
-from solo5_systemd.cli.render import size, table
+from solo5_systemd.cli.render import size, span, table
 from solo5_systemd.cli.terminal import Screen
 
 if TYPE_CHECKING:
@@ -80,7 +80,6 @@ def _row(task: "Task", endpoints: "Endpoints | None", now: int) -> tuple[str, ..
 
 def _waiting(name: str, endpoints: "Endpoints", now: int) -> tuple[str, ...]:
     """Return the row of a task without a process: its unit need not be loaded."""
-    from solo5_systemd.cli.render import span
     from solo5_systemd.cli.task_output import addresses, ports
 
     return name, "", f"Dormant {span((now - endpoints.asleep) / 1e6)}", "", addresses(endpoints), ports(endpoints)

@@ -12,6 +12,7 @@ from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import UNKNOWN, size, table
 from solo5_systemd.cli.terminal import Screen
+from solo5_systemd.task.quantities import DECIMAL
 
 if TYPE_CHECKING:
     from solo5_systemd.cgroup.usage import Pressure
@@ -55,8 +56,6 @@ def configure(parser: Parser) -> None:
 
 
 def interval(text: str) -> float:
-    from solo5_systemd.task.quantities import DECIMAL  # imported here for startup time: `--help` needs none
-
     if not re.fullmatch(DECIMAL, text, re.ASCII) or not 0.1 <= float(text) <= 86400:
         raise InvalidRequestError(f"--interval {text!r} is not an interval: expected 0.1 to 86400 seconds, such as 5.")
     return float(text)
