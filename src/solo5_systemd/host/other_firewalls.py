@@ -96,7 +96,7 @@ class _Passed:
 
     def drops(self, network: NetworkSettings) -> bool:
         """Return whether the chain drops packets of a network: no rule that opens it names the bridge."""
-        has = {4: not network.without_ipv4, 6: network.ipv6 is not None}
+        has = {4: not network.without_ipv4, 6: network.has_ipv6}
         versions = [version for version in has if has[version] and self._chain["family"] in _FAMILIES[version]]
         # Without an accepted neighbour solicitation of a guest, no IPv6 packet follows.
         stops_neighbours = 6 in versions and not any(map(_NEIGHBOURS.search, self._rules))

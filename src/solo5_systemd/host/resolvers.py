@@ -65,7 +65,7 @@ class HostResolvers:
         settings = self._settings()
         known = [network for name in networks if (network := settings.network(name)) is not None]
         four = any(not each.without_ipv4 for each in known)
-        six = any(each.join.ipv6 if each.join else each.ipv6 is not None for each in known)
+        six = any(each.join.ipv6 if each.join else each.has_ipv6 for each in known)
         return frozenset(version for version, has in ((4, four), (6, six)) if has)
 
     def by_dhcp(self, networks: Sequence[NetworkName]) -> bool:

@@ -7,6 +7,7 @@ values unless they are in use by then, so that neighbours' ARP caches and peers'
 from base64 import b32encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface
 from itertools import count
 
@@ -163,8 +164,8 @@ def free_addresses(network: Network, taken: int) -> int | None:
 
 def addresses_of(settings: NetworkSettings) -> int | None:
     """Return the number of addresses for guests of a network; None: not known. A range that is chosen is a /24."""
-    has_range = settings.join is None and not settings.without_ipv4
-    return free_addresses(network_of(settings, settings.ipv4 or (CANDIDATES[0] if has_range else None), None), 0)
+    chosen = None if settings.join or settings.without_ipv4 else CANDIDATES[0]
+    return free_addresses(replace(network_of(settings), ipv4=settings.ipv4 or chosen), 0)
 
 
 def _guests(network: Network, inside: IpNetwork) -> AddressRange:

@@ -8,7 +8,7 @@ table with precedence, takes what the host sends to the guests, and what it forw
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from ipaddress import IPv4Network, IPv6Address, IPv6Network
 
 from solo5_systemd.base.errors import HostError
@@ -17,7 +17,7 @@ from solo5_systemd.network.derived_addresses import number_of
 from solo5_systemd.network.model import IpAddress
 from solo5_systemd.network.overview import Network
 from solo5_systemd.settings.addresses import IpNetwork, overlapping
-from solo5_systemd.settings.network import DEFAULT_NETWORK, MTU, Ipv6, NetworkSettings
+from solo5_systemd.settings.network import DEFAULT_NETWORK, MTU, NetworkSettings
 from solo5_systemd.settings.network_policy import NetworkBase
 
 CANDIDATES = tuple(
@@ -49,33 +49,26 @@ def choose_network(
         HostError: the range or the prefix overlaps a network in use or a route of the host, or none is free.
     """
     name, own = settings.name, settings.join is None
-    ipv4, ipv6 = settings.ipv4, settings.ipv6.prefix if settings.ipv6 else None
+    ipv4, ipv6 = settings.ipv4, settings.ipv6
     used, routed = (*used,), (*routed,) if own else ()  # the range of a joined network is one of the host's routes
     if ipv4 or (own and not settings.without_ipv4):
         ranges = _busy(4, used, routed)
         ipv4 = ipv4 or _free_range(name, ranges, remembered)
         _check_overlap(name, ipv4, ranges)
-    if own and settings.ipv6:
+    if own and settings.has_ipv6:
         prefixes = _busy(6, used, routed)
         ipv6 = ipv6 or _free_prefix(name, local(), prefixes, remembered)
         _check_overlap(name, ipv6, prefixes)
-    return network_of(settings, ipv4, ipv6)
+    gateway4, gateway6 = ipv4[1] if ipv4 and own else None, ipv6[1] if ipv6 and own else None
+    chosen = replace(network_of(settings), ipv4=ipv4, ipv6=ipv6)
+    return replace(chosen, gateway4=chosen.gateway4 or gateway4, gateway6=chosen.gateway6 or gateway6)
 
 
-def network_of(settings: NetworkSettings, ipv4: IPv4Network | None, ipv6: IPv6Network | None) -> Network:
-    """Return a network of its settings, with a range and a prefix; of one of this service, with a gateway in each."""
-    own, ipv6_settings = settings.join is None, settings.ipv6 or Ipv6()
+def network_of(settings: NetworkSettings) -> Network:
+    """Return a network with what is set."""
     kept = {each.name: getattr(settings, each.name) for each in fields(NetworkBase)}
     servers = (server for server in settings.resolver.servers if isinstance(server, IPv6Address))
-    return Network(
-        **kept,
-        ipv4=ipv4,
-        gateway4=settings.gateway4 or (ipv4[1] if ipv4 and own else None),
-        mtu=MTU if settings.mtu is None else settings.mtu,
-        ipv6=ipv6,
-        gateway6=ipv6_settings.gateway or (ipv6[1] if ipv6 and own else None),
-        dns6=tuple(servers) if settings.ra else (),
-    )
+    return Network(**kept, mtu=settings.mtu or MTU, dns6=tuple(servers) if settings.ra else ())
 
 
 _WIDE = {4: 0, 6: 16}

@@ -5,12 +5,11 @@ They are records (`settings.records`): D-Bus and the files in /run have their fi
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv6Address
 from typing import Annotated
 
 from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network.drops import Dropped
-from solo5_systemd.settings.addresses import IpNetwork
 from solo5_systemd.settings.network_policy import MTUS, NetworkBase
 from solo5_systemd.settings.resolver import UNSET, Resolver
 
@@ -20,22 +19,13 @@ class Network(NetworkBase):
     """A network in use. Its range and gateway are fixed from its first reservation until its last release.
 
     Attributes:
-        ipv4: its range; None: guests have IPv6 only, or, of a joined network, no leased address.
-        gateway4, gateway6: the bridge's address, or that of a joined network's router; None without one.
-        ipv6: its prefix; None: guests have no leased IPv6 address, and on a bridge of this service no IPv6.
+        ipv4: None: guests have IPv6 only, or, of a joined network, no leased address.
+        ipv6: None: guests have no leased IPv6 address, and on a bridge of this service no IPv6.
         dns6: the name servers in router advertisements.
     """
 
-    ipv4: IPv4Network | None
-    gateway4: IPv4Address | None
     mtu: Annotated[int, MTUS]
-    ipv6: IPv6Network | None = None
-    gateway6: IPv6Address | None = None
     dns6: tuple[IPv6Address, ...] = ()
-
-    def inside(self, version: int) -> IpNetwork | None:
-        """Return its range of IPv4, or its prefix."""
-        return self.ipv4 if version == 4 else self.ipv6
 
     @property
     def routes6(self) -> bool:
@@ -79,8 +69,6 @@ class NetworkOverview(Network):
         namespace: path of the network namespace of other programs that has it; empty: the host's own.
     """
 
-    ipv4: IPv4Network | None = None
-    gateway4: IPv4Address | None = None
     mtu: int
     up: bool
     leases: int

@@ -245,11 +245,9 @@ def check_routes(
         networks: those in use, and those of the task.
         host: the ranges of the host's routes and addresses.
     """
-    ranges = [(each.name, (each.ipv4, each.ipv6)) for each in networks]
-    ranges += [(each.name, (each.ipv4, each.ipv6.prefix if each.ipv6 else None)) for each in configured]
     taken: list[tuple[str, IpNetwork]] = [
         *((f"of task {held.task}", route) for held in others for lease in held.leases for route in lease.limits.routes),
-        *((f"of network {name}", each) for name, both in ranges for each in both if each),
+        *((f"of network {network.name}", each) for network in (*networks, *configured) for each in network.ranges),
         *(("of this host's routes or addresses", each) for each in host),
     ]
     for nic in nics:

@@ -85,7 +85,7 @@ class Choice:
     def default_mtus(self) -> Callable[[NetworkSettings], int]:
         """Return a function that returns the MTU in bytes of a network that sets none; it dumps the routes once."""
         uplink = cache(self._links.routes.uplink_mtu)
-        return lambda network: default_mtu(uplink(), ipv6=network.ipv6 is not None)
+        return lambda network: default_mtu(uplink(), ipv6=bool(network.has_ipv6))
 
     def _checked(self, network: Network, nics: Sequence[NicRequest]) -> Network:
         """Return a network, checked and with the present MTU of its bridge if it is requested and that is of others.
@@ -130,15 +130,14 @@ class Choice:
             if known.mtu is None:
                 known = replace(known, mtu=mtu_of(known))
             used = (*self._bridges.networks.values(), *new)
-            if known.ipv6 and known.join is None:
+            if known.has_ipv6 and known.join is None:
                 if not sysctls.has_ipv6():
                     raise HostError(
                         f"network {name} has IPv6, and this host's kernel has none (ipv6.disable=1).",
                         f"Leave out network.{name}.ipv6 below /etc/solo5, or boot without ipv6.disable=1.",
                     )
                 routed += self._links.routes.prefixes([each.bridge for each in used])
-            others = [each for each in settings.networks if each.name != name]
-            reserved = [each for other in others for each in (other.ipv4, other.ipv6 and other.ipv6.prefix) if each]
+            reserved = [each for other in settings.networks if other.name != name for each in other.ranges]
             remembered = self._last.of_network(name) if self._last else ()
             new.append(choose_network(known, used, (*routed, *reserved), _local_prefix, remembered))
         return new

@@ -24,7 +24,7 @@ from solo5_systemd.networkd.sleepers import Sleepers
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.networkd.watches import Watches
-from solo5_systemd.settings.network import Ipv6, NetworkSettings
+from solo5_systemd.settings.network import NetworkSettings
 from solo5_systemd.settings.resolver import UNSET
 
 _log = logging.getLogger(__name__)
@@ -312,7 +312,7 @@ def _networks(state: NetworkState) -> Sequence[NetworkOverview]:
                 up=name in bridges.up,
                 leases=leases,
                 free=free_addresses(network, leases),
-                dropped=dropped.within((network.ipv4, network.ipv6), {network.bridge, *segments, *taps}),
+                dropped=dropped.within(network.ranges, {network.bridge, *segments, *taps}),
                 without_ipv4=network.ipv4 is None and network.join is None,
                 namespace=state.namespace,
             )
@@ -328,13 +328,7 @@ def _networks(state: NetworkState) -> Sequence[NetworkOverview]:
 
 def configured(settings: NetworkSettings, mtu: int) -> NetworkOverview:
     """Return the overview of a network that is not in use."""
-    ipv6 = settings.ipv6 or Ipv6()
-    network = replace(
-        network_of(settings, settings.ipv4, ipv6.prefix),
-        mtu=settings.mtu or mtu,
-        gateway4=settings.gateway4,
-        gateway6=ipv6.gateway,
-    )
+    network = replace(network_of(settings), mtu=settings.mtu or mtu)
     is_open = settings.ipv4 is None and settings.join is None and not settings.without_ipv4
     free = None if is_open else free_addresses(network, 0)
     return NetworkOverview(**vars(network), up=False, leases=0, free=free, without_ipv4=settings.without_ipv4)

@@ -46,39 +46,22 @@ _EXPECTED = f'true, false, or a prefix of {_SHORTEST} to {_LONGEST} bits such as
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ipv6:
-    """The IPv6 settings of a network that has IPv6.
-
-    Attributes:
-        prefix: None: a /64 of this host's unique local prefix.
-        gateway: the host's address in it; None: the first one.
-    """
-
-    prefix: IPv6Network | None = None
-    gateway: IPv6Address | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class NetworkSettings(NetworkBase):
     """One network.
 
     Attributes:
-        ipv4: its range; None: a free one is chosen, or, with `join`, guests have addresses of the LAN's DHCP.
+        ipv4: None: a free one is chosen, or, with `join`, guests have addresses of the LAN's DHCP.
         without_ipv4: it has no range, and none is chosen: guests have IPv6 only.
-        gateway4: the host's address in it; None: the first one. With `join`, a router's; None: there is none.
         mtu: of its bridge, in bytes; None: `default_mtu`. With `join`, the bridge's own is used instead.
-        ipv6: None: guests have no IPv6, or, with `join`, what `Join.ipv6` permits. With `join`, a prefix of the LAN's.
+        ipv6: None: with `has_ipv6`, a /64 of this host's unique local prefix.
+        has_ipv6: None: not set; with `join`, whether there is a prefix, beyond which `Join.ipv6` permits others.
         resolver: name servers and search domains of its guests; empty: the host's.
-        without_ipv6: (of the network `namespace`) guests have no IPv6 where their namespace has.
     """
 
-    ipv4: IPv4Network | None = None
     without_ipv4: bool = False
-    gateway4: IPv4Address | None = None
+    has_ipv6: bool | None = None
     mtu: int | None = None
-    ipv6: Ipv6 | None = None
     resolver: Resolver = UNSET
-    without_ipv6: bool = False
 
 
 NOWHERE = NetworkSettings(
@@ -162,10 +145,11 @@ def _own(name: NetworkName, fields: Fields) -> NetworkSettings:
         ipv4=ipv4,
         without_ipv4=without_ipv4,
         gateway4=keys.gateway4,
+        ipv6=prefix,
+        has_ipv6=None if keys.ipv6 is None else keys.ipv6 is not False,
+        gateway6=keys.gateway6,
         mtu=keys.mtu,
         policy=record(NetworkPolicy, fields),
-        ipv6=Ipv6(prefix=prefix, gateway=keys.gateway6) if keys.ipv6 else None,
-        without_ipv6=in_namespace and keys.ipv6 is False,
         resolver=Resolver(servers=keys.dns, search=keys.search),
     )
 
@@ -207,7 +191,9 @@ def _joining(name: NetworkName, fields: Fields) -> NetworkSettings:
         masquerade=False,
         policy=record(NetworkPolicy, fields),
         join=Join(vlan=keys.vlan or 0, pool=keys.pool, ipv6=bool(keys.ipv6), pool6=keys.pool6),
-        ipv6=Ipv6(prefix=prefix, gateway=keys.gateway6) if prefix else None,
+        ipv6=prefix,
+        has_ipv6=prefix is not None,
+        gateway6=keys.gateway6,
         resolver=Resolver(servers=keys.dns, search=keys.search),
     )
 
@@ -285,12 +271,9 @@ def check_distinct(networks: Sequence[NetworkSettings]) -> None:
                     f"network.{one.name}.{key} is {one.bridge!r}, as network.{other.name}'s: expected a bridge of its "
                     "own, or another vlan of one that both join."
                 )
-            for key, what, own, taken in (
-                ("ipv4", "range", one.ipv4, other.ipv4),
-                ("ipv6", "prefix", one.ipv6 and one.ipv6.prefix, other.ipv6 and other.ipv6.prefix),
-            ):
-                if own and taken and overlapping(own, [taken]):  # one that is not set is chosen free of the others
+            for own in one.ranges:  # one that is not set is chosen free of the others
+                if taken := overlapping(own, other.ranges):
                     raise SettingsError(
-                        f"network.{one.name}.{key} is {own}, which overlaps network.{other.name}'s {taken}: expected "
-                        f"a {what} of its own."
+                        f"network.{one.name}.ipv{own.version} is {own}, which overlaps network.{other.name}'s {taken}: "
+                        f"expected a {'range' if own.version == 4 else 'prefix'} of its own."
                     )

@@ -5,12 +5,14 @@ a restart of solo5-networkd.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Annotated
 
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.names import NetworkName
-from solo5_systemd.settings.addresses import AddressRange, Reserved, Routes
+from solo5_systemd.settings.addresses import AddressRange, IpNetwork, Reserved, Routes
 from solo5_systemd.settings.egress import Egress
 from solo5_systemd.settings.rate import UNLIMITED, Rate
 from solo5_systemd.settings.records import TYPES, integer, setting, text
@@ -155,10 +157,25 @@ class NetworkBase(NetworkTraits):
     Attributes:
         join: the bridge is an existing one of others; None: one of solo5-networkd.
         shared: it is in the network namespace of other programs, which share their loopback with its guests.
+        ipv4, ipv6: its range and its prefix; None: it is not chosen yet, or there is none.
+        gateway4, gateway6: the host's address in each, or that of a joined network's router; as these.
     """
 
     name: NetworkName
     bridge: str
+    ipv4: IPv4Network | None = None
+    gateway4: IPv4Address | None = None
+    ipv6: IPv6Network | None = None
+    gateway6: IPv6Address | None = None
     policy: NetworkPolicy = CLOSED
     join: Join | None = None
     shared: bool = False
+
+    def inside(self, version: int) -> IpNetwork | None:
+        """Return its range of IPv4, or its prefix."""
+        return self.ipv4 if version == 4 else self.ipv6
+
+    @property
+    def ranges(self) -> Sequence[IpNetwork]:
+        """Its range and its prefix."""
+        return [each for each in (self.ipv4, self.ipv6) if each]

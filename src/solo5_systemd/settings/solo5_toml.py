@@ -15,7 +15,6 @@ from solo5_systemd.settings.network import (
     IPV6_MTU,
     NAMESPACE_NETWORK,
     NOWHERE,
-    Ipv6,
     NetworkSettings,
     check_distinct,
     default_bridge,
@@ -134,8 +133,7 @@ class Settings:
     @property
     def ranges(self) -> Sequence[IpNetwork]:
         """The ranges and IPv6 prefixes that networks of the host are set to have."""
-        own = [each for each in self.networks if each.name != NAMESPACE_NETWORK]
-        return [found for each in own for found in (each.ipv4, each.ipv6 and each.ipv6.prefix) if found]
+        return [found for each in self.networks if each.name != NAMESPACE_NETWORK for found in each.ranges]
 
     def network(self, name: NetworkName) -> NetworkSettings | None:
         """Return the settings of a network, or None."""
@@ -196,17 +194,19 @@ def of_namespace(settings: Settings, mtu: int | None, *, ipv6: bool = False) -> 
     default = settings.network(DEFAULT_NETWORK) or NetworkSettings(name=DEFAULT_NETWORK, bridge="")
     found = settings.network(NAMESPACE_NETWORK)
     policy = replace(default.policy, isolated=False)
-    base = found or replace(default, ipv4=None, gateway4=None, ipv6=None, policy=policy)
+    base = found or NetworkSettings(name=NAMESPACE_NETWORK, bridge="", policy=policy)
     wanted = base.mtu or default.mtu
     least = default_mtu(mtu) if wanted is None else wanted if mtu is None else min(mtu, wanted)
-    has_ipv6 = ipv6 and not base.without_ipv6 and least >= IPV6_MTU
+    has_ipv6 = ipv6 and base.has_ipv6 is not False and least >= IPV6_MTU
     own = NetworkSettings(
         name=NAMESPACE_NETWORK,
         bridge=default_bridge(NAMESPACE_NETWORK),
         ipv4=base.ipv4,
         gateway4=base.gateway4,
         mtu=least,
-        ipv6=base.ipv6 or Ipv6() if has_ipv6 else None,
+        ipv6=base.ipv6 if has_ipv6 else None,
+        gateway6=base.gateway6,
+        has_ipv6=has_ipv6,
         nat66=has_ipv6,
         policy=replace(base.policy, routed=False, reach=(), host=(), dhcp=False),
         shared=True,

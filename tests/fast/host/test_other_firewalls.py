@@ -16,13 +16,13 @@ from solo5_systemd.host.other_firewalls import (
     saved_listing,
     translating,
 )
-from solo5_systemd.settings.network import Ipv6, NetworkSettings
+from solo5_systemd.settings.network import NetworkSettings
 from solo5_systemd.settings.network_policy import HostPort, Join, NetworkPolicy
 
 NETWORK = NetworkSettings(name=NetworkName("default"), bridge="solo5-default")
 RESOLVER = replace(NETWORK, policy=NetworkPolicy(host=(HostPort(port=53, protocol="udp"),)))
 ROUTED = replace(NETWORK, policy=NetworkPolicy(routed=True))
-SIX = replace(NETWORK, ipv6=Ipv6())
+SIX = replace(NETWORK, has_ipv6=True)
 IIF, OIF = {"meta": {"key": "iifname"}}, {"meta": {"key": "oifname"}}
 ACCEPT, DROP = {"accept": None}, {"drop": None}
 Listing = Sequence[Mapping[str, Any]]
@@ -176,7 +176,7 @@ def both(program: str, at: str) -> list[str]:
     ],
 )
 def test_the_remedy_is_in_the_words_of_the_program(listing: Listing, name: str, remedy: list[str]) -> None:
-    network = replace(RESOLVER, ipv6=Ipv6())
+    network = replace(RESOLVER, has_ipv6=True)
     assert dropping(listing, [network]) == [DroppingChain(name=name, bridges=["solo5-default"], remedy=remedy)]
 
 

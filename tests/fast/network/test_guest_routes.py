@@ -12,7 +12,7 @@ from solo5_systemd.network.model import Limits, NicRequest, Request
 from solo5_systemd.network.request_checks import check_limits, check_routes
 from solo5_systemd.settings.addresses import ROUTES_MAX, is_within, overlapping, routes
 from solo5_systemd.settings.egress import egress
-from solo5_systemd.settings.network import Ipv6, NetworkSettings
+from solo5_systemd.settings.network import NetworkSettings
 from solo5_systemd.settings.network_policy import NetworkPolicy
 
 NETWORK = linked_network("default")
@@ -107,7 +107,8 @@ def test_a_range_that_something_else_has_is_refused(nics: list[NicRequest], erro
         name=NetworkName("back"),
         bridge="back",
         ipv4=IPv4Network("10.154.0.0/16"),
-        ipv6=Ipv6(prefix=IPv6Network("2001:db8:5::/48")),
+        ipv6=IPv6Network("2001:db8:5::/48"),
+        has_ipv6=True,
     )
     host = [ip_network("192.0.2.0/24")]
     check_routes([routing("192.168.3.0/24", "2001:db8:2::/64")], [other], [NETWORK], [back], host)

@@ -32,7 +32,7 @@ from solo5_systemd.network.network_ranges import CANDIDATES, choose_network
 from solo5_systemd.network.overview import Network
 from solo5_systemd.network.tap_counters import TAP_PREFIX
 from solo5_systemd.settings.addresses import AddressRange, address_range
-from solo5_systemd.settings.network import NO_NETWORK, Ipv6, NetworkSettings
+from solo5_systemd.settings.network import NO_NETWORK, NetworkSettings
 from solo5_systemd.settings.network_policy import Join, NetworkPolicy
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.settings.solo5_toml import parse_settings
@@ -122,7 +122,7 @@ def six(prefix: IPv6Network = PREFIX, name: str = "default", ipv4: str = "10.77.
 
 
 def settings(name: str = "default", **changes: Any) -> NetworkSettings:
-    return replace(NetworkSettings(name=NetworkName(name), bridge=f"solo5-{name}", ipv6=Ipv6()), **changes)
+    return replace(NetworkSettings(name=NetworkName(name), bridge=f"solo5-{name}", has_ipv6=True), **changes)
 
 
 def choose(
@@ -345,7 +345,8 @@ def test_a_host_without_a_free_range(routed: str, words: str) -> None:
 CONFIGURED = settings(
     ipv4=IPv4Network("10.9.0.0/24"),
     gateway4=IPv4Address("10.9.0.254"),
-    ipv6=Ipv6(prefix=PREFIX, gateway=PREFIX[9]),
+    ipv6=PREFIX,
+    gateway6=PREFIX[9],
     nat66=True,
 )
 
@@ -537,6 +538,6 @@ def test_a_reserved_address_of_ipv6_is_not_chosen(ra: bool) -> None:
 
 def test_router_advertisements_have_the_name_servers_of_their_family() -> None:
     servers = (IPv4Address("192.0.2.53"), IPv6Address("2001:db8::53"))
-    wanted = settings(ipv6=Ipv6(), ra=True, resolver=Resolver(servers=servers))
+    wanted = settings(ra=True, resolver=Resolver(servers=servers))
     assert choose(wanted).dns6 == servers[1:]
     assert choose(replace(wanted, ra=False)).dns6 == ()

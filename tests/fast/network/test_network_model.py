@@ -34,7 +34,7 @@ from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.networkd.namespaces import configured
 from solo5_systemd.settings.addresses import address_range
 from solo5_systemd.settings.egress import egress
-from solo5_systemd.settings.network import Ipv6, NetworkSettings
+from solo5_systemd.settings.network import NetworkSettings
 from solo5_systemd.settings.network_policy import CLOSED, HostPort, Join, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
 from solo5_systemd.settings.records import document, record
@@ -169,10 +169,11 @@ def test_a_damaged_record_is_refused(whole: Any, change: dict[str, object], word
 
 
 def test_an_overview_of_a_network_with_ipv6_has_its_prefix() -> None:
-    ipv6 = Ipv6(prefix=IPv6Network("fd00:1::/64"))
-    overview = configured(NetworkSettings(name=NetworkName("six"), bridge="solo5-six", ipv6=ipv6, nat66=True), 1400)
+    prefix = IPv6Network("fd00:1::/64")
+    six = NetworkSettings(name=NetworkName("six"), bridge="solo5-six", ipv6=prefix, has_ipv6=True, nat66=True)
+    overview = configured(six, 1400)
     assert overview.mtu == 1400
-    assert (overview.ipv6, overview.gateway6, overview.nat66) == (ipv6.prefix, None, True)
+    assert (overview.ipv6, overview.gateway6, overview.nat66) == (prefix, None, True)
 
 
 def test_a_reservation_serves_its_request_and_one_for_what_it_has() -> None:

@@ -7,7 +7,7 @@ from tests.fast.settings.test_settings_model import parse
 
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.settings.addresses import AddressRange
-from solo5_systemd.settings.network import Ipv6, NetworkSettings
+from solo5_systemd.settings.network import NetworkSettings
 from solo5_systemd.settings.network_policy import Join
 
 PREFIX = IPv6Network("2001:db8:1::/64")
@@ -18,23 +18,24 @@ PREFIXED = f'{LAN}ipv6 = "{PREFIX}"\n'
 @pytest.mark.parametrize(
     ("text", "read"),
     [
-        ("", None),
-        ("ipv6 = false", None),
-        ("ipv6 = true", Ipv6()),
-        ("ipv6 = true\nnat66 = true", Ipv6()),
-        ('ipv6 = "2001:db8:1::/64"', Ipv6(prefix=PREFIX)),
+        ("", (None, None, None)),
+        ("ipv6 = false", (False, None, None)),
+        ("ipv6 = true", (True, None, None)),
+        ("ipv6 = true\nnat66 = true", (True, None, None)),
+        ('ipv6 = "2001:db8:1::/64"', (True, PREFIX, None)),
         (
             'ipv6 = "2001:db8:1::/64"\ngateway6 = "2001:db8:1::fe"',
-            Ipv6(prefix=PREFIX, gateway=IPv6Address("2001:db8:1::fe")),
+            (True, PREFIX, IPv6Address("2001:db8:1::fe")),
         ),
-        ("ipv6 = true\nra = true", Ipv6()),
-        ('ipv6 = "2001:db8:1::/64"\nra = true', Ipv6(prefix=PREFIX)),
-        ('ipv6 = "fd00:1::/120"\nmtu = 1280', Ipv6(prefix=IPv6Network("fd00:1::/120"))),
+        ("ipv6 = true\nra = true", (True, None, None)),
+        ('ipv6 = "2001:db8:1::/64"\nra = true', (True, PREFIX, None)),
+        ('ipv6 = "fd00:1::/120"\nmtu = 1280', (True, IPv6Network("fd00:1::/120"), None)),
     ],
 )
-def test_ipv6_is_a_word_or_a_prefix(text: str, read: Ipv6 | None) -> None:
+def test_ipv6_is_a_word_or_a_prefix(text: str, read: tuple[object, ...]) -> None:
     network = parse(f"[network.default]\n{text}").networks[0]
-    assert (network.ipv6, network.nat66, network.ra) == (read, "nat66" in text, "ra = true" in text)
+    assert (network.has_ipv6, network.ipv6, network.gateway6) == read
+    assert (network.nat66, network.ra) == ("nat66" in text, "ra = true" in text)
 
 
 @pytest.mark.parametrize(
@@ -107,18 +108,16 @@ def test_a_bridge_of_others_has_any_address_or_those_of_a_prefix() -> None:
 
     for text, may_send in (("", False), ("ipv6 = false", False), ("ipv6 = true", True)):
         assert (read(LAN + text).join, read(LAN + text).ipv6) == (Join(ipv6=may_send), None)
-    assert (read(PREFIXED).join, read(PREFIXED).ipv6) == (Join(ipv6=True), Ipv6(prefix=PREFIX))
+    assert (read(PREFIXED).join, read(PREFIXED).ipv6) == (Join(ipv6=True), PREFIX)
     for gateway in (IPv6Address("fe80::1"), PREFIX[1]):
         lan = read(f"{PREFIXED}gateway6 = '{gateway}'\npool6 = '{PREFIX[2]} - {PREFIX[9]}'")
-        assert (lan.join, lan.ipv6) == (
-            Join(ipv6=True, pool6=AddressRange(PREFIX[2], PREFIX[9])),
-            Ipv6(prefix=PREFIX, gateway=gateway),
-        )
+        assert lan.join == Join(ipv6=True, pool6=AddressRange(PREFIX[2], PREFIX[9]))
+        assert (lan.has_ipv6, lan.ipv6, lan.gateway6) == (True, PREFIX, gateway)
 
 
 def test_a_network_can_have_ipv6_alone() -> None:
     alone = parse("[network.default]\nipv4 = false\nipv6 = true").networks[0]
-    assert (alone.without_ipv4, alone.ipv4, alone.masquerade, alone.ipv6) == (True, None, False, Ipv6())
+    assert (alone.without_ipv4, alone.ipv4, alone.masquerade, alone.has_ipv6) == (True, None, False, True)
     for text in ("", "ipv4 = true", "ipv4 = true\nipv6 = true"):
         both = parse(f"[network.default]\n{text}").networks[0]
         assert (both.without_ipv4, both.ipv4, both.masquerade) == (False, None, True)

@@ -8,7 +8,7 @@ from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.settings.egress import egress
-from solo5_systemd.settings.network import DEFAULT_NETWORK, NO_NETWORK, Ipv6, NetworkSettings, default_mtu
+from solo5_systemd.settings.network import DEFAULT_NETWORK, NO_NETWORK, NetworkSettings, default_mtu
 from solo5_systemd.settings.network_policy import CLOSED, HostPort, Join, NetworkPolicy
 from solo5_systemd.settings.rate import UNLIMITED, rate
 from solo5_systemd.settings.records import document, record
@@ -214,13 +214,14 @@ def test_a_namespace_with_ipv6_has_a_network_with_ipv6() -> None:
     """Whatever the network `default` has, unless the operator denies it or sets an MTU that IPv6 cannot have."""
     for text in ("", "[network.default]\nipv6 = true\nra = true\n", "[network.namespace]\nipv6 = true\n"):
         [network] = of_namespace(parse(text), 1500, ipv6=True).networks
-        assert (network.ipv6, network.nat66, network.ra) == (Ipv6(), True, False)
-        assert of_namespace(parse(text), 1500).networks[0].ipv6 is None
+        assert (network.has_ipv6, network.ipv6, network.nat66, network.ra) == (True, None, True, False)
+        assert not of_namespace(parse(text), 1500).networks[0].has_ipv6
     own = parse('[network.namespace]\nipv6 = "fd00:1::/64"\ngateway6 = "fd00:1::5"\n')
     prefix, gateway = IPv6Network("fd00:1::/64"), IPv6Address("fd00:1::5")
-    assert of_namespace(own, 1500, ipv6=True).networks[0].ipv6 == Ipv6(prefix=prefix, gateway=gateway)
+    [network] = of_namespace(own, 1500, ipv6=True).networks
+    assert (network.has_ipv6, network.ipv6, network.gateway6) == (True, prefix, gateway)
     for text in ("[network.namespace]\nipv6 = false\n", "[network.namespace]\nmtu = 1000\n"):
-        assert of_namespace(parse(text), 1500, ipv6=True).networks[0].ipv6 is None
+        assert not of_namespace(parse(text), 1500, ipv6=True).networks[0].has_ipv6
 
 
 def test_ranges_of_the_host_are_those_of_its_networks() -> None:
