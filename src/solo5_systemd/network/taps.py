@@ -11,8 +11,8 @@ A tender can attach with IFF_VNET_HDR and have the kernel fill in a checksum, at
 have seen. The header before each frame is then so long that no write has it; a tender under solo5-confine cannot set
 its size.
 
-All by rtnetlink messages: pyroute2 takes ten times the processor time. It starts a thread for each tap,
-and encodes messages field by field. Functions raise OSError if the kernel refuses.
+All by rtnetlink messages of our own: docs/decisions/network-service.md has what they save. Functions raise OSError if
+the kernel refuses.
 """
 
 import array
