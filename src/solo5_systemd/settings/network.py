@@ -92,8 +92,28 @@ def parse_network(key: str, tables: Fields) -> NetworkSettings:
             f"network.{name} cannot be defined: expected another name, since a NIC on it is connected to nothing."
         )
     if "join" in fields:
-        return _joining(name, fields)
-    return _own(name, fields)
+        why = f"is set as well as join: expected one of {', '.join(keys_on(LAN))}: the bridge is an existing one."
+        _refuse_keys(fields, {*fields} - {*keys_on(LAN)}, why)
+    else:
+        of_lan = {*keys_on(LAN)} - {*keys_on(HOST)}
+        _refuse_keys(fields, of_lan, "is set without join: expected the name of a bridge as join.")
+    keys = record(NetworkKeys, fields)
+    network = NetworkSettings(
+        **vars(record(NetworkTraits, fields)),
+        name=name,
+        bridge=keys.join or keys.bridge or default_bridge(name),
+        ipv4=keys.ipv4 if isinstance(keys.ipv4, IPv4Network) else None,
+        without_ipv4=keys.ipv4 is False,
+        gateway4=keys.gateway4,
+        ipv6=keys.ipv6 if isinstance(keys.ipv6, IPv6Network) else None,
+        has_ipv6=None if keys.ipv6 is None else keys.ipv6 is not False,
+        gateway6=keys.gateway6,
+        mtu=keys.mtu,
+        policy=record(NetworkPolicy, fields),
+        resolver=Resolver(servers=keys.dns, search=keys.search),
+    )
+    _check_ranges(network, fields)
+    return _own(network, fields) if keys.join is None else _joining(network, keys, fields)
 
 
 def _table(name: NetworkName, tables: Fields) -> Fields:
@@ -108,109 +128,65 @@ def _table(name: NetworkName, tables: Fields) -> Fields:
     return fields.over(tables.table(DEFAULT_NETWORK).having(*keys_on(INHERITED)))
 
 
-def _own(name: NetworkName, fields: Fields) -> NetworkSettings:
-    """Return a network whose bridge this package makes."""
-    of_lan = {*keys_on(LAN)} - {*keys_on(HOST)}
-    _refuse_keys(fields, of_lan, "is set without join: expected the name of a bridge as join.")
-    keys = record(NetworkKeys, fields)
-    if not keys.ipv6:
-        _refuse_keys(fields, keys_with("ipv6"), "is set without ipv6: expected ipv6 = true or a prefix.")
-    without_ipv4, in_namespace = keys.ipv4 is False, name == NAMESPACE_NETWORK
-    ipv4, prefix = _ranges(keys, fields)
-    ranges = [each for each in (ipv4, prefix) if each]
-    shown = " or ".join(map(str, ranges)) or "a range that is set as ipv4, or a prefix that is set as ipv6"
-    are_inside = all(
-        any(each.first in known and each.last in known for known in ranges) for each in keys.reserved_addresses
-    )
-    _check(
-        fields,
-        ("ipv4", without_ipv4 and in_namespace, "a range: guests in a namespace of other programs have IPv4"),
-        ("ipv4", without_ipv4 and not keys.ipv6, "a range, or ipv6 = true in addition to ipv4 = false"),
-        ("masquerade", without_ipv4 and "masquerade" in fields and keys.masquerade, "false, as ipv4 is"),
-        ("dhcp", without_ipv4 and keys.dhcp, "false, as ipv4 is"),
-        ("mtu", keys.ipv6 and (keys.mtu or MTU) < IPV6_MTU, f"at least {IPV6_MTU} bytes with ipv6"),
-        ("gateway6", _is_outside(keys.gateway6, prefix), "an address inside the ipv6 prefix, other than its first"),
-        (
-            "ipv6",
-            keys.ra and prefix and prefix.prefixlen != SLAAC_LENGTH,
-            f"a prefix of {SLAAC_LENGTH} bits with ra",
-        ),
-        ("reserved_addresses", not are_inside, f"addresses inside {shown}"),
-    )
-    traits = replace(record(NetworkTraits, fields), masquerade=keys.masquerade and not without_ipv4)
-    return NetworkSettings(
-        **vars(traits),
-        name=name,
-        bridge=keys.bridge or default_bridge(name),
-        ipv4=ipv4,
-        without_ipv4=without_ipv4,
-        gateway4=keys.gateway4,
-        ipv6=prefix,
-        has_ipv6=None if keys.ipv6 is None else keys.ipv6 is not False,
-        gateway6=keys.gateway6,
-        mtu=keys.mtu,
-        policy=record(NetworkPolicy, fields),
-        resolver=Resolver(servers=keys.dns, search=keys.search),
-    )
-
-
-def _joining(name: NetworkName, fields: Fields) -> NetworkSettings:
-    """Return a network that joins an existing bridge."""
-    known = ", ".join(keys_on(LAN))
-    of_host = {*fields} - {*keys_on(LAN)}
-    _refuse_keys(fields, of_host, f"is set as well as join: expected one of {known}: the bridge is an existing one.")
-    keys = record(NetworkKeys, fields)
-    ipv4, prefix = _ranges(keys, fields)
-    if prefix is None:
-        without = 'is set without a prefix: expected one such as ipv6 = "fd00::/64".'
-        _refuse_keys(fields, ("gateway6", "pool6"), without)
-    is_on_link = keys.gateway6 is not None and keys.gateway6.is_link_local
-    _check(
-        fields,
-        ("ipv4", isinstance(keys.ipv4, bool), "the LAN's range"),
-        (
-            "gateway6",
-            not is_on_link and _is_outside(keys.gateway6, prefix),
-            "the router's link-local address, or its one in the ipv6 prefix",
-        ),
-    )
-    pools = ("pool", keys.pool, ipv4, keys.gateway4), ("pool6", keys.pool6, prefix, keys.gateway6)
-    for key, pool, network, gateway in pools:
-        if pool is not None:
-            is_outside = _is_outside(pool.first, network) or _is_outside(pool.last, network)
-            _check(
-                fields,
-                (key, is_outside, "host addresses inside the network's range"),
-                (key, gateway and gateway in pool, f"a pool without the gateway, {gateway}"),
-            )
-    return NetworkSettings(
-        name=name,
-        bridge=keys.join or "",
-        ipv4=ipv4,
-        gateway4=keys.gateway4,
-        masquerade=False,
-        policy=record(NetworkPolicy, fields),
-        join=Join(vlan=keys.vlan or 0, pool=keys.pool, ipv6=bool(keys.ipv6), pool6=keys.pool6),
-        ipv6=prefix,
-        has_ipv6=prefix is not None,
-        gateway6=keys.gateway6,
-        resolver=Resolver(servers=keys.dns, search=keys.search),
-    )
-
-
-def _ranges(keys: NetworkKeys, fields: Fields) -> tuple[IPv4Network | None, IPv6Network | None]:
-    """Return the range and the prefix that are set; None: it is chosen, or there is none."""
-    ipv4 = keys.ipv4 if isinstance(keys.ipv4, IPv4Network) else None
-    prefix = keys.ipv6 if isinstance(keys.ipv6, IPv6Network) else None
+def _check_ranges(network: NetworkSettings, fields: Fields) -> None:
+    ipv4, prefix = network.ipv4, network.ipv6
     is_unicast = prefix is None or is_within(prefix, (IPv6Network("2000::/3"), IPv6Network("fc00::/7")))
     is_length = prefix is None or _SHORTEST <= prefix.prefixlen <= _LONGEST
     _check(
         fields,
         ("ipv4", ipv4 and ipv4.prefixlen > 30, "a prefix of at most 30 bits, with room for a gateway and a guest"),
-        ("gateway4", _is_outside(keys.gateway4, ipv4), "a host address inside the network's ipv4 range"),
+        ("gateway4", _is_outside(network.gateway4, ipv4), "a host address inside the network's ipv4 range"),
         ("ipv6", not (is_unicast and is_length), f"{_EXPECTED}, global or unique local"),
     )
-    return ipv4, prefix
+
+
+def _own(network: NetworkSettings, fields: Fields) -> NetworkSettings:
+    """Return a network whose bridge this package makes, checked."""
+    if not network.has_ipv6:
+        _refuse_keys(fields, keys_with("ipv6"), "is set without ipv6: expected ipv6 = true or a prefix.")
+    alone, prefix, ranges = network.without_ipv4, network.ipv6, network.ranges
+    shown = " or ".join(map(str, ranges)) or "a range that is set as ipv4, or a prefix that is set as ipv6"
+    reserved = network.policy.reserved_addresses
+    are_inside = all(any(each.first in known and each.last in known for known in ranges) for each in reserved)
+    is_other_length = network.ra and prefix and prefix.prefixlen != SLAAC_LENGTH
+    in_namespace = network.name == NAMESPACE_NETWORK
+    _check(
+        fields,
+        ("ipv4", alone and in_namespace, "a range: guests in a namespace of other programs have IPv4"),
+        ("ipv4", alone and not network.has_ipv6, "a range, or ipv6 = true in addition to ipv4 = false"),
+        ("masquerade", alone and "masquerade" in fields and network.masquerade, "false, as ipv4 is"),
+        ("dhcp", alone and network.policy.dhcp, "false, as ipv4 is"),
+        ("mtu", network.has_ipv6 and (network.mtu or MTU) < IPV6_MTU, f"at least {IPV6_MTU} bytes with ipv6"),
+        ("gateway6", _is_outside(network.gateway6, prefix), "an address inside the ipv6 prefix, other than its first"),
+        ("ipv6", is_other_length, f"a prefix of {SLAAC_LENGTH} bits with ra"),
+        ("reserved_addresses", not are_inside, f"addresses inside {shown}"),
+    )
+    return replace(network, masquerade=network.masquerade and not alone)
+
+
+def _joining(network: NetworkSettings, keys: NetworkKeys, fields: Fields) -> NetworkSettings:
+    """Return a network that joins an existing bridge, checked."""
+    if network.ipv6 is None:
+        without = 'is set without a prefix: expected one such as ipv6 = "fd00::/64".'
+        _refuse_keys(fields, ("gateway6", "pool6"), without)
+    is_on_link = network.gateway6 is not None and network.gateway6.is_link_local
+    expected = "the router's link-local address, or its one in the ipv6 prefix"
+    _check(
+        fields,
+        ("ipv4", isinstance(keys.ipv4, bool), "the LAN's range"),
+        ("gateway6", not is_on_link and _is_outside(network.gateway6, network.ipv6), expected),
+    )
+    pools = ("pool", keys.pool, network.ipv4, keys.gateway4), ("pool6", keys.pool6, network.ipv6, keys.gateway6)
+    for key, pool, inside, gateway in pools:
+        if pool is not None:
+            is_outside = _is_outside(pool.first, inside) or _is_outside(pool.last, inside)
+            _check(
+                fields,
+                (key, is_outside, "host addresses inside the network's range"),
+                (key, gateway and gateway in pool, f"a pool without the gateway, {gateway}"),
+            )
+    join = Join(vlan=keys.vlan or 0, pool=keys.pool, ipv6=bool(keys.ipv6), pool6=keys.pool6)
+    return replace(network, masquerade=False, join=join, has_ipv6=network.ipv6 is not None)
 
 
 def _refuse_keys(fields: Fields, keys: Collection[str], why: str) -> None:

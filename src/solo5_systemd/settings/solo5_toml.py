@@ -194,18 +194,16 @@ def of_namespace(settings: Settings, mtu: int | None, *, ipv6: bool = False) -> 
     default = settings.network(DEFAULT_NETWORK) or NetworkSettings(name=DEFAULT_NETWORK, bridge="")
     found = settings.network(NAMESPACE_NETWORK)
     policy = replace(default.policy, isolated=False)
-    base = found or NetworkSettings(name=NAMESPACE_NETWORK, bridge="", policy=policy)
+    bridge = default_bridge(NAMESPACE_NETWORK)
+    base = found or NetworkSettings(name=NAMESPACE_NETWORK, bridge=bridge, policy=policy)
     wanted = base.mtu or default.mtu
     least = default_mtu(mtu) if wanted is None else wanted if mtu is None else min(mtu, wanted)
     has_ipv6 = ipv6 and base.has_ipv6 is not False and least >= IPV6_MTU
-    own = NetworkSettings(
-        name=NAMESPACE_NETWORK,
-        bridge=default_bridge(NAMESPACE_NETWORK),
-        ipv4=base.ipv4,
-        gateway4=base.gateway4,
+    own = replace(
+        base,
         mtu=least,
         ipv6=base.ipv6 if has_ipv6 else None,
-        gateway6=base.gateway6,
+        gateway6=base.gateway6 if has_ipv6 else None,
         has_ipv6=has_ipv6,
         nat66=has_ipv6,
         policy=replace(base.policy, routed=False, reach=(), host=(), dhcp=False),

@@ -220,6 +220,8 @@ def test_a_namespace_with_ipv6_has_a_network_with_ipv6() -> None:
     prefix, gateway = IPv6Network("fd00:1::/64"), IPv6Address("fd00:1::5")
     [network] = of_namespace(own, 1500, ipv6=True).networks
     assert (network.has_ipv6, network.ipv6, network.gateway6) == (True, prefix, gateway)
+    [network] = of_namespace(own, 1500).networks
+    assert (network.has_ipv6, network.ipv6, network.gateway6) == (False, None, None)
     for text in ("[network.namespace]\nipv6 = false\n", "[network.namespace]\nmtu = 1000\n"):
         assert not of_namespace(parse(text), 1500, ipv6=True).networks[0].has_ipv6
 
