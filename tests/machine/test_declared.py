@@ -210,7 +210,7 @@ def test_a_restart_that_cannot_help_is_withheld_and_a_manual_start_is_not(declar
         eventually(lambda: unit_property(unit, "ActiveState") == "inactive", "no start is queued")
         # One restart was queued after each start; PID 1 of systemd 252 counts on over a start by hand.
         assert unit_property(unit, "Result") == "exit-code"
-        assert int(unit_property(unit, "NRestarts")) in (1, starts)
+        assert int(unit_property(unit, "NRestarts")) == (starts if " 252 " in systemctl("--version") else 1)
         assert (said in status(unit), journal(unit).count(said)) == (True, starts)
     assert "its image alone fills its memory, which has to be raised. Restart=on-failure" in journal(unit)
     alarmed = rest.replace("Sec=0", "Sec=1h\nOnFailure=solo5-alarm.service")

@@ -42,10 +42,9 @@ def disk(*words: str) -> str:
     return ok("solo5ctl", "disk", *words)
 
 
-def refused(*words: str) -> str:
+def refused(*words: str, status: int = 125) -> str:
     done = sh("solo5ctl", "disk", *words)
-    assert done.returncode in (125, 127), done.stderr
-    assert "Traceback" not in done.stderr
+    assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
     return done.stderr
 
 
