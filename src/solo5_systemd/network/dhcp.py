@@ -75,8 +75,8 @@ def server_config(network: Network, directory: str) -> str:
             f"ra-param={network.bridge},mtu:{network.mtu},{RA_INTERVAL_S},{ROUTER_LIFETIME_S}",
             "quiet-ra",
         ]
-        if network.dns6:
-            lines.append(f"dhcp-option=option6:dns-server,{','.join(f'[{server}]' for server in network.dns6)}")
+        if servers := [f"[{server}]" for server in network.resolver.servers if server.version == 6]:
+            lines.append(f"dhcp-option=option6:dns-server,{','.join(servers)}")
     return "".join(f"{line}\n" for line in lines)
 
 

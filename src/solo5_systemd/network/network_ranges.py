@@ -9,7 +9,7 @@ table with precedence, takes what the host sends to the guests, and what it forw
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from ipaddress import IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Network, IPv6Network
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import NetworkName
@@ -67,8 +67,7 @@ def choose_network(
 def network_of(settings: NetworkSettings) -> Network:
     """Return a network with what is set."""
     kept = {each.name: getattr(settings, each.name) for each in fields(NetworkBase)}
-    servers = (server for server in settings.resolver.servers if isinstance(server, IPv6Address))
-    return Network(**kept, mtu=settings.mtu or MTU, dns6=tuple(servers) if settings.ra else ())
+    return Network(**kept, mtu=settings.mtu or MTU)
 
 
 _WIDE = {4: 0, 6: 16}

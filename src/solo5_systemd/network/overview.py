@@ -5,13 +5,11 @@ They are records (`settings.records`): D-Bus and the files in /run have their fi
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv6Address
 from typing import Annotated
 
 from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.settings.network_policy import MTUS, NetworkBase
-from solo5_systemd.settings.resolver import UNSET, Resolver
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,11 +19,9 @@ class Network(NetworkBase):
     Attributes:
         ipv4: None: guests have IPv6 only, or, of a joined network, no leased address.
         ipv6: None: guests have no leased IPv6 address, and on a bridge of this service no IPv6.
-        dns6: the name servers in router advertisements.
     """
 
     mtu: Annotated[int, MTUS]
-    dns6: tuple[IPv6Address, ...] = ()
 
     @property
     def routes6(self) -> bool:
@@ -65,7 +61,6 @@ class NetworkOverview(Network):
         up: the bridge exists.
         leases: their number.
         free: the number of free addresses; None: it has no range yet, or joins a bridge without a pool.
-        resolver: of its guests; empty: the host's.
         namespace: path of the network namespace of other programs that has it; empty: the host's own.
     """
 
@@ -74,8 +69,6 @@ class NetworkOverview(Network):
     leases: int
     free: int | None = None
     dropped: Dropped = field(default_factory=Dropped)
-    resolver: Resolver = UNSET
-    without_ipv4: bool = False
     namespace: str = ""
 
 

@@ -313,7 +313,6 @@ def _networks(state: NetworkState) -> Sequence[NetworkOverview]:
                 leases=leases,
                 free=free_addresses(network, leases),
                 dropped=dropped.within(network.ranges, {network.bridge, *segments, *taps}),
-                without_ipv4=network.ipv4 is None and network.join is None,
                 namespace=state.namespace,
             )
         )
@@ -331,4 +330,4 @@ def configured(settings: NetworkSettings, mtu: int) -> NetworkOverview:
     network = replace(network_of(settings), mtu=settings.mtu or mtu)
     is_open = settings.ipv4 is None and settings.join is None and not settings.without_ipv4
     free = None if is_open else free_addresses(network, 0)
-    return NetworkOverview(**vars(network), up=False, leases=0, free=free, without_ipv4=settings.without_ipv4)
+    return NetworkOverview(**vars(network), up=False, leases=0, free=free)

@@ -20,7 +20,7 @@ from solo5_systemd.settings.network_policy import (
     NetworkTraits,
 )
 from solo5_systemd.settings.records import record
-from solo5_systemd.settings.resolver import UNSET, Resolver
+from solo5_systemd.settings.resolver import Resolver
 
 MTU = 1500
 """Bytes: the MTU of Ethernet, and the largest of a network that sets none."""
@@ -51,17 +51,13 @@ class NetworkSettings(NetworkBase):
 
     Attributes:
         ipv4: None: a free one is chosen, or, with `join`, guests have addresses of the LAN's DHCP.
-        without_ipv4: it has no range, and none is chosen: guests have IPv6 only.
         mtu: of its bridge, in bytes; None: `default_mtu`. With `join`, the bridge's own is used instead.
         ipv6: None: with `has_ipv6`, a /64 of this host's unique local prefix.
         has_ipv6: None: not set; with `join`, whether there is a prefix, beyond which `Join.ipv6` permits others.
-        resolver: name servers and search domains of its guests; empty: the host's.
     """
 
-    without_ipv4: bool = False
     has_ipv6: bool | None = None
     mtu: int | None = None
-    resolver: Resolver = UNSET
 
 
 NOWHERE = NetworkSettings(

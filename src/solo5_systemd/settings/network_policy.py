@@ -16,6 +16,7 @@ from solo5_systemd.settings.addresses import AddressRange, IpNetwork, Reserved, 
 from solo5_systemd.settings.egress import Egress
 from solo5_systemd.settings.rate import UNLIMITED, Rate
 from solo5_systemd.settings.records import TYPES, integer, setting, text
+from solo5_systemd.settings.resolver import UNSET, Resolver
 
 HOST = "host"
 """A network of the host that this package makes, where every key has its meaning."""
@@ -159,6 +160,8 @@ class NetworkBase(NetworkTraits):
         shared: it is in the network namespace of other programs, which share their loopback with its guests.
         ipv4, ipv6: its range and its prefix; None: it is not chosen yet, or there is none.
         gateway4, gateway6: the host's address in each, or that of a joined network's router; as these.
+        without_ipv4: it has no range, and none is chosen: guests have IPv6 only.
+        resolver: of its guests, if it is set; of a network in use as it was set then.
     """
 
     name: NetworkName
@@ -167,6 +170,8 @@ class NetworkBase(NetworkTraits):
     gateway4: IPv4Address | None = None
     ipv6: IPv6Network | None = None
     gateway6: IPv6Address | None = None
+    without_ipv4: bool = False
+    resolver: Resolver = UNSET
     policy: NetworkPolicy = CLOSED
     join: Join | None = None
     shared: bool = False

@@ -1,7 +1,7 @@
 """The files of DHCP servers, and their elements of nftables."""
 
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv4Interface, IPv6Network
 
 from tests.fast.network.conftest import network
 from tests.support.fakes.tasks import LEASE as TASK_LEASE
@@ -10,7 +10,7 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import dhcp
 from solo5_systemd.network.model import UNNAMED, GuestNames
 from solo5_systemd.settings.network_policy import Join, NetworkPolicy
-from solo5_systemd.settings.resolver import ntp_servers, resolver
+from solo5_systemd.settings.resolver import UNSET, ntp_servers, resolver
 
 NETWORK = replace(network("10.9.0.0/20"), mtu=1400, policy=NetworkPolicy(dhcp=True))
 LEASE = replace(TASK_LEASE, tap="s5-abc", ipv4=IPv4Interface("10.9.0.7/20"), gateway4=IPv4Address("10.9.0.1"), mtu=1400)
@@ -23,7 +23,10 @@ WEB = TaskName("web")
 
 def test_a_server_advertises_itself_as_router_with_and_without_dhcp() -> None:
     advertised = replace(
-        NETWORK, ipv6=IPv6Network("fd00:1::/64"), ra=True, dns6=(IPv6Address("fd00::53"), IPv6Address("2001:db8::53"))
+        NETWORK,
+        ipv6=IPv6Network("fd00:1::/64"),
+        ra=True,
+        resolver=resolver(["fd00::53", "192.0.2.53", "2001:db8::53"], []),
     )
     lines = [
         "dhcp-range=fd00:1::,ra-only,64,315360000",
@@ -34,7 +37,7 @@ def test_a_server_advertises_itself_as_router_with_and_without_dhcp() -> None:
     both = dhcp.server_config(advertised, "/run/x")
     assert both.startswith(dhcp.server_config(NETWORK, "/run/x"))
     assert both.splitlines()[-4:] == lines
-    alone = dhcp.server_config(replace(advertised, policy=NetworkPolicy(), dns6=()), "/run/x").splitlines()
+    alone = dhcp.server_config(replace(advertised, policy=NetworkPolicy(), resolver=UNSET), "/run/x").splitlines()
     assert alone[-3:] == lines[:3]
     assert not [line for line in alone if line.startswith("dhcp-") and "ra-only" not in line]
     assert dhcp.is_served(replace(advertised, policy=NetworkPolicy()))

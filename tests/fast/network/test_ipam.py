@@ -34,7 +34,6 @@ from solo5_systemd.network.tap_counters import TAP_PREFIX
 from solo5_systemd.settings.addresses import AddressRange, address_range
 from solo5_systemd.settings.network import NO_NETWORK, NetworkSettings
 from solo5_systemd.settings.network_policy import Join, NetworkPolicy
-from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.settings.solo5_toml import parse_settings
 
 A = Reservation(task=TaskName("a"), leases=(LEASE,), ports=PORTS)
@@ -534,10 +533,3 @@ def test_a_reserved_address_of_ipv6_is_not_chosen(ra: bool) -> None:
     assert had.address6 != lease.address6
     with pytest.raises(InvalidRequestError, match="is reserved in network default"):
         leases("a", replace(nic(), ipv6=had.address6), networks=[reserved])
-
-
-def test_router_advertisements_have_the_name_servers_of_their_family() -> None:
-    servers = (IPv4Address("192.0.2.53"), IPv6Address("2001:db8::53"))
-    wanted = settings(ra=True, resolver=Resolver(servers=servers))
-    assert choose(wanted).dns6 == servers[1:]
-    assert choose(replace(wanted, ra=False)).dns6 == ()

@@ -67,7 +67,7 @@ SENT = [
     NicRequest(nic=DeviceName("b"), limits=Limits(egress=())),
     *(OVERVIEW, UNUSED, replace(OVERVIEW, **SIX, ra=True), replace(OVERVIEW, namespace="/run/a")),
     *(replace(UNUSED, join=Join()), replace(UNUSED, join=POOLED, resolver=resolver(["9.9.9.9"], ["example.org"]))),
-    *(NETWORK, replace(NETWORK, shared=True), replace(NETWORK, **SIX, ra=True, dns6=(IPv6Address("fd00::53"),))),
+    *(NETWORK, replace(NETWORK, shared=True), replace(NETWORK, **SIX, ra=True, resolver=resolver(["fd00::53"], []))),
     replace(NETWORK, bridge="br0", ipv4=None, gateway4=None, join=POOLED),
     *(RECORD, replace(RECORD, namespace="/run/netns/group"), replace(RECORD, moves=7, lender="old")),
     replace(RECORD, names=GuestNames(resolver=resolver(["9.9.9.9"], ["lan"]), hostname="web.example.org")),
