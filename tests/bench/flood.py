@@ -34,12 +34,7 @@ HELD = f"[Service]\nType=oneshot\nExecStart=/bin/sh -c 'while [ -e {HOLD} ]; do 
 
 
 class Flooded:
-    """A dormant guest, another one, and the clients of both.
-
-    Attributes:
-        far: sends the flood.
-        near: has requests for the other guest.
-    """
+    """A dormant guest and another one; client `far` sends the flood, and `near` has requests for the other guest."""
 
     def __init__(self, report: Report, far: Outside, near: Outside) -> None:
         self._report = report

@@ -18,7 +18,6 @@ class KernelGuest:
     """A kernel at the tap of a lease.
 
     Args:
-        lease: of its NIC.
         mac: of its link; None: that of the lease.
         privacy: it makes temporary addresses as well (RFC 8981), and prefers them.
     """

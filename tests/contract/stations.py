@@ -93,9 +93,7 @@ class NamespaceStation:
     """A network namespace with services at all of its addresses.
 
     Args:
-        entered: enters the namespace.
         source: the source address of what it sends; None: the kernel's choice.
-        family: of its packets.
     """
 
     def __init__(

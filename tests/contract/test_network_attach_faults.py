@@ -37,9 +37,6 @@ class Place:
     """Where the NICs of a task are.
 
     Attributes:
-        settings: of the networks.
-        nics: of the task.
-        ports: of the task.
         namespace: path of the network namespace of other programs that has the task; empty: the host's own.
         alike: the kinds of calls that its attach does without, or makes as one to the host's own networks.
     """

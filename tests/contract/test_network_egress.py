@@ -97,8 +97,6 @@ class Attempts:
         """Return whether an address answers by `PORT/udp`, `PORT/tcp` or `ping`; waits for an answer or a drop.
 
         Args:
-            where: the destination.
-            what: port and protocol.
             mac: to which the frame is sent; None: the gateway's.
         """
         guest, to, by_ipv4 = self.guest, ip_address(str(where)), self._family is FOUR

@@ -45,12 +45,9 @@ class World:
     """The addresses of one family: those of the host at its links, and those of the rows.
 
     Args:
-        family: of sockets.
         near: the part of all addresses of the link that is shared with the client, up to the last number.
         far: the same of the link to the Internet.
         lan: the same of the joined bridge.
-        loopback: of the host.
-        metadata: a metadata service's.
     """
 
     def __init__(

@@ -20,16 +20,7 @@ COMPOUND = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class Hostile:
-    """One image.
-
-    Attributes:
-        seed: of its corpus.
-        number: in its corpus.
-        guest: that it was made of.
-        mutations: their names, in order.
-        content: what is written in the file.
-        size: of the file; what is behind `content` is a hole.
-    """
+    """One image of a corpus, made of a guest; what the file of `size` bytes has behind `content` is a hole."""
 
     seed: int
     number: int

@@ -31,7 +31,6 @@ class Verdict:
 
     Attributes:
         manifest: read from it; None: it was refused.
-        sentence: of the refusal.
         fault: what is wrong with manifest, sentence or effort; empty where nothing is.
     """
 

@@ -22,13 +22,7 @@ DOCUMENTS = st.recursive(
 
 @st.composite
 def changed(draw: st.DrawFn, sound: Any, values: st.SearchStrategy[Any] = DOCUMENTS) -> Any:
-    """Return a document like a sound one, in which one to three values are others, missing, doubled or added.
-
-    Args:
-        draw: from hypothesis.
-        sound: of dicts and lists, to any depth.
-        values: to put in the place of others.
-    """
+    """Return a document like a sound one, in which one to three values, at any depth, are others, missing or added."""
     document = copy.deepcopy(sound)
     for _ in range(draw(st.integers(1, 3))):
         place = document

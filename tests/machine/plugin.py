@@ -23,14 +23,7 @@ _PACKAGE = "/hashicorp.nomad.plugins"
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a launched plugin did.
-
-    Attributes:
-        handshake: its line on stdout; empty: there was none.
-        log: its lines on stderr.
-        status: its exit status.
-        health: of its first fingerprint; None: there was no handshake.
-    """
+    """What a launched plugin did. Without a handshake, its line on stdout, there is no fingerprint."""
 
     handshake: str
     log: str

@@ -7,14 +7,7 @@ from tests.ran.source import assertions
 
 
 def complaints(runs: Mapping[str, Run], collected: Sequence[str], sources: Mapping[str, str], digest: str) -> list[str]:
-    """Return a sentence for each test that ran to its end in no tier, and for each assertion that never held.
-
-    Args:
-        runs: of each tier.
-        collected: the ids of all tests that there are.
-        sources: the text of each file of tests.
-        digest: of the tests that there are.
-    """
+    """Return a sentence for each test that ran to its end in no tier, and for each assertion that never held."""
     if strange := [tier for tier, run in runs.items() if run.digest != digest]:
         return [f"{tier}: its report is of other tests; run it again." for tier in strange]
     idle = [f"{test}: {why}." for test in collected if (why := _idle(test, runs))]

@@ -23,8 +23,6 @@ class Program:
 
     Attributes:
         again: those after which its rules are as if it had just been started.
-        last: those that end it.
-        units: its units, for systemctl.
     """
 
     name: str

@@ -34,7 +34,6 @@ def last_run(entries: Sequence[tuple[str, str]], invocation: str) -> str:
 
     Args:
         entries: Invocation ID, or an empty string, and text of each line, in the journal's order.
-        invocation: The invocation ID of the unit's last run.
     """
     mine = [number for number, (of, _) in enumerate(entries) if of == invocation]
     others = [number + 1 for number, (of, _) in enumerate(entries) if of not in ("", invocation)]

@@ -96,7 +96,6 @@ class Task:
         instance: it is one of a template, which has no other editions.
         image: which image it runs, that of its file (0) or the other one (1); None: either, by the moment of a stop.
         previous: a rollback returns to the other image.
-        runs: how often it was started.
         written: which edition its file is.
         read: which edition PID 1 has read.
         running: which edition its last start was of.

@@ -23,7 +23,6 @@ def perform(act: Act, task: Task, unit: str, ctl: Ctl, check: Callable[[Complete
     """Do it, and wait until it is done.
 
     Args:
-        unit: of the task.
         ctl: `solo5ctl`, which may be killed.
         check: whether an attempt that failed did so in one sentence.
     """

@@ -107,10 +107,8 @@ class Session:
         """Run *argv*, copying its output to ours as it comes; return its exit status as a shell would.
 
         Args:
-            argv: the command.
             backend: the machine's kind, for the command's environment.
             window: rows and columns of a terminal for the command; without, it has none.
-            output: what is done with its output.
             meanwhile: what is done while nothing comes, with the connection to watch and the seconds that are left.
         """
         self.channel.send_json(Kind.RUN, _command(argv, backend, window))
