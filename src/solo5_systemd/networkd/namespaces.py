@@ -298,9 +298,9 @@ def _networks(state: NetworkState) -> Sequence[NetworkOverview]:
     settings = () if state.namespace else state.settings().networks
     networks, bridges, attached = state.bridges.networks, state.bridges, state.leases.attached_leases()
     mtu_of = state.choice.default_mtus()
-    found = [
-        configured(each, 0 if each.mtu or each.join else mtu_of(each)) for each in settings if each.name not in networks
-    ]
+    unused = [each for each in settings if each.name not in networks]
+    found = [configured(each, each.mtu or (0 if each.join else mtu_of(each))) for each in unused]
+    resolvers = {each.name: each.resolver for each in settings}
     dropped = state.tables.dropped() if bridges.up else Dropped()
     for name, network in networks.items():
         leases = state.leases.allocations.leases.get(name, 0)
@@ -308,7 +308,7 @@ def _networks(state: NetworkState) -> Sequence[NetworkOverview]:
         taps = (lease.tap for _, lease in attached if lease.network == name)
         found.append(
             NetworkOverview(
-                **vars(network),
+                **vars(network) | {"resolver": resolvers.get(name, UNSET)},
                 up=name in bridges.up,
                 leases=leases,
                 free=free_addresses(network, leases),
@@ -316,8 +316,6 @@ def _networks(state: NetworkState) -> Sequence[NetworkOverview]:
                 namespace=state.namespace,
             )
         )
-    resolvers = {each.name: each.resolver for each in settings}
-    found = [replace(each, resolver=resolvers.get(each.name, UNSET)) for each in found]
     for index, each in enumerate(found):
         if each.join is not None:
             bridge = state.links.link(each.bridge)
@@ -327,7 +325,7 @@ def _networks(state: NetworkState) -> Sequence[NetworkOverview]:
 
 def configured(settings: NetworkSettings, mtu: int) -> NetworkOverview:
     """Return the overview of a network that is not in use."""
-    network = replace(network_of(settings), mtu=settings.mtu or mtu)
+    network = replace(network_of(settings), mtu=mtu)
     is_open = settings.ipv4 is None and settings.join is None and not settings.without_ipv4
     free = None if is_open else free_addresses(network, 0)
     return NetworkOverview(**vars(network), up=False, leases=0, free=free)

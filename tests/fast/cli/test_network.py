@@ -90,7 +90,13 @@ def test_a_joined_network_is_shown_with_its_bridge_and_the_source_of_addresses(
         "pooled  br0     192.168.1.0/24  192.168.1.1  1       30",
     ]
     text = solo5ctl("network", "inspect", "lan", "pooled").out
-    for line in ("Joins: br0 (exists)", "Joins: br0 (missing)", "VLAN: 20", "VLAN: of a new port", "IPv6: any address"):
+    for line in (
+        "Joins: br0 (exists)",
+        "Joins: br0 (missing)",
+        "VLAN: 20",
+        "VLAN: of a new port",
+        "IPv6 addresses: any",
+    ):
         assert f" {line}\n" in text
     assert "Addresses: by DHCP of the LAN, or none\n" in text
     assert "Addresses: leased from 192.168.1.200-192.168.1.230\n" in text
@@ -99,7 +105,7 @@ def test_a_joined_network_is_shown_with_its_bridge_and_the_source_of_addresses(
     engine.machine.networks.overview = (requested,)
     text = solo5ctl("network", "inspect", "lan").out
     assert "Addresses: requested by each NIC\n" in text
-    assert " IPv6: no\n" in text
+    assert "IPv6 addresses: none\n" in text
     lan = json.loads(solo5ctl("network", "ls", "--json").out)[0]
     assert (lan["join"], lan["ipv6"], lan["ipv4"]) == (True, False, "192.168.1.0/24")
     assert not {"vlan", "pool", "free"} & lan.keys()

@@ -16,7 +16,7 @@ from solo5_systemd.network.model import IpAddress, Lease, PortRequest
 from solo5_systemd.network.overview import NetworkOverview, Repair
 from solo5_systemd.settings.network import NO_NETWORK
 from solo5_systemd.settings.network_keys import keys_on
-from solo5_systemd.settings.network_policy import HOST, LAN, Join, NetworkPolicy, NetworkTraits
+from solo5_systemd.settings.network_policy import HOST, LAN, NetworkPolicy, NetworkTraits
 from solo5_systemd.settings.records import Entry, document, entries
 
 VERBS = ("ls", "inspect", "repairs")
@@ -108,7 +108,7 @@ def _row(network: NetworkOverview) -> tuple[str, ...]:
 
 def _fields(network: NetworkOverview, tasks: Sequence[Task], repairs: Sequence[Repair]) -> Iterator[tuple[str, str]]:
     yield "Name", network.name
-    yield from _own_fields(network) if network.join is None else _joined_fields(network, network.join)
+    yield from _address_fields(network)
     keys, values = _keys(network), vars(network) | vars(network.policy)
     for key in keys_on(HOST if network.join is None else LAN):
         if key in keys:
@@ -152,33 +152,27 @@ def _sorted(counts: Mapping[IpAddress, int]) -> list[tuple[IpAddress, int]]:
     return sorted(counts.items(), key=lambda each: (each[0].version, int(each[0])))
 
 
-def _own_fields(network: NetworkOverview) -> Iterator[tuple[str, str]]:
-    yield "Bridge", f"{network.bridge} ({'up' if network.up else 'created on first use'})"
+def _address_fields(network: NetworkOverview) -> Iterator[tuple[str, str]]:
+    join = network.join
+    if join is None:
+        yield "Bridge", f"{network.bridge} ({'up' if network.up else 'created on first use'})"
+    else:
+        yield "Joins", f"{network.bridge} ({'exists' if network.up else 'missing'})"
+        yield "VLAN", str(join.vlan or "of a new port")
+        leased = f"leased from {join.pool}" if join.pool else "requested by each NIC"
+        yield "Addresses", leased if network.ipv4 else "by DHCP of the LAN, or none"
     if network.without_ipv4:
         yield "Range", "none: it leads nowhere" if network.name == NO_NETWORK else "none: IPv6 only"
     else:
-        yield "Range", str(network.ipv4) if network.ipv4 else "assigned on first use"
-        yield "Gateway", str(network.gateway4 or "")
+        yield "Range", str(network.ipv4 or ("-" if join else "assigned on first use"))
+        yield "Gateway", str(network.gateway4 or "-")
     if network.ipv6 is not None:
         yield "IPv6 prefix", str(network.ipv6)
-        yield "IPv6 gateway", str(network.gateway6 or "")
-    yield "MTU", str(network.mtu)
-
-
-def _joined_fields(network: NetworkOverview, join: Join) -> Iterator[tuple[str, str]]:
-    yield "Joins", f"{network.bridge} ({'exists' if network.up else 'missing'})"
-    yield "VLAN", str(join.vlan or "of a new port")
-    yield "Range", str(network.ipv4 or "-")
-    leased = f"leased from {join.pool}" if join.pool else "requested by each NIC"
-    yield "Addresses", leased if network.ipv4 else "by DHCP of the LAN, or none"
-    yield "Gateway", str(network.gateway4 or "-")
-    yield "MTU", str(network.mtu or "-")
-    if network.ipv6 is None:
-        yield "IPv6", "any address" if join.ipv6 else "no"
-    else:
-        yield "IPv6 prefix", str(network.ipv6)
-        yield "IPv6 addresses", f"leased from {join.pool6 or network.ipv6}"
         yield "IPv6 gateway", str(network.gateway6 or "-")
+    if join is not None:
+        shown = f"leased from {join.pool6 or network.ipv6}" if network.ipv6 else "any" if join.ipv6 else "none"
+        yield "IPv6 addresses", shown
+    yield "MTU", str(network.mtu or "-")
 
 
 def _leases(network: NetworkOverview, tasks: Sequence[Task]) -> list[tuple[str, Lease]]:
