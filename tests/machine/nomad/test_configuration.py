@@ -118,13 +118,13 @@ def namespace(booted: None) -> Iterator[None]:
 
 @closed
 def test_defaults_hold_where_the_job_leaves_an_option_out(agent: Agent, jobs: Jobs) -> None:
-    [alloc] = jobs.run(hcl("defaulted", SLEEPER, resources="cpu = 1000"))
+    [alloc] = jobs.run(hcl("defaulted", SLEEPER, resources="cpu = 500"))
     service = alloc.unit()
     assert service.endswith(".service")
     assert (unit_property(service, "TasksMax"), unit_property(service, "LimitNOFILE")) == ("11", "300")
     node = agent.about()["NodeResources"]["Cpu"]
-    percent = math.ceil(100 * 1000 / node["CpuShares"] * node["TotalCpuCores"])
-    assert unit_property(service, "CPUQuotaPerSecUSec") == f"{percent * 10}ms", "of a job's `cpu = 1000`"
+    percent = math.ceil(100 * 500 / node["CpuShares"] * node["TotalCpuCores"])
+    assert unit_property(service, "CPUQuotaPerSecUSec") == f"{percent * 10}ms", "of a job's `cpu = 500`"
     assert "--solo5:quiet" in unit_property(service, "ExecStart")
     journal = ("journalctl", "--no-pager", "--output=cat", f"_SYSTEMD_UNIT={service}")
     eventually(lambda: "sleeping" in ok(*journal, "--namespace=closed"), "the namespace has the console")
