@@ -104,6 +104,7 @@ def written(sent: object) -> dict[str, Any]:
 
 @pytest.mark.parametrize("sent", SENT, ids=lambda sent: type(sent).__name__)
 def test_what_is_sent_or_written_is_read_also_with_keys_of_a_later_version(sent: Any) -> None:
+    """Of a later solo5-networkd by an earlier plugin; the next test is the other order. Both are of values alone."""
     assert crossed(sent) == crossed(sent, of_later) == sent
     assert of_document(type(sent), written(sent)) == of_document(type(sent), of_later(written(sent))) == sent
 
