@@ -14,6 +14,7 @@ from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.model import IpAddress, Lease
 from solo5_systemd.network.network_ranges import Overtaken
 from solo5_systemd.network.overview import Network
+from solo5_systemd.settings.addresses import IpNetwork
 
 # linux/rtnetlink.h, if_addr.h
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
@@ -28,19 +29,14 @@ LOOPBACK6 = IPv6Network("::1/128")
 class Routes(nl.NetlinkSocket):
     """An rtnetlink socket for the routes and addresses of the namespace in which it is made. Not thread-safe."""
 
-    def ranges(self, ours: Collection[str]) -> Iterator[IPv4Network]:
-        """Yield the ranges of all IPv4 routes and addresses, without default routes and those of the links `ours`."""
+    def ranges(self, ours: Collection[str], versions: Iterable[int] = (4, 6)) -> Iterator[IpNetwork]:
+        """Yield the ranges of all routes and addresses, without default routes and those of the links `ours`."""
         skip = {nl.link_index(name) for name in ours} - {0}
-        for destination, length, _, link in (*self._routes(socket.AF_INET), *self._addresses(socket.AF_INET)):
-            if destination and link not in skip:
-                yield IPv4Network((destination, length), strict=False)
-
-    def prefixes(self, ours: Collection[str]) -> Iterator[IPv6Network]:
-        """Yield as `ranges` the prefixes of all IPv6 routes, those of addresses included."""
-        skip = {nl.link_index(name) for name in ours} - {0}
-        for destination, length, _, link in self._routes(socket.AF_INET6):
-            if destination and link not in skip:
-                yield IPv6Network((destination, length), strict=False)
+        for version in versions:
+            addresses = self._addresses(socket.AF_INET) if version == 4 else ()  # of IPv6, routes have them
+            for destination, length, _, link in (*self._routes(nl.FAMILIES[version]), *addresses):
+                if destination and link not in skip:
+                    yield (IPv4Network if version == 4 else IPv6Network)((destination, length), strict=False)
 
     def addresses(self, versions: Iterable[int] = (4,), link: str = "") -> frozenset[IpAddress]:
         """Return all addresses of IPv4, IPv6 or both, or those of one link."""

@@ -70,7 +70,7 @@ class Choice:
             held = [record.reservation for record in self._leases.records if record.reservation.task != task]
             own = [network.bridge for network in networks if network.join is None]
             routes = self._links.routes
-            host = (*routes.ranges(own), *routes.prefixes(own), *self._reserved())
+            host = (*routes.ranges(own), *self._reserved())
             check_routes(nics, held, networks, self._settings().networks, host)
         # In the range of a joined network, the host has addresses as well.
         joined = {network.name for network in networks if network.join}
@@ -118,7 +118,7 @@ class Choice:
         own = [network.bridge for network in self._bridges.networks.values() if network.join is None]
         held = [lease for each in self._leases.records for lease in each.reservation.leases]
         behind = [route for lease in held for route in lease.limits.routes]
-        routed = [*self._reserved(), *behind, *self._links.routes.ranges(own)]
+        routed = [*self._reserved(), *behind, *self._links.routes.ranges(own, (4,))]
         for name in names:
             known = settings.network(name)
             if known is None:
@@ -136,7 +136,7 @@ class Choice:
                         f"network {name} has IPv6, and this host's kernel has none (ipv6.disable=1).",
                         f"Leave out network.{name}.ipv6 below /etc/solo5, or boot without ipv6.disable=1.",
                     )
-                routed += self._links.routes.prefixes([each.bridge for each in used])
+                routed += self._links.routes.ranges([each.bridge for each in used], (6,))
             reserved = [each for other in settings.networks if other.name != name for each in other.ranges]
             remembered = self._last.of_network(name) if self._last else ()
             new.append(choose_network(known, used, (*routed, *reserved), _local_prefix, remembered))

@@ -59,11 +59,7 @@ async def _serve() -> bool:
                 HeldPorts({}),
                 watches.report,
                 namespace,
-                lambda: (
-                    *host.links.routes.ranges(ours=()),
-                    *host.links.routes.prefixes(ours=()),
-                    *settings().ranges,
-                ),
+                lambda: (*host.links.routes.ranges(ours=()), *settings().ranges),
             )
 
         return Namespaces(host, make_other, watches)
