@@ -41,7 +41,6 @@ class RedirectedPort:
 
     port: int
     guest: IpAddress
-    version: int = 4
 
 
 def delete_udp_flows(redirected: Collection[RedirectedPort]) -> None:
@@ -52,10 +51,10 @@ def delete_udp_flows(redirected: Collection[RedirectedPort]) -> None:
     some milliseconds for any number of ports.
     """
     with closing(nl.NetlinkSocket(nl.NETLINK_NETFILTER)) as netfilter:
-        for version in sorted({each.version for each in redirected}):
+        for version in sorted({each.guest.version for each in redirected}):
             guests: dict[int, set[IpAddress]] = {}
             for each in redirected:
-                if each.version == version:
+                if each.guest.version == version:
                     guests.setdefault(each.port, set()).add(each.guest)
             stale = []
             for flow in _flows(netfilter, version, _filter(guests.keys())):

@@ -206,7 +206,7 @@ class Remains:
 def redirected(reservations: Iterable[Reservation]) -> frozenset[RedirectedPort]:
     """Return the published UDP ports of tasks, which may have flows to another destination than the guest."""
     return frozenset(
-        RedirectedPort(port=port.host_port, guest=address, version=address.version)
+        RedirectedPort(port=port.host_port, guest=address)
         for held in reservations
         for port in held.ports
         if port.protocol is Protocol.UDP
