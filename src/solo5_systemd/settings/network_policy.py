@@ -118,7 +118,7 @@ class NetworkPolicy:
     )
     rate: Rate = setting(
         'Rate limits of each NIC, per second, which a job can lower: ["sent=10M", "received-packets=20000"].',
-        default=UNLIMITED, on=(HOST, LAN, INHERITED),
+        default=UNLIMITED, on=(HOST, LAN, INHERITED), label="Rate limits",
     )
     sleep: bool = setting(
         "false: tasks in this network have no idle time, after which they would sleep.",
@@ -126,7 +126,7 @@ class NetworkPolicy:
     )
     idle_min: Annotated[int, integer(5, 365 * 86400)] = setting(
         "Least idle time of a task in seconds, 5 to 31536000.",
-        default=5, on=(HOST, LAN, INHERITED), label="Least idle time",
+        default=5, on=(HOST, LAN, INHERITED), label="Least idle seconds",
     )
     reserved_addresses: Reserved = setting(
         'Addresses that no guest gets, inside ipv4 or ipv6: ["10.89.0.2-10.89.0.20"].', default=()
