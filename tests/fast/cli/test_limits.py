@@ -74,7 +74,7 @@ def test_a_limit_that_is_wrong_is_one_sentence(solo5ctl: Solo5ctl, options: tupl
 def test_a_network_shows_its_limits_drops_ports_and_repairs(solo5ctl: Solo5ctl) -> None:
     text = solo5ctl("network", "default").out
     for line in (
-        "Egress: 10.0.0.0/8", "Rate: sent=10M", "Name servers: 9.9.9.9", "Search domains: example.org",
+        "Egress: 10.0.0.0/8", "Rate limits: sent=10M", "Name servers: 9.9.9.9", "Search domains: example.org",
         "Drops: egress 7 (packets for destinations that are not listed)",
         "Drops: spoofed 9 (frames with another source than the leased one, or another protocol)",
     ):  # fmt: skip
