@@ -8,12 +8,13 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from pystemd.dbusexc import DBusBaseError, DBusTimeoutError
-from pystemd.dbuslib import DBus
-
-from solo5_systemd.base.dependencies import SYSTEM_BUS, advice
+from solo5_systemd.base.dependencies import SYSTEM_BUS, advice, without_init
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.bus.peers import Call, remote_error
+
+with without_init("pystemd"):  # lxml with libxml2: 5 MB of memory, and a fifth of the import of asyncio
+    from pystemd.dbusexc import DBusBaseError, DBusTimeoutError
+    from pystemd.dbuslib import DBus
 
 _GET_ID = (b"org.freedesktop.DBus", b"/org/freedesktop/DBus", b"org.freedesktop.DBus", b"GetId")
 """A call that every bus answers."""
