@@ -158,7 +158,7 @@ _ALL = (
         placeholder=SEARCH, example="--search={search}", by_dhcp=True,
     ),
     Setting(
-        "NTP", "ADDRESS…", ("--ntp",), job="ntp", help="NTP server for {ntp} in ARGs",
+        "NTP", "ADDRESS…", ("--ntp",), job="ntp", help="NTP server for {ntp} in ARGs, or by DHCP",
         is_list=True, has_words=True, at_start=True, field="resolver.ntp", combine=ntp_servers,
         placeholder=NTP, example="--ntp={ntp}", by_dhcp=True,
     ),
