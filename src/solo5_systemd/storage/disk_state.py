@@ -82,10 +82,8 @@ def may_be_full(sample: Record) -> bool:
 
 
 def _is_moved(disk: Mapping[str, str]) -> bool:
-    """Return whether a file's path is on another file system than the file was, such as after an unmount."""
-    if disk["backing"] not in (Backing.FILE, Backing.NAMED):
-        return False
-    return f"{os.lstat(disk['path']).st_dev:x}" != disk["identity"].partition("-")[0]
+    """Return whether a file is not at its path any more, which may be on another file system, as after an unmount."""
+    return disk["backing"] in (Backing.FILE, Backing.NAMED) and not _is_disk(os.lstat(disk["path"]), disk)
 
 
 def _free_if_full(disk: Mapping[str, str]) -> int | None:

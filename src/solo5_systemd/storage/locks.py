@@ -11,7 +11,7 @@ only locks need is imported where it is used, for the startup time of `solo5ctl 
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,12 +59,15 @@ def records_of_tasks() -> Mapping[str, Record]:
     return {record.task: record for _, record in _records() if record.task}
 
 
-def samples() -> Sequence[Record]:
-    """Return the record of one disk on each file system, perhaps of an ended task: a name begins with the device."""
-    with suppress(FileNotFoundError):  # no disk was ever locked, or the record was removed meanwhile
-        names = {name.partition("-")[0]: name for name in os.listdir(LOCKS)}  # noqa: PTH208 - names, for one system call
-        return [read_record(LOCKS / name) for name in names.values()]
-    return ()
+def samples() -> Collection[Record]:
+    """Return the record of one locked file on each file system with such files: a name begins with the device."""
+    found: dict[str, Record] = {}
+    with suppress(FileNotFoundError), closing(lock_directory(LOCKS)):  # without it, no disk was ever locked
+        for name in os.listdir(LOCKS):  # noqa: PTH208 - names, for one system call
+            device, _, inode = name.partition("-")
+            if device not in found and inode != "0" and is_locked(LOCKS / name):  # 0: of a block device
+                found[device] = read_record(LOCKS / name)
+    return found.values()
 
 
 def devices_of_tasks() -> Mapping[str, Mapping[str, Sequence[str]]]:

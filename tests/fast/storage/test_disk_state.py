@@ -153,17 +153,24 @@ def test_a_file_system_that_becomes_full_is_seen_once(
 def test_a_file_system_may_be_full_unless_the_disk_is_there_and_it_has_space(
     tmp_path: Path, space: dict[str, SimpleNamespace]
 ) -> None:
-    path = sparse(tmp_path / "one")
-    device, gone = path.stat().st_dev, tmp_path / "gone"
-    space.update({str(path): FREE, str(gone): FREE})
+    path, other, link, gone = (tmp_path / name for name in ("one", "other", "link", "gone"))
+    identity = locks.name_of((sparse(path).stat().st_dev, path.stat().st_ino))
+    link.symlink_to(sparse(other))
+    space.update({str(each): FREE for each in (path, other, link, gone)})
 
-    def may_be(device: int = device, path: Path = path) -> bool:
-        return may_be_full(Record(disks=[{"identity": f"{device:x}-1", "backing": "file", "path": str(path)}]))
+    def may_be(path: Path) -> bool:
+        return may_be_full(Record(disks=[{"identity": identity, "backing": "file", "path": str(path)}]))
 
-    assert not may_be()
-    assert may_be(device + 1)
-    assert may_be(path=gone)
+    assert [may_be(each) for each in (path, other, link, gone)] == [False, True, True, True]
     assert may_be_full(Record())
+
+
+def test_disks_of_ended_tasks_and_block_devices_are_no_sample(tmp_path: Path, device: Device, running: Running) -> None:
+    ended(disk("data", sparse(tmp_path / "old")), task="old")
+    running("web", disk("data", sparse(tmp_path / "new")))
+    running("db", Disk(disk=DeviceName("data"), path=str(device.path), identity=(device.number, 0)))
+    assert [each.task for each in locks.samples()] == ["web"]
+    running.close()
 
 
 def end_thread(over: threading.Event) -> None:
