@@ -88,9 +88,13 @@ def test_name_servers_and_host_name_are_in_the_workload(solo5ctl: Solo5ctl) -> N
         ("--ntp", "192.0.2.123", ("{dns}",), "--ntp has no effect: expected {ntp} in an argument of the guest."),
         ("--ntp", "::1", ("{ntp}",), "NTP server '::1' is not usable: expected the address of another machine"),
         ("--hostname", "a b", ("{hostname}",), "host name 'a b' is not a domain name"),
+        *(
+            (f"--{option}", "", (), f"--{option} '' ")
+            for option in "cpus memory memory-max cpu-weight tender network-namespace idle idle-action".split()
+        ),
     ],
 )
-def test_name_server_or_host_name_without_effect_is_refused(
+def test_an_option_without_effect_or_value_is_refused(
     solo5ctl: Solo5ctl, option: str, value: str, arguments: tuple[str, ...], words: str
 ) -> None:
     result = solo5ctl("run", "-d", option, value, "a.hvt", *arguments)

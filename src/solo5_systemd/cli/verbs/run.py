@@ -120,8 +120,8 @@ class Given(Values):
         self._arguments = arguments
 
     def given(self, name: str) -> bool:
-        """Return whether an option is given."""
-        return bool(getattr(self._arguments, name, None))
+        """Return whether an option is given, perhaps with an empty value, which is an error."""
+        return getattr(self._arguments, name, None) is not None
 
     def parsed(self, name: str, parse: Parse[T]) -> Iterator[T]:
         """Yield the values of an option; raises as `parse`."""
