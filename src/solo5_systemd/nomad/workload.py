@@ -4,6 +4,7 @@ import posixpath
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, cast
 
 from solo5_systemd.base.errors import InvalidRequestError, located
@@ -24,6 +25,7 @@ from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, NewFile, na
 from solo5_systemd.task.placeholders import COMMAND_LINE_MAX, SEARCH, SERVERS, used
 from solo5_systemd.task.properties import parse_property
 from solo5_systemd.task.property_types import INFINITY
+from solo5_systemd.task.settings import SETTINGS
 from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.unit.confinement import USER
 from solo5_systemd.unit.translate import TASKS_MAX
@@ -68,6 +70,8 @@ def workload_of(
     hard = defaults.cpu_hard_limit if options.cpu_hard_limit is None else options.cpu_hard_limit
     # A NIC that is not mentioned joins the default network.
     networks = {nic.network for nic in options.nic.values()} or {DEFAULT_NETWORK}
+    by_dhcp = any(network in served for network in networks)
+    _check_reaches_guest(options, by_dhcp=by_dhcp)
     quiet = defaults.quiet if options.quiet is None else options.quiet
     return replace(
         options.shared,
@@ -92,8 +96,7 @@ def workload_of(
         ),
         namespace=ports.namespace(task),
         publish=tuple(ports.publish(task, options)),
-        resolver=_resolver(task, options.args, by_dhcp=any(network in served for network in networks))
-        | options.shared.resolver,
+        resolver=_resolver(task, options.args, by_dhcp=by_dhcp) | options.shared.resolver,
         port_labels=tuple((port.label, port.value) for port in ports.allocated(task)),
         disks=disks,
         tender=options.shared.tender or defaults.tender,
@@ -343,6 +346,18 @@ def _resolver(task: wire.TaskConfig, arguments: Sequence[str], *, by_dhcp: bool)
             )
     with located("network.dns"):
         return resolver(task.dns.servers, task.dns.searches)
+
+
+def _check_reaches_guest(options: TaskOptions, *, by_dhcp: bool) -> None:
+    """Refuse what a job sets for DHCP where no network of the guest has it, unless an argument has it as well."""
+    for each in SETTINGS.values():
+        is_given = each.job and each.by_dhcp and attrgetter(each.field)(options.shared)
+        if is_given and not by_dhcp and each.placeholder not in used(options.args):
+            raise InvalidRequestError(
+                f"config.{each.job} has no effect: expected {{{each.placeholder}}} in args, or a network with dhcp = "
+                "true.",
+                f'Add an argument that the guest takes, such as "{each.example}".',
+            )
 
 
 ARGS_MAX = 4 * COMMAND_LINE_MAX

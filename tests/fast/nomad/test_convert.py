@@ -215,6 +215,8 @@ def test_hosts_reach_the_workload_where_an_argument_has_them() -> None:
 def test_host_name_is_the_jobs_and_an_empty_egress_list_permits_nothing() -> None:
     made = workload(task_config(hostname="shop", egress=[], args=["{hostname}"]))
     assert (made.hostname, made.limits) == ("shop", Limits(egress=()))
+    assert "config.hostname has no effect: expected {hostname} in args" in refusal(task_config(hostname="shop"))
+    assert "config.ntp has no effect: expected {ntp} in args" in refusal(task_config(ntp=["192.0.2.123"]))
     assert "config.hostname 'a b': host name 'a b' is not a domain name" in refusal(task_config(hostname="a b"))
 
 
