@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 SECOND = 1_000_000
 
+_OF_GUEST = {
+    "hostname": "Hostname", "dns": "Name servers", "search": "Search domains", "ntp": "NTP servers", "hosts": "Hosts"
+}  # fmt: skip
+"""What a guest has by placeholders, as it is shown."""
+
 _ENDINGS = {
     "stalled": "Hung and killed",
     "forbidden-system-call": "Forbidden call",
@@ -150,10 +155,8 @@ def task_fields(
         yield "CGroup", task.state.control_group
     if task.state.log_namespace:
         yield "Journal", f"namespace {task.state.log_namespace}"
-    if task.hostname:
-        yield "Hostname", task.hostname
-    for name, values in (("Name servers", task.name_servers), ("Search domains", task.search), ("Hosts", task.hosts)):
-        if values:
+    for placeholder, name in _OF_GUEST.items():
+        if values := task.of_placeholder(placeholder):
             yield name, ", ".join(values)
     if task.network_namespace:
         yield "Network", f"namespace {task.network_namespace}"
@@ -227,10 +230,11 @@ def task_json(
         "control_group": task.state.control_group,
         "log_namespace": task.state.log_namespace,
         "network_namespace": task.network_namespace,
-        "hostname": task.hostname,
-        "dns": list(task.name_servers),
-        "dns_search": list(task.search),
-        "hosts": list(task.hosts),
+        "hostname": "".join(task.of_placeholder("hostname")),
+        "dns": list(task.of_placeholder("dns")),
+        "dns_search": list(task.of_placeholder("search")),
+        "ntp": list(task.of_placeholder("ntp")),
+        "hosts": list(task.of_placeholder("hosts")),
         "idle_s": held.idle_s if held else 0,
         "awake_because": awake if held else "",
         "idle_action": "stop" if held and held.idle_stops else "",

@@ -13,7 +13,7 @@ from solo5_systemd.declared.declaration import write_declaration
 from solo5_systemd.network.model import Lease, NicRequest, Reservation
 from solo5_systemd.storage.model import NAMED_DISKS, SECTOR_SIZE, Backing, DiskRequest, named_disk
 from solo5_systemd.task.disks import disk as parse_disk
-from solo5_systemd.task.log_fields import DNS, DNS_SEARCH, HOSTNAME, HOSTS, NETWORK_NAMESPACE
+from solo5_systemd.task.log_fields import NETWORK_NAMESPACE, OF_PLACEHOLDERS
 from solo5_systemd.task.placeholders import mirage, verbatim
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import DEFAULT_MEMORY, Publish, Workload
@@ -169,6 +169,6 @@ def _note_the_rest(task: RunningTask, workload: Workload, notes: list[str]) -> N
         notes.append("Files of its allocation are removed with it: copy Image= and the files of Block= first.")
     if any(nic.ipv4 or nic.ipv6 for nic in workload.nics):
         notes.append("An address is in Argument= literally, so it is requested in Network=.")
-    if set(task.fields) & {DNS, DNS_SEARCH, HOSTNAME, HOSTS}:
-        notes.append("Name servers, search domains, host name and hosts are in Argument= as they were at the start.")
+    if task.fields.keys() & {*OF_PLACEHOLDERS.values()}:
+        notes.append("Host name, name servers, search domains, NTP servers and hosts are in Argument= as at the start.")
     notes.append("Unit properties of --property or of a job are not known here: systemctl show has them.")

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.names import DeviceName, TaskName
-from solo5_systemd.task.log_fields import DNS, DNS_SEARCH, HOSTNAME, HOSTS, NETWORK_NAMESPACE
+from solo5_systemd.task.log_fields import NETWORK_NAMESPACE, OF_PLACEHOLDERS
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 if TYPE_CHECKING:
@@ -76,25 +76,10 @@ class Task:
         """Return the SHA-256 of the image, in hexadecimal digits; empty for a scope that is over."""
         return self.state.log_fields.get("SOLO5_IMAGE_SHA256", "")
 
-    @property
-    def name_servers(self) -> tuple[str, ...]:
-        """Return the name servers that an argument has; empty without `{dns}`."""
-        return _listed(self.state.log_fields.get(DNS, ""))
-
-    @property
-    def search(self) -> tuple[str, ...]:
-        """Return the search domains that an argument has; empty without `{search}`."""
-        return _listed(self.state.log_fields.get(DNS_SEARCH, ""))
-
-    @property
-    def hostname(self) -> str:
-        """Return the host name that an argument has; empty without `{hostname}`."""
-        return self.state.log_fields.get(HOSTNAME, "")
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """Return the names of machines that an argument has, each as NAME=ADDRESS; empty without `{hosts}`."""
-        return _listed(self.state.log_fields.get(HOSTS, ""))
+    def of_placeholder(self, name: str) -> tuple[str, ...]:
+        """Return the values of a placeholder such as `dns` that an argument has; empty: none has it."""
+        text = self.state.log_fields.get(OF_PLACEHOLDERS[name], "")
+        return tuple(text.split(",")) if text else ()
 
     @property
     def network_namespace(self) -> str:
@@ -106,10 +91,6 @@ class Task:
         """Return the task's memory in bytes; 0 if unknown."""
         text = self.state.log_fields.get("SOLO5_MEMORY", "")
         return int(text) if text.isascii() and text.isdigit() and len(text) <= _MEMORY_DIGITS else 0
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(text.split(",")) if text else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,14 @@ STDERR_PRIORITY = 4
 LOG_NAMESPACE = "SOLO5_LOG_NAMESPACE"
 """The field with the journal namespace of a task's console; a scope has no LogNamespace= to read it from."""
 
-DNS, DNS_SEARCH, HOSTNAME, HOSTS = "SOLO5_DNS", "SOLO5_DNS_SEARCH", "SOLO5_HOSTNAME", "SOLO5_HOSTS"
-"""The fields with name servers, search domains, host name and hosts, if an argument has them; lists have commas."""
+OF_PLACEHOLDERS = {
+    "hostname": "SOLO5_HOSTNAME",
+    "dns": "SOLO5_DNS",
+    "search": "SOLO5_DNS_SEARCH",
+    "ntp": "SOLO5_NTP",
+    "hosts": "SOLO5_HOSTS",
+}
+"""The fields with the values of placeholders, if an argument has them; lists have commas."""
 
 NETWORK_NAMESPACE = "SOLO5_NETWORK_NAMESPACE"
 """The field with the path of the network namespace that a task shares with other programs."""

@@ -17,7 +17,6 @@ from solo5_systemd.base.names import (
     SLICE,
     Target,
     UnitKind,
-    host_name,
     network_service,
     outcome_target,
     task_namespace,
@@ -28,17 +27,8 @@ from solo5_systemd.base.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
 from solo5_systemd.storage.model import Backing, Disk
-from solo5_systemd.task.log_fields import (
-    DNS,
-    DNS_SEARCH,
-    FACILITY,
-    HOSTNAME,
-    HOSTS,
-    LOG_NAMESPACE,
-    NETWORK_NAMESPACE,
-    assignment,
-)
-from solo5_systemd.task.placeholders import SEARCH, SERVERS, expand, placeholders, used
+from solo5_systemd.task.log_fields import FACILITY, LOG_NAMESPACE, NETWORK_NAMESPACE, OF_PLACEHOLDERS, assignment
+from solo5_systemd.task.placeholders import expand, placeholders, used
 from solo5_systemd.task.properties import (
     DISK_LIMITS,
     Property,
@@ -202,22 +192,16 @@ def log_fields(parts: Parts) -> Mapping[str, str]:
         "SOLO5_MEMORY": str(parts.workload.memory),
         **({LOG_NAMESPACE: parts.log_namespace} if parts.log_namespace else {}),
         **({NETWORK_NAMESPACE: parts.workload.namespace} if shares_namespace else {}),
-        **dict(_name_service(parts)),
+        **dict(_of_placeholders(parts)),
         **dict(parts.workload.log_fields),
     }
 
 
-def _name_service(parts: Parts) -> Iterator[tuple[str, str]]:
+def _of_placeholders(parts: Parts) -> Iterator[tuple[str, str]]:
     """Yield the fields of what `placeholders` has put into the arguments, for `solo5ctl inspect`."""
-    found = used(parts.workload.arguments)
-    if SERVERS in found:
-        yield DNS, ",".join(map(str, parts.resolver.servers))
-    if SEARCH in found:
-        yield DNS_SEARCH, ",".join(parts.resolver.search)
-    if "hostname" in found:
-        yield HOSTNAME, parts.workload.hostname or host_name(parts.workload.name)
-    if "hosts" in found:
-        yield HOSTS, _values(parts).get("hosts", "")
+    if found := used(parts.workload.arguments) & OF_PLACEHOLDERS.keys():
+        values = _values(parts)
+        yield from ((field, values.get(name, "")) for name, field in OF_PLACEHOLDERS.items() if name in found)
 
 
 def _console(parts: Parts) -> Iterator[Property]:

@@ -105,7 +105,7 @@ def test_a_task_of_nomad_has_its_job_in_comments_and_its_labels() -> None:
         "# It shares the network namespace /var/run/netns/x with its group, which ends with the allocation: left out."
         in found
     )
-    assert any("Name servers, search domains" in line for line in found)
+    assert any("name servers, search domains" in line for line in found)
     assert "Label=TEAM=a" in found
     assert not any(line.startswith(("Exec", "NetworkNamespace", "LogField")) for line in found)
 

@@ -8,7 +8,7 @@ from tests.support.fakes.tasks import LEASE
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, Target, TaskName, UnitKind
 from solo5_systemd.network.model import Reservation
-from solo5_systemd.settings.resolver import Resolver, hosts
+from solo5_systemd.settings.resolver import Resolver, hosts, ntp_servers
 from solo5_systemd.storage.archive import archive_disk
 from solo5_systemd.storage.model import ArchiveRequest, Backing, DiskRequest
 from solo5_systemd.task.properties import Property, TransientUnit, directive
@@ -243,6 +243,8 @@ def test_fields_have_name_servers_and_host_name_that_an_argument_has() -> None:
     assert log_fields(with_workload(parts, arguments=("{search}",)))["SOLO5_DNS_SEARCH"] == "example.org"
     assert log_fields(with_workload(parts, arguments=("{hostname}",)))["SOLO5_HOSTNAME"] == "shop"
     assert log_fields(with_workload(arguments=("{hostname}",)))["SOLO5_HOSTNAME"] == "web"
+    timed = replace(NETWORKED, resolver=Resolver(ntp=ntp_servers(["192.0.2.123"])))
+    assert log_fields(with_workload(timed, arguments=("{ntp}",)))["SOLO5_NTP"] == "192.0.2.123"
     with_hosts = with_workload(NETWORKED, hosts=hosts(["db:192.0.2.7", "up:host-gateway"]))
     assert "SOLO5_HOSTS" not in log_fields(with_hosts)
     assert log_fields(with_workload(with_hosts, arguments=("{hosts}",)))["SOLO5_HOSTS"] == "db=192.0.2.7,up=10.89.0.1"
