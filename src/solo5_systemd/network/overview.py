@@ -22,6 +22,7 @@ class Network(NetworkBase):
     """
 
     mtu: Annotated[int, MTUS]
+    masquerade: bool = field()  # without a default: a record has it in all versions
 
     @property
     def routes6(self) -> bool:

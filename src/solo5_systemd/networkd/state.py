@@ -370,7 +370,7 @@ class NetworkState:
         self.bridges.remove_idle()
 
     def _apply_changed_policies(self) -> None:
-        """Apply to networks in use what of changed settings applies to these: policies, and pools of joined bridges."""
+        """Apply to networks in use what applies of changed settings: policies, name servers, pools of bridges."""
         try:
             settings = self.settings()
         except Solo5Error as error:
@@ -381,7 +381,7 @@ class NetworkState:
                 join = network.join
                 if join is not None and known.join is not None:  # the ports of its taps are in that VLAN
                     join = replace(known.join, vlan=join.vlan)
-                changed = replace(network, policy=known.policy, join=join)
+                changed = replace(network, policy=known.policy, resolver=known.resolver, join=join)
                 if changed != network:
                     self.bridges.add(changed)
 

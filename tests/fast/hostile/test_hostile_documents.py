@@ -41,7 +41,7 @@ LEASE_RECORD: dict[str, Any] = {
 }  # fmt: skip
 NETWORK = {
     "version": 1, "name": "default", "bridge": "solo5-default", "ipv4": "10.89.0.0/24", "gateway4": "10.89.0.1",
-    "mtu": 1500, "masquerade": False,
+    "mtu": 1500, "masquerade": True,
     "policy": {
         "reach": ["back"], "isolated": True, "host": ["53/udp"], "connections": 64,
         "fragments": True,

@@ -119,6 +119,7 @@ def test_a_key_that_an_earlier_version_lacks_has_its_default() -> None:
     )
     assert not {"namespace", "moves", "asleep", "names"} & written(RECORD).keys()
     assert not {"shared", "join"} & written(NETWORK).keys()
+    assert {"name", "bridge", "mtu", "masquerade"} <= written(NETWORK).keys(), "which an earlier version requires"
 
 
 @pytest.mark.parametrize("text", ["", "02:00", "01:00:5e:00:00:01", "00:00:00:00:00:00", "02-00-00-00-00-01"])
