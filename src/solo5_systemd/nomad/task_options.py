@@ -29,9 +29,9 @@ from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
 from solo5_systemd.storage.model import MAX_SECTOR_SIZE, SECTOR_SIZE, VOLUME_IMAGE, ArchiveFormat
 from solo5_systemd.task.disks import DISK_SIZE
 from solo5_systemd.task.log_fields import labels
-from solo5_systemd.task.quantities import idle_time, size, value_of
+from solo5_systemd.task.quantities import size, value_of
 from solo5_systemd.task.setting_values import Parse, Values, workload
-from solo5_systemd.task.settings import SETTINGS
+from solo5_systemd.task.settings import SETTINGS, idle_time
 from solo5_systemd.task.workload import Workload
 
 T = TypeVar("T")

@@ -41,9 +41,6 @@ _TEXT_MAX = 100
 
 MAX_US = (1 << 63) - 1
 
-IDLE_MIN_S, IDLE_MAX_S = 5, 365 * 86400
-"""The limits of IdleSec=: below a few seconds a task would sleep between the requests of one visit."""
-
 
 def value_of(parse: Callable[[str], T], text: str, what: str) -> T:
     """Return the value of a text; an error begins with `what` it is the value of, such as `--net`, and the text.
@@ -86,14 +83,6 @@ def seconds(text: str) -> float:
         return parse_time_span(text) / 10**6
     except ValueError as error:
         raise ValueError(f"is not a time: expected {error}") from error
-
-
-def idle_time(text: str) -> int:
-    """Return the seconds of `10min`, IDLE_MIN_S at least."""
-    found = int(seconds(text))
-    if not IDLE_MIN_S <= found <= IDLE_MAX_S:
-        raise ValueError(f"is out of range: expected {IDLE_MIN_S} seconds to {IDLE_MAX_S // 86400} days")
-    return found
 
 
 def integer(text: str, low: int, high: int) -> int:

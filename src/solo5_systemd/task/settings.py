@@ -15,7 +15,7 @@ from solo5_systemd.task.disks import disk, disk_text
 from solo5_systemd.task.networks import namespace_path, nic, nic_text, publish, publish_text
 from solo5_systemd.task.placeholders import HOSTNAME, HOSTS, NTP, SEARCH, SERVERS
 from solo5_systemd.task.property_types import SIZE
-from solo5_systemd.task.quantities import cpus, idle_time, integer, size
+from solo5_systemd.task.quantities import cpus, integer, seconds, size
 from solo5_systemd.task.setting_types import (
     cpus_text,
     memory_max,
@@ -28,6 +28,17 @@ from solo5_systemd.task.setting_types import (
 from solo5_systemd.task.workload import DEFAULT_MEMORY
 
 SECTION = "Unikernel"
+
+IDLE_MIN_S, IDLE_MAX_S = 5, 365 * 86400
+"""The limits of IdleSec=: below a few seconds a task would sleep between the requests of one visit."""
+
+
+def idle_time(text: str) -> int:
+    """Return the seconds of `10min`, IDLE_MIN_S at least."""
+    found = int(seconds(text))
+    if not IDLE_MIN_S <= found <= IDLE_MAX_S:
+        raise ValueError(f"is out of range: expected {IDLE_MIN_S} seconds to {IDLE_MAX_S // 86400} days")
+    return found
 
 
 class Setting(NamedTuple):

@@ -20,7 +20,7 @@ from solo5_systemd.network.model import MacAddress, NicRequest, Protocol
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import IoLimits
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
-from solo5_systemd.task import disks, networks, quantities, setting_types
+from solo5_systemd.task import disks, networks, quantities, setting_types, settings
 from solo5_systemd.task.networks import host_endpoint
 from solo5_systemd.task.setting_types import unique
 from solo5_systemd.task.workload import Publish
@@ -36,7 +36,7 @@ def of(parse: Callable[[str], T], option: str) -> Callable[[str], T]:
 memory_size = of(quantities.size, "--memory")
 cpus = of(quantities.cpus, "--cpus")
 cpu_weight = of(partial(quantities.integer, low=1, high=10_000), "--cpu-weight")
-idle_time = of(quantities.idle_time, "--idle")
+idle_time = of(settings.idle_time, "--idle")
 nic = of(networks.nic, "--net")
 publish = of(networks.publish, "--publish")
 disk = of(disks.disk, "--block")
