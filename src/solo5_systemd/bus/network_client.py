@@ -14,7 +14,6 @@ from solo5_systemd.bus.lease_reader import NetworkReader
 from solo5_systemd.bus.services import Service
 from solo5_systemd.dbus.interfaces import NETWORK1
 from solo5_systemd.network import namespaces
-from solo5_systemd.network.conntrack import open_connections
 from solo5_systemd.network.lease_files import remove_request, start_mark
 from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, Request, Reservation
 from solo5_systemd.network.overview import NetworkOverview, Repair
@@ -77,6 +76,8 @@ class Networkd(NetworkReader):
         Raises:
             HostError: the kernel refused it.
         """
+        from solo5_systemd.network.conntrack import open_connections  # for startup time: a start needs none
+
         with host_errors("the kernel's connection table cannot be read"):
             return await asyncio.to_thread(open_connections, addresses)
 

@@ -9,7 +9,6 @@ from solo5_systemd.base.dependencies import dependency_error
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.cli.context import CancelledError, CommandContext
 from solo5_systemd.cli.parser import parse
-from solo5_systemd.cli.remote import execute_there, split_host
 from solo5_systemd.cli.terminal import standard_screen
 
 EXIT_SIGINT = 128 + 2
@@ -39,9 +38,12 @@ def main() -> int:
 def run(words: Sequence[str], context: CommandContext) -> int:
     """Run one command line, and return the verb's exit status, or that of its error."""
     try:
-        host, rest = split_host(words)
-        if host is not None:
-            execute_there(host, rest)
+        if words and words[0].startswith("-"):  # -H is before the verb; else its module is not imported: startup time
+            from solo5_systemd.cli.remote import execute_there, split_host
+
+            host, rest = split_host(words)
+            if host is not None:
+                execute_there(host, rest)
         arguments = parse(words)
         context.screen.colour &= not arguments.no_color
         status: int = arguments.execute(arguments, context)

@@ -17,10 +17,8 @@ from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.engine.backends import Backends, host_backends
-from solo5_systemd.engine.gc import Collector
 from solo5_systemd.engine.hung_tenders import SIGKILL, wait_until_over
 from solo5_systemd.engine.queries import Queries
-from solo5_systemd.engine.snapshot_pause import while_frozen
 from solo5_systemd.engine.stop import STOP_SIGNALS, discard, send_signal, stop
 from solo5_systemd.engine.task import QUIET, SpawnProcess, StartCallbacks, Task
 from solo5_systemd.task.log_fields import STDERR_PRIORITY, STDOUT_PRIORITY
@@ -29,6 +27,7 @@ from solo5_systemd.task.workload import STOP_TIMEOUT_S, Workload
 from solo5_systemd.unit.state import ActiveState, UnitState, child_state
 
 if TYPE_CHECKING:
+    from solo5_systemd.engine.gc import Collector
     from solo5_systemd.engine.start import Starter
     from solo5_systemd.journal.lines import Line
     from solo5_systemd.settings.solo5_toml import Settings
@@ -58,8 +57,10 @@ class Runtime(Queries):
         return Starter(self.backends)
 
     @cached_property
-    def gc(self) -> Collector:
+    def gc(self) -> "Collector":
         """The garbage collection of tasks' resources."""
+        from solo5_systemd.engine.gc import Collector  # for startup time, as in `while_frozen`
+
         return Collector(self.backends)
 
     # --- start -----------------------------------------------------------------------------------------------
@@ -230,6 +231,8 @@ class Runtime(Queries):
         self, name: TaskName, act: Callable[[], None], before: Callable[[], None] = lambda: None
     ) -> float:
         """Call `act` while a running task is frozen; returns and raises as `engine.snapshot_pause.while_frozen`."""
+        from solo5_systemd.engine.snapshot_pause import while_frozen
+
         return await while_frozen(self._units, await self._running(name), act, before)
 
     async def is_dormant(self, name: TaskName) -> bool:

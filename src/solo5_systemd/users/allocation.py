@@ -22,7 +22,7 @@ from solo5_systemd.base.errors import HostError, Solo5Error, TakenError, host_er
 from solo5_systemd.base.locks import LockedError, closing, closing_on_error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.settings.node_limits import Claim, Node
-from solo5_systemd.storage import given_disks, owner
+from solo5_systemd.storage import given_disks
 from solo5_systemd.storage.model import GivenDisk
 from solo5_systemd.users import userdb_records
 from solo5_systemd.users.registry import DIRECTORY, LOCK_TIMEOUT_S, Registry
@@ -308,6 +308,8 @@ class Users:
 
     def _reclaim_disks(self, uid: int, *, is_ours: bool = True) -> Sequence[str]:
         """Reclaim all given disks of a user, and free it; one that may still own a disk is retained instead."""
+        from solo5_systemd.storage import owner  # imported here for startup time: few starts reclaim a disk
+
         faults = []
         for disk in given_disks.read(uid):
             try:

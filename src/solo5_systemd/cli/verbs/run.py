@@ -11,7 +11,6 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName, UnitKind, own_task_name, task_name
 from solo5_systemd.cli.context import CommandContext, remove_existing
 from solo5_systemd.cli.parser import Parser
-from solo5_systemd.cli.task_output import task_json
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.task.quantities import value_of
@@ -148,6 +147,8 @@ async def _start(engine: Runtime, workload: Workload, arguments: Namespace, cont
         return await run_modes.run_attached(engine, workload, context.screen, remove=arguments.rm)
     started = await engine.start(workload)
     if arguments.json:
+        from solo5_systemd.cli.task_output import task_json  # for startup time
+
         context.screen.json(task_json(await engine.task(started.name)))
     else:
         context.screen.write(f"{started.name}\n")
