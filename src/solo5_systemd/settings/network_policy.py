@@ -1,6 +1,6 @@
 """What a network permits, and how it joins a LAN: the part of its settings that a network in use has as well.
 
-A setting is read when its class says: of NetworkTraits at the first reservation on a network, of NetworkPolicy also at
+The class of a setting says when it is read: NetworkTraits at the first reservation on a network, NetworkPolicy also at
 a restart of solo5-networkd.
 """
 
