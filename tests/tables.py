@@ -1,6 +1,7 @@
 """Write what the manuals have of the tables of settings: `make tables`.
 
-units/solo5.toml, the tags of keys in solo5.toml(5) and when these apply, the tables between `<!-- tables: … -->`
+units/solo5.toml, the tags of keys in solo5.toml(5) and when these apply, the tag and what follows it up to `.\\" more` of
+each setting of a task in solo5ctl(1) and solo5.unikernel(5), the tables between `<!-- tables: … -->`
 and `<!-- end -->` in docs/nomad-job.md and docs/nomad-plugin.md, and what completions/ have of the parser between
 `# tables: …` and `# end`. tests/fast/test_tables.py compares.
 """
@@ -23,11 +24,13 @@ from solo5_systemd.settings.node_limits import KEYS as AMOUNTS
 from solo5_systemd.settings.node_limits import Limits
 from solo5_systemd.settings.records import TYPES, Entry, entries
 from solo5_systemd.settings.solo5_toml import Settings
-from solo5_systemd.task.settings import SETTINGS
+from solo5_systemd.task.settings import KEYS, SETTINGS, Setting
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "units" / "solo5.toml"
 MANUAL = ROOT / "docs" / "man" / "solo5.toml.5"
+COMMANDS = ROOT / "docs" / "man" / "solo5ctl.1"
+DECLARATION = ROOT / "docs" / "man" / "solo5.unikernel.5"
 JOB = ROOT / "docs" / "nomad-job.md"
 PLUGIN = ROOT / "docs" / "nomad-plugin.md"
 BASH = ROOT / "completions" / "solo5ctl.bash"
@@ -120,6 +123,61 @@ def manual(text: str) -> str:
     policy = "its policy,\n.BR " + ' ", " '.join(others) + f' " and " {last} ,\n'
     text, count = re.subn(r"its policy,\n\.BR .*\n", policy, text)
     assert count == 1, "solo5.toml(5) has no sentence about the policy of a network"
+    return text
+
+
+def roff(text: str) -> str:
+    """Return a text with the options, keys and placeholders in it in bold."""
+    text = re.sub(r"--[a-z-]+|\{\w+\}|\b[A-Z]\w+=(?=[ ,.]|$)|solo5ctl run", r"\\fB\g<0>\\fR", text)
+    return text.replace("-", "\\-").replace("'", "\\(aq")
+
+
+def form(text: str) -> str:
+    """Return the form of a value: its variables in italics, what is typed as it is in bold."""
+    fonts = re.sub(r"([A-Z][A-Z0-9]*)|([a-z0-9_=:,/-]+)", lambda m: f"\\f{'I' if m[1] else 'B'}{m[0]}\\fR", text)
+    return fonts.replace("-", "\\-")
+
+
+def paragraph(text: str, tag: str, lines: Iterable[str]) -> str:
+    """Return a manual page with what a tagged paragraph has of the table; what is by hand follows `.\\" more`."""
+    written = "".join(f"{line}\n" for line in (".TP", *lines))
+    pattern = rf'^\.TP\n\.BR {re.escape(tag)}[ "].*\n(?:.*\n)*?(?=\.\\" more$|\.TP$|\.S[SH])'
+    text, count = re.subn(pattern, lambda _: written, text, flags=re.MULTILINE)
+    assert count == 1, f"the manual page has no paragraph of {tag}"
+    return text
+
+
+def meaning(setting: Setting) -> Iterator[str]:
+    if setting.help:
+        yield f"{setting.help[0].upper()}{setting.help[1:]}."
+    if setting.default:
+        yield f"Default: {setting.default}."
+    if setting.is_list:
+        yield "May be repeated."
+
+
+def commands(text: str) -> str:
+    """Return solo5ctl(1) with the settings of a task among the options of `run`."""
+    for each in SETTINGS.values():
+        if each.option.startswith("--"):
+            first, *others = (name.replace("-", "\\-") for name in each.options)
+            tag = "".join((f".BR {first}", *(f' ", " {other}' for other in others)))
+            tag += f' " {form(each.form.replace("…", ""))}"'
+            text = paragraph(text, first, (tag, *map(roff, meaning(each))))
+    return text
+
+
+def declaration(text: str) -> str:
+    """Return solo5.unikernel(5) with the settings of a task as keys."""
+    keys = {each.option: f"{each.name}=" for each in KEYS.values()}
+    keys["ARGs"] = keys["ARG"]
+    for each in KEYS.values():
+        lines = [re.sub(r"ARGs|--[a-z-]+", lambda match: keys[match[0]], line) for line in meaning(each)]
+        if each.has_words:
+            lines.append("Takes several values.")
+        if each.option.startswith("--"):
+            lines.append(f"The option {each.option} of solo5ctl run.")
+        text = paragraph(text, f"{each.name}=", (f'.BR {each.name}= " {form(each.form)}"', *map(roff, lines)))
     return text
 
 
@@ -283,6 +341,8 @@ def written() -> Mapping[Path, str]:
     return {
         EXAMPLE: example(),
         MANUAL: manual(MANUAL.read_text()),
+        COMMANDS: commands(COMMANDS.read_text()),
+        DECLARATION: declaration(DECLARATION.read_text()),
         PLUGIN: page(PLUGIN, of_plugin),
         JOB: page(JOB, {"task": task(), **dict(blocks(OwnOptions))}),
         BASH: completions(BASH.read_text(), bash()),

@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.tables import BASH, EXAMPLE, JOB, MANUAL, PLUGIN, ZSH, written
+from tests.tables import EXAMPLE, written
 
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.settings.network_keys import network_keys
 from solo5_systemd.settings.solo5_toml import Settings, check_reach, parse_settings
 
 
-@pytest.mark.parametrize("path", [EXAMPLE, MANUAL, PLUGIN, JOB, BASH, ZSH], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", written(), ids=lambda path: path.name)
 def test_a_page_has_the_tables(path: Path) -> None:
     assert path.read_text() == written()[path], "run `make tables`"
 

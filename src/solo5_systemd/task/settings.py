@@ -1,8 +1,8 @@
 """The settings of a task, each defined once for every language.
 
 From this table follow the options of `solo5ctl run`, the keys of [Unikernel], and the options of a job that are the
-same there, with their help in docs/nomad-job.md (`make tables`). `task.setting_values` reads and writes the values.
-solo5.unikernel(5) has a paragraph for each key; a fast test compares them.
+same there, with their tables in docs/ and the manual pages (`make tables`). `task.setting_values` reads and writes the
+values.
 """
 
 from collections.abc import Callable, Mapping
@@ -159,12 +159,13 @@ _ALL = (
     ),
     Setting(
         "DNS", "ADDRESS…", ("--dns",),
-        help="name server for {dns} in ARGs", default="the network's, or else the host's",
+        help="name server for {dns} in ARGs, or by DHCP", default="the network's, or else the host's",
         is_list=True, has_words=True, at_start=True, field="resolver.servers", combine=name_servers,
         placeholder=SERVERS, example="--dns-servers={dns.udp}", by_dhcp=True,
     ),
     Setting(
-        "DNSSearch", "DOMAIN…", ("--dns-search",), help="search domain for {search} in ARGs", default="as for --dns",
+        "DNSSearch", "DOMAIN…", ("--dns-search",),
+        help="search domain for {search} in ARGs, or by DHCP", default="as for --dns",
         is_list=True, has_words=True, at_start=True, field="resolver.search", combine=search_domains,
         placeholder=SEARCH, example="--search={search}", by_dhcp=True,
     ),
