@@ -1,9 +1,9 @@
 """Write what the manuals have of the tables of settings: `make tables`.
 
-units/solo5.toml, the tags of keys in solo5.toml(5) and when these apply, the tag and what follows it up to `.\\" more` of
-each setting of a task in solo5ctl(1) and solo5.unikernel(5), the tables between `<!-- tables: … -->`
-and `<!-- end -->` in docs/nomad-job.md and docs/nomad-plugin.md, and what completions/ have of the parser between
-`# tables: …` and `# end`. tests/fast/test_tables.py compares.
+units/solo5.toml, the tags of keys in solo5.toml(5) and when these apply, what solo5ctl(1) and solo5.unikernel(5) have
+of each setting of a task up to `.\\" more`, the tables between `<!-- tables: … -->` and `<!-- end -->` in
+docs/nomad-job.md and docs/nomad-plugin.md, and what completions/ have of the parser between `# tables: …` and `# end`.
+tests/fast/test_tables.py compares.
 """
 
 import argparse
@@ -172,7 +172,7 @@ def declaration(text: str) -> str:
     keys = {each.option: f"{each.name}=" for each in KEYS.values()}
     keys["ARGs"] = keys["ARG"]
     for each in KEYS.values():
-        lines = [re.sub(r"ARGs|--[a-z-]+", lambda match: keys[match[0]], line) for line in meaning(each)]
+        lines = [re.sub(r"ARGs|--[a-z-]+", lambda match: keys[str(match[0])], line) for line in meaning(each)]
         if each.has_words:
             lines.append("Takes several values.")
         if each.option.startswith("--"):

@@ -22,6 +22,7 @@ CRUMB = 50
 SMALL = {
     "base/event_loop.py": "of locks, and of reads that verbs make without a loop",
     "base/journal_entry.py": "of the network service too, which imports nothing of `journal/`",
+    "nomad/errors.py": "of both services of Nomad's",
 }
 """The modules under CRUMB lines, and why each is one of its own. Verbs, `__main__` and `dbus/` need no reason."""
 

@@ -91,7 +91,7 @@ class CommandContext:
 
     async def warn_unenforced(self, engine: "Runtime", workload: "Workload") -> None:
         """Write a warning to stderr if a cgroup controller for a limit of the workload is not available."""
-        from solo5_systemd.task.properties import unenforced
+        from solo5_systemd.unit.translate import unenforced
 
         limits = unenforced(workload, await engine.backends.usages.controllers())
         if limits:

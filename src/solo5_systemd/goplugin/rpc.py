@@ -1,4 +1,4 @@
-"""gRPC services from a descriptor, and an object with a coroutine for each method."""
+"""gRPC services from a descriptor, and an object with a coroutine for each method, which may be made at a call."""
 
 import asyncio
 import logging
@@ -26,8 +26,10 @@ DetailOf: TypeAlias = Callable[[Exception], Message | None]
 """Returns the detail of an expected error, for programs; None: it is an internal error."""
 
 
-def service_handler(descriptor: ServiceDescriptor, implementation: object, detail_of: DetailOf) -> Handler:
-    """Return a handler that serves the methods of *descriptor* by those of *implementation*, in snake_case.
+def service_handler(
+    descriptor: ServiceDescriptor, implementation: Callable[[], object], detail_of: DetailOf
+) -> Handler:
+    """Return a handler that serves the methods of *descriptor* by those of *implementation()*, in snake_case.
 
     A method takes the request, or an asynchronous iterator of requests. It is a coroutine that returns the response, or
     returns an asynchronous iterator of responses; a response may be serialised already. A call is cancelled when its
@@ -35,18 +37,19 @@ def service_handler(descriptor: ServiceDescriptor, implementation: object, detai
 
     An exception to which *detail_of* returns a detail becomes the status FAILED_PRECONDITION with that detail; any
     other is logged, with the status UNKNOWN. UNAVAILABLE and CANCELLED would mean a dead plugin to hosts.
-
-    Raises:
-        AttributeError: *implementation* lacks a method.
     """
     methods = {method.name: _method_handler(method, implementation, detail_of) for method in descriptor.methods}
     return grpc.method_handlers_generic_handler(descriptor.full_name, methods)
 
 
 def _method_handler(
-    descriptor: MethodDescriptor, implementation: object, detail_of: DetailOf
+    descriptor: MethodDescriptor, implementation: Callable[[], object], detail_of: DetailOf
 ) -> "grpc.RpcMethodHandler[Any, Any]":
-    method = getattr(implementation, re.sub(r"(?<!^)(?=[A-Z])", "_", descriptor.name).lower())
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", descriptor.name).lower()
+
+    def method(request: Any) -> Any:
+        return getattr(implementation(), name)(request)
+
     call, make = {
         (False, False): (lambda request, _: method(request), grpc.unary_unary_rpc_method_handler),
         (False, True): (_stream(method), grpc.unary_stream_rpc_method_handler),

@@ -107,7 +107,7 @@ async def _serve_at(path: Path, handlers: Sequence[Handler], announced: int, han
     options = [(f"grpc.max_{way}_message_length", _UNLIMITED) for way in ("send", "receive")]
     services, plugin = OwnServices(shutdown), plugin_pb2.DESCRIPTOR.services_by_name
     described = (plugin["GRPCController"], plugin["GRPCStdio"], health_pb2.DESCRIPTOR.services_by_name["Health"])
-    own = [service_handler(each, services, lambda _: None) for each in described]
+    own = [service_handler(each, lambda: services, lambda _: None) for each in described]
     server = grpc.aio.server(handlers=[*handlers, *own], options=options)
     try:
         port = server.add_insecure_port(f"unix:{quote(str(path))}")

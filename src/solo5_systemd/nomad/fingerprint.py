@@ -6,17 +6,11 @@ from dataclasses import replace
 from solo5_systemd.base.names import Target
 from solo5_systemd.host.checks import Fact, Host, Verdict, cgroups, facts, filter_problem, filter_remedy, modules
 from solo5_systemd.image.manifest import ABI_VERSION
-from solo5_systemd.nomad.plugin_config import WHERE, PluginConfig
+from solo5_systemd.nomad.plugin_config import NAME, WHERE, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.structs_pb2 import Attribute
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit.confinement import KVM
-
-NAME = "solo5"
-"""The value of a job's `driver`. Also the plugin's file name, by which Nomad looks up its configuration."""
-
-API_VERSION = "v0.1.0"
-"""The only version of Nomad's plugin API."""
 
 HANDLE_VERSION = 1
 """The version of TaskHandle. Nomad takes zero for a handle from before 0.9."""

@@ -6,12 +6,14 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from ctypes import CDLL
+from functools import cache
 
 from solo5_systemd import __version__
 from solo5_systemd.goplugin.rpc import service_handler
 from solo5_systemd.goplugin.server import serve
+from solo5_systemd.nomad.base_plugin import BasePlugin
+from solo5_systemd.nomad.errors import detail_of
 from solo5_systemd.nomad.proto import base_pb2, driver_pb2
-from solo5_systemd.nomad.service import DriverPlugin, detail_of
 
 COOKIE = ("NOMAD_PLUGIN_MAGIC_COOKIE", "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255")
 PROTOCOL_VERSION = 2
@@ -48,9 +50,18 @@ def main() -> None:
 
 async def _main() -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "files"))
-    services = (base_pb2.DESCRIPTOR.services_by_name["BasePlugin"], driver_pb2.DESCRIPTOR.services_by_name["Driver"])
+    base = BasePlugin(__version__)
     async with asyncio.TaskGroup() as background:
-        plugin = DriverPlugin(__version__, background)
-        handlers = [service_handler(each, plugin, detail_of) for each in services]
+
+        @cache
+        def driver() -> object:
+            from solo5_systemd.nomad.service import DriverPlugin  # at its first call, which probes do not make
+
+            return DriverPlugin(base, background)
+
+        handlers = [
+            service_handler(base_pb2.DESCRIPTOR.services_by_name["BasePlugin"], lambda: base, detail_of),
+            service_handler(driver_pb2.DESCRIPTOR.services_by_name["Driver"], driver, detail_of),
+        ]
         status = await serve(handlers, cookie=COOKIE, version=PROTOCOL_VERSION)
         sys.exit(status)  # the exception makes the group cancel its tasks, for which it would wait otherwise

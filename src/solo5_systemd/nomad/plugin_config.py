@@ -17,7 +17,10 @@ from solo5_systemd.settings.solo5_toml import IMAGE_STORE_MB, LOG_NAMESPACE, TEN
 from solo5_systemd.task.policy import Policy, each_fits
 from solo5_systemd.task.properties import SETTABLE, parse_property
 
-WHERE = "plugin.solo5.config"
+NAME = "solo5"
+"""The value of a job's `driver`. Also the plugin's file name, by which Nomad looks up its configuration."""
+
+WHERE = f"plugin.{NAME}.config"
 
 TIGHTENING = (
     "LimitAS",

@@ -1,7 +1,7 @@
-"""The driver plugin: Nomad's two gRPC services, method by method, and the plugin's state behind them.
+"""The driver plugin: Nomad's gRPC service, method by method, and the plugin's state behind it.
 
-Names and semantics are those of Nomad's plugins/base and plugins/drivers. Sub-messages that look optional are always
-set, since the agent dereferences them unchecked.
+Names and semantics are those of Nomad's plugins/drivers. Sub-messages that look optional are always set, since the
+agent dereferences them unchecked.
 """
 
 import asyncio
@@ -12,25 +12,14 @@ from dataclasses import replace
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from solo5_systemd.base.errors import (
-    DependencyError,
-    HostError,
-    InvalidRequestError,
-    SettingsError,
-    Solo5Error,
-    StartError,
-    TakenError,
-)
+from solo5_systemd.base.errors import InvalidRequestError, SettingsError, Solo5Error
 from solo5_systemd.journal.console import storage_problem
 from solo5_systemd.nomad import fingerprint
-from solo5_systemd.nomad.engine import EngineSession
+from solo5_systemd.nomad.base_plugin import BasePlugin
 from solo5_systemd.nomad.events import EventStream
 from solo5_systemd.nomad.handle import encode
 from solo5_systemd.nomad.housekeeping import Housekeeping
-from solo5_systemd.nomad.plugin_config import PLUGIN, REMOVE_NOTHING, plugin_config
-from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.proto.structs_pb2 import RecoverableError
 from solo5_systemd.nomad.stats import Ticker, samples
 from solo5_systemd.nomad.stats_messages import mhz_per_core
 from solo5_systemd.nomad.task_options import TASK
@@ -49,54 +38,18 @@ _log = logging.getLogger(__name__)
 
 
 class DriverPlugin:
-    """The services hashicorp.nomad.plugins.base.proto.BasePlugin and hashicorp.nomad.plugins.drivers.proto.Driver."""
+    """The service hashicorp.nomad.plugins.drivers.proto.Driver."""
 
-    def __init__(self, version: str, background: asyncio.TaskGroup) -> None:
-        self.session = EngineSession()
+    def __init__(self, base: BasePlugin, background: asyncio.TaskGroup) -> None:
+        self.session = base.session
         self.events = EventStream()
         self.tasks = TaskRegistry(self.session, self.events, background)
-        self._version = version
-        self._packed_config = b""
-        self._config_error = ""
-        self._mhz_per_core = 0.0
-        self._refresh = asyncio.Event()
+        self._base = base
         self._listeners = 0
         self._ticker = Ticker()
         self._housekeeping = Housekeeping(self.session, self.tasks, lambda: self._listeners > 0, background)
 
-    # --- the plugin ------------------------------------------------------------------------------------------------
-
-    async def plugin_info(self, _: base.PluginInfoRequest) -> base.PluginInfoResponse:
-        """Return name, version and type of the plugin."""
-        return base.PluginInfoResponse(
-            type=base.DRIVER,
-            plugin_api_versions=[fingerprint.API_VERSION],
-            plugin_version=self._version,
-            name=fingerprint.NAME,
-        )
-
-    async def config_schema(self, _: base.ConfigSchemaRequest) -> base.ConfigSchemaResponse:
-        """Return the schema of the plugin configuration."""
-        return base.ConfigSchemaResponse(spec=PLUGIN)
-
-    async def set_config(self, request: base.SetConfigRequest) -> base.SetConfigResponse:
-        """Set the plugin configuration, without effect on the host: Nomad calls it in short-lived processes, too.
-
-        A wrong configuration is not an error of this call, which would keep the agent from starting. Instead the
-        driver is undetected, with the reason in its fingerprint.
-        """
-        if request.HasField("nomad_config"):
-            self._mhz_per_core = mhz_per_core(request.nomad_config.driver.Topology)
-        self._packed_config = request.msgpack_config
-        self._decode_config()
-        self._refresh.set()
-        return base.SetConfigResponse()
-
-    def _decode_config(self) -> None:
-        try:
-            self.session.config, self._config_error = plugin_config(self._packed_config), ""
-        except (SettingsError, DependencyError) as error:
-            self.session.config, self._config_error = REMOVE_NOTHING, str(error)
+    # --- the driver ------------------------------------------------------------------------------------------------
 
     async def task_config_schema(self, _: wire.TaskConfigSchemaRequest) -> wire.TaskConfigSchemaResponse:
         """Return the schema of a task's options."""
@@ -117,7 +70,7 @@ class DriverPlugin:
         last = wire.FingerprintResponse()
         try:
             while True:
-                self._refresh.clear()  # before the probe: a change during it causes another one
+                self._base.changed.clear()  # before the probe: a change during it causes another one
                 found = await self._fingerprint()
                 healthy = found.health == fingerprint.HEALTHY
                 if found != last:
@@ -130,15 +83,15 @@ class DriverPlugin:
                     async with asyncio.timeout(
                         fingerprint.HEALTHY_INTERVAL_S if healthy else fingerprint.UNHEALTHY_INTERVAL_S
                     ):
-                        await self._refresh.wait()
+                        await self._base.changed.wait()
         finally:
             self._listeners -= 1
 
     async def _fingerprint(self) -> wire.FingerprintResponse:
-        if self._config_error:
-            self._decode_config()  # msgpack, which was missing, may be installed now
-        if self._config_error or not self.session.config.enabled:
-            reason = self._config_error or "disabled: plugin.solo5.config.enabled is false"
+        if self._base.config_error:
+            self._base.decode_config()
+        if self._base.config_error or not self.session.config.enabled:
+            reason = self._base.config_error or "disabled: plugin.solo5.config.enabled is false"
             return wire.FingerprintResponse(health=fingerprint.UNDETECTED, health_description=reason)
         try:
             from solo5_systemd.host.probe import probe
@@ -149,19 +102,19 @@ class DriverPlugin:
             if not host.namespace_problem:  # journald would not answer there
                 host = replace(host, console_problem=await storage_problem(host.log_namespace))
             self._housekeeping.clean_up_disks()
-            return fingerprint.fingerprint_of(host, settings, self.session.config, self._version)
+            return fingerprint.fingerprint_of(host, settings, self.session.config, self._base.version)
         except Solo5Error as error:
-            return fingerprint.failed(str(error), self._version)
+            return fingerprint.failed(str(error), self._base.version)
         except Exception:  # noqa: BLE001 - if the stream ended, Nomad would drop the driver from the node
             _log.exception("fingerprint failed")
-            return fingerprint.failed("solo5: internal error; the agent's log has the details", self._version)
+            return fingerprint.failed("solo5: internal error; the agent's log has the details", self._base.version)
 
     # --- the life of a task ----------------------------------------------------------------------------------------
 
     async def start_task(self, request: wire.StartTaskRequest) -> wire.StartTaskResponse:
         """Start a task, and return its handle and its guest's address."""
-        if self._config_error:  # Nomad may start a task again all the same, and the operator's limits are not known
-            raise SettingsError(self._config_error)
+        if self._base.config_error:  # Nomad may start a task again all the same; the operator's limits are not known
+            raise SettingsError(self._base.config_error)
         self._housekeeping.subscribe()
         self._housekeeping.note_cores(request.task.resources.linux_resources.cpuset_cgroup)
         await self._housekeeping.confine_shared()
@@ -222,7 +175,7 @@ class DriverPlugin:
         entry = self.tasks.entry(request.task_id)
         requested = request.collection_interval.ToNanoseconds() / 1e9
         interval = max(requested, self.session.config.stats_interval)
-        return samples(self.session, self._ticker, entry, interval, self._mhz_per_core)
+        return samples(self.session, self._ticker, entry, interval, mhz_per_core(self._base.topology))
 
     def task_events(self, _: wire.TaskEventsRequest) -> AsyncIterator[wire.DriverTaskEvent]:
         """Stream the events of all tasks."""
@@ -254,17 +207,3 @@ def _timestamp(microseconds: int) -> Timestamp:
     stamp = Timestamp()
     stamp.FromMicroseconds(microseconds)
     return stamp
-
-
-RECOVERABLE = (HostError, TakenError, StartError)
-"""Errors of the host, of a name or resource in use, and of systemd. All others are errors of the job or its image,
-which a retry cannot change."""
-
-
-def detail_of(error: Exception) -> RecoverableError | None:
-    """Return the detail of an error's gRPC status; None: it is an internal error.
-
-    Nomad's client reads only the detail (plugins/drivers/client.go): a recoverable error is retried by the task's
-    restart policy, any other fails the task.
-    """
-    return RecoverableError(recoverable=isinstance(error, RECOVERABLE)) if isinstance(error, Solo5Error) else None

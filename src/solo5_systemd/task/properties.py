@@ -8,7 +8,6 @@ from typing import Any
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.task import property_types as types
 from solo5_systemd.task.property_types import PropertyType
-from solo5_systemd.task.workload import DEFAULT_MEMORY, Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,27 +240,3 @@ CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
 def missing_controllers(controllers: Collection[str] | None) -> tuple[str, ...]:
     """Return the `CONTROLLERS` that the unified hierarchy lacks; None: there is no unified hierarchy."""
     return tuple(name for name in CONTROLLERS if name not in (controllers or ()))
-
-
-def unenforced(workload: Workload, controllers: Collection[str]) -> dict[str, str]:
-    """Return the limits of a workload that the kernel will not enforce, each with its missing controller.
-
-    Args:
-        workload: its memory counts as a limit unless it is the default.
-        controllers: of the unified hierarchy.
-    """
-    needed = ((name, LIMITS[name]) for name in _limits(workload) if name in LIMITS)
-    return {name: controller for name, controller in needed if controller not in controllers}
-
-
-def _limits(workload: Workload) -> Iterator[str]:
-    if workload.memory != DEFAULT_MEMORY:
-        yield "MemoryMax"
-    if workload.cpus is not None:
-        yield "CPUQuota"
-    if workload.cpu_weight is not None:
-        yield "CPUWeight"
-    yield from (name for name, _ in workload.properties)
-    yield from (
-        DISK_LIMITS[key] for disk in workload.disks for key, value in vars(disk.io).items() if value is not None
-    )

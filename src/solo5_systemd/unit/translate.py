@@ -8,7 +8,7 @@ up and its ports taken.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from signal import SIGHUP, SIGTERM
 from typing import cast
 
@@ -31,6 +31,7 @@ from solo5_systemd.task.log_fields import FACILITY, LOG_NAMESPACE, NETWORK_NAMES
 from solo5_systemd.task.placeholders import expand, placeholders, used
 from solo5_systemd.task.properties import (
     DISK_LIMITS,
+    LIMITS,
     Property,
     TransientUnit,
     exec_start,
@@ -39,7 +40,7 @@ from solo5_systemd.task.properties import (
     unit_property,
 )
 from solo5_systemd.task.property_types import INFINITY
-from solo5_systemd.task.workload import STOP_TIMEOUT_S, Workload
+from solo5_systemd.task.workload import DEFAULT_MEMORY, STOP_TIMEOUT_S, Workload
 from solo5_systemd.unit.confinement import FILE_SIZE, confinement, scope_command
 from solo5_systemd.unit.tender import Parts, sandbox_path
 
@@ -290,3 +291,27 @@ def _lowered(requested: Property, defaults: Iterable[Property]) -> Property:
     """Return a requested property; of the size of files, the lower limit of both, since disks have quotas."""
     ours = [each for each in defaults if each.name == requested.name == FILE_SIZE]
     return min((requested, *ours), key=lambda each: cast("int", each.value))
+
+
+def unenforced(workload: Workload, controllers: Collection[str]) -> dict[str, str]:
+    """Return the limits of a workload that the kernel will not enforce, each with its missing controller.
+
+    Args:
+        workload: its memory counts as a limit unless it is the default.
+        controllers: of the unified hierarchy.
+    """
+    needed = ((name, LIMITS[name]) for name in _limits(workload) if name in LIMITS)
+    return {name: controller for name, controller in needed if controller not in controllers}
+
+
+def _limits(workload: Workload) -> Iterator[str]:
+    if workload.memory != DEFAULT_MEMORY:
+        yield "MemoryMax"
+    if workload.cpus is not None:
+        yield "CPUQuota"
+    if workload.cpu_weight is not None:
+        yield "CPUWeight"
+    yield from (name for name, _ in workload.properties)
+    yield from (
+        DISK_LIMITS[key] for disk in workload.disks for key, value in vars(disk.io).items() if value is not None
+    )

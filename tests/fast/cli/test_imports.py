@@ -97,8 +97,9 @@ STARTS = (
         pytest.param(PREPARATION, "--clear", 199, id="clearing up after a declared task"),
         pytest.param(SERVICE, "solo5_systemd.relay.main", 205, id="relay"),
         pytest.param(SERVICE, "solo5_systemd.networkd.main", 438, id="network service"),
-        pytest.param(PLUGIN, "", 360, id="launch of the plugin"),
-        pytest.param(PLUGIN, "bus.manager host.probe engine.start", 474, id="the plugin with a task"),
+        pytest.param(PLUGIN, "", 281, id="launch of the plugin"),
+        pytest.param(PLUGIN, "nomad.service", 360, id="the driver"),
+        pytest.param(PLUGIN, "nomad.service bus.manager host.probe engine.start", 474, id="the plugin with a task"),
         pytest.param(FINGERPRINT, "", 3, id="fingerprint of solo5-disk"),
     ],
 )  # fmt: skip

@@ -84,7 +84,7 @@ def detail_of(error: Exception) -> StringValue | None:
 
 
 async def main() -> int:
-    handlers = [service_handler(GREETINGS, Greeter(), detail_of)]
+    handlers = [service_handler(GREETINGS, Greeter, detail_of)]
     status = await serve(handlers, cookie=("GREETER_COOKIE", "crumbs"), version=7)
     if "GREETER_FAILS" in os.environ:
         raise RuntimeError("it cannot be closed")

@@ -9,12 +9,10 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
-from tests.fast.goplugin.greetings import GREETINGS
 from tests.fast.goplugin.host import Host, Plugin, launched
 
 from solo5_systemd.goplugin.proto import health_pb2, plugin_pb2
 from solo5_systemd.goplugin.proto.status_pb2 import Status
-from solo5_systemd.goplugin.rpc import service_handler
 
 
 def rpc_error(act: Callable[[], object]) -> Any:
@@ -238,11 +236,3 @@ def test_a_crash_in_c_is_reported_on_the_log(plugin: Plugin) -> None:
     plugin.process.send_signal(signal.SIGSEGV)
     assert b"Fatal Python error: Segmentation fault" in plugin.stderr.read()
     assert plugin.process.wait(timeout=30) == -signal.SIGSEGV
-
-
-def test_a_method_that_is_missing_is_noticed_before_anything_is_served() -> None:
-    class Mute:
-        async def greet(self) -> None: ...
-
-    with pytest.raises(AttributeError, match="greet_often"):
-        service_handler(GREETINGS, Mute(), lambda _: None)

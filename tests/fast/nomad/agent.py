@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from google.protobuf.duration_pb2 import Duration
 from tests.fast.nomad.values import TASK_ID, packed, task_config
 
+from solo5_systemd.nomad.base_plugin import BasePlugin
 from solo5_systemd.nomad.events import SETTLE_TIMEOUT_S
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -14,11 +15,12 @@ from solo5_systemd.nomad.service import DriverPlugin
 
 
 class Agent:
-    def __init__(self, driver: DriverPlugin) -> None:
-        self.driver = driver
+    def __init__(self, background: asyncio.TaskGroup) -> None:
+        self.base = BasePlugin("1.2.3")
+        self.driver = DriverPlugin(self.base, background)
 
     async def configure(self, **keys: object) -> None:
-        await self.driver.set_config(base.SetConfigRequest(msgpack_config=packed(**keys)))
+        await self.base.set_config(base.SetConfigRequest(msgpack_config=packed(**keys)))
 
     def fingerprints(self) -> AsyncGenerator[wire.FingerprintResponse, None]:
         return self.driver.fingerprint(wire.FingerprintRequest())
@@ -61,7 +63,7 @@ async def agent(**plugin: object) -> AsyncGenerator[Agent, None]:
     """An agent and a plugin of its own, configured with `plugin`; at the end the plugin dies, and its tasks go on."""
     grouped: asyncio.Future[asyncio.TaskGroup] = asyncio.get_running_loop().create_future()
     living = asyncio.ensure_future(_live(grouped))
-    nomad = Agent(DriverPlugin("1.2.3", await grouped))
+    nomad = Agent(await grouped)
     if plugin:
         await nomad.configure(**plugin)
     try:

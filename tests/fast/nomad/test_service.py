@@ -1,5 +1,8 @@
 """What the services answer about the driver itself, what no unikernel can, and errors on their way to Nomad."""
 
+import re
+from typing import Any
+
 import pytest
 from tests.fast.nomad.agent import Agent, agent_of_a_task
 from tests.fast.nomad.values import NOTHING, UNIT, packed, task_config
@@ -15,19 +18,28 @@ from solo5_systemd.base.errors import (
     StoreFullError,
     TakenError,
 )
+from solo5_systemd.nomad.base_plugin import BasePlugin
+from solo5_systemd.nomad.errors import detail_of
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.structs_pb2 import RecoverableError
-from solo5_systemd.nomad.service import detail_of
+from solo5_systemd.nomad.service import DriverPlugin
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit.state import MainCode
 
 
 async def test_the_plugin_has_a_name_a_type_and_versions(nomad: Agent) -> None:
-    info = await nomad.driver.plugin_info(base.PluginInfoRequest())
+    info = await nomad.base.plugin_info(base.PluginInfoRequest())
     assert info == base.PluginInfoResponse(
         type=base.DRIVER, plugin_api_versions=["v0.1.0"], plugin_version="1.2.3", name="solo5"
     )
+
+
+@pytest.mark.parametrize("file, service, kind", [(base, "BasePlugin", BasePlugin), (wire, "Driver", DriverPlugin)])
+def test_each_method_of_nomads_services_is_implemented(file: Any, service: str, kind: type) -> None:
+    methods = file.DESCRIPTOR.services_by_name[service].methods
+    names = [re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower() for method in methods]
+    assert [name for name in names if not hasattr(kind, name)] == []
 
 
 @pytest.mark.parametrize("collected", [True, False])
@@ -47,12 +59,12 @@ async def test_what_is_offered_is_what_can_be_done(nomad: Agent, collected: bool
 
 async def test_a_configuration_is_taken_without_any_effect_on_the_machine(machine: Machine, nomad: Agent) -> None:
     for config in (packed(image_paths=["/srv"]), b"", b"\xc1"):
-        await nomad.driver.set_config(base.SetConfigRequest(msgpack_config=config))
+        await nomad.base.set_config(base.SetConfigRequest(msgpack_config=config))
     assert machine.steps.taken == []
 
 
 async def test_nothing_is_started_under_a_configuration_that_is_wrong(machine: Machine, nomad: Agent) -> None:
-    await nomad.driver.set_config(base.SetConfigRequest(msgpack_config=packed(enabled="no")))
+    await nomad.base.set_config(base.SetConfigRequest(msgpack_config=packed(enabled="no")))
     with pytest.raises(SettingsError, match="plugin.solo5.config.enabled is 'no'"):
         await nomad.start(task_config())
     assert machine.holds == NOTHING

@@ -22,6 +22,7 @@ from solo5_systemd.nomad.proto.base_pb2 import (
     SetConfigRequest,
 )
 from solo5_systemd.nomad.stats import Ticker
+from solo5_systemd.nomad.stats_messages import mhz_per_core
 from solo5_systemd.unit.state import MainCode
 
 pytestmark = pytest.mark.leaps
@@ -96,9 +97,9 @@ async def test_statistics_need_no_call_of_pid_1(machine: Machine) -> None:
 async def test_nomads_topology_gives_the_speed_of_a_core(nomad: Agent) -> None:
     topology = ClientTopology(cores=[ClientTopologyCore(base_speed=2000)] * 4)
     config = NomadConfig(driver=NomadDriverConfig(Topology=topology))
-    await nomad.driver.set_config(SetConfigRequest(nomad_config=config))
+    await nomad.base.set_config(SetConfigRequest(nomad_config=config))
     await nomad.configure()
-    assert nomad.driver._mhz_per_core == 2000
+    assert mhz_per_core(nomad.base.topology) == 2000
 
 
 async def waiting(beats: Ticker, *comings: float, interval: float = 1.0) -> dict[float, float]:

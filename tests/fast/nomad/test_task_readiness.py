@@ -14,8 +14,8 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.engine import readiness as engine_ready
 from solo5_systemd.network.model import Endpoint
 from solo5_systemd.nomad import readiness
+from solo5_systemd.nomad.errors import RECOVERABLE
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.service import RECOVERABLE
 from solo5_systemd.unit.state import MainCode
 
 pytestmark = pytest.mark.leaps

@@ -16,8 +16,8 @@ from tests.support.fakes.images import stored
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, StartError, TakenError
 from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad import start
+from solo5_systemd.nomad.errors import RECOVERABLE
 from solo5_systemd.nomad.handle import decode
-from solo5_systemd.nomad.service import RECOVERABLE
 
 STEPS = (
     "forward", "is_taken", "total_memory", "take image", "find tender", "find groups", "inspect disk",
