@@ -24,10 +24,11 @@ from solo5_systemd.network.lease_files import read_lease_records, read_networks,
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import Lease, Limits
 from solo5_systemd.network.netlink import NETLINK_NETFILTER, NFGENMSG, NLM_DUMP, NetlinkSocket
-from solo5_systemd.network.overview import UNREPAIRED, Network
+from solo5_systemd.network.overview import UNREPAIRED
 from solo5_systemd.network.routes import overtaken
 from solo5_systemd.settings.addresses import routes
 from solo5_systemd.settings.egress import egress
+from solo5_systemd.settings.network_policy import Network
 
 BRIDGE = "solo5-default"
 SETTINGS = '[network.default]\nipv4 = "10.88.0.0/16"\nipv6 = "2001:db8:1::/64"\n'
@@ -150,7 +151,6 @@ SHARED = Network(
     ipv4=IPv4Network("10.88.0.0/16"),
     gateway4=IPv4Address("10.88.0.1"),
     mtu=1500,
-    masquerade=True,
     shared=True,
     ipv6=IPv6Network("2001:db8:1::/64"),
     gateway6=IPv6Address("2001:db8:1::1"),

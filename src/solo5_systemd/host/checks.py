@@ -14,8 +14,7 @@ from solo5_systemd.image.manifest import ABI_VERSION
 from solo5_systemd.network.modules import NF_TABLES, NFNETLINK_LOG
 from solo5_systemd.network.modules import remedy as remedy_of_modules
 from solo5_systemd.network.network_ranges import Overtaken
-from solo5_systemd.settings.network import NetworkSettings
-from solo5_systemd.settings.network_policy import Join
+from solo5_systemd.settings.network_policy import Join, Network
 from solo5_systemd.task.properties import missing_controllers
 from solo5_systemd.unit.tender import Tender
 
@@ -98,7 +97,7 @@ class Host:
     log_namespace: str = ""
     namespace_problem: str = ""
     console_problem: str = ""
-    networks: Sequence[NetworkSettings] = ()
+    networks: Sequence[Network] = ()
     kernel: Kernel = field(default_factory=Kernel)
 
 
@@ -239,14 +238,14 @@ def _networks(host: Host) -> Fact:
     return Fact(name="networks", value=shown or "closed except published ports and outgoing connections")
 
 
-def _joined(network: NetworkSettings, join: Join) -> str:
+def _joined(network: Network, join: Join) -> str:
     """Return a phrase about a network on a joined bridge, whose firewall and routers decide what reaches it."""
     vlan = f" with VLAN {join.vlan}" if join.vlan else ""
     leased = f"addresses from {join.pool}" if join.pool else f"requested addresses of {network.ipv4}"
     return f"{network.name} joins {network.bridge}{vlan}, {leased if network.ipv4 else 'addresses by DHCP'}"
 
 
-def _opened(network: NetworkSettings) -> list[str]:
+def _opened(network: Network) -> list[str]:
     policy = network.policy
     return [
         *([f"{', '.join(map(str, policy.host))} of this host"] if policy.host else ()),

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import Any
 
-from solo5_systemd.settings.network import NetworkSettings
+from solo5_systemd.settings.network_policy import Network
 
 LEGACY = "filter (iptables-legacy)"
 """The name of the table filter of iptables' older kernel interface, which nftables neither lists nor evaluates."""
@@ -57,7 +57,7 @@ def may_drop(chain: Mapping[str, Any]) -> bool:
     return is_filter and drops and chain["table"] != _OURS
 
 
-def dropping(listing: Iterable[Item], networks: Iterable[NetworkSettings]) -> Sequence[DroppingChain]:
+def dropping(listing: Iterable[Item], networks: Iterable[Network]) -> Sequence[DroppingChain]:
     """Return the base chains that drop packets of networks of the settings, but for those on a joined bridge."""
     items, own = list(listing), [network for network in networks if network.join is None]
     found = []
@@ -94,7 +94,7 @@ class _Passed:
         self._rules = [text for name in self._chains for text in rules.get(name, ())]
         self._is_input = chain["hook"] == "input"
 
-    def drops(self, network: NetworkSettings) -> bool:
+    def drops(self, network: Network) -> bool:
         """Return whether the chain drops packets of a network: no rule that opens it names the bridge."""
         has = {4: not network.without_ipv4, 6: network.has_ipv6}
         versions = [version for version in has if has[version] and self._chain["family"] in _FAMILIES[version]]
@@ -113,7 +113,7 @@ class _Passed:
         named = (each for each in matches if f'"{way}"' in each and '"!="' not in each)
         return any(fnmatchcase(bridge, word) for each in named for word in re.findall('"([^"]*)"', each))
 
-    def remedy(self, network: NetworkSettings) -> Iterator[str]:
+    def remedy(self, network: Network) -> Iterator[str]:
         """Yield the commands that open the chain, in the words of the program that has made it."""
         family, table, name = self._chain["family"], self._chain["table"], self._chain["name"]
         bridge, ways = shlex.quote(network.bridge), 1 if self._is_input else 2
@@ -138,12 +138,12 @@ def _text(rule: Mapping[str, Any]) -> str:
     return json.dumps(rule.get("expr", ()))
 
 
-def _policy(network: NetworkSettings) -> str:
+def _policy(network: Network) -> str:
     """Return the name of a policy of firewalld: of 17 characters at most, and not that of a zone."""
     return f"{network.bridge[:14]}-in"
 
 
-def _firewalld(bridge: str, network: NetworkSettings) -> Iterator[str]:
+def _firewalld(bridge: str, network: Network) -> Iterator[str]:
     """Yield the commands for firewalld; a routed network has a zone of its own, which others may enter."""
     command = "firewall-cmd --permanent"
     policy = shlex.quote(_policy(network))

@@ -32,7 +32,7 @@ from solo5_systemd.network.netlink import NETLINK_ROUTE, NetlinkSocket, check_ne
 from solo5_systemd.network.network_ranges import Overtaken
 from solo5_systemd.network.routes import overtaken
 from solo5_systemd.settings.files import ETC, RUN, read_settings
-from solo5_systemd.settings.network import NetworkSettings
+from solo5_systemd.settings.network_policy import Network
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.storage.quotas import space_of
 from solo5_systemd.unit.confinement import KVM, TUN, USER
@@ -183,7 +183,7 @@ def _is_module(name: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def read_kernel(networks: Sequence[NetworkSettings]) -> Kernel:
+def read_kernel(networks: Sequence[Network]) -> Kernel:
     """Read what the kernel has; firewall chains are those of this network namespace, for networks of the settings."""
     dropping, forwarding, forwarding6 = _read_filters(networks)
     return Kernel(
@@ -236,7 +236,7 @@ def _missing() -> Iterator[str]:
 
 
 def _read_filters(
-    networks: Sequence[NetworkSettings],
+    networks: Sequence[Network],
 ) -> tuple[Sequence[other_firewalls.DroppingChain] | None, Sequence[str], Sequence[str]]:
     """Return the values of `Kernel.dropping_chains`, `forwarding_tables` and `forwarding_tables6`."""
     try:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from solo5_systemd.base.names import TaskName, host_name
 from solo5_systemd.network.model import GuestNames, IpAddress, Lease
-from solo5_systemd.network.overview import Network
+from solo5_systemd.settings.network_policy import Network
 
 SERVER_PORT = 67
 

@@ -15,11 +15,11 @@ from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.derived_addresses import ASKER, bridge_mac, digest_of, mac_of, number_of, slaac_address
 from solo5_systemd.network.model import IpAddress, Lease, MacAddress, NicRequest, PortRequest, Protocol, Reservation
-from solo5_systemd.network.network_ranges import CANDIDATES, network_of
-from solo5_systemd.network.overview import Network
+from solo5_systemd.network.network_ranges import CANDIDATES
 from solo5_systemd.network.tap_counters import TAP_PREFIX
 from solo5_systemd.settings.addresses import AddressRange, IpNetwork, is_reserved, number_within
-from solo5_systemd.settings.network import NO_NETWORK, NetworkSettings
+from solo5_systemd.settings.network import NO_NETWORK
+from solo5_systemd.settings.network_policy import Network
 
 Remembered = Mapping[IpAddress | MacAddress, TaskName]
 """The addresses that declared tasks had last, each with its task: another task gets one only if no other is free."""
@@ -162,10 +162,10 @@ def free_addresses(network: Network, taken: int) -> int | None:
     return min(_ROOM, addresses - 1) - taken
 
 
-def addresses_of(settings: NetworkSettings) -> int | None:
+def addresses_of(settings: Network) -> int | None:
     """Return the number of addresses for guests of a network; None: not known. A range that is chosen is a /24."""
     chosen = None if settings.join or settings.without_ipv4 else CANDIDATES[0]
-    return free_addresses(replace(network_of(settings), ipv4=settings.ipv4 or chosen), 0)
+    return free_addresses(replace(settings, ipv4=settings.ipv4 or chosen), 0)
 
 
 def _guests(network: Network, inside: IpNetwork) -> AddressRange:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.network.overview import Network
+from solo5_systemd.settings.network_policy import Network
 
 TAP_MTU_MAX = 65521
 

@@ -27,7 +27,8 @@ from solo5_systemd.base.errors import Solo5Error, host_errors
 from solo5_systemd.base.names import NetworkName, TaskName, hash_of
 from solo5_systemd.network.endpoints import VERSION
 from solo5_systemd.network.model import LeaseRecord, LeaseState
-from solo5_systemd.network.overview import Network, Repair
+from solo5_systemd.network.overview import Repair
+from solo5_systemd.settings.network_policy import Network
 from solo5_systemd.settings.records import document, record
 
 STATE = Path("/run/solo5/network")

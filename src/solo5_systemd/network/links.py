@@ -17,11 +17,11 @@ from solo5_systemd.network.joined import TAP_MTU_MAX, Link
 from solo5_systemd.network.model import IpAddress, Lease
 from solo5_systemd.network.modules import BRIDGE, VETH, needing
 from solo5_systemd.network.neighbours import Neighbours
-from solo5_systemd.network.overview import Network
 from solo5_systemd.network.routes import LOCAL_TABLE, LOOPBACK6, MAIN_TABLE, Routes
 from solo5_systemd.network.sysctls import read_sysctl, write_sysctl
 from solo5_systemd.network.tap_counters import TAP_PREFIX
 from solo5_systemd.settings.addresses import IpNetwork
+from solo5_systemd.settings.network_policy import Network
 
 with without_init("pyroute2"):  # a database and a command line: 9 MB of memory, and 56 ms at each start
     from pyroute2 import iproute

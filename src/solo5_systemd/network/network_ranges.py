@@ -8,17 +8,16 @@ table with precedence, takes what the host sends to the guests, and what it forw
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, IPv6Network
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.derived_addresses import number_of
 from solo5_systemd.network.model import IpAddress
-from solo5_systemd.network.overview import Network
 from solo5_systemd.settings.addresses import IpNetwork, overlapping
-from solo5_systemd.settings.network import DEFAULT_NETWORK, MTU, NetworkSettings
-from solo5_systemd.settings.network_policy import NetworkBase
+from solo5_systemd.settings.network import DEFAULT_NETWORK
+from solo5_systemd.settings.network_policy import Network
 
 CANDIDATES = tuple(
     subnet
@@ -30,7 +29,7 @@ one whole block has the others, and none of the default ranges of Docker, Podman
 
 
 def choose_network(
-    settings: NetworkSettings,
+    settings: Network,
     used: Iterable[Network],
     routed: Iterable[IpNetwork],
     local: Callable[[], IPv6Network],
@@ -59,15 +58,9 @@ def choose_network(
         prefixes = _busy(6, used, routed)
         ipv6 = ipv6 or _free_prefix(name, local(), prefixes, remembered)
         _check_overlap(name, ipv6, prefixes)
-    gateway4, gateway6 = ipv4[1] if ipv4 and own else None, ipv6[1] if ipv6 and own else None
-    chosen = replace(network_of(settings), ipv4=ipv4, ipv6=ipv6)
-    return replace(chosen, gateway4=chosen.gateway4 or gateway4, gateway6=chosen.gateway6 or gateway6)
-
-
-def network_of(settings: NetworkSettings) -> Network:
-    """Return a network with what is set."""
-    kept = {each.name: getattr(settings, each.name) for each in fields(NetworkBase)}
-    return Network(**kept, mtu=settings.mtu or MTU)
+    gateway4 = settings.gateway4 or (ipv4[1] if ipv4 and own else None)
+    gateway6 = settings.gateway6 or (ipv6[1] if ipv6 and own else None)
+    return replace(settings, ipv4=ipv4, ipv6=ipv6, gateway4=gateway4, gateway6=gateway6)
 
 
 _WIDE = {4: 0, 6: 16}

@@ -23,9 +23,8 @@ from solo5_systemd.network.model import (
     destinations,
 )
 from solo5_systemd.network.nft_objects import EGRESS, Element, rate_values
-from solo5_systemd.network.overview import Network
 from solo5_systemd.settings.addresses import IpNetwork
-from solo5_systemd.settings.network_policy import CLOSED, Join
+from solo5_systemd.settings.network_policy import CLOSED, Join, Network
 
 ACTIVE = "active"
 """The set whose elements count the frames from and to guests that may sleep, by tap."""

@@ -17,8 +17,8 @@ from solo5_systemd.network.nft_bridge import BRIDGE
 from solo5_systemd.network.nft_elements import Ruleset, differing, grouped, has_ipv6
 from solo5_systemd.network.nft_ip import GROUPS, IP, TRANSPORTS, of_family
 from solo5_systemd.network.nft_objects import EGRESS, TABLE, Element
-from solo5_systemd.network.overview import Network
 from solo5_systemd.settings.egress import METADATA, METADATA6
+from solo5_systemd.settings.network_policy import Network
 
 FAMILIES = ("ip", "ip6", "bridge")
 

@@ -1,34 +1,14 @@
-"""Networks in use and as `solo5ctl network` shows them, and their repairs.
+"""Networks as `solo5ctl network` shows them, and their repairs.
 
 They are records (`settings.records`): D-Bus and the files in /run have their fields by name.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
 
 from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network.drops import Dropped
-from solo5_systemd.settings.network_policy import MTUS, NetworkBase
-
-
-@dataclass(frozen=True, kw_only=True)
-class Network(NetworkBase):
-    """A network in use. Its range and gateway are fixed from its first reservation until its last release.
-
-    Attributes:
-        ipv4: None: guests have IPv6 only, or, of a joined network, no leased address.
-        ipv6: None: guests have no leased IPv6 address, and on a bridge of this service no IPv6.
-    """
-
-    mtu: Annotated[int, MTUS]
-    masquerade: bool = field()  # without a default: a record has it in all versions
-
-    @property
-    def routes6(self) -> bool:
-        """Whether the host is the router of its IPv6 prefix: not on a joined bridge."""
-        return self.ipv6 is not None and self.join is None
-
+from solo5_systemd.settings.network_policy import Network
 
 UNREPAIRED = "not repaired: "
 """The beginning of `Repair.what` for what only an operator can repair."""
@@ -56,7 +36,6 @@ class NetworkOverview(Network):
     """A network, in use or only configured, as `solo5ctl network` shows it.
 
     `ipv4`, `gateway4`, `ipv6` and `gateway6` are also None where the settings have none and the network is not in use.
-    `mtu` is 0 for a joined network whose bridge is missing.
 
     Attributes:
         up: the bridge exists.
@@ -65,7 +44,6 @@ class NetworkOverview(Network):
         namespace: path of the network namespace of other programs that has it; empty: the host's own.
     """
 
-    mtu: int
     up: bool
     leases: int
     free: int | None = None

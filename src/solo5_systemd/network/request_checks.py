@@ -24,9 +24,9 @@ from solo5_systemd.network.model import (
     port_number,
     share_address,
 )
-from solo5_systemd.network.overview import Network
 from solo5_systemd.settings.addresses import IpNetwork, is_within, overlapping
-from solo5_systemd.settings.network import NO_NETWORK, NetworkSettings
+from solo5_systemd.settings.network import NO_NETWORK
+from solo5_systemd.settings.network_policy import Network
 from solo5_systemd.settings.rate import check_cap
 from solo5_systemd.settings.solo5_toml import Settings
 
@@ -235,7 +235,7 @@ def check_routes(
     nics: Sequence[NicRequest],
     others: Iterable[Reservation],
     networks: Iterable[Network],
-    configured: Iterable[NetworkSettings],
+    configured: Iterable[Network],
     host: Iterable[IpNetwork],
 ) -> None:
     """Check that nothing else has the ranges that are to be routed to guests of a task.

@@ -13,8 +13,8 @@ from solo5_systemd.base.errors import host_errors
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.model import IpAddress, Lease
 from solo5_systemd.network.network_ranges import Overtaken
-from solo5_systemd.network.overview import Network
 from solo5_systemd.settings.addresses import IpNetwork
+from solo5_systemd.settings.network_policy import Network
 
 # linux/rtnetlink.h, if_addr.h
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2

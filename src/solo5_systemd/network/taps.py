@@ -33,9 +33,9 @@ from solo5_systemd.network.derived_addresses import octets
 from solo5_systemd.network.model import Lease
 from solo5_systemd.network.modules import MACVLAN, TUN, needing
 from solo5_systemd.network.namespaces import NetworkNamespace
-from solo5_systemd.network.overview import Network
 from solo5_systemd.network.sysctls import write_sysctl
 from solo5_systemd.network.tap_counters import tap_alias
+from solo5_systemd.settings.network_policy import Network
 
 # linux/rtnetlink.h, if_link.h, net_namespace.h
 _GETNSID, _IFLA_NET_NS_FD, _IFLA_LINK_NETNSID, _IFLA_TARGET_NETNSID, _NETNSA_NSID, _NETNSA_FD = 90, 28, 37, 46, 1, 3

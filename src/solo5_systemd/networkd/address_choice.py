@@ -15,12 +15,12 @@ from solo5_systemd.network.joined import TAP_MTU_MAX
 from solo5_systemd.network.model import NicRequest, Request, Reservation
 from solo5_systemd.network.netlink import link_index
 from solo5_systemd.network.network_ranges import choose_network
-from solo5_systemd.network.overview import Network
 from solo5_systemd.network.remembered_addresses import RememberedAddresses
 from solo5_systemd.network.request_checks import check_families, check_limits, check_ports, check_reserved, check_routes
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.settings.addresses import IpNetwork
-from solo5_systemd.settings.network import NetworkSettings, default_mtu
+from solo5_systemd.settings.network import default_mtu
+from solo5_systemd.settings.network_policy import Network
 from solo5_systemd.settings.solo5_toml import Settings
 
 _MACHINE_ID = Path("/etc/machine-id")
@@ -82,7 +82,7 @@ class Choice:
         check_families(reservation)
         return reservation, networks[len(self._bridges.networks) :]
 
-    def default_mtus(self) -> Callable[[NetworkSettings], int]:
+    def default_mtus(self) -> Callable[[Network], int]:
         """Return a function that returns the MTU in bytes of a network that sets none; it dumps the routes once."""
         uplink = cache(self._links.routes.uplink_mtu)
         return lambda network: default_mtu(uplink(), ipv6=bool(network.has_ipv6))
@@ -127,7 +127,7 @@ class Choice:
                     f"{', '.join(network.name for network in settings.networks)}.",
                     f"Define it as [network.{name}] in a *.toml file in /etc/solo5.",
                 )
-            if known.mtu is None:
+            if not known.mtu:
                 known = replace(known, mtu=mtu_of(known))
             used = (*self._bridges.networks.values(), *new)
             if known.has_ipv6 and known.join is None:

@@ -15,8 +15,8 @@ from solo5_systemd.network.neighbours import make_room
 from solo5_systemd.network.nft_elements import Ruleset
 from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.network.nft_tables import Tables
-from solo5_systemd.network.overview import Network
 from solo5_systemd.networkd.leases import Leases
+from solo5_systemd.settings.network_policy import Network
 
 
 class Bridges:

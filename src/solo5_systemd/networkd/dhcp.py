@@ -35,8 +35,8 @@ from solo5_systemd.network.dhcp import (
     server_config,
 )
 from solo5_systemd.network.model import Lease, LeaseRecord, Reservation
-from solo5_systemd.network.overview import Network
 from solo5_systemd.networkd.task_units import call_pid1, exported
+from solo5_systemd.settings.network_policy import Network
 
 SEEN_AT = "/run/solo5-dhcp"
 """The path of all these files, which are below a directory that only root can enter, in the sandbox of a server."""

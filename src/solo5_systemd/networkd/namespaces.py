@@ -16,7 +16,6 @@ from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.ipam import free_addresses
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Request, Reservation
 from solo5_systemd.network.namespaces import NetworkNamespace
-from solo5_systemd.network.network_ranges import network_of
 from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.networkd.leases import Remains, now
@@ -24,7 +23,7 @@ from solo5_systemd.networkd.sleepers import Sleepers
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.networkd.watches import Watches
-from solo5_systemd.settings.network import NetworkSettings
+from solo5_systemd.settings.network_policy import Network
 from solo5_systemd.settings.resolver import UNSET
 
 _log = logging.getLogger(__name__)
@@ -323,9 +322,8 @@ def _networks(state: NetworkState) -> Sequence[NetworkOverview]:
     return sorted(found, key=lambda each: each.name)
 
 
-def configured(settings: NetworkSettings, mtu: int) -> NetworkOverview:
+def configured(settings: Network, mtu: int) -> NetworkOverview:
     """Return the overview of a network that is not in use."""
-    network = replace(network_of(settings), mtu=mtu)
     is_open = settings.ipv4 is None and settings.join is None and not settings.without_ipv4
-    free = None if is_open else free_addresses(network, 0)
-    return NetworkOverview(**vars(network), up=False, leases=0, free=free)
+    free = None if is_open else free_addresses(settings, 0)
+    return NetworkOverview(**vars(settings) | {"mtu": mtu}, up=False, leases=0, free=free)

@@ -12,8 +12,8 @@ from solo5_systemd.network.model import Lease, LeaseRecord, LeaseState, Reservat
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.nft_elements import ACTIVE
 from solo5_systemd.network.nft_rules import HEARD
-from solo5_systemd.network.overview import Network
 from solo5_systemd.networkd.bridges import Bridges
+from solo5_systemd.settings.network_policy import Network
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.network.nft_rules import STRANGERS, UNSERVED
 from solo5_systemd.network.nft_tables import Tables
-from solo5_systemd.network.overview import Network, Repair
+from solo5_systemd.network.overview import Repair
 from solo5_systemd.network.remembered_addresses import RememberedAddresses
 from solo5_systemd.network.request_checks import absent, host_ports
 from solo5_systemd.network.routes import overtaken
@@ -38,6 +38,7 @@ from solo5_systemd.networkd.leases import RESERVATION_TIMEOUT_S, Leases, Remains
 from solo5_systemd.networkd.repairs import Repairs
 from solo5_systemd.networkd.sleepers import Sleepers
 from solo5_systemd.settings.addresses import IpNetwork
+from solo5_systemd.settings.network_policy import Network
 from solo5_systemd.settings.solo5_toml import Settings
 
 if TYPE_CHECKING:

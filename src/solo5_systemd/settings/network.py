@@ -1,7 +1,7 @@
 """A network of `[network.NAME]`: one that this package makes, or one on an existing bridge."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from solo5_systemd.base.decode import Fields
@@ -15,7 +15,7 @@ from solo5_systemd.settings.network_policy import (
     LAN,
     NAMESPACE,
     Join,
-    NetworkBase,
+    Network,
     NetworkPolicy,
     NetworkTraits,
 )
@@ -45,22 +45,7 @@ _SHORTEST, _LONGEST = 64, 120
 _EXPECTED = f'true, false, or a prefix of {_SHORTEST} to {_LONGEST} bits such as "2001:db8:1::/64"'
 
 
-@dataclass(frozen=True, kw_only=True)
-class NetworkSettings(NetworkBase):
-    """One network.
-
-    Attributes:
-        ipv4: None: a free one is chosen, or, with `join`, guests have addresses of the LAN's DHCP.
-        mtu: of its bridge, in bytes; None: `default_mtu`. With `join`, the bridge's own is used instead.
-        ipv6: None: with `has_ipv6`, a /64 of this host's unique local prefix.
-        has_ipv6: None: not set; with `join`, whether there is a prefix, beyond which `Join.ipv6` permits others.
-    """
-
-    has_ipv6: bool | None = None
-    mtu: int | None = None
-
-
-NOWHERE = NetworkSettings(
+NOWHERE = Network(
     name=NO_NETWORK,
     bridge=f"solo5-{NO_NETWORK}",
     without_ipv4=True,
@@ -70,7 +55,7 @@ NOWHERE = NetworkSettings(
 """The settings of `none`."""
 
 
-def parse_network(key: str, tables: Fields) -> NetworkSettings:
+def parse_network(key: str, tables: Fields) -> Network:
     """Return the settings of one network.
 
     Args:
@@ -94,7 +79,7 @@ def parse_network(key: str, tables: Fields) -> NetworkSettings:
         of_lan = {*keys_on(LAN)} - {*keys_on(HOST)}
         _refuse_keys(fields, of_lan, "is set without join: expected the name of a bridge as join.")
     keys = record(NetworkKeys, fields)
-    network = NetworkSettings(
+    network = Network(
         **vars(record(NetworkTraits, fields)),
         name=name,
         bridge=keys.join or keys.bridge or default_bridge(name),
@@ -104,7 +89,7 @@ def parse_network(key: str, tables: Fields) -> NetworkSettings:
         ipv6=keys.ipv6 if isinstance(keys.ipv6, IPv6Network) else None,
         has_ipv6=None if keys.ipv6 is None else keys.ipv6 is not False,
         gateway6=keys.gateway6,
-        mtu=keys.mtu,
+        mtu=keys.mtu or 0,
         policy=record(NetworkPolicy, fields),
         resolver=Resolver(servers=keys.dns, search=keys.search),
     )
@@ -124,7 +109,7 @@ def _table(name: NetworkName, tables: Fields) -> Fields:
     return fields.over(tables.table(DEFAULT_NETWORK).having(*keys_on(INHERITED)))
 
 
-def _check_ranges(network: NetworkSettings, fields: Fields) -> None:
+def _check_ranges(network: Network, fields: Fields) -> None:
     ipv4, prefix = network.ipv4, network.ipv6
     is_unicast = prefix is None or is_within(prefix, (IPv6Network("2000::/3"), IPv6Network("fc00::/7")))
     is_length = prefix is None or _SHORTEST <= prefix.prefixlen <= _LONGEST
@@ -136,7 +121,7 @@ def _check_ranges(network: NetworkSettings, fields: Fields) -> None:
     )
 
 
-def _own(network: NetworkSettings, fields: Fields) -> NetworkSettings:
+def _own(network: Network, fields: Fields) -> Network:
     """Return a network whose bridge this package makes, checked."""
     if not network.has_ipv6:
         _refuse_keys(fields, keys_with("ipv6"), "is set without ipv6: expected ipv6 = true or a prefix.")
@@ -160,7 +145,7 @@ def _own(network: NetworkSettings, fields: Fields) -> NetworkSettings:
     return replace(network, masquerade=network.masquerade and not alone)
 
 
-def _joining(network: NetworkSettings, keys: NetworkKeys, fields: Fields) -> NetworkSettings:
+def _joining(network: Network, keys: NetworkKeys, fields: Fields) -> Network:
     """Return a network that joins an existing bridge, checked."""
     if network.ipv6 is None:
         without = 'is set without a prefix: expected one such as ipv6 = "fd00::/64".'
@@ -227,7 +212,7 @@ def default_bridge(name: NetworkName) -> str:
     return f"solo5-{name[:4]}{hash_of(name, 5)}"
 
 
-def check_distinct(networks: Sequence[NetworkSettings]) -> None:
+def check_distinct(networks: Sequence[Network]) -> None:
     """Check that networks have bridges and ranges of their own.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.settings.addresses import AddressRange, IpNetwork, network_range
-from solo5_systemd.settings.network_policy import HOST, LAN, MTUS, NAMESPACE, NetworkPolicy, NetworkTraits
+from solo5_systemd.settings.network_policy import HOST, LAN, NAMESPACE, NetworkPolicy, NetworkTraits
 from solo5_systemd.settings.records import Entry, Type, entries, integer, setting
 from solo5_systemd.settings.resolver import SEARCH, SERVERS
 
@@ -81,7 +81,7 @@ class NetworkKeys(NetworkTraits, NetworkPolicy):
         "The name of the bridge, at most 15 characters.", default=None,
         shown="solo5-NAME, or its beginning and a hash if that is longer", example="solo5-default",
     )
-    mtu: Annotated[int | None, MTUS] = setting(
+    mtu: Annotated[int | None, integer(68, 65521)] = setting(  # 68: the smallest of IPv4 (RFC 791); 65521: of a tap
         "The MTU in bytes, 68 to 65521; with ipv6 at least 1280.", default=None,
         shown="that of the link of the default route, at most 1500", on=(HOST, NAMESPACE), example=1500,
     )

@@ -1,4 +1,4 @@
-"""What a network permits, and how it joins a LAN: the part of its settings that a network in use has as well.
+"""A network, as it is set and in use: what it has, what it permits, and how it joins a LAN.
 
 The class of a setting says when it is read: NetworkTraits at the first reservation on a network, NetworkPolicy also at
 a restart of solo5-networkd.
@@ -29,9 +29,6 @@ NAMESPACE = "namespace"
 
 INHERITED = "inherited"
 """The same, which has the key from the network `default` where it does not set it."""
-
-MTUS = integer(68, 65521)
-"""68 is the smallest MTU of IPv4 (RFC 791), 65521 the largest of a tap."""
 
 _HOST_PORT = r"([0-9]{1,5})/(tcp|udp)"
 
@@ -152,15 +149,18 @@ class Join:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkBase(NetworkTraits):
-    """What a network has, in its settings and in use.
+class Network(NetworkTraits):
+    """A network as it is set, and in use: range, gateway and MTU are then fixed until its last release.
 
     Attributes:
         join: the bridge is an existing one of others; None: one of solo5-networkd.
         shared: it is in the network namespace of other programs, which share their loopback with its guests.
-        ipv4, ipv6: its range and its prefix; None: it is not chosen yet, or there is none.
+        ipv4, ipv6: its range and its prefix; None: it is not chosen yet, or there is none, or, of a joined network,
+            none from which addresses are leased.
         gateway4, gateway6: the host's address in each, or that of a joined network's router; as these.
         without_ipv4: it has no range, and none is chosen: guests have IPv6 only.
+        has_ipv6: it has a prefix, or one is chosen; None: that is not set.
+        mtu: of its bridge, in bytes; 0: as `default_mtu`, or of the bridge that it joins, which may be missing.
         resolver: of its guests, if it is set; of a network in use as it was set then.
     """
 
@@ -171,6 +171,8 @@ class NetworkBase(NetworkTraits):
     ipv6: IPv6Network | None = None
     gateway6: IPv6Address | None = None
     without_ipv4: bool = False
+    has_ipv6: bool | None = None
+    mtu: int = 0
     resolver: Resolver = UNSET
     policy: NetworkPolicy = CLOSED
     join: Join | None = None
@@ -184,3 +186,8 @@ class NetworkBase(NetworkTraits):
     def ranges(self) -> Sequence[IpNetwork]:
         """Its range and its prefix."""
         return [each for each in (self.ipv4, self.ipv6) if each]
+
+    @property
+    def routes6(self) -> bool:
+        """Whether the host is the router of its IPv6 prefix: not on a joined bridge."""
+        return self.ipv6 is not None and self.join is None

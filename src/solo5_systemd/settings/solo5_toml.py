@@ -15,12 +15,12 @@ from solo5_systemd.settings.network import (
     IPV6_MTU,
     NAMESPACE_NETWORK,
     NOWHERE,
-    NetworkSettings,
     check_distinct,
     default_bridge,
     default_mtu,
     parse_network,
 )
+from solo5_systemd.settings.network_policy import Network
 from solo5_systemd.settings.node_limits import Limits
 from solo5_systemd.settings.records import Type, entries, integer, record, setting, text
 
@@ -114,7 +114,7 @@ class Settings:
     )
     # fmt: on
     limits: Annotated[Limits, Type(_limits, str)] = field(default_factory=Limits)
-    networks: tuple[NetworkSettings, ...] = ()
+    networks: tuple[Network, ...] = ()
 
     def reserves(self, port: int) -> bool:
         """Return whether a port is reserved: no task can publish it."""
@@ -135,7 +135,7 @@ class Settings:
         """The ranges and IPv6 prefixes that networks of the host are set to have."""
         return [found for each in self.networks if each.name != NAMESPACE_NETWORK for found in each.ranges]
 
-    def network(self, name: NetworkName) -> NetworkSettings | None:
+    def network(self, name: NetworkName) -> Network | None:
         """Return the settings of a network, or None."""
         return next((network for network in (*self.networks, NOWHERE) if network.name == name), None)
 
@@ -191,13 +191,13 @@ def of_namespace(settings: Settings, mtu: int | None, *, ipv6: bool = False) -> 
         mtu: of the namespace's uplink; None without one.
         ipv6: the namespace's uplink has an IPv6 address besides link-local ones.
     """
-    default = settings.network(DEFAULT_NETWORK) or NetworkSettings(name=DEFAULT_NETWORK, bridge="")
+    default = settings.network(DEFAULT_NETWORK) or Network(name=DEFAULT_NETWORK, bridge="")
     found = settings.network(NAMESPACE_NETWORK)
     policy = replace(default.policy, isolated=False)
     bridge = default_bridge(NAMESPACE_NETWORK)
-    base = found or NetworkSettings(name=NAMESPACE_NETWORK, bridge=bridge, policy=policy)
+    base = found or Network(name=NAMESPACE_NETWORK, bridge=bridge, policy=policy)
     wanted = base.mtu or default.mtu
-    least = default_mtu(mtu) if wanted is None else wanted if mtu is None else min(mtu, wanted)
+    least = default_mtu(mtu) if not wanted else wanted if mtu is None else min(mtu, wanted)
     has_ipv6 = ipv6 and base.has_ipv6 is not False and least >= IPV6_MTU
     own = replace(
         base,

@@ -18,7 +18,7 @@ from solo5_systemd.settings.records import document
 from solo5_systemd.settings.resolver import UNSET
 
 PLAIN = NetworkOverview(
-    name=NetworkName("default"), bridge="solo5", mtu=1500, masquerade=True, up=True, leases=2, free=3, resolver=UNSET
+    name=NetworkName("default"), bridge="solo5", mtu=1500, up=True, leases=2, free=3, resolver=UNSET
 )
 
 

@@ -16,10 +16,9 @@ from solo5_systemd.host.other_firewalls import (
     saved_listing,
     translating,
 )
-from solo5_systemd.settings.network import NetworkSettings
-from solo5_systemd.settings.network_policy import HostPort, Join, NetworkPolicy
+from solo5_systemd.settings.network_policy import HostPort, Join, Network, NetworkPolicy
 
-NETWORK = NetworkSettings(name=NetworkName("default"), bridge="solo5-default")
+NETWORK = Network(name=NetworkName("default"), bridge="solo5-default")
 RESOLVER = replace(NETWORK, policy=NetworkPolicy(host=(HostPort(port=53, protocol="udp"),)))
 ROUTED = replace(NETWORK, policy=NetworkPolicy(routed=True))
 SIX = replace(NETWORK, has_ipv6=True)
@@ -50,7 +49,7 @@ def of(listing: Listing, **more: str) -> Listing:
     return [{kind: {**body, **more} for kind, body in item.items()} for item in listing]
 
 
-def drops(*listing: Mapping[str, Any], network: NetworkSettings = NETWORK) -> bool:
+def drops(*listing: Mapping[str, Any], network: Network = NETWORK) -> bool:
     return dropping(listing, [network]) != []
 
 
@@ -113,7 +112,7 @@ def test_chains_of_this_service_of_bridges_and_of_other_hooks_are_left_out() -> 
     ("network", "families"),
     [(NETWORK, {"ip", "inet"}), (SIX, {"ip", "inet", "ip6"}), (replace(SIX, without_ipv4=True), {"inet", "ip6"})],
 )
-def test_a_network_has_to_pass_the_chains_of_its_families(network: NetworkSettings, families: set[str]) -> None:
+def test_a_network_has_to_pass_the_chains_of_its_families(network: Network, families: set[str]) -> None:
     assert {family for family in ("ip", "ip6", "inet") if drops(chain("f", family=family), network=network)} == families
 
 

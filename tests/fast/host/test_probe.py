@@ -13,7 +13,7 @@ from solo5_systemd.base.names import NetworkName
 from solo5_systemd.host import probe as module
 from solo5_systemd.host.checks import Kernel
 from solo5_systemd.host.probe import FILES, _kvm_problem, missing_dependencies, probe, read_kernel
-from solo5_systemd.settings.network import NetworkSettings
+from solo5_systemd.settings.network_policy import Network
 from solo5_systemd.settings.solo5_toml import Settings, parse_settings
 
 
@@ -177,7 +177,7 @@ def test_older_rules_count_where_they_are_used(
     remedy: str,
 ) -> None:
     nftables(0)
-    network = [NetworkSettings(name=NetworkName("default"), bridge="solo5-default", has_ipv6=True)]
+    network = [Network(name=NetworkName("default"), bridge="solo5-default", has_ipv6=True)]
     names = tmp_path / "proc/net" / file
     names.parent.mkdir(parents=True)
     names.write_text("filter\n")

@@ -11,8 +11,7 @@ import pytest
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.host import resolvers
 from solo5_systemd.host.resolvers import HostResolvers, host_resolver
-from solo5_systemd.settings.network import NetworkSettings
-from solo5_systemd.settings.network_policy import NetworkPolicy
+from solo5_systemd.settings.network_policy import Network, NetworkPolicy
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.settings.solo5_toml import parse_settings
 
@@ -125,7 +124,7 @@ def test_of_a_huge_file_the_beginning_is_read_and_no_half_line(files: tuple[Path
 
 
 def test_a_network_with_dhcp_is_found(files: tuple[Path, Path]) -> None:
-    network = NetworkSettings(name=NetworkName("served"), bridge="b", policy=NetworkPolicy(dhcp=True))
+    network = Network(name=NetworkName("served"), bridge="b", policy=NetworkPolicy(dhcp=True))
     found = HostResolvers(lambda: replace(SETTINGS, networks=(*SETTINGS.networks, network)))
     assert found.by_dhcp([NetworkName("default"), NetworkName("served")])
     assert not found.by_dhcp([NetworkName("default"), NetworkName("unknown")])

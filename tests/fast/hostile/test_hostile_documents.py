@@ -19,12 +19,12 @@ from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.network import lease_files
 from solo5_systemd.network.lease_files import LeaseStore, of_document, read_lease_records, read_networks, to_document
 from solo5_systemd.network.model import LeaseRecord
-from solo5_systemd.network.overview import Network
 from solo5_systemd.network.remembered_addresses import LastRequest
 from solo5_systemd.nomad.handle import decode
 from solo5_systemd.nomad.plugin_config import plugin_config
 from solo5_systemd.nomad.task_options import task_options
 from solo5_systemd.relay.state_files import ConsoleState, StateFiles
+from solo5_systemd.settings.network_policy import Network
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.settings.solo5_toml import parse_settings
 
@@ -41,7 +41,7 @@ LEASE_RECORD: dict[str, Any] = {
 }  # fmt: skip
 NETWORK = {
     "version": 1, "name": "default", "bridge": "solo5-default", "ipv4": "10.89.0.0/24", "gateway4": "10.89.0.1",
-    "mtu": 1500, "masquerade": True,
+    "mtu": 1500, "masquerade": False,
     "policy": {
         "reach": ["back"], "isolated": True, "host": ["53/udp"], "connections": 64,
         "fragments": True,

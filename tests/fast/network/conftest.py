@@ -7,7 +7,7 @@ import pytest
 
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network import lease_files
-from solo5_systemd.network.overview import Network
+from solo5_systemd.settings.network_policy import Network
 
 
 @pytest.fixture
@@ -24,5 +24,4 @@ def network(ipv4: str = "10.77.0.0/29", name: str = "default") -> Network:
         ipv4=IPv4Network(ipv4),
         gateway4=IPv4Network(ipv4)[1],
         mtu=1500,
-        masquerade=True,
     )

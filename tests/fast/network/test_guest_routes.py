@@ -12,8 +12,7 @@ from solo5_systemd.network.model import Limits, NicRequest, Request
 from solo5_systemd.network.request_checks import check_limits, check_routes
 from solo5_systemd.settings.addresses import ROUTES_MAX, is_within, overlapping, routes
 from solo5_systemd.settings.egress import egress
-from solo5_systemd.settings.network import NetworkSettings
-from solo5_systemd.settings.network_policy import NetworkPolicy
+from solo5_systemd.settings.network_policy import Network, NetworkPolicy
 
 NETWORK = linked_network("default")
 BEHIND = "192.168.2.0/24"
@@ -103,7 +102,7 @@ def routing(*ranges: str, name: str = "service") -> NicRequest:
 )
 def test_a_range_that_something_else_has_is_refused(nics: list[NicRequest], error: str) -> None:
     other = with_limits(replace(RESERVATION, task=TaskName("vpn")), routing(BEHIND).limits)
-    back = NetworkSettings(
+    back = Network(
         name=NetworkName("back"),
         bridge="back",
         ipv4=IPv4Network("10.154.0.0/16"),

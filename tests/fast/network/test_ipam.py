@@ -29,11 +29,10 @@ from solo5_systemd.network.ipam import (
 )
 from solo5_systemd.network.model import IpAddress, Lease, MacAddress, NicRequest, Protocol, Reservation, mac_address
 from solo5_systemd.network.network_ranges import CANDIDATES, choose_network
-from solo5_systemd.network.overview import Network
 from solo5_systemd.network.tap_counters import TAP_PREFIX
 from solo5_systemd.settings.addresses import AddressRange, address_range
-from solo5_systemd.settings.network import NO_NETWORK, NetworkSettings
-from solo5_systemd.settings.network_policy import Join, NetworkPolicy
+from solo5_systemd.settings.network import NO_NETWORK
+from solo5_systemd.settings.network_policy import Join, Network, NetworkPolicy
 from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.settings.solo5_toml import parse_settings
 
@@ -121,13 +120,11 @@ def six(prefix: IPv6Network = PREFIX, name: str = "default", ipv4: str = "10.77.
     return replace(network(ipv4, name), ipv6=prefix, gateway6=prefix[1])
 
 
-def settings(name: str = "default", **changes: Any) -> NetworkSettings:
-    return replace(NetworkSettings(name=NetworkName(name), bridge=f"solo5-{name}", has_ipv6=True), **changes)
+def settings(name: str = "default", **changes: Any) -> Network:
+    return replace(Network(name=NetworkName(name), bridge=f"solo5-{name}", has_ipv6=True), **changes)
 
 
-def choose(
-    wanted: NetworkSettings, used: Sequence[Network] = (), routed: str = "", had: Collection[IpAddress] = ()
-) -> Network:
+def choose(wanted: Network, used: Sequence[Network] = (), routed: str = "", had: Collection[IpAddress] = ()) -> Network:
     return choose_network(wanted, used, [*map(ip_network, routed.split())], lambda: LOCAL, had)
 
 

@@ -14,16 +14,14 @@ from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.ipam import Allocations, assign_leases, free_addresses
 from solo5_systemd.network.joined import Link, usable_bridge
 from solo5_systemd.network.model import Lease, NicRequest, PortRequest, Protocol, Request, Reservation
-from solo5_systemd.network.overview import Network
 from solo5_systemd.network.request_checks import check_limits
 from solo5_systemd.settings.addresses import AddressRange
-from solo5_systemd.settings.network import NetworkSettings
-from solo5_systemd.settings.network_policy import Join
+from solo5_systemd.settings.network_policy import Join, Network
 
 RANGE = IPv4Network("192.168.1.0/24")
 POOL = Join(pool=AddressRange(RANGE[200], RANGE[201]))
 SERVICE = DeviceName("service")
-LAN = NetworkSettings(name=NetworkName("lan"), bridge="br0", masquerade=False, join=Join())
+LAN = Network(name=NetworkName("lan"), bridge="br0", masquerade=False, join=Join())
 BRIDGE = Link(kind="bridge")
 
 
@@ -46,7 +44,7 @@ def test_the_range_of_a_lan_is_one_of_the_hosts_routes_and_none_of_a_network() -
     assert network(POOL).ipv4 == RANGE
     with pytest.raises(HostError, match=r"network lan cannot use 192.168.1.0/24: it overlaps .* of network lan"):
         choose(replace(LAN, ipv4=RANGE), (network(POOL),))
-    own = NetworkSettings(name=NetworkName("default"), bridge="solo5-default")
+    own = Network(name=NetworkName("default"), bridge="solo5-default")
     assert choose(own, (network(POOL), network(Join(), None))).ipv4 is not None
 
 

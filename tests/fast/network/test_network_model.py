@@ -34,8 +34,7 @@ from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.networkd.namespaces import configured
 from solo5_systemd.settings.addresses import address_range
 from solo5_systemd.settings.egress import egress
-from solo5_systemd.settings.network import NetworkSettings
-from solo5_systemd.settings.network_policy import CLOSED, HostPort, Join, NetworkPolicy
+from solo5_systemd.settings.network_policy import CLOSED, HostPort, Join, Network, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.settings.resolver import resolver
@@ -51,7 +50,7 @@ SIX: dict[str, Any] = {"ipv6": IPv6Network("fd00:1::/64"), "gateway6": IPv6Addre
 POOLED = Join(
     vlan=20, pool=address_range("192.168.1.200-192.168.1.230"), ipv6=True, pool6=address_range("fd00:1::2-fd00:1::9")
 )
-UNUSED = NetworkOverview(name=NetworkName("back"), bridge="solo5-back", mtu=1500, masquerade=True, up=False, leases=0)
+UNUSED = NetworkOverview(name=NetworkName("back"), bridge="solo5-back", mtu=1500, up=False, leases=0)
 POLICY = NetworkPolicy(
     routed=True, reach=(NetworkName("back"),), isolated=True, host=(HostPort(port=53, protocol="udp"),), metadata=True,
     connections=77, fragments=True,
@@ -112,14 +111,13 @@ def test_what_is_sent_or_written_is_read_also_with_keys_of_a_later_version(sent:
 def test_a_key_that_an_earlier_version_lacks_has_its_default() -> None:
     assert "policy" not in document(UNUSED)
     assert crossed(UNUSED) == replace(UNUSED, policy=CLOSED)
-    earlier = {"name": "back", "bridge": "b", "mtu": 1500, "masquerade": True, "up": False, "leases": 0}
+    earlier = {"name": "back", "bridge": "b", "mtu": 1500, "up": False, "leases": 0}
     assert record(NetworkOverview, Fields(earlier)) == replace(UNUSED, bridge="b")
     assert record(Request, Fields({"nics": [{"nic": "service"}]})) == Request(
         nics=(NicRequest(nic=DeviceName("service")),)
     )
     assert not {"namespace", "moves", "asleep", "names"} & written(RECORD).keys()
     assert not {"shared", "join"} & written(NETWORK).keys()
-    assert {"name", "bridge", "mtu", "masquerade"} <= written(NETWORK).keys(), "which an earlier version requires"
 
 
 @pytest.mark.parametrize("text", ["", "02:00", "01:00:5e:00:00:01", "00:00:00:00:00:00", "02-00-00-00-00-01"])
@@ -172,7 +170,7 @@ def test_a_damaged_record_is_refused(whole: Any, change: dict[str, object], word
 
 def test_an_overview_of_a_network_with_ipv6_has_its_prefix() -> None:
     prefix = IPv6Network("fd00:1::/64")
-    six = NetworkSettings(name=NetworkName("six"), bridge="solo5-six", ipv6=prefix, has_ipv6=True, nat66=True)
+    six = Network(name=NetworkName("six"), bridge="solo5-six", ipv6=prefix, has_ipv6=True, nat66=True)
     overview = configured(six, 1400)
     assert overview.mtu == 1400
     assert (overview.ipv6, overview.gateway6, overview.nat66) == (prefix, None, True)

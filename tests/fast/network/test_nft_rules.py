@@ -27,10 +27,9 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.nft_elements import Ruleset, elements
 from solo5_systemd.network.nft_objects import Element
-from solo5_systemd.network.overview import Network
 from solo5_systemd.settings.addresses import routes
 from solo5_systemd.settings.egress import METADATA6, egress
-from solo5_systemd.settings.network_policy import CLOSED, HostPort, Join, NetworkPolicy
+from solo5_systemd.settings.network_policy import CLOSED, HostPort, Join, Network, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
 
 

@@ -22,8 +22,7 @@ from solo5_systemd.network.request_checks import (
     port_range,
     show_port,
 )
-from solo5_systemd.settings.network import NetworkSettings
-from solo5_systemd.settings.network_policy import NetworkPolicy
+from solo5_systemd.settings.network_policy import Network, NetworkPolicy
 from solo5_systemd.settings.solo5_toml import Settings
 
 SERVICE = DeviceName("service")
@@ -126,7 +125,7 @@ def test_a_port_that_the_operator_reserves() -> None:
 
 
 def test_the_port_of_dhcp_servers() -> None:
-    network = NetworkSettings(name=NetworkName("default"), bridge="b", policy=NetworkPolicy(dhcp=True))
+    network = Network(name=NetworkName("default"), bridge="b", policy=NetworkPolicy(dhcp=True))
     settings = Settings(networks=(network,))
     with pytest.raises(InvalidRequestError, match="port 67/udp cannot be published: it is that of the DHCP server"):
         check_reserved([port(67, Protocol.UDP)], settings)

@@ -7,8 +7,7 @@ from tests.fast.settings.test_settings_model import parse
 
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.settings.addresses import AddressRange
-from solo5_systemd.settings.network import NetworkSettings
-from solo5_systemd.settings.network_policy import Join
+from solo5_systemd.settings.network_policy import Join, Network
 
 PREFIX = IPv6Network("2001:db8:1::/64")
 LAN = '[network.lan]\njoin = "br0"\n'
@@ -103,7 +102,7 @@ def test_a_wrong_value_is_refused_in_one_sentence(text: str, words: str) -> None
 
 
 def test_a_bridge_of_others_has_any_address_or_those_of_a_prefix() -> None:
-    def read(text: str) -> NetworkSettings:
+    def read(text: str) -> Network:
         return parse(text).networks[1]
 
     for text, may_send in (("", False), ("ipv6 = false", False), ("ipv6 = true", True)):

@@ -8,14 +8,14 @@ from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.settings.egress import egress
-from solo5_systemd.settings.network import DEFAULT_NETWORK, NO_NETWORK, NetworkSettings, default_mtu
-from solo5_systemd.settings.network_policy import CLOSED, HostPort, Join, NetworkPolicy
+from solo5_systemd.settings.network import DEFAULT_NETWORK, NO_NETWORK, default_mtu
+from solo5_systemd.settings.network_policy import CLOSED, HostPort, Join, Network, NetworkPolicy
 from solo5_systemd.settings.rate import UNLIMITED, rate
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.settings.resolver import UNSET, resolver
 from solo5_systemd.settings.solo5_toml import Settings, check_reach, of_namespace, parse_settings
 
-DEFAULT = NetworkSettings(name=NetworkName("default"), bridge="solo5-default")
+DEFAULT = Network(name=NetworkName("default"), bridge="solo5-default")
 
 
 def parse(text: str) -> Settings:
@@ -30,7 +30,7 @@ def test_a_further_network_leaves_the_default_as_it_is() -> None:
     read = parse('[network.lab]\nmtu = 9000\nmasquerade = false\nbridge = "lab0"\n')
     assert [network.name for network in read.networks] == ["default", "lab"]
     lab = read.network(NetworkName("lab"))
-    assert lab == NetworkSettings(name=NetworkName("lab"), bridge="lab0", mtu=9000, masquerade=False)
+    assert lab == Network(name=NetworkName("lab"), bridge="lab0", mtu=9000, masquerade=False)
     assert read.network(NetworkName("other")) is None
 
 
@@ -202,7 +202,7 @@ def test_what_a_joined_network_cannot_have_is_refused_by_its_key(text: str, word
 
 def test_a_namespace_has_one_network_with_the_filter_of_the_default_one() -> None:
     policy = NetworkPolicy(routed=True, isolated=True, metadata=True, connections=9)
-    host = Settings(networks=(NetworkSettings(name=DEFAULT_NETWORK, bridge="b", mtu=1400, policy=policy),))
+    host = Settings(networks=(Network(name=DEFAULT_NETWORK, bridge="b", mtu=1400, policy=policy),))
     [network] = of_namespace(host, 1380).networks
     assert (network.name, network.bridge, network.mtu, network.shared) == ("namespace", "solo5-namespace", 1380, True)
     assert network.policy == NetworkPolicy(metadata=True, connections=9)
@@ -289,7 +289,7 @@ def test_the_network_none_cannot_be_defined() -> None:
 
 
 def test_a_network_without_an_mtu_has_that_of_the_uplink() -> None:
-    assert parse("").networks[0].mtu is None
+    assert parse("").networks[0].mtu == 0
     assert [parse(f"network.default.mtu = {mtu}").networks[0].mtu for mtu in (68, 65521)] == [68, 65521]
     assert [default_mtu(uplink) for uplink in (None, 1420, 1500, 9000, 1200)] == [1500, 1420, 1500, 1500, 1200]
     assert default_mtu(1200, ipv6=True) == 1280

@@ -39,7 +39,6 @@ NETWORK = NetworkOverview(
     ipv4=IPv4Network("10.89.0.0/24"),
     gateway4=IPv4Address("10.89.0.1"),
     mtu=1500,
-    masquerade=True,
     up=True,
     leases=1,
     free=252,
