@@ -34,6 +34,7 @@ from solo5_systemd.base.errors import (
 )
 from solo5_systemd.base.names import TaskName, is_instance, template_of
 from solo5_systemd.base.own_files import check_own, read_own
+from solo5_systemd.dbus.process import NOTICE, log_about
 from solo5_systemd.declared.declaration import SUFFIX
 from solo5_systemd.declared.syntax import FILE_MAX_BYTES
 from solo5_systemd.declared.update_request import UpdateRequest
@@ -42,6 +43,7 @@ from solo5_systemd.settings.records import document, record
 
 PREVIOUS = Path("/var/lib/solo5/previous")
 DROP_IN = "50-update.conf"
+_UNIT_FILES = "/run/systemd/system"
 
 _DECLARED = "[X-Declared]"
 """The section of the drop-in with the image of the declaration in the place of which an update has put another one."""
@@ -85,7 +87,7 @@ def sha256(path: str | Path) -> str:
 
 
 class UpdateFiles:
-    """The files of a task's updates."""
+    """The files of a task's updates, and what is reported of one to the journal of the task's unit."""
 
     def __init__(self, name: TaskName) -> None:
         own = Path(declared_units.DIRECTORY, name)
@@ -152,11 +154,25 @@ class UpdateFiles:
         return None
 
     @phase.setter
-    def phase(self, phase: Phase | None) -> None:
-        if phase is None:
-            self._phase.unlink(missing_ok=True)
-        else:
-            replace_file(self._phase, phase)
+    def phase(self, phase: Phase) -> None:
+        replace_file(self._phase, phase)
+
+    def settle(self) -> None:
+        """Record that the task is as before, or updated: nothing of an update is left."""
+        self._phase.unlink(missing_ok=True)
+        # Its daemon-reload was while NAME.next had a unit file, for which PID 1 would look at the next update: it reads
+        # the names again once a directory has changed.
+        os.utime(_UNIT_FILES)
+
+    def step(self, text: str) -> None:
+        """Report a step that was taken."""
+        log_about(declared_units.declared_service(self._name), f"update: {text}", priority=NOTICE)
+        self.log(text)
+
+    def failed(self, error: Solo5Error) -> None:
+        """Report the end of an update that failed."""
+        log_about(declared_units.declared_service(self._name), f"update: {error}")
+        self.log(str(error), end=error.exit_status)
 
     def log(self, text: str, *, end: int | None = None) -> None:
         """Append a step, or with `end` the exit status, to what `solo5ctl update` shows."""

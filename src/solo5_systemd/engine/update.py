@@ -11,19 +11,16 @@ so in some milliseconds. Until step 4 nothing of the task is changed: a failure 
 """
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Protocol as Interface
 
 from solo5_systemd.base.concurrency import background
-from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, StartError
 from solo5_systemd.base.names import TaskName, host_name
 from solo5_systemd.bus.peers import JobCanceledError
 from solo5_systemd.dbus.fdstore import notify
-from solo5_systemd.dbus.process import NOTICE, log_about
 from solo5_systemd.declared.update_files import Phase, UpdateFiles
 from solo5_systemd.declared.update_request import (
     READY_TIMEOUT_S,
@@ -45,7 +42,8 @@ from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.network.model import PortRequest
 from solo5_systemd.task.workload import Workload
 
-_UNIT_FILES = "/run/systemd/system"
+SERVING = "READY=1"
+"""Has systemd report the start of the update's unit as done: the new guest has the ports."""
 
 GUESTS_INTERVAL_S = 0.5
 """Seconds between two looks at the old guest and its connections."""
@@ -67,44 +65,11 @@ class Images(Interface):
         """Make the image that ran before `switch` the one of a rollback."""
 
 
-class Reporter:
-    """Reports an update to the journal of the task's unit, and to `solo5ctl update`."""
-
-    def __init__(self, name: TaskName, files: UpdateFiles) -> None:
-        self._unit = declared_service(name)
-        self._files = files
-
-    def begin(self, phase: Phase) -> None:
-        """Record a phase, before its first step."""
-        self._files.phase = phase
-
-    def step(self, text: str) -> None:
-        """Report a step that was taken."""
-        log_about(self._unit, f"update: {text}", priority=NOTICE)
-        self._files.log(text)
-
-    def serving(self) -> None:
-        """Have systemd report the start of the update's unit as done: the new guest has the ports."""
-        notify("READY=1")
-
-    def end(self) -> None:
-        """Record that the task is as before, or updated: nothing of an update is left."""
-        self._files.phase = None
-        # Its daemon-reload was while NAME.next had a unit file, for which PID 1 would look at the next update: it reads
-        # the names again once a directory has changed.
-        os.utime(_UNIT_FILES)
-
-    def failed(self, error: Solo5Error) -> None:
-        """Report the end of an update that failed."""
-        log_about(self._unit, f"update: {error}")
-        self._files.log(str(error), end=error.exit_status)
-
-
 class Updater:
     """Updates one declared task."""
 
     def __init__(
-        self, runtime: Runtime, name: TaskName, service: str, images: Images, reporter: Reporter, *, publishes: bool
+        self, runtime: Runtime, name: TaskName, service: str, images: Images, files: UpdateFiles, *, publishes: bool
     ) -> None:
         self._runtime = runtime
         self._networks = runtime.backends.networks
@@ -115,14 +80,14 @@ class Updater:
         self._next = next_task(name)
         self._service = service
         self._images = images
-        self._reporter = reporter
+        self._files = files
         self._publishes = publishes
 
     async def ensure_runs(self) -> None:
         """Start a dormant task; raises InvalidRequestError for another that does not run."""
         if await self._task.is_dormant():
             await self._units.ensure_started(self._service)
-            self._reporter.step(f"task {self._name}, which was dormant, is started")
+            self._files.step(f"task {self._name}, which was dormant, is started")
         await self._task.present()
 
     async def update(self, declared: Workload, request: UpdateRequest, usual: Ready | None, old: Manifest) -> None:
@@ -145,7 +110,7 @@ class Updater:
         request, usual = replace(request, ready=ready_by(request.ready, ports)), ready_by(usual, ports)
         self._task.dependents = tuple(await self._units.dependents(self._service))
         if others := sorted({*self._task.dependents} - {f"{self._name}.socket"}):
-            self._reporter.step(f"units that are restarted with {self._service}: {', '.join(others)}")
+            self._files.step(f"units that are restarted with {self._service}: {', '.join(others)}")
         if isinstance(request.ready, ReadyLine):
             await check_pattern(request.ready.pattern)
         if request.pause:
@@ -160,12 +125,12 @@ class Updater:
                 planned = await self._plan_beside(workload, ports, old)
             second = await self._serve_beside(request, planned, first, until)
             third = await self._switch(request, usual)
-            self._reporter.begin(Phase.DRAINING)
+            self._files.phase = Phase.DRAINING
             await self._take_ports_back()
-            self._reporter.step(f"task {self._name} runs the new image and has its ports again")
+            self._files.step(f"task {self._name} runs the new image and has its ports again")
             await self._drain(third, second, request.drain)
             await self._remove_next()
-        self._reporter.end()
+        self._files.settle()
 
     async def _plan_beside(self, workload: Workload, ports: Sequence[PortRequest], old: Manifest) -> Plan:
         """Return the plan of the guest beside the task, whose ports it has later."""
@@ -192,14 +157,14 @@ class Updater:
 
     async def _serve_beside(self, request: UpdateRequest, planned: Plan, first: Task, until: float | None) -> Task:
         """Take the steps before that of the task itself, and return the guest that has the ports."""
-        self._reporter.begin(Phase.BESIDE)
+        self._files.phase = Phase.BESIDE
         try:
             async with self._in_time(until):
                 second = await self._starter.service(planned, QUIET)
                 evidence = await until_ready(self._runtime, second, request.ready, request.timeout)
                 await self._networks.move_ports(self._name, self._next)
-            self._reporter.step(f"the new guest, task {self._next}, has the published ports: {evidence}")
-            self._reporter.serving()
+            self._files.step(f"the new guest, task {self._next}, has the published ports: {evidence}")
+            notify(SERVING)
             await self._watch(first, second, request)
         except Solo5Error:
             await self._end(request)
@@ -227,7 +192,7 @@ class Updater:
     async def _switch(self, request: UpdateRequest, usual: Ready | None) -> Task:
         """Start the task with the new image, or else with its earlier one; a guest beside it serves meanwhile."""
         loop = asyncio.get_running_loop()
-        self._reporter.begin(Phase.SWITCHING)
+        self._files.phase = Phase.SWITCHING
         try:
             await self._images.switch()
         except Solo5Error:
@@ -238,8 +203,8 @@ class Updater:
             run, evidence = await self._task.start(request.ready, request.timeout)
             if request.pause:
                 pause = loop.time() - begun
-                self._reporter.step(f"task {self._name} runs the new image: {evidence}, after a pause of {pause:.2f} s")
-                self._reporter.serving()
+                self._files.step(f"task {self._name} runs the new image: {evidence}, after a pause of {pause:.2f} s")
+                notify(SERVING)
                 await self._watch_alone(run, request.watch)
         except Solo5Error as error:
             if isinstance(error, StoppedError):
@@ -335,7 +300,7 @@ class Updater:
     async def _end(self, request: UpdateRequest) -> None:
         if not request.pause:
             await self.abandon()
-        self._reporter.end()
+        self._files.settle()
 
     async def abandon(self) -> None:
         """Move the ports back to the task, if it runs, and remove the guest beside it."""
@@ -349,7 +314,7 @@ class Updater:
             await self._networks.move_ports(self._next, self._name)
         held = await self._networks.reservation(self._name)
         if self._publishes and held is not None and not held.ports:
-            self._reporter.step(f"task {self._name} is started again: task {self._next} has ended with its ports")
+            self._files.step(f"task {self._name} is started again: task {self._next} has ended with its ports")
             await self._remove_next()
             with suppress(JobCanceledError):
                 await self._units.restart(self._service, running=True)

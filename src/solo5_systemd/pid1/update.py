@@ -25,7 +25,7 @@ from solo5_systemd.declared.update_files import DROP_IN, Phase, UpdateFiles, sha
 from solo5_systemd.declared.update_request import READY_TIMEOUT_S, ready_by
 from solo5_systemd.engine.restart import StoppedError
 from solo5_systemd.engine.runtime import Runtime, connect
-from solo5_systemd.engine.update import Reporter, Updater
+from solo5_systemd.engine.update import Updater
 from solo5_systemd.image.store import manifest_of
 from solo5_systemd.pid1.kept_declarations import kept_declaration, kept_refusal, unseen
 from solo5_systemd.settings.files import read_settings
@@ -86,20 +86,19 @@ class ImageSwitch:
 async def update(name: TaskName) -> None:
     """Update a task; raises Solo5Error where it does not run the new image."""
     files = UpdateFiles(name)
-    reporter = Reporter(name, files)
     try:
         async with connect(read_settings) as runtime:
             if files.phase is not None:  # of an update whose end was killed as well
-                await _end(runtime, name, _declared(name), files, reporter)
+                await _end(runtime, name, _declared(name), files)
             check_in_effect(name)
             declaration = _declared(name)
             if not files.under_way:  # by `systemctl reload`: there is a request as long as an update is under way
                 files.write_request()
             request = files.request(declaration.update)
-            image = request.image or _present_image(files, declaration, reporter)
+            image = request.image or _present_image(files, declaration)
             _check_precedence(name, image, files)
             images = ImageSwitch(name, files, runtime, image)
-            updater = _updater(runtime, name, declaration, images, reporter)
+            updater = _updater(runtime, name, declaration, images, files)
             await updater.ensure_runs()
             old = manifest_of(str(files.running_image))
             try:
@@ -108,9 +107,9 @@ async def update(name: TaskName) -> None:
             except Solo5Error as error:
                 if files.phase is not Phase.DRAINING:  # in that phase, the task runs the new image already
                     raise
-                reporter.step(f"the rest of the update is repeated: {error}")  # by ExecStopPost=
+                files.step(f"the rest of the update is repeated: {error}")  # by ExecStopPost=
     except Solo5Error as error:
-        reporter.failed(error)
+        files.failed(error)
         raise
     files.log(f"task {name} is updated", end=0)
 
@@ -123,7 +122,6 @@ async def end(name: TaskName, *, is_last: bool = False) -> None:
             unless this is the last attempt: an operator has to start the task.
     """
     files = UpdateFiles(name)
-    reporter = Reporter(name, files)
     phase, is_over = files.phase, is_last
     try:
         if phase is not None:
@@ -131,11 +129,11 @@ async def end(name: TaskName, *, is_last: bool = False) -> None:
                 declaration = None
                 with suppress(Solo5Error):  # its file may have been removed meanwhile
                     declaration = _declared(name)
-                await _end(runtime, name, declaration, files, reporter)
-            reporter.step(f"interrupted ({phase}), now finished or rolled back")
+                await _end(runtime, name, declaration, files)
+            files.step(f"interrupted ({phase}), now finished or rolled back")
         is_over = True
     except Solo5Error as error:
-        reporter.failed(error)
+        files.failed(error)
         raise
     finally:
         if is_over:
@@ -147,17 +145,15 @@ async def end(name: TaskName, *, is_last: bool = False) -> None:
 
 
 def _updater(
-    runtime: Runtime, name: TaskName, declaration: Declaration | None, images: ImageSwitch, reporter: Reporter
+    runtime: Runtime, name: TaskName, declaration: Declaration | None, images: ImageSwitch, files: UpdateFiles
 ) -> Updater:
     publishes = declaration is not None and bool(declaration.workload.publish)
-    return Updater(runtime, name, declared_service(name), images, reporter, publishes=publishes)
+    return Updater(runtime, name, declared_service(name), images, files, publishes=publishes)
 
 
-async def _end(
-    runtime: Runtime, name: TaskName, declaration: Declaration | None, files: UpdateFiles, reporter: Reporter
-) -> None:
+async def _end(runtime: Runtime, name: TaskName, declaration: Declaration | None, files: UpdateFiles) -> None:
     images = ImageSwitch(name, files, runtime)
-    updater = _updater(runtime, name, declaration, images, reporter)
+    updater = _updater(runtime, name, declaration, images, files)
     # In these phases the task has one image for good, and only the guest beside it is left over.
     if declaration is None or files.phase in (Phase.BESIDE, Phase.DRAINING):
         await updater.abandon()
@@ -176,7 +172,7 @@ async def _end(
                 await updater.complete(usual, declaration.update.timeout or READY_TIMEOUT_S, restart=True)
         else:
             await (images.finish if files.switched else images.revert)()
-    files.phase = None
+    files.settle()
 
 
 def check_in_effect(name: TaskName) -> None:
@@ -203,12 +199,12 @@ def declared_image(name: TaskName, files: UpdateFiles) -> str:
     return ""
 
 
-def _present_image(files: UpdateFiles, declaration: Declaration, reporter: Reporter) -> str:
+def _present_image(files: UpdateFiles, declaration: Declaration) -> str:
     """Return the image of a request without one: that of the last update, until the declaration has another one."""
     declared = declared_image(declaration.workload.name, files)
     if not declared or not files.takes_declared(declared):
         return declaration.workload.image
-    reporter.step(f"Image={declared} was changed since the last update, and takes the place of {files.drop_in}")
+    files.step(f"Image={declared} was changed since the last update, and takes the place of {files.drop_in}")
     return declared
 
 

@@ -10,11 +10,12 @@ from tests.support.fakes.background import Background, yields
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, StartError
 from solo5_systemd.base.names import Target, TaskName
+from solo5_systemd.declared.update_files import Phase, UpdateFiles
 from solo5_systemd.declared.update_request import UpdateRequest
 from solo5_systemd.engine import readiness, update
 from solo5_systemd.engine.restart import StoppedError
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.engine.update import Reporter, Updater
+from solo5_systemd.engine.update import Updater
 from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.network.model import Endpoint, Protocol
 from solo5_systemd.task.workload import Publish, Workload
@@ -31,32 +32,33 @@ WORKLOAD = Workload(
 QUICK = UpdateRequest(timeout=5.0, drain=0.0, watch=0.0)
 
 
-class Report(Reporter):
+class Report(UpdateFiles):
     """What an update reports, and the images of its task.
 
     Attributes:
         bad: the new image does not switch.
-        under_way: something of an update is left.
     """
 
     def __init__(self) -> None:
         self.seen: list[str] = []
-        self.under_way = False
+        self.last: Phase | None = None
         self.bad = False
         self.during_switch: Callable[[], Awaitable[None]] | None = None
 
-    def begin(self, phase: str) -> None:
-        self.seen.append(phase)
-        self.under_way = True
+    @property
+    def phase(self) -> Phase | None:
+        return self.last
 
-    def end(self) -> None:
-        self.under_way = False
+    @phase.setter
+    def phase(self, phase: Phase) -> None:
+        self.seen.append(phase)
+        self.last = phase
+
+    def settle(self) -> None:
+        self.last = None
 
     def step(self, text: str) -> None:
         self.seen.append(text.partition(":")[0])
-
-    def serving(self) -> None:
-        self.seen.append("serving")
 
     async def switch(self) -> None:
         self.seen.append("switch")
@@ -88,6 +90,7 @@ async def updater(runtime: Runtime, report: Report, monkeypatch: pytest.MonkeyPa
         return ""
 
     monkeypatch.setattr(readiness, "failure", ready)
+    monkeypatch.setattr(update, "notify", report.seen.append)
     for module, interval in (
         (readiness, "SETTLE_S"),
         (readiness, "PROBE_INTERVAL_S"),
@@ -152,7 +155,7 @@ async def test_an_image_that_cannot_be_switched_leaves_the_run_alone(
     assert machine.units.loaded[UNIT].invocation == before
     assert machine.networks.held.keys() == {WEB}
     assert machine.networks.held[WEB].ports
-    assert not report.under_way
+    assert report.phase is None
 
 
 def check_stopped(machine: Machine, updater: Updater, report: Report) -> None:
@@ -160,7 +163,7 @@ def check_stopped(machine: Machine, updater: Updater, report: Report) -> None:
     assert machine.units.loaded[UNIT].over
     assert SECOND not in machine.units.loaded
     assert NEXT not in machine.networks.held
-    assert not report.under_way
+    assert report.phase is None
 
 
 async def test_a_task_that_is_removed_while_its_new_guest_is_watched_ends_the_update(
@@ -168,7 +171,7 @@ async def test_a_task_that_is_removed_while_its_new_guest_is_watched_ends_the_up
 ) -> None:
     """Its unit file is still there: PID 1 loads the unit again, as one that never ran."""
     async with Background(updater.update(WORKLOAD, replace(QUICK, watch=600.0), None, old)) as updating:
-        while "serving" not in report.seen:
+        while update.SERVING not in report.seen:
             await yields(1)
         loaded = machine.units.loaded[UNIT]
         machine.units.loaded[UNIT] = replace(loaded, active=ActiveState.INACTIVE, main_pid=0, started=0, ended=0)

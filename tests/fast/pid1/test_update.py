@@ -11,9 +11,9 @@ import pytest
 from solo5_systemd.base import declared_units
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.declared import update_files
 from solo5_systemd.declared.update_files import Phase, UpdateFiles
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.engine.update import Reporter
 from solo5_systemd.pid1 import update
 
 WEB = TaskName("web")
@@ -83,8 +83,7 @@ async def test_an_end_that_fails_is_made_again_by_the_second_one(
     ):  # fmt: skip
         monkeypatch.setattr(update, name, value)
     monkeypatch.setattr(declared_units, "DIRECTORY", str(tmp_path))
-    monkeypatch.setattr(Reporter, "step", lambda *_: None)
-    monkeypatch.setattr(Reporter, "failed", lambda *_: None)
+    monkeypatch.setattr(update_files, "log_about", lambda *_, **__: None)
     (tmp_path / WEB).mkdir()
     UpdateFiles(WEB).phase = Phase.BESIDE
     UpdateFiles(WEB).write_request()
