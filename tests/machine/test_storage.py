@@ -98,8 +98,8 @@ KILLED = """
 import sys
 from tests.machine.acting import die, start
 from solo5_systemd.base.names import DeviceName, DiskName
-from solo5_systemd.storage.model import NewFile, named_disk
-create = NewFile(size=1 << 20) if sys.argv[2] == "create" else None
+from solo5_systemd.storage.model import named_disk
+create = 1 << 20 if sys.argv[2] == "create" else None
 request = named_disk(DeviceName("storage"), DiskName("data"), create=create, private=create is None)
 if sys.argv[1] == "before":
     start("killed", request, die)

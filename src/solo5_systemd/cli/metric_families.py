@@ -21,7 +21,7 @@ from solo5_systemd.network.endpoints import Endpoints
 from solo5_systemd.network.overview import NetworkOverview, dropped_by_namespace
 
 if TYPE_CHECKING:
-    from solo5_systemd.storage.model import FullDiskChange
+    from solo5_systemd.storage.model import FailedDisk
 
 Labels = Mapping[str, str]
 
@@ -75,7 +75,7 @@ def families(
     endpoints: Mapping[TaskName, Endpoints],
     samples: Mapping[TaskName, Sample],
     networks: Sequence[NetworkOverview],
-    full: "Sequence[FullDiskChange]" = (),
+    full: "Sequence[FailedDisk]" = (),
 ) -> Iterator[Family]:
     """Yield the families of tasks that have not ended, of their resource usage, and of networks."""
     yield _known("solo5_build_info", "gauge", "Version of solo5-systemd; always 1.", [({"version": __version__}, 1)])
@@ -87,7 +87,7 @@ def families(
         "solo5_task_disk_full",
         "gauge",
         "1 while no space is left in the file system of a disk that may need some; absent otherwise.",
-        [({"task": each.task, "disk": each.disk.disk}, 1) for each in full],
+        [({"task": each.task, "disk": each.disk}, 1) for each in full],
     )
     own = [network for network in networks if not network.namespace]
     # The others are not in use, and have no range yet.

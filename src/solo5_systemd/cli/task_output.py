@@ -269,7 +269,12 @@ def outcome_json(outcome: "Outcome") -> dict[str, object]:
         "exit_code": outcome.exit_code,
         "signal": None if outcome.signal is None else int(outcome.signal),
         "memory_peak": outcome.memory_peak,
-        "full_disks": [{**vars(each)} for each in outcome.failed_disks if each.free is not None] or None,
+        "full_disks": [
+            {"disk": each.disk, "path": each.path, "free": each.free}
+            for each in outcome.failed_disks
+            if each.free is not None
+        ]
+        or None,
         "lost_disks": [{"disk": each.disk, "path": each.path} for each in outcome.failed_disks if each.free is None]
         or None,
     }

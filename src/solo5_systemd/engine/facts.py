@@ -65,7 +65,7 @@ async def gather(backends: Backends, workload: Workload, *, preview: bool = Fals
         image=image,
         tender=await backends.tenders.find(target),
         groups=await backends.tenders.groups(target, nics=bool(nics)),
-        disks=[await backends.disks.inspect(disk) for disk in workload.disks],
+        disks=[await backends.disks.inspect(disk, workload.tenant) for disk in workload.disks],
         user=backends.users.next_uid(),
         systemd=await backends.units.release(),
         log_namespace=backends.console.namespace(),

@@ -279,7 +279,7 @@ def _check_disks(workload: Workload, facts: Facts) -> None:
     launched = bool(facts.tender.launcher)
     for disk in facts.disks:
         # No filter keeps the tender from detaching it (LOOP_CLR_FD): it would have what is attached to the number next.
-        if disk.device is not None and not launched and any(on.name.startswith("loop") for on in disk.devices):
+        if disk.device is not None and not launched and any(on.startswith("loop") for on in disk.devices.values()):
             raise HostError(
                 f"{disk} is a loop device, which a tender could have another file behind: "
                 f"expected {LAUNCHER}, whose filter prevents it.",
@@ -384,7 +384,7 @@ def _check_ceilings(
     most = ceilings.memory_mb
     if most is not None and memory_max == INFINITY:
         raise InvalidRequestError(f"memory_max is unlimited: expected at most {most}M, this node's ceiling.", _CEILINGS)
-    new_disk = max((disk.create.size for disk in workload.disks if disk.create is not None), default=0)
+    new_disk = max((disk.create or 0 for disk in workload.disks), default=0)
     for what, value, ceiling, unit in (
         ("memory", workload.memory // MIB, most, "M"),
         ("memory_max", memory_max // MIB, most, "M"),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from solo5_systemd.journal.lines import Line
     from solo5_systemd.network.endpoints import Endpoints
     from solo5_systemd.network.model import LeaseRecord
-    from solo5_systemd.storage.model import FullDiskChange
+    from solo5_systemd.storage.model import FailedDisk
     from solo5_systemd.unit.outcome import Outcome
     from solo5_systemd.unit.state import UnitState
 
@@ -90,10 +90,10 @@ class Queries:
         }
         return with_disks(found) if disks else found
 
-    async def full_disks(self) -> "Sequence[FullDiskChange]":
+    async def full_disks(self) -> "Sequence[FailedDisk]":
         """Return the disks of all running tasks on full file systems; none where that is not known in time."""
         try:
-            return await self.backends.disk_space.changes()
+            return [disk for disk, _ in await self.backends.disk_space.changes()]
         except HostError:
             return ()
 

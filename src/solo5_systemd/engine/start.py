@@ -269,7 +269,8 @@ class Steps:
             if not disk.planned:
                 disks.append(disk)
                 continue
-            made, created = await completed(self._backends.disks.make(request, disk), partial(self._unmake, request))
+            making = self._backends.disks.make(request, disk, self.plan.workload.tenant)
+            made, created = await completed(making, partial(self._unmake, request))
             self._made.append(made)
             if created:
                 self._created.append((request, made))

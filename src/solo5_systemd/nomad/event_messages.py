@@ -9,7 +9,7 @@ from solo5_systemd.base.sanitize import bounded
 from solo5_systemd.network.model import Lease, Reservation
 from solo5_systemd.network.overview import UNREPAIRED
 from solo5_systemd.nomad.ports import published_nics
-from solo5_systemd.storage.model import FullDiskChange
+from solo5_systemd.storage.model import FailedDisk
 from solo5_systemd.task.placeholders import SEARCH, SERVERS, used
 from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.unit.outcome import Ending, Outcome
@@ -146,17 +146,17 @@ def signal_not_sent(number: int) -> TaskEvent:
     )
 
 
-def full_disk(change: FullDiskChange) -> TaskEvent:
+def full_disk(disk: FailedDisk, *, is_full: bool) -> TaskEvent:
     """Return the event of a disk whose file system has become full under its running guest, or has space again."""
-    where = f"disk {change.disk.disk} ({bounded(change.disk.path, NAMES_MAX)})"
-    if not change.full:
+    where = f"disk {disk.disk} ({bounded(disk.path, NAMES_MAX)})"
+    if not is_full:
         return TaskEvent(message=f"Space is left again in the file system of {where}")
     return TaskEvent(
         message=(
             f"No space is left in the file system of {where}: the guest gets an I/O error where it writes for the "
             "first time. Free space on the host"
         ),
-        annotations={"full_disks": change.disk.disk},
+        annotations={"full_disks": disk.disk},
     )
 
 

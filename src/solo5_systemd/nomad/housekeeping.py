@@ -148,10 +148,10 @@ class Housekeeping:
                 self._tasks.publish(gap.task, event_messages.lines_dropped(gap.lines))
 
     async def _publish_full_disks(self) -> None:
-        for change in await self._session.engine.backends.disk_space.changes():
-            event = event_messages.full_disk(change)
-            _log.log(logging.WARNING if change.full else logging.INFO, "task %s: %s", change.task, event.message)
-            self._tasks.publish(TaskName(change.task), event)
+        for disk, is_full in await self._session.engine.backends.disk_space.changes():
+            event = event_messages.full_disk(disk, is_full=is_full)
+            _log.log(logging.WARNING if is_full else logging.INFO, "task %s: %s", disk.task, event.message)
+            self._tasks.publish(TaskName(disk.task), event)
 
     async def _collect_garbage(self) -> None:
         gc = self._session.config.gc

@@ -13,7 +13,7 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.sanitize import MAX_NAME, bounded
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task_options import DiskOptions
-from solo5_systemd.storage.model import VOLUME_IMAGE, DiskRequest, NewFile
+from solo5_systemd.storage.model import VOLUME_IMAGE, DiskRequest
 
 
 def check(task: wire.TaskConfig, requests: Iterable[DiskRequest]) -> None:
@@ -69,7 +69,7 @@ def disk_request(task: wire.TaskConfig, disk: DeviceName, block: DiskOptions) ->
         sector_size=block.sector_size,
         roots=(volume,),
         allocation=(volume,),
-        create=None if block.size is None else NewFile(size=block.size),
+        create=block.size,
         private=block.private,
     )
 

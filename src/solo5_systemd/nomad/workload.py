@@ -21,7 +21,7 @@ from solo5_systemd.settings.node_limits import tenant
 from solo5_systemd.settings.resolver import Resolver, resolver
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import lowered
-from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, NewFile, named_disk
+from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, named_disk
 from solo5_systemd.task.placeholders import COMMAND_LINE_MAX, SEARCH, SERVERS, used
 from solo5_systemd.task.properties import parse_property
 from solo5_systemd.task.property_types import INFINITY
@@ -257,18 +257,15 @@ def _disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) ->
         if disk.files:
             yield _archive(name, disk, task)
             continue
-        request = _disk(name, disk, task, plugin)
         limits = lowered(disk.io, plugin.ceilings.io, f'config.block "{name}".io')
-        create = request.create and replace(request.create, tenant=tenant(task.namespace, task.job_id))
-        yield replace(request, io=limits, create=create)
+        yield replace(_disk(name, disk, task, plugin), io=limits)
 
 
 def _disk(name: DeviceName, disk: DiskOptions, task: wire.TaskConfig, plugin: PluginConfig) -> DiskRequest:
     if disk.volume is not None:
         return volumes.disk_request(task, name, disk)
     if disk.disk is not None:
-        create = None if disk.size is None else NewFile(size=disk.size)
-        return named_disk(name, disk.disk, sector_size=disk.sector_size, create=create, private=disk.private)
+        return named_disk(name, disk.disk, sector_size=disk.sector_size, create=disk.size, private=disk.private)
     own, shared = task_directory(task), shared_directory(task)
     return DiskRequest(
         disk=name,

@@ -8,7 +8,7 @@ from posixpath import normpath
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.storage.model import SECTOR_SIZE, ArchiveFormat, ArchiveRequest, Backing, Disk, DiskRequest, Member
+from solo5_systemd.storage.model import SECTOR_SIZE, ArchiveFormat, ArchiveRequest, Backing, Disk, DiskRequest
 
 BLOCK = 512
 """Bytes; headers and contents of a tar archive begin at multiples of it."""
@@ -29,8 +29,8 @@ PATHS_MAX = 16384
 _CREDENTIAL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}"
 
 
-def member(text: str, path: str, *, strip: bool = False) -> Member:
-    """Return the member for a path as it was requested.
+def member(text: str, path: str, *, strip: bool = False) -> tuple[str, str]:
+    """Return the member for a path as it was requested: its name, and its path on the host.
 
     Args:
         text: the requested path, whose components are the name in the archive.
@@ -44,7 +44,7 @@ def member(text: str, path: str, *, strip: bool = False) -> Member:
         raise InvalidRequestError(
             f"{text!r} cannot be a name in an archive: expected a path without '..', such as local/app.toml."
         )
-    return Member(name="" if strip else name, path=path)
+    return "" if strip else name, path
 
 
 def credential_name(text: str) -> str:
@@ -117,14 +117,14 @@ def archive_disk(
     Raises:
         InvalidRequestError: two members have one name, there is none, or their paths are too long in all.
     """
-    names = [each.name for each in archive.members]
+    names = [name for name, _ in archive.members]
     if not names and not archive.credential:
         raise InvalidRequestError(f"disk {disk}: its archive has no file: expected one or more.")
     if "" in names and len(names) > 1:
         raise InvalidRequestError(
             f"disk {disk}: its archive has strip and {len(names)} paths: expected one, since names could be the same."
         )
-    if (size := len(json.dumps([[each.name, each.path] for each in archive.members]))) > PATHS_MAX:
+    if (size := len(json.dumps(archive.members))) > PATHS_MAX:
         raise InvalidRequestError(
             f"disk {disk}: its archive has {len(names)} paths, which are {size} bytes: expected at most {PATHS_MAX}.",
             "Name a directory instead of each file in it.",

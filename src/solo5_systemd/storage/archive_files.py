@@ -28,7 +28,7 @@ from solo5_systemd.base.sanitize import MAX_NAME, MAX_QUOTE, bounded
 from solo5_systemd.settings.records import record
 from solo5_systemd.storage.archive import DEPTH_MAX, ENTRIES_MAX, check_entry, size_of
 from solo5_systemd.storage.locks import Record
-from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, Member
+from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest
 from solo5_systemd.storage.owner import read_title
 
 CREDENTIALS = tuple(Path(each) for each in ("/etc/credstore", "/run/credstore", "/usr/lib/credstore"))
@@ -127,13 +127,13 @@ class _Visitor:
             file, is_encrypted = _credential(name)
             source = _decrypted(name, file, target) if is_encrypted and target is not None else _opened(str(file))
             self._visit_file(name, source)
-        for each in sorted(self.archive.members, key=lambda member: member.name.split("/")):
-            found, changers = _open_member(self._request, each)
-            name = each.name or ("" if stat.S_ISDIR(os.fstat(found).st_mode) else PurePath(each.path).name)
-            path = PurePath(each.path)
+        for name, place in sorted(self.archive.members, key=lambda member: member[0].split("/")):
+            path = PurePath(place)
+            found, changers = _open_member(self._request, path)
+            shown = name or ("" if stat.S_ISDIR(os.fstat(found).st_mode) else path.name)
             below = (PurePath(excluded) for excluded in self.archive.excluded)
-            left_out = {_below(each.name, str(it.relative_to(path))) for it in below if it.is_relative_to(path)}
-            self._walk(name, found, DEPTH_MAX, changers, left_out)
+            left_out = {_below(name, str(it.relative_to(path))) for it in below if it.is_relative_to(path)}
+            self._walk(shown, found, DEPTH_MAX, changers, left_out)
         if self.archive.format is ArchiveFormat.RAW and (len(self._entries) != 1 or not self._total):
             raise InvalidRequestError(
                 f"disk {self._request.disk}: format raw has {len(self._entries)} entries with {self._total} bytes: "
@@ -216,13 +216,12 @@ def _below(directory: str, name: str) -> str:
     return f"{directory}/{name}" if directory else name
 
 
-def _open_member(request: DiskRequest, member: Member) -> tuple[int, frozenset[int] | None]:
+def _open_member(request: DiskRequest, path: PurePath) -> tuple[int, frozenset[int] | None]:
     """Open a member with O_PATH: no symbolic link below a root, and none at the end of a path without roots.
 
     And return the users other than root that can change what is there; None: below a root.
     """
-    what = f"disk {request.disk}: {_shown(member.path)}"
-    path = PurePath(member.path)
+    what = f"disk {request.disk}: {_shown(str(path))}"
     try:
         if request.roots:
             return _open_beneath(path, request.roots), None

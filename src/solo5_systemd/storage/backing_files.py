@@ -14,6 +14,7 @@ from solo5_systemd.base.locks import closing
 from solo5_systemd.base.mounts import mount_memory
 from solo5_systemd.base.paths import existing, identity, is_below, is_exposed, mount_point_of, open_in_thread, open_path
 from solo5_systemd.base.sanitize import is_plain_path
+from solo5_systemd.settings.node_limits import OPERATOR, Tenant
 from solo5_systemd.storage.archive import size_of
 from solo5_systemd.storage.archive_files import scan
 from solo5_systemd.storage.bind_mounts import BINDS, StartDirectories, bind, check_bound, reopen
@@ -25,7 +26,6 @@ from solo5_systemd.storage.model import (
     Disk,
     DiskRequest,
     GivenDisk,
-    NewFile,
     check_size,
 )
 from solo5_systemd.storage.new_file import check_mounted, create_file, find_place, remember_mount, zeros
@@ -48,19 +48,19 @@ class ImageFiles:
         self._directories = (self._binds, self._copies, self._archives)
 
     @in_thread
-    def inspect(self, request: DiskRequest) -> Disk:
-        """Check a disk before a start; see the function `inspect`."""
+    def inspect(self, request: DiskRequest, tenant: Tenant = OPERATOR) -> Disk:
+        """Check a disk before a start, whose file the tenant may have to create; see the function `inspect`."""
         disk = inspect(request)
         if request.archive is not None:  # in memory, without devices or a quota
             return disk
         if request.create is not None and disk.planned and not disk.is_private:
-            self._claims.check(disk.path, disk.size, f"disk {request.disk}", request.create.tenant)
+            self._claims.check(disk.path, disk.size, f"disk {request.disk}", tenant)
         if request.private:
             disk = replace(disk, copied=copied_bytes(disk, self._copies.directory))
         return with_devices(disk, request)
 
     @in_thread
-    def make(self, request: DiskRequest, planned: Disk) -> tuple[Disk, bool]:
+    def make(self, request: DiskRequest, planned: Disk, tenant: Tenant = OPERATOR) -> tuple[Disk, bool]:
         """Create the file of a disk, or a private disk; see `make`, `make_copy` and `make_archive`.
 
         And return whether its file is new, and stays when the task has ended.
@@ -72,7 +72,7 @@ class ImageFiles:
             original = inspect(replace(request, private=False, create=None), how=READ)
             disk = make_copy(request, original, self._copies, planned)
         else:
-            disk, created = make(request, self._claims)
+            disk, created = make(request, self._claims, tenant)
         return with_devices(disk, request), created
 
     def descriptors(self, disks: Iterable[Disk]) -> Sequence[int]:
@@ -175,9 +175,9 @@ def inspect(request: DiskRequest, *, how: int = READ_WRITE) -> Disk:
     )
 
 
-def _planned(request: DiskRequest, new: NewFile) -> Disk | None:
+def _planned(request: DiskRequest, size: int) -> Disk | None:
     """Return the disk that a start would create; None if its file exists."""
-    check_size(f"{request} has", new.size, request.sector_size)
+    check_size(f"{request} has", size, request.sector_size)
     with find_place(request) as (_, path, exists):
         if exists:
             return None
@@ -186,12 +186,12 @@ def _planned(request: DiskRequest, new: NewFile) -> Disk | None:
             disk=request.disk,
             path=path,
             sector_size=request.sector_size,
-            size=new.size,
+            size=size,
             backing=Backing.FILE if request.name is None else Backing.NAMED,
         )
 
 
-def make(request: DiskRequest, claims: DiskClaims | None = None) -> tuple[Disk, bool]:
+def make(request: DiskRequest, claims: DiskClaims | None = None, tenant: Tenant = OPERATOR) -> tuple[Disk, bool]:
     """Create the file of a disk unless it exists by now, and check it as `inspect`.
 
     The file appears complete, on stable storage: neither a failure nor a kill leaves a part of it.
@@ -204,17 +204,16 @@ def make(request: DiskRequest, claims: DiskClaims | None = None) -> tuple[Disk, 
             beyond a quota.
     """
     created = False
-    if (new := request.create) is not None:
-        check_size(f"{request} has", new.size, request.sector_size)
-        errors = host_errors(f"{request} cannot be created with {new.size} bytes")
+    if (size := request.create) is not None:
+        check_size(f"{request} has", size, request.sector_size)
+        errors = host_errors(f"{request} cannot be created with {size} bytes")
         with errors, find_place(request) as (directory, path, exists):
             if not exists:
                 check_mounted(path, str(request))
                 remember_mount(path)
                 claims = claims or DiskClaims()
-                with claims.admitted(path, new.size, new.size, f"disk {request.disk}", new.tenant):
-                    write = zeros(new.size, preallocate=new.preallocate)
-                    created = create_file(directory, Path(path).name, write)
+                with claims.admitted(path, size, size, f"disk {request.disk}", tenant):
+                    created = create_file(directory, Path(path).name, zeros(size))
     return inspect(replace(request, create=None)), created
 
 
@@ -225,7 +224,7 @@ def with_devices(disk: Disk, request: DiskRequest) -> Disk:
         with closing(os.open(existing(Path(disk.path)), flags) if disk.planned else reopen(disk)) as descriptor:
             devices = devices_of(descriptor)
     except (OSError, HostError):  # the device was removed, or the file replaced just now: limits are refused
-        devices = ()
+        devices = {}
     return replace(disk, io=request.io, devices=devices)
 
 

@@ -25,7 +25,6 @@ from solo5_systemd.base import paths
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.paths import identity
-from solo5_systemd.storage.io_limits import BlockDevice
 from solo5_systemd.storage.model import Disk
 
 BTRFS_FS_INFO = 0x8400941F
@@ -35,8 +34,8 @@ _FS_INFO_SIZE = 1024
 _FS_ID = slice(16, 32)
 
 
-def devices_of(descriptor: int) -> tuple[BlockDevice, ...]:
-    """Return the devices under an open (O_PATH) file, directory or block device, each on the next one.
+def devices_of(descriptor: int) -> dict[str, str]:
+    """Return the devices under an open (O_PATH) file, directory or block device, as of `Disk.devices`.
 
     None is under a file system of several devices, or in memory, of a network, of FUSE or of layers (overlay).
 
@@ -47,7 +46,7 @@ def devices_of(descriptor: int) -> tuple[BlockDevice, ...]:
     number = status.st_rdev if stat.S_ISBLK(status.st_mode) else status.st_dev
     # A file system without a device of its own, or of several, has major number 0.
     found = f"{os.major(number)}:{os.minor(number)}" if os.major(number) else _btrfs_device(descriptor)
-    return chain(found) if found else ()
+    return chain(found) if found else {}
 
 
 def directory_of(number: int) -> Path:
@@ -55,7 +54,7 @@ def directory_of(number: int) -> Path:
     return paths.SYS / f"dev/block/{os.major(number)}:{os.minor(number)}"
 
 
-def chain(number: str) -> tuple[BlockDevice, ...]:
+def chain(number: str) -> dict[str, str]:
     """Return a device (`254:1`), as the whole disk that it is or is a part of, and those under it.
 
     Raises:
@@ -65,7 +64,7 @@ def chain(number: str) -> tuple[BlockDevice, ...]:
     # Several devices: the limit is on the one that is made of them.
     while len(below := {whole(each.resolve()) for each in (found[-1] / "slaves").glob("*")}) == 1:
         found += below
-    return tuple(BlockDevice(number=(each / "dev").read_text().strip(), name=each.name) for each in found)
+    return {(each / "dev").read_text().strip(): each.name for each in found}
 
 
 def whole(directory: Path) -> Path:

@@ -14,7 +14,7 @@ from solo5_systemd.base.event_loop import off_the_loop
 from solo5_systemd.storage import locks
 
 if TYPE_CHECKING:
-    from solo5_systemd.storage.model import FailedDisk, FullDiskChange
+    from solo5_systemd.storage.model import FailedDisk
 
 TIMEOUT_S = 2.0
 """How long the end of a task waits for file systems, one of which may hang."""
@@ -26,7 +26,7 @@ class DiskSpace:
     def __init__(self) -> None:
         self._full: dict[tuple[str, str], FailedDisk] = {}
         self._looking: threading.Thread | None = None
-        self._found: list[FullDiskChange] = []
+        self._found: list[tuple[FailedDisk, bool]] = []
 
     async def failed_disks(self, task: str) -> "Sequence[FailedDisk]":
         """Return the disks of a task's last run that have failed; none where that is not known in time.
@@ -39,8 +39,8 @@ class DiskSpace:
         thread = await off_the_loop(lambda: self._run(lambda: found.extend(failed_disks(task))))
         return () if thread.is_alive() else tuple(found)
 
-    async def changes(self) -> "Sequence[FullDiskChange]":
-        """Return the disks of running tasks whose file system has become full, or has space again, since the last call.
+    async def changes(self) -> "Sequence[tuple[FailedDisk, bool]]":
+        """Return the disks of running tasks whose file system has changed since the last call, and whether it is full.
 
         Raises:
             HostError: a file system does not answer.
@@ -67,15 +67,14 @@ class DiskSpace:
         thread.join(TIMEOUT_S)
         return thread
 
-    def look(self) -> "Iterator[FullDiskChange]":
+    def look(self) -> "Iterator[tuple[FailedDisk, bool]]":
         """Yield what has changed since the last look; raises OSError or HostError where the locks cannot be read."""
         samples, before = locks.samples(), self._full
         if not samples and not before:
             return
         from solo5_systemd.storage.disk_state import full_disks, may_be_full
-        from solo5_systemd.storage.model import FullDiskChange
 
         # The records of all tasks are read only while a file system is full: 33 ms for 1,000 of them.
         self._full = full_disks(locks.records_of_tasks()) if before or any(map(may_be_full, samples)) else {}
         for key in sorted(self._full.keys() ^ before.keys()):
-            yield FullDiskChange(task=key[0], disk=(self._full | before)[key], full=key in self._full)
+            yield (self._full | before)[key], key in self._full

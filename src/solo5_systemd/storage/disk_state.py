@@ -34,7 +34,7 @@ def full_disks(records: Mapping[str, Record]) -> dict[tuple[str, str], FailedDis
     for task, record in records.items():
         for disk in record.disks:
             with suppress(OSError):
-                if (full := _full(disk)) is not None:
+                if (full := _full(task, disk)) is not None:
                     found[task, full.disk] = full
     return found
 
@@ -48,10 +48,10 @@ def failed_disks(task: str) -> Iterator[FailedDisk]:
         OSError: a file cannot be read.
     """
     for disk in _last(task).disks:
-        if (full := _full(disk)) is not None:
+        if (full := _full(task, disk)) is not None:
             yield full
         elif disk["backing"] == Backing.DEVICE and _is_lost(disk):
-            yield FailedDisk(disk=disk["disk"], path=disk["path"])
+            yield FailedDisk(task=task, disk=disk["disk"], path=disk["path"])
 
 
 def _last(task: str) -> Record:
@@ -64,12 +64,12 @@ def _last(task: str) -> Record:
     return found[max(found)]
 
 
-def _full(disk: Mapping[str, str]) -> FailedDisk | None:
+def _full(task: str, disk: Mapping[str, str]) -> FailedDisk | None:
     """Return a disk as full; None if it is not, or is no file, or its path resolves to another one by now."""
     if disk["backing"] == Backing.COPY or _may_grow(disk):
         with suppress(FileNotFoundError):
             if (free := _free_if_full(disk)) is not None:
-                return FailedDisk(disk=disk["disk"], path=disk["path"], free=free)
+                return FailedDisk(task=task, disk=disk["disk"], path=disk["path"], free=free)
     return None
 
 

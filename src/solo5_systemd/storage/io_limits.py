@@ -54,19 +54,6 @@ KEYS = tuple(each.name for each in fields(IoLimits))
 NO_IO_LIMITS = IoLimits()
 
 
-@dataclass(frozen=True, kw_only=True)
-class BlockDevice:
-    """A block device of the host.
-
-    Attributes:
-        number: major and minor, such as `254:0`.
-        name: of the kernel, such as `vda`, as in /sys/dev/block.
-    """
-
-    number: str
-    name: str
-
-
 def lowered(wanted: IoLimits, cap: IoLimits, where: str) -> IoLimits:
     """Return a disk's limits, those that it lacks from the operator's.
 

@@ -210,7 +210,7 @@ def _disk_record(disk: "Disk") -> Mapping[str, str]:
         "sha256": disk.sha256,
         "size": disk.size or "",
         "io": disk.io,
-        "devices": " ".join(each.name for each in disk.devices),
+        "devices": " ".join(disk.devices.values()),
     }
     return {key: text for key, value in record.items() if (text := str(value))}
 

@@ -1,13 +1,13 @@
 """Disk requests and checked disks: what is behind a disk, with the rules of tenders for it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, DiskName
-from solo5_systemd.settings.node_limits import OPERATOR, Tenant
-from solo5_systemd.storage.io_limits import NO_IO_LIMITS, BlockDevice, IoLimits
+from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
 
 SECTOR_SIZE = 512
 """Default sector size in bytes, as in the tenders."""
@@ -50,47 +50,22 @@ class ArchiveFormat(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
-    """A file or directory of an archive.
-
-    Attributes:
-        name: in the archive; empty: what is in the directory, or the file by the last part of its path.
-        path: on the host, absolute.
-    """
-
-    name: str
-    path: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class ArchiveRequest:
     """An archive of files, as the content of a disk.
 
     Attributes:
-        members: files, and directories with all that is in them; below the roots of the disk's request.
+        members: files, and directories with all that is in them; below the roots of the disk's request. Each has its
+            name in the archive (empty: what is in the directory, or the file by the last part of its path), and its
+            path on the host, absolute.
         excluded: paths on the host, absolute, that are left out of a member's directory.
         format: TAR: POSIX ustar; RAW: the content of one file, with zeros up to the end of a sector.
         credential: name of a system credential (systemd.exec(5)), the one member; empty: none.
     """
 
-    members: tuple[Member, ...] = ()
+    members: tuple[tuple[str, str], ...] = ()
     excluded: tuple[str, ...] = ()
     format: ArchiveFormat = ArchiveFormat.TAR
     credential: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewFile:
-    """A file that a start creates where a disk has none.
-
-    Attributes:
-        preallocate: allocate its blocks (fallocate(2)); False: a sparse file.
-        tenant: the job that creates it.
-    """
-
-    size: int
-    preallocate: bool = False
-    tenant: Tenant = OPERATOR
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +78,8 @@ class DiskRequest:
         roots: directories, of which one must contain the path with symbolic links resolved; empty: no restriction.
         allocation: those of the roots with the files of the task's allocation, or of its volume; a file there that
             root owns is given to the task's user. A volume may be a block device, which is `path` then.
-        create: the file to create if there is none; its directory exists, below one of the roots. None: create none.
+        create: bytes of the sparse file to create if there is none; its directory exists, below one of the roots. None:
+            create none.
         name: of the named disk; None: another file.
         private: the task gets a copy of the file for one run, so that the file is only read.
         archive: the content of the disk, instead of a path; None: none.
@@ -115,7 +91,7 @@ class DiskRequest:
     sector_size: int = SECTOR_SIZE
     roots: tuple[str, ...] = ()
     allocation: tuple[str, ...] = ()
-    create: NewFile | None = None
+    create: int | None = None
     name: DiskName | None = None
     private: bool = False
     archive: ArchiveRequest | None = None
@@ -186,7 +162,8 @@ class Disk:
         sha256: of an archive, in hexadecimal digits; empty: not known.
         sources: the request of an archive of files; None for any other disk.
         io: the I/O limits on its last device.
-        devices: the block devices under it, each on the next one; empty: none, or not known.
+        devices: the block devices under it by number, such as `254:0`, each on the next one, with the kernel's name,
+            such as `vda`; empty: none, or not known.
         given: what is recorded before the disk is given to the task's user; None: nothing, since it is private.
         holder: gets a title to it (`owner.write_title`); empty: none.
     """
@@ -204,7 +181,7 @@ class Disk:
     sha256: str = ""
     sources: DiskRequest | None = None
     io: IoLimits = NO_IO_LIMITS
-    devices: tuple[BlockDevice, ...] = ()
+    devices: Mapping[str, str] = field(default_factory=dict)
     given: GivenDisk | None = None
     holder: str = ""
 
@@ -224,25 +201,17 @@ class Disk:
 
 @dataclass(frozen=True, kw_only=True)
 class FailedDisk:
-    """A disk that is on a full file system, or has lost its block device.
+    """A disk of a task that is on a full file system, or has lost its block device.
 
     Attributes:
         path: of its file; of a private copy, that of the original; where the device node was.
         free: bytes that the full file system has for a task; None: the device is gone.
     """
 
+    task: str
     disk: str
     path: str
     free: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FullDiskChange:
-    """A disk of a running task whose file system has become full, or has space again."""
-
-    task: str
-    disk: FailedDisk
-    full: bool
 
 
 def named_disk(
@@ -250,7 +219,7 @@ def named_disk(
     name: DiskName,
     *,
     sector_size: int = SECTOR_SIZE,
-    create: NewFile | None = None,
+    create: int | None = None,
     private: bool = False,
     directory: str = NAMED_DISKS,
 ) -> DiskRequest:

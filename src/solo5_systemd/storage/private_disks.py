@@ -27,7 +27,7 @@ def planned_disk(request: DiskRequest, source: str = "") -> Disk:
     directory, backing = COPIES, Backing.COPY
     if request.archive is not None:
         directory, backing = str(MEMORY), Backing.ARCHIVE
-        names = [each.name or each.path for each in request.archive.members]
+        names = [name or path for name, path in request.archive.members]
         source = bounded(", ".join(names or [f"credential {request.archive.credential}"]), MAX_QUOTE)
     return Disk(
         disk=request.disk,

@@ -13,7 +13,6 @@ from solo5_systemd.storage.model import (
     ArchiveFormat,
     ArchiveRequest,
     DiskRequest,
-    NewFile,
     named_disk,
 )
 from solo5_systemd.task.property_types import SIZE
@@ -52,7 +51,7 @@ def disk(text: str, place: Callable[[str], str] = str) -> DiskRequest:
         raise ValueError(
             "has create without size=SIZE: expected the size of the disk that is created if there is none of its name"
         )
-    create = NewFile(size=value_of(size, options["size"], DISK_SIZE)) if "size" in options else None
+    create = value_of(size, options["size"], DISK_SIZE) if "size" in options else None
     if is_named:
         request = named_disk(device, disk_name(path), create=create, private=private)
     else:
@@ -65,14 +64,14 @@ def disk_text(request: DiskRequest) -> str:
     """Return what `disk` parses as this request."""
     options = [f"sector-size={request.sector_size}"] if request.sector_size != SECTOR_SIZE else []
     if request.archive is not None:
-        names = request.archive.credential or ",".join(each.path for each in request.archive.members)
+        names = request.archive.credential or ",".join(path for _, path in request.archive.members)
         default = ArchiveFormat.RAW if request.archive.credential else ArchiveFormat.TAR
         options += [f"format={request.archive.format}"] if request.archive.format is not default else []
-        options += ["strip"] if any(not each.name for each in request.archive.members) else []
+        options += ["strip"] if any(not name for name, _ in request.archive.members) else []
         what = f"{_CREDENTIAL if request.archive.credential else _FILES}{names}"
         return ",".join((f"{request.disk}={what}", *options))
     options += ["ephemeral"] if request.private else []
-    options += [f"size={SIZE.format(request.create.size)}"] if request.create is not None else []
+    options += [f"size={SIZE.format(request.create)}"] if request.create is not None else []
     options += str(request.io).split()
     what = request.path if request.name is None else f"{_NAMED_DISK}{request.name}"
     return ",".join((f"{request.disk}={what}", *options))

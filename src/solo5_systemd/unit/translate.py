@@ -269,12 +269,13 @@ def _by_device(disks: Sequence[Disk]) -> dict[str, IoLimits]:
                     "A file in memory, of a network, of an overlay, or on several devices cannot be limited.",
                 )
             continue
-        other = found.setdefault(disk.devices[-1].number, disk)
+        number, name = [*disk.devices.items()][-1]
+        other = found.setdefault(number, disk)
         if other.io != disk.io:
             texts = [f"{each.disk} ({str(each.io) or 'no limit'})" for each in (other, disk)]
             raise InvalidRequestError(
                 f"disks {' and '.join(texts)} are on one "
-                f"device, {disk.devices[-1].name}: expected equal I/O limits, since the kernel limits a task by device."
+                f"device, {name}: expected equal I/O limits, since the kernel limits a task by device."
             )
     return {number: disk.io for number, disk in found.items() if disk.io != NO_IO_LIMITS}
 

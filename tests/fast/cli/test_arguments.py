@@ -19,7 +19,7 @@ from solo5_systemd.cli.verbs.run import derived_name
 from solo5_systemd.network.model import MacAddress, NicRequest, Protocol
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import IoLimits
-from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
+from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, named_disk
 from solo5_systemd.task import disks, networks, quantities, setting_types, settings
 from solo5_systemd.task.networks import host_endpoint
 from solo5_systemd.task.setting_types import unique
@@ -67,7 +67,7 @@ def archived(*paths: str, sector_size: int = 512, **more: Any) -> DiskRequest:
 LAB = NicRequest(nic=SERVICE, network=NetworkName("lab"))
 LAB_NIC = replace(LAB, ipv4=IPv4Address("10.1.2.3"), mac=MacAddress("02:00:5e:00:00:01"))
 LIMITS = IoLimits(read_bps=10_000_000, write_bps=5_000_000, read_iops=500, write_iops=2000)
-NEW = NewFile(size=1 << 20)
+NEW = 1 << 20
 
 GOOD: list[tuple[Callable[[str], object], str, object]] = [
     (memory_size, "134217728", 128 << 20),

@@ -22,17 +22,17 @@ from solo5_systemd.cli.verbs.inspect import disks_json
 from solo5_systemd.cli.verbs.stats import usage_json
 from solo5_systemd.engine.queries import with_disks
 from solo5_systemd.storage import archive_files, locks
-from solo5_systemd.storage.io_limits import NO_IO_LIMITS, BlockDevice, IoLimits
+from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
 from solo5_systemd.storage.locks import Record, lock, records_of_tasks
-from solo5_systemd.storage.model import Disk, FailedDisk, FullDiskChange
+from solo5_systemd.storage.model import Disk, FailedDisk
 
 WEB, IDLE = TaskName("web"), TaskName("idle")
-VDA, MAPPED = BlockDevice(number="254:0", name="vda"), BlockDevice(number="253:0", name="dm-0")
+VDA, MAPPED = ("254:0", "vda"), ("253:0", "dm-0")
 COUNTS = {"read_bytes": 4096, "written_bytes": 0, "reads": 1, "writes": 0}
 
 
-def disk(name: str, inode: int, *devices: BlockDevice, io: IoLimits = NO_IO_LIMITS) -> Disk:
-    return Disk(disk=DeviceName(name), path=f"/srv/{name}", identity=(1, inode), io=io, devices=devices)
+def disk(name: str, inode: int, *devices: tuple[str, str], io: IoLimits = NO_IO_LIMITS) -> Disk:
+    return Disk(disk=DeviceName(name), path=f"/srv/{name}", identity=(1, inode), io=io, devices=dict(devices))
 
 
 @pytest.fixture
@@ -114,10 +114,10 @@ def test_stats_inspect_and_metrics_name_disks_for_root(
 def test_inspect_and_metrics_name_disks_on_full_file_systems(
     solo5ctl: Solo5ctl, engine: FakeRuntime, held_disks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = FullDiskChange(task="web", disk=FailedDisk(disk="log", path="/srv/log", free=0), full=True)
+    full = FailedDisk(task="web", disk="log", path="/srv/log", free=0)
     space = engine.machine.disk_space
     for root in (True, False):
-        space.changed = [full]
+        space.changed = [(full, True)]
         engine.rounds = iter([{WEB: FULL}])
         assert ('solo5_task_disk_full{task="web",disk="log"} 1' in solo5ctl("metrics", root=root).out) is root
     engine.rounds = iter([{WEB: FULL}])

@@ -138,8 +138,9 @@ def test_json_of_an_outcome() -> None:
 
 def test_json_of_an_outcome_has_the_reason_why_a_retry_fails_and_the_disks_that_have_failed() -> None:
     outcome = Outcome(ending=Ending.OUT_OF_MEMORY, signal=9, sentence="…", futile="too small", memory_peak=64 << 20)
-    full = FailedDisk(disk="data", path="/srv/data.img", free=0)
-    shown = task_output.outcome_json(replace(outcome, failed_disks=(full, FailedDisk(disk="log", path="/dev/sda"))))
+    full = FailedDisk(task="web", disk="data", path="/srv/data.img", free=0)
+    lost = FailedDisk(task="web", disk="log", path="/dev/sda")
+    shown = task_output.outcome_json(replace(outcome, failed_disks=(full, lost)))
     assert (shown["retry"], shown["retry_reason"], shown["memory_peak"]) == (False, "too small", 64 << 20)
     assert shown["full_disks"] == [{"disk": "data", "path": "/srv/data.img", "free": 0}]
     assert shown["lost_disks"] == [{"disk": "log", "path": "/dev/sda"}]

@@ -50,7 +50,7 @@ def test_a_declaration_is_a_task_and_lines_for_systemd() -> None:
     found = declared(SITE)
     assert (found.workload.name, found.path) == ("web", PATH)
     [disk] = found.workload.disks
-    assert (disk.disk, disk.name, disk.create and disk.create.size) == ("data", "web", 64 << 20)
+    assert (disk.disk, disk.name, disk.create) == ("data", "web", 64 << 20)
     assert [(str(each), each.line) for each in found.unit] == [
         ("Description=The web site", 2),
         ("After=network-online.target", 3),
@@ -120,7 +120,7 @@ CPUQuotaPeriodSec=50ms
     assert [*map(str, workload.hosts)] == ["db:192.0.2.7", "up:host-gateway"]
     assert (workload.disks[0].path, workload.disks[0].private) == ("/srv/a, b.img", True)
     assert workload.disks[1].archive is not None
-    assert [each.path for each in workload.disks[1].archive.members] == ["/etc/a", "/etc/b"]
+    assert [path for _, path in workload.disks[1].archive.members] == ["/etc/a", "/etc/b"]
     assert workload.log_fields == (("TEAM", "web"), ("NOTE", "a b"), ("OTHER", "1"))
     ready = ReadyLine(pattern="^listening on .*")
     assert found.update == UpdateRequest(ready=ready, timeout=40.0, drain=60.0, watch=300.0)

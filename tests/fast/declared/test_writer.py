@@ -17,7 +17,7 @@ from solo5_systemd.settings.rate import rate
 from solo5_systemd.settings.resolver import hosts, ntp_servers, resolver
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import IoLimits
-from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
+from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, named_disk
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import Publish, Workload
 
@@ -48,7 +48,7 @@ EVERYTHING = Workload(
         Publish(host_ip=IPv6Address("::1"), host_port=1, port=2),
     ),
     disks=(
-        named_disk(DeviceName("data"), DiskName("web"), sector_size=4096, create=NewFile(size=64 << 20)),
+        named_disk(DeviceName("data"), DiskName("web"), sector_size=4096, create=64 << 20),
         DiskRequest(disk=DeviceName("a"), path="/srv/a, b%.img", private=True, io=IoLimits(read_bps=10**7)),
         archive_disk(DeviceName("f"), ArchiveRequest(members=(member("/etc/a", "/etc/a"), member("/etc/b", "/etc/b")))),
         archive_disk(DeviceName("r"), ArchiveRequest(members=(member("/c", "/c"),), format=ArchiveFormat.RAW)),

@@ -15,8 +15,8 @@ from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protoco
 from solo5_systemd.settings.node_limits import Resource
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.archive import ARCHIVE_MAX, archive_disk, member
-from solo5_systemd.storage.io_limits import BlockDevice, IoLimits
-from solo5_systemd.storage.model import ArchiveRequest, Backing, DiskRequest, NewFile, named_disk
+from solo5_systemd.storage.io_limits import IoLimits
+from solo5_systemd.storage.model import ArchiveRequest, Backing, DiskRequest, named_disk
 from solo5_systemd.task.policy import Ceilings, Policy
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import MIB, Publish, Workload
@@ -27,7 +27,7 @@ DISK = DiskRequest(disk=STORAGE, path="/srv/disk.img")
 WORKLOAD = Workload(name=TaskName("web"), image="/srv/app", publish=(Publish(host_port=8080, port=80),))
 WITH_DISK = replace(WORKLOAD, disks=(DISK,))
 HVT = Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2)
-VDA, LOOP = BlockDevice(number="254:0", name="vda"), BlockDevice(number="7:0", name="loop0")
+VDA, LOOP = {"254:0": "vda"}, {"7:0": "loop0"}
 DEFAULT, LAB, NAMESPACE = NetworkName("default"), NetworkName("lab"), NetworkName("namespace")
 GROUP = "/run/netns/group"
 FOUR, SIX = IPv4Address("9.9.9.9"), IPv6Address("2620:fe::fe")
@@ -214,7 +214,7 @@ NAMED = named_disk(STORAGE, DiskName("web-1"))
         (
             *(
                 Policy(allowed_disks=("*",), ceilings=Ceilings(disk_mb=1)),
-                {"disks": (replace(NAMED, create=NewFile(size=2 * MIB)),)},
+                {"disks": (replace(NAMED, create=2 * MIB),)},
                 STORING,
             ),
             "the size of a new disk in bytes is 2097152: expected at most 1048576",
@@ -239,7 +239,7 @@ def test_what_is_at_the_ceilings_is_planned() -> None:
         ceilings=Ceilings(memory_mb=64, nics=2, blocks=1, ports=1, image_mb=1, disk_mb=2),
     )
     publish = tuple(Publish(host_port=1, port=1, protocol=each) for each in Protocol)
-    named = named_disk(STORAGE, DiskName("web-1"), create=NewFile(size=2 * MIB))
+    named = named_disk(STORAGE, DiskName("web-1"), create=2 * MIB)
     workload = replace(WORKLOAD, policy=policy, memory=64 * MIB, publish=publish, disks=(named,))
     assert len(plan(workload, facts("service admin", "storage")).request.ports) == 2
     group = (Publish(host_port=1, port=1, implied=True), Publish(host_port=2, port=1, implied=True))
@@ -298,11 +298,11 @@ def test_a_profile_that_may_be_ignored_needs_no_security_module(properties: tupl
 @pytest.mark.parametrize(
     ("found", "refused"),
     [
-        (on(device=(7, 0), devices=(LOOP,)), True),
-        (on(device=(254, 0), devices=(VDA, LOOP)), True),  # a mapped device passes the requests of its tender on
-        (on(devices=(LOOP,)), False),  # a file on a file system there
-        (on(device=(254, 0), devices=(VDA,)), False),
-        (with_launcher(on(device=(7, 0), devices=(LOOP,))), False),
+        (on(device=(7, 0), devices=LOOP), True),
+        (on(device=(254, 0), devices=VDA | LOOP), True),  # a mapped device passes the requests of its tender on
+        (on(devices=LOOP), False),  # a file on a file system there
+        (on(device=(254, 0), devices=VDA), False),
+        (with_launcher(on(device=(7, 0), devices=LOOP)), False),
     ],
 )
 def test_a_loop_device_is_a_disk_with_the_launcher_only(found: Facts, *, refused: bool) -> None:
@@ -316,7 +316,7 @@ def test_a_loop_device_is_a_disk_with_the_launcher_only(found: Facts, *, refused
 def test_limits_of_a_disk_are_properties_of_its_unit() -> None:
     workload = replace(WORKLOAD, disks=(LIMITED,))
     for controllers in (("io",), ()):  # without the controller, where the operator permits it
-        found = plan(workload, replace(on(devices=(VDA,), io=LIMITED.io), controllers=controllers))
+        found = plan(workload, replace(on(devices=VDA, io=LIMITED.io), controllers=controllers))
         assert found.unit.value("IOReadBandwidthMax") == [("/dev/block/254:0", 10**6)]
 
 

@@ -22,7 +22,7 @@ from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.network import remembered_addresses
 from solo5_systemd.network.model import NicRequest, Request, Reservation
 from solo5_systemd.network.remembered_addresses import LastRequest, read_request
-from solo5_systemd.storage.model import DiskRequest, NewFile
+from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.workload import Publish, Workload
 from solo5_systemd.unit.tender import Parts, lasting_path
 
@@ -96,7 +96,7 @@ async def test_a_name_that_a_task_of_another_start_has_is_refused(
 async def test_a_preparation_that_fails_leaves_nothing(
     machine: Machine, prepare: Prepare, step: str, fault: str
 ) -> None:
-    workload = replace(WORKLOAD, disks=(replace(DISK, create=NewFile(size=1 << 20)),))
+    workload = replace(WORKLOAD, disks=(replace(DISK, create=1 << 20),))
     if fault == "error":
         machine.steps.errors[step] = HostError("broken.")
     else:

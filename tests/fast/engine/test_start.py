@@ -18,7 +18,7 @@ from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.network.model import GuestNames
 from solo5_systemd.settings.node_limits import OPERATOR, Limits, Node, Resource, Share, tenant
 from solo5_systemd.settings.resolver import Resolver
-from solo5_systemd.storage.model import DiskRequest, NewFile
+from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.policy import Policy
 from solo5_systemd.task.workload import Publish, Workload
 from solo5_systemd.unit.state import ActiveState, MainCode
@@ -231,7 +231,7 @@ async def _cancelled_while_it_hangs(machine: Machine, starting: Coroutine[object
 
 
 STORAGE = DiskRequest(disk=DeviceName("storage"), path="/srv/disk.img")
-CREATING = replace(WORKLOAD, disks=(replace(STORAGE, create=NewFile(size=1 << 20)),))
+CREATING = replace(WORKLOAD, disks=(replace(STORAGE, create=1 << 20),))
 PRIVATE = replace(WORKLOAD, disks=(replace(STORAGE, private=True),))
 WRITTEN = ("check bound disks", "release disks")
 """Steps at which the tender may have written to a file that was created: it stays."""

@@ -28,7 +28,7 @@ from solo5_systemd.settings.node_limits import Tenant
 from solo5_systemd.settings.rate import Rate
 from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
-from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
+from solo5_systemd.storage.model import DiskRequest, named_disk
 from solo5_systemd.task.placeholders import expand, verbatim
 from solo5_systemd.task.policy import Ceilings
 from solo5_systemd.task.property_types import INFINITY
@@ -403,8 +403,7 @@ def test_named_disks_and_copies_are_in_the_workload() -> None:
         )
     )
     data, golden, file = made.disks
-    new = NewFile(size=64 * MIB, tenant=Tenant(namespace="default", job="shop"))
-    assert data == named_disk(DeviceName("data"), DiskName("web-1"), create=new)
+    assert data == named_disk(DeviceName("data"), DiskName("web-1"), create=64 * MIB)
     assert golden == named_disk(DeviceName("golden"), DiskName("web-0"), sector_size=4096, private=True)
     assert (file.private, file.name) == (True, None)
 
@@ -432,7 +431,7 @@ def test_files_are_those_of_the_task() -> None:
     ).disks
     assert disk.roots == ("/alloc/web/local", "/alloc/web/secrets", "/alloc/alloc")
     assert disk.archive is not None
-    assert [(each.name, each.path) for each in disk.archive.members] == [
+    assert [*disk.archive.members] == [
         ("local/a", "/alloc/web/local/a"),
         ("secrets", "/alloc/web/secrets"),
         ("alloc/data/x", "/alloc/alloc/data/x"),
@@ -440,7 +439,7 @@ def test_files_are_those_of_the_task() -> None:
     assert disk.archive.excluded == ("/alloc/web/secrets/api.sock", "/alloc/web/secrets/.nomad-mount")
     [disk] = workload(task_config(block={"conf": {"files": ["local/a"], "strip": True}})).disks
     assert disk.archive is not None
-    assert [(each.name, each.path) for each in disk.archive.members] == [("", "/alloc/web/local/a")]
+    assert [*disk.archive.members] == [("", "/alloc/web/local/a")]
 
 
 def test_labels_are_fields_in_addition_to_nomads() -> None:

@@ -59,10 +59,10 @@ def test_a_failure_is_announced_with_all_that_is_known() -> None:
 
 
 def test_disks_without_space_are_announced() -> None:
-    full = tuple(FailedDisk(disk=name, path="/srv/x", free=0) for name in ("data", "logs"))
+    full = tuple(FailedDisk(task="web", disk=name, path="/srv/x", free=0) for name in ("data", "logs"))
     outcome = Outcome(ending=Ending.EXITED, exit_code=3, sentence="the guest exited with 3; …", failed_disks=full)
     assert exit_event(outcome).annotations["full_disks"] == "data logs"
-    lost = (FailedDisk(disk="data", path="/dev/sda"),)
+    lost = (FailedDisk(task="web", disk="data", path="/dev/sda"),)
     assert exit_event(replace(outcome, failed_disks=lost)).annotations["lost_disks"] == "data"
     assert exit_error(outcome) == "the guest exited with 3; …"
 

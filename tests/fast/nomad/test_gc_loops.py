@@ -14,7 +14,7 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.nomad import housekeeping
 from solo5_systemd.nomad.plugin_config import ForgottenTasksConfig, GcConfig, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.storage.model import FailedDisk, FullDiskChange
+from solo5_systemd.storage.model import FailedDisk
 
 SHARED = "/sys/fs/cgroup/nomad.slice/share.slice"
 RESERVED = "/sys/fs/cgroup/nomad.slice/reserve.slice"
@@ -146,7 +146,6 @@ async def test_a_full_disk_of_a_guest_that_continues_is_an_event_of_its_task(
 ) -> None:
     monkeypatch.setattr(housekeeping, "SPACE_INTERVAL_S", 0)
     caplog.set_level("INFO")
-    full = FailedDisk(disk="data", path="/srv/data.img", free=0)
     async with agent_of_a_task() as nomad:
         [state] = machine.units.loaded.values()
         await begun(nomad)
@@ -154,7 +153,7 @@ async def test_a_full_disk_of_a_guest_that_continues_is_an_event_of_its_task(
         await yields(100)
         machine.steps.errors.clear()
         machine.disk_space.changed = [
-            FullDiskChange(task=task, disk=full, full=full_now)
+            (FailedDisk(task=task, disk="data", path="/srv/data.img", free=0), full_now)
             for task, full_now in ((state.task, True), ("other", True), (state.task, False))
         ]
         await yields(100)

@@ -13,8 +13,7 @@ from solo5_systemd.nomad.plugin_config import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task_options import DiskOptions, task_options
 from solo5_systemd.nomad.workload import workload_of
-from solo5_systemd.settings.node_limits import tenant
-from solo5_systemd.storage.model import DiskRequest, NewFile
+from solo5_systemd.storage.model import DiskRequest
 
 VOLUME = "/var/lib/nomad/host_volumes/1"
 DATA = {"volume": "data"}
@@ -140,8 +139,7 @@ def test_file_and_size_of_a_block_device_are_refused(key: str, value: object) ->
 def test_file_is_created_with_the_size() -> None:
     made = task(mount(), storage={"volume": "data", "create": True, "size": "64M"})
     [found] = disks(made)
-    new = NewFile(size=64 << 20, tenant=tenant(made.namespace, made.job_id))
-    assert found == replace(request(), create=new)
+    assert found == replace(request(), create=64 << 20)
 
 
 @pytest.mark.parametrize("key", ["read_only", "ephemeral"])

@@ -14,19 +14,13 @@ from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage import block_devices
 from solo5_systemd.storage.block_devices import chain, check_distinct, check_unused, devices_of, overlapping
-from solo5_systemd.storage.io_limits import BlockDevice
 from solo5_systemd.storage.model import Backing, Disk
 
 UUID = bytes.fromhex("0d5a8e9c11d24bb1a6c7e0f5b1c2d3e4")
 
 
-def names(found: tuple[BlockDevice, ...]) -> list[str]:
-    return [each.name for each in found]
-
-
 def test_a_partition_is_its_whole_disk(sysfs: Sysfs) -> None:
-    whole = (BlockDevice(number="254:0", name="vda"),)
-    assert chain("254:2") == chain("254:0") == whole
+    assert chain("254:2") == chain("254:0") == {"254:0": "vda"}
 
 
 def test_a_mapped_device_is_on_the_one_disk_under_it(sysfs: Sysfs) -> None:
@@ -35,9 +29,9 @@ def test_a_mapped_device_is_on_the_one_disk_under_it(sysfs: Sysfs) -> None:
     sysfs.device("dm-1", "253:1", slaves=("dm-0",))
     sysfs.device("dm-2", "253:2", slaves=("vda/vda2", "vda/vda3"))  # as of dm-verity, with its data and its hashes
     sysfs.device("md0", "9:0", slaves=("vda/vda2", "vdb"))
-    assert names(chain("253:1")) == ["dm-1", "dm-0", "vda"]
-    assert names(chain("253:2")) == ["dm-2", "vda"]
-    assert names(chain("9:0")) == ["md0"], "of several disks"
+    assert [*chain("253:1").values()] == ["dm-1", "dm-0", "vda"]
+    assert [*chain("253:2").values()] == ["dm-2", "vda"]
+    assert [*chain("9:0").values()] == ["md0"], "of several disks"
 
 
 def test_a_device_that_is_gone_is_an_error(sysfs: Sysfs) -> None:
@@ -45,7 +39,7 @@ def test_a_device_that_is_gone_is_an_error(sysfs: Sysfs) -> None:
         chain("7:7")
 
 
-def devices(path: Path) -> tuple[BlockDevice, ...]:
+def devices(path: Path) -> dict[str, str]:
     descriptor = os.open(path, os.O_PATH)
     try:
         return devices_of(descriptor)
@@ -55,8 +49,8 @@ def devices(path: Path) -> tuple[BlockDevice, ...]:
 
 def test_a_file_in_memory_has_no_device(sysfs: Sysfs) -> None:
     """/dev/shm is a tmpfs, and /proc no file system of a device either."""
-    assert devices(Path("/dev/shm")) == ()
-    assert devices(Path("/proc/self/status")) == ()
+    assert devices(Path("/dev/shm")) == {}
+    assert devices(Path("/proc/self/status")) == {}
 
 
 def test_a_file_of_a_btrfs_is_on_the_one_device_of_it(
@@ -73,7 +67,7 @@ def test_a_file_of_a_btrfs_is_on_the_one_device_of_it(
     monkeypatch.setattr(block_devices.fcntl, "ioctl", information)  # type: ignore[attr-defined]
     for name, found in (("vda2", ["vda"]), ("vda3", [])):
         (pool / name).symlink_to(sysfs.root / "devices/vda" / name)
-        assert names(devices(tmp_path)) == found, "none of several"
+        assert [*devices(tmp_path).values()] == found, "none of several"
 
 
 def test_an_error_of_the_ioctl_is_no_answer(sysfs: Sysfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from solo5_systemd.storage import disk_space, disk_state, locks
 from solo5_systemd.storage.disk_space import DiskSpace
 from solo5_systemd.storage.disk_state import DiskPath, change_of, failed_disks, inspect_path, may_be_full
 from solo5_systemd.storage.locks import Record, lock, lock_shared
-from solo5_systemd.storage.model import COPIES, SNAPSHOTS, Backing, Disk, FailedDisk, FullDiskChange
+from solo5_systemd.storage.model import COPIES, SNAPSHOTS, Backing, Disk, FailedDisk
 
 FULL = SimpleNamespace(f_bavail=0, f_frsize=4096, f_blocks=1 << 20)
 FREE = SimpleNamespace(f_bavail=1 << 19, f_frsize=4096, f_blocks=1 << 20)
@@ -57,7 +57,7 @@ def test_sparse_disks_on_full_file_systems_are_named(tmp_path: Path, space: dict
     space[str(two)] = FREE
     ended(disk("one", one), disk("two", two), disk("three", three))
     ended(disk("other", sparse(tmp_path / "other")), task="db")
-    assert list(failed_disks("web")) == [FailedDisk(disk="one", path=str(one), free=0)]
+    assert list(failed_disks("web")) == [FailedDisk(task="web", disk="one", path=str(one), free=0)]
     assert found("none") == {}
     shutil.rmtree(locks.LOCKS)
     assert found() == {}
@@ -83,7 +83,7 @@ def test_copies_are_on_the_file_system_of_copies_and_archives_in_memory(
     copy, archive = sparse(tmp_path / "copy"), sparse(tmp_path / "archive")
     ended(disk("copy", copy, Backing.COPY, "/srv/golden"), disk("config", archive, Backing.ARCHIVE))
     copy.unlink()
-    assert list(failed_disks("web")) == [FailedDisk(disk="copy", path="/srv/golden", free=0)]
+    assert list(failed_disks("web")) == [FailedDisk(task="web", disk="copy", path="/srv/golden", free=0)]
     space[COPIES] = FREE
     assert found() == {}
 
@@ -129,7 +129,7 @@ def test_a_disk_with_snapshots_needs_blocks_for_what_is_written_again(
 
 
 def seen(watch: DiskSpace) -> list[tuple[str, str, bool]]:
-    return sorted((each.task, each.disk.disk, each.full) for each in watch.look())
+    return sorted((each.task, each.disk, is_full) for each, is_full in watch.look())
 
 
 def test_a_file_system_that_becomes_full_is_seen_once(
@@ -182,9 +182,9 @@ def end_thread(over: threading.Event) -> None:
 
 async def test_one_thread_is_left_behind_by_all_looks(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
-    change = FullDiskChange(task="web", disk=FailedDisk(disk="data", path="/srv/data", free=0), full=True)
+    change = FailedDisk(task="web", disk="data", path="/srv/data", free=0), True
 
-    def look(_: DiskSpace) -> list[FullDiskChange]:
+    def look(_: DiskSpace) -> list[tuple[FailedDisk, bool]]:
         over.wait(60)
         return [change]
 
@@ -223,7 +223,7 @@ async def test_disks_whose_device_is_gone_are_named(tmp_path: Path, device: Devi
     ended(data, disk("file", sparse(tmp_path / "one")))
     assert list(failed_disks("web")) == []
     device.pull()
-    lost = FailedDisk(disk="data", path=str(device.path))
+    lost = FailedDisk(task="web", disk="data", path=str(device.path))
     space = DiskSpace()
     assert await space.failed_disks("web") == (lost,)
     assert await space.failed_disks("none") == ()

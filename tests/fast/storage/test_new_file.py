@@ -16,7 +16,7 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage import backing_files, new_file, owner
 from solo5_systemd.storage.backing_files import ImageFiles, inspect, make
 from solo5_systemd.storage.locks import lock
-from solo5_systemd.storage.model import DiskRequest, NewFile
+from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.storage.new_file import check_mounted, remember_mount
 
 
@@ -46,14 +46,12 @@ def without_unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "open", opened)
 
 
-def request(path: Path, size: int = 1 << 20, *, preallocate: bool = False, roots: tuple[str, ...] = ()) -> DiskRequest:
-    new = NewFile(size=size, preallocate=preallocate)
-    return DiskRequest(disk=DeviceName("storage"), path=str(path), create=new, roots=roots, allocation=roots)
+def request(path: Path, size: int = 1 << 20, *, roots: tuple[str, ...] = ()) -> DiskRequest:
+    return DiskRequest(disk=DeviceName("storage"), path=str(path), create=size, roots=roots, allocation=roots)
 
 
-@pytest.mark.parametrize("preallocate", [False, True])
-def test_the_file_has_its_size_mode_and_owner(tmp_path: Path, unnamed: bool, preallocate: bool) -> None:
-    wanted = request(tmp_path / "disk", preallocate=preallocate)
+def test_the_file_has_its_size_mode_and_owner(tmp_path: Path, unnamed: bool) -> None:
+    wanted = request(tmp_path / "disk")
     planned = inspect(wanted)
     assert (planned.planned, planned.path, planned.identity) == (True, str(tmp_path / "disk"), (0, 0))
     assert not list(tmp_path.iterdir()), "a check creates nothing"
@@ -61,7 +59,7 @@ def test_the_file_has_its_size_mode_and_owner(tmp_path: Path, unnamed: bool, pre
     status = (tmp_path / "disk").stat()
     assert (is_new, disk.planned, disk.identity) == (True, False, (status.st_dev, status.st_ino))
     assert (status.st_size, status.st_mode & 0o7777, status.st_uid) == (1 << 20, 0o600, os.getuid())
-    assert (status.st_blocks * 512 >= 1 << 20) is preallocate
+    assert status.st_blocks * 512 < 1 << 20
     assert [path.name for path in tmp_path.iterdir()] == ["disk"]
 
 
@@ -85,13 +83,13 @@ def test_a_file_that_appears_meanwhile_wins(tmp_path: Path, unnamed: bool) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["disk"]
 
 
-@pytest.mark.parametrize("step", ["posix_fallocate", "ftruncate", "fchown", "fsync", "link"])
+@pytest.mark.parametrize("step", ["ftruncate", "fchown", "fsync", "link"])
 def test_a_creation_that_fails_leaves_nothing(
     tmp_path: Path, unnamed: bool, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, step, failing(errno.ENOSPC))
     with pytest.raises(HostError, match=r"cannot be created with 1048576 bytes: No space left on device\.$"):
-        make(request(tmp_path / "disk", preallocate=True))
+        make(request(tmp_path / "disk"))
     assert not list(tmp_path.iterdir())
 
 

@@ -18,7 +18,7 @@ from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.storage import backing_files
 from solo5_systemd.storage import quotas as module
 from solo5_systemd.storage.backing_files import ImageFiles
-from solo5_systemd.storage.model import DiskRequest, NewFile
+from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.storage.quotas import DiskClaims, used
 
 K = 1024
@@ -238,12 +238,11 @@ async def test_a_start_creates_no_disk_beyond_a_limit(tmp_path: Path, monkeypatc
     files = ImageFiles(claims(tmp_path))
 
     def request(name: str) -> DiskRequest:
-        new = NewFile(size=4096, tenant=WEB)
-        return DiskRequest(disk=DeviceName("storage"), path=str(tmp_path / name), create=new)
+        return DiskRequest(disk=DeviceName("storage"), path=str(tmp_path / name), create=4096)
 
-    other = await files.inspect(request("other"))
-    await files.make(request("first"), await files.inspect(request("first")))
-    for act in (lambda: files.inspect(request("other")), lambda: files.make(request("other"), other)):
+    other = await files.inspect(request("other"), WEB)
+    await files.make(request("first"), await files.inspect(request("first"), WEB), WEB)
+    for act in (lambda: files.inspect(request("other"), WEB), lambda: files.make(request("other"), other, WEB)):
         with pytest.raises(TakenError, match="disk storage would have 4096 bytes of disks"):
             await act()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["claims", "first"]

@@ -6,19 +6,18 @@ import pytest
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.storage.io_limits import KEYS, NO_IO_LIMITS, BlockDevice, IoLimits
+from solo5_systemd.storage.io_limits import KEYS, NO_IO_LIMITS, IoLimits
 from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.task.properties import DISK_LIMITS, PROPERTIES, SETTABLE, Property, directive, parse_property
 from solo5_systemd.unit.translate import io_properties
 
-VDA, VDB = BlockDevice(number="254:0", name="vda"), BlockDevice(number="254:16", name="vdb")
-MAPPED = BlockDevice(number="253:0", name="dm-0")
+VDA, VDB, MAPPED = ("254:0", "vda"), ("254:16", "vdb"), ("253:0", "dm-0")
 SLOW = IoLimits(read_bps=10_000_000, write_iops=100)
 
 
-def disk(name: str, io: IoLimits = NO_IO_LIMITS, *devices: BlockDevice) -> Disk:
+def disk(name: str, io: IoLimits = NO_IO_LIMITS, *devices: tuple[str, str]) -> Disk:
     path = f"/srv/{name}\n%n a"
-    return Disk(disk=DeviceName(name), path=path, identity=(1, 2), io=io, devices=devices)
+    return Disk(disk=DeviceName(name), path=path, identity=(1, 2), io=io, devices=dict(devices))
 
 
 def lines(*disks: Disk, beside: tuple[str, ...] = ()) -> list[str]:

@@ -373,7 +373,7 @@ def test_an_outcome_brings_the_consoles_end_and_the_peak() -> None:
 )
 def test_an_outcome_names_the_disks_that_may_be_its_cause(free: int | None, one: str, both: str) -> None:
     """A fact beside the outcome: a failure of a guest has a message then."""
-    data, logs = (FailedDisk(disk=name, path=f"/srv/{name}.img", free=free) for name in ("data", "logs"))
+    data, logs = (FailedDisk(task="web", disk=name, path=f"/srv/{name}.img", free=free) for name in ("data", "logs"))
     shown = [f"disk {disk.disk} ({disk.path})" for disk in (data, logs)]
     failed = outcome(exited(3))
     found = with_failed_disks(failed, [data])

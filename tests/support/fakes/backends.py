@@ -31,11 +31,11 @@ from solo5_systemd.network.endpoints import Endpoints
 from solo5_systemd.network.model import GuestNames, LeaseRecord, LeaseState, Request, Reservation
 from solo5_systemd.network.overview import NetworkOverview, Repair
 from solo5_systemd.network.tap_counters import Traffic  # noqa: TC001
-from solo5_systemd.settings.node_limits import Claim, Node, Totals
+from solo5_systemd.settings.node_limits import OPERATOR, Claim, Node, Tenant, Totals
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.disk_space import DiskSpace
-from solo5_systemd.storage.model import Backing, Disk, DiskRequest, FailedDisk, FullDiskChange, GivenDisk
+from solo5_systemd.storage.model import Backing, Disk, DiskRequest, FailedDisk, GivenDisk
 from solo5_systemd.task.log_fields import STDOUT_PRIORITY
 from solo5_systemd.unit.failure_messages import ExitMessages
 from solo5_systemd.unit.state import UnitState
@@ -128,13 +128,13 @@ class FakeDisks(ImageFiles):
         self.left: tuple[str, ...] = ()  # result of `sweep`
         self.owners: dict[str, int] = {}  # UIDs by path
 
-    async def inspect(self, request: DiskRequest) -> Disk:
+    async def inspect(self, request: DiskRequest, tenant: Tenant = OPERATOR) -> Disk:
         async with self._steps.step("inspect disk"):
             is_planned = request.private or (request.create is not None and request.path not in self.files)
             found = disk(request.disk, path=request.path)
             return replace(found, identity=(0, 0)) if is_planned else found
 
-    async def make(self, request: DiskRequest, planned: Disk) -> tuple[Disk, bool]:
+    async def make(self, request: DiskRequest, planned: Disk, tenant: Tenant = OPERATOR) -> tuple[Disk, bool]:
         created = not request.private and request.path not in self.files
         made = replace(disk(request.disk, path=request.path), backing=Backing.COPY if request.private else Backing.FILE)
         async with self._steps.step("make disk"):
@@ -549,11 +549,11 @@ class FakeDiskSpace(DiskSpace):
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.failed: Sequence[FailedDisk] = ()
-        self.changed: list[FullDiskChange] = []
+        self.changed: list[tuple[FailedDisk, bool]] = []
 
     failed_disks = step("look for failed disks", "failed")
 
-    async def changes(self) -> Sequence[FullDiskChange]:
+    async def changes(self) -> Sequence[tuple[FailedDisk, bool]]:
         async with self._steps.step("look for changes of full disks"):
             found, self.changed = self.changed, []
             return found

@@ -33,7 +33,7 @@ async def _disks(engine: "Queries", context: CommandContext, names: "Sequence[Ta
         return {}
     samples, full = await engine.samples(), await engine.full_disks()
     return {
-        name: disks_json(held[name], samples.get(name), {each.disk.disk for each in full if each.task == name})
+        name: disks_json(held[name], samples.get(name), {each.disk for each in full if each.task == name})
         for name in names
         if name in held
     }
