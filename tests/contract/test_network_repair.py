@@ -201,7 +201,7 @@ async def test_a_damaged_lease_file_is_restored(service: Service, client: Client
     before = host_state()
     service.kill()
     for file in ("tasks/a.json", "tasks/b.json"):
-        (service.state / file).write_text('{"version": 1, "leases": [["')
+        (service.state / file).write_text('{"leases": [["')
     await service.restart()
     (found,) = await client.reservations()
     assert (found.leases, set(found.ports)) == (wanted.leases, set(wanted.ports))

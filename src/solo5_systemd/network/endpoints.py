@@ -5,9 +5,6 @@ Only this is checked; `network.lease_files` checks all of a record, in ten times
 
 from typing import NamedTuple
 
-VERSION = 1
-"""Of the documents in the files of `network.lease_files`."""
-
 
 class LeasedNic(NamedTuple):
     """What a list shows of a lease, as text; `address` (IPv4) and `address6`: without prefix length, empty for none."""
@@ -37,7 +34,7 @@ class Endpoints(NamedTuple):
 
 def endpoints_of(record: object) -> Endpoints | None:
     """Return the endpoints of a decoded lease record; None: it is malformed."""
-    if not isinstance(record, dict) or record.get("version") != VERSION:
+    if not isinstance(record, dict):
         return None
     try:
         held, waits = record["reservation"], record.get("state") == "waiting"

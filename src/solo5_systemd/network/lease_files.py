@@ -25,7 +25,6 @@ from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import Solo5Error, host_errors
 from solo5_systemd.base.names import NetworkName, TaskName, hash_of
-from solo5_systemd.network.endpoints import VERSION
 from solo5_systemd.network.model import LeaseRecord, LeaseState
 from solo5_systemd.network.overview import Repair
 from solo5_systemd.settings.network_policy import Network
@@ -255,7 +254,7 @@ def _read(paths: Iterable[str], kind: Callable[..., T], *, removes_damaged: bool
     for path in paths:
         try:
             with open(path, "rb") as file:  # noqa: PTH123
-                yield of_document(kind, json_document(file.read(), "the file"))
+                yield record(kind, Fields(json_document(file.read(), "the file")))
         except FileNotFoundError:  # released since the directory was listed
             continue
         except (OSError, Solo5Error) as error:
@@ -264,20 +263,8 @@ def _read(paths: Iterable[str], kind: Callable[..., T], *, removes_damaged: bool
                 _log.warning("%s cannot be read (%s) and is removed", path, error)
 
 
-def of_document(kind: Callable[..., T], content: object) -> T:
-    """Return the record in the JSON document of a file; raises InvalidRequestError, also of another version."""
-    fields = Fields(content)
-    fields.integer("version", low=VERSION, high=VERSION)
-    return record(kind, fields)
-
-
-def to_document(value: object) -> dict[str, object]:
-    """Return the JSON document of a file that has a record."""
-    return {"version": VERSION, **document(value)}
-
-
 def _write(path: str, value: object) -> None:
     directory = path.rpartition("/")[0]
     with host_errors(f"{path} cannot be written", f"`df {directory}` shows the free space."):
         os.makedirs(directory, exist_ok=True)  # noqa: PTH103
-        replace_file(path, json.dumps(to_document(value)))
+        replace_file(path, json.dumps(document(value)))

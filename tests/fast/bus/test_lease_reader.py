@@ -16,8 +16,9 @@ from solo5_systemd.bus.lease_reader import read_endpoints
 from solo5_systemd.engine.backends import QueryBackends
 from solo5_systemd.network import lease_files
 from solo5_systemd.network.endpoints import Endpoints
-from solo5_systemd.network.lease_files import STATE, to_document
+from solo5_systemd.network.lease_files import STATE
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation
+from solo5_systemd.settings.records import document
 
 SIX = replace(LEASE, tap="s5-2", ipv6=IPv6Interface("fd00:77::5/64"), gateway6=IPv6Address("fd00:77::1"))
 WEB = Reservation(task=TaskName("web.1"), leases=(LEASE, SIX), ports=PORTS)
@@ -33,19 +34,19 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tasks"
 
 
-def document(reservation: Reservation) -> dict[str, object]:
-    return to_document(LeaseRecord(reservation=reservation, state=LeaseState.ATTACHED, expires=0))
+def content(reservation: Reservation) -> dict[str, object]:
+    return document(LeaseRecord(reservation=reservation, state=LeaseState.ATTACHED, expires=0))
 
 
 def test_the_endpoints_are_those_of_the_reservations(tasks: Path) -> None:
     for each in (WEB, BARE):
-        (tasks / f"{each.task}.json").write_text(json.dumps(document(each)))
-    (tasks / "other.json.damaged").write_text(json.dumps(document(BARE)))
+        (tasks / f"{each.task}.json").write_text(json.dumps(content(each)))
+    (tasks / "other.json.damaged").write_text(json.dumps(content(BARE)))
     assert read_endpoints() == {each.task: endpoints(each) for each in (WEB, BARE)}
 
 
 def test_a_namespace_and_sleep_are_those_of_the_record(tasks: Path) -> None:
-    record = document(BARE) | {"namespace": "/run/netns/a", "asleep": SINCE, "wakes": 2, "slept": 7, "state": "waiting"}
+    record = content(BARE) | {"namespace": "/run/netns/a", "asleep": SINCE, "wakes": 2, "slept": 7, "state": "waiting"}
     (tasks / "bare.json").write_text(json.dumps(record))
     found = endpoints(BARE)._replace(namespace="/run/netns/a", asleep=SINCE, wakes=2, slept=7, waits=True)
     assert read_endpoints() == {"bare": found}
@@ -63,15 +64,15 @@ def test_without_a_network_there_are_none(tasks: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 2}, {"reservation": None}, {"reservation": {"leases": 1}}, {"reservation": {"leases": [{}]}},
+        {"reservation": None}, {"reservation": {"leases": 1}}, {"reservation": {"leases": [{}]}},
         {"namespace": 1}, {"asleep": True}, {"wakes": "2"},
         {"reservation": {"leases": [{"nic": "x", "network": "x", "tap": 1}]}}, {"reservation": {"ports": [{}]}},
         {"reservation": {"ports": [{"host_port": "80", "port": 80, "protocol": "tcp"}]}},
     ],
 )  # fmt: skip
 def test_a_damaged_record_is_skipped(tasks: Path, change: dict[str, object]) -> None:
-    (tasks / "bare.json").write_text(json.dumps(document(BARE)))
-    (tasks / "web.1.json").write_text(json.dumps(document(WEB) | change))
+    (tasks / "bare.json").write_text(json.dumps(content(BARE)))
+    (tasks / "web.1.json").write_text(json.dumps(content(WEB) | change))
     assert read_endpoints() == {"bare": endpoints(BARE)}
 
 
@@ -83,7 +84,7 @@ def test_what_is_no_record_is_skipped(tasks: Path, content: bytes) -> None:
 
 
 def test_a_task_without_a_nic_has_no_endpoints(tasks: Path) -> None:
-    (tasks / "bare.json").write_text(json.dumps(document(replace(BARE, leases=()))))
+    (tasks / "bare.json").write_text(json.dumps(content(replace(BARE, leases=()))))
     assert read_endpoints() == {"bare": Endpoints()}
 
 

@@ -1,8 +1,7 @@
 """Documents that another program wrote, or damaged: a value, or a refusal in one sentence."""
 
 import json
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError, Solo5Error
 from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.network import lease_files
-from solo5_systemd.network.lease_files import LeaseStore, of_document, read_lease_records, read_networks, to_document
+from solo5_systemd.network.lease_files import LeaseStore, read_lease_records, read_networks
 from solo5_systemd.network.model import LeaseRecord
 from solo5_systemd.network.remembered_addresses import LastRequest
 from solo5_systemd.nomad.handle import decode
@@ -29,7 +28,7 @@ from solo5_systemd.settings.records import document, record
 from solo5_systemd.settings.solo5_toml import parse_settings
 
 LEASE_RECORD: dict[str, Any] = {
-    "version": 1, "state": "attached", "expires": 60,
+    "state": "attached", "expires": 60,
     "reservation": {
         "task": "web",
         "leases": [{
@@ -40,7 +39,7 @@ LEASE_RECORD: dict[str, Any] = {
     },
 }  # fmt: skip
 NETWORK = {
-    "version": 1, "name": "default", "bridge": "solo5-default", "ipv4": "10.89.0.0/24", "gateway4": "10.89.0.1",
+    "name": "default", "bridge": "solo5-default", "ipv4": "10.89.0.0/24", "gateway4": "10.89.0.1",
     "mtu": 1500, "masquerade": False,
     "policy": {
         "reach": ["back"], "isolated": True, "host": ["53/udp"], "connections": 64,
@@ -102,18 +101,18 @@ def as_msgpack(value: object) -> bytes:
     return packed
 
 
-def console_state(value: object) -> ConsoleState:
-    return record(ConsoleState, Fields(value))
+def reads(kind: type[object]) -> Callable[[object], object]:
+    return lambda value: record(kind, Fields(value))
 
 
 Reader = Callable[..., object]
 READERS: dict[str, tuple[Reader, type[Solo5Error], Callable[[object], object], object]] = {
     "memo": (lambda content: StoredImage.decode(content, ""), InvalidRequestError, as_json, MEMO),
     "handle": (decode, InvalidRequestError, as_json, STATE),
-    "holding": (partial(of_document, LeaseRecord), InvalidRequestError, lambda value: value, LEASE_RECORD),
-    "network": (partial(of_document, Network), InvalidRequestError, lambda value: value, NETWORK),
-    "last request": (lambda value: record(LastRequest, Fields(value)), InvalidRequestError, lambda value: value, LAST),
-    "record": (console_state, InvalidRequestError, lambda value: value, RECORD),
+    "holding": (reads(LeaseRecord), InvalidRequestError, lambda value: value, LEASE_RECORD),
+    "network": (reads(Network), InvalidRequestError, lambda value: value, NETWORK),
+    "last request": (reads(LastRequest), InvalidRequestError, lambda value: value, LAST),
+    "record": (reads(ConsoleState), InvalidRequestError, lambda value: value, RECORD),
     "options": (task_options, InvalidRequestError, as_msgpack, OPTIONS),
     "config": (plugin_config, SettingsError, as_msgpack, CONFIG),
     "settings": (parse_settings, SettingsError, lambda value: value, SETTINGS),
@@ -212,17 +211,14 @@ def test_a_damaged_record_stops_no_relay(directory: Path, content: bytes) -> Non
 
 
 def test_what_was_read_is_written_as_it_was() -> None:
-    assert to_document(of_document(LeaseRecord, LEASE_RECORD)) == LEASE_RECORD
-    assert to_document(of_document(Network, NETWORK)) == NETWORK
-    assert document(console_state(RECORD), complete=True) == RECORD
+    assert document(reads(LeaseRecord)(LEASE_RECORD)) == LEASE_RECORD
+    assert document(reads(Network)(NETWORK)) == NETWORK
+    assert document(reads(ConsoleState)(RECORD), complete=True) == RECORD
     assert json.loads(StoredImage.decode(as_json(MEMO), "").encode()) == MEMO
 
 
-@given(changed(LEASE_RECORD), changed(NETWORK), changed(RECORD))
-def test_what_can_be_read_can_be_written_and_read_again(holding: object, network: object, console: object) -> None:
-    held = value_or_refusal(partial(of_document, LeaseRecord), holding)
-    assert held is None or of_document(LeaseRecord, json.loads(json.dumps(to_document(held)))) == held
-    of_all = value_or_refusal(partial(of_document, Network), network)
-    assert of_all is None or of_document(Network, json.loads(json.dumps(to_document(of_all)))) == of_all
-    kept = value_or_refusal(console_state, console)
-    assert kept is None or console_state(json.loads(json.dumps(document(kept)))) == kept
+@given(st.tuples(changed(LEASE_RECORD), changed(NETWORK), changed(RECORD)))
+def test_what_can_be_read_can_be_written_and_read_again(contents: Sequence[object]) -> None:
+    for kind, content in zip((LeaseRecord, Network, ConsoleState), contents, strict=True):
+        found = value_or_refusal(reads(kind), content)
+        assert found is None or reads(kind)(json.loads(json.dumps(document(found)))) == found

@@ -72,7 +72,7 @@ def test_a_request_is_its_owners_and_of_one_task(store: LeaseStore, tmp_path: Pa
     assert store.request(TaskName("never")) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff", b"{" * 9999, b'{"version": 1, "task": "../x"}'])
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff", b"{" * 9999, b'{"task": "../x"}'])
 def test_a_damaged_request_is_none_with_a_line_in_the_log(
     store: LeaseStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
 ) -> None:

@@ -18,15 +18,17 @@ import pytest
 from tests.fast.network.test_nft_rules import RESERVATION, network
 from tests.fast.networkd.test_sleep import Tables, bridges_of
 
+from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import lease_files, nft_elements
-from solo5_systemd.network.lease_files import LeaseStore, of_document, to_document
+from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.model import LeaseRecord, LeaseState, MacAddress
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.networkd import task_units
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.networkd.sleepers import Sleepers
 from solo5_systemd.networkd.task_units import TaskUnits
+from solo5_systemd.settings import records
 
 A = RESERVATION.task
 
@@ -130,7 +132,7 @@ def record(number: int) -> LeaseRecord:
     port = replace(RESERVATION.ports[0], host_port=1024 + number)
     held = replace(RESERVATION, task=TaskName(f"web{number}"), leases=(lease,), ports=(port,), idle_s=600)
     made = LeaseRecord(reservation=held, state=LeaseState.WAITING, expires=number, asleep=10**15 + number)
-    return of_document(LeaseRecord, json.loads(json.dumps(to_document(made))))
+    return records.record(LeaseRecord, Fields(json.loads(json.dumps(records.document(made)))))
 
 
 @pytest.fixture
