@@ -15,7 +15,7 @@ from tests.contract.netns import BRIDGE_NF, HOST6, Outside, link, run
 from tests.contract.netservice import Client, Service, nic, tcp, udp, until
 from tests.contract.sockets import Inbox, arrived, ask_tcp, ask_udp, bound, next_at, wire
 
-from solo5_systemd.settings.network_policy import HostPort, NetworkPolicy
+from solo5_systemd.settings.network_policy import NetworkPolicy
 
 FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 
@@ -213,7 +213,7 @@ async def test_a_change_of_settings_holds_after_a_restart_for_networks_in_use(se
             [port] = json.loads(run("bridge", "-j", "-d", "link", "show", "dev", guest.tap))
             assert port["isolated"]
     (network,) = await client.networks()
-    assert network.policy == NetworkPolicy(host=(HostPort(port=9, protocol="udp"),), isolated=True)
+    assert network.policy == NetworkPolicy(host=("9/udp",), isolated=True)
 
 
 async def test_a_frame_for_the_bridge_itself_meets_the_rules(service: Service) -> None:

@@ -86,11 +86,7 @@ class Links:
         )
 
     def make_bridge(self, network: Network) -> None:
-        """Create the network's bridge, or repair an existing one; idempotent.
-
-        Raises:
-            TakenError: another program's link has the bridge's name.
-        """
+        """Create the network's bridge, or repair it; idempotent. Raises TakenError if its name is another link's."""
         with kernel_errors(f"bridge {network.bridge}"):
             self._make_bridge(network)
             # Guests must not learn the host's other addresses; those of a network with IPv6 only, none (8).
@@ -119,9 +115,7 @@ class Links:
 
         The segment has no address: for guests and host it is a part of the first bridge. In an isolated network the
         first bridge's port is isolated like a tap; the segment's end is not, since frames for the host pass it.
-
-        Raises:
-            TakenError: another program's link has the segment's name.
+        Raises as `make_bridge`.
         """
         with kernel_errors(f"bridge {segment}"):
             self._make_bridge(network, segment)

@@ -185,11 +185,7 @@ def is_task_namespace(path: str) -> bool:
 
 
 def remove_task_namespace(path: str) -> None:
-    """Remove the namespace at a path if it is one of a task; idempotent. Its links end with its last process.
-
-    Raises:
-        HostError: the kernel or the file system refused.
-    """
+    """Remove a task's namespace at a path; idempotent. Its links end with its last process. Raises HostError."""
     with host_errors(f"network namespace {path} cannot be removed"), suppress(FileNotFoundError):
         while is_task_namespace(path):  # first what is mounted, then the empty file below it
             if not is_mounted(path):

@@ -72,11 +72,7 @@ class NetlinkSocket(socket.socket):
         self._sequence = 0
 
     def request(self, kind: int, flags: int, payload: bytes) -> Iterator[tuple[int, bytes]]:
-        """Send one request and yield its replies, as message type and payload.
-
-        Raises:
-            OSError: the kernel refused it.
-        """
+        """Send one request and yield its replies, as message type and payload; raises OSError if it is refused."""
         self._sequence += 1
         length = _HEADER.size + len(payload)
         self.send(_HEADER.pack(length, kind, NLM_REQUEST | flags, self._sequence, 0) + payload)
@@ -177,11 +173,7 @@ def link_index(name: str) -> int:
 
 
 def check_netfilter() -> None:
-    """Check that sockets of nfnetlink can be opened: libnftables ends the process where they cannot (exit status 3).
-
-    Raises:
-        DependencyError: the kernel has no nfnetlink.
-    """
+    """Check that the kernel has nfnetlink: libnftables ends the process without it. Raises DependencyError."""
     try:
         socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER).close()
     except OSError as error:

@@ -122,7 +122,8 @@ def network_elements(network: Network, networks: Sequence[Network]) -> Iterator[
             if is_set:
                 yield _element(family, name, bridge)
         for port in dict.fromkeys(policy.host):
-            yield _element(family, "services", bridge, port.protocol, port.port)
+            number, _, protocol = port.partition("/")
+            yield _element(family, "services", bridge, protocol, number)
         if network.shared:  # the gateway is the loopback of the programs beside the guests
             yield _element(family, "gateways", bridge, gateway)
     if network.shared and network.ipv6 is not None:

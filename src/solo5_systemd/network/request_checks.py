@@ -46,11 +46,7 @@ _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", re.ASCII)
 
 
 def port_range(text: str) -> range:
-    """Parse a port, or the first and last port of a range: `8080`, `8000-8010`.
-
-    Raises:
-        InvalidRequestError: malformed, reversed, outside 1–65535, or of more than PORTS_MAX ports.
-    """
+    """Parse a port, or the first and last port of a range: `8080`, `8000-8010`; raises InvalidRequestError."""
     match = _RANGE.fullmatch(text)
     if match is None:
         raise InvalidRequestError(f"{text!r} is not a port: expected 1 to 65535, or a range such as 8000-8010.")

@@ -48,13 +48,7 @@ class Choice:
         self.remembered: Remembered = {}
 
     def choose(self, task: TaskName, request: Request) -> tuple[Reservation, Sequence[Network]]:
-        """Return a reservation for a task without one, and the networks that it creates.
-
-        Raises:
-            InvalidRequestError: the request can never succeed.
-            TakenError: an address, MAC or port is in use.
-            HostError: the host lacks a resource, such as a free range.
-        """
+        """Return a reservation for a task without one, and networks that it makes. Raises as `NetworkState.reserve`."""
         nics, ports = request.nics, request.ports
         settings = self._settings() if ports else Settings()
         check_reserved(ports, settings)
@@ -88,12 +82,7 @@ class Choice:
         return lambda network: default_mtu(uplink(), ipv6=bool(network.has_ipv6))
 
     def _checked(self, network: Network, nics: Sequence[NicRequest]) -> Network:
-        """Return a network, checked and with the present MTU of its bridge if it is requested and that is of others.
-
-        Raises:
-            HostError: taps cannot become ports of the bridge.
-            TakenError: the bridge has a requested MAC address.
-        """
+        """Return a network, checked and with the present MTU of its bridge if it is requested and that is of others."""
         wanted = [nic for nic in nics if nic.network == network.name]
         if network.join is None or not wanted:
             return network

@@ -20,7 +20,7 @@ from solo5_systemd.settings.network_policy import Network
 
 
 class Bridges:
-    """The networks with a lease, and what they need in the kernel besides taps. Not thread-safe.
+    """The networks with a lease, and what they need in the kernel besides taps. Not thread-safe. Raises HostError.
 
     Attributes:
         store, links, tables, leases: those of `NetworkState`.
@@ -43,11 +43,7 @@ class Bridges:
         self.networks[network.name] = network
 
     def bring_up(self, lease: Lease) -> None:
-        """Make the bridge, rules and forwarding of a lease's network, and the lease's own segment; idempotent.
-
-        Raises:
-            HostError: the kernel refused, or another link has the bridge's name.
-        """
+        """Make the bridge, rules and forwarding of a lease's network, and the lease's own segment; idempotent."""
         network = self.networks[lease.network]
         self._bring_up(network)
         if lease.bridge != network.bridge and lease.bridge not in self.segments:
@@ -136,11 +132,7 @@ class Bridges:
         return network is not None and network.join is not None
 
     def joined_bridge(self, network: Network) -> Link:
-        """Return the bridge that a network joins.
-
-        Raises:
-            HostError: taps cannot become ports of it.
-        """
+        """Return the bridge that a network joins; raises HostError if taps cannot become its ports."""
         return usable_bridge(network, self.links.link(network.bridge))
 
     def is_usable(self, network: Network) -> bool:
@@ -186,9 +178,6 @@ class Bridges:
 
         Returns:
             What was not so, each with the version of IP that it is of.
-
-        Raises:
-            HostError: a setting cannot be written.
         """
         # Guests reach the loopback of the programs beside them.
         loopback6 = any(each.shared and each.ipv6 is not None for each in self.own)
@@ -263,9 +252,6 @@ class Bridges:
         Args:
             before: the records of which they have the elements.
             after: those of the same tasks of which they are to have the elements.
-
-        Raises:
-            HostError: nftables refused it.
         """
         old, new = dict.fromkeys(self.elements_of(before)), dict.fromkeys(self.elements_of(after))
         try:

@@ -61,18 +61,14 @@ class _Entries:
 
 
 class DhcpFiles:
-    """The entries of guests on networks with DHCP. Not thread-safe."""
+    """The entries of guests on networks with DHCP. Not thread-safe. Raises HostError if a file cannot be written."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._entries: dict[NetworkName, _Entries] = {}
 
     def restore(self, records: Iterable[LeaseRecord], networks: Mapping[NetworkName, Network]) -> None:
-        """Write the files of attached tasks, and remove all others; servers of an earlier process are outdated.
-
-        Raises:
-            HostError: a file cannot be written.
-        """
+        """Write the files of attached tasks, and remove all others; servers of an earlier process are outdated."""
         for record in records:
             self.add(record, networks)
         (self._directory / _GONE).unlink(missing_ok=True)
@@ -88,11 +84,7 @@ class DhcpFiles:
             entries.outdated = True
 
     def add(self, record: LeaseRecord, networks: Mapping[NetworkName, Network]) -> None:
-        """Write the files of a task's NICs, before their taps are made; idempotent.
-
-        Raises:
-            HostError: a file cannot be written.
-        """
+        """Write the files of a task's NICs, before their taps are made; idempotent."""
         for lease in record.reservation.leases:
             network = networks[lease.network]
             if is_served(network):
@@ -182,7 +174,7 @@ _PREFIX, _, _SUFFIX = f"{INVOCATION_LINK}{dhcp_service(NetworkName('@'))}".rpart
 
 
 class DhcpServers:
-    """The units of DHCP servers: started, restarted and stopped by calls of PID 1."""
+    """The units of DHCP servers: started, restarted and stopped by calls of PID 1. `start` raises HostError."""
 
     def __init__(self, bus: MessageBus, files: DhcpFiles, writer: SerialThread) -> None:
         self._bus = bus
@@ -198,11 +190,7 @@ class DhcpServers:
         )
 
     async def start(self, networks: Iterable[NetworkName]) -> None:
-        """Start or restart the servers of networks, as the entries of guests need them.
-
-        Raises:
-            HostError: one does not start.
-        """
+        """Start or restart the servers of networks, as the entries of guests need them."""
         async with self._lock:
             for network in networks:
                 if await self._writer.run(partial(self._files.pop_start, network, runs=network in self.running())):
@@ -228,11 +216,7 @@ class DhcpServers:
                 _log.error("%s", error)
 
     async def _start(self, network: NetworkName) -> None:
-        """Start or restart the server of a network; return when it receives messages.
-
-        Raises:
-            HostError: dnsmasq is missing, or the unit does not start.
-        """
+        """Start or restart the server of a network; return when it receives messages."""
         if not os.access(DHCP_SERVER.name, os.X_OK):
             raise HostError(
                 f"network {network} has dhcp = true or ra = true, but {DHCP_SERVER.name} is missing: expected it to be "
@@ -249,11 +233,7 @@ class DhcpServers:
             )
 
     async def _run_job(self, member: str, network: NetworkName) -> str:
-        """Return the ActiveState= of a server after a job; empty where the job has not ended in time.
-
-        Raises:
-            HostError: PID 1 refuses it.
-        """
+        """Return the ActiveState= of a server after a job; empty where the job has not ended in time."""
         unit = dhcp_service(network)
         await self._call(member, "ss", [unit, "replace"], network)
         with suppress(TimeoutError):

@@ -78,11 +78,7 @@ class HeldPorts:
                     self._others[name] = stored
 
     def bind(self, ports: Sequence[PortRequest]) -> None:
-        """Bind all of these ports or, on an error, none; ports that are bound already stay as they are.
-
-        Raises:
-            TakenError: another process has a port, or the limit of port sockets is reached.
-        """
+        """Bind all of these ports or, with a TakenError, none; ports that are bound already stay as they are."""
         if len(self._sockets) + len(ports) > HELD_MAX:
             raise TakenError(
                 f"{len(self._sockets)} ports are published on this host: expected {HELD_MAX} or fewer with these.",

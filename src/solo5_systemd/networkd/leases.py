@@ -8,7 +8,7 @@ from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import Any, TypeVar
 
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.conntrack import RedirectedPort
+from solo5_systemd.network.conntrack import Redirected
 from solo5_systemd.network.ipam import Allocations
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.model import (
@@ -196,17 +196,17 @@ class Remains:
 
     taps: Sequence[str] = ()
     ports: Sequence[PortRequest] = ()
-    redirected: frozenset[RedirectedPort] = frozenset()
+    redirected: frozenset[Redirected] = frozenset()
     addresses: Sequence[IpAddress] = ()
     servers: Sequence[IpAddress] = ()
     behind: Routes = ()
     namespace: NetworkNamespace | None = None
 
 
-def redirected(reservations: Iterable[Reservation]) -> frozenset[RedirectedPort]:
+def redirected(reservations: Iterable[Reservation]) -> frozenset[Redirected]:
     """Return the published UDP ports of tasks, which may have flows to another destination than the guest."""
     return frozenset(
-        RedirectedPort(port=port.host_port, guest=address)
+        (port.host_port, address)
         for held in reservations
         for port in held.ports
         if port.protocol is Protocol.UDP

@@ -11,14 +11,14 @@ from typing import TypeVar
 from solo5_systemd.base.concurrency import KeyedLocks, SerialThread
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.conntrack import RedirectedPort
+from solo5_systemd.network.conntrack import Redirected
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.ipam import free_addresses
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Request, Reservation
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.network.overview import NetworkOverview
-from solo5_systemd.networkd.leases import Remains, now
+from solo5_systemd.networkd.leases import now
 from solo5_systemd.networkd.sleepers import Sleepers
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits
@@ -97,7 +97,7 @@ class Namespaces:
         with self._entered(request.namespace) as state:
             return state.preview(task, request)
 
-    def attach(self, task: TaskName) -> frozenset[RedirectedPort]:
+    def attach(self, task: TaskName) -> frozenset[Redirected]:
         """Attach as `NetworkState.attach`."""
         path = self._tasks.get(task, "")
         if not path and not self.host.leases.get(task):  # released: its request alone has the namespace
@@ -109,10 +109,6 @@ class Namespaces:
             finally:
                 if path and state.leases.get(task) is not None:  # also one whose attach failed and could not be undone
                     self._tasks[task] = path
-
-    def begin_release(self, task: TaskName, *, waits: bool = False) -> Remains:
-        """Begin a release as `NetworkState.begin_release`; what remains is in the namespace of the result."""
-        return self.at(task, lambda state: state.begin_release(task, waits=waits))
 
     def end_release(self, task: TaskName) -> None:
         """End a release as `NetworkState.end_release`, and close a namespace without a task."""
@@ -200,8 +196,7 @@ class Namespaces:
         Args:
             only: their paths, of which some may be gone.
 
-        Raises:
-            Solo5Error: of the host's own. An error of another one is logged.
+        An error of the host's own is raised; that of another one is logged.
         """
         # A copy: the end of `_entered` removes a namespace without a task.
         for path in [path for path in self._states if only is None or path in only]:

@@ -13,7 +13,7 @@ from solo5_systemd.base.inotify import RemovedEntries
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import NOTICE, log_about
 from solo5_systemd.network import links
-from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_of, delete_udp_flows
+from solo5_systemd.network.conntrack import Redirected, delete_flows_of, delete_udp_flows
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.netlink import link_index
 from solo5_systemd.networkd import task_units
@@ -22,6 +22,7 @@ from solo5_systemd.networkd.dormant_starts import ATTEMPTS, CHECK_INTERVAL_S, Ac
 from solo5_systemd.networkd.held_ports import wait_until_free
 from solo5_systemd.networkd.leases import Remains
 from solo5_systemd.networkd.namespaces import Core
+from solo5_systemd.networkd.state import NetworkState
 
 UNIT_CHECK_INTERVAL_S = 20
 END_CHECK_INTERVAL_S = 0.1
@@ -37,11 +38,11 @@ def _delete(batch: Sequence[Remains]) -> None:
     """Delete flows, then taps, of releases in one network namespace."""
     namespace = batch[0].namespace
     with namespace.entered() if namespace else nullcontext():
-        if redirected := frozenset[RedirectedPort]().union(*(each.redirected for each in batch)):
+        if redirected := frozenset[Redirected]().union(*(each.redirected for each in batch)):
             try:
                 delete_udp_flows(redirected)
             except OSError as error:  # a release that stopped here would leave the taps
-                ports = sorted(each.port for each in redirected)
+                ports = sorted(port for port, _ in redirected)
                 _log.warning("deleting conntrack entries of UDP ports %s failed: %s", ports, error.strerror)
         clients = [address for each in batch for address in each.addresses]
         servers = [address for each in batch for address in each.servers]
@@ -240,7 +241,8 @@ class Releases:
     async def release_now(self, task: TaskName, *, waits: bool = False) -> None:
         """Release a task under its lock; with `waits`, what it does not need while it waits for its first packet."""
         with self._activation.releasing(task):
-            remains = await self._core.writer.run(partial(self._core.state.begin_release, task, waits=waits))
+            begin_release = partial(NetworkState.begin_release, task=task, waits=waits)
+            remains = await self._core.writer.run(self._core.state.at, task, begin_release)
             if self._core.state.host.dhcp.in_use:
                 await self._servers.stop_idle()  # before the bridge is deleted, on which the server's socket is
             waiting = [asyncio.to_thread(wait_until_free, remains.ports)] if remains.ports else []
@@ -249,9 +251,7 @@ class Releases:
         await self._activation.hold(task)  # last: flows that are deleted later would be those of held packets
         self._on_fifos([task])  # its socket unit may have been started meanwhile
 
-    async def delete_flows(
-        self, redirected: frozenset[RedirectedPort], after_s: float = 0, namespace: str = ""
-    ) -> None:
+    async def delete_flows(self, redirected: frozenset[Redirected], after_s: float = 0, namespace: str = "") -> None:
         """Delete the stale flows of UDP ports after some seconds, in a namespace; empty: the host's own."""
         # A namespace that has gone meanwhile, as with its Nomad group, has no flows.
         with suppress(HostError), closing(NetworkNamespace(namespace)) if namespace else nullcontext() as opened:

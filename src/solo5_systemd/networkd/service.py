@@ -93,9 +93,9 @@ class Networkd:
             "Preview": self._preview,
             "Attach": self._attach,
             "MovePorts": self._move_ports,
-            "Release": self._release,
-            "Sleep": self._put_to_sleep,
-            "Wake": self._wake,
+            "Release": lambda name: self._releases.release(task_name(name)),
+            "Sleep": lambda name: self._sleep.sleep(task_name(name)),
+            "Wake": lambda name: self._sleep.wake(task_name(name), "a request"),
             "Awake": self._awake,
             "Leases": self._leases,
             "Networks": self._list_networks,
@@ -155,15 +155,6 @@ class Networkd:
         first, second = sorted((old, new))  # in one order: two opposite moves would wait for each other
         async with self._locks[first], self._locks[second]:
             await self._writer.run(self._state.move_ports, old, new)
-
-    async def _release(self, name: str) -> None:
-        await self._releases.release(task_name(name))
-
-    async def _put_to_sleep(self, name: str) -> None:
-        await self._sleep.sleep(task_name(name))
-
-    async def _wake(self, name: str) -> None:
-        await self._sleep.wake(task_name(name), "a request")
 
     async def _awake(self, name: str) -> Sequence[object]:
         return [self._sleep.awake_because(task_name(name))]

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Sleepers:
-    """The tasks that may sleep or are dormant. Not thread-safe, as `NetworkState`; exceptions state it.
+    """The tasks that may sleep or are dormant. Not thread-safe; exceptions state it. Raises HostError.
 
     Attributes:
         announces: packets that wake are announced; otherwise no task sleeps.
@@ -34,11 +34,7 @@ class Sleepers:
         return [record for record in self._leases.attached() if record.reservation.idle_s or record.asleep]
 
     def frames(self) -> Mapping[TaskName, int]:
-        """Return the frames from and to each task since its attach, or since it fell asleep.
-
-        Raises:
-            HostError: nftables refused it.
-        """
+        """Return the frames from and to each task since its attach, or since it fell asleep."""
         return {record.reservation.task: self._frames_of(record.reservation) for record in self.records()}
 
     def check(self, reservation: Reservation, networks: Iterable[Network] = ()) -> None:
@@ -112,11 +108,7 @@ class Sleepers:
         return sum(self._tables.active_of(lease.tap) for lease in reservation.leases)
 
     def end(self, task: TaskName) -> None:
-        """Have packets for a task announced no longer, and then record that it is awake; idempotent.
-
-        Raises:
-            HostError: nftables refused it.
-        """
+        """Have packets for a task announced no longer, and then record that it is awake; idempotent."""
         record = self._leases.get(task)
         if record is not None and record.asleep:
             slept = record.slept + max(0, time.time_ns() // 1000 - record.asleep)
@@ -125,11 +117,7 @@ class Sleepers:
             self._leases.save(awake)
 
     def wait(self, record: LeaseRecord) -> None:
-        """Record that a task waits, let its packets pass, by one nftables transaction, and have them held.
-
-        Raises:
-            HostError: nftables or the kernel refused it.
-        """
+        """Record that a task waits, let its packets pass, by one nftables transaction, and have them held."""
         waiting = replace(record, state=LeaseState.WAITING, asleep=record.asleep or time.time_ns() // 1000)
         self._leases.save(waiting)
         self._bridges.change_elements([record], [waiting])
@@ -138,11 +126,7 @@ class Sleepers:
     def packets(
         self, task: TaskName, do: Callable[[Neighbours, str, Lease], T], only: Lease | None = None
     ) -> Sequence[T]:
-        """Do what a method of `Neighbours` does with the packets for each NIC of a task, or for one of them.
-
-        Raises:
-            HostError: the kernel refused.
-        """
+        """Do what a method of `Neighbours` does with the packets for each NIC of a task, or for one of them."""
         record, networks = self._leases.get(task), self._bridges.networks
         leases = [each for each in (record.reservation.leases if record else ()) if each.network in networks]
         with host_errors(f"the kernel refused to change the neighbours of task {task}"):

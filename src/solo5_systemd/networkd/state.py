@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_elements
-from solo5_systemd.network.conntrack import RedirectedPort
+from solo5_systemd.network.conntrack import Redirected
 from solo5_systemd.network.lease_files import LeaseStore, remove_request
 from solo5_systemd.network.links import Links, delete_links
 from solo5_systemd.network.model import (
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class NetworkState:
-    """Networks, leases and port sockets, in memory, in files and in the kernel. Not thread-safe.
+    """Networks, leases and port sockets, in memory, in files and in the kernel. Not thread-safe. Raises HostError.
 
     A file is written before the object that it describes is made, and removed after it: a service that is killed
     between any two lines finds a file for everything that it may have made. `recover` then makes the kernel's state
@@ -162,7 +162,7 @@ class NetworkState:
         after = replace(before, networks=(*before.networks, *networks), records=(record,))
         return reservation, tuple(element for element in nft_elements.elements(after) if element not in known)
 
-    def attach(self, task: TaskName) -> frozenset[RedirectedPort]:
+    def attach(self, task: TaskName) -> frozenset[Redirected]:
         """Make the taps and firewall elements of a reservation, which a released task gets again; idempotent.
 
         Returns:
@@ -201,7 +201,7 @@ class NetworkState:
             self.repairs.report_unrepaired(task, str(each))
         return redirected([record.reservation])
 
-    def redirected(self) -> frozenset[RedirectedPort]:
+    def redirected(self) -> frozenset[Redirected]:
         """Return the UDP ports of all tasks that may have flows to another destination than the guest.
 
         Such a flow began while there were no tables, or a service that was killed has not deleted it.
@@ -218,7 +218,6 @@ class NetworkState:
 
         Raises:
             TakenError, InvalidRequestError: it cannot have the same addresses or ports again.
-            HostError: the kernel refused.
         """
         request = self.last_request(task)
         if request is None:
@@ -303,7 +302,6 @@ class NetworkState:
             NotFoundError: the second task has no attached network.
             TakenError: it has other ports.
             InvalidRequestError: it has no NIC of a port's name.
-            HostError: nftables refused it.
         """
         old, new = self.leases.get(source), self.leases.get(target)
         if new is None or new.state is not LeaseState.ATTACHED:

@@ -155,11 +155,7 @@ class TaskUnits:
     # -- runs ----------------------------------------------------------------------------------------------------
 
     async def signal(self, task: TaskName, number: signal.Signals) -> bool:
-        """Send a signal to the tender of a task; return whether it runs, and the signal is sent.
-
-        Raises:
-            HostError: that is unknown, since PID 1 has not replied.
-        """
+        """Send a signal to the tender of a task; return whether it runs, and gets it. Raises HostError if unknown."""
         unit = self._running(task)
         if unit is None:
             return False

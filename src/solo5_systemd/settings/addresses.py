@@ -30,11 +30,7 @@ NEVER_BEHIND: Sequence[IpNetwork] = (
 
 
 def ipv4_address(text: str) -> IPv4Address:
-    """Parse an IPv4 address.
-
-    Raises:
-        InvalidRequestError: malformed.
-    """
+    """Parse an IPv4 address; raises InvalidRequestError for a malformed one."""
     try:
         return IPv4Address(text)
     except ValueError as error:
@@ -44,11 +40,7 @@ def ipv4_address(text: str) -> IPv4Address:
 
 
 def ipv6_address(text: str) -> IPv6Address:
-    """Parse an IPv6 address without a zone.
-
-    Raises:
-        InvalidRequestError: malformed.
-    """
+    """Parse an IPv6 address without a zone; raises as `ipv4_address`."""
     try:
         address = IPv6Address(text)
     except ValueError:
@@ -59,20 +51,12 @@ def ipv6_address(text: str) -> IPv6Address:
 
 
 def host_address(text: str) -> IPv4Address | IPv6Address:
-    """Parse an IPv4 or IPv6 address.
-
-    Raises:
-        InvalidRequestError: malformed.
-    """
+    """Parse an IPv4 or IPv6 address; raises as `ipv4_address`."""
     return ipv6_address(text) if ":" in text else ipv4_address(text)
 
 
 def network_range(text: str, kind: type[IpNetwork], example: str) -> IpNetwork:
-    """Return a range of one family.
-
-    Raises:
-        SettingsError: malformed.
-    """
+    """Return a range of one family; raises SettingsError for a malformed one."""
     try:
         found = kind(text, strict=False)
     except ValueError as error:
@@ -105,11 +89,7 @@ Reserved = tuple[AddressRange, ...]
 
 
 def address_range(given: str) -> AddressRange:
-    """Parse an address or a range of addresses.
-
-    Raises:
-        SettingsError: malformed, reversed, or of two families.
-    """
+    """Parse an address or a range of them; raises SettingsError: malformed, reversed, or of two families."""
     first, _, last = given.partition("-")
     try:
         found = AddressRange(ip_address(first.strip()), ip_address((last or first).strip()))

@@ -76,11 +76,7 @@ Egress = tuple[Destination, ...] | None
 
 
 def destination(text: str) -> Destination:
-    """Parse one entry.
-
-    Raises:
-        InvalidRequestError: it is a name, or malformed.
-    """
+    """Parse one entry; raises InvalidRequestError for a name, and for what is malformed."""
     match = re.fullmatch(_ENTRY, text, re.ASCII)
     try:
         found = ip_interface(match["six"] or match["bare"] or match["four"]) if match else None

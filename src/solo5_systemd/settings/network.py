@@ -213,11 +213,7 @@ def default_bridge(name: NetworkName) -> str:
 
 
 def check_distinct(networks: Sequence[Network]) -> None:
-    """Check that networks have bridges and ranges of their own.
-
-    Raises:
-        SettingsError: two share one.
-    """
+    """Check that networks have bridges and ranges of their own; raises SettingsError."""
     for index, one in enumerate(networks):
         for other in networks[:index]:
             vlans = one.join and one.join.vlan, other.join and other.join.vlan

@@ -15,7 +15,7 @@ from solo5_systemd.base.names import NetworkName
 from solo5_systemd.settings.addresses import AddressRange, IpNetwork, Reserved, Routes
 from solo5_systemd.settings.egress import Egress
 from solo5_systemd.settings.rate import UNLIMITED, Rate
-from solo5_systemd.settings.records import TYPES, integer, setting, text
+from solo5_systemd.settings.records import integer, setting, text
 from solo5_systemd.settings.resolver import UNSET, Resolver
 
 HOST = "host"
@@ -33,25 +33,11 @@ INHERITED = "inherited"
 _HOST_PORT = r"([0-9]{1,5})/(tcp|udp)"
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostPort:
-    """A port of the host that guests may connect to."""
-
-    port: int
-    protocol: str
-
-    def __str__(self) -> str:
-        return f"{self.port}/{self.protocol}"
-
-
-def _host_port(given: str) -> HostPort:
+def _host_port(given: str) -> str:
     match = re.fullmatch(_HOST_PORT, given, re.ASCII)
     if match is None or not 1 <= int(match[1]) <= 65535:
         raise SettingsError(f'{given!r} is not a port of the host: expected one such as "53/udp" or "8080/tcp".')
-    return HostPort(port=int(match[1]), protocol=match[2])
-
-
-TYPES[HostPort] = text(_host_port)
+    return f"{int(match[1])}/{match[2]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +77,7 @@ class NetworkPolicy:
     isolated: bool = setting(
         "true: guests of this network do not reach each other.", default=False, on=(HOST, LAN, NAMESPACE)
     )
-    host: tuple[HostPort, ...] = setting(
+    host: tuple[Annotated[str, text(_host_port)], ...] = setting(
         'Ports of the host, at any of its addresses, that guests can connect to: ["53/udp", "8080/tcp"].', default=()
     )
     metadata: bool = setting(

@@ -48,11 +48,7 @@ UNLIMITED = Rate()
 
 
 def rate(texts: Sequence[str]) -> Rate:
-    """Parse limits, each of a key at most once.
-
-    Raises:
-        InvalidRequestError: malformed, or out of range.
-    """
+    """Parse limits, each of a key at most once; raises InvalidRequestError: malformed, or out of range."""
     found: dict[str, int] = {}
     for text in texts:
         key, _, number = text.partition("=")
@@ -81,11 +77,7 @@ def lower(one: Rate, other: Rate) -> Rate:
 
 
 def check_cap(wanted: Rate, cap: Rate, of: str) -> None:
-    """Check that no limit is above the operator's.
-
-    Raises:
-        InvalidRequestError: one is.
-    """
+    """Check that no limit is above the operator's; raises InvalidRequestError."""
     for key, mine, most in zip(KEYS, wanted, cap, strict=True):
         if mine is not None and most is not None and mine > most:
             raise InvalidRequestError(

@@ -44,11 +44,7 @@ def _each(texts: Iterable[str], parse: Callable[[str], T], most: int, what: str)
 
 
 def name_servers(given: Iterable[str]) -> tuple[IPv4Address | IPv6Address, ...]:
-    """Parse name servers.
-
-    Raises:
-        InvalidRequestError: one is malformed, or there are too many.
-    """
+    """Parse name servers; raises InvalidRequestError for a malformed one, and for too many."""
     return _each(given, partial(_server, "name server"), SERVERS_MAX, "name servers")
 
 
@@ -129,11 +125,7 @@ def reachable(found: Resolver, versions: Collection[int]) -> Resolver:
 
 
 def hostname(text: str, what: str = "host name") -> str:
-    """Parse a host name, or another domain name; a dot at its end is left out.
-
-    Raises:
-        InvalidRequestError: malformed.
-    """
+    """Parse a host name, or another domain name, without a dot at its end; raises InvalidRequestError."""
     plain = text.removesuffix(".")
     if not _is_domain(plain):
         raise InvalidRequestError(
@@ -188,11 +180,7 @@ class Host:
 
 
 def host(text: str) -> Host:
-    """Parse `NAME:ADDRESS`; an IPv6 address may be in brackets.
-
-    Raises:
-        InvalidRequestError: malformed, or no address of another machine.
-    """
+    """Parse `NAME:ADDRESS`; an IPv6 address may be in brackets. Raises InvalidRequestError."""
     name, _, place = text.partition(":")
     bare = place[1:-1] if place.startswith("[") and place.endswith("]") else place
     address = None if place == GATEWAY else other_machine(bare)
@@ -205,9 +193,5 @@ def host(text: str) -> Host:
 
 
 def hosts(given: Iterable[str]) -> tuple[Host, ...]:
-    """Parse entries; one that is given twice counts once.
-
-    Raises:
-        InvalidRequestError: one is malformed, or there are too many.
-    """
+    """Parse entries, each once; raises as `name_servers`."""
     return _each(given, host, HOSTS_MAX, "hosts")

@@ -11,7 +11,7 @@ from solo5_systemd.host.checks import Fact, Host, Kernel, Verdict, facts
 from solo5_systemd.host.other_firewalls import DroppingChain
 from solo5_systemd.network.network_ranges import Overtaken
 from solo5_systemd.settings.addresses import AddressRange
-from solo5_systemd.settings.network_policy import HostPort, Join, Network, NetworkPolicy
+from solo5_systemd.settings.network_policy import Join, Network, NetworkPolicy
 from solo5_systemd.unit.tender import Tender
 
 HVT = Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2)
@@ -158,7 +158,7 @@ def test_a_full_run_directory_is_in_the_way_of_every_task() -> None:
 
 def test_what_networks_open_is_shown() -> None:
     closed, lab = (Network(name=NetworkName(name), bridge=f"solo5-{name}") for name in ("default", "lab"))
-    host = (HostPort(port=53, protocol="udp"), HostPort(port=8080, protocol="tcp"))
+    host = ("53/udp", "8080/tcp")
     policy = NetworkPolicy(host=host, metadata=True, reach=(NetworkName("default"),), routed=True)
     fragments = NetworkPolicy(fragments=True)
     for networks, value in (

@@ -16,10 +16,10 @@ from solo5_systemd.host.other_firewalls import (
     saved_listing,
     translating,
 )
-from solo5_systemd.settings.network_policy import HostPort, Join, Network, NetworkPolicy
+from solo5_systemd.settings.network_policy import Join, Network, NetworkPolicy
 
 NETWORK = Network(name=NetworkName("default"), bridge="solo5-default")
-RESOLVER = replace(NETWORK, policy=NetworkPolicy(host=(HostPort(port=53, protocol="udp"),)))
+RESOLVER = replace(NETWORK, policy=NetworkPolicy(host=("53/udp",)))
 ROUTED = replace(NETWORK, policy=NetworkPolicy(routed=True))
 SIX = replace(NETWORK, has_ipv6=True)
 IIF, OIF = {"meta": {"key": "iifname"}}, {"meta": {"key": "oifname"}}

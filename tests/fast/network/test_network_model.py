@@ -33,7 +33,7 @@ from solo5_systemd.network.overview import NetworkOverview
 from solo5_systemd.networkd.namespaces import configured
 from solo5_systemd.settings.addresses import address_range
 from solo5_systemd.settings.egress import egress
-from solo5_systemd.settings.network_policy import CLOSED, HostPort, Join, Network, NetworkPolicy
+from solo5_systemd.settings.network_policy import CLOSED, Join, Network, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.settings.resolver import resolver
@@ -51,7 +51,7 @@ POOLED = Join(
 )
 UNUSED = NetworkOverview(name=NetworkName("back"), bridge="solo5-back", mtu=1500, up=False, leases=0)
 POLICY = NetworkPolicy(
-    routed=True, reach=(NetworkName("back"),), isolated=True, host=(HostPort(port=53, protocol="udp"),), metadata=True,
+    routed=True, reach=(NetworkName("back"),), isolated=True, host=("53/udp",), metadata=True,
     connections=77, fragments=True,
 )  # fmt: skip
 NETWORK = replace(network_of("10.77.0.0/24"), mtu=1400, masquerade=False, policy=POLICY)

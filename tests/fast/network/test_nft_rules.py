@@ -29,7 +29,7 @@ from solo5_systemd.network.nft_elements import Ruleset, elements
 from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.settings.addresses import routes
 from solo5_systemd.settings.egress import METADATA6, egress
-from solo5_systemd.settings.network_policy import CLOSED, HostPort, Join, Network, NetworkPolicy
+from solo5_systemd.settings.network_policy import CLOSED, Join, Network, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
 
 
@@ -277,7 +277,7 @@ def test_a_changed_limit_is_changed_in_both_tables() -> None:
 
 RANGES = routes(["192.168.2.0/24", "2001:db8:2::/64"])
 OPEN = NetworkPolicy(
-    routed=True, reach=(NetworkName("back"),), host=(HostPort(port=53, protocol="udp"),), metadata=True, dhcp=True,
+    routed=True, reach=(NetworkName("back"),), host=("53/udp",), metadata=True, dhcp=True,
     routes=RANGES,
 )  # fmt: skip
 FRONT = replace(six(linked_network("front", OPEN)), shared=True, nat66=True)

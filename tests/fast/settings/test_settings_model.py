@@ -9,7 +9,7 @@ from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.network import DEFAULT_NETWORK, NO_NETWORK, default_mtu
-from solo5_systemd.settings.network_policy import CLOSED, HostPort, Join, Network, NetworkPolicy
+from solo5_systemd.settings.network_policy import CLOSED, Join, Network, NetworkPolicy
 from solo5_systemd.settings.rate import UNLIMITED, rate
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.settings.resolver import UNSET, resolver
@@ -135,7 +135,7 @@ def test_a_policy_is_read_and_written() -> None:
         "metadata = true\nconnections = 16\nfragments = true\n[network.b]\n"
     )
     a, b = read.networks[1:]
-    host = (HostPort(port=53, protocol="udp"), HostPort(port=8080, protocol="tcp"))
+    host = ("53/udp", "8080/tcp")
     opened = NetworkPolicy(
         routed=True,
         reach=(NetworkName("b"),),

@@ -8,7 +8,7 @@ from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.endpoints import Endpoints, LeasedNic
 from solo5_systemd.network.model import Lease, MacAddress, PortRequest, Protocol, Reservation
 from solo5_systemd.network.overview import NetworkOverview
-from solo5_systemd.settings.network_policy import HostPort, NetworkPolicy
+from solo5_systemd.settings.network_policy import NetworkPolicy
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.state import ActiveState, UnitState
 
@@ -42,7 +42,7 @@ NETWORK = NetworkOverview(
     up=True,
     leases=1,
     free=252,
-    policy=NetworkPolicy(reach=(NetworkName("lab"),), host=(HostPort(port=53, protocol="udp"),), connections=64),
+    policy=NetworkPolicy(reach=(NetworkName("lab"),), host=("53/udp",), connections=64),
     dropped=Dropped(rules={("connections", "10.89.0.2"): 17, ("fragments", "10.89.0.2"): 5}),
 )
 """The network of `LEASE`."""
