@@ -6,16 +6,13 @@ environment, which may hold secrets.
 
 import json
 from dataclasses import dataclass
-from typing import Annotated
 
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError
-from solo5_systemd.base.names import TaskName
 from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.task_options import ReadinessProbe
-from solo5_systemd.settings.records import document, integer, record
-from solo5_systemd.settings.solo5_toml import LOG_NAMESPACE
-from solo5_systemd.unit.state import ActiveState, UnitState
+from solo5_systemd.settings.records import document, record
+from solo5_systemd.unit.state import UnitState
 
 VERSION = 1
 """Raised by a release whose states this one cannot read; `decode` reads those of all releases before."""
@@ -26,35 +23,14 @@ class DriverState:
     """The driver's part of a task handle.
 
     Attributes:
+        run: the unit as it was started; of its log fields, only the console's journal namespace.
         boot: the kernel's boot ID; a unit does not outlive its boot.
-        started: microseconds since the epoch.
-        control_group: empty, as `pid` is 0, of a unit that has ended at once.
     """
 
-    ready: ReadinessProbe | None = None
-    log_namespace: LOG_NAMESPACE = ""
-    task: TaskName
-    unit: str
-    invocation: str
+    run: UnitState
     boot: str
-    started: Annotated[int, integer(0, 1 << 62)]
     logging: Logging
-    control_group: str = ""
-    pid: int = 0
-
-    @property
-    def run(self) -> UnitState:
-        """Return the state of the unit as it was started."""
-        return UnitState(
-            task=self.task,
-            unit=self.unit,
-            active=ActiveState.ACTIVE,
-            invocation=self.invocation,
-            main_pid=self.pid,
-            started=self.started,
-            control_group=self.control_group,
-            log_fields={},
-        )
+    ready: ReadinessProbe | None = None
 
 
 def encode(state: DriverState) -> bytes:
@@ -88,10 +64,11 @@ def verify(stored: DriverState, boot: str, found: UnitState | None) -> UnitState
     Raises:
         NoSuchTaskError: it does not exist any more, or is another invocation. Nomad then starts the task again.
     """
+    run = stored.run
     if stored.boot != boot:
-        raise NoSuchTaskError(f"task {stored.task} ended with the previous boot of the host.")
-    if found is None or found.invocation != stored.invocation:
+        raise NoSuchTaskError(f"task {run.task} ended with the previous boot of the host.")
+    if found is None or found.invocation != run.invocation:
         raise NoSuchTaskError(
-            f"task {stored.task} does not exist: systemd has no unit {stored.unit} of invocation {stored.invocation}."
+            f"task {run.task} does not exist: systemd has no unit {run.unit} of invocation {run.invocation}."
         )
     return found

@@ -177,18 +177,18 @@ class LogReattacher:
 
         RecoverTask does not wait for it, only the report of the task's end does.
         """
+        run = state.run
         async with self._slots:
             try:
                 # Of JOURNALD the relay has no record, and a new logmon waits in open(2).
-                if state.logging is Logging.JOURNALD or await self._is_lost(state.task, running=running):
-                    namespace = state.log_namespace
+                if state.logging is Logging.JOURNALD or await self._is_lost(run.task, running=running):
                     await connect(
-                        self._session, config, state.task, state.unit, state.started, state.logging, namespace
+                        self._session, config, run.task, run.unit, run.started, state.logging, run.log_namespace
                     )
             except Solo5Error as error:
-                _log.info("log FIFOs of task %s not reattached: %s", state.task, error)
+                _log.info("log FIFOs of task %s not reattached: %s", run.task, error)
             except Exception:  # noqa: BLE001 - an exception in the group's task would end the plugin
-                _log.exception("log FIFOs of task %s not reattached: internal error", state.task)
+                _log.exception("log FIFOs of task %s not reattached: internal error", run.task)
 
     async def _is_lost(self, task: TaskName, *, running: bool) -> bool:
         relay = self._session.engine.backends.relay

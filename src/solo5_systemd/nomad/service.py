@@ -161,7 +161,7 @@ class DriverPlugin:
             id=entry.config.id,
             name=entry.config.name,
             state=wire.EXITED if ended else wire.RUNNING,
-            started_at=_timestamp(entry.state.started),
+            started_at=_timestamp(entry.state.run.started),
             completed_at=_timestamp(ended.time if ended else 0),
             result=exit_result(ended.outcome) if ended else wire.ExitResult(),
         )

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from solo5_systemd.base.errors import HostError, NoSuchTaskError, Solo5Error, TakenError
-from solo5_systemd.base.names import UnitKind, task_scope, task_service
+from solo5_systemd.base.names import TaskName, UnitKind, task_scope, task_service
 from solo5_systemd.base.paths import boot_id, exists, is_mount_point
 from solo5_systemd.engine.task import StartCallbacks, Task
 from solo5_systemd.image.manifest import DeviceKind
@@ -26,7 +26,9 @@ from solo5_systemd.nomad.task_options import GuestPort, ReadinessProbe, no_addre
 from solo5_systemd.nomad.wait import TaskEnd, wait_for_end
 from solo5_systemd.nomad.workload import image_candidates, logging_of, workload_of
 from solo5_systemd.storage.model import DiskRequest
+from solo5_systemd.task.log_fields import LOG_NAMESPACE
 from solo5_systemd.task.workload import Workload
+from solo5_systemd.unit.state import ActiveState
 from solo5_systemd.unit.tender import Parts
 
 START_TIMEOUT_S = 120.0
@@ -154,18 +156,9 @@ class Start(StartCallbacks):
         self._publish(event_messages.started(run.unit, run.invocation))
         for limit in event_messages.limits(self._workload, started.reservation):
             self._publish(limit)
-        state = DriverState(
-            task=run.task,
-            unit=run.unit,
-            invocation=run.invocation,
-            boot=boot_id(),
-            started=run.started,
-            logging=self._logging,
-            log_namespace=run.log_namespace,
-            control_group=run.control_group,
-            pid=run.main_pid,
-        )
-        ended = self._background.create_task(wait_for_end(self._session, self._scopes, state))
+        namespace = {name: text for name, text in run.log_fields.items() if name == LOG_NAMESPACE}
+        run = replace(run, active=ActiveState.ACTIVE, log_fields=namespace)
+        ended = self._background.create_task(wait_for_end(self._session, self._scopes, run))
         try:
             network = ports.network_override(started.reservation, self._config, options)
             if (rule := options.ready) is not None:
@@ -181,20 +174,21 @@ class Start(StartCallbacks):
                 if isinstance(condition, Endpoint):  # a printed line cannot be lost
                     probe = ReadinessProbe(**vars(condition), interval=rule.interval, on_loss=rule.on_loss)
         except BaseException:  # also on cancellation: the agent would have no handle of the unit
-            await asyncio.shield(self._undo(state, ended))
+            await asyncio.shield(self._undo(run.task, ended))
             raise
-        return TaskEntry(config=kept(self._config), state=replace(state, ready=probe), network=network, end=ended)
+        state = DriverState(run=run, boot=boot_id(), logging=self._logging, ready=probe)
+        return TaskEntry(config=kept(self._config), state=state, network=network, end=ended)
 
-    async def _undo(self, state: DriverState, ended: "asyncio.Task[TaskEnd]") -> None:
+    async def _undo(self, name: TaskName, ended: "asyncio.Task[TaskEnd]") -> None:
         """Remove a task whose start failed after its unit ran, and drain its FIFOs."""
         try:
             with suppress(Solo5Error):  # the first error is the one to raise
-                await self._session.engine.discard(state.task)
+                await self._session.engine.discard(name)
             await asyncio.wait((ended,), timeout=logs.DRAIN_TIMEOUT_S)
-            await logs.drain(self._session, state.task)
+            await logs.drain(self._session, name)
         finally:
             ended.cancel()
-            self._scopes.forget(state.task)
+            self._scopes.forget(name)
 
     async def _start(self) -> Task:
         try:

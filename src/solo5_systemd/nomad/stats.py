@@ -33,7 +33,7 @@ async def samples(
     Args:
         mhz: of one core; 0: unknown.
     """
-    with closing(session.engine.backends.usages.meter(entry.state.control_group)) as meter:
+    with closing(session.engine.backends.usages.meter(entry.state.run.control_group)) as meter:
         before: Usage | None = None
         head, memory, cpu = stats_messages.head(entry.config.id), b"", b""
         is_idle = False

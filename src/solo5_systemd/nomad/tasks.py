@@ -132,14 +132,14 @@ class TaskRegistry:
             run = verify(stored, boot_id(), found)
             reattaching = self._log_reattacher.reattach(config, stored, running=not run.over)
             reattached = self._background.create_task(reattaching)
-            ended = self._background.create_task(wait_for_end(self._session, self._scopes, stored))
+            ended = self._background.create_task(wait_for_end(self._session, self._scopes, stored.run))
             network = ports.guest_address(reservation)
             return self._add(TaskEntry(config=kept(config), state=stored, network=network, end=ended), reattached)
 
     async def _find(self, stored: DriverState) -> tuple[UnitState | None, Reservation | None]:
         """Return the unit of a task, without a D-Bus call if its run goes on, and what the task has reserved."""
         backends = self._session.engine.backends
-        return await backends.units.current(stored.run), await backends.networks.reservation(stored.task)
+        return await backends.units.current(stored.run), await backends.networks.reservation(stored.run.task)
 
     def _is_short_outage(self, _: Solo5Error) -> bool:
         """Return whether the outage has not reached its limit, which is one for all tasks: Nomad recovers in turn."""
@@ -155,12 +155,12 @@ class TaskRegistry:
 
     async def _until_end(self, task: TaskEntry, *reattached: asyncio.Task[None]) -> TaskEnd:
         """Watch a task's readiness until its end, then drain its FIFOs and publish its last event."""
-        state = task.state
-        if state.ready is None:
+        name, probe = task.state.run.task, task.state.ready
+        if probe is None:
             end = await task.end
         else:
             publish, reasons = partial(self._events.publish_throttled, task.config), list[str]()
-            watch = readiness.watch(self._session, state.task, state.ready, publish, reasons.append)
+            watch = readiness.watch(self._session, name, probe, publish, reasons.append)
             watching = self._background.create_task(watch)
             end = await task.end
             watching.cancel()
@@ -168,7 +168,7 @@ class TaskRegistry:
                 sentence = f"stopped because it was no longer ready ({reasons[-1]})"
                 end = replace(end, outcome=replace(end.outcome, sentence=sentence))
         await asyncio.gather(*reattached)  # the drain needs the FIFOs
-        await logs.drain(self._session, state.task)
+        await logs.drain(self._session, name)
         await self._events.publish_last(task.config, event_messages.exit_event(end.outcome))
         return end
 
@@ -230,7 +230,7 @@ class TaskRegistry:
                 with suppress(NoSuchTaskError):
                     if (await self._session.engine.task(name)).phase is not Phase.ENDED:
                         raise TakenError(f"task {task_id} is running.", "Stop it first.")
-            unit = entry.state.unit if entry else ""
+            unit = entry.state.run.unit if entry else ""
             await retry(  # Nomad calls DestroyTask once, and ignores an error
                 lambda: self._session.engine.discard(name, over=over, keep=keep, unit=unit),
                 (HostError, TakenError),
@@ -266,7 +266,7 @@ class TaskRegistry:
             InvalidRequestError: there is no such signal.
             NoSuchTaskError: there is no such task.
         """
-        name, number = self.entry(task_id).state.task, signal_number(signal)
+        name, number = self.entry(task_id).state.run.task, signal_number(signal)
         if not number:
             raise InvalidRequestError(
                 f"signal {signal!r} does not exist: expected a name or number of signal(7).",

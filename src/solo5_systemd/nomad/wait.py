@@ -8,10 +8,10 @@ from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.bus.peers import WATCH_INTERVAL_S
 from solo5_systemd.nomad.engine import EngineSession
-from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scope_tenders import ScopeChildren
 from solo5_systemd.unit.outcome import Ending, Outcome
+from solo5_systemd.unit.state import UnitState
 
 UNIT_REMOVED = Outcome(ending=Ending.UNKNOWN, sentence="the task's unit was removed before its outcome could be read")
 
@@ -26,24 +26,24 @@ class TaskEnd:
     time: int
 
 
-async def wait_for_end(session: EngineSession, scopes: ScopeChildren, state: DriverState) -> TaskEnd:
+async def wait_for_end(session: EngineSession, scopes: ScopeChildren, run: UnitState) -> TaskEnd:
     """Wait for a task's end, through any outage of PID 1 or the bus."""
 
     def log_failure(error: Exception) -> None:
         if not isinstance(error, Solo5Error):
-            _log.error("wait for task %s failed, retrying: internal error", state.task, exc_info=error)
+            _log.error("wait for task %s failed, retrying: internal error", run.task, exc_info=error)
         else:
-            _log.warning("wait for task %s failed, retrying in %.0f s: %s", state.task, WATCH_INTERVAL_S, error)
+            _log.warning("wait for task %s failed, retrying in %.0f s: %s", run.task, WATCH_INTERVAL_S, error)
 
     async def wait() -> TaskEnd:
         try:
             # systemd has no exit status of a scope: only the parent process gets it.
-            status = await scopes.wait(state.task)
+            status = await scopes.wait(run.task)
             if status is None:
-                task = await session.engine.wait_for_run(state.run)
+                task = await session.engine.wait_for_run(run)
                 return TaskEnd(outcome=task.outcome or UNIT_REMOVED, time=task.state.ended or time.time_ns() // 1000)
-            requested = state.task in scopes.stop_requested
-            outcome = await session.engine.child_outcome(state.task, state.started, status, stop_requested=requested)
+            requested = run.task in scopes.stop_requested
+            outcome = await session.engine.child_outcome(run.task, run.started, status, stop_requested=requested)
             return TaskEnd(outcome=outcome, time=time.time_ns() // 1000)
         except NoSuchTaskError:
             return TaskEnd(outcome=UNIT_REMOVED, time=time.time_ns() // 1000)

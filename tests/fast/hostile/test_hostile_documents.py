@@ -63,8 +63,8 @@ MEMO = {
     },
 }  # fmt: skip
 STATE = {
-    "version": 1, "task": "web", "unit": "solo5-task-web.service", "invocation": "0" * 32, "boot": "b", "started": 1,
-    "kind": "service", "logging": "nomad",
+    "version": 1, "boot": "b", "logging": "nomad",
+    "run": {"task": "web", "unit": "solo5-task-web.service", "active": "active", "invocation": "0" * 32, "started": 1},
     "ready": {"protocol": "tcp", "address": "10.0.0.2", "port": 80, "interval": "1s", "on_loss": "restart"},
 }  # fmt: skip
 OPTIONS = {

@@ -15,6 +15,8 @@ from solo5_systemd.nomad.handle import VERSION, DriverState, decode, encode
 from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.task_options import OnLoss, ReadinessProbe
 from solo5_systemd.nomad.workload import name_of
+from solo5_systemd.task.log_fields import LOG_NAMESPACE
+from solo5_systemd.unit.state import ActiveState, UnitState
 
 STATES = Path(__file__).parent / "states"
 RULE = ReadinessProbe(
@@ -22,22 +24,23 @@ RULE = ReadinessProbe(
 )
 
 
-def state(*, logging: Logging = Logging.NOMAD, name: str = "web") -> DriverState:
-    return DriverState(
+def state(*, logging: Logging = Logging.NOMAD, name: str = "web", namespace: str = "") -> DriverState:
+    run = UnitState(
         task=TaskName(name),
         unit=task_service(TaskName(name)),
+        active=ActiveState.ACTIVE,
         invocation="0123456789abcdef" * 2,
-        boot="5d0d7a3c-0f5e-4f0e-9a55-6f1c2e7e7d4b",
         started=1_700_000_000_000_000,
-        logging=logging,
+        log_fields={LOG_NAMESPACE: namespace} if namespace else {},
     )
+    return DriverState(run=run, boot="5d0d7a3c-0f5e-4f0e-9a55-6f1c2e7e7d4b", logging=logging)
 
 
 @pytest.mark.parametrize(
     "written",
     [
         *(state(logging=logging) for logging in Logging),
-        replace(state(), log_namespace="guests"),
+        state(namespace="guests"),
         replace(state(), ready=RULE),
     ],
 )
@@ -57,7 +60,7 @@ def test_this_versions_own_is_written_as_it_was() -> None:
 def test_it_is_small_for_the_longest_id_and_holds_nothing_of_the_jobs() -> None:
     stored = encode(state(name=name_of(TASK_ID * 100)))
     assert len(stored) < 512
-    assert json.loads(stored).keys() == {"version", "task", "unit", "invocation", "boot", "started", "logging"}
+    assert json.loads(stored).keys() == {"version", "run", "boot", "logging"}
 
 
 def damaged(**changes: object) -> bytes:
@@ -76,9 +79,9 @@ def damaged(**changes: object) -> bytes:
         (damaged(ready=["x"]), "driver_state.ready is ['x']: expected a table"),
         (damaged(ready={"protocol": "tcp"}), "driver_state.ready.address is missing"),
         (damaged(version=0), "driver_state.version is 0"),
-        (damaged(task=None), "driver_state.task is missing"),
-        (damaged(task="../x"), "driver_state.task: task name '../x' is not usable"),
-        (damaged(started=-1), "driver_state.started is -1"),
+        (damaged(run=None), "driver_state.run.task is missing"),
+        (damaged(run={"task": "../x"}), "driver_state.run.task: task name '../x' is not usable"),
+        (damaged(boot=1), "driver_state.boot is 1"),
         (damaged(logging="file"), "driver_state.logging is 'file': expected one of"),
     ],
     ids=lambda value: None if isinstance(value, str) else repr(value[:12]),

@@ -54,7 +54,7 @@ async def test_nomad_is_given_all_that_it_needs_to_find_the_task_again(
     assert (answer.handle.version, answer.handle.state) == (1, wire.RUNNING)
     assert answer.handle.config == task
     assert b"secret" not in answer.handle.driver_state
-    stored = handle.decode(answer.handle.driver_state)
+    stored = handle.decode(answer.handle.driver_state).run
     assert (stored.task, stored.unit) == (NAME, UNIT)
     assert stored.invocation == machine.units.loaded[UNIT].invocation
     assert answer.network_override == wire.NetworkOverride(addr="10.89.0.2", port_map={"http": 80})

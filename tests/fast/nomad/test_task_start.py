@@ -93,7 +93,7 @@ async def test_a_console_is_forwarded_from_its_namespace_and_the_handle_keeps_th
     machine.console.log_namespace = "guests"
     handle = (await nomad.start(fifos.of(task_config()))).handle
     assert machine.relay.namespaces == ["guests"]
-    assert decode(handle.driver_state).log_namespace == "guests"
+    assert decode(handle.driver_state).run.log_namespace == "guests"
 
 
 @pytest.mark.parametrize(
