@@ -22,9 +22,10 @@ from solo5_systemd.settings.resolver import Resolver, resolver
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import lowered
 from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, named_disk
-from solo5_systemd.task.placeholders import COMMAND_LINE_MAX, SEARCH, SERVERS, used
+from solo5_systemd.task.placeholders import COMMAND_LINE_MAX
 from solo5_systemd.task.properties import parse_property
 from solo5_systemd.task.property_types import INFINITY
+from solo5_systemd.task.setting_values import check_reaches_guest
 from solo5_systemd.task.settings import SETTINGS
 from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.unit.confinement import USER
@@ -71,7 +72,9 @@ def workload_of(
     # A NIC that is not mentioned joins the default network.
     networks = {nic.network for nic in options.nic.values()} or {DEFAULT_NETWORK}
     by_dhcp = any(network in served for network in networks)
-    _check_reaches_guest(options, by_dhcp=by_dhcp)
+    for each in SETTINGS.values():
+        if each.job and each.by_dhcp and attrgetter(each.field)(options.shared):
+            check_reaches_guest(each, f"config.{each.job}", options.args, lambda: by_dhcp)
     quiet = defaults.quiet if options.quiet is None else options.quiet
     return replace(
         options.shared,
@@ -330,31 +333,12 @@ def _resolver(task: wire.TaskConfig, arguments: Sequence[str], *, by_dhcp: bool)
             f"{where}.options ({bounded(', '.join(task.dns.options), MAX_NAME)}): a unikernel has no resolv.conf.",
             "Remove options, and pass what the guest takes among args.",
         )
-    for key, values, is_used, placeholder, example in (
-        ("servers", task.dns.servers, SERVERS in used(arguments), "{dns}", "--dns-servers={dns.udp}"),
-        ("searches", task.dns.searches, SEARCH in used(arguments), "{search}", "--search={search}"),
-    ):
+    for name, key, values in (("DNS", "servers", task.dns.servers), ("DNSSearch", "searches", task.dns.searches)):
         # In a group with a network of its own they may be a CNI plugin's, not the job's: an event reports them instead.
-        if values and not (is_used or by_dhcp or ports.namespace(task)):
-            raise InvalidRequestError(
-                f"{where}.{key}, which reach a unikernel among its arguments, or by DHCP: expected {placeholder} in "
-                "args, or a network with dhcp = true.",
-                f'Add an argument that the guest takes, such as "{example}", or remove {key}.',
-            )
+        if values and not ports.namespace(task):
+            check_reaches_guest(SETTINGS[name], f"{where}.{key}, which", arguments, lambda: by_dhcp)
     with located("network.dns"):
         return resolver(task.dns.servers, task.dns.searches)
-
-
-def _check_reaches_guest(options: TaskOptions, *, by_dhcp: bool) -> None:
-    """Refuse what a job sets for DHCP where no network of the guest has it, unless an argument has it as well."""
-    for each in SETTINGS.values():
-        is_given = each.job and each.by_dhcp and attrgetter(each.field)(options.shared)
-        if is_given and not by_dhcp and each.placeholder not in used(options.args):
-            raise InvalidRequestError(
-                f"config.{each.job} has no effect: expected {{{each.placeholder}}} in args, or a network with dhcp = "
-                "true.",
-                f'Add an argument that the guest takes, such as "{each.example}".',
-            )
 
 
 ARGS_MAX = 4 * COMMAND_LINE_MAX

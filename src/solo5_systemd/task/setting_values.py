@@ -23,7 +23,7 @@ from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.task.log_fields import MAX_LABELS, label, labels
 from solo5_systemd.task.placeholders import used, verbatim
 from solo5_systemd.task.setting_types import journal_label, log_field, memory_max
-from solo5_systemd.task.settings import SETTINGS
+from solo5_systemd.task.settings import SETTINGS, Setting
 from solo5_systemd.task.workload import Workload
 
 T = TypeVar("T")
@@ -84,7 +84,13 @@ def workload(task: TaskName, values: Values, served: Callable[[], Collection[Net
             raise InvalidRequestError(f"{values.shown('IdleAction')} has no effect: expected an idle time as well.")
     values.one("MemoryMax", partial(_check_memory_max, memory=found.memory), None)
     nics, limits = _limited(found.nics, values)
-    _check_reaches_guest(values, found.arguments, nics, served)
+    networks = {nic.network for nic in nics} or {DEFAULT_NETWORK}
+    for name, setting in SETTINGS.items():
+        if values.given(name):
+            with values.located(name):
+                check_reaches_guest(
+                    setting, values.shown(name), found.arguments, lambda: not networks.isdisjoint(served())
+                )
     return replace(
         found,
         arguments=(*found.arguments, *map(verbatim, values.each("Verbatim", str))),
@@ -178,21 +184,22 @@ def _for_each(task: Workload, written: Callable[[Limits], Sequence[str]]) -> Seq
 # -- name servers, host name and hosts ------------------------------------------------------------------------------
 
 
-def _check_reaches_guest(
-    values: Values, arguments: Sequence[str], nics: Sequence[NicRequest], served: Callable[[], Collection[NetworkName]]
-) -> None:
-    """Refuse a setting without its placeholder in an argument, unless a DHCP server has it for a NIC of the guest."""
-    for name, setting in SETTINGS.items():
-        if not setting.placeholder or not values.given(name) or setting.placeholder in used(arguments):
-            continue
-        joined = {nic.network for nic in nics} or {DEFAULT_NETWORK}
-        if not setting.by_dhcp or not joined & {*served()}:
-            with values.located(name):
-                raise InvalidRequestError(
-                    f"{values.shown(name)} has no effect: expected {{{setting.placeholder}}} in an argument of the "
-                    "guest.",
-                    f"Add an argument that the guest takes, such as {setting.example}",
-                )
+def check_reaches_guest(setting: Setting, shown: str, arguments: Sequence[str], by_dhcp: Callable[[], bool]) -> None:
+    """Check that a setting that is given, written as `shown`, has its placeholder in an argument, or is sent by DHCP.
+
+    Args:
+        by_dhcp: returns whether a network of the guest has a DHCP server.
+
+    Raises:
+        InvalidRequestError: neither.
+    """
+    if not setting.placeholder or setting.placeholder in used(arguments) or (setting.by_dhcp and by_dhcp()):
+        return
+    server = ", or a network with dhcp = true" if setting.by_dhcp else ""
+    raise InvalidRequestError(
+        f"{shown} has no effect: expected {{{setting.placeholder}}} in an argument of the guest{server}.",
+        f"Add an argument that the guest takes, such as {setting.example}",
+    )
 
 
 # -- journal fields -------------------------------------------------------------------------------------------------

@@ -223,7 +223,7 @@ def test_a_name_that_no_unit_can_have_is_refused(name: str) -> None:
         ("Publish=1:1\nPublish=1:2", 4, "published port 0.0.0.0:1/tcp is given twice"),
         ("Egress=none 10.0.0.1", 3, ""),
         ("Egress=other=none", 3, "Egress= 'other=none' is for NIC other, which no Network= names"),
-        ("DNS=9.9.9.9", 3, "DNS= has no effect: expected {dns} in an argument of the guest."),
+        ("DNS=9.9.9.9", 3, "DNS= has no effect: expected {dns} in an argument of the guest, or a network "),
         ("IdleAction=stop", 3, "IdleAction= has no effect: expected an idle time as well."),
         (
             "IdleSec=9\nIdleAction=stop\n[Service]\nRestart=always",

@@ -175,8 +175,8 @@ def test_what_holds_for_every_task_may_be_requested(change: wire.TaskConfig) -> 
         ),
         (lambda task: task.devices.add(host_path="/dev/nvidia0"), "has a device (/dev/nvidia0)"),
         (lambda task: task.network_isolation_spec.MergeFrom(wire.NetworkIsolationSpec(mode=TASK)), '"bridge"'),
-        (lambda task: task.dns.servers.append("1.1.1.1"), "group with network.dns.servers, which reach a unikernel"),
-        (lambda task: task.dns.searches.append("lan"), "in a group with network.dns.searches, which reach a unikernel"),
+        (lambda task: task.dns.servers.append("1.1.1.1"), "group with network.dns.servers, which has no effect"),
+        (lambda task: task.dns.searches.append("lan"), "in a group with network.dns.searches, which has no effect"),
         (lambda task: task.dns.options.append("ndots:2"), "in a group with network.dns.options (ndots:2)"),
     ],
 )
@@ -215,15 +215,15 @@ def test_hosts_reach_the_workload_where_an_argument_has_them() -> None:
 def test_host_name_is_the_jobs_and_an_empty_egress_list_permits_nothing() -> None:
     made = workload(task_config(hostname="shop", egress=[], args=["{hostname}"]))
     assert (made.hostname, made.limits) == ("shop", Limits(egress=()))
-    assert "config.hostname has no effect: expected {hostname} in args" in refusal(task_config(hostname="shop"))
-    assert "config.ntp has no effect: expected {ntp} in args" in refusal(task_config(ntp=["192.0.2.123"]))
+    assert "config.hostname has no effect: expected {hostname} in an argument" in refusal(task_config(hostname="shop"))
+    assert "config.ntp has no effect: expected {ntp} in an argument" in refusal(task_config(ntp=["192.0.2.123"]))
     assert "config.hostname 'a b': host name 'a b' is not a domain name" in refusal(task_config(hostname="a b"))
 
 
 def test_name_servers_that_no_argument_has_are_refused_with_the_remedy() -> None:
-    hint = 'Add an argument that the guest takes, such as "--dns-servers={dns.udp}", or remove servers.'
+    hint = "Add an argument that the guest takes, such as --dns-servers={dns.udp}"
     assert hint in refusal(with_dns("{search}", "{{dns}}", servers=["9.9.9.9"]))
-    assert "expected {search} in args" in refusal(with_dns("{dns}", servers=["9.9.9.9"], searches=["lan"]))
+    assert "expected {search} in an argument" in refusal(with_dns("{dns}", servers=["9.9.9.9"], searches=["lan"]))
 
 
 def test_ports_of_the_group_have_their_labels() -> None:

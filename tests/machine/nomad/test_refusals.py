@@ -34,9 +34,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "name servers that no argument has": (
         f'{SLEEPER}\nargs = ["{{{{dns}}}}"]',
         {"group": TWO_STARTS + dns('servers = ["192.0.2.53"]')},
-        r"network\.dns\.servers, which reach a unikernel among its arguments, or by DHCP: expected {dns} in args, or a "
-        r"network with dhcp = true\. "
-        r'Add an argument that the guest takes, such as "--dns-servers={dns\.udp}", or remove servers',
+        r"network\.dns\.servers, which has no effect: expected {dns} in an argument of the guest, or a network with "
+        r"dhcp = true\. Add an argument that the guest takes, such as --dns-servers={dns\.udp}",
     ),
     "a name server that is a command": (
         f'{SLEEPER}\nargs = ["{{dns}}"]',
