@@ -1,17 +1,14 @@
-"""The writer of one FIFO, with the staging pipe before it, and the names of both in systemd's fd store."""
+"""The writer of one FIFO, with the staging pipe before it, and the name of both in systemd's fd store."""
 
 import asyncio
 import fcntl
 import os
-import re
 import select
 import struct
 import termios
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from solo5_systemd.dbus import fdstore
-from solo5_systemd.journal.lines import JournalPosition, Line, Stream
+from solo5_systemd.journal.lines import JournalPosition, Line
 from solo5_systemd.relay.line_queue import LineQueue, StreamPosition
 from solo5_systemd.relay.state_files import Delivery
 
@@ -168,60 +165,10 @@ def _has_no_reader(fd: int) -> bool:
     return bool(poll.poll(0))
 
 
-_NAME = re.compile(r"c([0-9]+)\.([0-9]+)", re.ASCII)
-"""The name of a console's stored descriptors: its number, and how often they were stored.
+def stored_name(number: int) -> str:
+    """Return the name in systemd's fd store of a console's descriptors: of each stream the FIFO and the staging pipe.
 
-systemd passes all names in LISTEN_FDNAMES, and execve(2) limits a variable to 128 KiB: with the names of tasks, a relay
-with a thousand tasks could not be executed again.
-"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConsoleDescriptors:
-    """The descriptors of one console: a FIFO and a staging pipe of each stream."""
-
-    generation: int
-    fifos: Mapping[Stream, int]
-    staging: Mapping[Stream, int]
-
-    def store(self, number: int) -> None:
-        """Store them in the place of the generation before: of two, a restarted relay takes the later one."""
-        fds = [of[stream] for of in (self.fifos, self.staging) for stream in Stream]
-        fdstore.store(_name(number, self.generation), fds)
-        if self.generation > 1:
-            fdstore.remove(_name(number, self.generation - 1))
-
-    def discard(self, number: int) -> None:
-        """Close all of them, and remove them from the fd store."""
-        for fd in (*self.fifos.values(), *self.staging.values()):
-            os.close(fd)
-        remove_stored(number, self.generation)
-
-
-def stored_consoles(descriptors: Mapping[str, Sequence[int]]) -> dict[int, ConsoleDescriptors]:
-    """Return the descriptors that systemd passed at start, by a console's number; all others are closed and removed."""
-    consoles: dict[int, ConsoleDescriptors] = {}
-    for name, fds in descriptors.items():
-        match = _NAME.fullmatch(name)
-        if match is None or len(fds) != 2 * len(Stream):
-            for fd in fds:
-                os.close(fd)
-            fdstore.remove(name)
-            continue
-        fifos, staging = (dict(zip(Stream, of, strict=True)) for of in (fds[: len(Stream)], fds[len(Stream) :]))
-        number, found = int(match[1]), ConsoleDescriptors(generation=int(match[2]), fifos=fifos, staging=staging)
-        other = consoles.setdefault(number, found)
-        if other is not found:  # killed between the storage of the one and the removal of the other
-            earlier, consoles[number] = sorted((found, other), key=lambda each: each.generation)
-            earlier.discard(number)
-    return consoles
-
-
-def remove_stored(number: int, generation: int) -> None:
-    """Remove the descriptors of a console from the fd store."""
-    if generation:  # 0: it had no FIFO, so that none was stored
-        fdstore.remove(_name(number, generation))
-
-
-def _name(number: int, generation: int) -> str:
-    return f"c{number}.{generation}"
+    systemd passes all names in LISTEN_FDNAMES, and execve(2) limits a variable to 128 KiB: with the names of tasks, a
+    relay with a thousand tasks could not be executed again.
+    """
+    return f"c{number}"

@@ -10,9 +10,10 @@ from itertools import count
 
 from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.dbus import fdstore
 from solo5_systemd.journal.lines import JournalPosition, Stream
 from solo5_systemd.journal.reader import JournalReader, PollTimer
-from solo5_systemd.relay.fifo_writer import ConsoleDescriptors, FifoWriter, remove_stored, stored_consoles
+from solo5_systemd.relay.fifo_writer import FifoWriter, stored_name
 from solo5_systemd.relay.state_files import VERSION, ConsoleState, Delivery, StateFiles
 from solo5_systemd.relay.task_console import ALL_MATCHES, BATCH_SIZE, OpenJournal, TaskConsole, to_monotonic
 
@@ -62,15 +63,21 @@ class Forwarder:
 
     def restore(self, stored: Mapping[str, Sequence[int]]) -> None:
         """Restore all consoles from the state files and the fd store, whose descriptors the forwarder closes."""
-        left = stored_consoles(stored)
+        left = dict(stored)
         for state in self._state_files.load():
-            found = left.pop(state.number, None)
-            console = self._add(state, self._last_position(state.namespace), found)
+            name, ends = stored_name(state.number), dict[Stream, tuple[int, int]]()
+            if len(left.get(name, ())) == 2 * len(Stream):
+                each = iter(left.pop(name))
+                ends = {stream: (next(each), next(each)) for stream in Stream}
+            staging = {stream: pipe for stream, (_, pipe) in ends.items()} or None
+            console = self._add(state, self._last_position(state.namespace), staging)
             self._state_files.save(console.state)
-            for stream, fifo in found.fifos.items() if found else ():
+            for stream, (fifo, _) in ends.items():
                 console.writers[stream].open(fifo)
-        for number, unused in left.items():  # their state file is missing or damaged
-            unused.discard(number)
+        for name, fds in left.items():  # a Forward or a removal was interrupted, or the state file is missing
+            for fd in fds:
+                os.close(fd)
+            fdstore.remove(name)
 
     def forward(self, task: TaskName, unit: str, since: int, fds: Mapping[Stream, int], namespace: str = "") -> None:
         """Forward a unit's lines to these FIFOs, one of each stream; the descriptors are duplicated.
@@ -84,12 +91,26 @@ class Forwarder:
         console = self._consoles.get(task)
         if console is None or (console.unit, console.namespace) != (unit, namespace):
             console = self._create(task, unit, since, namespace)
-        else:
-            self._set_ended(console, ended=False)
         fifos = {stream: os.dup(fd) for stream, fd in fds.items()}
         for fifo in fifos.values():
             os.set_blocking(fifo, False)
-        console.open(fifos)
+        used = {each.number for each in self._consoles.values()}
+        # A low one: names in the fd store are short.
+        replaced, console.number = console.number, next(number for number in count(1) if number not in used)
+        console.ended = False
+        stored = [fd for stream in Stream for fd in (fifos[stream], console.writers[stream].staging)]
+        fdstore.store(stored_name(console.number), stored)
+        try:  # of two that are stored, a restarted relay takes the one that the state names
+            self._state_files.save(console.state)
+        except Solo5Error:
+            for fifo in fifos.values():
+                os.close(fifo)
+            self._remove(console)
+            raise
+        if replaced:
+            fdstore.remove(stored_name(replaced))
+        for stream, fifo in fifos.items():  # only now: bytes in a FIFO that is not stored would be lost with a kill
+            console.writers[stream].open(fifo)
         self._catching_up.add(console)
         self._timer.restart()
 
@@ -108,7 +129,9 @@ class Forwarder:
             more &= last is None or last.monotonic <= now  # other tasks may write without end
             await asyncio.sleep(0)
         if self._consoles.get(task) is console:  # else `run` has closed it meanwhile
-            self._set_ended(console, ended=True)
+            if not console.ended:  # else not saved: the file's mtime is the time of the last delivery
+                console.ended = True
+                self._state_files.save(console.state)
             if not console.is_open:
                 self._remove(console)
             self._close_finished()
@@ -180,7 +203,6 @@ class Forwarder:
         return any(busy)
 
     def _create(self, task: TaskName, unit: str, since: int, namespace: str) -> TaskConsole:
-        used = {console.number for console in self._consoles.values()}
         state = ConsoleState(
             version=VERSION,
             task=task,
@@ -188,26 +210,19 @@ class Forwarder:
             since=since,
             began=max(0, to_monotonic(since)),
             progress=dict.fromkeys(Stream, Delivery()),
-            number=next(number for number in count(1) if number not in used),  # low: names in the fd store are short
             namespace=namespace,
         )
         last = self._last_position(namespace)
         # The reader may have passed lines of this run before the call.
-        console = self._add(state, last if last is not None and last.monotonic >= state.began else None, None)
-        try:
-            self._state_files.save(state)
-        except Solo5Error:
-            self._remove(console)
-            raise
-        return console
+        return self._add(state, last if last is not None and last.monotonic >= state.began else None)
 
     def _add(
-        self, state: ConsoleState, catch_up_to: JournalPosition | None, stored: ConsoleDescriptors | None
+        self, state: ConsoleState, catch_up_to: JournalPosition | None, staging: Mapping[Stream, int] | None = None
     ) -> TaskConsole:
         """Add a console with this state, in the place of an earlier one of the same task."""
         if state.task in self._consoles:
             self._remove(self._consoles[state.task])
-        console = TaskConsole(state, catch_up_to, stored, self._save, self._open_journal)
+        console = TaskConsole(state, catch_up_to, staging, self._save, self._open_journal)
         self._consoles[console.task] = self._by_unit[console.namespace, console.unit] = console
         self._catching_up.add(console)
         return console
@@ -220,11 +235,6 @@ class Forwarder:
                 self._report(console.task, queue.dropped)
                 queue.dropped = 0
 
-    def _set_ended(self, console: TaskConsole, *, ended: bool) -> None:
-        if console.ended is not ended:  # else not saved: the file's mtime is the time of the last delivery
-            console.ended = ended
-            self._state_files.save(console.state)
-
     def _close_finished(self) -> None:
         for console in [each for each in self._consoles.values() if each.is_finished]:
             if not console.is_delivered:
@@ -235,5 +245,5 @@ class Forwarder:
         del self._consoles[console.task], self._by_unit[console.namespace, console.unit]
         self._catching_up.discard(console)
         console.close()
-        remove_stored(console.number, console.generation)
+        fdstore.remove(stored_name(console.number))
         self._state_files.remove(console.task)

@@ -49,7 +49,7 @@ class ConsoleState:
     Attributes:
         since: the time from which lines are forwarded, in µs since the epoch (CLOCK_REALTIME).
         began: the same in µs since boot (CLOCK_MONOTONIC).
-        number: identifies the descriptors in systemd's fd store. It is unique among the consoles.
+        number: identifies the descriptors in systemd's fd store, and is unique among the consoles; 0: none are stored.
         ended: the task has ended; the console is closed when all lines are delivered.
     """
 
@@ -58,7 +58,7 @@ class ConsoleState:
     unit: str
     since: int
     began: int
-    number: Annotated[int, integer(1)]
+    number: int = 0
     ended: bool = False
     namespace: Annotated[str, text(log_namespace)] = ""
     progress: Mapping[Stream, Delivery]

@@ -8,7 +8,7 @@ from functools import partial
 
 from solo5_systemd.journal.lines import JournalPosition, Stream
 from solo5_systemd.journal.reader import CONSOLE_MATCHES, JournalReader, console_matches
-from solo5_systemd.relay.fifo_writer import ConsoleDescriptors, FifoWriter, open_staging_pipe
+from solo5_systemd.relay.fifo_writer import FifoWriter, open_staging_pipe
 from solo5_systemd.relay.line_queue import LineQueue, removed_notice
 from solo5_systemd.relay.state_files import ConsoleState
 
@@ -92,21 +92,21 @@ class TaskConsole:
 
     Args:
         catch_up_to: as of `LineQueue`.
-        stored: the descriptors from the fd store, closed by this console; None: staging pipes are created, what was
-            staged is written again, and the writers have no FIFO.
+        staging: the pipe of each stream from the fd store, closed by this console; None: they are created, and what was
+            staged is written again.
         save: as of `FifoWriter`.
     """
 
     __slots__ = (
-        "_catchups", "_initial", "_open_journal", "ended", "generation", "namespace", "number", "since_monotonic",
-        "task", "unit", "writers",
+        "_catchups", "_initial", "_open_journal", "ended", "namespace", "number", "since_monotonic", "task",
+        "unit", "writers",
     )  # fmt: skip
 
     def __init__(
         self,
         state: ConsoleState,
         catch_up_to: JournalPosition | None,
-        stored: ConsoleDescriptors | None,
+        staging: Mapping[Stream, int] | None,
         save: Callable[["TaskConsole"], None],
         open_journal: OpenJournal,
     ) -> None:
@@ -116,17 +116,16 @@ class TaskConsole:
         self._open_journal = open_journal
         self.writers: dict[Stream, FifoWriter] = {}
         for stream, delivery in state.progress.items():
-            staging = stored.staging[stream] if stored else open_staging_pipe()
-            known = delivery if stored else replace(delivery, staged=None)
-            self.writers[stream] = FifoWriter(known, catch_up_to, staging, partial(save, self))
-        self.generation = stored.generation if stored else 0
+            pipe = staging[stream] if staging else open_staging_pipe()
+            known = delivery if staging else replace(delivery, staged=None)
+            self.writers[stream] = FifoWriter(known, catch_up_to, pipe, partial(save, self))
         self._catchups: dict[Stream, Generator[bool, None, None]] = {}
 
     @property
     def state(self) -> ConsoleState:
         """The state to save."""
         progress = {stream: writer.delivery for stream, writer in self.writers.items()}
-        return replace(self._initial, progress=progress, ended=self.ended)
+        return replace(self._initial, progress=progress, number=self.number, ended=self.ended)
 
     @property
     def is_open(self) -> bool:
@@ -157,14 +156,6 @@ class TaskConsole:
     def is_delivered(self) -> bool:
         """All offered lines are in the FIFOs."""
         return all(writer.is_delivered for writer in self.writers.values())
-
-    def open(self, fifos: Mapping[Stream, int]) -> None:
-        """Store these FIFOs with the staging pipes, and write to them from now on; closed by this console."""
-        self.generation += 1
-        staging = {stream: writer.staging for stream, writer in self.writers.items()}
-        ConsoleDescriptors(generation=self.generation, fifos=fifos, staging=staging).store(self.number)
-        for stream, fifo in fifos.items():  # only now: bytes in a FIFO that is not stored would be lost with a kill
-            self.writers[stream].open(fifo)
 
     def catch_up(self) -> bool:
         """Read skipped lines of streams whose FIFO has a reader; return whether something was read."""

@@ -165,15 +165,13 @@ async def test_a_restarted_relay_continues(tmp_path: Path) -> None:
         out, err = relay.forward()
         journal.write("1\n")
         await until(out.read, "1\n")
-        pipes = [open_staging_pipe() for _ in range(4)]
-        newer = [os.dup(out.write_end), os.dup(err.write_end), pipes[0], pipes[1]]
-        older = [os.dup(0), os.dup(0), pipes[2], pipes[3]]
-        kept = {"c1.1": older, "c1.2": newer, "c2.1": [os.dup(0) for _ in range(4)], "o3": [os.dup(0)]}
+        newer = [os.dup(out.write_end), open_staging_pipe(), os.dup(err.write_end), open_staging_pipe()]
+        kept = {"c1": newer, "c2": [os.dup(0) for _ in range(4)], "o3": [os.dup(0)]}
         rest = os.dup(out.read_end)
     journal.write("2\n")
     async with running(journal, tmp_path) as relay:
         relay.forwarder.restore(kept)
-        for fd in (*older, *kept["c2.1"], *kept["o3"]):
+        for fd in (*kept["c2"], *kept["o3"]):
             with pytest.raises(OSError, match="Bad file descriptor"):
                 os.fstat(fd)
         journal.write("3\n")
@@ -273,7 +271,7 @@ async def test_a_console_whose_state_cannot_be_saved_is_removed(
         with monkeypatch.context() as full:
             full.setattr(os, "replace", failing(errno.ENOSPC))
             with pytest.raises(HostError, match="No space left"):
-                relay.forwarder.forward(WEB, "solo5-task-web.service", 0, {})
+                relay.forwarder.forward(WEB, "solo5-task-web.service", 0, dict.fromkeys(Stream, 0))
         assert descriptors() == before
         assert list(tmp_path.iterdir()) == []
         out, _ = relay.forward()
