@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.machine.conftest import Machine, eventually, ok, remove_namespace, unit_property
@@ -15,9 +14,6 @@ from tests.machine.consoles import UNLIMITED, Consoles, called, numbers, shell_t
 from solo5_systemd.bus.relay_client import Relay
 from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.relay.line_queue import dropped_notice
-
-if TYPE_CHECKING:
-    from solo5_systemd.journal.lines import DroppedLines
 
 COUNTING = "i=1; while [ $i -le %d ]; do echo line $i; i=$((i+1)); sleep %s; done"
 
@@ -63,11 +59,11 @@ def files(machine: Machine) -> Iterator[None]:
 def test_reader_skips_files_that_journald_removes() -> None:
     """The current file of the reader, and the next one."""
     with closing(JournalReader(["_TRANSPORT=stdout"], OVERTAKEN)) as forward:
-        lines = forward.lines_from(0)
+        lines = iter(forward.next, None)
         assert next(lines).data == b"line 1\n"
         with closing(JournalReader(["_TRANSPORT=stdout"], OVERTAKEN)) as behind:
-            first = next(behind.lines_from(0))
-            after = behind.lines_after(first.position.cursor)
+            after = iter(behind.next, None)
+            behind.seek_after(next(after).position.cursor)
             assert next(after).data == b"line 2\n"
             ok("journalctl", f"--namespace={OVERTAKEN}", "--vacuum-files=1")
             assert [line.data for line in after] == [b"line 3\n"]
@@ -98,10 +94,10 @@ def test_lines_removed_before_delivery_have_a_notice_with_their_number(consoles:
 def test_dropped_lines_have_a_notice_in_their_place_and_a_signal(consoles: Consoles) -> None:
     stdout, stderr = consoles.forward("gap")
     script = "seq -f 'line %g' 3000; sleep 1.5; echo after; sleep 0.5"
-    dropped: list[DroppedLines] = []
+    dropped: list[tuple[str, int]] = []
 
     def is_complete() -> bool:
-        return b"after\n" in stdout.got and len(numbers(stdout.got)) + sum(each.lines for each in dropped) == 3000
+        return b"after\n" in stdout.got and len(numbers(stdout.got)) + sum(lines for _, lines in dropped) == 3000
 
     async def listen(relay: Relay) -> None:
         async for each in relay.gaps():
@@ -119,9 +115,9 @@ def test_dropped_lines_have_a_notice_in_their_place_and_a_signal(consoles: Conso
 
     called(told)
     assert dropped
-    assert {each.task for each in dropped} == {"gap"}
+    assert {task for task, _ in dropped} == {"gap"}
     assert numbers(stdout.got) == sorted(set(numbers(stdout.got)))
-    notices = b"".join(dropped_notice(each.lines) for each in dropped)
+    notices = b"".join(dropped_notice(lines) for _, lines in dropped)
     eventually(lambda: stderr.got == notices, "stderr has exactly these notices")
 
 

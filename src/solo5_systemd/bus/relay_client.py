@@ -12,7 +12,6 @@ from solo5_systemd.base.names import TaskName, task_name
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.services import Service
 from solo5_systemd.dbus.interfaces import RELAY1
-from solo5_systemd.journal.lines import DroppedLines
 
 STATE = Path("/run/solo5/relay")
 """The directory with one record per forwarded task."""
@@ -91,9 +90,9 @@ class Relay:
             await asyncio.sleep(_DRAIN_INTERVAL_S)  # a call that blocks in the relay would delay those of other tasks
         return None
 
-    def gaps(self) -> AsyncGenerator[DroppedLines, None]:
-        """Yield the dropped lines of consoles; as `Service.signals`."""
-        return self._service.signals("Gap", lambda task, lines: DroppedLines(task=task_name(task), lines=lines))
+    def gaps(self) -> AsyncGenerator[tuple[TaskName, int], None]:
+        """Yield each task of which journald has dropped lines, with their number; as `Service.signals`."""
+        return self._service.signals("Gap", lambda task, lines: (task_name(task), lines))
 
 
 def _namespace(record: Path) -> str | None:

@@ -86,11 +86,13 @@ class Journal:
             if last is None:
                 journal.seek_realtime(state.started)
             else:
-                journal.seek_last(last)
+                for line, _ in reversed(journal.last(max(last, 1))[:last]):
+                    if line.realtime >= state.started:  # they may begin in an earlier run
+                        yield line
             async with aclosing(batches(journal, BATCH_LINES, until)) as found:
                 async for batch in found:
                     for line in batch:
-                        if line.realtime >= state.started:  # the last lines may begin in an earlier run
+                        if line.realtime >= state.started:  # the clock may have been set back
                             yield line
 
     async def failure_messages(self, unit: str, namespace: str) -> Sequence[str]:

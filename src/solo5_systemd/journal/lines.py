@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from solo5_systemd.base.names import TaskName
-
 _LINE_BREAKS = {b"": b"\n", b"nul": b"\0"}
 """The terminator of a line by its _LINE_BREAK=, which journald omits for a newline. The other values (`line-max`,
 `eof`, `pid-change`) mean that there was none: the line was split or was the last one (systemd.journal-fields(7))."""
@@ -60,11 +58,3 @@ class Line:
 def original_bytes(message: bytes, line_break: bytes) -> bytes:
     """Return the bytes that were written, from MESSAGE= and _LINE_BREAK=."""
     return message + _LINE_BREAKS.get(line_break, b"")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DroppedLines:
-    """The number of lines of a task that journald dropped at once."""
-
-    task: TaskName
-    lines: int

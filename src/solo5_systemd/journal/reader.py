@@ -6,7 +6,7 @@ Why not by journalctl(1): docs/decisions/journal-reader.md.
 import ctypes
 import errno
 import os
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import islice
@@ -38,7 +38,6 @@ _ARGUMENTS: Mapping[str, Sequence[type]] = {
     "has_runtime_files": [],
     "next": [],
     "previous": [],
-    "previous_skip": [ctypes.c_uint64],
     "process": [],
     "seek_cursor": [ctypes.c_char_p],
     "seek_head": [],
@@ -48,9 +47,7 @@ _ARGUMENTS: Mapping[str, Sequence[type]] = {
 }
 """Argument types of the functions `sd_journal_NAME`, after the sd_journal*."""
 
-_ENTRY_FUNCTIONS = frozenset(
-    {"get_cursor", "get_data", "get_monotonic_usec", "get_realtime_usec", "next", "previous", "previous_skip"}
-)
+_ENTRY_FUNCTIONS = frozenset({"get_cursor", "get_data", "get_monotonic_usec", "get_realtime_usec", "next", "previous"})
 _UNREADABLE = frozenset({errno.EBADMSG, errno.EINVAL, errno.EADDRNOTAVAIL})
 """Errors of _ENTRY_FUNCTIONS for an entry in a file that journald is removing, which it empties first. libsystemd reads
 an entry's size twice, to check it and to use it: EINVAL if it became zero in between, as it does next to a guest that
@@ -151,35 +148,25 @@ class JournalReader:
         """Seek to a time (µs since the epoch); earlier lines may follow if the clock was set back."""
         self._seek("realtime_usec", realtime)
 
-    def seek_last(self, count: int) -> None:
-        """Seek before the last `count` lines."""
-        self._seek("tail")
-        # The line before them: the position to which `_move` returns if a file is removed.
-        if self._move("previous_skip", count + 1) > count:
-            with suppress(_UnreadableError):
-                self._seek_after(self._cursor())
-                return
-        self._seek("head")
+    def seek_after(self, cursor: str) -> None:
+        """Seek to the line after that of a cursor, which may have been removed."""
+        self._seek("cursor", cursor.encode())
+        self._last = cursor
 
     def last(self, count: int) -> list[tuple[Line, str]]:
-        """Return at most `count` lines from the end, newest first, each with its MESSAGE_ID=; empty if it has none."""
+        """Return at most `count` lines from the end, newest first, each with its MESSAGE_ID=; empty if it has none.
+
+        The next line is the one after them.
+        """
         self._seek("tail")
         lines: list[tuple[Line, str]] = []
         while len(lines) < count and (line := self._step("previous")) is not None:
             lines.append((line, self._text(b"MESSAGE_ID")))
-        if not lines:  # sd_journal_next() after a seek to the tail would never return a line that is added later
+        if lines:
+            self.seek_after(lines[0][0].position.cursor)
+        else:  # sd_journal_next() after a seek to the tail would never return a line that is added later
             self._seek("head")
         return lines
-
-    def lines_after(self, cursor: str) -> Iterator[Line]:
-        """Return an iterator of the lines after a cursor, whose line may have been removed, up to the end."""
-        self._seek_after(cursor)
-        return iter(self.next, None)
-
-    def lines_from(self, realtime: int) -> Iterator[Line]:
-        """Return an iterator of the lines since a time (µs since the epoch), up to the end."""
-        self.seek_realtime(realtime)
-        return (line for line in iter(self.next, None) if line.realtime >= realtime)
 
     def next(self) -> Line | None:
         """Return the next line; None at the end of the journal."""
@@ -196,25 +183,21 @@ class JournalReader:
                     return line
         return None
 
-    def _move(self, direction: str, *arguments: object) -> int:
-        """Move to the next entry, or over several; return the number of entries.
+    def _move(self, direction: str) -> int:
+        """Move to the next entry; return 0 if there is none.
 
         libsystemd caches the next entry of each file. If the file of the earliest one was emptied since, this and every
         later call fails. Seeking to the last position again reads all files, and drops that one.
         """
         for _ in range(_MAX_SEEKS):
             with suppress(_UnreadableError):
-                return self._call(direction, *arguments)
+                return self._call(direction)
             self._call(f"seek_{self._sought[0]}", *self._sought[1:])
-        return self._call(direction, *arguments)
+        return self._call(direction)
 
     def _seek(self, target: str, *arguments: object) -> None:
         self._sought, self._last = (target, *arguments), ""
         self._call(f"seek_{target}", *arguments)
-
-    def _seek_after(self, cursor: str) -> None:
-        self._seek("cursor", cursor.encode())
-        self._last = cursor
 
     def _line(self) -> Line:
         unit = self._text(b"_SYSTEMD_UNIT")

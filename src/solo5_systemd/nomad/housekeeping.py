@@ -144,8 +144,8 @@ class Housekeeping:
 
     async def _publish_dropped_lines(self) -> None:
         async with aclosing(self._session.engine.backends.relay.gaps()) as gaps:
-            async for gap in gaps:
-                self._tasks.publish(gap.task, event_messages.lines_dropped(gap.lines))
+            async for task, lines in gaps:
+                self._tasks.publish(task, event_messages.lines_dropped(lines))
 
     async def _publish_full_disks(self) -> None:
         for disk, is_full in await self._session.engine.backends.disk_space.changes():

@@ -76,11 +76,7 @@ def kept(config: wire.TaskConfig) -> wire.TaskConfig:
 
 
 class Start(StartCallbacks):
-    """The start of one task, and its events.
-
-    Raises:
-        Solo5Error: the job is refused.
-    """
+    """The start of one task, and its events."""
 
     def __init__(
         self,
@@ -95,10 +91,6 @@ class Start(StartCallbacks):
         self._events = events
         self._background = background
         self._config = config
-        self._options = task_options(config.msgpack_driver_config)
-        served = session.settings().served
-        self._workload = workload_of(config, self._options, session.config, os.cpu_count() or 1, served)
-        self._logging = logging_of(config, self._options, session.config)
         self._step = "connecting to the system bus"
 
     # --- events ----------------------------------------------------------------------------------------------------
@@ -191,14 +183,19 @@ class Start(StartCallbacks):
             self._scopes.forget(name)
 
     async def _start(self) -> Task:
+        config = self._session.config
         try:
+            self._options = task_options(self._config.msgpack_driver_config)
+            served = self._session.settings().served
+            self._workload = workload_of(self._config, self._options, config, os.cpu_count() or 1, served)
+            self._logging = logging_of(self._config, self._options, config)
             await readiness.check_rule(self._config, self._options)
             workload = await asyncio.to_thread(self._with_files)  # since the file system may hang
             self.on_step("opening the log FIFOs")
             # With its journald running: the relay opens that journal next.
             namespace = await self._session.engine.log_namespace()
         except Solo5Error:
-            await logs.unblock_readers(self._config)
+            await logs.unblock_readers(self._config)  # the client has started logmon before StartTask
             raise
         name = workload.name
         unit = task_scope(name) if workload.kind is UnitKind.SCOPE else task_service(name)

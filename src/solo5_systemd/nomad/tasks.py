@@ -83,19 +83,12 @@ class TaskRegistry:
                 return self._entries[config.id]
             self._starting[config.id] = config
             try:
-                return self._add(await self._start(config))
+                start = Start(self._session, self._scopes, self._events, self._background, config)
+                return self._add(await start.run())
             except TakenError as error:
                 raise await self._sibling_conflict(config) or error from None
             finally:
                 del self._starting[config.id]
-
-    async def _start(self, config: wire.TaskConfig) -> TaskEntry:
-        try:
-            start = Start(self._session, self._scopes, self._events, self._background, config)
-        except Solo5Error:
-            await logs.unblock_readers(config)  # the client has started logmon before StartTask
-            raise
-        return await start.run()
 
     async def _sibling_conflict(self, config: wire.TaskConfig) -> InvalidRequestError | None:
         """Return the error for a port that another task of the allocation holds; None: no sibling holds one.

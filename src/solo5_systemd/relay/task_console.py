@@ -73,10 +73,10 @@ def catch_up(
             yield False
         with closing(open_journal()) as journal:
             if queue.last_cursor:
-                lines = journal.lines_after(queue.last_cursor)
+                journal.seek_after(queue.last_cursor)
             else:
-                found = journal.lines_from(earliest_realtime(*since))
-                lines = (line for line in found if line.position.monotonic >= since[1])
+                journal.seek_realtime(earliest_realtime(*since))
+            lines = (line for line in iter(journal.next, None) if line.position.monotonic >= since[1])
             fresh = True
             while more := queue.catch_up(lines, BATCH_SIZE, fresh=fresh):
                 fresh, cursor = False, queue.last_cursor

@@ -52,6 +52,7 @@ async def test_the_lines_of_one_run_are_read_to_the_end(files: Files) -> None:
 async def test_lines_of_an_earlier_task_of_this_name_are_not_read(files: Files) -> None:
     for text in ("earlier", "this"):
         files.write(text)
+    files.earlier = 1
     state = replace(STATE, started=1001)
     assert await read(state=state) == await read(last=2, state=state) == [b"this"]
 

@@ -23,7 +23,6 @@ class Library:
     def __init__(self, *codes: int) -> None:
         self.codes = list(codes)
         self.steps: list[int] = []
-        self.skips: list[int] = []
         self._cursors: list[ctypes.Array[ctypes.c_char]] = []
         self.calls: list[tuple[Any, ...]] = []
 
@@ -33,9 +32,7 @@ class Library:
     def _call(self, name: str, *arguments: Any) -> int:
         if name.startswith(("add_", "seek_")):
             self.calls.append((name, *arguments[1:2]))
-        if name == "previous_skip":
-            return self.skips.pop(0)
-        if name == "next":
+        if name in ("next", "previous"):
             return self.steps.pop(0) if self.steps else bool(self.codes)
         if name == "get_monotonic_usec":
             return self.codes.pop(0)
@@ -60,7 +57,8 @@ def test_entries_of_a_file_that_is_being_removed_are_skipped(library: Library) -
 
 def test_a_failed_step_is_retried_from_the_last_line(library: Library) -> None:
     reader = JournalReader([])
-    lines = reader.lines_from(0)
+    reader.seek_realtime(0)
+    lines = iter(reader.next, None)
     library.steps = [-errno.EBADMSG, 1]
     first = next(lines).position.cursor
     library.steps = [-errno.EBADMSG, -errno.EBADMSG, 1]
@@ -85,17 +83,14 @@ def test_matches_are_as_journalctl_has_them(library: Library) -> None:
     assert library.calls == [("add_match", b"A=1"), ("add_match", b"B=2"), ("add_disjunction",), ("add_match", b"C=3")]
 
 
-def test_the_last_lines_follow_the_line_before_them(library: Library) -> None:
+def test_the_last_lines_are_followed_by_those_after_them(library: Library) -> None:
     reader = JournalReader([])
-    library.skips = [-errno.EBADMSG, 3]
-    reader.seek_last(2)
+    library.steps = [-errno.EBADMSG, 1]
+    assert len(reader.last(1)) == 1
     assert library.calls == [("seek_tail",), ("seek_tail",), ("seek_cursor", b"s=1;i=4")]
     assert [line.position.cursor for line in iter(reader.next, None)] == ["s=1;i=1"], "without that line"
-
-
-def test_the_last_lines_of_a_short_journal_are_all(library: Library) -> None:
-    library.skips = [2]
-    JournalReader([]).seek_last(2)
+    library.calls.clear()
+    assert JournalReader([]).last(2) == []
     assert library.calls == [("seek_tail",), ("seek_head",)]
 
 

@@ -8,7 +8,6 @@ from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed
 
 from solo5_systemd.base.errors import HostError, Solo5Error
-from solo5_systemd.journal.lines import DroppedLines
 from solo5_systemd.network.overview import Repair
 from solo5_systemd.nomad import start
 from solo5_systemd.nomad.start import SLOW_START_S
@@ -84,7 +83,7 @@ async def test_a_start_that_is_not_slow_has_no_event_later(machine: Machine) -> 
 
 async def test_lines_that_are_nowhere_are_reported_by_their_number(machine: Machine) -> None:
     async with agent_of_a_task() as nomad:
-        machine.relay.dropped.put_nowait(DroppedLines(task=NAME, lines=12))
+        machine.relay.dropped.put_nowait((NAME, 12))
         await yields()
         message = "journald dropped 12 lines of the console: its rate limit was exceeded"
         assert (await nomad.messages())[-1] == message

@@ -1,7 +1,7 @@
 """A journal in memory, with the interface of JournalReader; its readers have the lines of their unit and stream."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
@@ -20,6 +20,7 @@ class Journal:
         self.lines: list[Line] = []
         self.readers: list[Reader] = []
         self.booted = 0
+        self.earlier = 0  # lines that are read before a time, since the clock was set back
 
     def write(
         self, text: str, unit: str = "solo5-task-web.service", stream: Stream = Stream.STDOUT, dropped: int = 0
@@ -78,10 +79,7 @@ class Reader(JournalReader):
         self.closed = True
 
     def seek_realtime(self, realtime: int) -> None:
-        """Stay where it is, as a journal whose clock was set back: earlier lines are read, too."""
-
-    def seek_last(self, count: int) -> None:
-        self._at = max(0, len(self._of.lines) - count)
+        self._at = max(0, realtime - 1000 - self._of.earlier)
 
     def last(self, count: int) -> list[tuple[Line, str]]:
         """Return lines of any unit."""
@@ -98,10 +96,5 @@ class Reader(JournalReader):
                 return line
         return None
 
-    def lines_after(self, cursor: str) -> Iterator[Line]:
+    def seek_after(self, cursor: str) -> None:
         self._at = int(cursor[1:]) + 1
-        return iter(self.next, None)
-
-    def lines_from(self, realtime: int) -> Iterator[Line]:
-        self._at = max(0, realtime - 1000)
-        return iter(self.next, None)

@@ -9,7 +9,6 @@ from tests.support.fakes.steps import Steps, step
 
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus.relay_client import Relay
-from solo5_systemd.journal.lines import DroppedLines
 
 
 class FakeRelay(Relay):
@@ -24,7 +23,7 @@ class FakeRelay(Relay):
         self.namespaces: list[str] = []  # namespaces of all `forward` calls, in order
         self.drained: list[TaskName] = []  # tasks of all `drain` calls, in order
         self.unread: Iterator[int] | None = None  # progress of full FIFOs, the next one for each `drain`
-        self.dropped: asyncio.Queue[DroppedLines] = asyncio.Queue()  # dropped lines to yield
+        self.dropped: asyncio.Queue[tuple[TaskName, int]] = asyncio.Queue()  # dropped lines to yield
 
     async def forward(
         self, task: TaskName, unit: str, since: int, stdout: int, stderr: int, *, namespace: str = ""
@@ -45,7 +44,7 @@ class FakeRelay(Relay):
         async with self._steps.step("open_tasks"):
             return frozenset(self.held)
 
-    async def gaps(self) -> AsyncGenerator[DroppedLines, None]:
+    async def gaps(self) -> AsyncGenerator[tuple[TaskName, int], None]:
         while True:
             yield await self.dropped.get()
 
