@@ -14,7 +14,7 @@ from solo5_systemd.dbus import fdstore
 from solo5_systemd.journal.lines import JournalPosition, Stream
 from solo5_systemd.journal.reader import JournalReader, PollTimer
 from solo5_systemd.relay.fifo_writer import FifoWriter, stored_name
-from solo5_systemd.relay.state_files import VERSION, ConsoleState, Delivery, StateFiles
+from solo5_systemd.relay.state_files import ConsoleState, Delivery, StateFiles
 from solo5_systemd.relay.task_console import ALL_MATCHES, BATCH_SIZE, OpenJournal, TaskConsole, to_monotonic
 
 UNREACHABLE_CHECK_INTERVAL_S = 10.0
@@ -204,7 +204,6 @@ class Forwarder:
 
     def _create(self, task: TaskName, unit: str, since: int, namespace: str) -> TaskConsole:
         state = ConsoleState(
-            version=VERSION,
             task=task,
             unit=unit,
             since=since,

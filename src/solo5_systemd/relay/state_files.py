@@ -18,9 +18,7 @@ from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, host_erro
 from solo5_systemd.base.names import TaskName, log_namespace
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.relay.line_queue import StreamPosition
-from solo5_systemd.settings.records import document, integer, record, text
-
-VERSION = 1
+from solo5_systemd.settings.records import document, record, text
 
 STATE_DIRECTORY = Path("/run/solo5/relay")
 
@@ -53,7 +51,6 @@ class ConsoleState:
         ended: the task has ended; the console is closed when all lines are delivered.
     """
 
-    version: Annotated[int, integer(VERSION, VERSION)]
     task: TaskName
     unit: str
     since: int

@@ -50,7 +50,7 @@ NETWORK = {
 LAST = {"nics": [{"nic": "service", "ipv4": "10.89.0.2", "mac": "02:00:00:00:00:01"}], "idle_s": 5, "declaration": "0"}
 PLACE = {"cursor": "s=1;i=2", "written": 7}
 RECORD = {
-    "version": 1, "task": "web", "unit": "solo5-task-web.service", "since": 5, "began": 4, "number": 1, "ended": False,
+    "task": "web", "unit": "solo5-task-web.service", "since": 5, "began": 4, "number": 1, "ended": False,
     "namespace": "guests",
     "progress": {"stdout": {**PLACE, "staged": PLACE}, "stderr": PLACE},
 }  # fmt: skip

@@ -8,10 +8,9 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.relay.line_queue import StreamPosition
-from solo5_systemd.relay.state_files import PAGE_SIZE, VERSION, ConsoleState, Delivery, StateFiles
+from solo5_systemd.relay.state_files import PAGE_SIZE, ConsoleState, Delivery, StateFiles
 
 RECORD = ConsoleState(
-    version=VERSION,
     task=TaskName("web"),
     unit="solo5-task-web.service",
     since=1_700_000_000_000_000,
@@ -54,8 +53,8 @@ def test_remove_deletes_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "[]", "{", '{"version": 2}', '{"version": 1, "task": "../x", "unit": "u", "since": 0, "progress": {}}'),
-        '{"version": 1, "task": "x", "unit": "u", "since": 0, "began": 0, "number": 1, "progress": {"stdout": {}}}',
+        *("", "[]", "{", "{}", '{"task": "../x", "unit": "u", "since": 0, "began": 0, "progress": {}}'),
+        '{"task": "x", "unit": "u", "since": 0, "began": 0, "number": 1, "progress": {"stdout": {}}}',
     ],
 )
 def test_an_unreadable_file_is_removed_and_the_others_are_loaded(tmp_path: Path, text: str) -> None:
