@@ -41,9 +41,7 @@ def server_config(network: Network, directory: str) -> str:
     It gives out no address but those of entries, answers for no other network, keeps no file of leases, identifies a
     guest by its MAC address alone, and is no name server. siaddr is the server's address, as MirageOS requires.
 
-    Args:
-        network: with a range and a gateway.
-        directory: that of its entries and options, as the server sees it.
+    `directory`: that of its entries and options, as the server sees it.
     """
     lines = [
         f"# Network {network.name}: written by solo5-networkd, and removed with the last guest.",

@@ -66,7 +66,6 @@ class Limits:
 
     Attributes:
         egress: the destinations of its connections; None: every one that its network permits.
-        rate: bytes and packets per second.
         routes: the source addresses that it has besides its own, which the host routes to it.
     """
 

@@ -140,10 +140,7 @@ def make_room(guests: int, family: str = "ipv4") -> None:
     """Raise the limits of the host's neighbour table, so that it has room for the guests and for hosts beyond.
 
     They are never lowered: the limits are those of all network namespaces, and cost no memory by themselves. Only the
-    first namespace has these settings; a container has what its host gives it.
-
-    Args:
-        guests: the number of their addresses, of IPv4 or, with `family="ipv6"`, IPv6.
+    first namespace has these settings; a container has what its host gives it. `guests`: their addresses of a family.
     """
     needed, names = _BEYOND_GUESTS + 2 * guests, _LIMITS[family]
     try:

@@ -236,10 +236,7 @@ def check_routes(
 ) -> None:
     """Check that nothing else has the ranges that are to be routed to guests of a task.
 
-    Args:
-        others: the reservations of other tasks.
-        networks: those in use, and those of the task.
-        host: the ranges of the host's routes and addresses.
+    `networks`: those in use, and those of the task; `host`: the ranges of its routes and addresses.
     """
     taken: list[tuple[str, IpNetwork]] = [
         *((f"of task {held.task}", route) for held in others for lease in held.leases for route in lease.limits.routes),

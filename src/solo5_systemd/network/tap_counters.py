@@ -72,11 +72,7 @@ def read_traffic() -> dict[TaskName, Mapping[DeviceName, Traffic]]:
 
 
 def read_tap_owner(link: Path) -> tuple[TaskName, DeviceName] | None:
-    """Return the task and NIC in a tap's alias; None for one of another form, or where the link no longer exists.
-
-    Args:
-        link: its directory in `LINKS`.
-    """
+    """Return the task and NIC in the alias of a tap in `LINKS`; None for another form, or where it no longer exists."""
     try:
         match = _ALIAS.fullmatch((link / "ifalias").read_text(encoding="utf-8", errors="replace").rstrip("\n"))
     except OSError:

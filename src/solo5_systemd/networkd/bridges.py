@@ -174,11 +174,7 @@ class Bridges:
             self.store.save_sysctls(saved)
 
     def set_sysctls(self) -> Sequence[tuple[str, int]]:
-        """Set the sysctls that the networks need which are up.
-
-        Returns:
-            What was not so, each with the version of IP that it is of.
-        """
+        """Set the sysctls that the networks need which are up; return what was not so, with its version of IP."""
         # Guests reach the loopback of the programs beside them.
         loopback6 = any(each.shared and each.ipv6 is not None for each in self.own)
         needed = (
@@ -247,12 +243,7 @@ class Bridges:
         return [element for record in records for element in nft_elements.record_elements(record, networks)]
 
     def change_elements(self, before: Sequence[LeaseRecord], after: Sequence[LeaseRecord]) -> None:
-        """Change the nftables elements of tasks in one transaction: no packet finds neither.
-
-        Args:
-            before: the records of which they have the elements.
-            after: those of the same tasks of which they are to have the elements.
-        """
+        """Change the nftables elements of tasks, by their records, in one transaction: no packet finds neither."""
         old, new = dict.fromkeys(self.elements_of(before)), dict.fromkeys(self.elements_of(after))
         try:
             self.tables.exchange([each for each in old if each not in new], [each for each in new if each not in old])

@@ -280,8 +280,7 @@ class Activation:
     async def _deliver(self, task: TaskName, *, boots: bool = False) -> None:
         """Deliver what the kernel holds for each NIC of an attached task, once its guest takes packets.
 
-        Args:
-            boots: the guest may boot, though its taps are open.
+        `boots`: the guest may boot, though its taps are open.
         """
         record = self._host.leases.get(task)
         if record is not None and self._takes_packets(record):

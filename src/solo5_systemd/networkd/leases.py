@@ -185,7 +185,6 @@ class Remains:
     """Resources that the caller deletes after `begin_release`: slow kernel operations.
 
     Attributes:
-        taps: of the released task.
         ports: those that PID 1 may still hold.
         redirected: the UDP ports that may have flows to other destinations than the task's guests.
         addresses: the guests that may have connections of their own in the conntrack table.

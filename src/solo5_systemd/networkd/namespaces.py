@@ -193,10 +193,7 @@ class Namespaces:
     def everywhere(self, do: Callable[[NetworkState], object], only: Collection[str] | None = None) -> None:
         """Do something in all namespaces, or in some; one that could not be restored is restored first.
 
-        Args:
-            only: their paths, of which some may be gone.
-
-        An error of the host's own is raised; that of another one is logged.
+        `only`: their paths. An error of the host's own is raised; that of another one, which may be gone, is logged.
         """
         # A copy: the end of `_entered` removes a namespace without a task.
         for path in [path for path in self._states if only is None or path in only]:
@@ -214,9 +211,7 @@ class Namespaces:
     def repair_others(self, changed: Collection[str] | None = None) -> None:
         """Restore bridges, taps and tables of other namespaces: not every change in them has a netlink message.
 
-        Args:
-            changed: the paths of those in which something has changed; None: all. The end of a task is a change as
-                well, after which there may be nothing to restore.
+        `changed`: the paths of those in which something has changed, perhaps by the end of a task; None: all.
         """
         attached = {path for path, state in self._states.items() if path and state.leases.attached()}
         self.everywhere(_restore_all, attached if changed is None else attached.intersection(changed))
@@ -260,14 +255,7 @@ class Namespaces:
 
 @dataclass(frozen=True, kw_only=True)
 class Core:
-    """The state of the service, and the means to change it.
-
-    Attributes:
-        writer: the thread of `state`, which has no other user.
-        watches: of changes by other programs, and of packets.
-        tasks: the group of what the service does in the background.
-        locks: of tasks; held during each change of one.
-    """
+    """The state of the service, and the means to change it: in the thread `writer`, under the lock of the task."""
 
     state: Namespaces
     writer: SerialThread

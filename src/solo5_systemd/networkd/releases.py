@@ -187,8 +187,7 @@ class Releases:
     def _on_fifos(self, tasks: Iterable[TaskName], *, changed: bool = False) -> None:
         """Have tasks wait whose socket unit is active by now, and release those of which it is no longer.
 
-        Args:
-            changed: their FIFOs were added or removed, perhaps both.
+        `changed`: their FIFOs were added or removed, perhaps both.
         """
         host = self._core.state.host
         for task in tasks:

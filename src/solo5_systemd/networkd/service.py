@@ -31,10 +31,7 @@ class Networkd:
     """The network service: D-Bus methods, releases, and a maintenance loop.
 
     Short system calls run one after the other in the writer thread, the only user of `Namespaces`. Deletions that the
-    kernel is slow to make run in other threads (`Releases`).
-
-    Args:
-        idle: seconds without a call and a lease record after which the service exits.
+    kernel is slow to make run in other threads (`Releases`). It exits after `idle` seconds without a call and a lease.
     """
 
     def __init__(self, bus: MessageBus, core: Core, servers: DhcpServers, *, idle: float) -> None:

@@ -57,7 +57,6 @@ class _Seen:
     """A task at a check.
 
     Attributes:
-        frames: that were counted.
         since: the time of the first check with this count, in seconds.
         cpu: processor time at that time, in seconds; None: unknown.
         busy: it has used too much processor time until then.
@@ -71,9 +70,6 @@ class _Seen:
 
 class Sleep:
     """Puts tasks to sleep, and wakes them.
-
-    Args:
-        emit: emits a signal of the service.
 
     Attributes:
         next_check: the time of `check`, by `time.monotonic`; infinite: no task may sleep.
@@ -306,9 +302,7 @@ def _interval(record: LeaseRecord) -> float:
 def reclaim(control_group: str, wanted: Callable[[], bool]) -> None:
     """Have the kernel reclaim the memory of a cgroup (memory.reclaim of cgroup v2, Linux 5.19) where it may be swapped.
 
-    Args:
-        control_group: ControlGroup= of the unit.
-        wanted: returns whether the task sleeps still.
+    `wanted`: returns whether the task sleeps still.
     """
     directory = Path(f"{CGROUPS}{control_group}")
     with suppress(OSError):  # cgroup v1; the unit is over

@@ -38,10 +38,7 @@ class Sleepers:
         return {record.reservation.task: self._frames_of(record.reservation) for record in self.records()}
 
     def check(self, reservation: Reservation, networks: Iterable[Network] = ()) -> None:
-        """Refuse a task that packets could not wake.
-
-        Args:
-            networks: of its NICs, which are not in use yet.
+        """Refuse a task that packets could not wake; `networks`: those of its NICs that are not in use yet.
 
         Raises:
             NotFoundError: it has no NIC.
@@ -64,19 +61,13 @@ class Sleepers:
             )
 
     def begin(self, task: TaskName, frames: int | None = None) -> bool:
-        """Record that a task sleeps or ends, and then have packets for it announced or held.
+        """Record that a task that is awake sleeps or ends, and then have packets for it announced or held.
+
+        Return whether it is to get the signal. Raises as `check`, and HostError: then it is awake.
 
         Args:
-            task: awake.
             frames: the count with which it was found idle: with another one by now, or a packet that is held, it stays
                 awake. None: with any.
-
-        Returns:
-            Whether it is to get the signal.
-
-        Raises:
-            NotFoundError, InvalidRequestError, HostError: as `check`.
-            HostError: nftables or the kernel refused it; the task is awake.
         """
         record = self._leases.get(task)
         self.check(record.reservation if record else Reservation(task=task))

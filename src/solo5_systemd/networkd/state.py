@@ -165,8 +165,7 @@ class NetworkState:
     def attach(self, task: TaskName) -> frozenset[Redirected]:
         """Make the taps and firewall elements of a reservation, which a released task gets again; idempotent.
 
-        Returns:
-            The task's UDP ports that may have flows to an earlier destination, which the caller deletes.
+        Return the UDP ports that may have flows to an earlier destination, which the caller deletes.
 
         Raises:
             NotFoundError: the task has neither a reservation nor a request.

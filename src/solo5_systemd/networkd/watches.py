@@ -30,7 +30,6 @@ class Watches:
         rules: nftables, where the tables have no owner.
         links: names of expected links; None: unknown, after lost netlink messages.
         namespaces: the paths of other namespaces in which something changed.
-        repairs: those that are to be signalled.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
