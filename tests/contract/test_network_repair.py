@@ -282,14 +282,6 @@ async def test_tables_that_are_taken_away_again_and_again_are_never_taken_for_in
     tables.close()
 
 
-async def test_what_others_do_to_their_own_tables_leaves_ours_intact(no_tables: None) -> None:
-    tables = Disturbed("add table ip other", *["delete table ip other; add table ip other"] * 2)
-    tables.replace(RULESET)
-    tables.replace(RULESET)
-    assert tables.are_intact(lambda: elements(RULESET))
-    tables.close()
-
-
 async def test_after_a_change_that_failed_all_is_in_doubt(no_tables: None) -> None:
     tables = Tables()
     tables.replace(RULESET)

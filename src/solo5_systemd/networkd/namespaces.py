@@ -23,7 +23,6 @@ from solo5_systemd.networkd.sleepers import Sleepers
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.networkd.watches import Watches
-from solo5_systemd.settings.network_policy import Network
 from solo5_systemd.settings.resolver import UNSET
 
 _log = logging.getLogger(__name__)
@@ -280,8 +279,13 @@ def _networks(state: NetworkState) -> Sequence[NetworkOverview]:
     settings = () if state.namespace else state.settings().networks
     networks, bridges, attached = state.bridges.networks, state.bridges, state.leases.attached_leases()
     mtu_of = state.choice.default_mtus()
-    unused = [each for each in settings if each.name not in networks]
-    found = [configured(each, each.mtu or (0 if each.join else mtu_of(each))) for each in unused]
+    found = []
+    for each in settings:
+        if each.name not in networks:
+            is_open = each.ipv4 is None and each.join is None and not each.without_ipv4
+            free = None if is_open else free_addresses(each, 0)
+            own = vars(each) | {"mtu": each.mtu or (0 if each.join else mtu_of(each))}
+            found.append(NetworkOverview(**own, up=False, leases=0, free=free))
     resolvers = {each.name: each.resolver for each in settings}
     dropped = state.tables.dropped() if bridges.up else Dropped()
     for name, network in networks.items():
@@ -303,10 +307,3 @@ def _networks(state: NetworkState) -> Sequence[NetworkOverview]:
             bridge = state.links.link(each.bridge)
             found[index] = replace(each, up=bridge is not None, mtu=bridge.mtu if bridge else 0)
     return sorted(found, key=lambda each: each.name)
-
-
-def configured(settings: Network, mtu: int) -> NetworkOverview:
-    """Return the overview of a network that is not in use."""
-    is_open = settings.ipv4 is None and settings.join is None and not settings.without_ipv4
-    free = None if is_open else free_addresses(settings, 0)
-    return NetworkOverview(**vars(settings) | {"mtu": mtu}, up=False, leases=0, free=free)

@@ -33,7 +33,6 @@ from solo5_systemd.network.tap_counters import TAP_PREFIX
 from solo5_systemd.settings.addresses import AddressRange, address_range
 from solo5_systemd.settings.network import NO_NETWORK
 from solo5_systemd.settings.network_policy import Join, Network, NetworkPolicy
-from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.settings.solo5_toml import parse_settings
 
 A = Reservation(task=TaskName("a"), leases=(LEASE,), ports=PORTS)
@@ -136,11 +135,6 @@ def test_a_lease_has_all_that_a_guest_needs() -> None:
     assert lease.ipv4.network == IPv4Network("10.77.0.0/29")
     assert mac_address(lease.mac) == lease.mac
     assert lease.tap == tap_name(TaskName("a"), DeviceName("service"))
-
-
-def test_a_network_has_the_name_servers_of_its_settings() -> None:
-    found = resolver(["9.9.9.9", "2620:fe::fe"], ["example.org"])
-    assert choose(settings(ra=True, resolver=found)).resolver == found, "which router advertisements have"
 
 
 def test_what_is_derived_comes_again() -> None:

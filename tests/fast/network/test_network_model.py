@@ -30,10 +30,9 @@ from solo5_systemd.network.model import (
     mac_address,
 )
 from solo5_systemd.network.overview import NetworkOverview
-from solo5_systemd.networkd.namespaces import configured
 from solo5_systemd.settings.addresses import address_range
 from solo5_systemd.settings.egress import egress
-from solo5_systemd.settings.network_policy import CLOSED, Join, Network, NetworkPolicy
+from solo5_systemd.settings.network_policy import CLOSED, Join, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.settings.resolver import resolver
@@ -163,14 +162,6 @@ def published(**change: object) -> dict[str, object]:
 def test_a_damaged_record_is_refused(whole: Any, change: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words):
         read(type(whole), document(whole) | change)
-
-
-def test_an_overview_of_a_network_with_ipv6_has_its_prefix() -> None:
-    prefix = IPv6Network("fd00:1::/64")
-    six = Network(name=NetworkName("six"), bridge="solo5-six", ipv6=prefix, has_ipv6=True, nat66=True)
-    overview = configured(six, 1400)
-    assert overview.mtu == 1400
-    assert (overview.ipv6, overview.gateway6, overview.nat66) == (prefix, None, True)
 
 
 def test_a_reservation_serves_its_request_and_one_for_what_it_has() -> None:

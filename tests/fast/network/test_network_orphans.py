@@ -3,13 +3,9 @@
 from pathlib import Path
 
 import pytest
-from tests.fast.network.test_nft_rules import RESERVATION
-from tests.fast.network.test_nft_rules import network as make_network
 
 from solo5_systemd.base.names import DeviceName, TaskName
-from solo5_systemd.network import nft_elements, orphans
-from solo5_systemd.network.lease_files import LeaseStore
-from solo5_systemd.network.model import LeaseRecord, LeaseState
+from solo5_systemd.network import orphans
 from solo5_systemd.network.tap_counters import tap_alias
 
 
@@ -45,14 +41,3 @@ def test_links_of_other_programs_are_no_orphans(links: Path) -> None:
     link(links, "tap0", mark("a"))
     (links / "s5-gone").mkdir()
     assert orphans.read_orphans() == ()
-
-
-@pytest.mark.parametrize("kind", [LeaseState.ATTACHED, LeaseState.WAITING])
-def test_what_a_task_has_while_it_sleeps_or_waits_is_expected(state: Path, kind: LeaseState) -> None:
-    store = LeaseStore()
-    network = make_network()
-    store.save_network(network)
-    record = LeaseRecord(reservation=RESERVATION, state=kind, expires=0, asleep=1)
-    store.save_lease_record(record)
-    expected = {*orphans._expected()}
-    assert {*nft_elements.record_elements(record, [network])} <= expected

@@ -226,19 +226,13 @@ def test_a_namespace_with_ipv6_has_a_network_with_ipv6() -> None:
         assert not of_namespace(parse(text), 1500, ipv6=True).networks[0].has_ipv6
 
 
-def test_ranges_of_the_host_are_those_of_its_networks() -> None:
-    text = '[network.namespace]\nipv6 = "fd00:1::/64"\n[network.a]\nipv6 = "fd00:2::/64"\n[network.b]\nipv6 = true\n'
-    assert parse(text).ranges == [IPv6Network("fd00:2::/64")]
-
-
 def test_the_operator_sets_the_network_of_namespaces() -> None:
     own = '[network.namespace]\nipv4 = "10.0.0.0/24"\nmtu = 1400\nisolated = true\n'
-    text = own + '[network.b]\nipv4 = "10.1.0.0/24"'
-    host = parse(text)
+    host = parse(own + '[network.a]\nipv6 = "fd00:2::/64"\n[network.b]\nipv4 = "10.1.0.0/24"\nipv6 = true\n')
     [network] = of_namespace(host, 9000).networks
     assert (network.ipv4, network.mtu, network.shared) == (IPv4Network("10.0.0.0/24"), 1400, True)
     assert network.policy == NetworkPolicy(isolated=True)
-    assert list(host.ranges) == [IPv4Network("10.1.0.0/24")]
+    assert host.ranges == [IPv6Network("fd00:2::/64"), IPv4Network("10.1.0.0/24")]
 
 
 FILTERED = (
