@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import host_errors
@@ -16,8 +17,10 @@ from solo5_systemd.dbus.interfaces import NETWORK1
 from solo5_systemd.network import namespaces
 from solo5_systemd.network.lease_files import remove_request, start_mark
 from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, Request, Reservation
-from solo5_systemd.network.overview import NetworkOverview, Repair
 from solo5_systemd.settings.records import document, record
+
+if TYPE_CHECKING:
+    from solo5_systemd.network.overview import NetworkOverview, Repair
 
 _TIMEOUT_S = 90.0
 """Timeout of one call. The first nftables rules of a boot load some 25 kernel modules. A hanging service is killed by
@@ -127,7 +130,9 @@ class Networkd(NetworkReader):
         lease = await self.record(task)
         return lease.reservation if lease else None
 
-    async def networks(self) -> Sequence[NetworkOverview]:  # noqa: D102 - as in NetworkReader
+    async def networks(self) -> "Sequence[NetworkOverview]":  # noqa: D102 - as in NetworkReader
+        from solo5_systemd.network.overview import NetworkOverview  # for startup time: a start needs none
+
         (networks,) = await self._service.call("Networks")
         return tuple(record(NetworkOverview, Fields(network)) for network in networks.values())
 
@@ -147,8 +152,10 @@ class Networkd(NetworkReader):
         (lines,) = await self._service.call("Collect", dry_run)
         return tuple(lines)
 
-    def repairs(self) -> AsyncGenerator[Repair, None]:
+    def repairs(self) -> "AsyncGenerator[Repair, None]":
         """Yield each repair; as `Service.signals`."""
+        from solo5_systemd.network.overview import Repair  # as above
+
         return self._service.signals(
             "Repaired", lambda tasks, what: Repair(tasks=tuple(map(task_name, tasks)), what=what)
         )

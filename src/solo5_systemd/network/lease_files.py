@@ -19,16 +19,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import Solo5Error, host_errors
 from solo5_systemd.base.names import NetworkName, TaskName, hash_of
 from solo5_systemd.network.model import LeaseRecord, LeaseState
-from solo5_systemd.network.overview import Repair
 from solo5_systemd.settings.network_policy import Network
 from solo5_systemd.settings.records import document, record
+
+if TYPE_CHECKING:
+    from solo5_systemd.network.overview import Repair
 
 STATE = Path("/run/solo5/network")
 
@@ -58,8 +60,10 @@ def read_networks() -> tuple[Network, ...]:
     return tuple(_read(_files(STATE / "networks"), Network))
 
 
-def read_repairs() -> tuple[Repair, ...]:
+def read_repairs() -> "tuple[Repair, ...]":
     """Return the recorded repairs, newest first; none where the file is missing or damaged."""
+    from solo5_systemd.network.overview import Repair  # imported here for startup time: a start reads none
+
     with suppress(OSError, Solo5Error):
         fields = Fields(json_document((STATE / REPAIRS).read_bytes(), REPAIRS))
         return tuple(record(Repair, each) for each in fields.tables("repairs"))
@@ -202,7 +206,7 @@ class LeaseStore:
         """Remove the file of a network; idempotent."""
         _remove(_file(self._networks, name))
 
-    def record_repair(self, repair: Repair) -> None:
+    def record_repair(self, repair: "Repair") -> None:
         """Add a repair to the file of the last ones; one that cannot be written is in the journal only."""
         others = max(0, len(repair.tasks) - REPAIRED_TASKS_MAX)
         new = replace(repair, time=time.time_ns() // 1000, tasks=repair.tasks[:REPAIRED_TASKS_MAX], others=others)
