@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from solo5_systemd.bus import lease_reader
+from solo5_systemd.bus import network_reader
 from solo5_systemd.network import lease_files, remembered_addresses
 from solo5_systemd.settings import files
 
@@ -21,7 +21,7 @@ def of_clients(directory: Path) -> Sequence[tuple[ModuleType, str, Any]]:
     """Return what a client reads below a directory: modules with the names and values of their constants."""
     return (
         (lease_files, "STATE", directory / "state"),
-        (lease_reader, "STATE", str(directory / "state")),
+        (network_reader, "STATE", str(directory / "state")),
         (remembered_addresses, "ADDRESSES", directory / "addresses"),
     )
 

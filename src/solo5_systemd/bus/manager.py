@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +38,7 @@ from solo5_systemd.bus.peers import (
 )
 from solo5_systemd.bus.unit_reader import READ_RETRIES, UnitReader
 from solo5_systemd.bus.unit_states import wanted
-from solo5_systemd.bus.unit_watch import changed, watched
+from solo5_systemd.bus.unit_watch import changed
 from solo5_systemd.cgroup.hierarchy import control_group
 from solo5_systemd.dbus.messages import Variant
 from solo5_systemd.task.properties import Property, TransientUnit, release_of
@@ -226,10 +226,6 @@ class Manager(UnitReader):
             None: its unit is not loaded, or has another run.
         """
         return await changed(run, self._states, self._removals, self._after_run, timeout_s)
-
-    def watched(self, run: UnitState) -> AbstractContextManager[bool]:
-        """Keep the watch of a run between several waits; see `bus.unit_watch.watched`."""
-        return watched(run, self._states, self._removals)
 
     async def current(self, state: UnitState) -> UnitState | None:
         """Return the state of a run now, or of its unit if it is over; without a D-Bus call while the run goes on."""

@@ -11,7 +11,7 @@ from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import host_errors
 from solo5_systemd.base.names import TaskName, task_name, task_namespace
 from solo5_systemd.bus.connection import Connection
-from solo5_systemd.bus.lease_reader import NetworkReader
+from solo5_systemd.bus.network_reader import NetworkReader
 from solo5_systemd.bus.services import Service
 from solo5_systemd.dbus.interfaces import NETWORK1
 from solo5_systemd.network import namespaces

@@ -6,8 +6,8 @@ documented interface: a unit without one is read from PID 1 at an interval (docs
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.inotify import Removals
@@ -38,29 +38,16 @@ async def changed(
     return now
 
 
-@contextmanager
-def watched(
-    run: UnitState, states: UnitStates, removals: Removals, removed: Callable[[], None] = lambda: None
-) -> Iterator[bool]:
-    """Watch the link of a run, and yield whether that can be done: there may be none, or inotify has reached a limit.
-
-    Around several waits it saves a watch for each, and the close of the last one, which takes the kernel 2 to 16 ms.
-    """
-    watch = None
-    with suppress(OSError):
-        watch = removals.watch(states.link(run.unit), removed)
-    try:
-        yield watch is not None
-    finally:
-        if watch is not None:
-            removals.unwatch(watch, removed)
-
-
 async def _is_watched_until_removed(run: UnitState, states: UnitStates, removals: Removals) -> bool:
     """Wait until the link of a run is removed, perhaps to be made again; return False at once if it is not there."""
-    removed = asyncio.Event()
-    with watched(run, states, removals, removed.set) as is_watched:
+    removed, watch = asyncio.Event(), None
+    with suppress(OSError):  # there is none, or inotify has reached a limit
+        watch = removals.watch(states.link(run.unit), removed.set)
+    try:
         if not states.has_run(run):
             return False
-        await (removed.wait() if is_watched else asyncio.sleep(WATCH_INTERVAL_S))
+        await (asyncio.sleep(WATCH_INTERVAL_S) if watch is None else removed.wait())
+    finally:
+        if watch is not None:
+            removals.unwatch(watch, removed.set)
     return True

@@ -45,9 +45,8 @@ from solo5_systemd.task.networks import host_endpoint
 from solo5_systemd.task.properties import parse_property
 from solo5_systemd.task.property_types import quoted
 from solo5_systemd.task.quantities import value_of
-from solo5_systemd.task.setting_types import stops_when_idle
 from solo5_systemd.task.setting_values import Parse, Values, texts, workload
-from solo5_systemd.task.settings import KEYS, SECTION, SETTINGS
+from solo5_systemd.task.settings import KEYS, SECTION, SETTINGS, stops_when_idle
 from solo5_systemd.task.workload import Workload
 
 T = TypeVar("T")

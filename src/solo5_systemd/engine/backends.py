@@ -15,9 +15,9 @@ from solo5_systemd.base.dependencies import dependency_error
 if TYPE_CHECKING:
     from solo5_systemd.bus.blocking import BlockingBus
     from solo5_systemd.bus.connection import Connection
-    from solo5_systemd.bus.lease_reader import NetworkReader
     from solo5_systemd.bus.manager import Manager
     from solo5_systemd.bus.network_client import Networkd
+    from solo5_systemd.bus.network_reader import NetworkReader
     from solo5_systemd.bus.relay_client import Relay
     from solo5_systemd.bus.unit_reader import UnitReader
     from solo5_systemd.cgroup.cgroupfs import CgroupFs
@@ -77,7 +77,7 @@ class QueryBackends(KernelReads):
 
     @cached_property
     def networks(self) -> "NetworkReader":
-        from solo5_systemd.bus.blocking_networks import BlockingNetworks
+        from solo5_systemd.bus.network_reader import BlockingNetworks
 
         return BlockingNetworks(self.bus)
 

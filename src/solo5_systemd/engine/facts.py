@@ -9,7 +9,6 @@ from solo5_systemd.base.errors import StoreFullError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind, own_task_name, task_scope, task_service
 from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.plan import (
-    Facts,
     check_workload,
     connections,
     needs_controllers,
@@ -24,6 +23,7 @@ from solo5_systemd.settings.node_limits import Claim, Resource
 from solo5_systemd.settings.resolver import UNSET
 from solo5_systemd.task.properties import security_modules
 from solo5_systemd.task.workload import MIB, Workload
+from solo5_systemd.unit.tender import Facts
 
 
 async def check_name(backends: Backends, workload: Workload) -> None:

@@ -39,15 +39,14 @@ async def wait_until_over(backends: "Backends", state: "UnitState") -> "UnitStat
     """
     seen = False
     now: UnitState | None = state
-    with backends.units.watched(state):
-        while now is not None and now.invocation == state.invocation:
-            if now.over:
-                return now
-            before, seen = seen, await is_hung(now, backends.usages)
-            if before and seen:
-                with suppress(HostError):  # without the note, the outcome is `killed`
-                    await backends.console.log_hung(now)
-                await backends.units.kill(now.unit, SIGKILL, everyone=True)
-            timeout_s = HUNG_LOOK_INTERVAL_S if seen and not before else HUNG_CHECK_INTERVAL_S
-            now = await backends.units.changed(now, timeout_s)
+    while now is not None and now.invocation == state.invocation:
+        if now.over:
+            return now
+        before, seen = seen, await is_hung(now, backends.usages)
+        if before and seen:
+            with suppress(HostError):  # without the note, the outcome is `killed`
+                await backends.console.log_hung(now)
+            await backends.units.kill(now.unit, SIGKILL, everyone=True)
+        timeout_s = HUNG_LOOK_INTERVAL_S if seen and not before else HUNG_CHECK_INTERVAL_S
+        now = await backends.units.changed(now, timeout_s)
     return None

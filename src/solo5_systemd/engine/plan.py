@@ -5,7 +5,7 @@ before that fact is read. A refusal is an InvalidRequestError, or a HostError if
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -18,16 +18,16 @@ from solo5_systemd.image.manifest import DeviceKind, StoredImage, match
 from solo5_systemd.network.model import GuestNames, NicRequest, PortRequest, Request, Reservation
 from solo5_systemd.settings.network import DEFAULT_NETWORK, NAMESPACE_NETWORK, NO_NETWORK
 from solo5_systemd.settings.node_limits import Claim, Resource
-from solo5_systemd.settings.resolver import UNSET, Resolver, reachable
+from solo5_systemd.settings.resolver import Resolver, reachable
 from solo5_systemd.storage.archive import check_total
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS
-from solo5_systemd.storage.model import Backing, Disk
+from solo5_systemd.storage.model import Backing
 from solo5_systemd.task.placeholders import SEARCH, SERVERS, used
 from solo5_systemd.task.properties import TransientUnit, security_modules
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.unit.state import UnitState
-from solo5_systemd.unit.tender import LAUNCHER, Parts, Tender
+from solo5_systemd.unit.tender import LAUNCHER, Facts, Parts
 from solo5_systemd.unit.translate import argv, scope, service
 
 if TYPE_CHECKING:
@@ -96,35 +96,6 @@ class Plan(Parts):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What a start depends on.
-
-    Attributes:
-        total_memory: of the host, in bytes.
-        user: the next one.
-        systemd: its release.
-        security_modules: the enabled ones, if `security_modules` needs any.
-        controllers: of cgroup v2, if `needs_controllers`.
-        by_dhcp: a network of the NICs has a DHCP server.
-        resolver: of the networks and the host, as `ip_versions` only if `needs_resolver`.
-    """
-
-    total_memory: int
-    image: StoredImage
-    tender: Tender
-    groups: Sequence[str] = ()
-    disks: Sequence[Disk] = ()
-    user: int
-    systemd: int
-    log_namespace: str = ""
-    security_modules: Collection[str] = ()
-    controllers: Collection[str] = ()
-    by_dhcp: bool = False
-    resolver: Resolver = UNSET
-    ip_versions: frozenset[int] = frozenset()
-
-
 def plan(workload: Workload, facts: Facts) -> Plan:
     """Return what a start makes. Arguments are checked with the reservation."""
     check_workload(workload, facts.total_memory)
@@ -137,20 +108,13 @@ def plan(workload: Workload, facts: Facts) -> Plan:
             )
     _check_disks(workload, facts)
     resolver = _resolver(workload, request.nics, facts)
+    if facts.by_dhcp:
+        request = replace(request, names=GuestNames(resolver=resolver, hostname=workload.hostname))
     found = Plan(
+        **{**vars(facts), "resolver": resolver},
         workload=workload,
-        image=facts.image,
-        tender=facts.tender,
         reservation=Reservation(task=workload.name),
-        request=replace(request, names=GuestNames(resolver=resolver, hostname=workload.hostname))
-        if facts.by_dhcp
-        else request,
-        user=facts.user,
-        systemd=facts.systemd,
-        disks=facts.disks,
-        groups=facts.groups,
-        log_namespace=facts.log_namespace,
-        resolver=resolver,
+        request=request,
     )
     # Memory and properties do not depend on the reservation: refuse them before it is made. Arguments do.
     _ = replace(found, workload=replace(workload, arguments=())).unit

@@ -22,8 +22,7 @@ from solo5_systemd.settings.rate import UNLIMITED, rate
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.task.log_fields import MAX_LABELS, label, labels
 from solo5_systemd.task.placeholders import used, verbatim
-from solo5_systemd.task.setting_types import journal_label, log_field, memory_max
-from solo5_systemd.task.settings import SETTINGS, Setting
+from solo5_systemd.task.settings import SETTINGS, Setting, journal_label, log_field, memory_max
 from solo5_systemd.task.workload import Workload
 
 T = TypeVar("T")

@@ -2,30 +2,28 @@
 
 From this table follow the options of `solo5ctl run`, the keys of [Unikernel], and the options of a job that are the
 same there, with their tables in docs/ and the manual pages (`make tables`). `task.setting_values` reads and writes the
-values.
+values. A parser of one text raises as those of `task.quantities`; what makes a list of its values, InvalidRequestError.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
+from itertools import chain
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import Target
 from solo5_systemd.settings.resolver import hostname, hosts, name_servers, ntp_servers, search_domains
 from solo5_systemd.task.disks import disk, disk_text
-from solo5_systemd.task.networks import namespace_path, nic, nic_text, publish, publish_text
+from solo5_systemd.task.log_fields import FIELD_NAME, label
+from solo5_systemd.task.networks import host_endpoint, namespace_path, nic, nic_text, publish, publish_text
 from solo5_systemd.task.placeholders import HOSTNAME, HOSTS, NTP, SEARCH, SERVERS
-from solo5_systemd.task.property_types import SIZE
+from solo5_systemd.task.properties import parse_property
+from solo5_systemd.task.property_types import INFINITY, SIZE
 from solo5_systemd.task.quantities import cpus, integer, seconds, size
-from solo5_systemd.task.setting_types import (
-    cpus_text,
-    memory_max,
-    ports,
-    stops_when_idle,
-    tender,
-    unique,
-    unit_property,
-)
-from solo5_systemd.task.workload import DEFAULT_MEMORY
+from solo5_systemd.task.workload import DEFAULT_MEMORY, Publish
+
+T = TypeVar("T")
 
 SECTION = "Unikernel"
 
@@ -39,6 +37,77 @@ def idle_time(text: str) -> int:
     if not IDLE_MIN_S <= found <= IDLE_MAX_S:
         raise ValueError(f"is out of range: expected {IDLE_MIN_S} seconds to {IDLE_MAX_S // 86400} days")
     return found
+
+
+def tender(text: str) -> Target:
+    """Parse the name of a tender."""
+    if text not in tuple(Target):
+        raise ValueError(f"is unknown: expected {' or '.join(Target)}")
+    return Target(text)
+
+
+def memory_max(text: str) -> int:
+    """Parse a size, or `infinity`."""
+    return INFINITY if text == "infinity" else size(text)
+
+
+def cpus_text(cpus: float) -> str:
+    """Return what `task.quantities.cpus` parses as this number."""
+    return f"{cpus:.6f}".rstrip("0").rstrip(".")
+
+
+def stops_when_idle(text: str) -> bool:
+    """Return whether a value of IdleAction= is stop."""
+    if text not in ("sleep", "stop"):
+        raise ValueError("is unknown: expected sleep or stop")
+    return text == "stop"
+
+
+def unit_property(text: str) -> tuple[str, str]:
+    """Parse KEY=VALUE, a settable unit property (task/properties.py)."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError("has no value: expected KEY=VALUE, such as TasksMax=32")
+    parse_property(key, value)
+    return key, value
+
+
+def log_field(text: str) -> tuple[str, str]:
+    """Parse KEY=VALUE, KEY in the form of systemd.journal-fields(7)."""
+    key, equals, value = text.partition("=")
+    if not equals or not FIELD_NAME.fullmatch(key) or key.startswith("SOLO5_") or not value.isprintable():
+        raise ValueError(
+            "is not a journal field: expected KEY=VALUE, KEY of at most 64 uppercase letters, digits and '_', starting "
+            "with a letter and not with SOLO5_"
+        )
+    return key, value
+
+
+def journal_label(text: str) -> tuple[str, str]:
+    """Parse KEY=VALUE, as in a Nomad job's `labels`."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError("has no value: expected KEY=VALUE, such as TEAM=web")
+    return label(key, value)
+
+
+def ports(found: Iterable[Iterable[Publish]]) -> tuple[Publish, ...]:
+    """Return the ports of all ranges, each of which is published once."""
+    return unique(chain.from_iterable(found), host_endpoint, "published port")
+
+
+def unique(values: Iterable[T], key: Callable[[T], Hashable], what: str) -> tuple[T, ...]:
+    """Return the values if their keys are unique; `what`: the noun for the key in the error.
+
+    Raises:
+        InvalidRequestError: two values have the same key.
+    """
+    seen: dict[Hashable, T] = {}
+    for value in values:
+        if key(value) in seen:
+            raise InvalidRequestError(f"{what} {key(value)} is given twice: expected once.")
+        seen[key(value)] = value
+    return tuple(seen.values())
 
 
 class Setting(NamedTuple):

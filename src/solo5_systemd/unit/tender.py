@@ -1,6 +1,6 @@
 """A tender and its command line, with the paths of disks in the sandbox; the inputs of a unit that executes it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from solo5_systemd.base.names import Target
@@ -54,19 +54,40 @@ def lasting_path(disk: Disk) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
-    """The inputs of a unit: the workload, and what preflight and reservation added to it."""
+class Facts:
+    """What a unit and its start depend on, besides the workload.
 
-    workload: Workload
+    Attributes:
+        user: before a start the next one.
+        systemd: its release.
+        resolver: of the networks and the host, as `ip_versions` only if `needs_resolver` of `engine.plan`.
+        total_memory: of the host, in bytes; this and what follows is checked by `engine.plan` only.
+        security_modules: the enabled ones, if `security_modules` needs any.
+        controllers: of cgroup v2, if `needs_controllers`.
+        by_dhcp: a network of the NICs has a DHCP server.
+    """
+
     image: StoredImage
     tender: Tender
-    reservation: Reservation
     user: int
     systemd: int
     disks: Sequence[Disk] = ()
     groups: Sequence[str] = ()
     log_namespace: str = ""
-    resolver: Resolver = UNSET  # if an argument has it
+    resolver: Resolver = UNSET
+    total_memory: int = 0
+    security_modules: Collection[str] = ()
+    controllers: Collection[str] = ()
+    by_dhcp: bool = False
+    ip_versions: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts(Facts):
+    """The inputs of a unit: the workload, and what preflight and reservation added to it."""
+
+    workload: Workload
+    reservation: Reservation
 
     @property
     def memory_mib(self) -> int:

@@ -20,9 +20,9 @@ from solo5_systemd.network.model import MacAddress, NicRequest, Protocol
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import IoLimits
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, named_disk
-from solo5_systemd.task import disks, networks, quantities, setting_types, settings
+from solo5_systemd.task import disks, networks, quantities, settings
 from solo5_systemd.task.networks import host_endpoint
-from solo5_systemd.task.setting_types import unique
+from solo5_systemd.task.settings import unique
 from solo5_systemd.task.workload import Publish
 
 T = TypeVar("T")
@@ -40,9 +40,9 @@ idle_time = of(settings.idle_time, "--idle")
 nic = of(networks.nic, "--net")
 publish = of(networks.publish, "--publish")
 disk = of(disks.disk, "--block")
-unit_property = of(setting_types.unit_property, "--property")
-log_field = of(setting_types.log_field, "--log-field")
-journal_label = of(setting_types.journal_label, "--label")
+unit_property = of(settings.unit_property, "--property")
+log_field = of(settings.log_field, "--log-field")
+journal_label = of(settings.journal_label, "--label")
 namespace_path = of(networks.namespace_path, "--network-namespace")
 
 

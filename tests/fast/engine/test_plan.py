@@ -10,7 +10,7 @@ from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, TaskName, UnitKind
-from solo5_systemd.engine.plan import Facts, Plan, plan, resolver_networks
+from solo5_systemd.engine.plan import Plan, plan, resolver_networks
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol, Reservation
 from solo5_systemd.settings.node_limits import Resource
 from solo5_systemd.settings.resolver import UNSET, Resolver
@@ -20,7 +20,7 @@ from solo5_systemd.storage.model import ArchiveRequest, Backing, DiskRequest, na
 from solo5_systemd.task.policy import Ceilings, Policy
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import MIB, Publish, Workload
-from solo5_systemd.unit.tender import Tender
+from solo5_systemd.unit.tender import Facts, Tender
 
 STORAGE = DeviceName("storage")
 DISK = DiskRequest(disk=STORAGE, path="/srv/disk.img")

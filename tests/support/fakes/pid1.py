@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 
 from tests.support.fakes.steps import Steps, step
@@ -159,9 +159,6 @@ class FakeUnits(Manager):
                 while self.seen(run.task) == run:
                     await self.change()
         return self.seen(run.task)
-
-    def watched(self, run: UnitState) -> AbstractContextManager[bool]:
-        return nullcontext(True)
 
     async def current(self, state: UnitState) -> UnitState | None:
         async with self._steps.step("current"):

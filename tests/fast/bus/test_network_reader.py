@@ -10,9 +10,9 @@ import pytest
 from tests.support.fakes.tasks import LEASE, PORTS, endpoints
 
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.bus import lease_reader
-from solo5_systemd.bus.lease_reader import STATE as ORIGINAL
-from solo5_systemd.bus.lease_reader import read_endpoints
+from solo5_systemd.bus import network_reader
+from solo5_systemd.bus.network_reader import STATE as ORIGINAL
+from solo5_systemd.bus.network_reader import read_endpoints
 from solo5_systemd.engine.backends import QueryBackends
 from solo5_systemd.network import lease_files
 from solo5_systemd.network.endpoints import Endpoints
@@ -29,7 +29,7 @@ BARE = Reservation(task=TaskName("bare"), leases=(LEASE,))
 @pytest.fixture
 def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of lease records."""
-    monkeypatch.setattr(lease_reader, "STATE", str(tmp_path))
+    monkeypatch.setattr(network_reader, "STATE", str(tmp_path))
     (tmp_path / "tasks").mkdir()
     return tmp_path / "tasks"
 
