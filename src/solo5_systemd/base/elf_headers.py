@@ -12,27 +12,22 @@ IDENT = b"\x7fELF\x02\x01"
 
 PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE = 1, 2, 3, 4
 
-_HEADER = struct.Struct("<16x2HI3QI6H")
-_SEGMENT = struct.Struct("<2I6Q")
+_HEADER = struct.Struct("<16x2HI2Q12x3H6x")
+_SEGMENT = struct.Struct("<2I2Q8x3Q")
 HEADER_SIZE, SEGMENT_SIZE = _HEADER.size, _SEGMENT.size
 
 
 class Header(NamedTuple):
-    """Elf64_Ehdr, from e_type on."""
+    """What is read of Elf64_Ehdr."""
 
     e_type: int
     e_machine: int
     e_version: int
     e_entry: int
     e_phoff: int
-    e_shoff: int
-    e_flags: int
     e_ehsize: int
     e_phentsize: int
     e_phnum: int
-    e_shentsize: int
-    e_shnum: int
-    e_shstrndx: int
 
     @classmethod
     def parse(cls, raw: bytes) -> Self:
@@ -45,13 +40,12 @@ class Header(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Elf64_Phdr."""
+    """What is read of Elf64_Phdr."""
 
     kind: int
     flags: int
     offset: int
     address: int
-    physical: int
     file_size: int
     memory_size: int
     align: int

@@ -47,7 +47,6 @@ from solo5_systemd.unit.state import (
     TYPE_END_PROPERTIES,
     UNIT_END_PROPERTIES,
     ActiveState,
-    EndedRun,
     MainCode,
     UnitState,
     after_run,
@@ -239,7 +238,7 @@ class Manager(UnitReader):
         """Return ActiveState= of a unit, with one D-Bus call."""
         return ActiveState(str((await self._read_unit(unit, ["ActiveState"])).get("ActiveState")))
 
-    async def ended_run(self, task: TaskName) -> EndedRun | None:
+    async def ended_run(self, task: TaskName) -> UnitState | None:
         """Return the last run of a declared task's service; None if it has not run, or runs."""
         unit = declared_service(task)
         of_service = (*TYPE_END_PROPERTIES[UnitKind.SERVICE], "LogExtraFields", "Restart")
@@ -252,8 +251,8 @@ class Manager(UnitReader):
             return None
         job = found.get("Job")
         queued = restarts or (isinstance(job, list) and bool(job[0]))
-        return EndedRun(
-            state=state, restart=str(found.get("Restart")), queued=queued, on_failure=bool(found.get("OnFailure"))
+        return replace(
+            state, restart=str(found.get("Restart")), queued=queued, on_failure=bool(found.get("OnFailure"))
         )
 
     async def reload_time_left(self, unit: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Reads of networks: the state of solo5-networkd on disk, its calls without an event loop, and the kernel's counters."""
+"""Reads of networks: the state of solo5-networkd on disk or without an event loop, and the kernel's counters."""
 
 import json
 import os

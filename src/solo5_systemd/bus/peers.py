@@ -3,7 +3,7 @@
 Completion needs the names of tasks only: so nothing here imports the modules that the state of a unit takes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from solo5_systemd.base.errors import BY_DBUS_NAME, HostError
@@ -29,8 +29,6 @@ PEER_LOST = frozenset(
     for word in ("NoReply", "NameHasNoOwner", "ServiceUnknown", "Disconnected", "Spawn.ChildExited", "Spawn.Failed")
 )
 """The bus's errors if a peer has left, or its activation failed."""
-
-_ABSENT = ("NoSuchUnit", "UnknownInterface", "UnknownMethod", "UnknownObject", "UnknownProperty")
 
 RETRY_INTERVAL_S = 0.2
 """Seconds between two attempts of a call whose caller waits, while PID 1, a service or the bus is not reachable."""
@@ -60,11 +58,6 @@ class RemoteError(Exception):
         super().__init__(f"{name}: {text}")
         self.name = name
         self.text = text
-
-    @property
-    def is_absent(self) -> bool:
-        """Return whether a property that was read does not exist."""
-        return self.name.rpartition(".")[2] in _ABSENT
 
 
 def remote_error(name: str, text: str) -> Exception:
@@ -130,7 +123,3 @@ class ListedUnit(NamedTuple):
     def over(self) -> bool:
         """Return whether the unit is over, as in `UnitState.over`."""
         return self.active in ("inactive", "failed") and self.job_type not in ("start", "restart")
-
-    def properties(self) -> Mapping[str, object]:
-        """Return the D-Bus properties that are in the listing."""
-        return {"ActiveState": self.active, "JobType": self.job_type}

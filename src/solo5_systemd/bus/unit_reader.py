@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 READ_RETRIES = 25
 """Retries of a read while PID 1 is off the bus."""
 
+_ABSENT = ("NoSuchUnit", "UnknownInterface", "UnknownMethod", "UnknownObject", "UnknownProperty")
+
 
 class UnitReader(ABC):
     """The units of tasks, read from PID 1.
@@ -169,7 +171,10 @@ class UnitReader(ABC):
         None for one that does not exist: its unit was unloaded meanwhile, or it is of a later systemd.
         """
         replies = await self._call_all([Call(path, PROPERTIES, "Get", names) for path, *names in wanted])
-        return [None if isinstance(each, RemoteError) and each.is_absent else _value(each) for each in replies]
+        return [
+            None if isinstance(each, RemoteError) and each.name.rpartition(".")[2] in _ABSENT else _value(each)
+            for each in replies
+        ]
 
 
 class BlockingReader(UnitReader):

@@ -141,7 +141,7 @@ class UnitStates:
 
     def state(self, row: ListedUnit, properties: Mapping[str, object]) -> UnitState | None:
         """Return the state of a unit from its properties, and of a scope from its extended attribute."""
-        state = unit_state(row.unit, {**properties, **row.properties()}, row.task)
+        state = unit_state(row.unit, {**properties, "ActiveState": row.active, "JobType": row.job_type}, row.task)
         if state is None:
             return None
         if row.kind is UnitKind.SCOPE and state.control_group:

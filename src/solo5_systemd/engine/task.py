@@ -93,7 +93,7 @@ class Task:
         return int(text) if text.isascii() and text.isdigit() and len(text) <= _MEMORY_DIGITS else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Sample:
     """The current resource usage of one task.
 

@@ -87,17 +87,17 @@ async def clear(name: TaskName) -> None:
 async def _withhold(name: TaskName, own: Path, backends: "Backends") -> None:
     """Report an end after which a restart cannot help, and cancel a restart that would be made all the same."""
     ended = await backends.units.ended_run(name)
-    if ended is None or ended.restart == "no" or ended.state.result == "success" or not own.exists():
+    if ended is None or ended.restart == "no" or ended.result == "success" or not own.exists():
         return
     from solo5_systemd.unit.outcome import outcome  # imported here for startup time: most ends are none to report
 
     with suppress(OSError):
-        if (own / _REPORTED).read_text(encoding="utf-8") == ended.state.invocation:
+        if (own / _REPORTED).read_text(encoding="utf-8") == ended.invocation:
             return
-    if ended.queued and (ended.on_failure or not may_be_withheld(ended.state)):  # OnFailure= would never be followed
+    if ended.queued and (ended.on_failure or not may_be_withheld(ended)):  # OnFailure= would never be followed
         return
-    await backends.console.sync(name, ended.state.log_namespace)
-    found = outcome(ended.state, await backends.console.exit_messages(ended.state))
+    await backends.console.sync(name, ended.log_namespace)
+    found = outcome(ended, await backends.console.exit_messages(ended))
     sentence = not_restarted(name, found, ended.restart)
     if not sentence or (ended.queued and not found.fails_at_start):  # a long run that ended so is to be started again
         return
@@ -105,7 +105,7 @@ async def _withhold(name: TaskName, own: Path, backends: "Backends") -> None:
         await backends.units.stop(declared_service(name))
     report(name, sentence)
     with suppress(OSError):
-        replace_file(own / _REPORTED, ended.state.invocation)
+        replace_file(own / _REPORTED, ended.invocation)
 
 
 def may_be_withheld(state: UnitState) -> bool:

@@ -76,7 +76,8 @@ class UnitState:
 
     Times are in microseconds, 0 for "never": `started` and `ended` since the epoch, `main_start`, `main_exit` and
     `active_exit` on CLOCK_MONOTONIC. `memory_peak` and `memory_max` are bytes; None without a limit, or without a value
-    from systemd (before 256: of every unit that is over).
+    from systemd (before 256: of every unit that is over). The last three are of `Manager.ended_run`: Restart=, whether
+    a start is queued, and whether there is OnFailure=, which systemd follows when it gives up.
     """
 
     task: TaskName
@@ -97,6 +98,9 @@ class UnitState:
     memory_max: int | None = None
     control_group: str = ""
     log_fields: Mapping[str, str]
+    restart: str = "no"
+    queued: bool = False
+    on_failure: bool = False
 
     @property
     def kind(self) -> UnitKind:
@@ -138,16 +142,6 @@ class UnitState:
         A unit leaves `active` when a stop job begins or when its main process ends; PID 1 keeps both timestamps.
         """
         return 0 < self.active_exit < self.main_exit
-
-
-@dataclass(frozen=True, kw_only=True)
-class EndedRun:
-    """The last run of a service, which has ended; `on_failure`: OnFailure=, which systemd follows when it gives up."""
-
-    state: UnitState
-    restart: str
-    queued: bool
-    on_failure: bool
 
 
 def unit_state(unit: str, properties: Mapping[str, Any], task: TaskName | None = None) -> UnitState | None:

@@ -28,7 +28,6 @@ def test_any_other_error_keeps_its_name() -> None:
     error = remote_error("org.x.Error", "text")
     assert isinstance(error, RemoteError)
     assert (error.name, error.text, str(error)) == ("org.x.Error", "text", "org.x.Error: text")
-    assert not error.is_absent
 
 
 def test_the_signature_of_a_call_is_that_of_its_arguments() -> None:
@@ -58,7 +57,7 @@ def row(unit: str, active: str, job: str = "", load: str = "loaded") -> ListedUn
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_row_is_over_where_its_state_is(unit: str) -> None:
     for active, job in product((*ActiveState, "of-a-later-systemd"), JOBS):
-        state = unit_state(unit, row(unit, active, job).properties(), row(unit, active, job).task)
+        state = unit_state(unit, {"ActiveState": active, "JobType": job}, row(unit, active, job).task)
         assert state is None or row(unit, active, job).over == state.over, (active, job)
         assert row(unit, active, job).task == (state and state.task)
         assert state is None or row(unit, active, job).kind is state.kind
