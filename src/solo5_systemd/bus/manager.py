@@ -251,9 +251,7 @@ class Manager(UnitReader):
             return None
         job = found.get("Job")
         queued = restarts or (isinstance(job, list) and bool(job[0]))
-        return replace(
-            state, restart=str(found.get("Restart")), queued=queued, on_failure=bool(found.get("OnFailure"))
-        )
+        return replace(state, restart=str(found.get("Restart")), queued=queued, on_failure=bool(found.get("OnFailure")))
 
     async def reload_time_left(self, unit: str) -> float | None:
         """Return in how many seconds PID 1 ends the reload of a service; None: never, or it is not being reloaded."""
