@@ -44,7 +44,6 @@ class CommandContext:
         Raises:
             HostError: root is required, and the process is not root.
             CancelledError: of the command.
-            Solo5Error: raised by the command.
         """
         if needs_root:
             self.require_root()
@@ -62,20 +61,12 @@ class CommandContext:
             raise _root_cause(group) from group
 
     def require_root(self) -> None:
-        """Check that the process is root.
-
-        Raises:
-            HostError: it is not.
-        """
+        """Raise HostError unless the process is root."""
         if not self.root:
             raise HostError("this verb requires root.", "Run it with sudo.")
 
     def query(self, command: Callable[["Queries"], Coroutine[Any, Any, T]]) -> T:
-        """Run a command that only reads, without an event loop, and return its result.
-
-        Raises:
-            Solo5Error: raised by the command.
-        """
+        """Run a command that only reads, without an event loop, and return its result."""
         from solo5_systemd.engine.queries import queries
 
         with queries() as engine:

@@ -23,9 +23,8 @@ GC_THRESHOLD = 200_000
 def main() -> int:
     """Run `solo5ctl` with this process's arguments, and end the process; the console script's entry point.
 
-    Only while another thread runs, such as one that copies an image, is the end left to the interpreter, which waits
-    for it. Otherwise nothing is left to do: what is written is flushed at once. The interpreter's own end, which looks
-    for garbage twice and deletes 360 modules, is a fifth of a start.
+    While another thread runs, such as one that copies an image, the end is left to the interpreter, which waits for it.
+    Otherwise nothing is left to do, and the interpreter's own end is a fifth of a start.
     """
     gc.set_threshold(GC_THRESHOLD)
     status = run(sys.argv[1:], CommandContext(standard_screen()))

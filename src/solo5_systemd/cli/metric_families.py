@@ -1,7 +1,5 @@
 """The metric families, documented in docs/metrics.md; names and labels are stable.
 
-Series of a task have the label `task` only; further labels are on `solo5_task_info`, to be joined in a query.
-
 They are written as OpenMetrics 1.0 or Prometheus 0.0.4, which node_exporter's textfile collector parses. In the latter
 a counter's TYPE line has the `_total`, there is no UNIT and no EOF, and an unknown type such as `info` makes the parser
 reject all of the file.

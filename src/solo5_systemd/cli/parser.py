@@ -108,10 +108,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def load(verb: str, parser: Parser) -> None:
-    """Import the module of a verb, and have its two functions: `configure`, which adds the options, and `execute`.
-
-    The latter takes the parsed arguments and a `CommandContext`, runs the verb, and returns the exit status.
-    """
+    """Import the module of a verb, whose `configure` adds the options, and whose `execute` runs the verb."""
     module = import_module(f"solo5_systemd.cli.verbs.{_MODULES.get(verb, verb)}")
     module.configure(parser)
     parser.set_defaults(execute=module.execute)
@@ -138,12 +135,7 @@ def build(chosen: Collection[str] = VERBS) -> tuple[Parser, dict[str, Parser]]:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Return the verb's arguments; `execute` is the verb's function.
-
-    Raises:
-        InvalidRequestError: an unknown argument or a malformed value.
-        SystemExit: after --help and --version.
-    """
+    """Return the verb's arguments; `execute` is the verb's function. Raises SystemExit after --help and --version."""
     # Only the parser of the given verb is built: all of them would slow down `ps`.
     top, parsers = build(words[:1] if words and words[0] in VERBS else VERBS)
     verb = next((word for word in words if not word.startswith("-")), "")

@@ -28,12 +28,7 @@ FORWARDED_SIGNALS = (signals.SIGINT, signals.SIGTERM)
 
 
 async def run_attached(engine: Runtime, workload: Workload, screen: Screen, *, remove: bool) -> int:
-    """Start a task, copy its console until it ends, and return its exit status.
-
-    Raises:
-        DependencyError: libsystemd is missing; the task is removed again.
-        Solo5Error: the start failed, or the task was removed meanwhile.
-    """
+    """Start a task, copy its console until it ends, and return its exit status."""
     starting = asyncio.ensure_future(engine.start(workload))
     asyncio.get_running_loop().add_signal_handler(signals.SIGTERM, starting.cancel)  # as asyncio.run() on SIGINT
     started = await starting
@@ -88,11 +83,7 @@ def _signal_queue() -> Iterator[asyncio.Queue[signals.Signals]]:
 
 
 def print_plan(workload: Workload, context: CommandContext, arguments: Namespace) -> int:
-    """Print the plan of a start.
-
-    Raises:
-        Solo5Error: the preflight failed.
-    """
+    """Print the plan of a start; raises Solo5Error as the preflight."""
 
     async def command(engine: Runtime) -> Plan:
         await context.warn_unenforced(engine, workload)
@@ -137,12 +128,7 @@ def _plan_json(plan: Plan) -> dict[str, object]:
 
 
 def exec_in_scope(workload: Workload, context: CommandContext) -> NoReturn:
-    """Start the scope with this process in it, and execute the tender.
-
-    Raises:
-        NotFoundError: the tender was removed after the preflight.
-        Solo5Error: the scope did not start.
-    """
+    """Start the scope with this process in it, and execute the tender."""
     line: list[str] = []
 
     @asynccontextmanager
@@ -162,12 +148,7 @@ def exec_in_scope(workload: Workload, context: CommandContext) -> NoReturn:
 
 
 def declare(workload: Workload, context: CommandContext, *, replace: bool, dry_run: bool) -> int:
-    """Write a declaration, or print it, and return the exit status.
-
-    Raises:
-        InvalidRequestError: a declaration cannot describe the task, or there is one of this name.
-        HostError: the file cannot be written, or the process is not root.
-    """
+    """Write a declaration, or print it, and return the exit status."""
     from solo5_systemd.declared.declaration import write_declaration
     from solo5_systemd.declared.files import write_source
 

@@ -90,9 +90,7 @@ def _ends(request: "PortRequest") -> tuple[str, int, int, str]:
 def _ranges(ports: "Iterable[tuple[Any, ...]]") -> dict[int, int]:
     """Return the index of the first port of each range, and the number of its ports; 1 for a port alone.
 
-    Args:
-        ports: address of the host, port of the host, port of the guest; what follows is the same for all of a range.
-            Those of one range may have others in between, as with two protocols.
+    Ports of one range, which have the same values after the third, may have others in between.
     """
     counts: dict[int, int] = {}
     expected: dict[tuple[Any, ...], int] = {}

@@ -26,14 +26,7 @@ _CONTROL = re.compile(rf"(\x1b\[(?:0|{'|'.join(_COLOURS.values())})m)|([\x00-\x0
 
 
 class Screen:
-    """Standard output and standard error.
-
-    Args:
-        environment: NO_COLOR (no-color.org) and TERM=dumb disable colour.
-
-    Attributes:
-        colour: write SGR sequences to `out`.
-    """
+    """Standard output and standard error; NO_COLOR (no-color.org) and TERM=dumb disable colour (SGR sequences)."""
 
     def __init__(self, out: BinaryIO, err: BinaryIO, environment: Mapping[str, str]) -> None:
         self._out = out
@@ -77,11 +70,7 @@ class Screen:
 
     @contextmanager
     def progress(self, total: int) -> Iterator[Callable[[int], None]]:
-        """Show the progress of a copy on a terminal at standard error, for the block; yield what takes the bytes done.
-
-        Args:
-            total: bytes; 0: unknown.
-        """
+        """Show the progress of a copy of `total` bytes (0: unknown) on stderr; yield what takes the bytes done."""
         shown = ""
 
         def show(done: int) -> None:

@@ -64,7 +64,7 @@ class Declaration:
     """A task as it is declared; or a template, as it is read for a stand-in of its instances.
 
     Attributes:
-        workload: what to run; its name is that of the unit without the suffix: `web`, or `web@1`.
+        workload: its name is that of the unit without the suffix: `web`, or `web@1`.
         unit: the lines of [Unit] for systemd, in order, without those that another one has reset or overridden; an
             empty value resets all conditions, or all assertions.
         service: those of [Service], without the settings that are properties of the workload.
@@ -159,11 +159,7 @@ class Declared(Values):
 
 @contextmanager
 def located(line: Assignment) -> Iterator[None]:
-    """Have an error of the block be that of a line.
-
-    Raises:
-        SettingsError: in the place of a Solo5Error, or of a ValueError with the end of a sentence.
-    """
+    """Turn a Solo5Error of the block, or a ValueError with the end of a sentence, into the SettingsError of a line."""
     try:
         yield
     except SettingsError:  # has its line already
@@ -192,8 +188,7 @@ def parse_declaration(
         host: the specifiers of the host, as of `files.host_names`.
         served: the networks with a DHCP server.
         systemd: its release, such as 257, which ignores settings of later ones.
-        in_unit: as of `Declared`; None: the specifiers of the name.
-        at_start: the same.
+        in_unit, at_start: as of `Declared`; None: the specifiers of the name.
 
     Raises:
         InvalidRequestError: the name is malformed.
@@ -282,8 +277,7 @@ def _properties(
 def conflicts(declarations: Iterable[Declaration]) -> Iterator[str]:
     """Yield a sentence for each pair of tasks of which only one can run at a time: of a port, an address, a MAC.
 
-    Each file for itself is in order, and such a task starts while the other one does not run; so it is a warning of
-    `solo5ctl doctor`, and an error of the second start.
+    Each file for itself is in order, so it is a warning of `solo5ctl doctor`, and an error of the second start.
     """
     claims: defaultdict[object, list[tuple[Declaration, str, IpAddress | None]]] = defaultdict(list)
     for declaration in declarations:
@@ -301,11 +295,7 @@ def conflicts(declarations: Iterable[Declaration]) -> Iterator[str]:
 
 
 def write_declaration(workload: Workload, comments: Iterable[str] = ()) -> str:
-    """Return the text of a declaration, which `parse_declaration` reads as the same task.
-
-    Raises:
-        InvalidRequestError: a declaration cannot describe the task; the sentence has the reason.
-    """
+    """Return the text that `parse_declaration` reads as the same task; raises InvalidRequestError if none does."""
     install = [("WantedBy", "multi-user.target")]  # so that `systemctl enable` has an effect
     sections = {SECTION: list(_lines(workload)), "Service": workload.properties, "Install": install}
     for key, value in (line for lines in sections.values() for line in lines):

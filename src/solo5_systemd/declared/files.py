@@ -28,11 +28,7 @@ from solo5_systemd.settings.files import ETC
 def declarations(directory: Path = ETC) -> tuple[str, ...]:
     """Return the names of all declarations in order: `web`, `web@` of a template, `web@1` of an instance's own file.
 
-    A file whose name is not that of a declaration is among them, for an error; one that is a link to /dev/null is
-    masked, and left out.
-
-    Raises:
-        SettingsError: the directory cannot be read.
+    A malformed name is among them, for an error; a masked one (a link to /dev/null) is not. Raises SettingsError.
     """
     found = (path for path in _listed(directory) if path.name.endswith(SUFFIX))
     return tuple(path.name.removesuffix(SUFFIX) for path in found if not is_mask(path))
@@ -61,13 +57,8 @@ def check_name(name: str) -> None:
 def read_sources(name: str, directory: Path = ETC) -> tuple[Source, ...]:
     """Return the files of a declaration: its own or its template's, then all drop-ins sorted by their names.
 
-    Of a template: its own and its drop-ins.
-
     A drop-in for fewer declarations has precedence over one of the same name for more, as of units (systemd.unit(5));
     an empty one, or a link to /dev/null, masks it.
-
-    Args:
-        name: `web`, `web@1` for an instance, `web@` for a template.
 
     Raises:
         InvalidRequestError: the name is not that of a declaration.
@@ -100,12 +91,8 @@ def _source(path: Path) -> Source:
 def write_source(name: str, text: str, directory: Path = ETC, *, replace: bool = False) -> Path:
     """Write a declaration atomically, and return its path.
 
-    Args:
-        directory: of the declarations; it is created if there is none.
-        replace: replace an existing file; otherwise it is an error.
-
     Raises:
-        InvalidRequestError: the name is not that of a declaration, or there is one of this name.
+        InvalidRequestError: the name is not that of a declaration, or, without `replace`, there is one of this name.
         SettingsError: users other than root may change the directory, or which one it is.
         HostError: it cannot be written.
     """

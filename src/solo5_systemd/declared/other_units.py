@@ -59,17 +59,13 @@ def unit_files(directories: Sequence[str] = UNITS) -> Mapping[str, frozenset[str
 
 
 def check_free(name: str, generated: Mapping[str, Path], units: Mapping[str, frozenset[str]]) -> None:
-    """Check that no other unit has the name of a declaration; a mask and an edited copy of ours have precedence.
+    """Raise TakenError if another unit has the name of a declaration; a mask and an edited copy of ours are none.
 
-    A socket unit of this name would start the task.
+    A socket unit of this name would start the task. Of an instance, the template may be another program's.
 
     Args:
-        name: of the declaration; of an instance, the template may be another program's.
         generated: as of `of_generators`.
         units: as of `unit_files`.
-
-    Raises:
-        TakenError: another unit has the name.
     """
     if name.startswith("solo5-"):
         raise TakenError(f"{name} begins with solo5-, as units of solo5-systemd do: expected another name.")
@@ -84,11 +80,7 @@ def check_free(name: str, generated: Mapping[str, Path], units: Mapping[str, fro
 
 
 def check_effect(name: str, directories: Sequence[str] = UNITS) -> None:
-    """Check that no drop-in for a declaration is where those of its unit are, and would have no effect.
-
-    Raises:
-        TakenError: there is one.
-    """
+    """Raise TakenError for a drop-in of a declaration that is where those of its unit are, and would have no effect."""
     place = f"{ETC}/{name}{SUFFIX}.d"
     for suffix, what in ((SUFFIX, "it"), (".service", "section [Unikernel]")):
         for _, path in merged_drop_ins(f"{name}{suffix}", directories).values():

@@ -1,12 +1,10 @@
 """The syntax of unit files: systemd.syntax(7), and specifiers of systemd.unit(5) in values of [Unikernel].
 
-Sections, `Key=value`, comments of `#` and `;`, a backslash that continues a line, a byte order mark, CRLF. Where
-systemd skips a line with a warning, this is an error: a setting is never ignored. Control characters are refused, since
-systemd ends a line at NUL and CR too, and lines of a declaration are copied to a unit file.
+Where systemd skips a line with a warning, this is an error: a setting is never ignored. Control characters are refused,
+since systemd ends a line at NUL and CR too, and lines of a declaration are copied to a unit file.
 
 Specifiers such as `%i` in [Unit], [Service] and [Install] are passed on to systemd. Those of [Unikernel] are expanded
-when the declaration is read, so that addresses and disks are those of the instance; those of a user, of credentials and
-of the image of the host have no meaning for a guest, and are refused.
+when the declaration is read, so that addresses and disks are those of the instance.
 """
 
 import re
@@ -77,9 +75,7 @@ class Assignment:
 
 
 def parse_file(source: Source) -> tuple[Assignment, ...]:
-    """Return the assignments of a file in their order; a section that occurs twice is one.
-
-    Sections and keys that begin with `X-` are for other programs, and left out, as systemd does.
+    """Return the assignments of a file in their order, without those of `X-` sections and keys, as systemd does.
 
     Raises:
         SettingsError: it is too large, not UTF-8, or has a line that is none of section, assignment, comment.
@@ -200,7 +196,6 @@ def specifiers(name: str, host: Mapping[str, str] = MappingProxyType({})) -> Map
     """Return the value of each specifier, by its letter; empty: it has none here.
 
     Args:
-        name: of the declaration: `web`, or `web@1` for an instance of a template.
         host: the values of those in `OF_HOST` that are known.
     """
     prefix, _, instance = name.partition("@")

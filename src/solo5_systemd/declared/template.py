@@ -1,8 +1,7 @@
 """Templates: `web@.unikernel` declares a task for each instance, `web@1`, by one unit file `web@.service`.
 
 The unit file is made for a stand-in: an instance whose name is in no file of the template. In the text, `%i` then takes
-its place, so that systemd fills in the instance wherever the unit file depends on it. Keys that are no part of the unit
-file are read for each instance when it is started.
+its place. Keys that are no part of the unit file are read for each instance when it is started.
 """
 
 import hashlib
@@ -46,8 +45,7 @@ def parse_template(
     """Return a template, of a name such as `web@`; each line is read for an instance, too.
 
     Raises:
-        InvalidRequestError: the name is malformed.
-        SettingsError: a file is malformed, or a value depends on the instance where a unit file cannot.
+        Solo5Error: as `parse_declaration`; also for a value that depends on the instance where a unit file cannot.
     """
     prefix = task_name(name.removesuffix("@"))
     if len(prefix) > _PREFIX_MAX:  # the name of a task has the instance as well, and here the stand-in

@@ -133,8 +133,7 @@ def refusal(source: str, sentence: str) -> str:
 def refused_while_running(text: str, sentence: str) -> str:
     """Return the unit file of a running task whose file was refused since: as it was, with the sentence as a section.
 
-    The preparation must remain wanted: PID 1 would stop it, and release the locks of the disks. A task that fails is
-    not started again, since its start would fail, again and again where no limit is set.
+    The preparation remains wanted, or PID 1 would release the locks of the disks. No start would succeed: Restart=no.
     """
     return f"{text.partition(_REFUSED_SINCE)[0]}{_REFUSED_SINCE}[{_section(sentence)}]\n[Service]\nRestart=no\n"
 
@@ -247,8 +246,7 @@ def _service(declaration: Declaration, parts: Parts) -> Iterator[str]:
 def socket(declaration: Declaration) -> str:
     """Return the socket unit of a task that waits without a process: a FIFO, and PID 1 starts the task once it is read.
 
-    solo5-networkd writes into it at the first packet. A stop of the task by a job stops it, too, and the task waits no
-    longer; an end of the task by itself does not.
+    solo5-networkd writes into it at the first packet. A stop of the task by a job stops it, too.
     """
     name = declaration.workload.name
     lines = (

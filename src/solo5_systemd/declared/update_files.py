@@ -102,12 +102,7 @@ class UpdateFiles:
         self._record = PREVIOUS / f"{name}.json"
 
     def write_request(self, **given: Any) -> None:
-        """Write what is requested of an `UpdateRequest`, for solo5-update@NAME; the declaration has the rest.
-
-        Raises:
-            TakenError: an update is under way.
-            HostError: it cannot be written.
-        """
+        """Write what is requested for solo5-update@NAME; raises TakenError if an update is under way, or HostError."""
         whole = document(UpdateRequest(**given), complete=True)
         text = json.dumps({key: whole[key] for key in given})
         with host_errors(f"{self._request} cannot be written"):
@@ -225,11 +220,7 @@ class UpdateFiles:
         return replaced is not None and sha256(self.running_image) != replaced.sha256
 
     def previous(self) -> Previous:
-        """Return the image that the last update has replaced.
-
-        Raises:
-            NotFoundError: there is none.
-        """
+        """Return the image that the last update has replaced; raises NotFoundError without one."""
         found = _previous(self._record)
         if found is None:
             raise NotFoundError(
@@ -251,15 +242,11 @@ class UpdateFiles:
                 copy.unlink(missing_ok=True)
 
     def set_image(self, path: str, declared: str, *, lasting: bool) -> None:
-        """Have the declaration name another image, by a drop-in; a daemon-reload makes it known.
+        """Have the declaration name another image, by a drop-in; a daemon-reload makes it known. Raises Solo5Error.
 
         Args:
             declared: path of the image without the drop-in.
             lasting: `takes_declared` only once the declared image is another one.
-
-        Raises:
-            SettingsError: users other than root may change its directory, or which one it is.
-            HostError: it cannot be written.
         """
         text = f"""\
 # Written by `solo5ctl update`; to undo that update: solo5ctl rollback {self._name}

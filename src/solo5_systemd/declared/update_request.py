@@ -91,8 +91,8 @@ class UpdateRequest:
 
     Attributes:
         image: path of the new image; empty: that of the declaration, which may have changed.
-        ready: what makes the new guest ready; None: as of `ready_by`.
-        timeout: seconds in which it has to become ready.
+        ready: None: as of `ready_by`.
+        timeout: seconds in which the new guest has to become ready.
         drain: seconds that connections may last after their ports were moved.
         watch: seconds of the new guest before the old one is stopped.
         pause: stop the old guest before the new one is started.
@@ -160,9 +160,6 @@ def check_same_devices(image: str, new: "Manifest", old: "Manifest") -> None:
 
 
 def ready_by(wanted: Ready | None, ports: Collection[PortRequest]) -> Ready | None:
-    """Return what makes a new guest ready: what is wanted, or that its first published TCP port answers.
-
-    None: that it runs.
-    """
+    """Return what makes a new guest ready: what is wanted, or its first published TCP port; None: that it runs."""
     tcp = (ReadyPort(protocol=port.protocol, port=port.port) for port in ports if port.protocol is Protocol.TCP)
     return wanted or next(tcp, None)

@@ -1,7 +1,7 @@
 """What PID 1 executes for a moment: `python3 -m solo5_systemd.pid1 generator`, and `… prepare [--clear] NAME`.
 
-A boot has one such process for each declared task, and a daemon-reload waits for one. Their memory is left to the
-kernel: without collections of garbage and without the interpreter's own end they take a quarter less of CPU.
+A boot has one such process for each declared task, and a daemon-reload waits for one. Without collections of garbage
+and without the interpreter's own end they take a quarter less of CPU.
 """
 
 import gc

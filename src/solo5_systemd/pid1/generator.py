@@ -12,8 +12,7 @@
 Why there, and why sources and unit files of running tasks are kept: docs/decisions/declared-tasks.md.
 
 PID 1 waits for this process, at each daemon-reload and at the boot, before anything is mounted or started. So whatever
-may hang has `BUDGET_S` in all: the lock, images and tenders. An image that was not read in time is assumed to be on a
-file system that is mounted later.
+may hang has `BUDGET_S` in all. An image that was not read in time is assumed to be on a file system mounted later.
 """
 
 import asyncio
@@ -93,11 +92,7 @@ _KVM_GROUP = "kvm"
 
 
 class Generator:
-    """Writes unit files.
-
-    Args:
-        settings: of the host; or why they cannot be read, which refuses each declaration.
-    """
+    """Writes unit files; an error in the place of the settings refuses each declaration."""
 
     def __init__(self, settings: Settings | SettingsError) -> None:
         self._budget = Budget(BUDGET_S)
@@ -275,10 +270,7 @@ class Generator:
 
 
 def _manifest(pattern: str) -> Manifest | None:
-    """Return the manifest of the first image that can be read; None: all may be on a file system mounted later.
-
-    Of a template, the image of any instance shows tender and NICs.
-    """
+    """Return the manifest of the first image that can be read; None: all may be on a file system mounted later."""
     for image in sorted(glob(pattern, include_hidden=True))[:_IMAGES_MAX]:  # noqa: PTH207 - a quarter of its time
         with suppress(Solo5Error):  # the start will find out
             return manifest_of(image)

@@ -37,10 +37,9 @@ UNCLEARED = "uncleared"
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """A declaration as of the last daemon-reload.
+    """A declaration as of the last daemon-reload, with what its unit file has of tender and NICs.
 
     Attributes:
-        tender: path of the tender in its unit file, whose name has the target of the image.
         nics_assumed: the image could not be read; the unit file is for NICs, and fit for an image without them.
     """
 
@@ -60,11 +59,7 @@ class Kept:
 
 
 def kept_declaration(task: TaskName) -> Kept:
-    """Return a declaration as it was at the last daemon-reload.
-
-    Raises:
-        HostError: it cannot be read.
-    """
+    """Return a declaration as it was at the last daemon-reload; raises HostError if it cannot be read."""
     from solo5_systemd.declared.syntax import Source  # imported here for startup time: no end needs it
 
     path = Path(declaration_directory(task)) / SOURCES
@@ -132,10 +127,7 @@ def remove_files(name: str) -> None:
 
 
 def end_waiting(name: str) -> None:
-    """Have a task wait no longer, whose socket unit has no file any more.
-
-    PID 1 keeps such a unit active, and would not remove its FIFO. Without this, solo5-networkd stops the unit.
-    """
+    """Remove the FIFO of a socket unit without a file, which PID 1 keeps active until solo5-networkd then stops it."""
     with suppress(OSError):
         Path(WAITING, name).unlink(missing_ok=True)
 
@@ -143,11 +135,7 @@ def end_waiting(name: str) -> None:
 def locked(timeout_s: float = TIMEOUT_S) -> AbstractContextManager[int]:
     """Lock the directories of declared tasks: their files may be removed at a task's end and written at once.
 
-    The lock file is below a directory that only root can open: each user can open the directories of declared tasks.
-
-    Raises:
-        LockedError: another process has the lock after the timeout.
-        HostError: it cannot be locked.
+    Each user can open these, and only root the directory of the lock file. Raises LockedError after the timeout.
     """
     lock = locks.RUN / "declared"
     with host_errors(f"{lock} cannot be locked"):

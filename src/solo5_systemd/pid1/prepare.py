@@ -92,7 +92,7 @@ def _written(own: Path) -> Iterator[None]:
 async def _check_fits(parts: Parts, kept: Kept) -> None:
     """Refuse an image for which the unit file was not made: another tender, or NICs where there were none.
 
-    An image without NICs gets the namespace of a unit file for NICs that were assumed.
+    Where NICs were assumed, an image without them gets the namespace that the unit file names.
     """
     name = parts.workload.name
     nics = bool(parts.image.manifest.names(DeviceKind.NET_BASIC))

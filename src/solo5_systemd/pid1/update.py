@@ -33,11 +33,7 @@ from solo5_systemd.task.settings import SECTION
 
 
 class ImageSwitch:
-    """Changes the image of a declaration, by its drop-in and a daemon-reload.
-
-    Args:
-        image: path of the new one; empty: it is not changed.
-    """
+    """Changes the image of a declaration to `image`, by its drop-in and a daemon-reload; empty: it is not changed."""
 
     def __init__(self, name: TaskName, files: UpdateFiles, runtime: Runtime, image: str = "") -> None:
         self._name = name
@@ -47,10 +43,7 @@ class ImageSwitch:
         self._digest = sha256(image)
 
     async def switch(self) -> None:
-        """Have the next start use the new image. If that fails, the declaration is as before.
-
-        It fails, too, where the declaration or the image was changed during the update.
-        """
+        """Have the next start use the new image. If that fails, the declaration is as before."""
         check_in_effect(self._name)
         if sha256(self._image) != self._digest:
             raise HostError(f"{self._image} was changed during the update.", "Repeat the update.")
@@ -117,9 +110,8 @@ async def update(name: TaskName) -> None:
 async def end(name: TaskName, *, is_last: bool = False) -> None:
     """Finish or roll back an interrupted update: the task has the new image, or the earlier one.
 
-    Raises:
-        Solo5Error: neither succeeded; a guest beside the task has its ports then. The record of the update stays,
-            unless this is the last attempt: an operator has to start the task.
+    It raises if neither succeeds; a guest beside the task has its ports then. The record of the update stays, unless this is the last
+    attempt: an operator has to start the task.
     """
     files = UpdateFiles(name)
     phase, is_over = files.phase, is_last

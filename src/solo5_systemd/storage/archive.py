@@ -48,11 +48,7 @@ def member(text: str, path: str, *, strip: bool = False) -> tuple[str, str]:
 
 
 def credential_name(text: str) -> str:
-    """Parse the name of a system credential.
-
-    Raises:
-        InvalidRequestError: it is malformed.
-    """
+    """Parse the name of a system credential; raises InvalidRequestError if it is malformed."""
     if not re.fullmatch(_CREDENTIAL, text, re.ASCII):
         raise InvalidRequestError(
             f"credential name {text!r} is not usable: expected 1 to 255 letters, digits, '_', '.' or '-', "
@@ -75,11 +71,7 @@ def _padded(size: int, unit: int) -> int:
 
 
 def check_total(disks: Iterable[Disk]) -> None:
-    """Check the size of the archives among a task's disks, which are memory for as long as it runs.
-
-    Raises:
-        InvalidRequestError: they are too large in all.
-    """
+    """Check the size of a task's archives, which are memory as long as it runs; raises InvalidRequestError."""
     archives = [disk for disk in disks if disk.backing is Backing.ARCHIVE]
     if (total := sum(disk.size for disk in archives)) > ARCHIVE_MAX:
         names = ", ".join(disk.disk for disk in archives)
@@ -91,11 +83,7 @@ def check_total(disks: Iterable[Disk]) -> None:
 
 
 def check_entry(request: DiskRequest, count: int, size: int) -> None:
-    """Check the limits of an archive after each entry.
-
-    Raises:
-        InvalidRequestError: there is too much.
-    """
+    """Check the limits of an archive after each entry; raises InvalidRequestError if there is too much."""
     if count > ENTRIES_MAX:
         raise InvalidRequestError(
             f"disk {request.disk}: its archive has more than {ENTRIES_MAX} entries: expected as many or fewer.",

@@ -49,11 +49,7 @@ Visit = Callable[[TarInfo, int], object]
 
 
 def tar_info(name: str, size: int = 0, *, is_directory: bool = False) -> TarInfo:
-    """Return what an archive has of a file or directory except for its content: owner root, time 0.
-
-    Raises:
-        InvalidRequestError: its name is too long for the format.
-    """
+    """Return the header of a file or directory: owner root, time 0; raises InvalidRequestError for too long a name."""
     info = TarInfo(name)
     info.size = size
     info.mode, info.type = (0o755, DIRTYPE) if is_directory else (0o644, info.type)

@@ -61,10 +61,7 @@ class ImageFiles:
 
     @in_thread
     def make(self, request: DiskRequest, planned: Disk, tenant: Tenant = OPERATOR) -> tuple[Disk, bool]:
-        """Create the file of a disk, or a private disk; see `make`, `make_copy` and `make_archive`.
-
-        And return whether its file is new, and stays when the task has ended.
-        """
+        """Create the file of a disk, or a private disk; return whether its file is new, and stays after the task."""
         if request.archive is not None:
             return make_archive(request, self._archives), False
         created = False
@@ -87,11 +84,7 @@ class ImageFiles:
 
     @in_thread
     def unmake(self, request: DiskRequest, disk: Disk) -> None:
-        """Remove the file that `make` has created for a disk, unless another task has it by now.
-
-        Raises:
-            HostError: it cannot be removed.
-        """
+        """Remove the file that `make` has created for a disk, unless another task has it by now; raises HostError."""
         errors = host_errors(f"{request} cannot be removed")
         with errors, suppress(TakenError), closing(lock([disk])), find_place(request) as (directory, path, exists):
             name = Path(path).name
@@ -192,12 +185,7 @@ def _planned(request: DiskRequest, size: int) -> Disk | None:
 
 
 def make(request: DiskRequest, claims: DiskClaims | None = None, tenant: Tenant = OPERATOR) -> tuple[Disk, bool]:
-    """Create the file of a disk unless it exists by now, and check it as `inspect`.
-
-    The file appears complete, on stable storage: neither a failure nor a kill leaves a part of it.
-
-    Returns:
-        The disk, and whether its file is new.
+    """Create the file of a disk unless it exists by now, and check it as `inspect`; return whether it is new.
 
     Raises:
         Solo5Error: as `inspect`; HostError also if it cannot be created, such as on a full or read-only file system, or
@@ -231,8 +219,7 @@ def with_devices(disk: Disk, request: DiskRequest) -> Disk:
 def _open(request: DiskRequest, how: int) -> tuple[int, str]:
     """Open the file after a check of its kind and place: open(2) of a device may have effects.
 
-    Returns:
-        The descriptor, and the checked path: a job may rename the file at any moment.
+    And return the checked path, since a job may rename the file at any moment.
     """
     try:
         found, path = open_path(str(request), request.path, request.roots)

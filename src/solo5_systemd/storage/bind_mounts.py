@@ -1,18 +1,13 @@
 """Bind mounts of disks, and the directories of starts in progress, with what a unit gets by a path.
 
-Where a user other than root may change a directory on a disk's path, the unit gets the checked descriptor, bound below
-/run/solo5/binds (`docs/decisions/checked-disk-is-bound.md`). Private disks are in such directories, too
-(`docs/decisions/private-disks.md`).
+Of disks whose path another user may change (`docs/decisions/checked-disk-is-bound.md`), and of private disks.
 
     DIRECTORY/startXXXXXXXX         one for each start, locked (flock(2)) by its process
     DIRECTORY/startXXXXXXXX/LOCK    the disk, by the name of its lock
 
-Once the unit has its own mount, the name is removed: the file lives as long as the unit's mount namespace.
-
-The kernel drops the lock with the process, so a directory without a lock is a killed start's. Its unit may be about to
-start nevertheless, if the start was killed after its StartTransientUnit call: PID 1 has yet to mount what is in the
-directory, and has the locks of the disks since the call. So a directory stays as long as one of its disks is locked:
-until the task ends, if it has come to one. A name shows the lock, since stat(2) of a remote file may hang.
+A directory without a lock is a killed start's. It stays as long as one of its disks is locked: PID 1 has these locks
+since the StartTransientUnit call, and may have yet to mount what is there. A name shows the lock, since stat(2) of a
+remote file may hang.
 """
 
 import os
@@ -122,21 +117,18 @@ class StartDirectories:
     """The directories of starts in progress below one directory, which only root can open.
 
     Args:
-        directory: their parent, made where it is missing; links of its path are followed once, here.
         mount: mounts a file system of its own there; None: it has none.
     """
 
     def __init__(self, directory: Path, *, mount: Callable[[str], None] | None = None) -> None:
-        # By a link, /var/lib/solo5 may be on a larger disk; the kernel reports paths without links.
+        # Once: by a link, /var/lib/solo5 may be on a larger disk, and the kernel reports paths without links.
         self.directory = directory.resolve()
         self._mount = mount
         self._held: dict[Path, int] = {}  # the directories of this process, each with the descriptor that has its lock
 
     @contextmanager
     def made(self) -> Iterator[Path]:
-        """Make a locked directory, for the block to fill; directories of killed starts are removed first.
-
-        It is removed after an error of the block.
+        """Make a locked directory, which is removed after an error of the block; those of killed starts are removed.
 
         Raises:
             HostError: it cannot be made, or PID 1 does not see it.
@@ -166,23 +158,14 @@ class StartDirectories:
             _clear(path)
 
     def sweep(self, *, dry_run: bool = False) -> tuple[str, ...]:
-        """Remove the directories of killed starts, and return them.
-
-        Raises:
-            HostError: the parent cannot be read or written.
-        """
+        """Remove the directories of killed starts, and return them; raises HostError where that fails."""
         if not self.directory.is_dir():
             return ()
         with self.host_errors(), self._exclusive():
             return self._sweep(dry_run=dry_run)
 
     def check_seen(self, path: Path, expected: tuple[int, int]) -> None:
-        """Check that a path leads PID 1 to the file with this identity, as it leads this process to it.
-
-        Raises:
-            HostError: it does not.
-            OSError: PID 1 has nothing there.
-        """
+        """Check that a path leads PID 1 to the file with this identity; raises HostError, or OSError for none."""
         if identity(Path(f"{PID1_ROOT}{path}").stat()) != expected:
             raise HostError(
                 f"PID 1 has another file at {path} than this process: expected both in one mount namespace.",

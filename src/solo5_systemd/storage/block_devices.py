@@ -4,11 +4,8 @@ The devices under a file are as systemd finds them for IOReadBandwidthMax= (syst
 device of the file system, or a device node itself, to the whole disk of a partition, and on to the one device under a
 device-mapper or md device. `io.max` has no partitions, and I/O is limited on the last device of the chain.
 
-A partition and its disk share data, and so do a loop device and its file or device, a mapped device and those under it.
-A lock has the identity of one of them only. What the kernel itself uses, such as a device with a mounted file system,
-is in use as well, although no task has it.
-
-A device that vanished, or sysfs that is not mounted, is an OSError.
+Why what shares data with a disk in use is in use: `docs/decisions/disk-locks.md`. A device that vanished, or sysfs that
+is not mounted, is an OSError.
 """
 
 import errno
@@ -38,9 +35,6 @@ def devices_of(descriptor: int) -> dict[str, str]:
     """Return the devices under an open (O_PATH) file, directory or block device, as of `Disk.devices`.
 
     None is under a file system of several devices, or in memory, of a network, of FUSE or of layers (overlay).
-
-    Raises:
-        OSError: a device vanished, or sysfs is not mounted.
     """
     status = os.fstat(descriptor)
     number = status.st_rdev if stat.S_ISBLK(status.st_mode) else status.st_dev
@@ -55,11 +49,7 @@ def directory_of(number: int) -> Path:
 
 
 def chain(number: str) -> dict[str, str]:
-    """Return a device (`254:1`), as the whole disk that it is or is a part of, and those under it.
-
-    Raises:
-        OSError: there is no such device.
-    """
+    """Return a device (`254:1`), as the whole disk that it is or is a part of, and those under it."""
     found = [whole((paths.SYS / "dev/block" / number).resolve(strict=True))]
     # Several devices: the limit is on the one that is made of them.
     while len(below := {whole(each.resolve()) for each in (found[-1] / "slaves").glob("*")}) == 1:
@@ -97,11 +87,7 @@ Identity = tuple[int, int]
 
 
 def check_distinct(disks: Iterable[Disk]) -> None:
-    """Check that the disks of a task are different files.
-
-    Raises:
-        InvalidRequestError: two disks are the same file.
-    """
+    """Check that the disks of a task are different files; raises InvalidRequestError if two are one."""
     seen: dict[Identity, Disk] = {}
     for disk in disks:
         other = seen.setdefault(disk.identity, disk)
@@ -189,11 +175,7 @@ def _number(directory: Path) -> Iterator[Identity]:
 
 
 def _attached(directory: Path) -> Identity:
-    """Return the identity of a loop device's file or block device; by its path, if there is no device node.
-
-    Raises:
-        OSError: it has none any more.
-    """
+    """Return the identity of a loop device's file or device, by its path if it has no node; raises OSError for none."""
     with suppress(FileNotFoundError):
         with closing(os.open(paths.DEV / directory.name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as descriptor:
             info = bytearray(_LOOP_INFO_SIZE)

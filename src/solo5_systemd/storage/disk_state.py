@@ -3,9 +3,8 @@
 The disks of an ended task are those of its last lock file, which has lost its lock and has its names until another task
 has the disk, or `remove_stale`. A task has the file of its start, whatever its path resolves to.
 
-A device may be unplugged, detached, removed from under a task. The tender keeps the dead device open. Since the kernel
-has set its size to 0 (Linux 6.1 and later), a read is at the end of the file, and a write has “No space left on
-device”: no error number stands for a device that is gone.
+No error number stands for a device that was unplugged: the kernel sets its size to 0 (Linux 6.1 and later), so that a
+read of the tender is at the end of the file, and a write has “No space left on device”.
 """
 
 import os
@@ -40,13 +39,7 @@ def full_disks(records: Mapping[str, Record]) -> dict[tuple[str, str], FailedDis
 
 
 def failed_disks(task: str) -> Iterator[FailedDisk]:
-    """Yield the disks of a task's last run that are on a full file system and have not all of their blocks.
-
-    And those whose block device is gone.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
+    """Yield the disks of a task's last run whose device is gone, or whose full file system may have to give blocks."""
     for disk in _last(task).disks:
         if (full := _full(task, disk)) is not None:
             yield full
@@ -87,11 +80,7 @@ def _is_moved(disk: Mapping[str, str]) -> bool:
 
 
 def _free_if_full(disk: Mapping[str, str]) -> int | None:
-    """Return the free bytes of a disk's file system if it is full; None: it is not, or the disk is memory or a device.
-
-    Raises:
-        OSError: the path cannot be looked at.
-    """
+    """Return the free bytes of a file system if it is full; None: it is not, or the disk is memory or a device."""
     if disk["backing"] in (Backing.ARCHIVE, Backing.DEVICE):
         return None
     # A copy has no name any more; its file system is that of the others.
@@ -139,11 +128,7 @@ def change_of(disk: Mapping[str, str]) -> str:
 
 
 def _is_lost(disk: Mapping[str, str]) -> bool:
-    """Return whether a disk's device is gone: no node of it at its path, or a device without a size.
-
-    Raises:
-        OSError: the path cannot be looked at.
-    """
+    """Return whether a disk's device is gone: no node of it at its path, or a device without a size."""
     try:
         status = os.lstat(disk["path"])
     except (FileNotFoundError, NotADirectoryError):
@@ -160,7 +145,6 @@ class DiskPath:
     """A file or block device.
 
     Attributes:
-        path: without symbolic links.
         sector_size: of a block device, in bytes: its logical block; None of a file.
         task: that has it, or shares data with it, such as its partition; empty: a reader; None: none.
         use: how the kernel uses it; empty: not.
@@ -175,10 +159,7 @@ class DiskPath:
 
 
 def inspect_path(text: str) -> DiskPath:
-    """Return what is at a path.
-
-    Args:
-        text: a path, which may be a symbolic link, such as `/dev/vg/web`.
+    """Return what is at a path, which may be a symbolic link, such as `/dev/vg/web`.
 
     Raises:
         InvalidRequestError: neither a regular file nor a block device.

@@ -2,8 +2,7 @@
 
     /var/lib/solo5/users/UID       one line of JSON for each disk: path, device, inode, file system, mount point, owner
 
-The owner of a disk outlives a boot, and so does this file. It is on stable storage before the disk is given: the file
-system may write the new owner at any moment after. A user with a file is not allocated.
+The owner of a disk outlives a boot, and so does this file (`docs/decisions/given-disks.md`).
 """
 
 import json
@@ -32,10 +31,7 @@ def add(uid: int, given: Sequence[GivenDisk]) -> None:
 
 
 def drop(uid: int, taken: GivenDisk) -> bool:
-    """Remove a disk from a user's file, which stays; returns whether it had the disk, and has none now.
-
-    Called when the disk has another owner on stable storage.
-    """
+    """Remove a disk, which has another owner now, from a user's file; returns whether it was the last one of it."""
     if not exists(uid):
         return False
     with _locked():

@@ -1,8 +1,7 @@
 """Disk locks: one task at a time has a disk, for as long as a process of the task lives.
 
-A lock is an empty file of one task, locked by flock(2), with a name in /run/solo5/disks for each disk; its descriptor
-becomes the tender's standard input (`docs/decisions/disk-locks.md`). The names are stale once the kernel has released
-the lock. The file has the task's name and its disks as JSON, for `solo5ctl inspect` and `solo5ctl disk ls`.
+A lock is a file of one task, with its name and its disks as JSON; how it is held: `docs/decisions/disk-locks.md`. Its
+names in /run/solo5/disks, one for each disk, are stale once the kernel has released the lock.
 
 A disk that another task has, or the kernel uses, is a TakenError, a directory that cannot be used a HostError. What
 only locks need is imported where it is used, for the startup time of `solo5ctl inspect`, which reads them.
@@ -39,8 +38,7 @@ class Record:
     """The content of a lock file; empty of a reader, or of a process that is no task.
 
     Attributes:
-        disks: each with `disk`, `identity` (the name of its lock), `backing`, `path`, `sha256`, `size`, its limits as
-            `io`, and the names of its `devices`; without those that are empty.
+        disks: each with what `_disk_record` has of it, without what is empty.
         archives: how to read the files of archives again, for `archive_files.outdated`.
     """
 
@@ -113,11 +111,7 @@ def identity_of(name: Path) -> tuple[int, int]:
 
 
 def is_any_locked(names: Iterable[str]) -> bool:
-    """Return whether one of some disks is locked.
-
-    Raises:
-        OSError: the directory cannot be opened.
-    """
+    """Return whether one of some disks is locked; raises OSError where the directory cannot be opened."""
     try:
         guard = lock_directory(LOCKS)
     except FileNotFoundError:  # no disk was locked since the boot
@@ -132,9 +126,6 @@ def lock(disks: "Sequence[Disk]", *, task: str = "", unused: bool = False, timeo
     Args:
         unused: check that the kernel does not use them either (`block_devices.check_unused`).
         timeout_s: how long to wait for another task, such as one that has just ended.
-
-    Returns:
-        A descriptor, close-on-exec; a duplicate, such as the tender's standard input, keeps the lock.
 
     Raises:
         InvalidRequestError: two disks are one file.

@@ -99,11 +99,7 @@ class DiskRequest:
     holder: str = ""
 
     def __post_init__(self) -> None:
-        """Check the sector size.
-
-        Raises:
-            InvalidRequestError: not a power of two within the tenders' range.
-        """
+        """Raise InvalidRequestError unless the sector size is a power of two within the tenders' range."""
         if not SECTOR_SIZE <= self.sector_size <= MAX_SECTOR_SIZE or self.sector_size.bit_count() != 1:
             raise InvalidRequestError(
                 f"disk {self.disk}: sector size {self.sector_size} is not supported: "
@@ -223,11 +219,7 @@ def named_disk(
     private: bool = False,
     directory: str = NAMED_DISKS,
 ) -> DiskRequest:
-    """Return the request for a named disk.
-
-    Raises:
-        InvalidRequestError: it is to be created, and used as a copy only.
-    """
+    """Return the request for a named disk; raises InvalidRequestError for one to be created and used as a copy only."""
     if create is not None and private:
         raise InvalidRequestError(
             f"disk {disk}: {name!r} is to be created, and used as a private copy only: expected one of both.",

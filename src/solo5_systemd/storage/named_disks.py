@@ -75,11 +75,7 @@ class NamedDisks:
         return found
 
     def create(self, name: DiskName, size: int, *, preallocate: bool = False) -> NamedDisk:
-        """Create a disk of zeros.
-
-        Args:
-            preallocate: allocate its blocks; False: it is sparse.
-        """
+        """Create a disk of zeros; `preallocate`: allocate its blocks. Otherwise, it is sparse."""
         check_size(f"disk {name!r} would have", size)
         with self.claims.admitted(f"{self.directory}/{name}", size, size, f"disk {name!r}"):
             if preallocate:  # a sparse disk takes no blocks yet
@@ -88,11 +84,7 @@ class NamedDisks:
         return self.get(name)
 
     def resize(self, name: DiskName, size: int, *, shrink: bool = False) -> NamedDisk:
-        """Change the size of a disk that no task has.
-
-        Args:
-            shrink: permit a smaller size, which loses the end of the disk.
-        """
+        """Change the size of a disk that no task has; only `shrink` permits a smaller one, which loses its end."""
         check_size(f"disk {name!r} would have", size)
         with self.opened(name, os.O_RDWR, shared=False) as descriptor:
             now = os.fstat(descriptor).st_size
@@ -204,11 +196,7 @@ class NamedDisks:
 
 
 def names_in(directory: Path, what: str, parse: Callable[[str], T]) -> list[T]:
-    """Return the sorted names in a directory that are valid; none if there is no directory.
-
-    Raises:
-        HostError: it cannot be read.
-    """
+    """Return the sorted names in a directory that are valid; none if there is none. Raises HostError."""
     found = []
     with host_errors(f"the {what} in {directory} cannot be listed"), suppress(FileNotFoundError):
         for name in sorted(os.listdir(directory)):  # noqa: PTH208 - names
@@ -218,11 +206,7 @@ def names_in(directory: Path, what: str, parse: Callable[[str], T]) -> list[T]:
 
 
 def regular_file(path: Path, what: str) -> os.stat_result | None:
-    """Return the status of a regular file; None if there is none.
-
-    Raises:
-        HostError: it cannot be read.
-    """
+    """Return the status of a regular file; None if there is none. Raises HostError."""
     with host_errors(f"{what} cannot be read"), suppress(FileNotFoundError):
         status = path.lstat()
         return status if stat.S_ISREG(status.st_mode) else None
@@ -253,12 +237,7 @@ def _copy(source: int, target: int, size: int, progress: Progress) -> str:
 
 
 def open_file(path: Path, flags: int, what: str) -> int:
-    """Open a file of root's, without waiting for a file lease.
-
-    Raises:
-        TakenError: another process has a lease of it.
-        HostError: it cannot be opened.
-    """
+    """Open a file of root's; raises HostError, or TakenError where another process has a file lease of it."""
     with host_errors(f"{what} cannot be opened"):
         try:
             return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -4,8 +4,7 @@ None is created below a mount point, where starts have created disks, while noth
 
     /var/lib/solo5/mounts/DIGEST        a mount point, from the first creation of a disk below it
 
-A directory whose file system was not mounted after a boot is an empty one of the file system above it. A blank disk
-in it would look like lost data, and hide the disk when the file system is mounted again.
+A blank disk in a directory whose file system was not mounted after a boot would look like lost data.
 """
 
 import errno
@@ -30,11 +29,9 @@ _UNSUPPORTED = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS}
 
 @contextmanager
 def find_place(request: DiskRequest) -> Iterator[tuple[int, str, bool]]:
-    """Find the directory of a disk's file, without following a symbolic link outside of the request's roots.
+    """Yield the directory of a disk's file (O_PATH), the path with its links resolved, and whether there is a file.
 
-    Yields:
-        A descriptor of the directory (O_PATH), the path of the file with the links of its directory resolved, and
-        whether there is one.
+    No symbolic link is followed outside of the request's roots.
 
     Raises:
         InvalidRequestError: the path is no file name in a directory below the roots.
@@ -130,13 +127,9 @@ def _open_temporary(directory: int, name: str) -> int:
 
 
 def check_mounted(path: str, what: str) -> None:
-    """Check that a disk which does not exist would not be created in the place of a file system.
+    """Check that a disk which does not exist would not be created in the place of a file system; raises HostError.
 
-    Args:
-        path: of the new file, without symbolic links; its directory exists.
-
-    Raises:
-        HostError: it would be, or a file cannot be read.
+    Its path is without symbolic links, and its directory exists.
     """
     with host_errors(f"{what}: {MOUNTS} cannot be read"):
         for record, mount in _recorded():
@@ -149,12 +142,9 @@ def check_mounted(path: str, what: str) -> None:
 
 
 def remember_mount(path: str) -> None:
-    """Record the mount point above a file, on stable storage, before the file is created.
+    """Record the mount point above a file, on stable storage, before the file is created; raises OSError.
 
     Records of directories that were removed, such as those of volumes for one allocation, are removed.
-
-    Raises:
-        OSError: a file cannot be written.
     """
     mount = mount_point_of(os.path.dirname(path))  # noqa: PTH120 - of a text
     if not mount or mount in (each for _, each in _recorded()):  # the root directory is never unmounted

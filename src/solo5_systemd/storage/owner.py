@@ -99,13 +99,7 @@ def owner_at_rest(descriptor: int, status: os.stat_result) -> int:
 
 
 def check_single_link(request: DiskRequest, status: os.stat_result) -> None:
-    """Check that a file of an allocation or a volume is a regular file without a second hard link.
-
-    A volume may be a block device itself.
-
-    Raises:
-        InvalidRequestError: a block device in a directory, or a file with several links.
-    """
+    """Refuse a file of an allocation or a volume with several links, or a device, unless that is the volume itself."""
     if stat.S_ISBLK(status.st_mode) and request.path in request.allocation:
         return
     if stat.S_ISBLK(status.st_mode):
@@ -193,8 +187,7 @@ def read_title(descriptor: int, status: os.stat_result) -> str:
 def write_title(descriptor: int, holder: str) -> None:
     """Record the holder of a disk where the file system can; empty: remove the title that it has.
 
-    Raises:
-        OSError: the file system is full, perhaps by another tenant who waits for a disk without a title.
+    It fails if the file system is full, perhaps by another tenant who waits for a disk without a title.
     """
     path = f"/proc/self/fd/{descriptor}"
     try:
@@ -278,10 +271,7 @@ def reclaim_disk(uid: int, disk: GivenDisk) -> None:
 
 
 def _with_node(disk: GivenDisk) -> GivenDisk:
-    """Return a block device to which its path no longer resolves with the path of its node in /dev.
-
-    The device of a CSI volume is bind-mounted to its path, where another file is when it is unmounted.
-    """
+    """Return a device with the path of its node in /dev where its own, as of an unmounted volume, has another file."""
     if not disk.is_device:
         return disk
     number = disk.device

@@ -55,12 +55,9 @@ def make_copy(request: DiskRequest, original: Disk, copies: StartDirectories, pl
 
     The file has a shared lock meanwhile: any number of starts copy it at a time, and no task writes it.
 
-    Args:
-        planned: the disk as it was inspected: its size and the bytes to copy have been admitted.
-
     Raises:
         TakenError: a task has the file.
-        HostError: it cannot be copied, or has become larger.
+        HostError: it cannot be copied, or has more bytes than `planned`, which have been admitted.
     """
     with closing(lock_shared(original)), copies.made() as made:
         path = made / request.disk
@@ -85,11 +82,7 @@ def _has_grown(request: DiskRequest, size: int, planned: int) -> HostError:
 
 
 def make_archive(request: DiskRequest, archives: StartDirectories) -> Disk:
-    """Write an archive to a file in memory, which has a name until `ImageFiles.release`.
-
-    Raises:
-        Solo5Error: as `archive_files.write_archive`.
-    """
+    """Write an archive to a file in memory, which has a name until `ImageFiles.release`; raises as `write_archive`."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with host_errors(f"disk {request.disk}: its archive cannot be written"), archives.made() as made:
         path = made / request.disk

@@ -1,15 +1,12 @@
 """What a disk may take that is made or grows: of the quotas of directories, and of the limits of its namespace.
 
-A quota limits the sum of the sizes of all files below a directory; a sparse file counts with its size. Programs that
-write files themselves, such as tasks of other drivers in a volume, are not limited: what they have written counts when
-the next disk is made.
+A quota limits the sum of the sizes of all files below a directory, whoever has written them.
 
     /var/lib/solo5/claims/DIGEST    a symbolic link; its target has path, inode and claim of a file, as JSON
 
-The directory is locked (flock(2)) while a file is made; only root can open it. A claim counts while its path has the
-file. It is there before the file is, with inode 0 for any, so that no file is made that could not be recorded, also if
-the process is killed. What a sparse file has not allocated yet is promised: nothing else may take it of the file
-system.
+The directory is locked (flock(2)) while a file is made. The claim is there before the file is, with inode 0 for any, so
+that no file is made that could not be recorded, also if the process is killed. What a sparse file has not allocated yet
+is promised: nothing else may take it of the file system.
 """
 
 import json
@@ -46,7 +43,6 @@ class DiskClaims:
     """The disks that jobs and volumes have created, and what limits new ones; the operator's have quotas alone.
 
     Args:
-        settings: returns the limits of the node, and the quotas of directories.
         copies: returns the bytes that private copies of tasks can take of the file system of STATE.
         own: paths on the node's own file systems; others are volumes, which are given to jobs entirely.
     """
@@ -78,10 +74,9 @@ class DiskClaims:
         """Check a file that the block creates or makes larger, and record it.
 
         Args:
-            path: of the file, without symbolic links.
-            size: its bytes after the block.
+            path: without symbolic links.
+            size: bytes after the block.
             more: those of them that are new.
-            what: the file in an error, such as `disk web`.
             new: descriptor of the file, which may have a name in the directory already; -1: none.
 
         Raises:
@@ -109,10 +104,7 @@ class DiskClaims:
                     self._link(path).unlink(missing_ok=True)
 
     def unwritten(self, path: Path) -> int:
-        """Return what the disks in the file system of a path have not allocated.
-
-        Those of others are not looked at: they may hang.
-        """
+        """Return what the disks in the file system of a path have not allocated; others may hang, and are not read."""
         return sum(disk.unwritten for disk in self._others(prune=False, only=_key(str(path))))
 
     def _quotas(self, path: str, more: int) -> Mapping[str, int]:

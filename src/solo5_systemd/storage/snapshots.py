@@ -168,11 +168,7 @@ class Snapshots:
             self._prune(disk)
 
     def remove_disk(self, disk: DiskName, *, snapshots: bool = False) -> None:
-        """Remove a disk that no task has.
-
-        Args:
-            snapshots: remove its snapshots first; False: it must have none.
-        """
+        """Remove a disk that no task has, with its snapshots or, without `snapshots`, only if it has none."""
         place = self._place(disk)
         with self._exclusive(), self._disks.opened(disk, os.O_RDONLY, shared=False):
             if is_locked(place):
@@ -263,8 +259,9 @@ def _share(part: _Part, share: Callable[[int, int], bool]) -> None:
 class Instant:
     """Snapshots of one instant: `prepare` before the task is frozen, `take` meanwhile, `keep` afterwards.
 
-    Attributes:
-        left_out: the task's disks by path, which get no snapshot: records with `disk` and `path`.
+    What they raise: HostError, and `keep` a TakenError for a name that is taken.
+
+    Those left out are the records of the task's disks by path.
     """
 
     _snapshots: Snapshots
@@ -273,11 +270,7 @@ class Instant:
     left_out: Sequence[Mapping[str, str]]
 
     def prepare(self) -> None:
-        """Check that the task still has the disks, and write their dirty pages, for which a reflink would wait.
-
-        Raises:
-            HostError: the task has other disks by now, or the file system returned an error.
-        """
+        """Check that the task still has the disks, and write their dirty pages, for which a reflink would wait."""
         held = holders()
         for part in self._parts:
             if held.get(identity(os.fstat(part.source))) != self._task:
@@ -286,21 +279,12 @@ class Instant:
                 os.fdatasync(part.source)
 
     def take(self) -> None:
-        """Share all blocks of the disks; one run of a task has the same disks all the time.
-
-        Raises:
-            HostError: the file system returned an error.
-        """
+        """Share all blocks of the disks; one run of a task has the same disks all the time."""
         for part in self._parts:
             _share(part, share)
 
     def keep(self) -> tuple[Snapshot, ...]:
-        """Write the snapshots to stable storage, and give them their names: all, or none after an error.
-
-        Raises:
-            TakenError: a name is taken.
-            HostError: a file cannot be written.
-        """
+        """Write the snapshots to stable storage, and give them their names: all, or none after an error."""
         with ExitStack() as stack, host_errors("the snapshots cannot be written"):
             for part in self._parts:
                 os.fchmod(part.target, 0o600)

@@ -140,11 +140,7 @@ class Users:
         return next(self._candidates())
 
     async def claim(self, task: TaskName, claim: Claim) -> None:
-        """Check what a task with a user takes beside all others, and record it.
-
-        Raises:
-            Solo5Error: as `Node.check`; LockedError: others replace the registry for LOCK_TIMEOUT_S.
-        """
+        """Check what a task takes beside all others, and record it; raises as `Node.check`, or LockedError."""
         await self._patiently(lambda: self._registry.claim(task, claim, self._node()))
 
     def check_claim(self, task: TaskName, claim: Claim) -> None:
@@ -164,10 +160,7 @@ class Users:
 
     @in_thread
     def disk_taken(self, uid: int, disk: GivenDisk) -> None:
-        """Record that a user's disk has another owner now; a user without a task and without other disks is freed.
-
-        So a volume that was unmounted before its disk was reclaimed, and is mounted elsewhere, holds no user for ever.
-        """
+        """Record that a user's disk has another owner now; a user without a task and without other disks is freed."""
         try:
             with _host_errors():
                 if given_disks.drop(uid, disk):
@@ -177,9 +170,7 @@ class Users:
 
     @in_thread
     def release(self, task: TaskName, held: int | None = None) -> None:
-        """Free the user of a task: remove all that it has, then its line in the registry.
-
-        A no-op without a user, or during a start of the task.
+        """Free the user of a task, if it has one and is not being started: remove all that it has, then its line.
 
         Args:
             held: descriptor with the lock of the start that the user was allocated for, which is closed; None: none.
@@ -241,9 +232,9 @@ class Users:
         """Free the users of tasks without a unit.
 
         Args:
-            loaded: returns the tasks with a unit. It is called first without a lock, since the start of a task that has
-                one would wait for it; then with the others locked against starts.
-            before: is called for each task without a unit before its user is freed, with the task locked.
+            loaded: returns the tasks with a unit: first without a lock, for which the start of such a task would wait;
+                then with the others locked against starts.
+            before: is called for each task before its user is freed, with the task locked.
         """
         locked: dict[TaskName, int] = {}
         try:
@@ -292,10 +283,9 @@ class Users:
         await asyncio.wait([asyncio.ensure_future(reclaim())], timeout=RECLAIM_TIMEOUT_S)
 
     def _reclaim_from(self, uid: int) -> Sequence[str]:
-        """Reclaim the disks of a user without a task.
+        """Reclaim the disks of a user without a task; until then, the retained record prevents an allocation by PID 1.
 
-        Until that is done, the retained record prevents an allocation by PID 1. If PID 1 has the user already, the
-        disks are reclaimed as well, and the given-disk file stays until this process gets the lock.
+        If PID 1 has the user already, the given-disk file stays until this process gets the lock.
         """
         if not userdb_records.is_unused(uid):
             return ()

@@ -75,11 +75,7 @@ class Registry:
                 self._write(self._read(), task, "")
 
     def claim(self, task: TaskName, claim: Claim, node: Node) -> None:
-        """Check what a task takes in addition to all others, and record it in the task's line.
-
-        Raises:
-            Solo5Error: as `Node.check`; LockedError: others replace the registry.
-        """
+        """Check what a task takes in addition to all others, and record it in its line; raises as `Node.check`."""
         with self._locked():
             text = self._read()
             node.check(claim, lambda: self._others(task, text), f"task {task}")

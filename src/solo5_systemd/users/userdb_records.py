@@ -7,8 +7,7 @@ nss-systemd(8) reads JSON user records (systemd's docs/USER_RECORD.md) by name a
     /run/systemd/dynamic-uid/UID   PID 1's lock of a uid of `DynamicUser=`, whose range the users of tasks share
 
 PID 1 allocates a uid in three steps: flock(2) of its lock, getpwuid(3) for a user with that number, and creation of the
-user record. With the same steps here, each side detects the other's users. Why the range is shared:
-docs/decisions/task-users.md.
+user record. With the same steps here, each side detects the other's users.
 """
 
 import json
@@ -31,11 +30,9 @@ def user_name(uid: int) -> str:
 
 
 def user_record(uid: int, task: TaskName | None, name: str = "") -> bytes:
-    """Return a user record.
+    """Return a user record; without a task, it prevents the allocation of a user that may own a disk.
 
-    Args:
-        task: None: the user has no task and may own a disk; the record prevents its allocation.
-        name: that of a declared task's unit file, whatever the uid is.
+    The unit file of a declared task has a name that is the same with each uid.
     """
     record = {
         "userName": name or user_name(uid),

@@ -309,12 +309,7 @@ def _export(arguments: Namespace, context: CommandContext) -> int:
 
 
 def _write_new(path: str, write: Callable[[int], None]) -> None:
-    """Create a file, which gets its name when it is complete.
-
-    Raises:
-        TakenError: it exists.
-        Solo5Error: as `write`; the directory cannot be used.
-    """
+    """Create a file, which gets its name when it is complete."""
     file = Path(path)
     with closing(open_directory(file.parent)) as directory, host_errors(f"{path!r} cannot be written"):
         # Looked at first, since the copy would fail at its end only.

@@ -1,7 +1,6 @@
 """`solo5ctl export`: prints the declaration of a task.
 
-The start does not keep its request. What runs is read from the tender's command line, the lease record, the records of
-disks, the unit's fields and its cgroup; what these do not have is a comment.
+The start does not keep its request: what runs is read, and what that does not show is a comment.
 """
 
 from argparse import Namespace

@@ -40,12 +40,7 @@ async def _disks(engine: "Queries", context: CommandContext, names: "Sequence[Ta
 
 
 def disks_json(record: "Record", sample: "Sample | None" = None, full: "Collection[str]" = ()) -> "Disks":
-    """Return the disks of one task, each with what has changed since its start, and its I/O on the device under it.
-
-    Args:
-        sample: of the task; None: it does not run.
-        full: names of those whose file system is full.
-    """
+    """Return the disks of one task, each with what has changed since its start, and its I/O on the device under it."""
     from solo5_systemd.storage.disk_state import change_of  # imported here for startup time
 
     shown: list[Mapping[str, object]] = []

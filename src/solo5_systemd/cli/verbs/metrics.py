@@ -13,13 +13,7 @@ if TYPE_CHECKING:
 
 
 def _write_textfile(file: str, text: str) -> None:
-    """Replace a file atomically, mode 0644: a concurrent reader gets the old or the new content.
-
-    There is no fsync(2): metrics from before a power failure are worthless after it.
-
-    Raises:
-        HostError: the file cannot be written; the temporary file is removed.
-    """
+    """Replace a file atomically, mode 0644; no fsync(2): metrics of before a power failure are worthless after it."""
     from pathlib import Path
 
     from solo5_systemd.base.atomic_file import replace_file

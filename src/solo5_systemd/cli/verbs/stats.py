@@ -111,11 +111,7 @@ def _show(before: "Samples", now: "Samples", arguments: Namespace, screen: Scree
 
 
 def row(name: str, before: "Sample | None", now: "Sample", *, wide: bool = False) -> tuple[str, ...]:
-    """Return a row, with the columns of docker stats.
-
-    Args:
-        before: the previous sample, from which the CPU percentage is computed; None: no percentage.
-    """
+    """Return a row, with the columns of docker stats; without a sample before, it has no CPU percentage."""
     usage, percent = now.usage, _percent(before, now)
     narrow = (
         name,
