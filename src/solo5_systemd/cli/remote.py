@@ -23,7 +23,7 @@ _FOREGROUND = ("run", "logs", "stats", "wait")
 
 
 def split_host(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Return the host of -H before the verb, or None, and the other words; raises InvalidRequestError for a second -H."""
+    """Return the host of -H before the verb, or None, and the other words; raises InvalidRequestError for two."""
     host: str | None = None
     rest: list[str] = []
     left = list(words)
@@ -73,7 +73,7 @@ def ssh_command(host: str, words: Sequence[str], *, is_terminal: bool) -> list[s
 
 
 def execute_there(host: str, words: Sequence[str]) -> NoReturn:
-    """Replace this process by ssh(1), with the exit status of the other host's solo5ctl, or 255; raises NotFoundError."""
+    """Replace this process by ssh(1), which exits as the other host's solo5ctl, or with 255; raises NotFoundError."""
     line = ssh_command(host, words, is_terminal=os.isatty(1))
     sys.stdout.flush()
     try:

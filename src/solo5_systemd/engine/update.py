@@ -61,9 +61,6 @@ class Images(Interface):
     async def revert(self) -> None:
         """Have the next start use the image that ran before `switch`."""
 
-    async def finish(self) -> None:
-        """Make the image that ran before `switch` the one of a rollback."""
-
 
 class Updater:
     """Updates one declared task."""
@@ -213,7 +210,7 @@ class Updater:
                 await self._return_to_earlier(request, usual, error)
             await self._end(request)
             raise
-        await self._images.finish()
+        await asyncio.to_thread(self._files.remember)
         return run
 
     async def _watch_alone(self, run: Task, watch: float) -> None:

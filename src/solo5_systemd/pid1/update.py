@@ -71,10 +71,6 @@ class ImageSwitch:
             self._files.set_image(replaced.present, declared_image(self._name, self._files), lasting=False)
             await self._units.reload()
 
-    async def finish(self) -> None:
-        """Make the image that ran before the one of a rollback."""
-        await asyncio.to_thread(self._files.remember)
-
 
 async def update(name: TaskName) -> None:
     """Update a task; raises Solo5Error where it does not run the new image."""
@@ -110,8 +106,8 @@ async def update(name: TaskName) -> None:
 async def end(name: TaskName, *, is_last: bool = False) -> None:
     """Finish or roll back an interrupted update: the task has the new image, or the earlier one.
 
-    It raises if neither succeeds; a guest beside the task has its ports then. The record of the update stays, unless this is the last
-    attempt: an operator has to start the task.
+    It raises if neither succeeds; a guest beside the task has its ports then. The record of the update stays, unless
+    this is the last attempt: an operator has to start the task.
     """
     files = UpdateFiles(name)
     phase, is_over = files.phase, is_last
@@ -163,7 +159,7 @@ async def _end(runtime: Runtime, name: TaskName, declaration: Declaration | None
             with suppress(StoppedError):
                 await updater.complete(usual, declaration.update.timeout or READY_TIMEOUT_S, restart=True)
         else:
-            await (images.finish if files.switched else images.revert)()
+            await (asyncio.to_thread(files.remember) if files.switched else images.revert())
     files.settle()
 
 

@@ -70,8 +70,8 @@ class Report(UpdateFiles):
     async def revert(self) -> None:
         self.seen.append("revert")
 
-    async def finish(self) -> None:
-        self.seen.append("finish")
+    def remember(self) -> None:
+        self.seen.append("remember")
 
 
 @pytest.fixture
