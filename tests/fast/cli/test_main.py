@@ -74,11 +74,11 @@ MAIN = "import sys; from solo5_systemd.cli.main import main; sys.exit(main())"
 
 
 def test_the_process_ends_at_once_but_for_its_threads() -> None:
-    ended = "import atexit, threading, time; atexit.register(lambda: print('interpreter ended', flush=True))\n"
+    ended = "import atexit, threading; atexit.register(lambda: print('interpreter ended', flush=True))\n"
     done = python(ended + MAIN, "no-such-verb", check=False)
     assert (done.returncode, done.stdout) == (125, "")
     assert "no-such-verb" in done.stderr
-    copying = "threading.Thread(target=lambda: (time.sleep(0.3), print('copied', flush=True))).start()\n"
+    copying = "threading.Thread(target=lambda: (threading.main_thread().join(), print('copied', flush=True))).start()\n"
     done = python(ended + copying + MAIN, "no-such-verb", check=False)
     assert (done.returncode, done.stdout) == (125, "copied\ninterpreter ended\n")
 
