@@ -142,6 +142,7 @@ def lock(disks: "Sequence[Disk]", *, task: str = "", unused: bool = False, timeo
 
 
 def _lock(disks: "Sequence[Disk]", task: str, *, unused: bool) -> int:
+    from solo5_systemd.settings.records import document
     from solo5_systemd.storage.block_devices import check_distinct, check_unused, overlapping
 
     check_distinct(disks)
@@ -153,7 +154,8 @@ def _lock(disks: "Sequence[Disk]", task: str, *, unused: bool) -> int:
             if is_locked(name) or any(is_locked(LOCKS / name_of(each)) for each in overlapping(disk)):
                 raise taken(disk)
         own = disks if task else ()
-        return _linked(names, Record(task=task, disks=[*map(_disk_record, own)], archives=_archives(own)))
+        archives = [document(each.sources) for each in own if each.sources]
+        return _linked(names, Record(task=task, disks=[*map(_disk_record, own)], archives=archives))
 
 
 def lock_shared(disk: "Disk") -> int:
@@ -204,14 +206,6 @@ def _disk_record(disk: "Disk") -> Mapping[str, str]:
         "devices": " ".join(disk.devices.values()),
     }
     return {key: text for key, value in record.items() if (text := str(value))}
-
-
-def _archives(disks: "Sequence[Disk]") -> Sequence[object]:
-    """Return how to read the files of archives again; a credential is for one start."""
-    from solo5_systemd.settings.records import document
-
-    requests = [disk.sources for disk in disks if disk.sources and disk.sources.archive]
-    return [document(each) for each in requests if each.archive and not each.archive.credential]
 
 
 def _linked(names: Sequence[Path], record: Record, *, shared: bool = False) -> int:

@@ -156,7 +156,7 @@ class Disk:
             cannot hold.
         source: path of the file that a private copy is of, or names of what an archive has; empty: none.
         sha256: of an archive, in hexadecimal digits; empty: not known.
-        sources: the request of an archive of files; None for any other disk.
+        sources: the request of an archive of files, which can be read again; None for any other disk.
         io: the I/O limits on its last device.
         devices: the block devices under it by number, such as `254:0`, each on the next one, with the kernel's name,
             such as `vda`; empty: none, or not known.

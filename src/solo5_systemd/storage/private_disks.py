@@ -88,7 +88,8 @@ def make_archive(request: DiskRequest, archives: StartDirectories) -> Disk:
         path = made / request.disk
         with closing(os.open(path, flags, 0o600)) as target:
             sha256 = write_archive(request, target)
-        return _made(replace(planned_disk(request), sha256=sha256, sources=request), path)
+        is_again = request.archive is not None and not request.archive.credential  # a credential is for one start
+        return _made(replace(planned_disk(request), sha256=sha256, sources=request if is_again else None), path)
 
 
 def _made(planned: Disk, path: Path) -> Disk:

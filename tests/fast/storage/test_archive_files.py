@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import json
 import os
 import tarfile
 from dataclasses import replace
@@ -18,11 +17,11 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundEr
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.paths import Way
 from solo5_systemd.settings.records import document, record
-from solo5_systemd.storage import archive_files, locks
+from solo5_systemd.storage import archive_files
 from solo5_systemd.storage.archive import archive_disk, member, size_of
 from solo5_systemd.storage.archive_files import outdated, scan, tar_info, write_archive
 from solo5_systemd.storage.backing_files import ImageFiles
-from solo5_systemd.storage.locks import lock, records_of_tasks
+from solo5_systemd.storage.locks import records_of_tasks
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, Disk, DiskRequest
 
 DISK = DeviceName("config")
@@ -279,9 +278,10 @@ def test_an_archive_is_older_while_its_files_have_another_content(
     running.close()
 
 
-def test_only_archives_of_files_have_sources(files: Path) -> None:
-    credential = archive_disk(DeviceName("key"), ArchiveRequest(credential="web"))
-    plain = Disk(disk=DeviceName("key"), path="/x", identity=(1, 2), sources=credential)
-    os.close(lock([plain], task="web"))
-    os.close(lock([replace(plain, sources=None, identity=(1, 3))], task="db"))
-    assert all(json.loads(each.read_text())["archives"] == [] for each in locks.LOCKS.iterdir())
+async def test_a_credential_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive_files, "CREDENTIALS", (tmp_path,))
+    (tmp_path / "web").write_text("secret")
+    disks, wanted = ImageFiles(), archive_disk(DISK, ArchiveRequest(credential="web", format=ArchiveFormat.RAW))
+    made, _ = await disks.make(wanted, await disks.inspect(wanted))
+    await disks.release([made])
+    assert (made.backing, made.sources) == (Backing.ARCHIVE, None)
