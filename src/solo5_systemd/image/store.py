@@ -27,7 +27,7 @@ from pathlib import Path
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed, replace_file
 from solo5_systemd.base.concurrency import in_thread
-from solo5_systemd.base.errors import ImageError, InvalidRequestError, StoreFullError, host_errors
+from solo5_systemd.base.errors import HostError, ImageError, InvalidRequestError, StoreFullError, host_errors
 from solo5_systemd.base.file_copies import data_of, share
 from solo5_systemd.base.locks import closing, closing_on_error, is_locked, lock_file
 from solo5_systemd.base.paths import kind_of, open_in_thread, open_path, version_of
@@ -354,11 +354,9 @@ def _copy(source: FileIO, copy: BufferedRandom, size: int) -> None:
 @contextmanager
 def _store_errors(directory: Path) -> Iterator[None]:
     """Turn an OSError into a StoreFullError (no space, quota) or a HostError."""
-    what = f"the image store {directory} cannot be used"
-    with host_errors(what):
-        try:
-            yield
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise StoreFullError(f"{what}: {error.strerror}.", "Free some space in its file system.") from error
-            raise
+    try:
+        yield
+    except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        kind, hint = (StoreFullError, "Free some space in its file system.") if is_full else (HostError, "")
+        raise kind(f"the image store {directory} cannot be used: {error.strerror}.", hint) from error

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.base.declared_units import declared_task, stderr_lines, task_of
 from solo5_systemd.base.dependencies import advice
-from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.errors import HostError, host_errors
 from solo5_systemd.base.event_loop import off_the_loop, on_a_loop
 from solo5_systemd.base.journal_entry import IDLE_END, namespace_path, write_entry
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName, journald_of
@@ -157,20 +157,17 @@ def open_stream(identifier: str, unit: str, priority: int, namespace: str = "") 
         HostError: journald cannot be reached.
     """
     path = namespace_path(STDOUT_SOCKET, namespace)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    connection.settimeout(CONNECT_TIMEOUT_S)
-    try:
+    hint = f"See: systemctl status {journald_of(namespace)}" if namespace else advice(STDOUT_SOCKET)
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection,
+        host_errors(f"journald cannot be reached at {path}", hint),
+    ):
+        connection.settimeout(CONNECT_TIMEOUT_S)
         connection.connect(path)
         connection.shutdown(socket.SHUT_RD)
         connection.sendall(f"{identifier}\n{unit}\n{FACILITY << 3 | priority}\n0\n0\n0\n0\n".encode())
-    except OSError as error:
-        connection.close()
-        raise HostError(
-            f"journald cannot be reached at {path}: {error.strerror or error}.",
-            f"See: systemctl status {journald_of(namespace)}" if namespace else advice(STDOUT_SOCKET),
-        ) from error
-    connection.setblocking(True)  # a tender does not handle EAGAIN
-    return connection.detach()
+        connection.setblocking(True)  # a tender does not handle EAGAIN
+        return connection.detach()
 
 
 async def storage_problem(namespace: str = "") -> str:
