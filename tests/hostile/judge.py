@@ -77,11 +77,11 @@ def _effort(reads: int, size: int) -> str:
 
 def _unsound(manifest: Manifest) -> str:
     """Return what a caller could not rely on."""
-    devices = manifest.devices
+    devices, names = manifest.devices, manifest.nics + manifest.disks
     if not LOWEST_ADDRESS < manifest.min_memory <= 1 << 66:
         return f"memory {manifest.min_memory:#x}"
     if len(devices) > MAX_DEVICES or len(set(devices)) != len(devices):
         return f"devices {devices}"
-    if any(not device.name.isalnum() or not device.name.isascii() for device in devices):
+    if any(not name.isalnum() or not name.isascii() for name in names):
         return f"names of devices {devices}"
     return ""

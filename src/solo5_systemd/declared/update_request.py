@@ -152,7 +152,7 @@ def check_beside(workload: "Workload", ports: Collection[PortRequest]) -> None:
 def check_same_devices(image: str, new: "Manifest", old: "Manifest") -> None:
     """Refuse an image with other devices than the running one."""
     if {*new.devices} != {*old.devices}:
-        has, had = (", ".join(sorted(map(str, manifest.devices))) or "none" for manifest in (new, old))
+        has, had = (", ".join(sorted(manifest.devices)) or "none" for manifest in (new, old))
         raise InvalidRequestError(
             f"{image} has the devices {has}: expected those of the running image ({had}).",
             "Change the declaration, and then: systemctl daemon-reload && systemctl restart",

@@ -14,7 +14,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.base.names import NetworkName, UnitKind, primary_nic
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.engine.task import Phase, Task
-from solo5_systemd.image.manifest import DeviceKind, StoredImage, match
+from solo5_systemd.image.manifest import StoredImage, match
 from solo5_systemd.network.model import GuestNames, NicRequest, PortRequest, Request, Reservation
 from solo5_systemd.settings.network import DEFAULT_NETWORK, NAMESPACE_NETWORK, NO_NETWORK
 from solo5_systemd.settings.node_limits import Claim, Resource
@@ -163,7 +163,7 @@ def _check_scope(workload: Workload) -> None:
 def connections(workload: Workload, image: StoredImage) -> Request:
     """Return the request for a network: NICs in the order of the image's manifest, with all defaults filled in."""
     manifest = image.manifest
-    if workload.idle_s and not manifest.names(DeviceKind.NET_BASIC):
+    if workload.idle_s and not manifest.nics:
         raise InvalidRequestError(
             f"task {workload.name} is to sleep, and the image has no NIC, for whose packets it could be woken.",
             "Leave out its idle time.",
@@ -174,14 +174,13 @@ def connections(workload: Workload, image: StoredImage) -> Request:
             f"{workload.namespace}: expected the host's own, whose kernel announces the next packet.",
             "Let it sleep (IdleAction=sleep), or leave out the namespace.",
         )
-    nics = workload.nics or tuple(NicRequest(nic=name) for name in manifest.names(DeviceKind.NET_BASIC))
+    nics = workload.nics or tuple(NicRequest(nic=name) for name in manifest.nics)
     match(manifest, [nic.nic for nic in nics], [disk.disk for disk in workload.disks])
     if workload.namespace:
         nics = tuple(_in_namespace(workload, nic) for nic in nics)
-    order = manifest.names(DeviceKind.NET_BASIC)
     nics = tuple(
         replace(nic, limits=nic.limits.or_else(workload.limits))
-        for nic in sorted(nics, key=lambda nic: order.index(nic.nic))
+        for nic in sorted(nics, key=lambda nic: manifest.nics.index(nic.nic))
     )
     if workload.tender not in (None, manifest.target):
         raise InvalidRequestError(

@@ -52,13 +52,13 @@ def read_manifest(file: BinaryIO, size: int, *, machine: str | None = None) -> M
     if entry < LOWEST_ADDRESS:
         raise ImageError(f"its entry point is {entry:#x}: expected {LOWEST_ADDRESS:#x} or above.")
     target = decode_abi(image.note(segments, _ABI_NOTE, "ABI"))
-    devices = decode_manifest(image.note(segments, _MANIFEST_NOTE, "manifest"))
+    nics, disks = decode_manifest(image.note(segments, _MANIFEST_NOTE, "manifest"))
     loads = [it for it in segments if it.kind == PT_LOAD]
     # What is loaded is in the file; the tender does not load zero-filled segments, but the guest has them.
     loaded = _load_end((it for it in loads if it.file_size), size)
     zeroed = max((it.address + it.memory_size for it in loads), default=0)
     least = max(loaded, entry + 1, zeroed + GUEST_HEAP)
-    return Manifest(target=target, devices=devices, min_memory=least)
+    return Manifest(target=target, nics=tuple(nics), disks=tuple(disks), min_memory=least)
 
 
 class _Image:

@@ -7,9 +7,8 @@ fields: odd note sizes, reserved words in use, names that no option can spell, d
 import json
 import struct
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Annotated
 
 from solo5_systemd.base.decode import Fields, json_document
@@ -18,39 +17,29 @@ from solo5_systemd.base.names import DeviceName, Target, device_name
 from solo5_systemd.settings.records import document, integer, record, text
 
 
-class DeviceKind(StrEnum):
-    """The type of a manifest entry."""
-
-    BLOCK_BASIC = "BLOCK_BASIC"
-    NET_BASIC = "NET_BASIC"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Device:
-    """A device that a manifest declares; as text, `disk NAME` or `NIC NAME`."""
-
-    name: DeviceName
-    kind: DeviceKind
-
-    def __str__(self) -> str:
-        return f"{_KIND_NAMES[self.kind]} {self.name}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The requirements of an image: tender, devices in the order of their handles, and memory.
+    """The requirements of an image: tender, devices, each kind in the order of their handles, and memory.
 
     Attributes:
+        nics: the devices of type NET_BASIC.
+        disks: those of type BLOCK_BASIC.
         min_memory: guest memory (bytes) below which the image cannot start; 0: unknown.
     """
 
     target: Target
-    devices: tuple[Device, ...] = ()
+    nics: tuple[DeviceName, ...]
+    disks: tuple[DeviceName, ...]
     min_memory: Annotated[int, integer(0, 1 << 66)] = 0  # the sum of a segment's address and size, of 64 bits each
 
-    def names(self, kind: DeviceKind) -> tuple[DeviceName, ...]:
-        """Return the names of the devices of one kind, in order."""
-        return tuple(device.name for device in self.devices if device.kind is kind)
+    @property
+    def devices(self) -> Sequence[str]:
+        """The devices as texts, such as `NIC service`."""
+        return _texts(self.nics, self.disks)
+
+
+def _texts(nics: Iterable[DeviceName], disks: Iterable[DeviceName]) -> Sequence[str]:
+    return [*(f"NIC {nic}" for nic in nics), *(f"disk {disk}" for disk in disks)]
 
 
 def is_sha256(text: str) -> bool:
@@ -103,10 +92,8 @@ _ABI = struct.Struct("<4I")
 _HEADER = struct.Struct("<4xII")  # the descriptor begins with four bytes of padding
 _ENTRY = struct.Struct("<68sI16s8s?7x")
 _RESERVED_FIRST = 1 << 30
-_KINDS = {1: DeviceKind.BLOCK_BASIC, 2: DeviceKind.NET_BASIC}
+_BLOCK, _NET = 1, 2
 MANIFEST_DESC_MAX = _HEADER.size + (MAX_DEVICES + 1) * _ENTRY.size
-
-_KIND_NAMES = {DeviceKind.BLOCK_BASIC: "disk", DeviceKind.NET_BASIC: "NIC"}
 
 
 def decode_abi(desc: bytes) -> Target:
@@ -130,8 +117,8 @@ def decode_abi(desc: bytes) -> Target:
     return Target(name)
 
 
-def decode_manifest(desc: bytes) -> tuple[Device, ...]:
-    """Decode the manifest note: the devices in the order of their handles, without the reserved first entry.
+def decode_manifest(desc: bytes) -> tuple[Sequence[DeviceName], Sequence[DeviceName]]:
+    """Decode the manifest note: the NICs, and the disks.
 
     Raises:
         ImageError: damaged, or a device that no option of a tender can attach.
@@ -149,11 +136,21 @@ def decode_manifest(desc: bytes) -> tuple[Device, ...]:
     first, *entries = [_entry(i, it) for i, it in enumerate(_ENTRY.iter_unpack(desc[_HEADER.size :]))]
     if first != (b"", _RESERVED_FIRST):
         raise ImageError("its manifest does not begin with the reserved entry that Solo5 puts first.")
-    devices = tuple(_device(index, *entry) for index, entry in enumerate(entries, 1))
-    for device, count in Counter(devices).items():
+    found: Mapping[int, list[DeviceName]] = {_NET: [], _BLOCK: []}
+    for index, (name, kind) in enumerate(entries, 1):
+        if kind not in found:
+            raise ImageError(
+                f"its manifest entry {index} has the unknown type {kind:#x}: expected 1 (block) or 2 (net)."
+            )
+        try:
+            found[kind].append(device_name(name.decode("latin-1")))
+        except InvalidRequestError as error:
+            raise ImageError(f"its manifest entry {index} cannot be attached: {error.sentence}") from error
+    nics, disks = found[_NET], found[_BLOCK]
+    for device, count in Counter(_texts(nics, disks)).items():
         if count > 1:
             raise ImageError(f"its manifest declares {device} {count} times: expected once.")
-    return devices
+    return nics, disks
 
 
 def match(manifest: Manifest, nics: Iterable[DeviceName], disks: Iterable[DeviceName]) -> None:
@@ -162,19 +159,17 @@ def match(manifest: Manifest, nics: Iterable[DeviceName], disks: Iterable[Device
     Raises:
         InvalidRequestError: they differ; the sentence names each missing and each undeclared device.
     """
-    offered = [Device(name=nic, kind=DeviceKind.NET_BASIC) for nic in nics]
-    offered += [Device(name=disk, kind=DeviceKind.BLOCK_BASIC) for disk in disks]
+    offered, declared = _texts(nics, disks), manifest.devices
     differences = [f"{device} is offered {count} times" for device, count in Counter(offered).items() if count > 1]
-    differences += [f"{device} is not offered" for device in manifest.devices if device not in offered]
-    differences += [f"{device} is not declared" for device in dict.fromkeys(offered) if device not in manifest.devices]
+    differences += [f"{device} is not offered" for device in declared if device not in offered]
+    differences += [f"{device} is not declared" for device in dict.fromkeys(offered) if device not in declared]
     if not differences:
         return
-    hint = f"The manifest declares {', '.join(map(str, manifest.devices)) or 'no devices'}."
-    lacking = (device for device in manifest.devices if device not in offered)
-    if (disk := next((device for device in lacking if device.kind is DeviceKind.BLOCK_BASIC), None)) is not None:
+    hint = f"The manifest declares {', '.join(declared) or 'no devices'}."
+    if disk := next((disk for disk in manifest.disks if f"disk {disk}" not in offered), ""):
         hint += (
-            f" A disk is given by --block {disk.name}=PATH of solo5ctl run, by Block={disk.name}=PATH in [Unikernel], "
-            f'or by block "{disk.name}" {{ source = "PATH" }} in the job\'s config.'
+            f" A disk is given by --block {disk}=PATH of solo5ctl run, by Block={disk}=PATH in [Unikernel], "
+            f'or by block "{disk}" {{ source = "PATH" }} in the job\'s config.'
         )
     sentence = f"the devices offered are not those of the image's manifest: {'; '.join(differences)}."
     raise InvalidRequestError(sentence, hint)
@@ -188,12 +183,3 @@ def _entry(index: int, fields: tuple[bytes, int, bytes, bytes, bool]) -> tuple[b
     if attached or any(settings) or any(handle):
         raise ImageError(f"its manifest entry {index} sets fields that are the tender's to set: expected zero.")
     return name[: name.index(0)], kind
-
-
-def _device(index: int, name: bytes, kind: int) -> Device:
-    if kind not in _KINDS:
-        raise ImageError(f"its manifest entry {index} has the unknown type {kind:#x}: expected 1 (block) or 2 (net).")
-    try:
-        return Device(name=device_name(name.decode("latin-1")), kind=_KINDS[kind])
-    except InvalidRequestError as error:
-        raise ImageError(f"its manifest entry {index} cannot be attached: {error.sentence}") from error

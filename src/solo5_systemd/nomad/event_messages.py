@@ -36,7 +36,7 @@ class TaskEvent:
 def preflight_passed(parts: Parts) -> TaskEvent:
     """Return the event of a passed preflight: image, tender, guest memory and devices."""
     tender, workload = parts.tender, parts.workload
-    devices = ", ".join(map(str, parts.image.manifest.devices)) or "no devices"
+    devices = ", ".join(parts.image.manifest.devices) or "no devices"
     return TaskEvent(
         message=(
             f"Preflight passed: {posixpath.basename(workload.image)} ({parts.image.sha256[:12]}) for "

@@ -13,7 +13,6 @@ from solo5_systemd.base.errors import HostError, NoSuchTaskError, Solo5Error, Ta
 from solo5_systemd.base.names import TaskName, UnitKind, task_scope, task_service
 from solo5_systemd.base.paths import boot_id, exists, is_mount_point
 from solo5_systemd.engine.task import StartCallbacks, Task
-from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.network.model import Endpoint, Lease
 from solo5_systemd.nomad import event_messages, logs, ports, readiness, volumes
 from solo5_systemd.nomad.engine import EngineSession
@@ -106,7 +105,7 @@ class Start(StartCallbacks):
             InvalidRequestError: the image cannot satisfy the job's `ready` rule.
         """
         condition = self._options.ready.condition if self._options.ready else None
-        if isinstance(condition, GuestPort) and not parts.image.manifest.names(DeviceKind.NET_BASIC):
+        if isinstance(condition, GuestPort) and not parts.image.manifest.nics:
             raise no_address_error(condition)
         self._publish(event_messages.preflight_passed(parts))
 

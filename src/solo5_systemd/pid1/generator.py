@@ -61,7 +61,7 @@ from solo5_systemd.declared.unit_file import (
 )
 from solo5_systemd.host.drop_ins import UNITS
 from solo5_systemd.host.tenders import TenderPath, groups_for
-from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
+from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.image.store import manifest_of
 from solo5_systemd.pid1 import kept_declarations
 from solo5_systemd.pid1.kept_declarations import (
@@ -214,7 +214,7 @@ class Generator:
             systemd=self._systemd,
             log_namespace=self._settings.log_namespace,
         )
-        nics = bool(manifest.names(DeviceKind.NET_BASIC))
+        nics = bool(manifest.nics)
         kept = Kept(sources=sources, tender=parts.tender.path, nics=nics, nics_assumed=read is None)
         files = {self._directory / name / SOURCES: kept.text()}
         drop_in = f"{prepare_service(task)}.d/declared.conf"
@@ -280,14 +280,13 @@ def _manifest(pattern: str) -> Manifest | None:
 def _assumed(declaration: Declaration) -> Manifest:
     """Return the manifest that a declaration implies."""
     workload = declaration.workload
-    names = [nic.nic for nic in workload.nics] or [SERVICE_NIC]
-    nics = tuple(Device(name=name, kind=DeviceKind.NET_BASIC) for name in names)
-    return Manifest(target=workload.tender or Target.HVT, devices=nics)
+    nics = tuple(nic.nic for nic in workload.nics) or (SERVICE_NIC,)
+    return Manifest(target=workload.tender or Target.HVT, nics=nics, disks=())
 
 
 def _groups(manifest: Manifest) -> Sequence[str]:
     try:
-        return groups_for(manifest.target, nics=bool(manifest.names(DeviceKind.NET_BASIC)))
+        return groups_for(manifest.target, nics=bool(manifest.nics))
     except Solo5Error:
         return (_KVM_GROUP,) if manifest.target is Target.HVT else ()
 

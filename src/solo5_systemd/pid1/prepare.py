@@ -32,7 +32,6 @@ from solo5_systemd.declared.files import host_names
 from solo5_systemd.declared.unit_file import environment
 from solo5_systemd.engine.backends import host_backends
 from solo5_systemd.engine.prepare import prepare_start
-from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.network import namespaces
 from solo5_systemd.pid1.clear import ENVIRONMENT, HELD, NO_CONFIGURATION, drop_held, report, unmount
 from solo5_systemd.pid1.kept_declarations import (
@@ -95,7 +94,7 @@ async def _check_fits(parts: Parts, kept: Kept) -> None:
     Where NICs were assumed, an image without them gets the namespace that the unit file names.
     """
     name = parts.workload.name
-    nics = bool(parts.image.manifest.names(DeviceKind.NET_BASIC))
+    nics = bool(parts.image.manifest.nics)
     if kept.fits(parts.tender.path, nics=nics):
         if kept.nics and not nics:
             await asyncio.to_thread(namespaces.make_task_namespace, task_namespace(name))

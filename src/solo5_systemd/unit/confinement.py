@@ -18,7 +18,7 @@ Left out, with the reason:
 from collections.abc import Iterable, Iterator, Sequence
 
 from solo5_systemd.base.names import Target
-from solo5_systemd.image.manifest import DeviceKind, Manifest
+from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.task.properties import Property, unit_property
 from solo5_systemd.task.property_types import ANY_ADDRESS, CLONE_NEWUTS, MS_REC
@@ -168,7 +168,7 @@ def _since_257(systemd: int) -> Iterator[Property]:
 
 def _nodes(manifest: Manifest) -> tuple[str, ...]:
     kvm = (KVM,) if manifest.target is Target.HVT else ()
-    tun = (TUN,) if manifest.names(DeviceKind.NET_BASIC) else ()
+    tun = (TUN,) if manifest.nics else ()
     return kvm + tun
 
 
@@ -204,7 +204,7 @@ def _kernel(manifest: Manifest) -> Iterator[Property]:
 
 
 def _network(manifest: Manifest) -> Iterator[Property]:
-    nics = bool(manifest.names(DeviceKind.NET_BASIC))
+    nics = bool(manifest.nics)
     # AF_NETLINK for the tap, AF_INET for its MTU (SIOCGIFMTU); neither carries traffic, so IPAddressDeny= is "any".
     families = ["AF_INET", "AF_NETLINK"] if nics else []
     yield unit_property("RestrictAddressFamilies", (True, families))

@@ -2,7 +2,7 @@
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import Target
-from solo5_systemd.image.manifest import DeviceKind, Manifest
+from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.task.workload import MIB
 
 TENDER_OVERHEAD = 8
@@ -37,7 +37,7 @@ def overhead(manifest: Manifest, guest: int) -> int:
 
 
 def _ring(manifest: Manifest) -> int:
-    return RING_OVERHEAD if manifest.target is Target.HVT and manifest.names(DeviceKind.NET_BASIC) else 0
+    return RING_OVERHEAD if manifest.target is Target.HVT and manifest.nics else 0
 
 
 def least_guest_memory(manifest: Manifest) -> int:

@@ -24,7 +24,6 @@ from solo5_systemd.base.names import (
     task_service,
 )
 from solo5_systemd.base.sanitize import MAX_NAME, bounded, name_for_unit
-from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
 from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.task.log_fields import FACILITY, LOG_NAMESPACE, NETWORK_NAMESPACE, OF_PLACEHOLDERS, assignment
@@ -135,7 +134,7 @@ def declared(parts: Parts, image_source: str, user: str) -> tuple[Property, ...]
 def _process(parts: Parts, user: int | str, image_source: str = "") -> Iterator[Property]:
     """Yield the properties of a service by which PID 1 executes the tender, limits and confines it."""
     yield unit_property("Type", "exec")  # the start job fails if the tender cannot be executed
-    if parts.image.manifest.names(DeviceKind.NET_BASIC):  # else PID 1 makes an empty namespace
+    if parts.image.manifest.nics:  # else PID 1 makes an empty namespace
         yield unit_property("NetworkNamespacePath", task_namespace(parts.workload.name))
     # hvt catches SIGTERM and exits with 1, which would leave the unit failed. SIGHUP ends it by default, and is a clean
     # end for systemd (systemd.service(5), SuccessExitStatus=), as SIGTERM is, which ends spt.

@@ -10,18 +10,14 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName, Target
 from solo5_systemd.cli.verbs import image
 from solo5_systemd.host.tenders import TenderPath
-from solo5_systemd.image.manifest import GUEST_HEAP, Device, DeviceKind, Manifest
+from solo5_systemd.image.manifest import GUEST_HEAP, Manifest
 from solo5_systemd.unit.tender import Tender
-
-DEVICES = (
-    Device(name=DeviceName("service"), kind=DeviceKind.NET_BASIC),
-    Device(name=DeviceName("storage"), kind=DeviceKind.BLOCK_BASIC),
-)
 
 
 def looked(monkeypatch: pytest.MonkeyPatch, target: Target, *problems: HostError) -> None:
     """Have an image with devices, whose tender is missing for a reason, and its devices for another one."""
-    manifest = Manifest(target=target, devices=DEVICES, min_memory=(1 << 20) + GUEST_HEAP)
+    nics, disks = (DeviceName("service"),), (DeviceName("storage"),)
+    manifest = Manifest(target=target, nics=nics, disks=disks, min_memory=(1 << 20) + GUEST_HEAP)
     faults = dict(zip(("tender", "device"), problems, strict=False))
 
     async def find(_: TenderPath, target: Target) -> Tender:

@@ -6,10 +6,10 @@ from solo5_systemd.base.names import MARK, WAITING, DeviceName, Target, TaskName
 from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.syntax import Source, split_words
 from solo5_systemd.declared.unit_file import awaited, environment, parts_of, refusal, socket, unit_file
-from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
+from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.unit.tender import Parts, Tender
 
-MANIFEST = Manifest(target=Target.HVT, devices=(Device(name=DeviceName("service"), kind=DeviceKind.NET_BASIC),))
+MANIFEST = Manifest(target=Target.HVT, nics=(DeviceName("service"),), disks=())
 TENDER = Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2, loads=("/lib/x.so",))
 
 

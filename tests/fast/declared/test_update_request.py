@@ -24,7 +24,7 @@ from solo5_systemd.declared.update_request import (
     next_task,
     ready_by,
 )
-from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
+from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.network.model import PortRequest, Protocol
 from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.workload import Workload
@@ -89,8 +89,7 @@ def test_a_task_that_cannot_run_twice_is_refused(
 
 
 def manifest(*names: str) -> Manifest:
-    devices = tuple(Device(name=DeviceName(name), kind=DeviceKind.NET_BASIC) for name in names)
-    return Manifest(target=Target.HVT, devices=devices)
+    return Manifest(target=Target.HVT, nics=tuple(map(DeviceName, names)), disks=())
 
 
 def test_an_image_with_other_devices_is_refused() -> None:

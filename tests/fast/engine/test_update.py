@@ -247,7 +247,7 @@ async def test_a_task_that_has_other_ports_or_devices_is_refused(
     other = replace(WORKLOAD, publish=(Publish(host_port=8081, port=80, protocol=Protocol.TCP, nic=None),))
     with pytest.raises(InvalidRequestError, match="the published ports of web have changed"):
         await updater.update(other, QUICK, None, old)
-    none = Manifest(target=Target.HVT, devices=())
+    none = Manifest(target=Target.HVT, nics=(), disks=())
     for pause in (False, True):  # with a pause, the old guest is not stopped for it
         with pytest.raises(InvalidRequestError, match="has the devices"):
             await updater.update(WORKLOAD, replace(QUICK, pause=pause), None, none)

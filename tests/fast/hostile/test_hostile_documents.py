@@ -58,7 +58,7 @@ MEMO = {
     "size": 4096,
     "sha256": "0123456789abcdef" * 4,
     "manifest": {
-        "target": "hvt", "devices": [{"name": "service", "kind": "NET_BASIC"}],
+        "target": "hvt", "nics": ["service"], "disks": [],
         "min_memory": 1 << 21,
     },
 }  # fmt: skip

@@ -10,7 +10,7 @@ from tests.fast.image import elfbuilder as elf
 from solo5_systemd.base.errors import ImageError
 from solo5_systemd.base.names import Target
 from solo5_systemd.image.elf import read_manifest
-from solo5_systemd.image.manifest import GUEST_HEAP, DeviceKind, Manifest
+from solo5_systemd.image.manifest import GUEST_HEAP, Manifest
 
 SOUND = elf.Elf()
 
@@ -44,8 +44,7 @@ def test_a_sound_image_tells_its_tender_devices_and_size() -> None:
     )
     found = read(elf.Elf(segments=segments, header={"entry": 0x100020}).build())
     assert found.target is Target.SPT
-    assert found.names(DeviceKind.BLOCK_BASIC) == ("storage",)
-    assert found.names(DeviceKind.NET_BASIC) == ("service",)
+    assert (found.nics, found.disks) == (("service",), ("storage",))
     assert found.min_memory == 0x103000 + 0x203CB0 + GUEST_HEAP
 
 

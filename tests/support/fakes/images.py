@@ -2,7 +2,7 @@
 
 from solo5_systemd.base.names import DeviceName, Target, TaskName
 from solo5_systemd.engine.plan import Plan
-from solo5_systemd.image.manifest import GUEST_HEAP, Device, DeviceKind, Manifest, StoredImage
+from solo5_systemd.image.manifest import GUEST_HEAP, Manifest, StoredImage
 from solo5_systemd.network.model import Request, Reservation
 from solo5_systemd.storage.model import Disk, GivenDisk
 from solo5_systemd.task.workload import MIB, Workload
@@ -12,13 +12,9 @@ SHA256 = "5" * 64
 
 
 def manifest(target: Target = Target.HVT, *, nics: str = "", disks: str = "", end: int = 1 << 20) -> Manifest:
-    devices = [(name, DeviceKind.NET_BASIC) for name in nics.split()]
-    devices += [(name, DeviceKind.BLOCK_BASIC) for name in disks.split()]
-    return Manifest(
-        target=target,
-        devices=tuple(Device(name=DeviceName(name), kind=kind) for name, kind in devices),
-        min_memory=end + GUEST_HEAP,
-    )
+    names = {"nics": nics, "disks": disks}
+    devices = {kind: tuple(map(DeviceName, text.split())) for kind, text in names.items()}
+    return Manifest(target=target, **devices, min_memory=end + GUEST_HEAP)
 
 
 def stored(target: Target = Target.HVT, *, nics: str = "", disks: str = "", end: int = 1 << 20) -> StoredImage:

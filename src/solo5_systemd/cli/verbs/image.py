@@ -9,7 +9,7 @@ from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields
 from solo5_systemd.host.tenders import TenderPath, groups_for
-from solo5_systemd.image.manifest import ABI_VERSION, DeviceKind, Manifest
+from solo5_systemd.image.manifest import ABI_VERSION, Manifest
 from solo5_systemd.image.store import manifest_of
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.task.workload import MIB
@@ -20,9 +20,6 @@ from solo5_systemd.unit.tender import Tender
 def configure(parser: Parser) -> None:
     parser.add_argument("images", metavar="IMAGE", nargs="+", help="path of an image")
     parser.add_output_options(json=True)
-
-
-_KINDS = {DeviceKind.NET_BASIC: "NIC", DeviceKind.BLOCK_BASIC: "Disk"}
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
@@ -52,7 +49,10 @@ def _report(path: str, manifest: Manifest) -> tuple[dict[str, object], list[tupl
         "image": path,
         "target": manifest.target.value,
         "abi_version": ABI_VERSION,
-        "devices": [{"name": device.name, "kind": device.kind.value} for device in manifest.devices],
+        "devices": [
+            *({"name": nic, "kind": "NET_BASIC"} for nic in manifest.nics),
+            *({"name": disk, "kind": "BLOCK_BASIC"} for disk in manifest.disks),
+        ],
         "memory_min": (least + for_tender) * MIB,
         "runnable": not problems,
         "problems": problems,
@@ -63,7 +63,8 @@ def _report(path: str, manifest: Manifest) -> tuple[dict[str, object], list[tupl
     return document, [
         ("Image", path),
         ("Target", f"{manifest.target}, ABI version {ABI_VERSION}"),
-        *((_KINDS[device.kind], device.name) for device in manifest.devices),
+        *(("NIC", nic) for nic in manifest.nics),
+        *(("Disk", disk) for disk in manifest.disks),
         ("Memory", f"{memory}, {for_tender}M or more of it for the tender; {RUNTIME_NEEDS_MORE}"),
         ("Tender", "" if tender is None else f"{tender.path} (version {tender.version})"),
         ("Runnable", "no" if problems else "yes"),
@@ -80,7 +81,7 @@ async def _found(manifest: Manifest) -> tuple[Tender | None, list[str]]:
     except Solo5Error as error:
         problems.append(str(error))
     try:
-        groups_for(manifest.target, nics=bool(manifest.names(DeviceKind.NET_BASIC)))
+        groups_for(manifest.target, nics=bool(manifest.nics))
     except Solo5Error as error:  # the second check is made all the same, so that all problems are shown
         problems.append(str(error))
     return tender, problems
