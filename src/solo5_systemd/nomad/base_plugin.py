@@ -7,8 +7,7 @@ helper/pluginutils/loader of Nomad); so this imports nothing of the driver.
 import asyncio
 
 from solo5_systemd.base.errors import DependencyError, SettingsError
-from solo5_systemd.nomad.engine import EngineSession
-from solo5_systemd.nomad.plugin_config import NAME, PLUGIN, REMOVE_NOTHING, plugin_config
+from solo5_systemd.nomad.plugin_config import NAME, PLUGIN, REMOVE_NOTHING, PluginConfig, plugin_config
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopology
 
@@ -20,7 +19,7 @@ class BasePlugin:
     """The service hashicorp.nomad.plugins.base.proto.BasePlugin.
 
     Attributes:
-        session: has the configuration.
+        config: the defaults until Nomad has sent it.
         config_error: what is wrong with the configuration; empty: nothing.
         topology: the node's processors; without any until Nomad has sent them.
         changed: is set when Nomad has sent a configuration.
@@ -28,7 +27,7 @@ class BasePlugin:
 
     def __init__(self, version: str) -> None:
         self.version = version
-        self.session = EngineSession()
+        self.config = PluginConfig()
         self.config_error = ""
         self.topology = ClientTopology()
         self.changed = asyncio.Event()
@@ -60,6 +59,6 @@ class BasePlugin:
     def decode_config(self) -> None:
         """Decode the configuration, again after an error: msgpack, which was missing, may be installed now."""
         try:
-            self.session.config, self.config_error = plugin_config(self._packed_config), ""
+            self.config, self.config_error = plugin_config(self._packed_config), ""
         except (SettingsError, DependencyError) as error:
-            self.session.config, self.config_error = REMOVE_NOTHING, str(error)
+            self.config, self.config_error = REMOVE_NOTHING, str(error)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.dependencies import dependency_error
+from solo5_systemd.nomad.base_plugin import BasePlugin
 from solo5_systemd.nomad.plugin_config import PluginConfig
 from solo5_systemd.settings.files import CachedSettings
 from solo5_systemd.settings.solo5_toml import Settings
@@ -13,19 +14,17 @@ if TYPE_CHECKING:
 
 
 class EngineSession:
-    """The engine, for the life of the plugin.
+    """The engine, for the life of the plugin."""
 
-    It is imported at its first use: Nomad launches the plugin several times at its own start, only for its name and
-    schema.
-
-    Attributes:
-        config: the plugin configuration; the defaults until Nomad has sent it.
-    """
-
-    def __init__(self) -> None:
-        self.config = PluginConfig()
+    def __init__(self, base: BasePlugin) -> None:
+        self._base = base
         self._engine: Runtime | None = None
         self._host_settings = CachedSettings()
+
+    @property
+    def config(self) -> PluginConfig:
+        """The plugin configuration now."""
+        return self._base.config
 
     def settings(self) -> Settings:
         """Return the settings of /etc/solo5, overridden by the plugin configuration.

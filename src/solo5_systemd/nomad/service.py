@@ -16,6 +16,7 @@ from solo5_systemd.base.errors import InvalidRequestError, SettingsError, Solo5E
 from solo5_systemd.journal.console import storage_problem
 from solo5_systemd.nomad import fingerprint
 from solo5_systemd.nomad.base_plugin import BasePlugin
+from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events import EventStream
 from solo5_systemd.nomad.handle import encode
 from solo5_systemd.nomad.housekeeping import Housekeeping
@@ -41,7 +42,7 @@ class DriverPlugin:
     """The service hashicorp.nomad.plugins.drivers.proto.Driver."""
 
     def __init__(self, base: BasePlugin, background: asyncio.TaskGroup) -> None:
-        self.session = base.session
+        self.session = EngineSession(base)
         self.events = EventStream()
         self.tasks = TaskRegistry(self.session, self.events, background)
         self._base = base

@@ -29,12 +29,12 @@ class Sweeper:
     """Sweeps that follow each other, each with a configuration of its own."""
 
     def __init__(self, nomad: Agent) -> None:
-        self.session = nomad.driver.session
-        self.forgotten = ForgottenTasks(self.session, nomad.driver.tasks)
+        self.base = nomad.base
+        self.forgotten = ForgottenTasks(nomad.driver.session, nomad.driver.tasks)
 
     async def sweep(self, grace_s: float = 0.0, *, tasks: bool = True, dry_run: bool = False) -> None:
         config = ForgottenTasksConfig(creation_grace=grace_s, dry_run=dry_run)
-        self.session.config = PluginConfig(gc=GcConfig(tasks=tasks, dangling_tasks=config))
+        self.base.config = PluginConfig(gc=GcConfig(tasks=tasks, dangling_tasks=config))
         await self.forgotten.sweep()
 
 

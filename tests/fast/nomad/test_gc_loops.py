@@ -114,7 +114,7 @@ async def test_a_collection_that_fails_is_tried_again(
     machine: Machine, nomad: Agent, caplog: pytest.LogCaptureFixture, error: Exception, logged: str
 ) -> None:
     machine.steps.errors["collect images"] = error
-    nomad.driver.session.config = PluginConfig(gc=GcConfig(interval=0))
+    nomad.base.config = PluginConfig(gc=GcConfig(interval=0))
     await begun(nomad)
     await yields(200)
     assert machine.steps.taken.count("collect images") > 1
@@ -129,7 +129,7 @@ async def test_what_tasks_have_left_of_disks_is_cleaned_up_once_when_the_driver_
     caplog.set_level("INFO")
     machine.disks.left = ("/run/solo5/binds/startx",)
     machine.users.kept = ("disk '/srv/a.img' cannot be reclaimed from user 61200: Input/output error.",)
-    nomad.driver.session.config = PluginConfig(gc=GcConfig(enabled=enabled, interval=3600))
+    nomad.base.config = PluginConfig(gc=GcConfig(enabled=enabled, interval=3600))
     await begun(nomad)
     await begun(nomad)
     await yields(100)
@@ -175,7 +175,7 @@ async def test_a_plugin_that_lost_its_agent_ends_nothing(machine: Machine) -> No
     """Another plugin may have replaced it, whose tasks are unknown to this one."""
     async with agent_of_a_task() as nomad:
         forgotten = ForgottenTasksConfig(period=0, creation_grace=0)
-        nomad.driver.session.config = PluginConfig(gc=GcConfig(dangling_tasks=forgotten))
+        nomad.base.config = PluginConfig(gc=GcConfig(dangling_tasks=forgotten))
         await begun(nomad)
         await yields(50)
         own = next(iter(machine.units.loaded.values()))

@@ -32,7 +32,7 @@ async def run(nomad: Agent, machine: Machine, number: int, task: str = "web") ->
 
 async def test_only_the_last_run_of_each_task_is_kept(machine: Machine, nomad: Agent) -> None:
     """A job that restarts without end leaves one unit."""
-    nomad.driver.session.config = KEEPING
+    nomad.base.config = KEEPING
     other = await run(nomad, machine, 1, "other")
     runs = [await run(nomad, machine, number) for number in range(1, 5)]
     assert machine.units.loaded.keys() == {other, runs[-1]}
@@ -46,7 +46,7 @@ async def test_task_is_destroyed_though_its_earlier_runs_cannot_be_listed(
     async def refused(*_: object) -> None:
         raise HostError("the bus does not answer.")
 
-    nomad.driver.session.config = KEEPING
+    nomad.base.config = KEEPING
     monkeypatch.setattr(tasks, "_remove_earlier", refused)
     unit = await run(nomad, machine, 1)
     assert machine.units.loaded.keys() == {unit}
@@ -57,7 +57,7 @@ async def test_task_is_destroyed_though_its_earlier_runs_cannot_be_listed(
 async def test_kept_task_goes_with_its_allocation(
     machine: Machine, nomad: Agent, gone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nomad.driver.session.config = KEEPING
+    nomad.base.config = KEEPING
     unit = await run(nomad, machine, 1)
     running = task_config()
     running.id = f"{ALLOCATION}/web/ffffffff"

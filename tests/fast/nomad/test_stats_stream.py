@@ -36,7 +36,7 @@ async def collected(nomad: Agent) -> list[wire.TaskStatsResponse]:
 
 
 async def test_samples_come_at_once_and_end_with_the_task(machine: Machine, nomad: Agent) -> None:
-    nomad.driver.session.config = QUICK
+    nomad.base.config = QUICK
     await nomad.start(task_config())
     async with Background(collected(nomad)) as collecting:
         await passed(0.05)
@@ -59,7 +59,7 @@ async def test_an_idle_guest_costs_no_message(nomad: Agent, monkeypatch: pytest.
 
     for part in ("memory_part", "cpu_part"):
         monkeypatch.setattr(stats_messages, part, partial(counted, part))
-    nomad.driver.session.config = QUICK
+    nomad.base.config = QUICK
     await nomad.start(task_config())
     async with Background(collected(nomad)):
         await passed(0.05)
@@ -68,7 +68,7 @@ async def test_an_idle_guest_costs_no_message(nomad: Agent, monkeypatch: pytest.
 
 async def test_a_cgroup_that_is_gone_has_no_sample(machine: Machine, nomad: Agent) -> None:
     machine.usages.removed.add(f"/solo5.slice/{UNIT}")
-    nomad.driver.session.config = QUICK
+    nomad.base.config = QUICK
     await nomad.start(task_config())
     async with Background(collected(nomad)) as collecting:
         await passed(0.05)
