@@ -1,6 +1,7 @@
 """The driver's connection to the engine."""
 
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.dependencies import dependency_error
@@ -18,7 +19,6 @@ class EngineSession:
 
     def __init__(self, base: BasePlugin) -> None:
         self._base = base
-        self._engine: Runtime | None = None
         self._host_settings = CachedSettings()
 
     @property
@@ -35,19 +35,17 @@ class EngineSession:
         own = {key: getattr(self.config, key) for key in ("tender_paths", "image_store_mb", "log_namespace")}
         return replace(self._host_settings(), **{key: value for key, value in own.items() if value is not None})
 
-    @property
+    @cached_property
     def engine(self) -> "Runtime":
         """The engine, which connects to the system bus at its first call.
 
         Raises:
             DependencyError: a Python module is missing.
         """
-        if self._engine is None:
-            try:
-                from solo5_systemd.bus.connection import Connection
-                from solo5_systemd.engine.backends import Backends
-                from solo5_systemd.engine.runtime import Runtime
-            except ImportError as error:
-                raise dependency_error(error) from error
-            self._engine = Runtime(Backends(Connection(), self.settings))
-        return self._engine
+        try:
+            from solo5_systemd.bus.connection import Connection
+            from solo5_systemd.engine.backends import Backends
+            from solo5_systemd.engine.runtime import Runtime
+        except ImportError as error:
+            raise dependency_error(error) from error
+        return Runtime(Backends(Connection(), self.settings))
