@@ -72,7 +72,7 @@ async def ask_udp(address: str, port: int, sock: socket.socket | None = None) ->
     return answer
 
 
-async def ask_tcp(address: str, port: int, sock: socket.socket | None = None) -> bytes:
+async def ask_tcp(address: str, port: int = 80, sock: socket.socket | None = None) -> bytes:
     loop = asyncio.get_running_loop()
     with sock or socket.socket(_family(address)) as client:
         client.setblocking(False)

@@ -35,11 +35,12 @@ from tests.contract.guest import (
 )
 from tests.contract.netns import Outside, link, run, sent_again
 from tests.contract.netservice import Client, Pid1, Service, Socket, nic, tcp, udp, until
+from tests.contract.sockets import ask_tcp
 from tests.contract.syn_flood import flood
 from tests.contract.test_network_exhaustion import at, round_trips
 from tests.contract.test_network_exhaustion import flood as flooded
 from tests.contract.test_network_joined import _addressed
-from tests.contract.test_network_sleep import UNIT, WEB, get, get_at_once, sleeper
+from tests.contract.test_network_sleep import UNIT, WEB, get_at_once, sleeper
 
 from solo5_systemd.base.errors import TakenError
 from solo5_systemd.network.derived_addresses import ASKER, link_local
@@ -93,7 +94,7 @@ async def started(client: Client, manager: Pid1, fifo: Socket, nics: Sequence[Ni
 async def answers(client: Client, manager: Pid1, fifo: Socket, lease: Lease) -> None:
     """Have the task started by a request, which its guest answers."""
     async with asyncio.TaskGroup() as tasks:
-        answer = tasks.create_task(get(str(lease.address)))
+        answer = tasks.create_task(ask_tcp(str(lease.address)))
         await started(client, manager, fifo)
         async with Guest(lease):
             assert await asyncio.wait_for(answer, 20) == b"HELLO"
@@ -106,20 +107,20 @@ async def test_the_first_packet_starts_the_task_and_is_answered(
         reservation = await waiting(client, manager, fifo)
         [lease], before = reservation.leases, sent_again()
         async with asyncio.TaskGroup() as tasks:
-            answer = tasks.create_task(get(family.address(lease)))
+            answer = tasks.create_task(ask_tcp(family.address(lease)))
             await started(client, manager, fifo)
             async with Guest(lease):
                 assert await asyncio.wait_for(answer, 20) == b"HELLO"
                 assert sent_again() == before, "the first packet has come"
                 assert fifo.taken() == b"", "once"
-                assert await get(family.address(lease)) == b"HELLO"
+                assert await ask_tcp(family.address(lease)) == b"HELLO"
         assert (await client.reservations()) == (reservation,)
 
 
 async def test_packets_are_held_through_a_long_start(client: Client, manager: Pid1, fifo: Socket) -> None:
     reservation = await waiting(client, manager, fifo)
     async with asyncio.TaskGroup() as tasks:
-        answer = tasks.create_task(get(str(reservation.leases[0].address)))
+        answer = tasks.create_task(ask_tcp(str(reservation.leases[0].address)))
         await until(lambda: fifo.taken() != b"")
         manager.jobs.add(UNIT)
         await asyncio.sleep(4.5)
@@ -142,7 +143,7 @@ async def test_a_bridge_that_loses_its_last_carrier_drops_nothing(
         run("ip", "link", "set", "port", "master", lease.bridge)
         await until(lambda: link(lease.bridge)["operstate"] == "UP")
         async with asyncio.TaskGroup() as tasks:
-            answers = [tasks.create_task(get(str(address))) for address in lease.addresses]
+            answers = [tasks.create_task(ask_tcp(str(address))) for address in lease.addresses]
             held = [("ip", "neigh", "show", str(address)) for address in lease.addresses]
             await until(lambda: all("INCOMPLETE" in run(*show) for show in held))
             run("ip", "link", "delete", "port")
@@ -174,7 +175,7 @@ async def test_a_packet_for_a_task_that_has_not_its_tap_yet_waits_for_it(
     manager.begin(UNIT)
     before = sent_again()
     async with asyncio.TaskGroup() as tasks:
-        answer = tasks.create_task(get(address))
+        answer = tasks.create_task(ask_tcp(address))
         await until(lambda: "INCOMPLETE" in run("ip", "neigh", "show", address))
         await client.reservations()  # it has been announced by then
         assert "INCOMPLETE" in run("ip", "neigh", "show", address)
@@ -190,7 +191,7 @@ async def test_a_nic_whose_tap_is_not_open_keeps_no_packet_of_another(
     nics = [nic("service"), nic("second", network="second")]
     async with service.running("[network.second]\n") as client:
         reservation = await waiting(client, manager, fifo, nics)
-        answers = [asyncio.ensure_future(get(str(lease.address))) for lease in reservation.leases]
+        answers = [asyncio.ensure_future(ask_tcp(str(lease.address))) for lease in reservation.leases]
         held = [("ip", "neigh", "show", str(lease.address)) for lease in reservation.leases]
         await until(lambda: all("INCOMPLETE" in run(*show) for show in held))
         await started(client, manager, fifo, nics)
@@ -231,7 +232,7 @@ async def test_a_failed_start_is_reported_to_the_sender_and_repeated_for_the_nex
     reservation = await waiting(client, manager, fifo)
     for _ in range(2):
         with pytest.raises(OSError, match="Errno 113"):
-            await asyncio.wait_for(get(str(reservation.leases[0].address)), 5)
+            await asyncio.wait_for(ask_tcp(str(reservation.leases[0].address)), 5)
         assert fifo.taken() != b""
 
 
@@ -281,7 +282,7 @@ async def test_a_flood_starts_it_once_and_another_guest_answers(
             os.close(descriptor)
         sent = flooding.sent()
     async with Guest(reservation.leases[0]) as guest:
-        assert await get(str(guest.ip)) == b"HELLO"
+        assert await ask_tcp(str(guest.ip)) == b"HELLO"
     assert fifo.taken() == b"", "once"
     print(f"{sent.rate:.0f} packets/s; another guest answers in {median(trips):.2f} ms, at most {max(trips):.2f}")
 
@@ -378,7 +379,7 @@ async def test_a_service_that_was_killed_starts_it_for_what_is_held(
     reservation = await waiting(client, manager, fifo)
     service.kill()
     async with asyncio.TaskGroup() as tasks:
-        answer = tasks.create_task(get(str(reservation.leases[0].address)))
+        answer = tasks.create_task(ask_tcp(str(reservation.leases[0].address)))
         await asyncio.sleep(0.2)
         await service.restart()
         await started(client, manager, fifo)
@@ -459,7 +460,7 @@ async def test_what_is_held_for_a_task_ends_with_its_socket_unit(
     address = str(reservation.leases[0].address)
     await client.have("other")  # whose bridge stays
     manager.jobs.add(UNIT)
-    answer = asyncio.ensure_future(get(address))
+    answer = asyncio.ensure_future(ask_tcp(address))
     await until(lambda: fifo.taken() != b"")
     fifo.close()
     manager.jobs.discard(UNIT)
@@ -541,7 +542,7 @@ async def answering(
     [lease] = (await waiting(client, manager, fifo)).leases
     async with asyncio.TaskGroup() as tasks:
         before = sent_again()
-        answer = tasks.create_task(get(str(lease.first_address)))
+        answer = tasks.create_task(ask_tcp(str(lease.first_address)))
         await started(client, manager, fifo)
         async with guest_of(lease) as guest:
             assert await asyncio.wait_for(answer, 20) == b"HELLO"
@@ -561,7 +562,7 @@ async def test_a_guest_that_boots_gets_the_first_packet_once_it_answers(
         answering(client, manager, fifo, lambda lease: Booting(lease, seconds)) as (guest, at_once),
     ):
         assert at_once
-        assert await get(str(guest.own(IPv6Address(0)) if options else guest.ip)) == b"HELLO"
+        assert await ask_tcp(str(guest.own(IPv6Address(0)) if options else guest.ip)) == b"HELLO"
 
 
 @pytest.mark.parametrize("options", ["", ALONE], ids=["IPv4", "IPv6"])
@@ -647,7 +648,7 @@ async def test_what_is_held_for_a_guest_that_boots_survives_the_service(
     reservation = await waiting(client, manager, fifo)
     lease = reservation.leases[0]
     async with asyncio.TaskGroup() as tasks:
-        answer = tasks.create_task(get(str(lease.address)))
+        answer = tasks.create_task(ask_tcp(str(lease.address)))
         await started(client, manager, fifo)
         async with Booting(lease, 0.5):
             with closing(Neighbours()) as neighbours:
@@ -672,7 +673,7 @@ async def test_a_request_for_a_connection_that_is_repeated_at_once_reaches_a_gue
     async with Guest(lease) as guest:
         for _ in range(2):
             send(outside, link(f"{outside.link}-in")["address"], [(outside.host, 8080)])
-        assert await get(str(guest.ip)) == b"HELLO"
+        assert await ask_tcp(str(guest.ip)) == b"HELLO"
         ports = [each[34:36] for each in guest.frames if is_connecting(each)]
         assert ports[0] == ports[1]
 

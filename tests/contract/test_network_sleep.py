@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from tests.contract.guest import ALL_NODES, Guest, multicast
 from tests.contract.netns import Outside, run, sent_again
 from tests.contract.netservice import Client, Pid1, Service, nic, tcp, until
+from tests.contract.sockets import ask_tcp
 
 from solo5_systemd.base.names import TaskName
 
@@ -54,24 +55,15 @@ async def awake(client: Client) -> None:
             await asyncio.sleep(0.01)
 
 
-async def get(address: str, port: int = 80) -> bytes:
-    """Return the answer of a guest to one TCP request."""
-    reader, writer = await asyncio.open_connection(address, port)
-    writer.write(b"hello")
-    answer = await reader.read(100)
-    writer.close()
-    return answer
-
-
 async def get_at_once(address: str) -> None:
     before = sent_again()
-    assert await get(address) == b"HELLO"
+    assert await ask_tcp(address) == b"HELLO"
     assert sent_again() == before, "the first packet has come"
 
 
 async def test_the_first_packet_wakes(client: Client, manager: Pid1) -> None:
     async with sleeper(client, manager) as guest:
-        assert await get(str(guest.ip)) == b"HELLO"
+        assert await ask_tcp(str(guest.ip)) == b"HELLO"
         begun = time.time()
         await client.sleep(WEB)
         assert manager.signals == [STOP]
@@ -80,14 +72,14 @@ async def test_the_first_packet_wakes(client: Client, manager: Pid1) -> None:
         await get_at_once(str(guest.ip))
         assert manager.signals == [STOP, CONT]
         await awake(client)
-        assert await get(str(guest.ip)) == b"HELLO"
+        assert await ask_tcp(str(guest.ip)) == b"HELLO"
         assert manager.signals == [STOP, CONT]
 
 
 async def test_packets_and_processor_time_keep_a_task_awake(client: Client, manager: Pid1) -> None:
     async with sleeper(client, manager, idle_s=5) as guest:
         for _ in range(6):
-            await get(str(guest.ip))
+            await ask_tcp(str(guest.ip))
             await asyncio.sleep(1)
         assert manager.signals == []
         for _ in range(6):
@@ -112,7 +104,7 @@ async def test_a_neighbour_wakes(client: Client, manager: Pid1) -> None:
 
 async def test_a_packet_of_ipv6_wakes_and_a_question_for_its_address(service: Service, manager: Pid1) -> None:
     async with service.running("[network.default]\nipv6 = true\n") as client, sleeper(client, manager) as guest:
-        assert await get(str(guest.ip6)) == b"HELLO"
+        assert await ask_tcp(str(guest.ip6)) == b"HELLO"
         for flush in (False, True):
             await client.sleep(WEB)
             if flush:
@@ -174,7 +166,7 @@ async def test_a_packet_while_the_service_is_dead_wakes_after_its_start(
         await client.sleep(WEB)
         service.kill()
         async with asyncio.TaskGroup() as tasks:
-            answer = tasks.create_task(get(str(guest.ip)))
+            answer = tasks.create_task(ask_tcp(str(guest.ip)))
             await asyncio.sleep(0.3)
             assert manager.signals == [STOP]
             await service.restart()
@@ -193,7 +185,7 @@ async def test_a_sleeping_task_is_released(client: Client, manager: Pid1) -> Non
 async def test_a_packet_in_the_moment_of_falling_asleep_wakes(client: Client, manager: Pid1) -> None:
     """No packet waits for the next one: each is answered at once, whenever it comes."""
     async with sleeper(client, manager) as guest:
-        await get(str(guest.ip))
+        await ask_tcp(str(guest.ip))
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
             sender.connect((str(guest.ip), 7))
@@ -212,7 +204,7 @@ async def test_a_stop_of_the_service_wakes_all(service: Service, client: Client,
         await client.sleep(WEB)
         await asyncio.to_thread(service.end)  # PID 1 is in this event loop
         assert manager.signals == [STOP, CONT]
-        assert await get(str(guest.ip)) == b"HELLO"
+        assert await ask_tcp(str(guest.ip)) == b"HELLO"
         await service.restart()
         assert await asleep(client) == 0
 
@@ -226,10 +218,10 @@ async def test_a_task_that_is_started_again_while_it_sleeps_is_awake(client: Cli
         assert await asleep(client) == 0
         for name in ("asleep", "asleep4"):
             assert "elements" not in run("nft", "list", "set", "bridge", "solo5", name)
-        assert await get(str(guest.ip)) == b"HELLO"
+        assert await ask_tcp(str(guest.ip)) == b"HELLO"
         assert manager.signals == [STOP, CONT], "the one that runs may be stopped, and only be attached anew"
         await client.sleep(WEB)
-        assert await get(str(guest.ip)) == b"HELLO"
+        assert await ask_tcp(str(guest.ip)) == b"HELLO"
         assert manager.signals == [STOP, CONT, STOP, CONT]
 
 
@@ -238,7 +230,7 @@ async def test_rules_of_sleepers_are_restored(service: Service, manager: Pid1) -
         await client.sleep(WEB)
         run("nft", "flush", "ruleset")
         await until(lambda: "solo5" in run("nft", "list", "tables"))
-        assert await get(str(guest.ip)) == b"HELLO"
+        assert await ask_tcp(str(guest.ip)) == b"HELLO"
         assert manager.signals == [STOP, CONT]
 
 
