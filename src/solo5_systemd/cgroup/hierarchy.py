@@ -66,8 +66,7 @@ ATTRIBUTE = "user.solo5.log_fields"
 def write_fields(directory: str, fields: Mapping[str, str]) -> None:
     """Set the log fields of a scope, which has no LogExtraFields=; only root can set the attribute, any user reads it.
 
-    It is removed with the cgroup, so that it always belongs to the present run of the scope. Errors are ignored: the
-    cgroup was removed, or the kernel has no such xattrs.
+    Errors are ignored: the cgroup was removed, and the attribute with it, or the kernel has no such xattrs.
     """
     with suppress(OSError):
         os.setxattr(directory, ATTRIBUTE, json.dumps(dict(fields)).encode())

@@ -78,9 +78,9 @@ class Usage:
 
     Attributes:
         time: time.monotonic() of the sample, in seconds.
-        disks: I/O by name of the host's block device; None without I/O accounting.
-        processes: number of processes and threads.
-        pressure: by resource: `cpu`, `memory`, `io`.
+        disks: by name of the host's block device; None without I/O accounting.
+        processes: threads included.
+        pressure: by `cpu`, `memory`, `io`.
     """
 
     time: float
@@ -105,12 +105,7 @@ class Usage:
 
 
 def usage(files: Files, time: float, device: Callable[[str], str] = str) -> Usage:
-    """Parse a sample.
-
-    Args:
-        time: time.monotonic() of the reads.
-        device: returns the name of a block device by its number, such as `254:0`.
-    """
+    """Parse a sample. `device` returns the name of a block device by its number, such as `254:0`."""
     disks = {
         device(number): Io(
             read_bytes=_number(counts.get("rbytes"), int),

@@ -35,7 +35,6 @@ def log_line(*, level: str, message: str, time: float, traceback: str = "") -> b
 
     Args:
         level: debug, info, warn or error.
-        message: one sentence; several lines are joined.
         time: seconds since the epoch.
         traceback: printed by the host below the message; may be empty.
     """
@@ -57,10 +56,7 @@ def log_line(*, level: str, message: str, time: float, traceback: str = "") -> b
 
 
 class HostLog(logging.Handler):
-    """A handler that writes JSON lines to the pipe *descriptor*, and never waits for the host.
-
-    If the host has died, lines are discarded.
-    """
+    """A handler that writes JSON lines to the pipe *descriptor*, and never waits for the host."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
@@ -120,10 +116,7 @@ class LoggedOutput(io.TextIOBase):
 
 
 def take_over_stdio() -> int:
-    """Replace stdin, stdout and stderr by /dev/null, and log to the pipe of stderr; return that of stdout.
-
-    Logged are log records, warnings, printed lines, unhandled exceptions and crashes.
-    """
+    """Replace stdin, stdout and stderr by /dev/null, and log to the pipe of stderr; return that of stdout."""
     handshake, log = (fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3) for descriptor in (1, 2))
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):

@@ -71,8 +71,7 @@ _EXIT_TIMEOUT_S = 1.5
 async def serve(handlers: Sequence[Handler], *, cookie: tuple[str, str], version: int) -> int:
     """Serve until the host's shutdown call or SIGTERM, and return the exit status.
 
-    It takes over the process: standard streams, logging and signals. At the end, calls in flight are cancelled; the
-    process exits 1.5 s after the call even if something blocks that.
+    It takes over the process: standard streams, logging and signals. Calls in flight are cancelled at the end.
 
     Args:
         cookie: an environment variable that a host sets for its plugins, and its value: against a start by hand.

@@ -36,11 +36,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def run(operation: str, environment: Mapping[str, str] = os.environ) -> int:
-    """Run `create` or `delete`, and return the exit status.
-
-    An error is one line of stderr, which the agent logs, and `error` of the document on stdout, which
-    `nomad volume create` and `delete` print.
-    """
+    """Run `create` or `delete`, and return the exit status; the agent logs stderr, and prints `error` of stdout."""
     try:
         if operation == "create":
             request = create_request(environment)
@@ -62,16 +58,12 @@ def create(request: CreateRequest) -> int:
     """Create the disk image of a volume; one that exists is kept, and grows to the requested size.
 
     Quotas and limits are read for an image that is made or grows only: invalid settings take no volume away when the
-    agent starts.
-
-    Returns:
-        The size of the image, in bytes.
+    agent starts. Returns the size of the image, in bytes.
 
     Raises:
         InvalidRequestError: the image is larger than requested, or no regular file.
-        HostError: the volume was created earlier and has no image now, a quota would be exceeded, or the file system
-            returned an error.
-        SettingsError: the settings with the quotas are invalid.
+        HostError: the volume was created earlier and has no image now, a quota would be exceeded, or an error of the
+            file system; SettingsError: the settings with the quotas are invalid.
     """
     directory = Path(request.directory)
     with _exclusive(request.name, directory) as record:
@@ -97,12 +89,7 @@ def create(request: CreateRequest) -> int:
 
 
 def delete(name: str, volume: str) -> None:
-    """Delete a volume with all files in it, which no task may have as a disk meanwhile; no error if it does not exist.
-
-    Raises:
-        TakenError: a task has one of its files as a disk.
-        HostError: the file system returned an error.
-    """
+    """Delete a volume with all files in it, if it exists; raises TakenError if a task has one of them as a disk."""
     directory = Path(volume)
     with _exclusive(name, directory) as record:
         if directory.is_symlink():

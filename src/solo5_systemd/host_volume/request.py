@@ -28,7 +28,6 @@ class CreateRequest:
     """A volume to create, or to keep as it is: Nomad repeats the request whenever the agent starts.
 
     Attributes:
-        name: in Nomad, for errors.
         size: of a new disk image, in bytes; a smaller image grows to it.
         size_max: of an image that exists, in bytes; None: no limit.
     """
@@ -42,11 +41,7 @@ class CreateRequest:
 
 
 def create_request(environment: Mapping[str, str]) -> CreateRequest:
-    """Return the request of `create`.
-
-    Raises:
-        InvalidRequestError: a variable is missing or malformed, or no size fits.
-    """
+    """Return the request of `create`; raises InvalidRequestError."""
     name = environment.get("DHV_VOLUME_NAME", "")
     low, high = (_bytes(environment, name, bound) for bound in ("MIN", "MAX"))
     where = f"volume {name}: parameters"
@@ -67,10 +62,9 @@ def create_request(environment: Mapping[str, str]) -> CreateRequest:
 
 
 def delete_request(environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return name and directory of the volume of `delete`; the latter is that of `create`, if it is of this volume.
+    """Return name and directory of the volume of `delete`, the latter that of `create` if it is of this volume.
 
-    Raises:
-        InvalidRequestError: a variable is missing or malformed.
+    Raises as `create_request`.
     """
     directory = _directory(environment)
     # After a failure to record the volume, Nomad passes the directory of all volumes here.

@@ -40,12 +40,10 @@ def read_manifest(file: BinaryIO, size: int, *, machine: str | None = None) -> M
     """Read and check header, segments and both notes.
 
     Args:
-        file: the image; its content must not change during the call.
         machine: the architecture as uname(2) names it; None: this host's.
 
     Raises:
-        ImageError: no tender on this host runs the image. The sentence has no subject ("its manifest …"): the caller
-            adds the image's name.
+        ImageError: no tender runs the image. The sentence has no subject ("its manifest …"), which the caller adds.
     """
     image = _Image(file, size)
     entry, segments = image.header(machine or os.uname().machine)

@@ -71,11 +71,7 @@ class StoredImage:
 
     @classmethod
     def decode(cls, content: bytes, directory: str) -> "StoredImage":
-        """Parse a memo of an image in a directory.
-
-        Raises:
-            InvalidRequestError: damaged, or written by an incompatible version.
-        """
+        """Parse a memo of an image in a directory; raises InvalidRequestError if it is damaged."""
         found = record(StoredImage, Fields(json_document(content, "memo"), "memo"))
         return replace(found, path=f"{directory}/{found.sha256}")
 
@@ -97,11 +93,7 @@ MANIFEST_DESC_MAX = _HEADER.size + (MAX_DEVICES + 1) * _ENTRY.size
 
 
 def decode_abi(desc: bytes) -> Target:
-    """Decode the ABI note: the image's target.
-
-    Raises:
-        ImageError: damaged, another target, or an ABI version that tenders no longer support.
-    """
+    """Decode the ABI note: the image's target; raises ImageError."""
     if len(desc) != _ABI.size:
         raise ImageError(f"its ABI note holds {len(desc)} bytes: expected {_ABI.size}.")
     number, version, *reserved = _ABI.unpack(desc)
@@ -118,11 +110,7 @@ def decode_abi(desc: bytes) -> Target:
 
 
 def decode_manifest(desc: bytes) -> tuple[Sequence[DeviceName], Sequence[DeviceName]]:
-    """Decode the manifest note: the NICs, and the disks.
-
-    Raises:
-        ImageError: damaged, or a device that no option of a tender can attach.
-    """
+    """Decode the manifest note: the NICs, and the disks; raises ImageError."""
     if len(desc) < _HEADER.size:
         raise ImageError(f"its manifest note holds {len(desc)} bytes: expected at least {_HEADER.size}.")
     version, count = _HEADER.unpack_from(desc)
@@ -154,11 +142,7 @@ def decode_manifest(desc: bytes) -> tuple[Sequence[DeviceName], Sequence[DeviceN
 
 
 def match(manifest: Manifest, nics: Iterable[DeviceName], disks: Iterable[DeviceName]) -> None:
-    """Check that the offered devices are exactly the declared ones, as tenders require.
-
-    Raises:
-        InvalidRequestError: they differ; the sentence names each missing and each undeclared device.
-    """
+    """Raise InvalidRequestError, with each difference, unless the offered devices are exactly the declared ones."""
     offered, declared = _texts(nics, disks), manifest.devices
     differences = [f"{device} is offered {count} times" for device, count in Counter(offered).items() if count > 1]
     differences += [f"{device} is not offered" for device in declared if device not in offered]

@@ -82,12 +82,7 @@ class ImageStore:
         quota: Callable[[], int] = lambda: sys.maxsize,
         room: Callable[[], int] = lambda: sys.maxsize,
     ) -> None:
-        """Take a directory and what limits it.
-
-        Args:
-            quota: returns the bytes that all images may have.
-            room: returns the bytes that new images may take of the file system now.
-        """
+        """Take a directory; `quota` returns the bytes that all images may have, `room` those of the file system now."""
         self._directory = directory
         self._memos = directory / "memos"
         self._locks = directory / "locks"
@@ -116,7 +111,6 @@ class ImageStore:
             InvalidRequestError: the path is outside of `roots`.
             ImageError: not a regular file, too large, or no tender on this host runs it.
             StoreFullError: the quota or the file system has no room.
-            HostError: the file cannot be read, or the store cannot be written.
         """
         request = path, roots, largest, admit
         try:
@@ -126,11 +120,7 @@ class ImageStore:
 
     @in_thread
     def preview(self, path: str, roots: Sequence[str] = (), largest: int | None = None) -> StoredImage:
-        """Return what `take` would return, from the image file itself; nothing is written, and no room needed.
-
-        Raises:
-            Solo5Error: as `take`, except that a store without room is found by `take` only.
-        """
+        """Return what `take` would, from the file itself, and raise as it; nothing is written, no room needed."""
         with _open_source(path, roots, largest) as source, _store_errors(self._directory):
             status = os.fstat(source.fileno())
             return self._read_memo(status) or self._read(path, source, status.st_size)
@@ -303,13 +293,7 @@ class ImageStore:
 
 
 def manifest_of(path: str) -> Manifest:
-    """Read the manifest of an image in place, without the store, as `solo5ctl image` shows it.
-
-    Raises:
-        NotFoundError: the file does not exist.
-        ImageError: not a regular file, or no tender on this host runs it.
-        HostError: the file cannot be read.
-    """
+    """Read the manifest of an image in place, as `solo5ctl image` shows it; raises as `ImageStore.take`."""
     with _open_source(path) as source:
         return _manifest(path, source, os.fstat(source.fileno()).st_size)
 

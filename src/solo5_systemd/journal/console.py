@@ -49,12 +49,10 @@ _storing: dict[str, str] = {}
 
 
 class Journal:
-    """The journal, for the consoles of tasks. A namespace is a journal namespace; empty: the host's journal.
-
-    Reads, without `until`, need no event loop.
+    """The journal, for the consoles of tasks; an empty namespace is the host's journal. Most reads need no event loop.
 
     Attributes:
-        namespace: returns the one for the consoles of new tasks.
+        namespace: returns that of the consoles of new tasks.
     """
 
     def __init__(self, namespace: Callable[[], str]) -> None:
@@ -96,11 +94,7 @@ class Journal:
                             yield line
 
     async def failure_messages(self, unit: str, namespace: str) -> Sequence[str]:
-        """Return PID 1's messages about a unit that failed to start, then lines of its processes; each oldest first.
-
-        Args:
-            namespace: that of the processes; PID 1 writes to the host's journal.
-        """
+        """Return PID 1's messages about a unit that failed to start, then lines of its processes; each oldest first."""
         from solo5_systemd.unit.failure_messages import GENERIC_MESSAGE_IDS
 
         def read() -> list[str]:
@@ -124,8 +118,8 @@ class Journal:
     async def log_hung(self, state: UnitState) -> None:
         """Log that the tender of a task hangs and is killed: the outcome is derived from this entry later.
 
-        Guests and tenders cannot forge it: they are not root (_UID=0 is matched). From OBJECT_PID=, journald derives
-        the unit, so that `journalctl -u UNIT` shows it. Raises HostError where journald cannot be reached.
+        Guests and tenders cannot forge it (_UID=0 is matched). From OBJECT_PID=, journald derives the unit. Raises
+        HostError where journald cannot be reached.
         """
         fields = {
             "MESSAGE": f"{state.unit}: Killing hung tender: main thread exited, others still running (zombie leader)",
@@ -145,16 +139,13 @@ class Journal:
 
 
 def open_stream(identifier: str, unit: str, priority: int, namespace: str = "") -> int:
-    """Open a stream to journald, with the protocol of sd_journal_stream_fd(3); the caller closes the descriptor.
+    """Open a stream to journald, as sd_journal_stream_fd(3), which the caller closes; raises HostError.
 
     systemd connects stdout and stderr of a unit to one stream if both go to the journal, and their lines cannot be
     distinguished afterwards. A second stream for stderr separates the tender's messages from the guest's console.
 
     The header lines are: identifier, unit (accepted from root only), facility and priority as one number, and four
     switches, all off: priority prefixes in the text, forwarding to syslog, to kmsg, to the console.
-
-    Raises:
-        HostError: journald cannot be reached.
     """
     path = namespace_path(STDOUT_SOCKET, namespace)
     hint = f"See: systemctl status {journald_of(namespace)}" if namespace else advice(STDOUT_SOCKET)

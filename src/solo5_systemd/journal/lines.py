@@ -21,11 +21,8 @@ class Stream(StrEnum):
 class JournalPosition:
     """The position of a line in the journal.
 
-    Cursors can only be compared for equality. Times order the lines of different tasks; lines that journald reads from
-    a stream at once have the same time.
-
-    Attributes:
-        monotonic: the time when journald wrote the line, in µs since boot.
+    Cursors can only be compared for equality. `monotonic`, in µs since boot, orders the lines of different tasks; lines
+    that journald reads from a stream at once have the same time.
     """
 
     cursor: str

@@ -89,10 +89,10 @@ class JournalReader:
     Args:
         matches: as in journalctl(1): ANDed if their fields differ, ORed if they have the same field; "+" ORs the groups
             before and after it.
-        namespace: the journal namespace; empty: the host's journal.
+        namespace: empty: the host's journal.
 
     Raises:
-        HostError: the journal cannot be read.
+        HostError: (each method) the journal cannot be read.
     """
 
     def __init__(self, matches: Sequence[str], namespace: str = "") -> None:
@@ -120,9 +120,8 @@ class JournalReader:
     def watch(self) -> int:
         """Watch for new and removed files; `refresh` has to be called regularly from now on (sd_journal_get_fd(3)).
 
-        Returns:
-            A descriptor, owned by the reader, that becomes readable until the next `refresh`: at once if a file was
-            archived or removed, and at most four times a second if lines were written.
+        Returns the reader's descriptor, readable until the next `refresh`: at once if a file was archived or removed,
+        and at most four times a second if lines were written.
         """
         return self._call("get_fd")
 
@@ -304,9 +303,6 @@ class PollTimer:
 
         It signals an archived file at once, which may be removed within milliseconds, as by
         `journalctl --rotate --vacuum-files=1`: without the descriptors, its last lines could be lost between two polls.
-
-        Args:
-            fds: what `JournalReader.watch` returned; they stay readable until `JournalReader.refresh`.
         """
         import asyncio  # imported here for startup time: lines that are there are read without a loop
 
@@ -338,9 +334,7 @@ async def batches(
 ) -> AsyncGenerator[list[Line], None]:
     """Yield the lines from the reader's position on in batches, which may be empty. Other tasks run between two.
 
-    Args:
-        journal: a reader; `watch` was called if there is `until`.
-        until: return whether all lines to come are in the journal already. None: they are; do not wait.
+    `until` returns whether all lines to come are in the journal already; None: they are; do not wait.
     """
     timer = timer or PollTimer()
     while True:

@@ -5,10 +5,7 @@ import sys
 
 
 def main() -> None:
-    """Run the plugin until Nomad shuts it down.
-
-    Without gRPC or protobuf there is no handshake: the error goes to stderr, which is the agent's log.
-    """
+    """Run the plugin; without gRPC or protobuf there is no handshake, and the error goes to the agent's log, stderr."""
     try:
         from solo5_systemd.nomad.plugin import main as serve
     except ImportError as error:

@@ -77,8 +77,7 @@ def started(unit: str, invocation: str) -> TaskEvent:
 def limits(workload: Workload, reservation: Reservation | None) -> Iterator[TaskEvent]:
     """Yield an event for each use of the job's ports that this task cannot offer, and for what its guest is not given.
 
-    In a group with a network of its own, name servers and search domains may be a CNI plugin's: of others, the start is
-    refused.
+    Without a group network, whose name servers may be a CNI plugin's, the start is refused for these.
     """
     if workload.publish and reservation is None:
         yield TaskEvent(message="No port is published: the image has no NIC")
@@ -175,10 +174,7 @@ def last_lines(lines: Sequence[str]) -> str:
 
 
 def printable(line: str) -> str:
-    """Return a line of at most `QUOTED_LINE_MAX` characters, without control characters.
-
-    `|` becomes `¦`: it ends a column in the tables of Nomad's command line.
-    """
+    """Return a line without control characters, and with `¦` for `|`, which ends a column in tables of Nomad."""
     return bounded(line.strip().replace("|", "¦"), QUOTED_LINE_MAX)
 
 

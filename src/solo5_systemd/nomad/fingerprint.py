@@ -20,8 +20,8 @@ def capabilities(config: PluginConfig) -> wire.DriverCapabilities:
     """Return the driver's capabilities. Nomad itself refuses a job that needs others.
 
     File system isolation is NONE, so that `NOMAD_TASK_DIR` and the like are host paths, as `unikernel` and `source`
-    need them; a unikernel sees no file system of the host anyway. GROUP stands for the modes `bridge`, `cni/NAME` and
-    `none`, whose namespaces Nomad makes; the mode `driver` (TASK) is not supported. Mounts are volumes: each is a disk.
+    need them; a unikernel sees no file system of the host anyway. GROUP stands for `bridge`, `cni/NAME` and `none`,
+    whose namespaces Nomad makes. Each mount is a disk.
     """
     return wire.DriverCapabilities(
         send_signals=True,

@@ -31,9 +31,8 @@ def forgotten_tasks(
     """Yield the units of this agent that the driver does not claim, each with the task that runs in its place.
 
     Args:
-        claimed: names of the driver's tasks.
-        configs: of these; the directories of their allocations are the agent's.
-        agent: the agent's process, as of `start.agent_id`; empty: unknown.
+        configs: of the claimed tasks; the directories of their allocations are the agent's.
+        agent: as of `start.agent_id`; empty: unknown.
     """
     directories = {posixpath.dirname(each.alloc_dir) for each in configs}
     current = {(each.alloc_id, name_for_unit(each.name)): name_of(each.id) for each in configs}
@@ -61,10 +60,8 @@ class ForgottenTasks:
     async def sweep(self) -> None:
         """Stop the tasks that have a successor, or have been forgotten for the full grace period.
 
-        Where ended tasks are retained for their outcome (`gc { tasks = false }`), these are left alone.
-
-        Raises:
-            HostError: PID 1 is not reachable.
+        Where ended tasks are retained for their outcome (`gc { tasks = false }`), these are left alone. Raises
+        HostError while PID 1 is not reachable.
         """
         gc, engine = self._session.config.gc, self._session.engine
         # Names are one cheap call, and mostly all are the driver's own: only otherwise are the units read.

@@ -39,11 +39,7 @@ def encode(state: DriverState) -> bytes:
 
 
 def decode(data: bytes) -> DriverState:
-    """Parse the result of `encode`.
-
-    Raises:
-        InvalidRequestError: it is damaged, or of a later version.
-    """
+    """Parse the result of `encode`; raises InvalidRequestError if it is damaged, or of a later version."""
     fields = Fields(json_document(data, "the task's stored state"), "driver_state")
     version = fields.integer("version", low=1, high=1 << 31)
     if version > VERSION:
@@ -56,13 +52,10 @@ def decode(data: bytes) -> DriverState:
 
 
 def verify(stored: DriverState, boot: str, found: UnitState | None) -> UnitState:
-    """Return the unit of a handle, running or over, if its invocation is the stored one; the name alone is no proof.
-
-    Args:
-        found: the unit that PID 1 has for the name; None: none.
+    """Return what PID 1 has for the name of a handle's unit, running or over, if its invocation is the stored one.
 
     Raises:
-        NoSuchTaskError: it does not exist any more, or is another invocation. Nomad then starts the task again.
+        NoSuchTaskError: it is another one, or there is none. Nomad then starts the task again.
     """
     run = stored.run
     if stored.boot != boot:

@@ -39,11 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class Housekeeping:
-    """The driver's background loops, and its subscriptions to the signals of both services. Each starts once.
-
-    Args:
-        serving: returns whether an agent is connected.
-    """
+    """The driver's background loops, and its subscriptions to the signals of both services. Each starts once."""
 
     def __init__(
         self,
@@ -79,11 +75,7 @@ class Housekeeping:
         self._subscribe("solo5-relay", self._publish_dropped_lines)
 
     def note_cores(self, cpuset_cgroup: str) -> None:
-        """Derive Nomad's shared partition from a task's cgroup; the next `confine_shared` has its CPU set.
-
-        Args:
-            cpuset_cgroup: Nomad's path of any task; that of a task with reserved cores is ignored.
-        """
+        """Derive Nomad's shared partition from a task's cgroup; that of a task with reserved cores is ignored."""
         parent = PurePosixPath(cpuset_cgroup).parent
         if parent.name == SHARED:
             self._shared_cgroup = str(parent)
@@ -91,11 +83,7 @@ class Housekeeping:
     async def confine_shared(self) -> None:
         """Confine the slice of tasks without reserved cores to Nomad's shared partition; before a start of one.
 
-        Nomad takes each core out of this partition that it reserves for a task, and cannot do so in the slices of
-        systemd (docs/decisions/shared-cores.md).
-
-        Raises:
-            HostError: PID 1 is not reachable.
+        See docs/decisions/shared-cores.md. Raises HostError while PID 1 is not reachable.
         """
         if not self._shared_cgroup:  # the first task without reserved cores brings the path
             return
@@ -190,11 +178,7 @@ async def _logged(what: str, work: Work) -> None:
 
 
 async def remove_orphaned(session: EngineSession) -> None:
-    """Remove the retained tasks whose allocation Nomad has removed.
-
-    Raises:
-        HostError: PID 1 is not reachable.
-    """
+    """Remove the retained tasks whose allocation Nomad has removed; raises HostError as calls of PID 1."""
     engine = session.engine
     orphaned = {orphan.subject for orphan in await engine.gc.orphans() if orphan.kind is Kind.TASK}
     for state in await engine.backends.units.states() if orphaned else ():

@@ -110,11 +110,7 @@ async def connect(
     destination: Logging,
     namespace: str,
 ) -> None:
-    """Hand a task's FIFOs to the relay, which forwards the console from `since` on.
-
-    Args:
-        since: microseconds since the epoch.
-        destination: of the console; other than NOMAD, nothing is forwarded.
+    """Hand a task's FIFOs to the relay, which forwards the console from `since` (µs since the epoch) on.
 
     Raises:
         HostError: a FIFO has no reader, or the relay does not answer.
@@ -135,9 +131,9 @@ async def unblock_readers(task: wire.TaskConfig) -> None:
 
 
 async def drain(session: EngineSession, name: TaskName) -> None:
-    """Have the relay write the last lines of an ended task, and close its FIFOs; a failure is logged.
+    """Have the relay write the last lines of an ended task, if it has a record of it, and close its FIFOs.
 
-    Of a task without a record of the relay, such as one whose console is in the journal alone, it does nothing.
+    A failure is logged.
     """
     why, timeout_s = NO_ANSWER, RELAY_TIMEOUT_S
     now = asyncio.get_running_loop().time

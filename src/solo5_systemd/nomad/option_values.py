@@ -72,11 +72,7 @@ def _without_nil(value: object) -> object:
 
 
 def assignments(fields: Fields, key: str) -> Pairs:
-    """Return the pairs of a block with any keys and text values.
-
-    Raises:
-        Solo5Error: a value is not a text.
-    """
+    """Return the pairs of a block with any keys and text values; raises Solo5Error for others."""
     table = fields.table(key)
     return tuple((name, table.text(name)) for name in table)
 

@@ -27,10 +27,7 @@ M_ARENA_MAX = -8
 
 
 def use_one_arena() -> None:
-    """Let all threads allocate memory from one arena, where the C library is glibc.
-
-    With an arena for each, the threads for file I/O keep several MB that the others cannot use.
-    """
+    """Let all threads allocate from one arena of glibc: with an arena each, they keep MBs that others cannot use."""
     with suppress(AttributeError):
         CDLL(None).mallopt(M_ARENA_MAX, 1)
 

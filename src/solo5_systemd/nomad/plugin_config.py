@@ -157,12 +157,7 @@ REMOVE_NOTHING = PluginConfig(
 
 
 def plugin_config(data: bytes) -> PluginConfig:
-    """Decode the plugin configuration.
-
-    Raises:
-        SettingsError: a key is unknown, its value is wrong, or it is a default that no task may have; the sentence has
-            the key's path.
-    """
+    """Decode the plugin configuration; raises SettingsError, also for a default that no task may have."""
     fields = unpack(data, WHERE, SettingsError)
     config = record(PluginConfig, fields)
     for key, allowed in (("unit", config.allowed_units), ("tender", config.allowed_tenders)):

@@ -89,11 +89,7 @@ def publish(task: wire.TaskConfig, options: TaskOptions) -> Iterable[Publish]:
 
 
 def ready_port(port: GuestPort, task: wire.TaskConfig, options: TaskOptions) -> tuple[DeviceName | None, int]:
-    """Return the NIC and the guest's port of a `ready` rule; None: the primary NIC.
-
-    Raises:
-        InvalidRequestError: neither the group nor the task has such a label.
-    """
+    """Return the NIC (None: the primary one) and the guest's port of a `ready` rule; raises as `publish`."""
     if port.name.isascii() and port.name.isdigit():
         return None, int(port.name)
     nic = next((nic for nic, label in wanted(task, options) if label.label == port.name), None)
@@ -101,11 +97,7 @@ def ready_port(port: GuestPort, task: wire.TaskConfig, options: TaskOptions) -> 
 
 
 def endpoint(port: GuestPort, task: wire.TaskConfig, options: TaskOptions, reservation: Reservation | None) -> Endpoint:
-    """Return the address and port of a `ready` rule.
-
-    Raises:
-        InvalidRequestError: the guest has no address, or neither group nor task has such a label.
-    """
+    """Return the address and port of a `ready` rule; raises InvalidRequestError if the guest has no address."""
     if reservation is None or not reservation.leases:
         raise no_address_error(port)
     nic, number = ready_port(port, task, options)

@@ -33,12 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 async def check_rule(task: wire.TaskConfig, options: TaskOptions) -> None:
-    """Check the `ready` rule of a job, if it has one, before anything is made for the task.
-
-    Raises:
-        InvalidRequestError: its pattern is not a regular expression, or the group has no such port.
-        HostError: grep cannot be executed.
-    """
+    """Check a job's `ready` rule, if it has one: raise InvalidRequestError for its pattern or port, or HostError."""
     if options.ready is None:
         return
     condition = options.ready.condition
@@ -96,7 +91,6 @@ async def watch(
     It is lost after `LOST_AFTER_PROBES` failed probes in sequence, and ready again after one success.
 
     Args:
-        publish: called with the events of loss and return.
         on_stop: called with the reason before the task is stopped.
     """
     from solo5_systemd.engine import readiness

@@ -45,9 +45,6 @@ class Child:
 
     Attributes:
         pipe: the write end of its stdin, which the caller closes.
-
-    Raises:
-        OSError: it cannot be started.
     """
 
     def __init__(self, argv: Sequence[str], console: tuple[int, int], descriptors: Sequence[int]) -> None:
@@ -77,11 +74,7 @@ class Child:
         self._status.set_result(self._process.wait())
 
     def execute(self) -> None:
-        """Let the child, which is in its scope, execute the command line.
-
-        Raises:
-            HostError: it was killed before.
-        """
+        """Let the child, which is in its scope, execute the command line; raises HostError if it was killed before."""
         try:
             os.write(self.pipe, b"\n")
         except BrokenPipeError as error:
@@ -112,11 +105,7 @@ class ScopeChildren:
     stop_requested: set[TaskName] = field(default_factory=set)
 
     async def start(self, engine: "Runtime", workload: Workload, progress: StartCallbacks) -> Task:
-        """Start a child in a scope of its own, and let it execute the tender.
-
-        Raises:
-            Solo5Error: the start failed, and is undone.
-        """
+        """Start a child in a scope of its own, and let it execute the tender; raises Solo5Error, undone."""
         since = time.time_ns() // 1000  # systemd has no start time of a scope
         spawned: list[Child] = []
 
@@ -166,8 +155,7 @@ def restore_limits(pid: int) -> None:
     * No OOMScoreAdjust=: many units of the agent have -1000, with which the kernel finds no process to kill when a task
       reaches its MemoryMax=.
 
-    Raises:
-        ProcessLookupError: the child has ended.
+    Raises ProcessLookupError if the child has ended.
     """
     resource.prlimit(pid, resource.RLIMIT_NOFILE, INITIAL_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))

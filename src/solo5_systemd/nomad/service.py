@@ -63,8 +63,7 @@ class DriverPlugin:
     async def fingerprint(self, _: wire.FingerprintRequest) -> AsyncGenerator[wire.FingerprintResponse, None]:
         """Stream fingerprints without end, and start the background work.
 
-        In every Nomad since 1.8 this is the first RPC to a plugin that the agent keeps. The agent keeps the stream open
-        as long as it uses this plugin.
+        In every Nomad since 1.8 this is the first RPC to a plugin that the agent keeps, and lasts as long.
         """
         self._housekeeping.start()
         self._listeners += 1
@@ -169,10 +168,7 @@ class DriverPlugin:
         return wire.InspectTaskResponse(task=status, network_override=entry.network)
 
     def task_stats(self, request: wire.TaskStatsRequest) -> AsyncIterator[bytes]:
-        """Stream a task's resource usage, at the requested interval or `stats_interval`, whichever is longer.
-
-        Each response is a serialised TaskStatsResponse.
-        """
+        """Stream a task's resource usage, at the requested interval or `stats_interval`, whichever is longer."""
         entry = self.tasks.entry(request.task_id)
         requested = request.collection_interval.ToNanoseconds() / 1e9
         interval = max(requested, self.session.config.stats_interval)
@@ -185,11 +181,7 @@ class DriverPlugin:
     # --- not supported by unikernels -------------------------------------------------------------------------------
 
     async def exec_task(self, _: wire.ExecTaskRequest) -> wire.ExecTaskResponse:
-        """Refuse: a unikernel has no processes.
-
-        Raises:
-            InvalidRequestError: always.
-        """
+        """Refuse, with an InvalidRequestError: a unikernel has no processes."""
         raise InvalidRequestError(NO_SHELL)
 
     async def exec_task_streaming(

@@ -58,7 +58,7 @@ class TaskEntry:
     """A task that was started and is ready, or was recovered.
 
     Attributes:
-        config: Nomad's configuration of the task, as far as it is kept.
+        config: what is `kept` of it.
         network: the guest's address and ports; None without a NIC.
         end: done when its unit has ended; in the registry, when its last line is delivered, too.
     """
@@ -99,11 +99,7 @@ class Start(StartCallbacks):
         self._step = doing
 
     def on_preflight(self, parts: Parts) -> None:
-        """Publish the passed preflight.
-
-        Raises:
-            InvalidRequestError: the image cannot satisfy the job's `ready` rule.
-        """
+        """Publish the passed preflight; raises InvalidRequestError if the image cannot satisfy the `ready` rule."""
         condition = self._options.ready.condition if self._options.ready else None
         if isinstance(condition, GuestPort) and not parts.image.manifest.nics:
             raise no_address_error(condition)
@@ -120,11 +116,7 @@ class Start(StartCallbacks):
     # --- steps -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> TaskEntry:
-        """Start the task, and wait until it is ready.
-
-        Raises:
-            Solo5Error: it did not start, or was not ready in time. The start is undone.
-        """
+        """Start the task, and wait until it is ready; a start that fails is undone, and raises Solo5Error."""
 
         def warn(seconds: float) -> None:
             self._publish(event_messages.slow_start(self._step, seconds))
@@ -227,12 +219,7 @@ class Start(StartCallbacks):
             return replace(found, state=replace(found.state, started=found.started or since))
 
     def _with_files(self) -> Workload:
-        """Return the workload with its first image that exists, or else the first, and volumes as they are mounted.
-
-        Raises:
-            InvalidRequestError: a block has an option that does not fit the kind of its volume.
-            HostError: a volume is not mounted.
-        """
+        """Return the workload with its first image that exists, or else the first, and volumes as they are mounted."""
         workload, blocks = self._workload, self._options.block
         images = image_candidates(self._options, self._config, self._session.config)
         image = next((path for path in images if exists(path, workload.roots)), images[0])

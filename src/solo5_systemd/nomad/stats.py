@@ -28,10 +28,7 @@ async def samples(
 ) -> AsyncIterator[bytes]:
     """Yield a sample at once, and one for each interval until the tick after the task's end.
 
-    A sample reads files of the cgroup, and calls no service. Each is a serialised TaskStatsResponse.
-
-    Args:
-        mhz: of one core; 0: unknown.
+    Each is a serialised TaskStatsResponse. `mhz`: of one core; 0: unknown.
     """
     with closing(session.engine.backends.usages.meter(entry.state.run.control_group)) as meter:
         before: Usage | None = None
@@ -70,10 +67,7 @@ class Ticker:
         """Return the result of a callback at the next tick of an interval, or at the one after if that is very near.
 
         All callbacks of a tick run before any caller resumes. A caller that comes from a tick waits for one interval,
-        any other for half an interval to one and a half.
-
-        Args:
-            callback: runs in the event loop; its exception is raised here.
+        any other for half an interval to one and a half. An exception of the callback is raised here.
         """
         loop = asyncio.get_running_loop()
         # Rounded, so that a caller shortly before a tick does not get two results in a row.

@@ -54,11 +54,9 @@ def memory_part(memory: Memory) -> bytes:
 
 
 def cpu_part(before: Usage | None, now: Usage, mhz: float) -> bytes:
-    """Return the part with the usage of CPU time.
+    """Return the part with the usage of CPU time; without a sample `before`, shares are unmeasured.
 
-    Args:
-        before: the previous sample; None: there is none, and CPU shares are unmeasured.
-        mhz: of one core; 0: unknown.
+    `mhz`: of one core; 0: unknown.
     """
     cpu, then, window = now.cpu, Cpu(), 0.0
     if before is not None and now.time > before.time:

@@ -256,11 +256,7 @@ class ReadinessProbe(Endpoint):
 
 
 def parse_rule(fields: Fields) -> Rule:
-    """Parse a job's `ready` block.
-
-    Raises:
-        InvalidRequestError: it has no condition or several, or a value is wrong.
-    """
+    """Parse a job's `ready` block; raises InvalidRequestError, also without one condition."""
     rule = record(Rule, fields)
     present = fields.having("console", "tcp", "udp")
     if len(present) != 1:
@@ -379,11 +375,7 @@ class Shared(Values):
 
 
 def task_options(data: bytes) -> TaskOptions:
-    """Decode the task options.
-
-    Raises:
-        InvalidRequestError: a key is unknown or missing, or its value is wrong; the sentence has the key's path.
-    """
+    """Decode the task options; raises InvalidRequestError, with the key's path."""
     fields = unpack(data, "config")
     fields.allow(*TASK.object.attributes)
     image = fields.text("unikernel", "")

@@ -61,11 +61,7 @@ class TaskRegistry:
         self._locks = KeyedLocks[str]()  # by task ID: start, recovery and destruction of one task are serialized
 
     def entry(self, task_id: str) -> TaskEntry:
-        """Return the entry of a task.
-
-        Raises:
-            NoSuchTaskError: it was neither started nor recovered, or it is destroyed.
-        """
+        """Return the entry of a task; NoSuchTaskError: it was neither started nor recovered, or it is destroyed."""
         if task_id not in self._entries:
             raise NoSuchTaskError(f"this driver has neither started nor recovered a task {task_id!r}.")
         return self._entries[task_id]
@@ -73,11 +69,7 @@ class TaskRegistry:
     # --- start and recover ---------------------------------------------------------------------------------------
 
     async def start(self, config: wire.TaskConfig) -> TaskEntry:
-        """Start a task. Idempotent: an ID that is already started returns its entry.
-
-        Raises:
-            Solo5Error: the start failed, and is undone.
-        """
+        """Start a task; a start that fails is undone, and raises Solo5Error. Idempotent: a started ID has its entry."""
         async with self._locks[config.id]:
             if config.id in self._entries:
                 return self._entries[config.id]
@@ -176,11 +168,7 @@ class TaskRegistry:
     # --- wait ------------------------------------------------------------------------------------------------------
 
     async def wait(self, task_id: str) -> TaskEnd:
-        """Wait for a task's end.
-
-        Raises:
-            NoSuchTaskError: there is no such task.
-        """
+        """Wait for a task's end; raises NoSuchTaskError."""
         # Shared by all callers: a cancelled call must not cancel the wait itself.
         return await asyncio.shield(self.entry(task_id).end)
 
@@ -257,7 +245,6 @@ class TaskRegistry:
 
         Raises:
             InvalidRequestError: there is no such signal.
-            NoSuchTaskError: there is no such task.
         """
         name, number = self.entry(task_id).state.run.task, signal_number(signal)
         if not number:
@@ -285,7 +272,6 @@ class TaskRegistry:
                 self._events.publish_throttled(config, event)
 
     def _living(self) -> list[wire.TaskConfig]:
-        """Return the configurations of the tasks that are starting or run."""
         return [*self._starting.values(), *(each.config for each in self._entries.values() if not each.end.done())]
 
 
@@ -294,10 +280,7 @@ async def _remove_earlier(
 ) -> None:
     """Remove the earlier ended runs of a task that is retained (`gc { tasks = false }`).
 
-    Each is a loaded unit in PID 1, and a job may restart its task any number of times.
-
-    Args:
-        claimed: names of the driver's tasks, which are kept, too.
+    Each is a loaded unit in PID 1, and a job may restart its task any number of times. `claimed` names are kept, too.
     """
     engine = session.engine
     prefix = newest.rpartition("-")[0] + "-"  # the name without its hash: of all starts of the task

@@ -17,11 +17,7 @@ from solo5_systemd.storage.model import VOLUME_IMAGE, DiskRequest
 
 
 def check(task: wire.TaskConfig, requests: Iterable[DiskRequest]) -> None:
-    """Check that each volume of a task is used, and each file of one by one block; `requests` are those of volumes.
-
-    Raises:
-        InvalidRequestError: one is not.
-    """
+    """Raise InvalidRequestError unless each volume is used, each file by one block; `requests`: those of volumes."""
     used, named = dict[str, DeviceName](), set[str]()
     for each in requests:
         named |= {*each.roots}
@@ -42,11 +38,7 @@ def check(task: wire.TaskConfig, requests: Iterable[DiskRequest]) -> None:
 
 
 def disk_request(task: wire.TaskConfig, disk: DeviceName, block: DiskOptions) -> DiskRequest:
-    """Return the request of a block with `volume`, as the file in a directory; see `published`.
-
-    Raises:
-        InvalidRequestError: the task has no such volume, or what its mount requests cannot be honoured.
-    """
+    """Return the request of a block with `volume`, as the file in a directory; raises InvalidRequestError."""
     mount = _mount(task, disk, block)
     what = f"task {task.name}: volume_mount {_quoted(mount.task_path)}"
     if mount.readonly and not block.private:
@@ -83,8 +75,6 @@ def published(
     `…/per-alloc/ALLOCATION/VOLUME/MODE`; no path of a host volume has such a part.
 
     Args:
-        block: that with the `volume`.
-        is_mounted: whether something is mounted at the volume's path.
         is_directory: whether the volume is a directory; otherwise it is the disk itself.
 
     Raises:

@@ -68,7 +68,6 @@ def exit_result(outcome: Outcome) -> wire.ExitResult:
 def exit_error(outcome: Outcome) -> str:
     """Return Nomad's "Exit Message"; empty if the outcome has only exit code and signal.
 
-    A message makes it a failure even if both are zero. It states whether a retry is futile, for the operator: Nomad
-    applies its restart policy after every failure, and a driver cannot prevent that.
+    A message makes it a failure even if both are zero, which Nomad then retries by its policy, futile or not.
     """
     return "" if outcome.plain else outcome.verdict

@@ -54,10 +54,7 @@ def workload_of(
     cores: int,
     served: Container[NetworkName] = (),
 ) -> Workload:
-    """Return the workload of a task.
-
-    Args:
-        cores: number of the host's processors, for hard limits.
+    """Return the workload of a task on a host with so many processors, and networks `served` by DHCP.
 
     Raises:
         InvalidRequestError: the job uses a feature that a unikernel or this driver does not support.
@@ -133,10 +130,7 @@ def shared_directory(task: wire.TaskConfig) -> str:
 def image_candidates(options: TaskOptions, task: wire.TaskConfig, plugin: PluginConfig) -> tuple[str, ...]:
     """Return the candidate paths of the image, of which the first that exists is used.
 
-    A relative path is looked up in the task's directory, then in each of `image_paths`.
-
-    Raises:
-        InvalidRequestError: `unikernel` is not a path.
+    A relative path is looked up in the task's directory, then in each of `image_paths`; raises as `host_path`.
     """
     image = options.shared.image
     directories = () if image.startswith("/") else plugin.image_paths
@@ -209,7 +203,6 @@ _ADDING_UP = _OF_DEVICES | {"SystemCallFilter"}
 
 
 def _unit_properties(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> Pairs:
-    """Return the unit properties of a task, in the order in which they must be set."""
     found = merged_properties(options.properties, plugin.defaults.properties, plugin.allowed_properties)
     if cpus := task.resources.linux_resources.cpuset_cpus:
         # Reserved cores are the scheduler's decision: no property may override them.
@@ -220,10 +213,7 @@ def _unit_properties(task: wire.TaskConfig, options: TaskOptions, plugin: Plugin
 def merged_properties(job: Assignments, operator: Assignments, allowed: Iterable[str]) -> Pairs:
     """Return the properties of job and operator, in the order in which they must be set.
 
-    A job may lower a limit, and raise none.
-
-    Raises:
-        InvalidRequestError: the job uses a property that it may not, or a value that is malformed or above the limit.
+    A job may lower a limit, and raise none. Raises InvalidRequestError.
     """
     names, base = {*allowed}, {**USUAL, **dict(operator)}
     for key, text in job:
@@ -309,11 +299,7 @@ def _holder(task: wire.TaskConfig) -> str:
 
 
 def host_path(what: str, path: str, task: wire.TaskConfig) -> str:
-    """Return a path of the host. A relative path is taken from the task's directory.
-
-    Raises:
-        InvalidRequestError: it contains NUL.
-    """
+    """Return a path of the host, relative ones from the task's directory; raises InvalidRequestError for a NUL."""
     if "\0" in path:
         raise InvalidRequestError(f"config.{what} {path!r} is not a path: it contains a NUL byte.")
     return posixpath.normpath(posixpath.join(task_directory(task), path))

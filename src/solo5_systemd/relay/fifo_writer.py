@@ -43,9 +43,6 @@ class FifoWriter:
 
     Args:
         save: called when `delivery` has changed; has to save it before it returns.
-
-    Attributes:
-        queue: the lines after the staged bytes.
     """
 
     __slots__ = (
@@ -95,7 +92,11 @@ class FifoWriter:
     @property
     def is_unreachable(self) -> bool:
         """The FIFO has no reader and cannot get one, because it was unlinked."""
-        return self._fd is not None and os.fstat(self._fd).st_nlink == 0 and _has_no_reader(self._fd)
+        if self._fd is None or os.fstat(self._fd).st_nlink:
+            return False
+        poll = select.poll()
+        poll.register(self._fd, 0)  # for POLLERR, which poll(2) always reports
+        return bool(poll.poll(0))
 
     def open(self, fd: int) -> None:
         """Write to this non-blocking descriptor from now on; closed by this writer."""
@@ -156,13 +157,6 @@ class FifoWriter:
         if self._watching and self._fd is not None:
             self._loop.remove_writer(self._fd)
         self._watching = False
-
-
-def _has_no_reader(fd: int) -> bool:
-    """Poll a write end for POLLERR, which poll(2) always reports."""
-    poll = select.poll()
-    poll.register(fd, 0)
-    return bool(poll.poll(0))
 
 
 def stored_name(number: int) -> str:

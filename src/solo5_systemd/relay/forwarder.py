@@ -30,9 +30,8 @@ _log = logging.getLogger(__name__)
 class Forwarder:
     """Forwards consoles while `run` runs.
 
-    Each journal namespace has a reader of its own. sd_journal orders the entries of all its files by time, and skips an
-    entry whose time is before its position: with the files of two journalds, which write concurrently, it would skip
-    lines.
+    Each journal namespace has a reader of its own: sd_journal skips an entry whose time is before its position, such as
+    one of another journald that writes concurrently.
 
     Args:
         report: called with the number of a task's lines that journald dropped; their notice is in its stderr already.
@@ -83,10 +82,7 @@ class Forwarder:
         """Forward a unit's lines to these FIFOs, one of each stream; the descriptors are duplicated.
 
         If the task is forwarded already, it continues after the last byte delivered; otherwise with the lines from
-        `since` (µs since the epoch).
-
-        Raises:
-            HostError: the state cannot be saved; the task is not forwarded.
+        `since` (µs since the epoch). Raises HostError if the state cannot be saved: the task is not forwarded.
         """
         console = self._consoles.get(task)
         if console is None or (console.unit, console.namespace) != (unit, namespace):

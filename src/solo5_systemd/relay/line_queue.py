@@ -22,12 +22,7 @@ CHUNK_SIZE = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class StreamPosition:
-    """A byte position in a stream.
-
-    Attributes:
-        cursor: of the last line before the position; empty: the position is in the first line.
-        written: offset in the next line, in bytes.
-    """
+    """A position: the cursor of the last line before it (empty: none), and the offset in the next line in bytes."""
 
     cursor: str = ""
     written: int = 0
@@ -106,15 +101,11 @@ class LineQueue:
             self._lines = NO_LINES
 
     def catch_up(self, lines: Iterator[Line], limit: int, *, fresh: bool) -> bool:
-        """Append skipped lines.
+        """Append skipped lines, which are those after `last_cursor`; return whether to continue with the same reader.
 
         Args:
-            lines: the journal's lines after `last_cursor`.
             fresh: the reader was opened after the last line was skipped, so that its end is the journal's end. An older
                 reader may end with a file that was archived meanwhile.
-
-        Returns:
-            Whether to continue with the same reader: lines are left, and there is room for them.
         """
         for _ in range(limit):
             line = next(lines, None)

@@ -33,8 +33,7 @@ _log = logging.getLogger(__name__)
 class Delivery(StreamPosition):
     """How far a stream was delivered: everything before this position is in the FIFO.
 
-    Attributes:
-        staged: the position behind the last byte of the staging pipe. None: the pipe's content is to be discarded.
+    `staged`: the position behind the last byte of the staging pipe; None: the pipe's content is to be discarded.
     """
 
     staged: StreamPosition | None = None
@@ -45,10 +44,9 @@ class ConsoleState:
     """The state of one task's console.
 
     Attributes:
-        since: the time from which lines are forwarded, in µs since the epoch (CLOCK_REALTIME).
-        began: the same in µs since boot (CLOCK_MONOTONIC).
+        since: the time from which lines are forwarded, in µs since the epoch (CLOCK_REALTIME); `began`: since boot.
         number: identifies the descriptors in systemd's fd store, and is unique among the consoles; 0: none are stored.
-        ended: the task has ended; the console is closed when all lines are delivered.
+        ended: the console is closed when all lines are delivered.
     """
 
     task: TaskName
@@ -83,11 +81,7 @@ class StateFiles:
                 yield state
 
     def save(self, state: ConsoleState) -> None:
-        """Create or overwrite the file of a console.
-
-        Raises:
-            HostError: the file cannot be written.
-        """
+        """Create or overwrite the file of a console; raises HostError."""
         path = self._path(state.task)
         page = json.dumps(document(state)).encode().ljust(PAGE_SIZE - 1) + b"\n"
         with host_errors(f"{path} cannot be written", f"See: df {path.parent}"):

@@ -28,10 +28,8 @@ OpenJournal = Callable[[Sequence[str], str], JournalReader]
 
 
 def clock_times() -> tuple[int, int]:
-    """Return (CLOCK_REALTIME, CLOCK_MONOTONIC) in µs.
-
-    CLOCK_MONOTONIC is read first: a preemption in between can only make the moment look earlier.
-    """
+    """Return (CLOCK_REALTIME, CLOCK_MONOTONIC) in µs."""
+    # First: a preemption in between can only make the moment look earlier.
     since_boot = time.monotonic_ns() // 1000
     return time.time_ns() // 1000, since_boot
 
@@ -63,10 +61,7 @@ def catch_up(
 ) -> Generator[bool, None, None]:
     """Read the skipped lines of one stream into its queue, a batch each time; yield whether something was read.
 
-    The journal is open only while the queue has room.
-
-    Args:
-        since: where reading starts without a cursor, as (CLOCK_REALTIME, CLOCK_MONOTONIC) in µs.
+    The journal is open only while the queue has room. `since`: as of `clock_times`, where no line is in the queue.
     """
     while True:
         while not queue.can_catch_up:
