@@ -1,8 +1,7 @@
 """Locks of files and directories (flock(2)), and of bytes of files (fcntl(2)); the only module that calls them.
 
-Every user that can open an object can lock it, for as long as it likes. So an object is locked only if its mode and its
-owner keep others from opening it, no attempt lasts longer than its timeout, and none waits in the thread of an event
-loop. The kernel releases a lock with the last duplicate of its descriptor, also if the process is killed.
+An object is locked only if its mode and its owner keep others from opening it, and thus from locking it for ever
+(docs/decisions/locks.md). The kernel releases a lock with the last duplicate of its descriptor.
 """
 
 import fcntl

@@ -1,8 +1,7 @@
 """Files that are root's word: configuration, and programs that root executes.
 
-A file proves nothing about the link that led to it. So every directory and every link on the way has to be root's, from
-`/` on, and writable by nobody else, as sshd(8) and sudo(8) have it. Nobody but root can then change the way between the
-check and the read.
+So is every directory and every link on the way, from `/` on (docs/decisions/way-to-configuration.md): nobody else can
+change the way between the check and the read.
 """
 
 import errno

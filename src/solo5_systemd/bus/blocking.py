@@ -1,7 +1,6 @@
 """A connection to the system bus without an event loop: sd-bus(3), through pystemd.
 
-For short verbs that only read. The import of an event loop with a D-Bus library takes longer than the rest of such a
-verb.
+For short verbs that only read (docs/decisions/dbus-connection.md).
 """
 
 import os

@@ -1,8 +1,7 @@
 """The check of all text in calls of PID 1.
 
-PID 1 writes the properties of a transient unit into a unit file, most of them unquoted, and parses that file again at
-each daemon-reload. Text with unit file syntax, or that would be parsed as another value, is refused here, whatever its
-source: `Connection.call` checks each call.
+Text that PID 1 would read from its unit file as syntax, or as another value, is refused here, whatever its source:
+`Connection.call` checks each call (docs/decisions/text-to-pid1.md).
 """
 
 import re

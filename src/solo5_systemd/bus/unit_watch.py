@@ -1,8 +1,7 @@
 """The wait for the end of a unit's run, without a D-Bus message.
 
-PID 1 keeps a symbolic link below /run/systemd/units for each active unit, whose target is the invocation ID, and
-removes it when the unit becomes inactive or failed: from then on it replies with the outcome. The link is not a
-documented interface: a unit without one is read from PID 1 at an interval (docs/decisions/unit-end.md).
+PID 1 removes a symbolic link when a unit becomes inactive or failed, and replies with the outcome from then on; a unit
+without one is read at an interval (docs/decisions/unit-end.md).
 """
 
 import asyncio

@@ -27,10 +27,7 @@ FD_SETSIZE = 1024
 def store(name: str, fds: Sequence[int]) -> None:
     """Store at most TOGETHER_MAX descriptors under one name. No effect without $NOTIFY_SOCKET.
 
-    systemd gets one descriptor in their place: a socket that has them in its queue. For each new one it compares all
-    that it has stored for the service (`service_add_fd_store` of src/core/service.c), and each costs a message: with
-    several descriptors for each of many tasks, that was most of what a start cost PID 1.
-
+    systemd gets one descriptor in their place: a socket that has them in its queue (docs/decisions/published-ports.md).
     FDPOLL=0: it stays stored after POLLHUP, which the socket has from the beginning.
     """
     if not os.environ.get("NOTIFY_SOCKET"):

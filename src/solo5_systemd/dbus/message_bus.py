@@ -1,8 +1,7 @@
 """A connection to a message bus, on asyncio.
 
-The libraries' own connections have faults (docs/decisions/dbus-connection.md). The policy of the system bus lets every
-local user send a signal to any connection, without a match rule. Of this package's peers only the bus itself sends
-unicast signals: all others are dropped by their header, with their descriptors.
+The libraries' own connections have faults (docs/decisions/dbus-connection.md). Unicast signals of others than the bus
+are dropped by their header, with their descriptors (docs/decisions/bus-signals.md).
 """
 
 import asyncio

@@ -2,10 +2,8 @@
 
 Probes are a TCP connection, a UDP echo, and a pattern on the console. Each has a timeout and blocks nothing.
 
-A pattern is searched for with grep(1), in a process with a limit of processor time: some patterns take hours on some
-lines, and libpcre2's own limits do not cover possessive repetition. grep runs without privileges, since pattern and
-lines are hostile, and at the lowest priority; the kernel kills it if it exceeds a limit. That is an
-InvalidRequestError of what searches; that grep cannot be executed, or the journal not be read, a HostError.
+A pattern is searched for with grep(1), without privileges, which the kernel ends (docs/decisions/console-patterns.md).
+That is an InvalidRequestError of what searches; that grep cannot be executed, or the journal not be read, a HostError.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
 """Freeze a task for a moment: it is thawed whatever happens, also to the process that has frozen it.
 
-The freezer of a cgroup outlives the process that set it. So PID 1 starts `units/solo5-thaw@.service` first, which waits
-for a lock of this process: the kernel drops the lock with the process, and PID 1 thaws the task.
+`units/solo5-thaw@.service` thaws it once a lock of this process is gone (docs/decisions/frozen-for-snapshots.md).
 """
 
 import asyncio

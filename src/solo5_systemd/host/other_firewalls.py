@@ -1,9 +1,7 @@
 """Other programs whose packet filters drop the packets of networks, recognised by what they install.
 
-A packet passes only if every table of nftables accepts it: the accept of table `ip solo5` does not overrule the drop of
-another. Docker, ufw and iptables have a chain FORWARD or INPUT with policy drop, and firewalld ends its chains in a
-reject. Each has a place for rules that open it, and these name the bridge of a network: such a rule shows that its
-owner has opened the chain. What a rule of another kind does to a packet is not evaluated.
+Each has a place for rules that open it, and these name the bridge of a network: such a rule shows that its owner has
+opened the chain. No other rule is evaluated (docs/decisions/beside-other-firewalls.md).
 """
 
 import json

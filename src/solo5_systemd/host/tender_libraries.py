@@ -1,8 +1,7 @@
 """The libraries of a dynamically linked program, from the ELF files themselves.
 
-A task's root has no /etc/ld.so.cache and no LD_LIBRARY_PATH. So the search is short: DT_RUNPATH or DT_RPATH of the file
-that needs a library, then the loader's built-in directories. Parsed files are cached while they are unchanged: an
-upgrade of a library takes effect at the next start.
+A task's root has no /etc/ld.so.cache: the search is in DT_RUNPATH or DT_RPATH of the file that needs a library, then
+in the loader's built-in directories (docs/decisions/sandbox-root.md). Parsed files are cached while they are unchanged.
 """
 
 import os

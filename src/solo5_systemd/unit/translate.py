@@ -1,10 +1,7 @@
 """Translate a workload and its reservation to a transient unit.
 
 Memory, arguments and unit properties that are out of bounds are an InvalidRequestError of each function.
-A target, `solo5-outcome@NAME.target`, refers to the task's service. systemd unloads an inactive unit without
-references, and with it the exit status; the target keeps the ended service loaded, in whatever way it ended, until the
-task is removed. `RemainAfterExit=` would keep a service that exited with 0 too, but as "active": its network would stay
-up and its ports taken.
+A target, `solo5-outcome@NAME.target`, keeps the ended service loaded (docs/decisions/outcome-target.md).
 """
 
 import math
