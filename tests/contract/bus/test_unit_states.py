@@ -1,7 +1,6 @@
 """Properties of many units are read from PID 1's files; those that are missing there, from D-Bus."""
 
 import struct
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,28 +111,25 @@ async def test_a_unit_that_waits_for_its_start_lives(systemd: FakeSystemd, manag
 # --- by D-Bus alone -----------------------------------------------------------------------------------------
 
 
-async def test_a_unit_is_read_from_its_listing_and_its_properties(systemd: FakeSystemd, manager: Manager) -> None:
+@pytest.mark.parametrize("active", ["active", "failed"])
+async def test_a_unit_is_read_from_its_listing_and_its_properties_and_its_end_once_it_is_over(
+    systemd: FakeSystemd, manager: Manager, active: str
+) -> None:
     systemd.units[UNIT] = service(
+        active,
         MainPID=Variant("u", 42),
         ControlGroup=Variant("s", "/x"),
         LogExtraFields=Variant("aay", [b"A=b"]),
+        ExecMainCode=Variant("i", 2),
+        ExecMainStatus=Variant("i", 9),
+        Result=Variant("s", "signal"),
     )
     state = await manager.state(WEB)
     assert state is not None
-    assert (state.task, state.unit, state.active) == (WEB, UNIT, ActiveState.ACTIVE)
-    assert state.invocation == "01" * 16
-    assert state.main_pid == 42
-    assert (state.control_group, state.log_fields) == ("/x", {"A": "b"})
-
-
-async def test_how_it_ended_is_read_of_a_unit_that_is_over(systemd: FakeSystemd, manager: Manager) -> None:
-    systemd.units[UNIT] = replace(
-        service(ExecMainCode=Variant("i", 2), ExecMainStatus=Variant("i", 9), Result=Variant("s", "signal")),
-        active="failed",
-    )
-    state = await manager.state(WEB)
-    assert state is not None
-    assert (state.main_code, state.main_status, state.result) == (2, 9, "signal")
+    assert (state.task, state.unit, state.active, state.invocation) == (WEB, UNIT, active, "01" * 16)
+    assert (state.main_pid, state.control_group, state.log_fields) == (42, "/x", {"A": "b"})
+    ended = (state.main_code, state.main_status, state.result)
+    assert ended == ((2, 9, "signal") if active == "failed" else (0, 0, "success"))
 
 
 async def test_the_task_of_a_scope_is_read_from_its_cgroup(

@@ -110,6 +110,16 @@ async def pair() -> AsyncIterator[tuple[MessageBus, FakeBus]]:
     theirs.close()
 
 
+@pytest.fixture
+def connection(pair: tuple[MessageBus, FakeBus]) -> MessageBus:
+    return pair[0]
+
+
+@pytest.fixture
+def bus(pair: tuple[MessageBus, FakeBus]) -> FakeBus:
+    return pair[1]
+
+
 def heard(connection: MessageBus) -> list[Message]:
     """Return a list that each call and signal is added to; calls are left without a reply."""
     messages: list[Message] = []
@@ -122,8 +132,7 @@ def heard(connection: MessageBus) -> list[Message]:
     return messages
 
 
-async def test_replies_find_their_calls_in_any_order(pair: tuple[MessageBus, FakeBus]) -> None:
-    connection, bus = pair
+async def test_replies_find_their_calls_in_any_order(connection: MessageBus, bus: FakeBus) -> None:
     async with asyncio.TaskGroup() as tasks:
         replies = [tasks.create_task(connection.call(method_call("a.b", member))) for member in ("A", "B")]
         first, second = await bus.read(), await bus.read()
@@ -134,8 +143,7 @@ async def test_replies_find_their_calls_in_any_order(pair: tuple[MessageBus, Fak
 
 
 @pytest.mark.parametrize("size", [1, 7, 16, 100, 1 << 20])
-async def test_messages_are_read_in_any_pieces(pair: tuple[MessageBus, FakeBus], size: int) -> None:
-    connection, bus = pair
+async def test_messages_are_read_in_any_pieces(connection: MessageBus, bus: FakeBus, size: int) -> None:
     messages = heard(connection)
     data = b"".join(sent(signal([number, "x" * number], "us")) for number in range(20))
     for at in range(0, len(data), size):
@@ -145,8 +153,7 @@ async def test_messages_are_read_in_any_pieces(pair: tuple[MessageBus, FakeBus],
     assert [message.body[0] for message in messages] == list(range(20))
 
 
-async def test_a_signal_to_this_connection_alone_is_dropped_unread(pair: tuple[MessageBus, FakeBus]) -> None:
-    connection, bus = pair
+async def test_a_signal_to_this_connection_alone_is_dropped_unread(connection: MessageBus, bus: FakeBus) -> None:
     messages = heard(connection)
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(bus.sock, sent(signal(["x" * (8 << 20)], "s", to=":1.4")))
@@ -157,8 +164,7 @@ async def test_a_signal_to_this_connection_alone_is_dropped_unread(pair: tuple[M
     assert len(connection._received) == 0
 
 
-async def test_memory_for_a_dropped_signal_is_bounded(pair: tuple[MessageBus, FakeBus]) -> None:
-    connection, bus = pair
+async def test_memory_for_a_dropped_signal_is_bounded(connection: MessageBus, bus: FakeBus) -> None:
     data = sent(signal(["x" * (8 << 20)], "s", to=":1.4"))
     async with Background(asyncio.get_running_loop().sock_sendall(bus.sock, data)) as sending:
         most = 0
@@ -169,9 +175,8 @@ async def test_memory_for_a_dropped_signal_is_bounded(pair: tuple[MessageBus, Fa
 
 
 async def test_descriptors_belong_to_their_message_and_of_signals_are_closed(
-    pair: tuple[MessageBus, FakeBus], tmp_path: Path
+    connection: MessageBus, bus: FakeBus, tmp_path: Path
 ) -> None:
-    connection, bus = pair
     messages = heard(connection)
     files = [tmp_path / name for name in ("dropped", "signal", "call")]
     for file, message in zip(files, (signal(to=":1.4"), signal(), method_call("a.b", "C")), strict=True):
@@ -189,9 +194,8 @@ async def test_descriptors_belong_to_their_message_and_of_signals_are_closed(
 
 @pytest.mark.parametrize("field", STRANGE, ids=lambda field: f"{field[0]}-{field[1]}")
 async def test_a_strange_header_field_of_a_signal_costs_no_other_message_and_gives_it_no_descriptor(
-    pair: tuple[MessageBus, FakeBus], tmp_path: Path, field: tuple[int, str, bytes, int]
+    connection: MessageBus, bus: FakeBus, tmp_path: Path, field: tuple[int, str, bytes, int]
 ) -> None:
-    connection, bus = pair
     messages = heard(connection)
     for name in ("evil", "good"):
         with (tmp_path / name).open("w") as opened:
@@ -211,9 +215,8 @@ async def test_a_strange_header_field_of_a_signal_costs_no_other_message_and_giv
 
 
 async def test_a_strange_header_field_of_another_message_ends_the_connection(
-    pair: tuple[MessageBus, FakeBus], tmp_path: Path
+    connection: MessageBus, bus: FakeBus, tmp_path: Path
 ) -> None:
-    connection, bus = pair
     with (tmp_path / "file").open("w") as opened:
         message = method_call("a.b", "C")
         carry(message, opened.fileno())
@@ -224,10 +227,9 @@ async def test_a_strange_header_field_of_another_message_ends_the_connection(
 
 
 async def test_lost_descriptors_end_the_connection(
-    pair: tuple[MessageBus, FakeBus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    connection: MessageBus, bus: FakeBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with RLIMIT_NOFILE: the kernel drops what there is no room for."""
-    connection, bus = pair
     monkeypatch.setattr(message_bus, "_ANCILLARY_SIZE", socket.CMSG_LEN(4))
     with (tmp_path / "file").open("w") as opened:
         message = signal()
@@ -238,8 +240,7 @@ async def test_lost_descriptors_end_the_connection(
     assert open_descriptors(tmp_path / "file") == []
 
 
-async def test_a_full_socket_is_waited_for(pair: tuple[MessageBus, FakeBus], tmp_path: Path) -> None:
-    connection, bus = pair
+async def test_a_full_socket_is_waited_for(connection: MessageBus, bus: FakeBus, tmp_path: Path) -> None:
     with (tmp_path / "file").open("w") as opened:
         for _ in range(4):
             message = signal(["x" * (1 << 20)], "s")
@@ -252,9 +253,8 @@ async def test_a_full_socket_is_waited_for(pair: tuple[MessageBus, FakeBus], tmp
 
 
 async def test_calls_of_one_turn_are_sent_together(
-    pair: tuple[MessageBus, FakeBus], monkeypatch: pytest.MonkeyPatch
+    connection: MessageBus, bus: FakeBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection, bus = pair
     sizes: list[int] = []
 
     class Socket(socket.socket):
@@ -275,16 +275,13 @@ async def test_calls_of_one_turn_are_sent_together(
     assert len(sizes) == 1
 
 
-async def test_what_was_sent_before_a_disconnect_arrives(pair: tuple[MessageBus, FakeBus]) -> None:
-    connection, bus = pair
+async def test_what_was_sent_before_a_disconnect_arrives(connection: MessageBus, bus: FakeBus) -> None:
     connection.send(signal(["last"], "s"))
     connection.disconnect()
     assert (await bus.read()).body == ["last"]
 
 
-async def test_a_call_is_answered_by_the_handler_or_by_an_error(pair: tuple[MessageBus, FakeBus]) -> None:
-    connection, bus = pair
-
+async def test_a_call_is_answered_by_the_handler_or_by_an_error(connection: MessageBus, bus: FakeBus) -> None:
     def answer(message: Message) -> Message | bool:
         return Message.new_method_return(message, "s", ["here"]) if message.member == "Known" else False
 
@@ -298,9 +295,8 @@ async def test_a_call_is_answered_by_the_handler_or_by_an_error(pair: tuple[Mess
 
 
 async def test_a_handler_that_fails_is_an_error_for_its_caller_and_no_end(
-    pair: tuple[MessageBus, FakeBus], caplog: pytest.LogCaptureFixture, tmp_path: Path
+    connection: MessageBus, bus: FakeBus, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    connection, bus = pair
     failing: list[str] = []
 
     def fail(message: Message) -> None:
@@ -320,8 +316,7 @@ async def test_a_handler_that_fails_is_an_error_for_its_caller_and_no_end(
     assert failing == ["C", "C"]
 
 
-async def test_a_call_that_wants_no_reply_gets_none(pair: tuple[MessageBus, FakeBus]) -> None:
-    connection, bus = pair
+async def test_a_call_that_wants_no_reply_gets_none(connection: MessageBus, bus: FakeBus) -> None:
     silent = method_call("org.freedesktop.DBus.Peer", "Ping")
     silent.flags = type(silent.flags)(1)
     bus.send(silent)
@@ -330,8 +325,7 @@ async def test_a_call_that_wants_no_reply_gets_none(pair: tuple[MessageBus, Fake
 
 
 @pytest.mark.parametrize("ended_by", ["us", "the bus"])
-async def test_calls_in_flight_end_with_the_connection(pair: tuple[MessageBus, FakeBus], ended_by: str) -> None:
-    connection, bus = pair
+async def test_calls_in_flight_end_with_the_connection(connection: MessageBus, bus: FakeBus, ended_by: str) -> None:
     async with Background(connection.call(method_call("a.b", "C"))) as calling:
         await bus.read()
         connection.disconnect() if ended_by == "us" else bus.sock.close()
@@ -343,8 +337,7 @@ async def test_calls_in_flight_end_with_the_connection(pair: tuple[MessageBus, F
         connection.send(signal())
 
 
-async def test_a_message_that_cannot_be_parsed_ends_the_connection(pair: tuple[MessageBus, FakeBus]) -> None:
-    connection, bus = pair
+async def test_a_message_that_cannot_be_parsed_ends_the_connection(connection: MessageBus, bus: FakeBus) -> None:
     data = bytearray(sent(signal(["abc"], "s")))
     data[-8:] = b"\xff\xff\xff\x00abc\x00"
     bus.sock.send(data)
