@@ -90,15 +90,13 @@ def check_bound(disks: Sequence[tuple[Disk, str]], pid: int) -> None:
         HostError: the mount namespace cannot be read.
     """
     for disk, path in disks:
-        try:
-            status = Path(f"/proc/{pid}/root{path}").stat()
-        except (FileNotFoundError, ProcessLookupError):
-            if os.path.exists(f"/proc/{pid}/root/"):  # noqa: PTH110 - pathlib's raises for a process that ends
-                raise StartError(f"disk {disk.disk}: the started task has nothing at {path}.") from None
-            return
-        except OSError as error:
-            reason = f"{path} of the started task cannot be read: {error.strerror}"
-            raise HostError(f"disk {disk.disk}: {reason}.") from error
+        with host_errors(f"disk {disk.disk}: {path} of the started task cannot be read"):
+            try:
+                status = Path(f"/proc/{pid}/root{path}").stat()
+            except (FileNotFoundError, ProcessLookupError):
+                if os.path.exists(f"/proc/{pid}/root/"):  # noqa: PTH110 - pathlib's raises for a process that ends
+                    raise StartError(f"disk {disk.disk}: the started task has nothing at {path}.") from None
+                return
         if identity(status) != disk.identity:
             raise StartError(
                 f"disk {disk.disk}: the started task has another file than {disk.path!r}, which was checked: "
