@@ -310,7 +310,7 @@ def test_a_lock_that_is_held_costs_the_budget_and_leaves_units_that_say_why(
     with closing(lock_file(tmp_path / "locks/declared")):
         begun = time.monotonic()
         (sentence,) = make(budget_s=0.2)
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 30
     assert "locks/declared is locked by another process" in sentence
     assert "stay as they were at the last daemon-reload" in sentence
     assert (tmp_path / "system/web.service").read_text() == before
@@ -328,7 +328,7 @@ def test_an_image_that_hangs_costs_the_budget_once_and_is_assumed(
     monkeypatch.setattr(generator, "manifest_of", lambda _image: answer.wait(60))
     begun = time.monotonic()
     (sentence,) = make(budget_s=0.2)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 30
     answer.set()
     assert "took too long" in sentence
     for name in ("a", "b", "c", "web"):
