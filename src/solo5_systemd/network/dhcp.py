@@ -6,8 +6,6 @@ from solo5_systemd.base.names import TaskName, host_name
 from solo5_systemd.network.model import GuestNames, IpAddress, Lease
 from solo5_systemd.settings.network_policy import Network
 
-SERVER_PORT = 67
-
 LEASE_TIME = "24h"
 """After half of it a guest renews its lease; while it lasts, a guest needs no server."""
 

@@ -17,9 +17,10 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.decode import Fields, json_document
@@ -44,20 +45,22 @@ _MARK = ".start"
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+_lease_record, _network = partial(record, LeaseRecord), partial(record, Network)
+
 
 def read_lease_records() -> tuple[LeaseRecord, ...]:
     """Return the lease records of all tasks, ordered by name; unreadable files are skipped."""
-    return tuple(_read(_files(STATE / "tasks"), LeaseRecord))
+    return tuple(_read(_files(STATE / "tasks"), _lease_record))
 
 
 def read_lease_record(task: TaskName) -> LeaseRecord | None:
     """Return the lease record of a task; None where it is missing or unreadable."""
-    return next(_read((_file(STATE / "tasks", task),), LeaseRecord), None)
+    return next(_read((_file(STATE / "tasks", task),), _lease_record), None)
 
 
 def read_networks() -> tuple[Network, ...]:
     """Return the networks in use, ordered by name; unreadable files are skipped."""
-    return tuple(_read(_files(STATE / "networks"), Network))
+    return tuple(_read(_files(STATE / "networks"), _network))
 
 
 def read_repairs() -> "tuple[Repair, ...]":
@@ -132,7 +135,7 @@ class LeaseStore:
         A damaged one becomes that of the task's request, as attached: without a run, the task is then released.
         """
         files = _files(self._tasks)
-        yield from filter(self._is_own, _read(files, LeaseRecord, removes_damaged=True))
+        yield from filter(self._is_own, _read(files, _lease_record, removes_damaged=True))
         for task in (TaskName(Path(path).stem) for path in files if not os.path.lexists(path)):
             if (kept := self.request(task)) is not None:
                 _log.warning("the lease record of task %s is restored from its request", task)
@@ -145,7 +148,7 @@ class LeaseStore:
 
     def others(self) -> Sequence[LeaseRecord]:
         """Load the lease records of other namespaces than this one."""
-        records = _read(_files(self._tasks), LeaseRecord)
+        records = _read(_files(self._tasks), _lease_record)
         return tuple(record for record in records if not self._is_own(record))
 
     def remove_namespaces(self, but: Iterable[str]) -> None:
@@ -162,16 +165,15 @@ class LeaseStore:
 
     def networks(self) -> dict[NetworkName, Network]:
         """Load all networks in use, by name."""
-        return {each.name: each for each in _read(_files(self._networks), Network, removes_damaged=True)}
+        return {each.name: each for each in _read(_files(self._networks), _network, removes_damaged=True)}
 
     def sysctls(self) -> Mapping[str, str]:
         """Load the saved sysctl values; empty where none were saved."""
-        found = next(_read(_files(self._sysctls), _Sysctls, removes_damaged=True), _Sysctls())
-        return found.before
+        return next(_read(_files(self._sysctls), _texts, removes_damaged=True), {})
 
     def save_lease_record(self, record: LeaseRecord) -> None:
         """Write the lease record of a task."""
-        _write(_file(self._tasks, record.reservation.task), record)
+        _write(_file(self._tasks, record.reservation.task), document(record))
 
     def keep_request(self, task: TaskName) -> None:
         """Keep the lease record of a task, as it is now, as its request: a second name (link(2)) of the same file."""
@@ -183,18 +185,18 @@ class LeaseStore:
 
     def request(self, task: TaskName) -> LeaseRecord | None:
         """Load the request of a task; None without one."""
-        kept = next(_read((_file(self._requests, task),), LeaseRecord, removes_damaged=True), None)
+        kept = next(_read((_file(self._requests, task),), _lease_record, removes_damaged=True), None)
         return kept if kept and kept.reservation.task == task else None
 
     def save_network(self, network: Network) -> None:
         """Write the file of a network in use."""
-        _write(_file(self._networks, network.name), network)
+        _write(_file(self._networks, network.name), document(network))
 
     def save_sysctls(self, before: Mapping[str, str]) -> None:
         """Write the sysctl values to restore later; of none there is no file."""
         path = _file(self._sysctls, "before")
         if before:
-            _write(path, _Sysctls(before=before))
+            _write(path, {**before})
         else:
             _remove(path)
 
@@ -214,11 +216,6 @@ class LeaseStore:
         text = json.dumps({"repairs": [document(each, complete=True) for each in kept]})
         with suppress(OSError):
             replace_file(STATE / REPAIRS, text)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Sysctls:
-    before: Mapping[str, str] = field(default_factory=dict)
 
 
 def _remove_tree(directory: Path) -> None:
@@ -253,12 +250,16 @@ def _remove(path: str) -> None:
         os.unlink(path)  # noqa: PTH108 - a text
 
 
-def _read(paths: Iterable[str], kind: Callable[..., T], *, removes_damaged: bool = False) -> Iterator[T]:
+def _texts(fields: Fields) -> Mapping[str, str]:
+    return {name: fields.text(name) for name in fields}
+
+
+def _read(paths: Iterable[str], parse: Callable[[Fields], T], *, removes_damaged: bool = False) -> Iterator[T]:
     """Yield the records of some files. Only the network service, their writer, removes those that it cannot read."""
     for path in paths:
         try:
             with open(path, "rb") as file:  # noqa: PTH123
-                yield record(kind, Fields(json_document(file.read(), "the file")))
+                yield parse(Fields(json_document(file.read(), "the file")))
         except FileNotFoundError:  # released since the directory was listed
             continue
         except (OSError, Solo5Error) as error:
@@ -267,8 +268,8 @@ def _read(paths: Iterable[str], kind: Callable[..., T], *, removes_damaged: bool
                 _log.warning("%s cannot be read (%s) and is removed", path, error)
 
 
-def _write(path: str, value: object) -> None:
+def _write(path: str, content: dict[str, Any]) -> None:
     directory = path.rpartition("/")[0]
     with host_errors(f"{path} cannot be written", f"`df {directory}` shows the free space."):
         os.makedirs(directory, exist_ok=True)  # noqa: PTH103
-        replace_file(path, json.dumps(document(value)))
+        replace_file(path, json.dumps(content))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.network.dhcp import SERVER_PORT
 from solo5_systemd.network.model import (
     EVERY_IPV6,
     IpAddress,
@@ -108,7 +107,7 @@ def check_reserved(ports: Sequence[PortRequest], settings: Settings) -> None:
         if settings.reserves(port.host_port):
             why = "reserved for the host by reserved_ports in /etc/solo5"
         # The server cannot bind what a port socket has.
-        elif by_dhcp and (port.host_port, port.protocol) == (SERVER_PORT, Protocol.UDP):
+        elif by_dhcp and (port.host_port, port.protocol) == (67, Protocol.UDP):
             why = "that of the DHCP server of networks with dhcp = true"
         if why:
             raise InvalidRequestError(
