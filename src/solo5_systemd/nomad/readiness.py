@@ -1,6 +1,6 @@
 """The wait for a task's readiness, and the watch for its loss.
 
-Probes are imported when a job first has a `ready` block: Nomad launches the plugin several times only for its name.
+Probes are imported when a job first has a `ready` block: without a module of theirs, all other jobs run.
 """
 
 import asyncio

@@ -45,9 +45,6 @@ class Host:
     def stream(self, method: str, request: Message, response: type[Message]) -> Any:
         return self.channel.unary_stream(method, *_codec(request, response))(request)
 
-    def chat(self, method: str, requests: Iterator[Message], request: Message, response: type[Message]) -> Any:
-        return self.channel.stream_stream(method, *_codec(request, response))(requests)
-
     def shut_down(self) -> None:
         self.call("/plugin.GRPCController/Shutdown", plugin_pb2.Empty(), plugin_pb2.Empty)
 
@@ -60,7 +57,8 @@ class Host:
 
     def greet_each(self, *names: str) -> Any:
         requests = (StringValue(value=name) for name in names)
-        return self.chat("/greetings.Greetings/GreetEach", requests, StringValue(), StringValue)
+        codec = _codec(StringValue(), StringValue)
+        return self.channel.stream_stream("/greetings.Greetings/GreetEach", *codec)(requests)
 
 
 def _codec(request: Message, response: type[Message]) -> tuple[Any, Any]:
