@@ -1,8 +1,7 @@
 """States of units from properties: of running units in files, else from rows and properties of PID 1.
 
-PID 1 exports a unit's invocation and log fields in two files below /run/systemd/units; the rest is in its cgroup, with
-the start time in an extended attribute that the starter has written. The files are private to systemd: callers read a
-property that is missing here from D-Bus (docs/decisions/unit-exports.md).
+The files are private to systemd: callers read a property that is missing here from D-Bus
+(docs/decisions/unit-exports.md).
 """
 
 import os

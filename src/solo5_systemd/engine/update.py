@@ -6,8 +6,8 @@
     4. the task itself is started again with the new image, at the address that it always has
     5. when that is ready, the ports are moved back; `NAME.next` is removed once its connections have ended
 
-A unit of systemd can have neither a second main process nor another one's, so the guest starts twice; a unikernel does
-so in some milliseconds. Until step 4 nothing of the task is changed: a failure moves the ports back to the old guest.
+Until step 4 nothing of the task is changed: a failure moves the ports back to the old guest. See
+docs/decisions/updates.md.
 """
 
 import asyncio

@@ -128,10 +128,8 @@ def _lack(name: str, leases: Iterable[Lease]) -> tuple[str, str] | None:
 def mirage(leases: Sequence[Lease]) -> dict[str, tuple[str, ...]]:
     """Return the arguments for which `{mirage}` stands, and `{mirage.NIC}` of each NIC.
 
-    Every MirageOS image from 3.0 on with a static IPv4 stack has `--ipv4` and `--ipv4-gateway`. On a network with IPv6,
-    `--ipv6` and `--ipv6-gateway` follow, which a stack for both has (the default of 4.0 or later). The stack of a
-    second NIC has a group, which prefixes them (`--management-ipv4`); it is not in the manifest, so it is named
-    explicitly. `--ipv4-only` and `--name` exist in some images only, and any other one exits with 64 on them.
+    They are those of all images (docs/decisions/guest-arguments.md). The stack of a second NIC has a group, which
+    prefixes them (`--management-ipv4`); it is not in the manifest, so it is named explicitly.
     """
     primary = primary_nic([lease.nic for lease in leases])
     found = {f"mirage.{lease.nic}": _addresses(lease, f"{lease.nic}-") for lease in leases}
