@@ -29,11 +29,12 @@ UNITS = (
 )
 """Where PID 1 finds unit files and drop-ins (systemd.unit(5)); those of declared tasks are in /run/systemd/system."""
 
-_LINE = re.compile(r"^\s*(?:\[(?P<section>\w+)\]|(?P<key>\w+)\s*=)", re.MULTILINE)
+# Compiled at their first use, for startup time.
+_LINE = r"(?m)^\s*(?:\[(?P<section>\w+)\]|(?P<key>\w+)\s*=)"
+_HARMLESS = r"\w*Accounting|Timeout\w*"
+
 EDITED = UNITS[0]
 """Where an administrator's are."""
-
-_HARMLESS = re.compile(r"\w*Accounting|Timeout\w*")
 
 
 def check_drop_ins(unit: str, *, declared: bool, directories: Sequence[str] = UNITS) -> None:
@@ -90,8 +91,8 @@ def names_of_drop_ins(unit: str) -> Iterator[str]:
 
 def _harmful(text: str, section: str) -> Iterator[str]:
     current = ""
-    for line in _LINE.finditer(text):
+    for line in re.finditer(_LINE, text):
         current = line["section"] or current
         key = line["key"]
-        if key and current == section and key not in (*SETTABLE, *LIMITS) and not _HARMLESS.fullmatch(key):
+        if key and current == section and key not in (*SETTABLE, *LIMITS) and not re.fullmatch(_HARMLESS, key):
             yield key

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.bus.fake_systemd import FakeSystemd, Unit, pid1
-from tests.contract.bus.given import PROMPT, UNIT, WEB, restarted, service
+from tests.contract.bus.given import UNIT, WEB, restarted, service
 from tests.contract.netservice import PrivateBus
 
 from solo5_systemd.base import inotify as inotify_module
@@ -83,12 +83,11 @@ async def test_a_run_costs_no_message_until_its_end_and_then_what_its_outcome_ne
     systemd: FakeSystemd, manager: Manager, links: Links
 ) -> None:
     links.begin(UNIT)
-    async with asyncio.timeout(PROMPT):
-        assert await manager.changed(a_run(), 0.2) == a_run()
-        assert (systemd.calls, systemd.read) == ([], [])
-        systemd.units[UNIT] = stopped()
-        links.end(UNIT)
-        state = await manager.changed(a_run())
+    assert await manager.changed(a_run(), 0.2) == a_run()
+    assert (systemd.calls, systemd.read) == ([], [])
+    systemd.units[UNIT] = stopped()
+    links.end(UNIT)
+    state = await manager.changed(a_run())
     assert state is not None
     assert (state.active, state.main_code, state.main_pid) == (ActiveState.INACTIVE, 1, 0)
     assert systemd.calls == []
@@ -108,12 +107,11 @@ async def test_the_end_of_a_run_that_is_known_from_a_handle_has_the_fields_of_it
         "MemoryMax": Variant("t", 1 << 20),
         "LogExtraFields": Variant("aay", [b"SOLO5_TENDER=spt"]),
     }
-    async with asyncio.timeout(PROMPT):
-        waiting = asyncio.ensure_future(manager.changed(replace(a_run(), log_fields={})))
-        await settled(manager, links)
-        systemd.units[UNIT] = replace(service("failed"), properties=service().properties | killed)
-        links.end(UNIT)
-        state = await waiting
+    waiting = asyncio.ensure_future(manager.changed(replace(a_run(), log_fields={})))
+    await settled(manager, links)
+    systemd.units[UNIT] = replace(service("failed"), properties=service().properties | killed)
+    links.end(UNIT)
+    state = await waiting
     assert state is not None
     assert (state.active, state.memory_max, state.tender) == (ActiveState.FAILED, 1 << 20, "spt")
 
@@ -123,8 +121,7 @@ async def test_a_run_that_ended_before_its_watch_is_read_at_once(
     systemd: FakeSystemd, manager: Manager, links: Links
 ) -> None:
     systemd.units[UNIT] = stopped()
-    async with asyncio.timeout(PROMPT):
-        assert is_over(await manager.changed(a_run()))
+    assert is_over(await manager.changed(a_run()))
 
 
 @pytest.mark.usefixtures("slow")
@@ -133,15 +130,14 @@ async def test_a_unit_that_is_gone_or_has_another_run_has_no_state(
     systemd: FakeSystemd, manager: Manager, links: Links, removed: bool
 ) -> None:
     links.begin(UNIT)
-    async with asyncio.timeout(PROMPT):
-        waiting = asyncio.ensure_future(manager.changed(a_run()))
-        await settled(manager, links)
-        if removed:
-            links.end(UNIT)
-        else:
-            systemd.units[UNIT] = service(invocation=2)
-            links.begin(UNIT, "02" * 16)
-        assert await waiting is None
+    waiting = asyncio.ensure_future(manager.changed(a_run()))
+    await settled(manager, links)
+    if removed:
+        links.end(UNIT)
+    else:
+        systemd.units[UNIT] = service(invocation=2)
+        links.begin(UNIT, "02" * 16)
+    assert await waiting is None
 
 
 @pytest.mark.usefixtures("slow")
@@ -149,15 +145,14 @@ async def test_a_link_that_is_made_again_for_the_same_run_is_no_end(
     systemd: FakeSystemd, manager: Manager, links: Links
 ) -> None:
     links.begin(UNIT)
-    async with asyncio.timeout(PROMPT):
-        waiting = asyncio.ensure_future(manager.changed(a_run()))
-        for _ in range(3):
-            links.begin(UNIT)
-            await settled(manager, links)
-        assert (waiting.done(), systemd.read) == (False, [])
-        systemd.units[UNIT] = stopped()
-        links.end(UNIT)
-        assert is_over(await waiting)
+    waiting = asyncio.ensure_future(manager.changed(a_run()))
+    for _ in range(3):
+        links.begin(UNIT)
+        await settled(manager, links)
+    assert (waiting.done(), systemd.read) == (False, [])
+    systemd.units[UNIT] = stopped()
+    links.end(UNIT)
+    assert is_over(await waiting)
 
 
 async def test_a_unit_that_runs_without_its_link_is_read_at_an_interval(
@@ -165,11 +160,10 @@ async def test_a_unit_that_runs_without_its_link_is_read_at_an_interval(
 ) -> None:
     monkeypatch.setattr(watch_module, "WATCH_INTERVAL_S", 0.1)
     systemd.units[UNIT] = service()
-    async with asyncio.timeout(PROMPT):
-        assert await manager.changed(a_run()) == a_run()
-        assert systemd.read.count("InvocationID") == 1, "it is not read in a loop without a pause"
-        systemd.units[UNIT] = stopped()
-        assert is_over(await manager.changed(a_run()))
+    assert await manager.changed(a_run()) == a_run()
+    assert systemd.read.count("InvocationID") == 1, "it is not read in a loop without a pause"
+    systemd.units[UNIT] = stopped()
+    assert is_over(await manager.changed(a_run()))
 
 
 async def test_where_inotify_has_reached_a_limit_the_link_is_looked_at(
@@ -181,12 +175,11 @@ async def test_where_inotify_has_reached_a_limit_the_link_is_looked_at(
     monkeypatch.setattr(inotify_module.Removals, "watch", full)
     monkeypatch.setattr(watch_module, "WATCH_INTERVAL_S", 0.05)
     links.begin(UNIT)
-    async with asyncio.timeout(PROMPT):
-        await manager.changed(a_run(), 0.2)
-        assert systemd.read == []
-        systemd.units[UNIT] = stopped()
-        links.end(UNIT)
-        assert is_over(await manager.changed(a_run()))
+    await manager.changed(a_run(), 0.2)
+    assert systemd.read == []
+    systemd.units[UNIT] = stopped()
+    links.end(UNIT)
+    assert is_over(await manager.changed(a_run()))
 
 
 async def test_an_outage_is_no_end_and_what_ended_during_it_is_read_after_it(
@@ -202,15 +195,14 @@ async def test_an_outage_is_no_end_and_what_ended_during_it_is_read_after_it(
     links.begin(UNIT)
     systemd.units[UNIT] = service()
     assert await manager.state(WEB) is not None
-    async with asyncio.timeout(5 * PROMPT):
-        bus.close()
-        units = {UNIT: stopped()}
-        links.end(UNIT)
-        for _ in range(3):
-            assert await manager.changed(a_run()) == a_run()
-        async with restarted(bus, connection), pid1(address, units):
-            while not is_over(await manager.changed(a_run())):
-                pass
+    bus.close()
+    units = {UNIT: stopped()}
+    links.end(UNIT)
+    for _ in range(3):
+        assert await manager.changed(a_run()) == a_run()
+    async with restarted(bus, connection), pid1(address, units):
+        while not is_over(await manager.changed(a_run())):
+            pass
 
 
 @pytest.mark.parametrize("error", ["org.freedesktop.DBus.Error.NoReply", "org.freedesktop.DBus.Error.ServiceUnknown"])
@@ -220,12 +212,11 @@ async def test_a_property_without_a_reply_is_no_end(
     monkeypatch.setattr(watch_module, "WATCH_INTERVAL_S", 0.05)
     links.begin(UNIT)
     systemd.units[UNIT] = stopped()
-    async with asyncio.timeout(10 * PROMPT):
-        systemd.errors["Get"] = error
-        links.end(UNIT)
-        assert await manager.changed(a_run()) == a_run()
-        del systemd.errors["Get"]
-        assert is_over(await manager.changed(a_run()))
+    systemd.errors["Get"] = error
+    links.end(UNIT)
+    assert await manager.changed(a_run()) == a_run()
+    del systemd.errors["Get"]
+    assert is_over(await manager.changed(a_run()))
 
 
 # --- a run now ------------------------------------------------------------------------------------------------------

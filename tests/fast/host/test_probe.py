@@ -161,29 +161,18 @@ def nftables(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return answer
 
 
-@pytest.mark.parametrize(
-    ("file", "program", "remedy"),
-    [
-        ("ip_tables_names", "iptables-legacy-save", "iptables-legacy"),
-        ("ip6_tables_names", "ip6tables-legacy-save", "ip6tables-legacy"),
-    ],
-)
+@pytest.mark.parametrize("family", ["ip", "ip6"])
 def test_older_rules_count_where_they_are_used(
-    nftables: Callable[[int], None],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    file: str,
-    program: str,
-    remedy: str,
+    nftables: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, family: str
 ) -> None:
     nftables(0)
     network = [Network(name=NetworkName("default"), bridge="solo5-default", has_ipv6=True)]
-    names = tmp_path / "proc/net" / file
+    names = tmp_path / f"proc/net/{family}_tables_names"
     names.parent.mkdir(parents=True)
     names.write_text("filter\n")
-    monkeypatch.setattr(module, "_PROGRAMS", saving(tmp_path, program, ":FORWARD DROP [0:0]\n"))
+    monkeypatch.setattr(module, "_PROGRAMS", saving(tmp_path, f"{family}tables-legacy-save", ":FORWARD DROP [0:0]\n"))
     [found] = read_kernel(network).dropping_chains or ()
-    assert found.remedy[0] == f"{remedy} -I FORWARD -i solo5-default -j ACCEPT"
+    assert found.remedy[0] == f"{family}tables-legacy -I FORWARD -i solo5-default -j ACCEPT"
     names.write_text("nat\n")
     assert read_kernel(network).dropping_chains == []
     names.write_text("filter\n")
