@@ -22,7 +22,6 @@ from solo5_systemd.engine.queries import Queries
 from solo5_systemd.engine.stop import STOP_SIGNALS, discard, send_signal, stop
 from solo5_systemd.engine.task import QUIET, SpawnProcess, StartCallbacks, Task
 from solo5_systemd.task.log_fields import STDERR_PRIORITY, STDOUT_PRIORITY
-from solo5_systemd.task.properties import parse_property, unit_property
 from solo5_systemd.task.workload import STOP_TIMEOUT_S, Workload
 from solo5_systemd.unit.state import ActiveState, UnitState, child_state
 
@@ -93,16 +92,6 @@ class Runtime(Queries):
         except BaseException:
             os.close(stdout)
             raise
-
-    async def log_namespace(self) -> str:
-        """Start the journald of new tasks' journal namespace; return the namespace, empty for the host's journal.
-
-        Raises:
-            SettingsError: the settings are invalid.
-        """
-        namespace = self.backends.console.namespace()
-        await self._units.start_journald(namespace)
-        return namespace
 
     # --- inspect ------------------------------------------------------------------------------------------------
 
@@ -266,16 +255,6 @@ class Runtime(Queries):
     async def discard(self, name: TaskName, *, over: bool = False, keep: bool = False, unit: str = "") -> None:
         """Remove a task with all its resources, as `engine.stop.discard`; stop it if it is running. Idempotent."""
         await discard(self.backends, name, over=over, keep=keep, unit=unit)
-
-    async def confine_slice(self, slice_unit: str, cpus: str) -> None:
-        """Set AllowedCPUs= of a slice until the next boot; start the slice unless it is active.
-
-        Args:
-            slice_unit: `solo5.slice` or one below it.
-            cpus: a list such as `0-3,6`; empty: all processors.
-        """
-        which = parse_property("AllowedCPUs", cpus) if cpus else unit_property("AllowedCPUs", b"")
-        await self._units.set_properties(slice_unit, [which])
 
     async def child_outcome(self, name: TaskName, since: int, status: int, *, stop_requested: bool) -> "Outcome":
         """Return the outcome of a scope's tender from the exit status that its parent has reaped.

@@ -19,6 +19,7 @@ from solo5_systemd.nomad.forgotten_tasks import ForgottenTasks
 from solo5_systemd.nomad.tasks import TaskRegistry
 from solo5_systemd.nomad.workload import SHARED_SLICE
 from solo5_systemd.settings.files import RUN, write_networks
+from solo5_systemd.task.properties import parse_property
 
 NETWORKS = RUN / "nomad.toml"
 """The networks of the plugin configuration, as a settings file."""
@@ -90,7 +91,7 @@ class Housekeeping:
         engine = self._session.engine
         cpus = await engine.backends.usages.cpus(self._shared_cgroup)
         if cpus and cpus != self._shared_cpus:  # else PID 1 would set the property every two seconds
-            await engine.confine_slice(SHARED_SLICE, cpus)
+            await engine.backends.units.set_properties(SHARED_SLICE, [parse_property("AllowedCPUs", cpus)])
             self._shared_cpus = cpus
 
     def clean_up_disks(self) -> None:

@@ -184,7 +184,9 @@ class Start(StartCallbacks):
             workload = await asyncio.to_thread(self._with_files)  # since the file system may hang
             self.on_step("opening the log FIFOs")
             # With its journald running: the relay opens that journal next.
-            namespace = await self._session.engine.log_namespace()
+            backends = self._session.engine.backends
+            namespace = backends.console.namespace()
+            await backends.units.start_journald(namespace)
         except Solo5Error:
             await logs.unblock_readers(self._config)  # the client has started logmon before StartTask
             raise

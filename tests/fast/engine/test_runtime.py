@@ -21,7 +21,6 @@ from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Sample, Task
 from solo5_systemd.journal.lines import Line
 from solo5_systemd.network.tap_counters import Counters, Traffic
-from solo5_systemd.task.properties import Property
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.unit.state import ActiveState, MainCode
@@ -396,10 +395,3 @@ async def test_outcome_of_a_task_may_be_kept_while_its_network_is_given_back(
     assert outcome_of(await runtime.task(WEB)).exit_code == 1
     await runtime.remove(WEB)
     assert machine.holds == (set(), set())
-
-
-async def test_a_slice_keeps_to_its_processors(machine: Machine, runtime: Runtime) -> None:
-    await runtime.confine_slice("solo5-shared.slice", "0-1,9")
-    assert machine.units.confined == {"solo5-shared.slice": [Property("AllowedCPUs", "ay", b"\x03\x02")]}
-    await runtime.confine_slice("solo5-shared.slice", "")
-    assert machine.units.confined == {"solo5-shared.slice": [Property("AllowedCPUs", "ay", b"")]}
