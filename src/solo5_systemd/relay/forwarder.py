@@ -101,7 +101,11 @@ class Forwarder:
         except Solo5Error:
             for fifo in fifos.values():
                 os.close(fifo)
-            self._remove(console)
+            if replaced:  # it goes on with the FIFOs that it has
+                fdstore.remove(stored_name(console.number))
+                console.number = replaced
+            else:
+                self._remove(console)
             raise
         if replaced:
             fdstore.remove(stored_name(replaced))

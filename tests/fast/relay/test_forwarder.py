@@ -262,7 +262,7 @@ def numbers(directory: Path) -> dict[str, int]:
     return {str(record.task): record.number for record in StateFiles(directory).load()}
 
 
-async def test_a_console_whose_state_cannot_be_saved_is_removed(
+async def test_a_console_whose_state_cannot_be_saved_is_removed_or_as_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = Journal()
@@ -275,6 +275,9 @@ async def test_a_console_whose_state_cannot_be_saved_is_removed(
         assert descriptors() == before
         assert list(tmp_path.iterdir()) == []
         out, _ = relay.forward()
+        with monkeypatch.context() as full, pytest.raises(HostError, match="No space left"):
+            full.setattr(os, "pwrite", failing(errno.ENOSPC))
+            relay.forward()
         journal.write("1\n")
         await until(out.read, "1\n")
 
