@@ -275,9 +275,10 @@ async def test_a_console_whose_state_cannot_be_saved_is_removed_or_as_before(
         assert descriptors() == before
         assert list(tmp_path.iterdir()) == []
         out, _ = relay.forward()
-        with monkeypatch.context() as full, pytest.raises(HostError, match="No space left"):
+        with monkeypatch.context() as full:
             full.setattr(os, "pwrite", failing(errno.ENOSPC))
-            relay.forward()
+            with pytest.raises(HostError, match="No space left"):
+                relay.forward()
         journal.write("1\n")
         await until(out.read, "1\n")
 
