@@ -92,13 +92,21 @@ def test_a_task_is_elements_alone() -> None:
     assert nft_rules.delete(elements).splitlines() == [f"delete {element}" for element in ELEMENTS]
 
 
-def test_what_is_behind_a_guest_is_translated_as_its_network_is() -> None:
-    """What else becomes of it: tests/contract/test_network_routes.py."""
+def test_what_is_behind_a_guest_is_elements_of_its_own() -> None:
     held = with_limits(RESERVATION, Limits(routes=(ip_network("192.168.2.0/24"),)))
-    for masquerade in (True, False):
-        on = replace(network(masquerade=masquerade), policy=NetworkPolicy(routes=(ip_network("192.168.0.0/16"),)))
-        made = map(str, task_elements(held, [on]))
-        assert ("element ip solo5 masqueraded { 192.168.2.0/24 }" in made) == masquerade
+    permitting = replace(network(), policy=NetworkPolicy(routes=(ip_network("192.168.0.0/16"),)))
+    made = set(map(str, task_elements(held, [permitting])))
+    assert {
+        "element ip solo5 behind { 192.168.2.0/24 }",
+        "element ip solo5 routers { 10.77.0.5 . 192.168.2.0/24 }",
+        "element ip solo5 routers { 192.168.2.0/24 . 192.168.2.0/24 }",
+        "element ip solo5 within { 192.168.2.0/24 . 10.77.0.0/24 }",
+        "element ip solo5 within { 10.77.0.0/24 . 192.168.2.0/24 }",
+        "element ip solo5 within { 192.168.2.0/24 . 192.168.2.0/24 }",
+        "element ip solo5 masqueraded { 192.168.2.0/24 }",
+    } <= made
+    untranslated = map(str, task_elements(held, [replace(permitting, masquerade=False)]))
+    assert "element ip solo5 masqueraded { 192.168.2.0/24 }" not in set(untranslated), "as the network itself"
 
 
 @pytest.mark.parametrize("owned", [True, False])
