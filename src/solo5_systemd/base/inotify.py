@@ -25,8 +25,8 @@ class Removals:
     """Calls back once when a file has been removed, or another one has been renamed over it.
 
     The kernel reports the removal of the watched inode itself, so that no event of another file wakes this process. One
-    descriptor serves all files; it is open while there is any, and until the event loop reads the kernel's notice of the
-    end of the last watch (IN_IGNORED): a wait that is renewed keeps it, since its close takes 2 to 16 ms.
+    descriptor serves all files. It is closed when the event loop reads the kernel's notice of the end of the last watch
+    (IN_IGNORED): a wait that is renewed at once keeps it, since its close takes 2 to 16 ms.
     """
 
     def __init__(self) -> None:

@@ -264,7 +264,7 @@ class Manager(UnitReader):
     async def _after_run(self, run: UnitState) -> UnitState | None:
         """Read the end of a run. PID 1 replies in order: if InvocationID=, the last one, is the run's, all are."""
         of_type = TYPE_END_PROPERTIES[run.kind]
-        if not run.log_fields and run.kind is UnitKind.SERVICE:
+        if not run.tender and run.kind is UnitKind.SERVICE:  # of a handle, which has no others of its log fields
             of_type += ("LogExtraFields",)
         of_unit = ("ActiveState", *UNIT_END_PROPERTIES, "InvocationID")
         return after_run(run, await self._read_unit(run.unit, of_unit, of_type, run.kind))

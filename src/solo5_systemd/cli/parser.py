@@ -135,7 +135,12 @@ def build(chosen: Collection[str] = VERBS) -> tuple[Parser, dict[str, Parser]]:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Return the verb's arguments; `execute` is the verb's function. Raises SystemExit after --help and --version."""
+    """Return the verb's arguments; `execute` is the verb's function.
+
+    Raises:
+        InvalidRequestError: an unknown argument or a malformed value.
+        SystemExit: after --help and --version.
+    """
     # Only the parser of the given verb is built: all of them would slow down `ps`.
     top, parsers = build(words[:1] if words and words[0] in VERBS else VERBS)
     verb = next((word for word in words if not word.startswith("-")), "")

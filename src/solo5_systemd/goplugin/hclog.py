@@ -56,7 +56,7 @@ def log_line(*, level: str, message: str, time: float, traceback: str = "") -> b
 
 
 class HostLog(logging.Handler):
-    """A handler that writes JSON lines to the pipe *descriptor*, and never waits for the host."""
+    """A handler that writes JSON lines to the pipe *descriptor*, never waits, and drops lines after the host's end."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()

@@ -37,7 +37,7 @@ _WRITE_EXECUTE = 0b011
 
 
 def read_manifest(file: BinaryIO, size: int, *, machine: str | None = None) -> Manifest:
-    """Read and check header, segments and both notes.
+    """Read and check header, segments and both notes of a file that does not change meanwhile.
 
     Args:
         machine: the architecture as uname(2) names it; None: this host's.

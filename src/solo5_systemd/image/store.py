@@ -343,4 +343,4 @@ def _store_errors(directory: Path) -> Iterator[None]:
     except OSError as error:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         kind, hint = (StoreFullError, "Free some space in its file system.") if is_full else (HostError, "")
-        raise kind(f"the image store {directory} cannot be used: {error.strerror}.", hint) from error
+        raise kind(f"the image store {directory} cannot be used: {error.strerror or error}.", hint) from error

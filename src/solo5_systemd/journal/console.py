@@ -84,17 +84,18 @@ class Journal:
             if last is None:
                 journal.seek_realtime(state.started)
             else:
-                for line, _ in reversed(journal.last(max(last, 1))[:last]):
-                    if line.realtime >= state.started:  # they may begin in an earlier run
-                        yield line
+                journal.seek_last(last)
             async with aclosing(batches(journal, BATCH_LINES, until)) as found:
                 async for batch in found:
                     for line in batch:
-                        if line.realtime >= state.started:  # the clock may have been set back
+                        if line.realtime >= state.started:  # the last lines may begin in an earlier run
                             yield line
 
     async def failure_messages(self, unit: str, namespace: str) -> Sequence[str]:
-        """Return PID 1's messages about a unit that failed to start, then lines of its processes; each oldest first."""
+        """Return PID 1's messages about a unit that failed to start, then lines of its processes; each oldest first.
+
+        `namespace`: of the processes; PID 1 writes to the host's journal.
+        """
         from solo5_systemd.unit.failure_messages import GENERIC_MESSAGE_IDS
 
         def read() -> list[str]:

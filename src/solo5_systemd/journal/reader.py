@@ -38,6 +38,7 @@ _ARGUMENTS: Mapping[str, Sequence[type]] = {
     "has_runtime_files": [],
     "next": [],
     "previous": [],
+    "previous_skip": [ctypes.c_uint64],
     "process": [],
     "seek_cursor": [ctypes.c_char_p],
     "seek_head": [],
@@ -47,7 +48,9 @@ _ARGUMENTS: Mapping[str, Sequence[type]] = {
 }
 """Argument types of the functions `sd_journal_NAME`, after the sd_journal*."""
 
-_ENTRY_FUNCTIONS = frozenset({"get_cursor", "get_data", "get_monotonic_usec", "get_realtime_usec", "next", "previous"})
+_ENTRY_FUNCTIONS = frozenset(
+    {"get_cursor", "get_data", "get_monotonic_usec", "get_realtime_usec", "next", "previous", "previous_skip"}
+)
 _UNREADABLE = frozenset({errno.EBADMSG, errno.EINVAL, errno.EADDRNOTAVAIL})
 """Errors of _ENTRY_FUNCTIONS for an entry in a file that journald is removing, which it empties first. libsystemd reads
 an entry's size twice, to check it and to use it: EINVAL if it became zero in between, as it does next to a guest that
@@ -152,18 +155,23 @@ class JournalReader:
         self._seek("cursor", cursor.encode())
         self._last = cursor
 
-    def last(self, count: int) -> list[tuple[Line, str]]:
-        """Return at most `count` lines from the end, newest first, each with its MESSAGE_ID=; empty if it has none.
+    def seek_last(self, count: int) -> None:
+        """Seek before the last `count` lines."""
+        self._seek("tail")
+        # The line before them: the position to which `_move` returns if a file is removed.
+        if self._move("previous_skip", count + 1) > count:
+            with suppress(_UnreadableError):
+                self.seek_after(self._cursor())
+                return
+        self._seek("head")
 
-        The next line is the one after them.
-        """
+    def last(self, count: int) -> list[tuple[Line, str]]:
+        """Return at most `count` lines from the end, newest first, each with its MESSAGE_ID=; empty if it has none."""
         self._seek("tail")
         lines: list[tuple[Line, str]] = []
         while len(lines) < count and (line := self._step("previous")) is not None:
             lines.append((line, self._text(b"MESSAGE_ID")))
-        if lines:
-            self.seek_after(lines[0][0].position.cursor)
-        else:  # sd_journal_next() after a seek to the tail would never return a line that is added later
+        if not lines:  # sd_journal_next() after a seek to the tail would never return a line that is added later
             self._seek("head")
         return lines
 
@@ -182,17 +190,17 @@ class JournalReader:
                     return line
         return None
 
-    def _move(self, direction: str) -> int:
-        """Move to the next entry; return 0 if there is none.
+    def _move(self, direction: str, *arguments: object) -> int:
+        """Move to the next entry, or over several; return the number of entries.
 
         libsystemd caches the next entry of each file. If the file of the earliest one was emptied since, this and every
         later call fails. Seeking to the last position again reads all files, and drops that one.
         """
         for _ in range(_MAX_SEEKS):
             with suppress(_UnreadableError):
-                return self._call(direction)
+                return self._call(direction, *arguments)
             self._call(f"seek_{self._sought[0]}", *self._sought[1:])
-        return self._call(direction)
+        return self._call(direction, *arguments)
 
     def _seek(self, target: str, *arguments: object) -> None:
         self._sought, self._last = (target, *arguments), ""

@@ -5,14 +5,14 @@ environment, which may hold secrets.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError
 from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.task_options import ReadinessProbe
 from solo5_systemd.settings.records import document, record
-from solo5_systemd.unit.state import UnitState
+from solo5_systemd.unit.state import ActiveState, UnitState
 
 VERSION = 1
 """Raised by a release whose states this one cannot read; `decode` reads those of all releases before."""
@@ -48,7 +48,8 @@ def decode(data: bytes) -> DriverState:
             "A later release of the driver started the task: install it again to recover the task, or let Nomad start "
             "the task once more.",
         )
-    return record(DriverState, fields)
+    state = record(DriverState, fields)
+    return replace(state, run=replace(state.run, active=ActiveState.ACTIVE))
 
 
 def verify(stored: DriverState, boot: str, found: UnitState | None) -> UnitState:
@@ -60,7 +61,7 @@ def verify(stored: DriverState, boot: str, found: UnitState | None) -> UnitState
     run = stored.run
     if stored.boot != boot:
         raise NoSuchTaskError(f"task {run.task} ended with the previous boot of the host.")
-    if found is None or found.invocation != run.invocation:
+    if found is None or not run.invocation or found.invocation != run.invocation:
         raise NoSuchTaskError(
             f"task {run.task} does not exist: systemd has no unit {run.unit} of invocation {run.invocation}."
         )

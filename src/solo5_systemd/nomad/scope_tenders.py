@@ -37,6 +37,7 @@ INITIAL_NOFILE = resource.getrlimit(resource.RLIMIT_NOFILE)
 class Child:
     """A child process that executes a command line after a newline from this process; watched by a pidfd.
 
+    Raises OSError if it cannot be started.
     asyncio's own kill their process when the loop is closed, at the end of the driver: a tender has to survive it.
 
     Args:

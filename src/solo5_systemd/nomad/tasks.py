@@ -244,6 +244,7 @@ class TaskRegistry:
         Nomad fails a task whose template cannot send its `change_signal`.
 
         Raises:
+            NoSuchTaskError: there is no such task.
             InvalidRequestError: there is no such signal.
         """
         name, number = self.entry(task_id).state.run.task, signal_number(signal)

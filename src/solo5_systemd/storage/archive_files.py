@@ -315,7 +315,10 @@ def outdated(held: Record) -> Mapping[str, bool]:
     starts = {disk["disk"]: disk.get("sha256") for disk in held.disks}
     found: dict[str, bool] = {}
     for each in held.archives:
-        request, now = record(DiskRequest, Fields(each)), ""
+        try:
+            request, now = record(DiskRequest, Fields(each)), ""
+        except InvalidRequestError:  # of another version
+            continue
         with suppress(Solo5Error, OSError), closing(os.memfd_create("archive")) as nowhere:
             now = write_archive(request, nowhere)
         found[request.disk] = now != starts[request.disk]

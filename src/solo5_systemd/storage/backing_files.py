@@ -48,7 +48,7 @@ class ImageFiles:
         self._directories = (self._binds, self._copies, self._archives)
 
     @in_thread
-    def inspect(self, request: DiskRequest, tenant: Tenant = OPERATOR) -> Disk:
+    def inspect(self, request: DiskRequest, tenant: Tenant) -> Disk:
         """Check a disk before a start, whose file the tenant may have to create; see the function `inspect`."""
         disk = inspect(request)
         if request.archive is not None:  # in memory, without devices or a quota
@@ -60,7 +60,7 @@ class ImageFiles:
         return with_devices(disk, request)
 
     @in_thread
-    def make(self, request: DiskRequest, planned: Disk, tenant: Tenant = OPERATOR) -> tuple[Disk, bool]:
+    def make(self, request: DiskRequest, planned: Disk, tenant: Tenant) -> tuple[Disk, bool]:
         """Create the file of a disk, or a private disk; return whether its file is new, and stays after the task."""
         if request.archive is not None:
             return make_archive(request, self._archives), False

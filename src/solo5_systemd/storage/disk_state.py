@@ -145,6 +145,7 @@ class DiskPath:
     """A file or block device.
 
     Attributes:
+        path: without symbolic links.
         sector_size: of a block device, in bytes: its logical block; None of a file.
         task: that has it, or shares data with it, such as its partition; empty: a reader; None: none.
         use: how the kernel uses it; empty: not.

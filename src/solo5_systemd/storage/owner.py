@@ -187,7 +187,7 @@ def read_title(descriptor: int, status: os.stat_result) -> str:
 def write_title(descriptor: int, holder: str) -> None:
     """Record the holder of a disk where the file system can; empty: remove the title that it has.
 
-    It fails if the file system is full, perhaps by another tenant who waits for a disk without a title.
+    Raises OSError if the file system is full, perhaps by another tenant who waits for a disk without a title.
     """
     path = f"/proc/self/fd/{descriptor}"
     try:

@@ -197,7 +197,7 @@ def check_reaches_guest(setting: Setting, shown: str, arguments: Sequence[str], 
     server = ", or a network with dhcp = true" if setting.by_dhcp else ""
     raise InvalidRequestError(
         f"{shown} has no effect: expected {{{setting.placeholder}}} in an argument of the guest{server}.",
-        f"Add an argument that the guest takes, such as {setting.example}",
+        f'Add an argument that the guest takes, such as "{setting.example}", or remove the setting.',
     )
 
 

@@ -188,8 +188,7 @@ def after_run(run: UnitState, properties: Mapping[str, Any]) -> UnitState | None
         return None
     if not now.over:
         return replace(run, active=now.active)
-    log_fields = run.log_fields or now.log_fields
-    return replace(now, started=run.started, log_fields=log_fields)
+    return replace(now, started=run.started, log_fields={**now.log_fields, **run.log_fields})
 
 
 def _amount(found: int | None) -> int | None:

@@ -78,7 +78,7 @@ def test_name_servers_and_host_name_are_in_the_workload(solo5ctl: Solo5ctl) -> N
     "option, value, arguments, words",
     [
         ("--dns", "9.9.9.9", (), "--dns has no effect: expected {dns} in an argument of the guest, or a network "),
-        ("--dns", "9.9.9.9", ("{{dns}}", "{search}"), "Add an argument that the guest takes, such as --dns-servers="),
+        ("--dns", "9.9.9.9", ("{{dns}}", "{search}"), 'argument that the guest takes, such as "--dns-servers='),
         ("--dns-search", "lan", ("{dns}",), "--dns-search has no effect: expected {search} in an argument"),
         ("--hostname", "shop", ("{name}",), "--hostname has no effect: expected {hostname} in an argument"),
         ("--add-host", "db:192.0.2.7", ("{dns}",), "--add-host has no effect: expected {hosts} in an argument"),

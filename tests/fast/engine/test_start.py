@@ -415,6 +415,11 @@ async def test_a_start_beyond_a_limit_makes_nothing(machine: Machine, runtime: R
     assert [*machine.users.claims] == ["second"], "it has ended"
 
 
+async def test_a_disk_that_is_created_counts_for_the_job(machine: Machine, runtime: Runtime) -> None:
+    await runtime.start(replace(CREATING, tenant=tenant("shop", "web")))
+    assert machine.disks.tenants == [tenant("shop", "web")] * 2
+
+
 async def test_an_image_is_not_stored_beyond_a_limit(machine: Machine, runtime: Runtime) -> None:
     limits = Limits(job=Share(amounts={Resource.IMAGES: stored().size - 1}))
     machine.users.node = Node(limits=limits)

@@ -23,6 +23,7 @@ class Library:
     def __init__(self, *codes: int) -> None:
         self.codes = list(codes)
         self.steps: list[int] = []
+        self.skips: list[int] = []
         self._cursors: list[ctypes.Array[ctypes.c_char]] = []
         self.calls: list[tuple[Any, ...]] = []
 
@@ -32,7 +33,9 @@ class Library:
     def _call(self, name: str, *arguments: Any) -> int:
         if name.startswith(("add_", "seek_")):
             self.calls.append((name, *arguments[1:2]))
-        if name in ("next", "previous"):
+        if name == "previous_skip":
+            return self.skips.pop(0)
+        if name == "next":
             return self.steps.pop(0) if self.steps else bool(self.codes)
         if name == "get_monotonic_usec":
             return self.codes.pop(0)
@@ -83,14 +86,17 @@ def test_matches_are_as_journalctl_has_them(library: Library) -> None:
     assert library.calls == [("add_match", b"A=1"), ("add_match", b"B=2"), ("add_disjunction",), ("add_match", b"C=3")]
 
 
-def test_the_last_lines_are_followed_by_those_after_them(library: Library) -> None:
+def test_the_last_lines_follow_the_line_before_them(library: Library) -> None:
     reader = JournalReader([])
-    library.steps = [-errno.EBADMSG, 1]
-    assert len(reader.last(1)) == 1
+    library.skips = [-errno.EBADMSG, 3]
+    reader.seek_last(2)
     assert library.calls == [("seek_tail",), ("seek_tail",), ("seek_cursor", b"s=1;i=4")]
     assert [line.position.cursor for line in iter(reader.next, None)] == ["s=1;i=1"], "without that line"
-    library.calls.clear()
-    assert JournalReader([]).last(2) == []
+
+
+def test_the_last_lines_of_a_short_journal_are_all(library: Library) -> None:
+    library.skips = [2]
+    JournalReader([]).seek_last(2)
     assert library.calls == [("seek_tail",), ("seek_head",)]
 
 

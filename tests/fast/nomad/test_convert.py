@@ -221,7 +221,7 @@ def test_host_name_is_the_jobs_and_an_empty_egress_list_permits_nothing() -> Non
 
 
 def test_name_servers_that_no_argument_has_are_refused_with_the_remedy() -> None:
-    hint = "Add an argument that the guest takes, such as --dns-servers={dns.udp}"
+    hint = 'Add an argument that the guest takes, such as "--dns-servers={dns.udp}", or remove the setting.'
     assert hint in refusal(with_dns("{search}", "{{dns}}", servers=["9.9.9.9"]))
     assert "expected {search} in an argument" in refusal(with_dns("{dns}", servers=["9.9.9.9"], searches=["lan"]))
 

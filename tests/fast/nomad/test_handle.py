@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.fast.nomad.values import TASK_ID
 
-from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError
 from solo5_systemd.base.names import TaskName, task_service
 from solo5_systemd.network.model import Protocol
-from solo5_systemd.nomad.handle import VERSION, DriverState, decode, encode
+from solo5_systemd.nomad.handle import VERSION, DriverState, decode, encode, verify
 from solo5_systemd.nomad.option_values import Logging
 from solo5_systemd.nomad.task_options import OnLoss, ReadinessProbe
 from solo5_systemd.nomad.workload import name_of
@@ -90,3 +90,14 @@ def test_damage_and_later_versions_are_reported(data: bytes, words: str) -> None
     with pytest.raises(InvalidRequestError) as caught:
         decode(data)
     assert words in str(caught.value)
+
+
+def test_a_run_counts_as_active_whatever_a_handle_says() -> None:
+    stored = decode(damaged(run=json.loads(encode(state()))["run"] | {"active": "inactive"}))
+    assert stored == state()
+
+
+def test_without_an_invocation_no_unit_is_the_one() -> None:
+    run = replace(state().run, invocation="")
+    with pytest.raises(NoSuchTaskError):
+        verify(replace(state(), run=run), state().boot, run)

@@ -16,6 +16,7 @@ from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.paths import Way
+from solo5_systemd.settings.node_limits import OPERATOR
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.storage import archive_files
 from solo5_systemd.storage.archive import archive_disk, member, size_of
@@ -242,9 +243,9 @@ async def test_a_file_system_without_room_is_reported(
 ) -> None:
     monkeypatch.setattr(tarfile.TarFile, "addfile", failing(errno.ENOSPC))
     disks = ImageFiles()
-    planned = await disks.inspect(request(files))
+    planned = await disks.inspect(request(files), OPERATOR)
     with pytest.raises(HostError, match="its archive cannot be written: No space left on device"):
-        await disks.make(request(files), planned)
+        await disks.make(request(files), planned, OPERATOR)
     assert not list((tmp_path / "archives").iterdir())
 
 
@@ -282,6 +283,6 @@ async def test_a_credential_is_not_read_again(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(archive_files, "CREDENTIALS", (tmp_path,))
     (tmp_path / "web").write_text("secret")
     disks, wanted = ImageFiles(), archive_disk(DISK, ArchiveRequest(credential="web", format=ArchiveFormat.RAW))
-    made, _ = await disks.make(wanted, await disks.inspect(wanted))
+    made, _ = await disks.make(wanted, await disks.inspect(wanted, OPERATOR), OPERATOR)
     await disks.release([made])
     assert (made.backing, made.sources) == (Backing.ARCHIVE, None)

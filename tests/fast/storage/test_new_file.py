@@ -12,7 +12,9 @@ from tests.support.fakes.kernel import failing
 from tests.support.interpreter import python
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
+from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName
+from solo5_systemd.settings.node_limits import OPERATOR
 from solo5_systemd.storage import backing_files, new_file, owner
 from solo5_systemd.storage.backing_files import ImageFiles, inspect, make
 from solo5_systemd.storage.locks import lock
@@ -81,6 +83,13 @@ def test_a_file_that_appears_meanwhile_wins(tmp_path: Path, unnamed: bool) -> No
         os.close(directory)
     assert (tmp_path / "disk").read_bytes()[:5] == b"first"
     assert [path.name for path in tmp_path.iterdir()] == ["disk"]
+
+
+def test_a_preallocation_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", failing(errno.ENOSPC))
+    with closing(os.open(tmp_path, os.O_PATH)) as directory, pytest.raises(OSError, match="No space left"):
+        new_file.create_file(directory, "disk", new_file.zeros(4096, preallocate=True))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("step", ["ftruncate", "fchown", "fsync", "link"])
@@ -163,7 +172,7 @@ def test_a_link_inside_of_the_roots_is_followed(tmp_path: Path) -> None:
 
 async def test_a_created_file_is_removed_unless_it_is_in_use_or_another_one(tmp_path: Path) -> None:
     disks, wanted, path = ImageFiles(), request(tmp_path / "disk"), tmp_path / "disk"
-    disk, is_new = await disks.make(wanted, await disks.inspect(wanted))
+    disk, is_new = await disks.make(wanted, await disks.inspect(wanted, OPERATOR), OPERATOR)
     assert is_new
     held = lock([disk])
     await disks.unmake(wanted, disk)

@@ -11,6 +11,7 @@ from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName
+from solo5_systemd.settings.node_limits import OPERATOR
 from solo5_systemd.storage import private_disks
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
 from solo5_systemd.storage.locks import lock, lock_shared, remove_stale
@@ -26,7 +27,7 @@ def golden(tmp_path: Path) -> Path:
 
 
 async def made_from(disks: ImageFiles, path: Path) -> Disk:
-    made, created = await disks.make(request(path), await disks.inspect(request(path)))
+    made, created = await disks.make(request(path), await disks.inspect(request(path), OPERATOR), OPERATOR)
     assert not created
     return made
 
@@ -58,11 +59,11 @@ async def test_many_copy_at_a_time_and_none_while_a_task_may_write(golden: Path,
 
 async def test_what_was_admitted_is_what_is_copied(golden: Path, tmp_path: Path) -> None:
     disks = ImageFiles()
-    planned = await disks.inspect(request(golden))
+    planned = await disks.inspect(request(golden), OPERATOR)
     assert (planned.size, planned.copied) == (4096, golden.stat().st_blocks * 512)
     for less in (replace(planned, size=2048), replace(planned, copied=0)):
         with pytest.raises(HostError, match="bytes to copy by now: expected .*, as it was checked"):
-            await disks.make(request(golden), less)
+            await disks.make(request(golden), less, OPERATOR)
     assert not list((tmp_path / "copies").iterdir())
 
 
@@ -70,7 +71,7 @@ async def test_shared_blocks_are_not_limited(golden: Path, tmp_path: Path, monke
     for name in ("can_share", "share"):
         monkeypatch.setattr(private_disks, name, lambda *_: True)
     disks = ImageFiles()
-    assert (await disks.inspect(request(golden))).copied == 0
+    assert (await disks.inspect(request(golden), OPERATOR)).copied == 0
     made = await made_from(disks, golden)
     assert made.is_private
     await disks.release([made])

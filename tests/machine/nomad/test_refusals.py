@@ -35,7 +35,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         f'{SLEEPER}\nargs = ["{{{{dns}}}}"]',
         {"group": TWO_STARTS + dns('servers = ["192.0.2.53"]')},
         r"network\.dns\.servers, which has no effect: expected {dns} in an argument of the guest, or a network with "
-        r"dhcp = true\. Add an argument that the guest takes, such as --dns-servers={dns\.udp}",
+        r'dhcp = true\. Add an argument that the guest takes, such as "--dns-servers={dns\.udp}", or remove',
     ),
     "a name server that is a command": (
         f'{SLEEPER}\nargs = ["{{dns}}"]',

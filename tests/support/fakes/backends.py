@@ -31,7 +31,7 @@ from solo5_systemd.network.endpoints import Endpoints
 from solo5_systemd.network.model import GuestNames, LeaseRecord, LeaseState, Request, Reservation
 from solo5_systemd.network.overview import NetworkOverview, Repair
 from solo5_systemd.network.tap_counters import Traffic  # noqa: TC001
-from solo5_systemd.settings.node_limits import OPERATOR, Claim, Node, Tenant, Totals
+from solo5_systemd.settings.node_limits import Claim, Node, Tenant, Totals
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.disk_space import DiskSpace
@@ -127,14 +127,17 @@ class FakeDisks(ImageFiles):
         self.seen: tuple[str, ...] = ()  # paths of the last `check_bound`
         self.left: tuple[str, ...] = ()  # result of `sweep`
         self.owners: dict[str, int] = {}  # UIDs by path
+        self.tenants: list[Tenant] = []  # of the inspected and made ones
 
-    async def inspect(self, request: DiskRequest, tenant: Tenant = OPERATOR) -> Disk:
+    async def inspect(self, request: DiskRequest, tenant: Tenant) -> Disk:
+        self.tenants.append(tenant)
         async with self._steps.step("inspect disk"):
             is_planned = request.private or (request.create is not None and request.path not in self.files)
             found = disk(request.disk, path=request.path)
             return replace(found, identity=(0, 0)) if is_planned else found
 
-    async def make(self, request: DiskRequest, planned: Disk, tenant: Tenant = OPERATOR) -> tuple[Disk, bool]:
+    async def make(self, request: DiskRequest, planned: Disk, tenant: Tenant) -> tuple[Disk, bool]:
+        self.tenants.append(tenant)
         created = not request.private and request.path not in self.files
         made = replace(disk(request.disk, path=request.path), backing=Backing.COPY if request.private else Backing.FILE)
         async with self._steps.step("make disk"):

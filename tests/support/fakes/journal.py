@@ -81,6 +81,9 @@ class Reader(JournalReader):
     def seek_realtime(self, realtime: int) -> None:
         self._at = max(0, realtime - 1000 - self._of.earlier)
 
+    def seek_last(self, count: int) -> None:
+        self._at = max(0, len(self._of.lines) - count)
+
     def last(self, count: int) -> list[tuple[Line, str]]:
         """Return lines of any unit."""
         self._at = len(self._of.lines)

@@ -40,7 +40,10 @@ async def _disks(engine: "Queries", context: CommandContext, names: "Sequence[Ta
 
 
 def disks_json(record: "Record", sample: "Sample | None" = None, full: "Collection[str]" = ()) -> "Disks":
-    """Return the disks of one task, each with what has changed since its start, and its I/O on the device under it."""
+    """Return the disks of one task, each with what has changed since its start, and its I/O on the device under it.
+
+    `sample`: None: the task does not run. `full`: names of disks.
+    """
     from solo5_systemd.storage.disk_state import change_of  # imported here for startup time
 
     shown: list[Mapping[str, object]] = []
