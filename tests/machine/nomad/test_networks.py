@@ -72,4 +72,4 @@ def test_a_job_without_arguments_gets_its_address_by_dhcp(jobs: Jobs) -> None:
 
     elsewhere = SERVED.replace("served", "default")
     refused = ended(jobs.submit(hcl("elsewhere", elsewhere, group=NEVER_AGAIN + DNS))).refusal()
-    assert "expected {dns} in args, or a network with dhcp = true" in refused
+    assert "expected {dns} in an argument of the guest, or a network with dhcp = true" in refused
