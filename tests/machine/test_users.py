@@ -111,8 +111,14 @@ def test_a_task_takes_another_user_than_systemds(run: Runner, place: Files) -> N
     """The range is one uid, which a service with DynamicUser= has."""
     ok("systemd-run", "--unit=somebody", "--property=DynamicUser=yes", "sleep", "infinity")
     pid = ok("systemctl", "show", "--value", "--property=MainPID", "somebody").strip()
-    eventually(lambda: Path("/proc", pid).stat().st_uid != 0, "the service runs as its user")
-    uid = Path("/proc", pid).stat().st_uid
+    uid = 0
+
+    def runs_as_its_user() -> bool:
+        nonlocal uid  # not the owner of /proc/PID, which is root while the process executes a program
+        uid = int(Path("/proc", pid, "status").read_text().partition("\nUid:")[2].split()[0])
+        return uid != 0
+
+    eventually(runs_as_its_user, "the service runs as its user")
     place("/etc/solo5/one-user.toml", f'task_uids = "{uid}-{uid}"\n')
     refused = run.fail("--detach", f"{GUESTS}/sleeper.spt")
     assert f"all 1 users of tasks, {uid} to {uid}, are in use" in refused.stderr
