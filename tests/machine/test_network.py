@@ -174,7 +174,8 @@ def activations(place: Files) -> Iterator[None]:
 
 @pytest.mark.usefixtures("activations")
 def test_a_local_user_does_not_use_up_the_activations_of_the_network_service(machine: Machine, run: Runner) -> None:
-    machine.expect(r"solo5-networkd\.service: (Control process exited, code=killed|Failed with result 'signal')")  # below
+    # The second stop is one of an activation.
+    machine.expect(r"solo5-networkd\.service: (Control process exited, code=killed|Failed with result 'signal')")
     ok("systemctl", "stop", "solo5-networkd")
     task = web(run)
     eventually(lambda: sh("systemctl", "stop", "solo5-networkd").returncode == 0, "no call starts it meanwhile")
