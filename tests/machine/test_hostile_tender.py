@@ -115,7 +115,7 @@ def scene(hostile: None, run: Runner, tmp_path: Path) -> Scene:
     ok("mkfifo", "-m", "600", str(fifo))
     paths = [
         *(str(own), str(tmp_path / "idle.img"), str(fifo), "/var/lib/solo5/images", "/etc/shadow", "/run/solo5/users"),
-        *(str(path) for path in Path("/var/lib/solo5/images").iterdir() if path.name != "memos"),
+        *(str(path) for path in Path("/var/lib/solo5/images").iterdir() if path.name != "manifests"),
         *(str(path) for path in Path("/run/solo5").rglob("*")),
         *("/sys/fs/cgroup", "/sys/class/net", "/sys/devices", "/sys/kernel", "/proc/sys", "/proc/net"),
         "/run/solo5/users/registry",

@@ -1,9 +1,9 @@
 """The image store: content-addressed copies of images, which tasks execute (`docs/decisions/image-store.md`).
 
-    /var/lib/solo5/images/SHA256        the image, mode 0444, immutable
-    /var/lib/solo5/images/memos/KEY     the memo of a source file; KEY has its device, inode, size and times
-    /var/lib/solo5/images/locks/SHA256  the lock of an image that a start is about to use
-    /var/lib/solo5/images/locks/store   the lock of the store, and /var/lib/solo5/images/locks/add of what is added
+    /var/lib/solo5/images/SHA256         the image, mode 0444, immutable
+    /var/lib/solo5/images/manifests/KEY  the memo of a source file; KEY has its device, inode, size and times
+    /var/lib/solo5/images/locks/SHA256   the lock of an image that a start is about to use
+    /var/lib/solo5/images/locks/store    the lock of the store, and /var/lib/solo5/images/locks/add of what is added
 
 Tenders can open the directory and their images, so that locks are on files of their own, which only root can open.
 
@@ -84,7 +84,7 @@ class ImageStore:
     ) -> None:
         """Take a directory; `quota` returns the bytes that all images may have, `room` those of the file system now."""
         self._directory = directory
-        self._memos = directory / "memos"
+        self._memos = directory / "manifests"
         self._locks = directory / "locks"
         self._quota = quota
         self._room = room

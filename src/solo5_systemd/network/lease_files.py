@@ -173,7 +173,8 @@ class LeaseStore:
 
     def save_lease_record(self, record: LeaseRecord) -> None:
         """Write the lease record of a task."""
-        _write(_file(self._tasks, record.reservation.task), document(record))
+        # The number is for programs of earlier builds, such as a plugin that runs through an upgrade.
+        _write(_file(self._tasks, record.reservation.task), {"version": 1, **document(record)})
 
     def keep_request(self, task: TaskName) -> None:
         """Keep the lease record of a task, as it is now, as its request: a second name (link(2)) of the same file."""

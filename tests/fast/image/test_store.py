@@ -56,7 +56,7 @@ def files(tmp_path: Path) -> set[str]:
     """Return the names of stored images, and `memo` for any number of memos."""
     found = (file for file in (tmp_path / "store").rglob("*") if file.is_file() and file.parent.name != "locks")
     names = {str(file.relative_to(tmp_path / "store")) for file in found}
-    return {"memo" if name.startswith("memos/") else name for name in names}
+    return {"memo" if name.startswith("manifests/") else name for name in names}
 
 
 async def test_an_image_is_stored_under_its_sha256_for_everyone_to_read_and_no_one_to_write(
@@ -82,7 +82,7 @@ async def test_a_preview_returns_what_take_returns_and_writes_nothing(
 ) -> None:
     if before != "no store":
         taken = await store.take(str(image))
-        gone = {"stored, without a memo": (tmp_path / "store" / "memos").iterdir(), "stored": ()}
+        gone = {"stored, without a memo": (tmp_path / "store" / "manifests").iterdir(), "stored": ()}
         for path in gone.get(before, [Path(taken.path)]):
             path.unlink()
     seen = tree(tmp_path)
@@ -132,7 +132,7 @@ async def test_a_file_that_changed_just_now_is_not_remembered(
 @pytest.mark.parametrize("damage", [b"", b"{}", b"\xff"])
 async def test_a_damaged_memo_is_made_anew(store: ImageStore, image: Path, tmp_path: Path, damage: bytes) -> None:
     first = await store.take(str(image))
-    (memo,) = (tmp_path / "store" / "memos").iterdir()
+    (memo,) = (tmp_path / "store" / "manifests").iterdir()
     memo.unlink()
     memo.write_bytes(damage)
     assert await store.take(str(image)) == first
@@ -142,7 +142,7 @@ async def test_a_damaged_memo_is_made_anew(store: ImageStore, image: Path, tmp_p
 async def test_memos_of_many_files_stay_few(store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one image: such as the artifact that each allocation of a job has anew."""
     monkeypatch.setattr(module, "MEMOS_MAX", 8)
-    memos = tmp_path / "store" / "memos"
+    memos = tmp_path / "store" / "manifests"
     memos.mkdir(parents=True)
     (memos / ".of-another-process.new").touch()
     numbers = []
@@ -313,12 +313,12 @@ async def test_collect_removes_unused_images_and_their_memos(store: ImageStore, 
     old = aged(await store.take(str(image)))
     other = elf.Elf(segments=(elf.load(), *elf.usual_notes(elf.SPT))).build()
     kept = aged(await store.take(str(written(tmp_path / "kept", other))))
-    (tmp_path / "store" / "memos" / "damaged").write_bytes(b"{")
+    (tmp_path / "store" / "manifests" / "damaged").write_bytes(b"{")
     assert await store.collect({kept.sha256}, dry_run=True) == (old.sha256,)
     assert old.sha256 in files(tmp_path)
     assert await store.collect({kept.sha256}) == (old.sha256,)
     assert files(tmp_path) == {kept.sha256, "memo"}
-    assert len(list((tmp_path / "store" / "memos").iterdir())) == 1
+    assert len(list((tmp_path / "store" / "manifests").iterdir())) == 1
 
 
 async def test_collect_spares_an_image_that_was_taken_a_moment_ago(store: ImageStore, image: Path) -> None:
