@@ -1,20 +1,17 @@
-"""Reads of networks: the state of solo5-networkd on disk or without an event loop, and the kernel's counters."""
+"""Reads of networks: the state of solo5-networkd on disk, and the kernel's counters."""
 
 import json
 import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.decode import Fields
-from solo5_systemd.base.event_loop import off_the_loop, on_a_loop
+from solo5_systemd.base.event_loop import off_the_loop
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.bus.peers import Call, RemoteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from solo5_systemd.base.names import DeviceName
-    from solo5_systemd.bus.blocking import BlockingBus
     from solo5_systemd.network.endpoints import Endpoints
     from solo5_systemd.network.model import LeaseRecord
     from solo5_systemd.network.overview import NetworkOverview, Repair
@@ -96,44 +93,3 @@ def read_endpoints() -> "dict[TaskName, Endpoints]":
         if endpoints is not None:
             found[TaskName(task)] = endpoints
     return found
-
-
-_SERVICE, _PATH = "org.solo5.Network1", "/org/solo5/Network1"
-
-
-class BlockingNetworks(NetworkReader):
-    """The network service's state, without an event loop."""
-
-    def __init__(self, bus: "Callable[[], BlockingBus]") -> None:
-        self._bus = bus
-
-    async def awake_because(self, task: TaskName) -> str:  # noqa: D102 - as in NetworkReader
-        try:
-            return str(self._bus().call(_SERVICE, Call(_PATH, _SERVICE, "Awake", (task,))))
-        except RemoteError:  # it does not run
-            return ""
-
-    async def networks(self) -> "Sequence[NetworkOverview]":  # noqa: D102 - as in NetworkReader
-        from solo5_systemd.network.overview import NetworkOverview
-        from solo5_systemd.settings.records import record
-
-        try:
-            networks = self._bus().call(_SERVICE, Call(_PATH, _SERVICE, "Networks"))
-        except RemoteError:  # another client finds out why the service was not activated
-            return await on_a_loop(_networks())
-
-        class Reply(Fields):
-            """A table of pystemd, which returns an empty list for an empty array of any type."""
-
-            def table(self, key: str) -> "Reply":
-                return Reply(self.having(key).get(key) or {}, self.path(key))
-
-        return tuple(record(NetworkOverview, Reply(row)) for row in dict(networks).values())
-
-
-async def _networks() -> "Sequence[NetworkOverview]":
-    from solo5_systemd.bus.connection import system_bus
-    from solo5_systemd.bus.network_client import Networkd
-
-    async with system_bus() as connection:
-        return await Networkd(connection).networks()

@@ -77,7 +77,7 @@ class QueryBackends(KernelReads):
 
     @cached_property
     def networks(self) -> "NetworkReader":
-        from solo5_systemd.bus.network_reader import BlockingNetworks
+        from solo5_systemd.bus.blocking_networks import BlockingNetworks
 
         return BlockingNetworks(self.bus)
 
