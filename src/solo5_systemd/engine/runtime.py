@@ -241,7 +241,13 @@ class Runtime(Queries):
         Raises:
             TakenError: it is running, and `force` is not given.
         """
-        state = await self._state(name)
+        try:
+            state = await self._state(name)
+        except NoSuchTaskError:
+            if name not in await self.backends.users.tasks():
+                raise
+            await self.discard(name, over=True)  # the rest of a removal that was interrupted
+            return
         dormant = state.over and await self.is_dormant(name)
         if dormant or not state.over:
             if not force:

@@ -395,3 +395,15 @@ async def test_outcome_of_a_task_may_be_kept_while_its_network_is_given_back(
     assert outcome_of(await runtime.task(WEB)).exit_code == 1
     await runtime.remove(WEB)
     assert machine.holds == (set(), set())
+
+
+async def test_a_removal_that_was_interrupted_after_the_unit_can_be_repeated(
+    machine: Machine, runtime: Runtime
+) -> None:
+    await runtime.start(WORKLOAD)
+    machine.units.vanish(UNIT)
+    assert machine.users.held
+    await runtime.remove(WEB, force=True)
+    assert not machine.users.held
+    with pytest.raises(NoSuchTaskError, match="no task is named 'web'"):
+        await runtime.remove(WEB, force=True)
