@@ -94,10 +94,12 @@ def main_pid(unit: str) -> str:
 
 
 def status(unit: str) -> str:
+    ok("journalctl", "--sync")  # journald stores a line some time after the process that wrote it went on
     return sh("systemctl", "status", "--no-pager", "--full", unit).stdout
 
 
 def journal(unit: str) -> str:
+    ok("journalctl", "--sync")
     return ok("journalctl", "--quiet", "--no-pager", "--boot", "--output=cat", "--unit", unit)
 
 
