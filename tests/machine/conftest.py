@@ -77,6 +77,11 @@ def logged(text: str, *matches: str) -> None:
     eventually(lambda: text in ok("journalctl", "--quiet", "--boot", "--output=cat", *matches), f"it logs {text!r}")
 
 
+def sync_journal() -> None:
+    """Wait until journald has written what it has; one that is being restarted ends the wait with an error."""
+    eventually(lambda: sh("journalctl", "--sync").returncode == 0, "journald writes what it has")
+
+
 _DEAF = ("Transport endpoint is not connected", "Connection reset by peer", "Failed to connect to", "Broken pipe")
 """What systemctl says of PID 1 while that executes itself anew; systemctl does not ask again."""
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.machine.conftest import GUESTS, inspect, ok, sh, systemctl
+from tests.machine.conftest import GUESTS, inspect, ok, sh, sync_journal, systemctl
 
 ETC = Path("/etc/solo5")
 DIRECTORY = Path("/run/solo5/declared")
@@ -94,12 +94,12 @@ def main_pid(unit: str) -> str:
 
 
 def status(unit: str) -> str:
-    ok("journalctl", "--sync")  # journald stores a line some time after the process that wrote it went on
+    sync_journal()
     return sh("systemctl", "status", "--no-pager", "--full", unit).stdout
 
 
 def journal(unit: str) -> str:
-    ok("journalctl", "--sync")
+    sync_journal()
     return ok("journalctl", "--quiet", "--no-pager", "--boot", "--output=cat", "--unit", unit)
 
 

@@ -1,9 +1,10 @@
 """What the machine has on record about a task that is not as it must be: for the report of a history that failed."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from tests.machine.chaos.model import Door, Task, World
+from tests.machine.chaos.model import Door, Task
 from tests.machine.conftest import sh
 from tests.machine.nomad import jobs
 from tests.machine.nomad.agent import UNIT
@@ -14,14 +15,18 @@ WINDOW = "-5min"
 _SERVICES = (UNIT, "solo5-relay.service", "solo5-networkd.service", "dbus.service", "systemd-journald.service")
 
 
-def evidence(world: World, wrong: Sequence[str]) -> list[str]:
+_ALLOCATION = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+
+
+def evidence(tasks: Iterable[Task], wrong: Sequence[str]) -> list[str]:
     """Lines about every task that a complaint names: Nomad's events, and the journal of all that serves it."""
-    named = [task for task in world.values() if any(line.startswith(f"{task.name}: ") for line in wrong)]
-    return [line for task in named for line in _of(task)]
+    complaints = "\n".join(wrong)
+    named = {task.name: task for task in tasks if re.search(rf"\b{re.escape(task.name)}(?![\w@-])", complaints)}
+    return [line for task in named.values() for line in _of(task, _ALLOCATION.findall(complaints))]
 
 
-def _of(task: Task) -> list[str]:
-    words, found = [task.name], []
+def _of(task: Task, named_allocations: Sequence[str]) -> list[str]:
+    words, found = [task.name, *named_allocations], []
     if task.door is Door.NOMAD:
         with suppress(AssertionError, OSError, KeyError):  # the agent is away
             for alloc in jobs.allocations(task.name):

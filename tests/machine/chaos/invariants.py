@@ -12,8 +12,8 @@ from tests.machine.chaos import disks
 from tests.machine.chaos.lines import broken, faults, last_run, numbers
 from tests.machine.chaos.model import FIRST_PORT, PORTS, PREFIX, Door, End, State, Task, World
 from tests.machine.chaos.operations import allocation, images
-from tests.machine.chaos.sleeping import FIFOS, LEASES, echoes, is_dormant, lease, sync_journal
-from tests.machine.conftest import ok, sh, systemctl, unit_property
+from tests.machine.chaos.sleeping import FIFOS, LEASES, echoes, is_dormant, lease
+from tests.machine.conftest import ok, sh, sync_journal, systemctl, unit_property
 from tests.machine.nomad import jobs
 from tests.machine.nomad.agent import DATA, plugins
 

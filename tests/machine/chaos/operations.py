@@ -475,7 +475,7 @@ def _purge(task: Task) -> None:
             api(f"/v1/client/allocation/{alloc}/gc")
         return not (DATA / "alloc" / alloc).exists()
 
-    eventually(collected, f"the client forgets {task.name}")
+    eventually(collected, f"the client forgets allocation {alloc} of {task.name}")
 
 
 _DOORS: Mapping[Door, Callable[[Act, Task, Agent], None]] = {

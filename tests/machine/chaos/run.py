@@ -110,7 +110,8 @@ def _step(operation: Operation, world: World, agent: Agent, truth: Truth, done: 
         wrong = [str(error)]
     done.append(f"{operation} [{time.monotonic() - begun:.1f} s]")
     if wrong:
-        raise ChaosError("\n".join([f"seed {seed}:", *done, "and then:", *wrong, *evidence(world, wrong)]))
+        found = evidence(filter(None, (*world.values(), operation.task)), wrong)
+        raise ChaosError("\n".join([f"seed {seed}:", *done, "and then:", *wrong, *found]))
 
 
 def _settled(truth: Truth, world: World) -> list[str]:

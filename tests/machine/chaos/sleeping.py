@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 from typing import Any
 
 from tests.machine.chaos.model import Act, State, Task
-from tests.machine.conftest import eventually, ok, sh, unit_property
+from tests.machine.conftest import eventually, ok, sync_journal, unit_property
 from tests.machine.nomad.agent import NODE_ADDRESS
 
 LEASES = Path("/run/solo5/network/tasks")
@@ -87,11 +87,6 @@ def _is_quiet(name: str) -> bool:
     own = {each["ipv4"].partition("/")[0] for each in lease(name).get("reservation", {}).get("leases", ())}
     asking = {"DELAY", "PROBE", "INCOMPLETE"}
     return not any(own & {each["dst"]} and asking & {*each["state"]} for each in json.loads(ok("ip", "-json", "neigh")))
-
-
-def sync_journal() -> None:
-    """Wait until journald has written what it has; one that is being restarted ends the wait with an error."""
-    eventually(lambda: sh("journalctl", "--sync").returncode == 0, "journald writes what it has")
 
 
 def runs(unit: str) -> set[str]:
