@@ -40,6 +40,7 @@ from tests.contract.syn_flood import flood
 from tests.contract.test_network_exhaustion import at, round_trips
 from tests.contract.test_network_exhaustion import flood as flooded
 from tests.contract.test_network_joined import _addressed
+from tests.contract.test_network_ports import other_table
 from tests.contract.test_network_sleep import UNIT, WEB, get_at_once, sleeper
 
 from solo5_systemd.base.errors import TakenError
@@ -401,24 +402,51 @@ async def test_a_task_that_a_killed_service_was_about_to_end_is_awake(
     assert (record.state, record.asleep) == (LeaseState.ATTACHED, 0)
 
 
-async def test_after_a_boot_it_waits_with_what_it_had(
-    service: Service, client: Client, manager: Pid1, fifo: Socket
-) -> None:
-    reservation = await waiting(client, manager, fifo)
+def boot(service: Service, reservation: Reservation) -> None:
+    """End the service, with all that a boot takes away; `waits_after_boot` starts it."""
     service.end()
-    for path in (service.state / "tasks").iterdir():
-        path.unlink()
-    for path in (service.state / "networks").iterdir():
+    for path in (*(service.state / "tasks").iterdir(), *(service.state / "networks").iterdir()):
         path.unlink()
     run("ip", "link", "delete", reservation.leases[0].bridge)
     run("nft", "flush", "ruleset")
     write_request(WEB, LastRequest(**vars(reservation.request)))  # as its preparation has
+
+
+async def waits_after_boot(service: Service, client: Client) -> None:
     await service.restart()
     async with asyncio.timeout(30):
         while await state(client) is not LeaseState.WAITING:  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.02)
+
+
+async def test_after_a_boot_it_waits_with_what_it_had(
+    service: Service, client: Client, manager: Pid1, fifo: Socket
+) -> None:
+    reservation = await waiting(client, manager, fifo)
+    boot(service, reservation)
+    await waits_after_boot(service, client)
     assert await client.reservations() == (reservation,)
     await answers(client, manager, fifo, reservation.leases[0])
+
+
+async def test_a_client_that_sent_before_it_waited_starts_it(
+    service: Service, client: Client, manager: Pid1, fifo: Socket
+) -> None:
+    """The kernel keeps its flow, without a translation, while it sends."""
+    await until(lambda: fifo.taken() != b"")
+    reservation = await client.have("web", udp(5353), **WAITS)
+    manager.begin(UNIT)
+    await over(client, manager, reservation)
+    boot(service, reservation)
+    with (
+        other_table("type filter hook output priority 0", "ct state new accept"),
+        closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sender,
+    ):
+        sender.bind(("127.0.0.1", 6000))
+        sender.sendto(b"too early", ("127.0.0.1", 5353))
+        await waits_after_boot(service, client)
+        assert fifo.taken() == b""
+        await until(lambda: sender.sendto(b"again", ("127.0.0.1", 5353)) > 0 and fifo.taken() != b"")
 
 
 async def test_a_task_of_which_nothing_is_known_is_started_once(client: Client, fifo: Socket, manager: Pid1) -> None:

@@ -186,7 +186,6 @@ class Remains:
 
     Attributes:
         ports: those that PID 1 may still hold.
-        redirected: the UDP ports that may have flows to other destinations than the task's guests.
         addresses: the guests that may have connections of their own in the conntrack table.
         servers: those that may have connections of others.
         behind: the ranges behind them.
@@ -195,7 +194,6 @@ class Remains:
 
     taps: Sequence[str] = ()
     ports: Sequence[PortRequest] = ()
-    redirected: frozenset[Redirected] = frozenset()
     addresses: Sequence[IpAddress] = ()
     servers: Sequence[IpAddress] = ()
     behind: Routes = ()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from solo5_systemd.base.concurrency import begin
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.network.conntrack import delete_udp_flows_to_others
 from solo5_systemd.network.nft_tables import return_memory
 from solo5_systemd.networkd.dhcp import DhcpServers
 from solo5_systemd.networkd.leases import now
@@ -101,7 +102,10 @@ class Maintenance:
     async def _delete_flows_to_others(self) -> None:
         """Delete UDP flows to published ports that began while there were no tables."""
         if redirected := await self.core.writer.run(self.core.state.host.redirected):
-            await self.releases.delete_flows(redirected)
+            try:
+                await asyncio.to_thread(delete_udp_flows_to_others, redirected)
+            except OSError as error:
+                _log.warning("deleting conntrack entries of published UDP ports failed: %s", error.strerror)
 
     async def _check_units(self) -> None:
         """Look for ends that no event has reported, and for releases that failed."""

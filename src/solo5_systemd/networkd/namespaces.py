@@ -11,7 +11,6 @@ from typing import TypeVar
 from solo5_systemd.base.concurrency import KeyedLocks, SerialThread
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.conntrack import Redirected
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.ipam import free_addresses
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Request, Reservation
@@ -96,7 +95,7 @@ class Namespaces:
         with self._entered(request.namespace) as state:
             return state.preview(task, request)
 
-    def attach(self, task: TaskName) -> frozenset[Redirected]:
+    def attach(self, task: TaskName) -> None:
         """Attach as `NetworkState.attach`."""
         path = self._tasks.get(task, "")
         if not path and not self.host.leases.get(task):  # released: its request alone has the namespace
@@ -104,7 +103,7 @@ class Namespaces:
             path = released.namespace if released else ""
         with self._entered(path) as state:
             try:
-                return state.attach(task)
+                state.attach(task)
             finally:
                 if path and state.leases.get(task) is not None:  # also one whose attach failed and could not be undone
                     self._tasks[task] = path

@@ -3,18 +3,17 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 
 from solo5_systemd.base.concurrency import begin
 from solo5_systemd.base.declared_units import service_of
-from solo5_systemd.base.errors import HostError, Solo5Error
+from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.inotify import RemovedEntries
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import NOTICE, log_about
 from solo5_systemd.network import links
-from solo5_systemd.network.conntrack import Redirected, delete_flows_of, delete_udp_flows
-from solo5_systemd.network.namespaces import NetworkNamespace
+from solo5_systemd.network.conntrack import delete_flows_of
 from solo5_systemd.network.netlink import link_index
 from solo5_systemd.networkd import task_units
 from solo5_systemd.networkd.dhcp import DhcpServers
@@ -28,9 +27,6 @@ UNIT_CHECK_INTERVAL_S = 20
 END_CHECK_INTERVAL_S = 0.1
 """Interval of the first looks at a task whose run has ended, and whose unit is starting again; it doubles each time."""
 
-FLOW_BATCH_INTERVAL_S = 0.2
-"""Delay of the deletion of stale flows after an attach, so that one dump of the conntrack table serves many tasks."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -38,12 +34,6 @@ def _delete(batch: Sequence[Remains]) -> None:
     """Delete flows, then taps, of releases in one network namespace."""
     namespace = batch[0].namespace
     with namespace.entered() if namespace else nullcontext():
-        if redirected := frozenset[Redirected]().union(*(each.redirected for each in batch)):
-            try:
-                delete_udp_flows(redirected)
-            except OSError as error:  # a release that stopped here would leave the taps
-                ports = sorted(port for port, _ in redirected)
-                _log.warning("deleting conntrack entries of UDP ports %s failed: %s", ports, error.strerror)
         clients = [address for each in batch for address in each.addresses]
         servers = [address for each in batch for address in each.servers]
         behind = [network for each in batch for network in each.behind]
@@ -250,14 +240,8 @@ class Releases:
         await self._activation.hold(task)  # last: flows that are deleted later would be those of held packets
         self._on_fifos([task])  # its socket unit may have been started meanwhile
 
-    async def delete_flows(self, redirected: frozenset[Redirected], after_s: float = 0, namespace: str = "") -> None:
-        """Delete the stale flows of UDP ports after some seconds, in a namespace; empty: the host's own."""
-        # A namespace that has gone meanwhile, as with its Nomad group, has no flows.
-        with suppress(HostError), closing(NetworkNamespace(namespace)) if namespace else nullcontext() as opened:
-            await self._delete(Remains(redirected=redirected, namespace=opened), after_s)
-
-    async def _delete(self, remains: Remains, after_s: float = 0) -> None:
-        """Delete flows, then taps, after some seconds; in a thread, since no order between tasks is needed.
+    async def _delete(self, remains: Remains) -> None:
+        """Delete flows, then taps; in a thread, since no order between tasks is needed.
 
         For a tap the kernel waits for an RCU grace period, and flows take a dump of the conntrack table. What waits
         for the same lock is deleted by one call.
@@ -265,12 +249,10 @@ class Releases:
         Raises:
             HostError: a tap cannot be deleted, perhaps another task's, whose own call tries again.
         """
-        if remains.namespace is None:
-            self._remains.append(remains)
-        await asyncio.sleep(after_s)
         if remains.namespace is not None:  # by itself: a thread enters one namespace at a time
             await asyncio.to_thread(_delete, [remains])
             return
+        self._remains.append(remains)
         async with self._deleting:
             batch, self._remains = self._remains, []
             # Otherwise deleted with another task's, unless that failed.

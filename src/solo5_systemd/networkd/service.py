@@ -21,7 +21,7 @@ from solo5_systemd.networkd.dhcp import DhcpServers
 from solo5_systemd.networkd.dormant_starts import Activation
 from solo5_systemd.networkd.maintenance import Maintenance
 from solo5_systemd.networkd.namespaces import Core
-from solo5_systemd.networkd.releases import FLOW_BATCH_INTERVAL_S, Releases
+from solo5_systemd.networkd.releases import Releases
 from solo5_systemd.networkd.sleep import Sleep
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.settings.records import document, record
@@ -124,7 +124,7 @@ class Networkd:
             self._releases.forget_end(task)
             await self._sleep.wake_for_attach(task)
             try:
-                redirected = await self._writer.run(self._state.attach, task)
+                await self._writer.run(self._state.attach, task)
                 if self._state.host.dhcp.in_use and (own := self._state.host.leases.get(task)) is not None:
                     try:
                         await self._servers.start({lease.network for lease in own.reservation.leases})
@@ -139,11 +139,6 @@ class Networkd:
         for port in await self._writer.run(self._state.host.absent_addresses, task):
             text = f"port {show_port(port)} is not reachable yet: this host has no address {port.host_ip}"
             log_about(service_of(task), text, priority=NOTICE)
-        # Deferred, since the dump of all flows would be most of the cost of an attach. Flows to this guest stay; a UDP
-        # client with a flow to an earlier guest reaches this one after the interval.
-        if redirected:
-            where = attached.namespace if (attached := self._state.record(task)) else ""
-            self._core.tasks.create_task(self._releases.delete_flows(redirected, FLOW_BATCH_INTERVAL_S, where))
 
     async def _move_ports(self, source: str, target: str) -> None:
         old, new = task_name(source), task_name(target)

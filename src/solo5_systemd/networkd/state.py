@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_elements
-from solo5_systemd.network.conntrack import Redirected
+from solo5_systemd.network.conntrack import Redirected, delete_udp_flows
 from solo5_systemd.network.lease_files import LeaseStore, remove_request
 from solo5_systemd.network.links import Links, delete_links
 from solo5_systemd.network.model import (
@@ -162,10 +162,8 @@ class NetworkState:
         after = replace(before, networks=(*before.networks, *networks), records=(record,))
         return reservation, tuple(element for element in nft_elements.elements(after) if element not in known)
 
-    def attach(self, task: TaskName) -> frozenset[Redirected]:
+    def attach(self, task: TaskName) -> None:
         """Make the taps and firewall elements of a reservation, which a released task gets again; idempotent.
-
-        Return the UDP ports that may have flows to an earlier destination, which the caller deletes.
 
         Raises:
             NotFoundError: the task has neither a reservation nor a request.
@@ -191,6 +189,8 @@ class NetworkState:
                     self.ports.release(host_ports(record.reservation))
                     _attempt_each(f"the reservation of task {task}", lambda: self.end_release(task))
                 raise
+            if record.state is LeaseState.RESERVED:  # of one that waited, the kernel may hold packets
+                _delete_earlier_flows(record.reservation)
         else:  # a second start: its unit gets as long to run as the first one's
             self.repairs.repair_links({task})
             for lease in record.reservation.leases:  # such as in a namespace that was made again
@@ -198,7 +198,6 @@ class NetworkState:
             self.leases.save(attached(record))
         for each in overtaken(self.bridges.networks.values(), record.reservation.leases):
             self.repairs.report_unrepaired(task, str(each))
-        return redirected([record.reservation])
 
     def redirected(self) -> frozenset[Redirected]:
         """Return the UDP ports of all tasks that may have flows to another destination than the guest.
@@ -225,6 +224,7 @@ class NetworkState:
         for lease in record.reservation.leases:
             self.bridges.bring_up(lease)
         self.sleepers.wait(record)
+        _delete_earlier_flows(record.reservation)
         return True
 
     def _reserve_again(self, task: TaskName) -> LeaseRecord:
@@ -423,6 +423,15 @@ class NetworkState:
         self.links.make_tap(reservation.task, lease, network)
         if network.join is None:
             self.links.route_behind(lease, network, lease.limits.routes)
+
+
+def _delete_earlier_flows(reservation: Reservation) -> None:
+    """Delete the UDP flows to the ports of a guest that does not run yet; a failure is logged."""
+    if ports := redirected([reservation]):
+        try:
+            delete_udp_flows(ports)
+        except OSError as error:
+            _log.warning("deleting conntrack entries of the ports of task %s failed: %s", reservation.task, error)
 
 
 def _attempt_each(what: str, *steps: Callable[[], object]) -> None:
