@@ -14,7 +14,9 @@ class Meter:
     """A meter of a cgroup's memory and CPU time.
 
     A sample of an idle guest is three calls of pread(2): `MEMORY_COUNTERS` show whether its memory has changed, and the
-    other files of memory are read only then. Without a directory of a cgroup, it has no samples.
+    other files of memory are read only then. A counter that is missing is looked for again once the guest has run: on a
+    host without the memory controller, two failed calls of open(2) would be most of the cost of a sample. Without a
+    directory of a cgroup, it has no samples.
     """
 
     __slots__ = ("_counters", "_cpu", "_cpu_file", "_descriptors", "_directory", "_memory", "_settled")
@@ -39,7 +41,10 @@ class Meter:
         if cpu_file is None:  # every cgroup has this file
             self.close()
             return None
-        counters = tuple(map(self._read, MEMORY_COUNTERS))
+        has_run = cpu_file != self._cpu_file
+        if has_run:
+            self._cpu_file, self._cpu = cpu_file, cpu({CPU: cpu_file})
+        counters = tuple(self._read(name) if has_run or name in self._descriptors else None for name in MEMORY_COUNTERS)
         if counters != self._counters:
             self._counters, self._settled = counters, now + SETTLE_S
         if now < self._settled:
@@ -47,9 +52,6 @@ class Meter:
             files |= {name: self._read(name) for name in MEMORY if name not in files}
             if (found := memory({name: data for name, data in files.items() if data})) != self._memory:
                 self._memory = found
-        if cpu_file != self._cpu_file:
-            self._cpu_file = cpu_file
-            self._cpu = cpu({CPU: cpu_file})
         return Usage(time=now, memory=self._memory, cpu=self._cpu)
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ class Kernel:
             unavailable.
         forwarding_tables: tables of other programs that translate what the host forwards for them, while this service
             drops packets between other links.
-        overtaken: a guest for each route of another program that takes the packets for guests.
+        overtaken: a guest for each route of another program that takes the packets for guests; `doctor` alone reads it.
         missing_modules: the modules without which a task has no network, besides nf_tables; None: only root can check.
         lacks_log: it has no nfnetlink_log, by which packets wake tasks.
     """

@@ -193,12 +193,14 @@ def read_kernel(networks: Sequence[Network]) -> Kernel:
         run_free=space_of(ROOT / "run").free,
         missing_modules=missing_modules(),
         lacks_log=lacks_log(),
-        overtaken=_overtaken(),
     )
 
 
-def _overtaken() -> Sequence[Overtaken]:
-    """Return one guest for each route of another program that takes the packets for guests of a network."""
+def overtaken_guests() -> Sequence[Overtaken]:
+    """Return one guest for each route of another program that takes the packets for guests of a network.
+
+    It is no part of `probe`, which the plugin calls at an interval: it reads a record and a route for each guest.
+    """
     # The host's routes do not apply in another network namespace.
     records = (each for each in read_lease_records() if each.state is LeaseState.ATTACHED and not each.namespace)
     found = overtaken(read_networks(), (lease for record in records for lease in record.reservation.leases))

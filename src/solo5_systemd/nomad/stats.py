@@ -48,7 +48,7 @@ async def samples(
             if not (was_idle and is_idle):  # otherwise the shares are 0 again
                 cpu = stats_messages.cpu_part(before, now, mhz)
             before = now
-            return b"".join((head, stats_messages.timestamp(time.time_ns()), memory, cpu))
+            return b"".join((head, stats_messages.timestamp(time.time_ns() // 1_000_000), memory, cpu))
 
         taken = sample()
         while not entry.end.done():

@@ -5,6 +5,7 @@ A sample is a TaskStatsResponse in parts, each serialised by itself: protobuf me
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from solo5_systemd.cgroup.usage import Cpu, Memory, Usage, share
@@ -40,10 +41,11 @@ def head(task_id: str) -> bytes:
     return wire.TaskStatsResponse(stats=wire.TaskStats(id=task_id)).SerializeToString()
 
 
-def timestamp(time_ns: int) -> bytes:
-    """Return the part with the time, in nanoseconds since the epoch."""
+@lru_cache(maxsize=1)
+def timestamp(milliseconds: int) -> bytes:
+    """Return the part with the time since the epoch. Most samples of a tick have the one of the sample before."""
     part = wire.TaskStatsResponse()
-    part.stats.timestamp.seconds, part.stats.timestamp.nanos = divmod(time_ns, 1_000_000_000)
+    part.stats.timestamp.FromMilliseconds(milliseconds)
     return part.SerializeToString()
 
 

@@ -79,10 +79,12 @@ def test_files_are_opened_once_and_closed_in_the_end(group: Path) -> None:
     assert descriptors(group) == {}
 
 
-def test_a_file_that_was_missing_is_read_once_its_controller_is_enabled(group: Path) -> None:
+def test_a_counter_that_was_missing_is_looked_for_once_the_guest_has_run(group: Path) -> None:
     with meter_of(group) as meter:
         assert sample(meter).memory.peak is None
         (group / "memory.peak").write_text("8192\n")
+        assert sample(meter).memory.peak is None
+        (group / "cpu.stat").write_text("usage_usec 8\n")
         assert sample(meter).memory.peak == 8192
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.fast.cli.conftest import Solo5ctl
-from tests.fast.host.test_checks import GOOD, dependency
+from tests.fast.host.test_checks import GOOD, TAKEN, dependency
 from tests.support.fakes.tasks import ended
 
 from solo5_systemd.base.errors import HostError
@@ -23,6 +23,7 @@ Having = Callable[..., None]
 def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Having:
     """A good host without declarations, or one with other values."""
     monkeypatch.setattr(doctor, "ETC", tmp_path)
+    monkeypatch.setattr(doctor, "overtaken_guests", tuple)
 
     def having(**values: object) -> None:
         async def probe() -> Host:
@@ -46,6 +47,11 @@ def test_limited_facts_are_exit_status_0(solo5ctl: Solo5ctl, host: Having) -> No
     result = solo5ctl("doctor")
     assert result.status == 0
     assert "cgroups           limited  version 1\n    Limits of tasks do not hold: boot with" in result.out
+
+
+def test_a_route_that_takes_packets_is_listed(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "overtaken_guests", lambda: (TAKEN,))
+    assert f"routes            limited  {TAKEN.route} takes packets" in solo5ctl("doctor").out
 
 
 def test_an_orphan_is_listed_with_its_reason(solo5ctl: Solo5ctl) -> None:

@@ -19,9 +19,9 @@ from solo5_systemd.settings.solo5_toml import Settings, parse_settings
 
 @pytest.fixture(autouse=True)
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of another host, whose kernel is not asked for modules and routes."""
+    """The files of another host, whose kernel is not asked for modules."""
     monkeypatch.setattr(module, "ROOT", tmp_path)
-    for name, found in (("missing_modules", None), ("lacks_log", False), ("_overtaken", ())):
+    for name, found in (("missing_modules", None), ("lacks_log", False)):
         monkeypatch.setattr(module, name, lambda found=found: found)
 
 
@@ -32,6 +32,11 @@ async def test_an_empty_machine_is_looked_at_without_an_error(tmp_path: Path) ->
     assert {each for each in DEPENDENCIES if each.kind in (Kind.PROGRAM, Kind.SOCKET)} <= set(host.missing)
     assert host.settings == ""
     assert set(host.devices) == {"/dev/kvm", "/dev/net/tun"}
+
+
+async def test_a_probe_reads_no_record_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "read_lease_records", lambda: pytest.fail("the plugin probes every 30 s"))
+    assert (await probe()).kernel.overtaken == ()
 
 
 async def test_what_is_there_is_found(tmp_path: Path) -> None:

@@ -73,9 +73,9 @@ def test_what_the_kernel_does_not_tell_is_not_measured() -> None:
 
 
 def test_the_parts_in_a_row_are_one_message() -> None:
-    parts = head("id") + timestamp(7_000_000_009) + memory_part(Memory(current=9000)) + cpu_part(THEN, NOW, 2000)
+    parts = head("id") + timestamp(7_009) + memory_part(Memory(current=9000)) + cpu_part(THEN, NOW, 2000)
     stats = wire.TaskStatsResponse.FromString(parts).stats
-    assert (stats.id, stats.timestamp.seconds, stats.timestamp.nanos) == ("id", 7, 9)
+    assert (stats.id, stats.timestamp.seconds, stats.timestamp.nanos) == ("id", 7, 9_000_000)
     assert (stats.agg_resource_usage.memory.usage, stats.agg_resource_usage.cpu.percent) == (9000, 150)
 
 

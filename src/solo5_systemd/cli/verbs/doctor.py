@@ -18,7 +18,7 @@ from solo5_systemd.declared.other_units import check_effect, check_free, of_gene
 from solo5_systemd.declared.template import is_template, parse_template
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.host.checks import Fact, Host, Verdict, facts, limited
-from solo5_systemd.host.probe import probe
+from solo5_systemd.host.probe import overtaken_guests, probe
 from solo5_systemd.journal.console import storage_problem
 from solo5_systemd.settings.files import ETC, read_settings
 from solo5_systemd.unit.state import ActiveState
@@ -40,6 +40,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 
 async def _probed(context: CommandContext) -> Host:
     host = await probe()
+    host = replace(host, kernel=replace(host.kernel, overtaken=overtaken_guests()))
     # Only root can see it, and only of a journald that runs.
     if not context.root or not host.booted or host.namespace_problem:
         return host
