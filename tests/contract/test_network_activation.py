@@ -429,15 +429,20 @@ async def test_after_a_boot_it_waits_with_what_it_had(
     await answers(client, manager, fifo, reservation.leases[0])
 
 
-async def test_a_client_that_sent_before_it_waited_starts_it(
-    service: Service, client: Client, manager: Pid1, fifo: Socket
+@pytest.mark.parametrize("boots", [True, False], ids=["a boot", "a restart without tables"])
+async def test_a_client_that_sent_without_rules_starts_it(
+    service: Service, client: Client, manager: Pid1, fifo: Socket, *, boots: bool
 ) -> None:
     """The kernel keeps its flow, without a translation, while it sends."""
     await until(lambda: fifo.taken() != b"")
     reservation = await client.have("web", udp(5353), **WAITS)
     manager.begin(UNIT)
     await over(client, manager, reservation)
-    boot(service, reservation)
+    if boots:
+        boot(service, reservation)
+    else:
+        service.kill()
+        run("nft", "flush ruleset")
     with (
         other_table("type filter hook output priority 0", "ct state new accept"),
         closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sender,

@@ -5,9 +5,10 @@ Functions raise OSError if that refuses a request.
 
 import errno
 import struct
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from ipaddress import ip_address
+from itertools import islice
 from socket import IPPROTO_TCP, IPPROTO_UDP
 
 from solo5_systemd.network import netlink as nl
@@ -18,14 +19,14 @@ from solo5_systemd.settings.addresses import IpNetwork
 _GET, _DELETE = 1 << 8 | 1, 1 << 8 | 2
 _TUPLE_ORIG, _TUPLE_REPLY, _STATUS, _ID, _FILTER = 1, 2, 3, 12, 25
 _TUPLE_IP, _TUPLE_PROTO, _PROTO_NUM, _PROTO_DST_PORT = 1, 2, 1, 3
-_IP_SRC = {4: 1, 6: 3}  # CTA_IP_V4_SRC, CTA_IP_V6_SRC
+_IP_SRC, _IP_DST = {4: 1, 6: 3}, {4: 2, 6: 4}  # CTA_IP_V4_SRC, CTA_IP_V6_SRC
 _FILTER_ORIG_FLAGS, _FILTER_REPLY_FLAGS = 1, 2
 _PROTOINFO, _PROTOINFO_TCP, _PROTOINFO_TCP_STATE = 4, 1, 1
 _OPEN = {2, 3, 4, 5}
 """enum tcp_conntrack: SYN_RECV, ESTABLISHED, FIN_WAIT, CLOSE_WAIT; SYN_SENT would last for 2 min without a reply."""
 _ASSURED = 1 << 2
 """IPS_ASSURED (linux/netfilter/nf_conntrack_common.h); of UDP: packets both ways, and for more than two seconds."""
-_BY_SOURCE, _BY_PROTOCOL, _BY_PORT = 1 << 0, 1 << 3, 1 << 5
+_BY_SOURCE, _BY_DESTINATION, _BY_PROTOCOL, _BY_PORT = 1 << 0, 1 << 1, 1 << 3, 1 << 5
 _NFGENMSG = {version: nl.NFGENMSG.pack(family, 0, 0) for version, family in nl.FAMILIES.items()}
 _FILTERED_MAX = 12
 """Passes over the table, each with the kernel's filter, instead of one without.
@@ -34,50 +35,52 @@ On a full table, of 250,000 flows, a pass with a filter takes 0.13 s and one wit
 """
 
 
-Redirected = tuple[int, IpAddress]
-"""A published UDP port whose destination has changed, and the guest that it leads to now."""
+UdpPorts = Mapping[int, Collection[IpAddress]]
+"""Published UDP ports, each with the addresses of the host at which it is published.
+
+Others may have flows to a port of the same number: guests and the host itself, to other machines (DNS, QUIC), and
+clients of another task, to another address.
+"""
 
 
-def delete_udp_flows(redirected: Collection[Redirected]) -> None:
+def delete_udp_flows(ports: UdpPorts) -> None:
     """Delete every UDP flow to these ports of the host, whose guests do not run yet.
 
     The kernel keeps a UDP flow while its client sends, with the address translation of its first packet: the client
     would keep sending to a removed guest, or bypass a new one.
 
-    The kernel deletes the flows of a port in 0.3 ms. Before Linux 6.8, and of more than `_FILTERED_MAX` ports, they are
-    read, by one pass of 5 ms over a table of 262,144 buckets.
+    The kernel deletes the flows to a port at one address in 0.3 ms. Before Linux 6.8, and of more than `_FILTERED_MAX`
+    of these, they are read, by one pass of 5 ms over a table of 262,144 buckets.
     """
     with closing(nl.NetlinkSocket(nl.NETLINK_NETFILTER)) as netfilter:
-        for version, guests in _guests_of_ports(redirected).items():
-            few = len(guests) <= _FILTERED_MAX
-            if not few or not all(_delete_matching(netfilter, _filter([port]), version) for port in guests):
-                flows = _flows(netfilter, version, _filter(guests.keys()))
-                _delete(netfilter, [flow for flow in flows if _port(flow) in guests], version)
+        for version in (4, 6):
+            ends = ((port, each) for port, addresses in ports.items() for each in addresses if each.version == version)
+            filters = [_filter([port], each) for port, each in islice(ends, _FILTERED_MAX + 1)]
+            few = len(filters) <= _FILTERED_MAX
+            if not few or not all(_delete_matching(netfilter, each, version) for each in filters):
+                _delete(netfilter, list(_flows_to(netfilter, version, ports)), version)
 
 
-def delete_udp_flows_to_others(redirected: Collection[Redirected]) -> None:
-    """Delete every UDP flow to these ports of the host whose destination is an earlier one, by a pass over the table.
+def delete_udp_flows_to_others(ports: UdpPorts, guests: Collection[IpAddress]) -> None:
+    """Delete every UDP flow to these ports of the host that leads to none of these guests, by a pass over the table.
 
-    Those to the guests, which run, stay: the answers to packets on their way would be lost.
+    Those to guests, which run, stay: the answers to packets on their way would be lost. So do those to a guest whose
+    ports have been moved to another one.
     """
+    known = {each.packed for each in guests}
     with closing(nl.NetlinkSocket(nl.NETLINK_NETFILTER)) as netfilter:
-        for version, guests in _guests_of_ports(redirected).items():
-            flows = _flows(netfilter, version, _filter(guests.keys()))
-            # With several ports, the kernel's filter passes the UDP flows of all ports.
-            stale = [
-                flow
-                for flow in flows
-                if guests.get(_port(flow)) not in (None, {ip_address(_source(flow, _TUPLE_REPLY, version))})
-            ]
-            _delete(netfilter, stale, version)
+        for version in (4, 6):
+            flows = _flows_to(netfilter, version, ports)
+            _delete(netfilter, [each for each in flows if _source(each, _TUPLE_REPLY, version) not in known], version)
 
 
-def _guests_of_ports(redirected: Collection[Redirected]) -> dict[int, dict[int, set[IpAddress]]]:
-    """Return the guests of each port, by the version of their addresses."""
-    found: dict[int, dict[int, set[IpAddress]]] = {}
-    for port, guest in redirected:
-        found.setdefault(guest.version, {}).setdefault(port, set()).add(guest)
-    return found
+def _flows_to(netfilter: nl.NetlinkSocket, version: int, ports: UdpPorts) -> Iterator[bytes]:
+    """Yield the UDP flows to ports of the host; with several ports, the kernel's filter passes those to all ports."""
+    if any(each.version == version for addresses in ports.values() for each in addresses):
+        for flow in _flows(netfilter, version, _filter(ports.keys())):
+            at = ports.get(int.from_bytes(nl.attribute_of(flow, _TUPLE_ORIG, _TUPLE_PROTO, _PROTO_DST_PORT)), ())
+            if at and ip_address(nl.attribute_of(flow, _TUPLE_ORIG, _TUPLE_IP, _IP_DST[version])) in at:
+                yield flow
 
 
 def delete_flows_of(
@@ -130,10 +133,6 @@ def _leads(
     return source in opened or server in served or any(ip_address(source) in each for each in ranges)
 
 
-def _port(flow: bytes) -> int:
-    return int.from_bytes(nl.attribute_of(flow, _TUPLE_ORIG, _TUPLE_PROTO, _PROTO_DST_PORT))
-
-
 def _source(flow: bytes, direction: int, version: int) -> bytes:
     return nl.attribute_of(flow, direction, _TUPLE_IP, _IP_SRC[version])
 
@@ -173,12 +172,16 @@ def _chosen(original: int, reply: int = 0) -> bytes:
     return nl.nested(_FILTER, *(nl.attribute(kind, struct.pack("=I", value)) for kind, value in flags))
 
 
-def _filter(ports: Collection[int]) -> bytes:
-    flags, protocol = _BY_PROTOCOL, [nl.attribute(_PROTO_NUM, bytes([IPPROTO_UDP]))]
+def _filter(ports: Collection[int], address: IpAddress | None = None) -> bytes:
+    """Return the kernel filter of the UDP flows to ports, or to one port at an address."""
+    flags, protocol, ends = _BY_PROTOCOL, [nl.attribute(_PROTO_NUM, bytes([IPPROTO_UDP]))], b""
     if len(ports) == 1:  # a kernel filter has one port at most; several are compared in this process
         flags |= _BY_PORT
         protocol += [nl.attribute(_PROTO_DST_PORT, port.to_bytes(2)) for port in ports]
-    return nl.nested(_TUPLE_ORIG, nl.nested(_TUPLE_PROTO, *protocol)) + _chosen(flags)
+    if address is not None:
+        flags |= _BY_DESTINATION
+        ends = nl.nested(_TUPLE_IP, nl.attribute(_IP_DST[address.version], address.packed))
+    return nl.nested(_TUPLE_ORIG, ends, nl.nested(_TUPLE_PROTO, *protocol)) + _chosen(flags)
 
 
 def _delete(netfilter: nl.NetlinkSocket, flows: Iterable[bytes], version: int) -> None:

@@ -1,17 +1,18 @@
 """The lease records of tasks: in memory, and in files that a restarted service reads; and what a release leaves."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import Any, TypeVar
 
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.conntrack import Redirected
+from solo5_systemd.network.conntrack import UdpPorts
 from solo5_systemd.network.ipam import Allocations
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.model import (
+    EVERY_IPV6,
     GuestNames,
     IpAddress,
     Lease,
@@ -200,12 +201,15 @@ class Remains:
     namespace: NetworkNamespace | None = None
 
 
-def redirected(reservations: Iterable[Reservation]) -> frozenset[Redirected]:
-    """Return the published UDP ports of tasks, which may have flows to another destination than the guest."""
-    return frozenset(
-        (port.host_port, address)
-        for held in reservations
-        for port in held.ports
-        if port.protocol is Protocol.UDP
-        for address in destinations(port, held.lease(port.nic))
-    )
+def udp_ports(reservations: Iterable[Reservation], local: Callable[[frozenset[int]], frozenset[IpAddress]]) -> UdpPorts:
+    """Return the published UDP ports of tasks. `local` returns the host's addresses of versions of IP."""
+    addresses, found = cache(local), dict[int, frozenset[IpAddress]]()
+    for port, lease in ((port, each.lease(port.nic)) for each in reservations for port in each.ports):
+        if port.protocol is Protocol.UDP:
+            if port.host_ip is None or port.host_ip == EVERY_IPV6:
+                at = addresses(frozenset(each.version for each in destinations(port, lease)))
+            else:
+                at = frozenset((port.host_ip,))
+            others = found.get(port.host_port)  # another task may publish it at another address
+            found[port.host_port] = at if others is None else others | at
+    return found

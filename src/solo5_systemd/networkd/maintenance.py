@@ -101,11 +101,12 @@ class Maintenance:
 
     async def _delete_flows_to_others(self) -> None:
         """Delete UDP flows to published ports that began while there were no tables."""
-        if redirected := await self.core.writer.run(self.core.state.host.redirected):
-            try:
-                await asyncio.to_thread(delete_udp_flows_to_others, redirected)
-            except OSError as error:
-                _log.warning("deleting conntrack entries of published UDP ports failed: %s", error.strerror)
+        try:
+            ports, guests = await self.core.writer.run(self.core.state.host.served)
+            if ports:
+                await asyncio.to_thread(delete_udp_flows_to_others, ports, guests)
+        except (Solo5Error, OSError) as error:
+            _log.warning("deleting conntrack entries of published UDP ports failed: %s", error)
 
     async def _check_units(self) -> None:
         """Look for ends that no event has reported, and for releases that failed."""

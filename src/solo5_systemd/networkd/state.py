@@ -1,7 +1,7 @@
 """The state of the host's networks: reserve, attach, release, repair, without D-Bus."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_elements
-from solo5_systemd.network.conntrack import Redirected, delete_udp_flows
+from solo5_systemd.network.conntrack import UdpPorts, delete_udp_flows
 from solo5_systemd.network.lease_files import LeaseStore, remove_request
 from solo5_systemd.network.links import Links, delete_links
 from solo5_systemd.network.model import (
     GuestNames,
+    IpAddress,
     Lease,
     LeaseRecord,
     LeaseState,
@@ -34,7 +35,7 @@ from solo5_systemd.networkd.address_choice import Choice
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.dhcp import DhcpFiles
 from solo5_systemd.networkd.held_ports import HeldPorts
-from solo5_systemd.networkd.leases import RESERVATION_TIMEOUT_S, Leases, Remains, attached, redirected
+from solo5_systemd.networkd.leases import RESERVATION_TIMEOUT_S, Leases, Remains, attached, udp_ports
 from solo5_systemd.networkd.repairs import Repairs
 from solo5_systemd.networkd.sleepers import Sleepers
 from solo5_systemd.settings.addresses import IpNetwork
@@ -190,7 +191,7 @@ class NetworkState:
                     _attempt_each(f"the reservation of task {task}", lambda: self.end_release(task))
                 raise
             if record.state is LeaseState.RESERVED:  # of one that waited, the kernel may hold packets
-                _delete_earlier_flows(record.reservation)
+                self._delete_earlier_flows(record.reservation)
         else:  # a second start: its unit gets as long to run as the first one's
             self.repairs.repair_links({task})
             for lease in record.reservation.leases:  # such as in a namespace that was made again
@@ -199,12 +200,16 @@ class NetworkState:
         for each in overtaken(self.bridges.networks.values(), record.reservation.leases):
             self.repairs.report_unrepaired(task, str(each))
 
-    def redirected(self) -> frozenset[Redirected]:
-        """Return the UDP ports of all tasks that may have flows to another destination than the guest.
+    def served(self) -> tuple[UdpPorts, Collection[IpAddress]]:
+        """Return the UDP ports of all tasks that run or wait, and the guests of these tasks.
 
-        Such a flow began while there were no tables, or a service that was killed has not deleted it.
+        A flow to such a port and no such guest began while there were no tables, or a service that was killed has not
+        deleted it.
         """
-        return redirected(record.reservation for record in self.leases.attached())
+        held = [record.reservation for record in (*self.leases.attached(), *self.leases.waiting())]
+        return udp_ports(held, self.links.routes.addresses), {
+            each for of in held for lease in of.leases for each in lease.addresses
+        }
 
     def last_request(self, task: TaskName) -> Request | None:
         """Return the request of a task that may wait again; None: unknown, or its declaration has changed since."""
@@ -224,7 +229,7 @@ class NetworkState:
         for lease in record.reservation.leases:
             self.bridges.bring_up(lease)
         self.sleepers.wait(record)
-        _delete_earlier_flows(record.reservation)
+        self._delete_earlier_flows(record.reservation)
         return True
 
     def _reserve_again(self, task: TaskName) -> LeaseRecord:
@@ -418,20 +423,19 @@ class NetworkState:
         self.leases.save(made)
         self.bridges.make_room_for_neighbours(reservation)
 
+    def _delete_earlier_flows(self, reservation: Reservation) -> None:
+        """Delete the UDP flows to the ports of a guest that does not run yet; a failure is logged."""
+        try:
+            if ports := udp_ports([reservation], self.links.routes.addresses):
+                delete_udp_flows(ports)
+        except (OSError, Solo5Error) as error:
+            _log.warning("deleting conntrack entries of the ports of task %s failed: %s", reservation.task, error)
+
     def _make_tap(self, reservation: Reservation, lease: Lease) -> None:
         network = self.bridges.networks[lease.network]
         self.links.make_tap(reservation.task, lease, network)
         if network.join is None:
             self.links.route_behind(lease, network, lease.limits.routes)
-
-
-def _delete_earlier_flows(reservation: Reservation) -> None:
-    """Delete the UDP flows to the ports of a guest that does not run yet; a failure is logged."""
-    if ports := redirected([reservation]):
-        try:
-            delete_udp_flows(ports)
-        except OSError as error:
-            _log.warning("deleting conntrack entries of the ports of task %s failed: %s", reservation.task, error)
 
 
 def _attempt_each(what: str, *steps: Callable[[], object]) -> None:
