@@ -18,6 +18,7 @@ from tests.contract.netns import link, run
 from tests.contract.netservice import UNTOLD, Client, Service, host_state, nic, tcp, udp, until
 from tests.contract.sockets import ask_tcp, ask_udp
 from tests.contract.test_network_egress import LIMITS
+from tests.contract.test_network_life import _rewrite
 from tests.contract.test_network_policy import FORWARD
 from tests.fast.network.test_nft_rules import RESERVATION, in_state
 from tests.support.nft_listing import settled
@@ -328,24 +329,37 @@ async def over(self, tasks):
     return frozenset(tasks)
 
 def fail(links):
+    if passes:
+        return delete(passes.pop() and links)
     netlink.delete_links = delete
     raise HostError("not now.")
 
-delete, netlink.delete_links = netlink.delete_links, fail
+delete, netlink.delete_links, passes = netlink.delete_links, fail, [True] * {}
 leases.ATTACH_TIMEOUT_S = maintenance.UNIT_CHECK_INTERVAL_S = 1
+leases.RESERVATION_TIMEOUT_S = 2
 task_units.TaskUnits.over = over
 """
-"""The service, with one failing deletion of links, a check of units every second, and no running units."""
+"""The service, with a deletion of links that fails, after some others, a check each second, and no running units."""
 
 
-async def test_a_release_that_failed_is_finished_by_a_sweep(service: Service) -> None:
+@pytest.mark.parametrize("why", ["a call", "an expiry", "a kill before"])
+async def test_a_release_that_failed_is_finished_by_a_sweep(service: Service, why: str) -> None:
     before = host_state()
-    async with service.running(change=_FAILS_ONCE) as client:
-        await client.lease("a", udp(5301))
-        with pytest.raises(HostError, match=r"not now\."):
-            await client.drop("a")
-        assert host_state() != before
-        await until(lambda: host_state() == before, 10)
+    async with service.running(change=_FAILS_ONCE.format(0)) as client:
+        if why == "an expiry":
+            await client.reserve(TaskName("a"), [nic("service")], [udp(5301)])
+        else:
+            await client.lease("a", udp(5301))
+        if why == "a call":
+            with pytest.raises(HostError, match=r"not now\."):
+                await client.drop("a")
+        if why == "a kill before":
+            service.kill()
+            _rewrite(service.state / "tasks/a.json", state="releasing")
+            await service.restart(change=_FAILS_ONCE.format(1))  # after that of the orphaned tap
+        await until(lambda: (host_state(), [*(service.state / "tasks").iterdir()]) == (before, []), 10)
+        assert "not now." in service.log.read_text() or why == "a call"
+        assert service.is_alive
 
 
 _ATTACHED_LATE = """

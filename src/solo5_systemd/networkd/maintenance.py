@@ -15,7 +15,7 @@ from solo5_systemd.network.nft_tables import return_memory
 from solo5_systemd.networkd.dhcp import DhcpServers
 from solo5_systemd.networkd.leases import now
 from solo5_systemd.networkd.namespaces import Core
-from solo5_systemd.networkd.releases import UNIT_CHECK_INTERVAL_S, Releases
+from solo5_systemd.networkd.releases import UNIT_CHECK_INTERVAL_S, Releases, failure_logged
 from solo5_systemd.networkd.sleep import Sleep
 
 BRIDGE_CHECK_INTERVAL_S = 0.5
@@ -45,7 +45,8 @@ class Maintenance:
         interval = UNWATCHED_CHECK_INTERVAL_S if self.core.units.fileno() is None else UNIT_CHECK_INTERVAL_S
         checked_at = now()
         for task in unfinished:
-            await self.releases.release(task)
+            with failure_logged(task):
+                await self.releases.release(task)
         await self._delete_flows_to_others()
         while True:
             with suppress(TimeoutError):
@@ -67,7 +68,8 @@ class Maintenance:
                 except (Solo5Error, OSError) as error:  # repeated at the next check
                     _log.error("idle tasks cannot be put to sleep: %s", error)
             for task in self.core.state.expired():
-                await self.releases.release_if_due(task, "reservation expired")
+                with failure_logged(task):
+                    await self.releases.release_if_due(task, "reservation expired")
 
     def _seconds_until_due(self, check: float) -> float:
         """Return the seconds until the next reservation expires, or the next check of units or of idle tasks.

@@ -47,6 +47,15 @@ def _delete(batch: Sequence[Remains]) -> None:
             links.delete_links(taps)
 
 
+@contextmanager
+def failure_logged(task: TaskName) -> Iterator[None]:
+    """Log an error of a release, which the check of units repeats: it would end the service, and all its calls."""
+    try:
+        yield
+    except (Solo5Error, OSError) as error:
+        _log.error("releasing the network of task %s failed: %s", task, error)
+
+
 class Releases:
     """Releases networks."""
 
@@ -113,14 +122,13 @@ class Releases:
     async def _wait_and_release(self, task: TaskName, news: asyncio.Event) -> None:
         interval = END_CHECK_INTERVAL_S
         try:
-            while not (await self._is_settled(task) and not news.is_set()) and not self._stopping:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(interval):
-                        await news.wait()
-                news.clear()
-                interval = min(2 * interval, UNIT_CHECK_INTERVAL_S)  # RestartSec= may be hours
-        except Solo5Error as error:  # repeated by the check of units
-            _log.error("releasing the network of task %s failed: %s", task, error)
+            with failure_logged(task):
+                while not (await self._is_settled(task) and not news.is_set()) and not self._stopping:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(interval):
+                            await news.wait()
+                    news.clear()
+                    interval = min(2 * interval, UNIT_CHECK_INTERVAL_S)  # RestartSec= may be hours
         finally:
             del self._without_run[task]
 
@@ -200,7 +208,8 @@ class Releases:
         if self._is_expected(task):
             async with self._core.locks[task]:
                 if state.waits(task) and not await self._core.writer.run(state.host.last_request, task):
-                    await self.release_ended(task)
+                    with failure_logged(task):
+                        await self.release_ended(task)
         elif state.waits(task):
             if task not in self._without_run:  # else its run has just ended, or this was logged already
                 text = f"its socket unit has ended (systemctl status {task}.socket)"
