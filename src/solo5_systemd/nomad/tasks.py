@@ -212,13 +212,17 @@ class TaskRegistry:
                     if (await self._session.engine.task(name)).phase is not Phase.ENDED:
                         raise TakenError(f"task {task_id} is running.", "Stop it first.")
             unit = entry.state.run.unit if entry else ""
-            await retry(  # Nomad calls DestroyTask once, and ignores an error
-                lambda: self._session.engine.discard(name, over=over, keep=keep, unit=unit),
-                (HostError, TakenError),
-                interval_s=RETRY_INTERVAL_S,
-                timeout_s=REMOVE_TIMEOUT_S,
-                on_failure=lambda error: _log.info("removal of task %s failed, retrying: %s", name, error),
-            )
+            try:
+                await retry(  # Nomad calls DestroyTask once, and ignores an error
+                    lambda: self._session.engine.discard(name, over=over, keep=keep, unit=unit),
+                    (HostError, TakenError),
+                    interval_s=RETRY_INTERVAL_S,
+                    timeout_s=REMOVE_TIMEOUT_S,
+                    on_failure=lambda error: _log.info("removal of task %s failed, retrying: %s", name, error),
+                )
+            except Solo5Error:
+                self._entries.pop(task_id, None)  # else its unit would be claimed for ever, and never be forgotten
+                raise
             if keep and entry is not None:  # without an entry its allocation is not known
                 try:  # DestroyTask is called once: the rest must be done even if this fails
                     await _remove_earlier(self._session, entry.config, name, self.claimed())

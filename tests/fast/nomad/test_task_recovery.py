@@ -54,6 +54,7 @@ async def test_the_removal_of_a_recovered_task_fails_with_a_reason_and_can_be_re
     machine.steps.errors["reset_failed"] = HostError("systemd does not answer.")
     with pytest.raises(HostError, match="systemd does not answer"):
         await nomad.destroy()
+    assert not nomad.driver.tasks.claimed(), "the unit is a forgotten task's, if Nomad does not repeat it"
     machine.steps.errors.clear()
     await nomad.destroy()
     assert machine.holds == NOTHING
