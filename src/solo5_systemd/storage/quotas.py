@@ -71,7 +71,7 @@ class DiskClaims:
     def admitted(
         self, path: str, size: int, more: int, what: str, tenant: Tenant = OPERATOR, *, new: int = -1
     ) -> Iterator[None]:
-        """Check a file that the block creates or makes larger, and record it.
+        """Check a file that the block creates or makes larger, and record it; root's change leaves it its job's.
 
         Args:
             path: without symbolic links.
@@ -83,16 +83,19 @@ class DiskClaims:
             InvalidRequestError, TakenError, HostError: a limit would be exceeded, or the claims cannot be used.
         """
         quotas, is_limited = self._quotas(path, more), self._is_limited(path, tenant)
-        if not quotas and not is_limited:  # no lock where nothing is to be counted
+        held = None if is_limited else _read(self._link(path), "")
+        if not quotas and not is_limited and held is None:  # no lock where nothing is to be counted
             yield
             return
         CLAIMS.mkdir(mode=0o700, parents=True, exist_ok=True)
         with closing(lock_directory(CLAIMS)):
             _check_quotas(quotas, more, what, new=new)
-            if not is_limited:  # quotas count files, and need no record
+            if held is not None:
+                tenant = held.claim.tenant
+            elif not is_limited:  # quotas count files, and need no record
                 yield
                 return
-            if more > 0:
+            elif more > 0:
                 self._check(path, more, tenant, what, self._others(prune=True))
             self._record(path, 0, size, tenant)
             try:

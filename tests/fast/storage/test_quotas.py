@@ -12,14 +12,16 @@ from tests.fast.storage.conftest import in_bytes
 
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.locks import LockedError
-from solo5_systemd.base.names import DeviceName
+from solo5_systemd.base.names import DeviceName, DiskName, SnapshotName
 from solo5_systemd.settings.node_limits import OPERATOR, Limits, Resource, Share, tenant
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.storage import backing_files
 from solo5_systemd.storage import quotas as module
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.model import DiskRequest
+from solo5_systemd.storage.named_disks import NamedDisks
 from solo5_systemd.storage.quotas import DiskClaims, used
+from solo5_systemd.storage.snapshots import Snapshots
 
 K = 1024
 
@@ -174,6 +176,20 @@ def test_what_a_job_has_created_counts_as_long_as_it_is_there(tmp_path: Path) ->
     assert len(list((tmp_path / "claims").iterdir())) == 1
     (tmp_path / "claims/damaged").symlink_to("[]")
     assert of.unwritten(tmp_path) == 4096
+
+
+def test_a_disk_of_a_job_is_still_counted_after_root_has_changed_it(tmp_path: Path) -> None:
+    of, directory = claims(tmp_path), tmp_path / "disks"
+    disks, data, one = NamedDisks(directory, of), DiskName("data"), SnapshotName("one")
+    directory.mkdir(mode=0o700)
+    create(of, directory / data, 1024)
+    Snapshots(disks).take(data, one, copy=True)
+    disks.resize(data, 2048)
+    with pytest.raises(TakenError, match="expected at most 2048"):
+        create(of, directory / "other")
+    Snapshots(disks).restore(data, one)
+    with pytest.raises(TakenError, match="expected at most 3072"):
+        create(of, directory / "other")
 
 
 def test_a_file_is_refused_that_would_take_of_the_reserve(tmp_path: Path) -> None:
