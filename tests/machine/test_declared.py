@@ -473,7 +473,8 @@ def digest(text: str) -> str:
 
 
 def test_a_stopped_task_has_not_failed(declare: Declarations) -> None:
-    units = [declare(image, "", image=f"sleeper.{image}") for image in ("hvt", "spt")]
+    again = "[Service]\nRestart=always\nRestartSec=100ms"
+    units = [declare(image, "", image=f"sleeper.{image}", rest=again) for image in ("hvt", "spt")]
     since = f"--since=@{time.time():.6f}"
     for verb in ("start", "restart", "stop"):
         ok("systemctl", verb, *units)
@@ -481,6 +482,12 @@ def test_a_stopped_task_has_not_failed(declare: Declarations) -> None:
         assert (unit_property(unit, "ActiveState"), unit_property(unit, "Result")) == ("inactive", "success")
         assert "Failed with result" not in ok("journalctl", "--quiet", since, "--unit", unit, "--output=cat")
         assert inspect(unit.removesuffix(".service"))["outcome"]["ending"] == "stopped"
+    for option in ("--time=60", "--signal=INT"):
+        ok("systemctl", "start", *units)
+        ok("solo5ctl", "stop", option, "hvt", "spt")
+        for unit in units:
+            assert unit_property(unit, "ActiveState") == "inactive", "it does not wait for RestartSec="
+            assert inspect(unit.removesuffix(".service"))["outcome"]["ending"] == "stopped"
 
 
 # --- the end of a file, and of our processes -------------------------------------------------------------------------

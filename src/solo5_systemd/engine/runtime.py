@@ -122,7 +122,7 @@ class Runtime(Queries):
         """
         ended = await wait_until_over(self.backends, state)
         if ended is None:
-            raise NoSuchTaskError(f"task {state.task} was removed before its outcome could be read.")
+            raise NoSuchTaskError(f"task {state.task} was removed or started again before its outcome could be read.")
         return await self._view(ended)
 
     # --- control -------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.concurrency import background
-from solo5_systemd.base.declared_units import forget_instance, outcome_targets_of, units_of
+from solo5_systemd.base.declared_units import declared_service, forget_instance, outcome_targets_of, units_of
 from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.engine.hung_tenders import SIGKILL, is_hung, wait_until_over
 from solo5_systemd.task.workload import STOP_TIMEOUT_S
@@ -41,6 +41,8 @@ async def stop(backends: "Backends", state: UnitState, signal: int, timeout_s: f
             else:  # the unit's KillSignal= and TimeoutStopSec= do not fit
                 await send_signal(backends, state, signal)
                 await wait_until_over(backends, state)
+                if state.unit == declared_service(state.task):  # else Restart=, or a packet, starts it again
+                    await backends.units.stop(state.unit)
     except TimeoutError:
         await _kill(backends.units, state)
 

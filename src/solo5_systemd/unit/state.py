@@ -186,6 +186,8 @@ def after_run(run: UnitState, properties: Mapping[str, Any]) -> UnitState | None
     now = unit_state(run.unit, properties, run.task)
     if now is None or not run.invocation or now.invocation != run.invocation:
         return None
+    if now.active is ActiveState.ACTIVATING and now.main_exit:  # it has ended, and Restart= will start another one
+        now = replace(now, active=ActiveState.INACTIVE if now.result == "success" else ActiveState.FAILED)
     if not now.over:
         return replace(run, active=now.active)
     return replace(now, started=run.started, log_fields={**now.log_fields, **run.log_fields})

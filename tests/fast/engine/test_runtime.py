@@ -116,7 +116,7 @@ async def test_waiting_for_a_task_that_is_removed_meanwhile_is_an_error(
 ) -> None:
     async with Background(runtime.wait(WEB)) as waiting:
         machine.units.vanish(UNIT)
-        with pytest.raises(NoSuchTaskError, match="removed before its outcome could be read"):
+        with pytest.raises(NoSuchTaskError, match="removed or started again before its outcome"):
             await waiting
     machine.units.put(web.state)
     async with Background(runtime.wait(WEB)) as waiting:

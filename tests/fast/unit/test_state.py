@@ -103,8 +103,9 @@ ENDED = {
 }  # fmt: skip
 
 
-def test_the_end_of_a_known_run_is_read_from_what_its_outcome_needs() -> None:
-    ended = after_run(RUN, ENDED)
+@pytest.mark.parametrize("active", ["failed", "activating"])  # the latter: it waits for RestartSec=
+def test_the_end_of_a_known_run_is_read_from_what_its_outcome_needs(active: str) -> None:
+    ended = after_run(RUN, ENDED | {"ActiveState": active})
     assert ended is not None
     assert (ended.active, ended.result, ended.main_code, ended.main_status) == (
         ActiveState.FAILED, "exit-code", MainCode.EXITED, 7,
