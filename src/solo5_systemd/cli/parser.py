@@ -46,6 +46,19 @@ FOR_EACH_TASK = {"rm" if method == "remove" else method: method for method in _M
 _MODULES = {"rollback": "update", **dict.fromkeys(FOR_EACH_TASK, "each_task")}
 """The modules of verbs that have none of their name."""
 
+_OTHERS = {
+    **{verb: f"systemctl {verb} NAME, of a declared task" for verb in "cat disable edit enable reload status".split()},
+    "start": "systemctl start NAME, of a declared task; solo5ctl run IMAGE, of a new one",
+    "create": "solo5ctl run --declare NAME IMAGE",
+    "attach": "solo5ctl logs --follow NAME",
+    **dict.fromkeys(("list", "ls"), "solo5ctl ps --all"),
+    "top": "solo5ctl stats",
+    "volume": "solo5ctl disk",
+    "help": "solo5ctl --help, solo5ctl VERB --help",
+    "version": "solo5ctl --version",
+}
+"""Verbs of systemctl and podman, each with what does the same here."""
+
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """argparse's formatter with a width; without one, it imports shutil for every option added (startup time)."""
@@ -144,6 +157,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     # Only the parser of the given verb is built: all of them would slow down `ps`.
     top, parsers = build(words[:1] if words and words[0] in VERBS else VERBS)
     verb = next((word for word in words if not word.startswith("-")), "")
+    if verb in _OTHERS:
+        raise InvalidRequestError(f"{verb} is no verb of solo5ctl.", f"The same is done by: {_OTHERS[verb]}")
     if verb in parsers:
         load(verb, parsers[verb])
     return top.parse_args(words)

@@ -34,7 +34,8 @@ def test_every_verb_has_help(solo5ctl: Solo5ctl, verb: str, capsys: pytest.Captu
         (["ps", "--al"], "solo5ctl: ps: unrecognized arguments: --al.\nSee: solo5ctl ps --help\n"),
         (["ps", "web"], "solo5ctl: ps: unrecognized arguments: web.\nSee: solo5ctl ps --help\n"),
         (["stop"], "solo5ctl: stop: the following arguments are required: NAME.\nSee: solo5ctl stop --help\n"),
-        (["start", "web"], "solo5ctl: VERB: invalid choice: 'start' (choose from "),
+        (["begin", "web"], "solo5ctl: VERB: invalid choice: 'begin' (choose from "),
+        (["start", "web"], "solo5ctl: start is no verb of solo5ctl.\nThe same is done by: systemctl start NAME, of a "),
         (["--json", "ps"], "solo5ctl: unrecognized arguments: --json.\nSee: solo5ctl --help\n"),
     ],
 )
