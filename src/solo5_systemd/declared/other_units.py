@@ -26,6 +26,7 @@ _QUADLET = {
     ".network": "-network",
     ".image": "-image",
     ".build": "-build",
+    ".artifact": "-artifact",  # since podman 5.7
 }
 """What a file of podman adds to its name for that of its service, without ServiceName=."""
 

@@ -17,6 +17,7 @@ from solo5_systemd.declared.other_units import check_effect, check_free, of_gene
         ("web@.container", "web@.service"),
         ("web.pod", "web-pod.service"),
         ("web.volume", "web-volume.service"),
+        ("web.artifact", "web-artifact.service"),
     ],
 )
 def test_a_quadlet_is_a_service(tmp_path: Path, file: str, unit: str) -> None:
