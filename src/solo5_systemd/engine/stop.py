@@ -6,7 +6,14 @@ from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.concurrency import background
-from solo5_systemd.base.declared_units import declared_service, forget_instance, outcome_targets_of, units_of
+from solo5_systemd.base.declared_units import (
+    declared_service,
+    forget_instance,
+    is_declared,
+    outcome_targets_of,
+    units_of,
+)
+from solo5_systemd.base.errors import TakenError
 from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.engine.hung_tenders import SIGKILL, is_hung, wait_until_over
 from solo5_systemd.task.workload import STOP_TIMEOUT_S
@@ -75,6 +82,8 @@ async def discard(
 ) -> None:
     """Remove a task with all its resources; stop it if it is running. Idempotent.
 
+    Raises TakenError if it is a declared task, and was started since it was known to have ended.
+
     Args:
         over: it is known to have ended, so that PID 1 need not be called for its state.
         keep: keep the outcome of an ended service, until it is removed.
@@ -91,6 +100,8 @@ async def discard(
         return
     # Once the unit is gone, another start may use the name: it would lose what is removed here by the name.
     async with backends.users.removal(name):
+        if is_declared(name) and await backends.units.is_running(name):  # started since its state was read
+            raise TakenError(f"task {name!r} was started meanwhile.", "Repeat the command.")
         await discard_locked(backends, name, unit)
 
 

@@ -13,7 +13,7 @@ from tests.support.fakes.clock import passed, taken
 from tests.support.fakes.images import SHA256
 from tests.support.fakes.tasks import outcome_of
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.base.names import DeviceName, TaskName, UnitKind, outcome_target
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.engine import hung_tenders, stop
@@ -384,6 +384,15 @@ async def test_a_task_is_discarded_running_or_not_and_twice(
     assert machine.networks.released == [WEB]
     assert machine.steps.taken.index("release") < machine.steps.taken.index("free user")
     await runtime.discard(WEB)
+
+
+async def test_a_declared_task_that_was_started_since_its_state_was_read_keeps_what_it_has(
+    machine: Machine, runtime: Runtime, web: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stop, "is_declared", lambda _: True)
+    with pytest.raises(TakenError, match="task 'web' was started meanwhile"):
+        await runtime.discard(WEB, over=True)
+    assert WEB in machine.networks.held
 
 
 async def test_outcome_of_a_task_may_be_kept_while_its_network_is_given_back(
