@@ -197,6 +197,8 @@ def test_a_reload_takes_a_declared_image_that_was_changed_after_an_update(
     assert update(newer).returncode == 0
     declare.write("web", f"[Unikernel]\nImage={other}\n{WEB}\nWatch=0\n")
     systemctl("daemon-reload")
+    ok("systemctl", "restart", unit)
+    logged(f"the declared image is not used: {DROP_IN} has that of the last update. To use it: systemctl", "-u", unit)
     assert reloaded(unit) == sha256(other)
     assert not DROP_IN.exists()
     log = ok("journalctl", "--quiet", "-u", "web", "--output=cat")

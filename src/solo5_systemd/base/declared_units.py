@@ -37,6 +37,9 @@ An instance has one of them if its declaration is not that of the template alone
 UPDATE = "update.json"
 """The file with the request of an update, as long as it is under way."""
 
+DROP_IN = "50-update.conf"
+"""The drop-in with the image of the last update."""
+
 FIELDS = "fields"
 """The file of the log fields that a start has determined."""
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from solo5_systemd.base import declared_units
 from solo5_systemd.base.atomic_file import replace_file
-from solo5_systemd.base.declared_units import UPDATE
+from solo5_systemd.base.declared_units import DROP_IN, UPDATE
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import (
     InvalidRequestError,
@@ -42,7 +42,6 @@ from solo5_systemd.settings.files import ETC
 from solo5_systemd.settings.records import document, record
 
 PREVIOUS = Path("/var/lib/solo5/previous")
-DROP_IN = "50-update.conf"
 _UNIT_FILES = "/run/systemd/system"
 
 _DECLARED = "[X-Declared]"

@@ -16,19 +16,27 @@ The task's service wants the unit, and asserts what it makes. What the unit file
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import replace_file
-from solo5_systemd.base.declared_units import DIRECTORY, FIELDS, STDERR_MAX, TENDER, declaration_directory
-from solo5_systemd.base.errors import HostError, InvalidRequestError, host_errors
+from solo5_systemd.base.declared_units import DIRECTORY, DROP_IN, FIELDS, STDERR_MAX, TENDER, declaration_directory
+from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, host_errors
 from solo5_systemd.base.mounts import mount_memory
-from solo5_systemd.base.names import TaskName, declared_outcome_target, task_namespace, template_of, user_of
+from solo5_systemd.base.names import (
+    NetworkName,
+    TaskName,
+    declared_outcome_target,
+    task_namespace,
+    template_of,
+    user_of,
+)
 from solo5_systemd.dbus import fdstore
 from solo5_systemd.declared.declaration import parse_declaration
 from solo5_systemd.declared.files import host_names
+from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.unit_file import environment
 from solo5_systemd.engine.backends import host_backends
 from solo5_systemd.engine.prepare import prepare_start
@@ -60,6 +68,7 @@ async def prepare(name: TaskName) -> None:
         (own / UNCLEARED).touch()
     settings = read_settings()
     declaration = parse_declaration(name, kept.sources, host=host_names(), served=settings.served)
+    _report_image(name, kept.sources, settings.served)
     async with host_backends(lambda: settings) as backends:
         if declaration.workload.idle_stops:  # its service wants the socket in the place of this target
             await backends.units.begin(declared_outcome_target(name))
@@ -74,6 +83,21 @@ async def prepare(name: TaskName) -> None:
         except BaseException:
             await backends.networks.release(name)
             raise
+
+
+def _report_image(name: TaskName, sources: Sequence[Source], served: Collection[NetworkName]) -> None:
+    """Report an image of the declaration that is not used, since it has changed after an update to another one."""
+    declared = [source for source in sources if Path(source.path).name != DROP_IN]
+    if len(declared) == len(sources):
+        return
+    from solo5_systemd.declared.update_files import UpdateFiles  # imported here for startup time: after an update only
+
+    files = UpdateFiles(name)
+    with suppress(Solo5Error):  # without the drop-in, there may be no image
+        image = parse_declaration(name, declared, host=host_names(), served=served).workload.image
+        if files.takes_declared(image):
+            which = f"{files.drop_in} has that of the last update"
+            report(name, f"the declared image is not used: {which}. To use it: systemctl reload {name}")
 
 
 @contextmanager

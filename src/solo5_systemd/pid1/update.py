@@ -15,13 +15,13 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from solo5_systemd.base.declared_units import declared_service, forget_instance, is_declared, prepared_fields
+from solo5_systemd.base.declared_units import DROP_IN, declared_service, forget_instance, is_declared, prepared_fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
 from solo5_systemd.base.names import TaskName, is_instance, task_name
 from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.files import host_names, read_sources
 from solo5_systemd.declared.syntax import Source, parse_file
-from solo5_systemd.declared.update_files import DROP_IN, Phase, UpdateFiles, sha256
+from solo5_systemd.declared.update_files import Phase, UpdateFiles, sha256
 from solo5_systemd.declared.update_request import READY_TIMEOUT_S, ready_by
 from solo5_systemd.engine.restart import StoppedError
 from solo5_systemd.engine.runtime import Runtime, connect
