@@ -11,6 +11,7 @@ import logging
 import posixpath
 from collections.abc import Container, Iterable, Iterator, Sequence
 
+from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.base.sanitize import name_for_unit
 from solo5_systemd.engine.orphans import alloc_dir
@@ -76,7 +77,10 @@ class ForgottenTasks:
         for unit, successor in found:
             is_over = now - self._since[unit.invocation] >= gc.dangling_tasks.creation_grace
             if (successor or is_over) and unit.task not in self._tasks.claimed():  # claimed meanwhile
-                await self._stop(unit, successor, dry_run=gc.dangling_tasks.dry_run)
+                try:
+                    await self._stop(unit, successor, dry_run=gc.dangling_tasks.dry_run)
+                except Solo5Error as error:  # such as a tender that hangs in the kernel: the others are stopped
+                    _log.warning("forgotten task %s not stopped: %s", unit.task, error)
 
     async def _stop(self, unit: UnitState, successor: TaskName | None, *, dry_run: bool) -> None:
         if unit.invocation not in self._logged:

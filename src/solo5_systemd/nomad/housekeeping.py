@@ -184,4 +184,4 @@ async def remove_orphaned(session: EngineSession) -> None:
     orphaned = {orphan.subject for orphan in await engine.gc.orphans() if orphan.kind is Kind.TASK}
     for state in await engine.backends.units.states() if orphaned else ():
         if state.task in orphaned and state.over:  # one that runs is a forgotten task, which has a grace period
-            await engine.discard(state.task, over=True)
+            await _logged(f"gc of retained task {state.task}", partial(engine.discard, state.task, over=True))

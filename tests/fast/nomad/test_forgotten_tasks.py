@@ -9,6 +9,7 @@ from tests.fast.nomad.values import task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.tasks import running
 
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.nomad.forgotten_tasks import ForgottenTasks, forgotten_tasks
 from solo5_systemd.nomad.plugin_config import ForgottenTasksConfig, GcConfig, PluginConfig
@@ -47,6 +48,9 @@ async def test_one_that_stays_unknown_for_the_grace_period_is_ended_and_logged(
     machine: Machine, caplog: pytest.LogCaptureFixture, kind: UnitKind
 ) -> None:
     async with agent_of_a_task() as nomad:
+        hung = replace(stranger(), task=TaskName("hung"), unit="solo5-task-hung.service", invocation="f")
+        machine.steps.errors[f"stop {hung.unit}"] = HostError("systemd did not finish StopUnit within 60 seconds.")
+        machine.units.put(hung)
         machine.units.put(stranger(kind=kind))
         sweep = Sweeper(nomad)
         await sweep.sweep(0.02)
@@ -55,7 +59,7 @@ async def test_one_that_stays_unknown_for_the_grace_period_is_ended_and_logged(
         assert lives(machine)
         await sweep.sweep()
         assert not lives(machine)
-        assert len(machine.units.loaded) == 1, "the agent's own runs on"
+        assert len(machine.units.loaded) == 2, "the agent's own runs on, and what could not be stopped"
     [record] = [r for r in caplog.records if "lost" in r.getMessage()]
     assert record.getMessage() == "forgotten task lost stopped: Nomad's agent has no such task"
     assert record.levelno == logging.WARNING

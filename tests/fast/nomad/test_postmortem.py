@@ -6,7 +6,7 @@ from tests.fast.nomad.values import ALLOCATION, task_config
 from tests.support.fakes.backends import Machine
 
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.names import task_service
+from solo5_systemd.base.names import outcome_target, task_service
 from solo5_systemd.engine import gc
 from solo5_systemd.nomad import tasks
 from solo5_systemd.nomad.housekeeping import remove_orphaned
@@ -58,11 +58,12 @@ async def test_kept_task_goes_with_its_allocation(
     machine: Machine, nomad: Agent, gone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nomad.base.config = KEEPING
-    unit = await run(nomad, machine, 1)
+    refused, unit = [await run(nomad, machine, 1, task) for task in ("db", "web")]
+    machine.steps.errors[f"stop {outcome_target(name_of(f'{ALLOCATION}/db/00000001'))}"] = HostError("it hangs.")
     running = task_config()
     running.id = f"{ALLOCATION}/web/ffffffff"
     await nomad.start(running)
     monkeypatch.setattr(gc, "is_removed", lambda _: gone)
     await remove_orphaned(nomad.driver.session)
-    left = {task_service(name_of(running.id))} | (set() if gone else {unit})
+    left = {task_service(name_of(running.id)), refused} | (set() if gone else {unit})
     assert machine.units.loaded.keys() == left, "one that runs is not judged here"
