@@ -7,6 +7,7 @@ Nomad creates each volume again whenever the agent starts. By the second file, a
 a file system that is not mounted yet, is an error: a blank disk in its place would look like lost data.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -110,7 +111,12 @@ def _exclusive(name: str, directory: Path) -> Iterator[Path]:
         STATE.mkdir(mode=0o700, parents=True, exist_ok=True)
         with closing(lock_directory(STATE)):
             yield STATE / directory.name
-    except OSError as error:
+    except (OSError, RecursionError) as error:
+        if not isinstance(error, OSError) or error.errno == errno.EMFILE:  # of os.fwalk() and shutil.rmtree()
+            raise HostError(
+                f"volume {name}: {directory} has too many directories within each other to be removed.",
+                f"Stop its jobs, run rm -r {directory}, and delete the volume again.",
+            ) from error
         raise HostError(f"volume {name}: {error.filename or directory} cannot be used: {error.strerror}.") from error
 
 

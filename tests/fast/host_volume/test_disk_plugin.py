@@ -1,8 +1,10 @@
 """The plugin `solo5-disk` on a file system: what it creates, keeps, refuses and deletes."""
 
+import errno
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -231,6 +233,21 @@ def test_delete_follows_no_link(volumes: Path, tmp_path: Path) -> None:
     with pytest.raises(HostError, match="is a symbolic link: expected a directory"):
         plugin.delete(*removal(volumes))
     assert (tmp_path / "precious").exists()
+
+
+@pytest.mark.parametrize("error", [RecursionError(), OSError(errno.EMFILE, "Too many open files")])
+def test_directories_within_directories_are_one_sentence(
+    volumes: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job with the volume can make any number of them; which error Python raises depends on its version."""
+
+    def refused(_: Path) -> None:
+        raise error
+
+    plugin.create(request(volumes))
+    monkeypatch.setattr(shutil, "rmtree", refused)
+    with pytest.raises(HostError, match="has too many directories within each other to be removed. Stop its jobs"):
+        plugin.delete(*removal(volumes))
 
 
 async def test_two_calls_do_not_interleave(volumes: Path, state: Path) -> None:
