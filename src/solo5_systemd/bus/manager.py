@@ -263,11 +263,8 @@ class Manager(UnitReader):
 
     async def _after_run(self, run: UnitState) -> UnitState | None:
         """Read the end of a run. PID 1 replies in order: if InvocationID=, the last one, is the run's, all are."""
-        of_type = TYPE_END_PROPERTIES[run.kind]
-        if not run.tender and run.kind is UnitKind.SERVICE:  # of a handle, which has no others of its log fields
-            of_type += ("LogExtraFields",)
         of_unit = ("ActiveState", *UNIT_END_PROPERTIES, "InvocationID")
-        return after_run(run, await self._read_unit(run.unit, of_unit, of_type, run.kind))
+        return after_run(run, await self._read_unit(run.unit, of_unit, TYPE_END_PROPERTIES[run.kind], run.kind))
 
     async def _new_run(self, unit: TransientUnit) -> UnitState:
         """Read what a new run has, beside what it was started with, from files as far as these have it."""

@@ -23,7 +23,7 @@ class DriverState:
     """The driver's part of a task handle.
 
     Attributes:
-        run: the unit as it was started; of its log fields, only the console's journal namespace.
+        run: the unit as it was started; of its log fields, only the tender and the console's journal namespace.
         boot: the kernel's boot ID; a unit does not outlive its boot.
     """
 

@@ -25,7 +25,7 @@ from solo5_systemd.nomad.task_options import GuestPort, ReadinessProbe, no_addre
 from solo5_systemd.nomad.wait import TaskEnd, wait_for_end
 from solo5_systemd.nomad.workload import image_candidates, logging_of, workload_of
 from solo5_systemd.storage.model import DiskRequest
-from solo5_systemd.task.log_fields import LOG_NAMESPACE
+from solo5_systemd.task.log_fields import LOG_NAMESPACE, TENDER
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.state import ActiveState
 from solo5_systemd.unit.tender import Parts
@@ -139,8 +139,8 @@ class Start(StartCallbacks):
         self._publish(event_messages.started(run.unit, run.invocation))
         for limit in event_messages.limits(self._workload, started.reservation):
             self._publish(limit)
-        namespace = {name: text for name, text in run.log_fields.items() if name == LOG_NAMESPACE}
-        run = replace(run, active=ActiveState.ACTIVE, log_fields=namespace)
+        fields = {name: text for name, text in run.log_fields.items() if name in (TENDER, LOG_NAMESPACE)}
+        run = replace(run, active=ActiveState.ACTIVE, log_fields=fields)
         ended = self._background.create_task(wait_for_end(self._session, self._scopes, run))
         try:
             network = ports.network_override(started.reservation, self._config, options)

@@ -20,6 +20,9 @@ STDOUT_PRIORITY = 6
 STDERR_PRIORITY = 4
 """PRIORITY= of the console (info) and of the tender's stderr (warning), by which the two are distinguished."""
 
+TENDER = "SOLO5_TENDER"
+"""The field with the tender, by which an exit status or a signal is read."""
+
 LOG_NAMESPACE = "SOLO5_LOG_NAMESPACE"
 """The field with the journal namespace of a task's console; a scope has no LogNamespace= to read it from."""
 

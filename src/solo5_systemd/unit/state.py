@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from solo5_systemd.base.names import TaskName, UnitKind, task_of_unit, task_scope, task_service
-from solo5_systemd.task.log_fields import LOG_NAMESPACE, log_fields
+from solo5_systemd.task.log_fields import LOG_NAMESPACE, TENDER, log_fields
 
 
 class ActiveState(StrEnum):
@@ -121,7 +121,7 @@ class UnitState:
     @property
     def tender(self) -> str:
         """Return `hvt` or `spt`; empty for a scope that is over, since its fields are removed with its cgroup."""
-        return self.log_fields.get("SOLO5_TENDER", "")
+        return self.log_fields.get(TENDER, "")
 
     @property
     def log_namespace(self) -> str:
@@ -190,7 +190,7 @@ def after_run(run: UnitState, properties: Mapping[str, Any]) -> UnitState | None
         now = replace(now, active=ActiveState.INACTIVE if now.result == "success" else ActiveState.FAILED)
     if not now.over:
         return replace(run, active=now.active)
-    return replace(now, started=run.started, log_fields={**now.log_fields, **run.log_fields})
+    return replace(now, started=run.started, log_fields=run.log_fields)
 
 
 def _amount(found: int | None) -> int | None:

@@ -14,7 +14,6 @@ from solo5_systemd.bus import unit_watch as watch_module
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.dbus.messages import Variant
-from solo5_systemd.task.log_fields import LOG_NAMESPACE
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 RUN = "01" * 16
@@ -94,30 +93,6 @@ async def test_a_run_costs_no_message_until_its_end_and_then_what_its_outcome_ne
     assert systemd.calls == []
     assert systemd.read[-1] == "InvocationID", "the last one proves whose all the others are"
     assert len(systemd.read) == 11
-
-
-@pytest.mark.usefixtures("slow")
-@pytest.mark.parametrize("namespace", ["", "guests"])
-async def test_the_end_of_a_run_that_is_known_from_a_handle_has_the_fields_of_its_unit(
-    systemd: FakeSystemd, manager: Manager, links: Links, namespace: str
-) -> None:
-    links.begin(UNIT)
-    killed = {
-        "ExecMainCode": Variant("i", 2),
-        "ExecMainStatus": Variant("i", 9),
-        "Result": Variant("s", "oom-kill"),
-        "MemoryMax": Variant("t", 1 << 20),
-        "LogExtraFields": Variant("aay", [b"SOLO5_TENDER=spt"]),
-    }
-    kept = {LOG_NAMESPACE: namespace} if namespace else {}
-    waiting = asyncio.ensure_future(manager.changed(replace(a_run(), log_fields=kept)))
-    await settled(manager, links)
-    systemd.units[UNIT] = replace(service("failed"), properties=service().properties | killed)
-    links.end(UNIT)
-    state = await waiting
-    assert state is not None
-    assert (state.active, state.memory_max, state.tender) == (ActiveState.FAILED, 1 << 20, "spt")
-    assert state.log_namespace == namespace
 
 
 @pytest.mark.usefixtures("slow")

@@ -18,7 +18,7 @@ from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad import start
 from solo5_systemd.nomad.errors import RECOVERABLE
 from solo5_systemd.nomad.handle import decode
-from solo5_systemd.task.log_fields import LOG_NAMESPACE
+from solo5_systemd.task.log_fields import LOG_NAMESPACE, TENDER
 
 STEPS = (
     "forward", "is_taken", "total_memory", "take image", "find tender", "find groups", "inspect disk",
@@ -94,7 +94,7 @@ async def test_a_console_is_forwarded_from_its_namespace_and_the_handle_keeps_th
     machine.console.log_namespace = "guests"
     handle = (await nomad.start(fifos.of(task_config()))).handle
     assert machine.relay.namespaces == ["guests"]
-    assert decode(handle.driver_state).run.log_fields == {LOG_NAMESPACE: "guests"}, "nothing of the job's"
+    assert decode(handle.driver_state).run.log_fields == {TENDER: "hvt", LOG_NAMESPACE: "guests"}, "not the job's"
 
 
 @pytest.mark.parametrize(
