@@ -51,7 +51,7 @@ def check_drop_ins(unit: str, *, declared: bool, directories: Sequence[str] = UN
         if declared and name != kind:
             continue
         with host_errors(f"drop-in {path} cannot be read"):
-            key = next(_harmful(path.read_text(errors="replace"), kind.capitalize()), None)
+            key = next(_harmful(path.read_text("utf-8-sig", "replace"), kind.capitalize()), None)
         if key is not None:
             whose = unit if declared else f"{TASK_PREFIX}.{kind}"
             raise HostError(

@@ -46,9 +46,10 @@ def test_limits_and_timeouts_are_the_operators(check: Callable[[str], None], etc
     write(etc / "other-.service.d/all.conf", "[Service]\nUser=root\n")
     for unit in (TASK, SCOPE, DECLARED):
         check(unit)
-    path.write_text(f"{text}User=root\n")
-    with pytest.raises(HostError):
-        check(TASK)
+    for changed in (f"{text}User=root\n", "\ufeff[Service]\nUser=root\n"):  # PID 1 skips a byte order mark
+        path.write_text(changed)
+        with pytest.raises(HostError):
+            check(TASK)
 
 
 def test_a_scope_has_its_own(check: Callable[[str], None], etc: Path) -> None:
