@@ -148,7 +148,7 @@ class Updater:
             raise InvalidRequestError(
                 f"the published ports of {self._name} have changed since it was started: "
                 "expected the same ones for an update.",
-                "To publish the new ones: systemctl restart",
+                f"To publish the new ones: systemctl restart {self._name}",
             )
         return replace(planned, lent=ports)
 

@@ -35,6 +35,9 @@ TASK_LOCK_TIMEOUT_S = 5.0
 
 LOCK_INTERVAL_S = 0.02
 
+COLLECTED_AT_ONCE = 100
+"""Tasks that a collection locks at a time, each with a descriptor: many programs may have 1,024."""
+
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -236,11 +239,25 @@ class Users:
                 then with the others locked against starts.
             before: is called for each task before its user is freed, with the task locked.
         """
+        with _host_errors():
+            names = self._registry.tasks()
+            lost = sorted(set(names).difference(await loaded())) if names else []
+        freed: list[TaskName] = []
+        for at in range(0, len(lost), COLLECTED_AT_ONCE):
+            freed += await self._collect(lost[at : at + COLLECTED_AT_ONCE], loaded, before)
+        return freed
+
+    async def _collect(
+        self,
+        lost: Sequence[TaskName],
+        loaded: Callable[[], Awaitable[Collection[TaskName]]],
+        before: Callable[[TaskName], Awaitable[None]],
+    ) -> Sequence[TaskName]:
+        """Free the users of some tasks, unless one has a unit by now or is being started."""
         locked: dict[TaskName, int] = {}
         try:
             with _host_errors():
-                names = self._registry.tasks()
-                for task in set(names).difference(await loaded()) if names else ():
+                for task in lost:
                     descriptor = self._registry.lock_task(task)
                     if descriptor is not None:
                         locked[task] = descriptor

@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import json
 import os
+import resource
 import threading
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -55,6 +56,14 @@ def users(
 @pytest.fixture
 def of(tmp_path: Path) -> Users:
     return users(tmp_path)
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len([*Path("/proc/self/fd").iterdir()]) + 150, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def left(root: Path) -> set[str]:
@@ -214,6 +223,14 @@ async def test_a_collection_holds_no_lock_of_a_task_with_a_unit_during_the_call_
 
     assert await of.collect(loaded, before) == ["db"]
     assert freed == ["db"]
+
+
+async def test_a_collection_needs_no_descriptor_for_each_task(tmp_path: Path, few_descriptors: None) -> None:
+    of = users(tmp_path, range(61200, 61500))
+    for number in range(300):
+        with started(of, TaskName(f"t{number}")):
+            pass
+    assert len(await of.collect(_none, _nothing)) == 300
 
 
 async def test_a_removal_that_waited_for_a_start_leaves_its_user_alone(of: Users, tmp_path: Path) -> None:
