@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 from tests.fast.cli.conftest import Solo5ctl
 from tests.support.fakes.backends import line
+from tests.support.fakes.background import yields
 from tests.support.fakes.engine import FakeRuntime
 from tests.support.fakes.tasks import STARTED, ended, running
 
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.cli import parser
 from solo5_systemd.cli.terminal import Screen
-from solo5_systemd.cli.verbs import gc
+from solo5_systemd.cli.verbs import each_task, gc
 from solo5_systemd.journal import console
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.network.model import LeaseRecord, LeaseState
@@ -179,6 +180,21 @@ def test_kill(solo5ctl: Solo5ctl, words: list[str], number: int) -> None:
 def test_rm(solo5ctl: Solo5ctl, words: list[str]) -> None:
     assert solo5ctl("rm", *words, "old").out == "old\n"
     assert solo5ctl.engine.calls == [("remove", "old", bool(words))]
+
+
+def test_each_of_many_tasks_waits_for_its_turn(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A removal needs a descriptor, of which a shell may permit fewer than there are tasks."""
+    at_once: list[int] = []
+
+    async def remove(_name: str, *, force: bool) -> None:
+        at_once.append(1 + at_once[-1] if at_once else 1)
+        await yields(1)
+        at_once.append(at_once[-1] - 1)
+
+    monkeypatch.setattr(solo5ctl.engine, "remove", remove)
+    monkeypatch.setattr(each_task, "AT_ONCE", 2)
+    assert solo5ctl("rm", *"abcd").status == 0
+    assert (len(at_once), max(at_once)) == (8, 2)
 
 
 @pytest.mark.parametrize("verb", parser.FOR_EACH_TASK)

@@ -16,6 +16,9 @@ from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.task.quantities import DECIMAL, signal_number
 from solo5_systemd.task.workload import STOP_TIMEOUT_S
 
+AT_ONCE = 100
+"""Tasks at a time: a removal has a lock by a descriptor, and many shells permit 1,024."""
+
 _ARGUMENTS = ("force", "number", "signal", "timeout_s")
 
 
@@ -68,9 +71,10 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     method = FOR_EACH_TASK[arguments.verb]
     given = {name: value for name, value in vars(arguments).items() if name in _ARGUMENTS}
 
-    async def attempt(engine: Runtime, name: TaskName) -> int:
+    async def attempt(engine: Runtime, name: TaskName, slots: asyncio.Semaphore) -> int:
         try:
-            await getattr(engine, method)(name, **given)
+            async with slots:
+                await getattr(engine, method)(name, **given)
         except Solo5Error as error:  # what one task raises must not cancel the calls for the others
             context.screen.error(error)
             return error.exit_status
@@ -78,6 +82,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         return 0
 
     async def command(engine: Runtime) -> int:
-        return max(await asyncio.gather(*(attempt(engine, name) for name in dict.fromkeys(arguments.names))))
+        slots = asyncio.Semaphore(AT_ONCE)
+        return max(await asyncio.gather(*(attempt(engine, name, slots) for name in dict.fromkeys(arguments.names))))
 
     return context.run(command)
