@@ -31,12 +31,17 @@ async def check_name(backends: Backends, workload: Workload) -> None:
     name = workload.name
     await check_free(backends, name)
     own_task_name(name)
+    check_undeclared(name)
+    check_drop_ins(task_service(name) if workload.kind is UnitKind.SERVICE else task_scope(name), declared=False)
+
+
+def check_undeclared(name: TaskName) -> None:
+    """Refuse the name of a declared task (TakenError)."""
     if is_declared(name):
         raise TakenError(
             f"task name {name!r} is that of a declared task: expected another one.",
             f"Start that task (systemctl start {name}), or remove its file from /etc/solo5.",
         )
-    check_drop_ins(task_service(name) if workload.kind is UnitKind.SERVICE else task_scope(name), declared=False)
 
 
 async def check_free(backends: Backends, name: TaskName) -> None:

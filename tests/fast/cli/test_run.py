@@ -17,6 +17,7 @@ from solo5_systemd.base.errors import HostError, ImageError, NotFoundError, Solo
 from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.cli import run_modes
 from solo5_systemd.cli.verbs import run
+from solo5_systemd.engine import facts
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.settings.resolver import Resolver, name_servers, ntp_servers
@@ -149,6 +150,15 @@ def test_replace_removes_a_task_of_the_same_name(solo5ctl: Solo5ctl) -> None:
     assert solo5ctl("run", "-d", "--replace", "--name", "web", "a.spt").status == 0
     assert solo5ctl.engine.calls == [("remove", "web", True)]
     assert solo5ctl("run", "-d", "--replace", "--name", "new", "a.spt").status == 0
+
+
+def test_a_declared_task_is_not_removed_for_a_start_that_is_refused(
+    solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts, "is_declared", lambda _: True)
+    result = solo5ctl("run", "--replace", "--name", "web", "a.spt")
+    assert result.err.startswith("solo5ctl: task name 'web' is that of a declared task: expected another one.")
+    assert solo5ctl.engine.calls == []
 
 
 @pytest.mark.parametrize("signal", run_modes.FORWARDED_SIGNALS)

@@ -140,6 +140,9 @@ class Given(Values):
 async def _start(engine: Runtime, workload: Workload, arguments: Namespace, context: CommandContext) -> int:
     await context.warn_unenforced(engine, workload)
     if arguments.replace:
+        from solo5_systemd.engine.facts import check_undeclared  # for startup time
+
+        check_undeclared(workload.name)  # else it would be removed, and the start refused
         await remove_existing(engine, workload.name)
     if not arguments.detach:
         from solo5_systemd.cli import run_modes
