@@ -73,6 +73,7 @@ class TaskRegistry:
         async with self._locks[config.id]:
             if config.id in self._entries:
                 return self._entries[config.id]
+            await self._remove_predecessor(config)
             self._starting[config.id] = config
             try:
                 start = Start(self._session, self._scopes, self._events, self._background, config)
@@ -81,6 +82,23 @@ class TaskRegistry:
                 raise await self._sibling_conflict(config) or error from None
             finally:
                 del self._starting[config.id]
+
+    async def _remove_predecessor(self, config: wire.TaskConfig) -> None:
+        """Remove an earlier start of the same task, whose answer did not reach an agent that was killed meanwhile.
+
+        Nomad runs one start of a task at a time, and destroys all that it has a handle of. So this one would have the
+        disks and ports of the next for ever. One that is not removed here is a forgotten task from now on.
+        """
+        of_forgotten = self._session.config.gc.dangling_tasks
+        for each in [entry.config for entry in self._entries.values()]:
+            if (each.alloc_id, each.name) == (config.alloc_id, config.name):
+                del self._entries[each.id]
+                if of_forgotten.enabled and not of_forgotten.dry_run:
+                    name = name_of(each.id)
+                    _log.warning("forgotten task %s stopped: Nomad starts task %s anew", name, config.name)
+                    with suppress(Solo5Error):
+                        await self._session.engine.discard(name)
+                        await logs.drain(self._session, name)
 
     async def _sibling_conflict(self, config: wire.TaskConfig) -> InvalidRequestError | None:
         """Return the error for a port that another task of the allocation holds; None: no sibling holds one.
@@ -231,7 +249,7 @@ class TaskRegistry:
             self._scopes.forget(name)
             if entry is not None:
                 await asyncio.wait((entry.end,), timeout=logs.DRAIN_TIMEOUT_S)
-                del self._entries[task_id]
+                self._entries.pop(task_id, None)
             else:
                 await logs.drain(self._session, name)
 

@@ -10,7 +10,7 @@ from tests.support.fakes.backends import Machine
 from tests.support.fakes.tasks import running
 
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.names import TaskName, UnitKind
+from solo5_systemd.base.names import TaskName, UnitKind, task_service
 from solo5_systemd.nomad.forgotten_tasks import ForgottenTasks, forgotten_tasks
 from solo5_systemd.nomad.plugin_config import ForgottenTasksConfig, GcConfig, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -90,6 +90,17 @@ async def test_one_that_is_claimed_again_or_while_no_agent_listens_begins_anew(m
         sweep.forgotten.begin_again()
         await sweep.sweep(1e-9)
     assert lives(machine)
+
+
+async def test_one_whose_start_was_not_answered_to_a_killed_agent_goes_when_the_next_starts_the_task_anew(
+    machine: Machine,
+) -> None:
+    """The plugin survives the agent, and has both."""
+    async with agent_of_a_task() as nomad:
+        again = task_config()
+        again.id = f"{again.id}0"
+        await nomad.start(again)
+        assert [*machine.units.loaded] == [task_service(name_of(again.id))]
 
 
 async def test_a_dry_run_tells_once_and_ends_nothing(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:

@@ -126,7 +126,7 @@ async def test_a_console_whose_reader_is_gone_for_good_keeps_no_task_from_recove
 def many() -> list[wire.TaskConfig]:
     tasks = [task_config() for _ in range(20)]
     for number, task in enumerate(tasks):
-        task.id = f"{ALLOCATION}/web/{number}"
+        task.id, task.name = f"{ALLOCATION}/web{number}/0", f"web{number}"
     return tasks
 
 
