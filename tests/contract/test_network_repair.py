@@ -342,6 +342,22 @@ task_units.TaskUnits.over = over
 """The service, with a deletion of links that fails, after some others, a check each second, and no running units."""
 
 
+@pytest.mark.parametrize("killed", [False, True], ids=["a service that runs", "one that was killed"])
+async def test_a_bridge_whose_name_another_link_has_prevents_no_other_repair(service: Service, *, killed: bool) -> None:
+    async with service.running("[network.other]\n", *UNTOLD) as client:
+        await client.lease("a")
+        lease = await client.lease("b", network="other")
+        if killed:
+            service.kill()
+        run("ip", "link", "set", "solo5-default", "address", "02:00:00:00:00:01")
+        run("ip", "link", "delete", "solo5-other")
+        if killed:
+            await service.restart(*UNTOLD)
+        await until(lambda: link(lease.tap).get("master") == "solo5-other")
+        run("ip", "link", "delete", "solo5-default")
+        await until(lambda: link("solo5-default") != {})
+
+
 @pytest.mark.parametrize("why", ["a call", "an expiry", "a kill before"])
 async def test_a_release_that_failed_is_finished_by_a_sweep(service: Service, why: str) -> None:
     before = host_state()

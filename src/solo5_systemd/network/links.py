@@ -62,6 +62,15 @@ class Links:
         link = self.link(segment or network.bridge)
         return link is not None and link.kind == "bridge" and link.mac == bridge_mac(network.name, segment)
 
+    def check_name(self, network: Network, segment: str = "") -> None:
+        """Check that no other link has the name of a bridge; raises TakenError."""
+        name = segment or network.bridge
+        if nl.link_index(name) and not self.has_bridge(network, segment):
+            raise TakenError(
+                f"link {name} exists and is not a bridge of solo5-networkd: expected a free name.",
+                f"Set another one as network.{network.name}.bridge below /etc/solo5.",
+            )
+
     def is_whole(self, network: Network) -> bool:
         """Return whether the network's first bridge is up, and has its addresses, sysctl and, if shared, route."""
         bridge = network.bridge
@@ -204,6 +213,7 @@ class Links:
     def _make_bridge(self, network: Network, segment: str = "") -> None:
         """Create the network's first bridge or a segment, without ports, unless it exists."""
         name = segment or network.bridge
+        self.check_name(network, segment)
         if not nl.link_index(name):
             with needing(BRIDGE, f"bridge {name}"):
                 self._route.link(
@@ -216,11 +226,6 @@ class Links:
                     br_forward_delay=0,  # a new port forwards at once
                     br_mcast_snooping=0,  # with it, the bridge sends MLD and IGMP queries
                 )
-        elif not self.has_bridge(network, segment):
-            raise TakenError(
-                f"link {name} exists and is not a bridge of solo5-networkd: expected a free name.",
-                f"Set another one as network.{network.name}.bridge below /etc/solo5.",
-            )
         if segment or network.ipv6 is None:
             write_sysctl(f"ipv6/conf/{name}/disable_ipv6", "1")
 

@@ -62,6 +62,7 @@ class Bridges:
             return
         before = self.ruleset()
         if network.join is None:
+            self.links.check_name(network)  # before the rules: to make them anew resets what the kernel counts
             self._save_sysctls(network)  # a joined bridge changes none: the host routes nothing for it
         self.read_routers()
         self.up.add(network.name)

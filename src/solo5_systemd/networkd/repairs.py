@@ -2,14 +2,17 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 
+from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import NetworkName, TaskName, task_namespace
 from solo5_systemd.network import links, namespaces, sysctls
 from solo5_systemd.network.model import Lease, LeaseState
 from solo5_systemd.network.netlink import link_index
 from solo5_systemd.network.overview import UNREPAIRED, Repair
 from solo5_systemd.networkd.bridges import Bridges
+from solo5_systemd.settings.network_policy import Network
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +84,7 @@ class Repairs:
             self.repair_links({task for task, lease in self._leases.attached_leases() if lease.tap not in as_before})
             self._checked = {} if self._missing else states  # taps without their bridge are not whole
         elif self._bridges.up:
-            self._repair_bridges()
+            self.repair_links()
 
     def is_expected(self, link: str) -> bool:
         """Return whether a link belongs to a task that is not being released, or is a bridge; safe in any thread.
@@ -113,39 +116,71 @@ class Repairs:
             self.repair_links()
 
     def repair_links(self, only: Collection[TaskName] | None = None) -> None:
-        """Recreate bridges, then taps, of all tasks or of some."""
-        bridges = self._bridges
-        self._missing = frozenset(network.name for network in bridges.joined if not bridges.is_usable(network))
-        self._repair_bridges()
-        for segment, name in bridges.segments.items():
-            if not self._links.has_segment(bridges.networks[name], segment):
-                self._links.make_segment(bridges.networks[name], segment)
-                tasks = {task for task, lease in self._leases.attached_leases() if lease.bridge == segment}
-                self._add(sorted(tasks), f"bridge {segment} of network {name} was incomplete: it is restored")
-        for task, lease in self._leases.attached_leases():
-            network, routes = bridges.networks[lease.network], lease.limits.routes
-            wanted = only is None or task in only
-            wanted &= self._restored[task] < RESTORED_MAX and lease.network not in self._missing
-            if wanted and not self._links.has_tap(task, lease, network) and not self._is_gone(task, lease):
-                self._links.make_tap(task, lease, network)
-                self._restored[task] += 1
-                state = "was missing, down or not on its bridge, or had lost a setting"
-                self._add([task], f"tap {lease.tap} {state}: it is restored")
-            if routes and network.join is None and self._links.route_behind(lease, network, routes):
-                self._add([task], f"a route to {', '.join(map(str, routes))} was missing: it is restored")
+        """Recreate bridges, then taps, of all tasks or of some.
+
+        Raises:
+            HostError, TakenError: the first error. One link that cannot be made, such as a bridge whose name another
+                program has taken, prevents no other repair.
+        """
+        errors: list[Solo5Error] = []
+        for step in self._steps(only):
+            try:
+                step()
+            except Solo5Error as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _steps(self, only: Collection[TaskName] | None) -> Iterator[Callable[[], object]]:
+        bridges, leases, has_bridge = self._bridges, self._leases.attached_leases(), self._links.has_bridge
+        usable = {network.name: bridges.is_usable(network) for network in bridges.joined}
+        self._missing = frozenset(name for name in usable if not usable[name])
+        # Of networks and segments that an earlier attempt or process has not made.
+        yield from (partial(bridges.bring_up, lease) for lease in {lease.bridge: lease for _, lease in leases}.values())
+        yield from (partial(self._repair_bridge, network) for network in bridges.own)
+        usable |= {network.name: has_bridge(network) for network in bridges.own}  # by now; else it is another link
+        segments = [(each, name) for each, name in bridges.segments.items() if usable[name]]
+        yield from (partial(self._repair_segment, *each) for each in segments)
+        further = {each for each, name in segments if has_bridge(bridges.networks[name], each)}
+        for task, lease in leases:
+            network = bridges.networks[lease.network]
+            if usable.get(network.name) and (lease.bridge == network.bridge or lease.bridge in further):
+                if only is None or task in only:
+                    yield partial(self._repair_tap, task, lease, network)
+                if lease.limits.routes and network.join is None:
+                    yield partial(self._repair_routes, task, lease, network)
+
+    def _repair_segment(self, segment: str, name: NetworkName) -> None:
+        network = self._bridges.networks[name]
+        if not self._links.has_segment(network, segment):
+            self._links.make_segment(network, segment)
+            tasks = {task for task, lease in self._leases.attached_leases() if lease.bridge == segment}
+            self._add(sorted(tasks), f"bridge {segment} of network {name} was incomplete: it is restored")
+
+    def _repair_tap(self, task: TaskName, lease: Lease, network: Network) -> None:
+        wanted = self._restored[task] < RESTORED_MAX and not self._links.has_tap(task, lease, network)
+        if wanted and not self._is_gone(task, lease):
+            self._links.make_tap(task, lease, network)
+            self._restored[task] += 1
+            state = "was missing, down or not on its bridge, or had lost a setting"
+            self._add([task], f"tap {lease.tap} {state}: it is restored")
+
+    def _repair_routes(self, task: TaskName, lease: Lease, network: Network) -> None:
+        if self._links.route_behind(lease, network, lease.limits.routes):
+            routes = ", ".join(map(str, lease.limits.routes))
+            self._add([task], f"a route to {routes} was missing: it is restored")
 
     def _is_gone(self, task: TaskName, lease: Lease) -> bool:
         """Return whether a tap has gone with its namespace: its task is no more, and the release is to come."""
         return not link_index(lease.tap) and not namespaces.is_mounted(task_namespace(task))
 
-    def _repair_bridges(self) -> None:
-        for network in self._bridges.own:
-            if not self._links.is_whole(network):
-                state = "was down or had lost a setting" if self._links.has_bridge(network) else "was missing"
-                self._links.make_bridge(network)
-                what = f"bridge {network.bridge} of network {network.name} {state}: it is restored"
-                tasks = {task for task, lease in self._leases.attached_leases() if lease.network == network.name}
-                self._add(sorted(tasks), what)
+    def _repair_bridge(self, network: Network) -> None:
+        if not self._links.is_whole(network):
+            state = "was down or had lost a setting" if self._links.has_bridge(network) else "was missing"
+            self._links.make_bridge(network)
+            what = f"bridge {network.bridge} of network {network.name} {state}: it is restored"
+            tasks = {task for task, lease in self._leases.attached_leases() if lease.network == network.name}
+            self._add(sorted(tasks), what)
 
     # -- joined bridges ------------------------------------------------------------------------------------------
 

@@ -363,12 +363,14 @@ class NetworkState:
         }
         self.repairs.remove_orphaned_taps()
         self.bridges.read_routers()
-        for _, lease in self.leases.attached_leases():
-            self.bridges.bring_up(lease)
         self.dhcp.restore(self.leases.attached(), self.bridges.networks)
         if self.bridges.up:
             self.bridges.replace_tables()
+        try:
             self.repairs.repair_changed(None)
+        except Solo5Error as error:  # repeated by the check of units; the other networks can be used
+            where = f"network namespace {self.namespace}" if self.namespace else "a network"
+            _log.error("%s cannot be restored: %s", where, error)
         self.bridges.restore_unused_sysctls()
         self.bridges.remove_idle()
 
