@@ -145,7 +145,7 @@ def check_beside(workload: "Workload", ports: Collection[PortRequest]) -> None:
         return
     raise InvalidRequestError(
         f"task {workload.name} cannot be updated without a pause, since {reason}: expected --pause.",
-        f"solo5ctl update --pause {workload.name} stops the old guest first, and prints how long no guest answered.",
+        "With it, `solo5ctl update` and `rollback` stop the old guest first, and print how long no guest answered.",
     )
 
 

@@ -81,8 +81,9 @@ def test_an_instance_whose_second_guest_could_be_another_ones_is_refused(task: s
 def test_a_task_that_cannot_run_twice_is_refused(
     workload: Workload, ports: tuple[PortRequest, ...], reason: str
 ) -> None:
-    with pytest.raises(InvalidRequestError, match=f"without a pause, since {reason}.*: expected --pause"):
+    with pytest.raises(InvalidRequestError, match=f"without a pause, since {reason}.*: expected --pause") as refused:
         check_beside(workload, ports)
+    assert "`rollback`" in refused.value.hint, "an update is none"
     check_beside(WEB, (HTTPS,))
     copy = DiskRequest(disk=DeviceName("data"), path="/d", private=True)
     check_beside(replace(WEB, disks=(copy,)), (HTTPS,))
