@@ -102,7 +102,8 @@ class DiskClaims:
                 yield
             finally:
                 try:
-                    self._record(path, os.lstat(path).st_ino, size, tenant)
+                    status = os.lstat(path)  # as before if the block has failed
+                    self._record(path, status.st_ino, status.st_size, tenant)
                 except FileNotFoundError:  # it failed, or another user of its directory has removed it already
                     self._link(path).unlink(missing_ok=True)
 

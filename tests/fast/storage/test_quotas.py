@@ -185,6 +185,8 @@ def test_a_disk_of_a_job_is_still_counted_after_root_has_changed_it(tmp_path: Pa
     create(of, directory / data, 1024)
     Snapshots(disks).take(data, one, copy=True)
     disks.resize(data, 2048)
+    with pytest.raises(TakenError, match="disk name 'data' is taken"):
+        disks.create(data, 4096)
     with pytest.raises(TakenError, match="expected at most 2048"):
         create(of, directory / "other")
     Snapshots(disks).restore(data, one)
