@@ -45,7 +45,8 @@ A list of all links by libc is recorded as one message, LIST_LINKS.
 """
 
 ROUTE, NETFILTER = 0, 12
-LIST_LINKS, NEWLINK, DELLINK, SETLINK, NEWNEIGH, GET_NEIGH, GET_ROUTE, GET_ADDRESSES = 0, 16, 17, 19, 28, 30, 26, 22
+LIST_LINKS, NEWLINK, DELLINK, GET_LINK, SETLINK, NEWNEIGH = 0, 16, 17, 18, 19, 28
+GET_ADDRESSES, GET_ROUTE, GET_NEIGH = 22, 26, 30
 GET_ELEMENT, GET_GENERATION, GET_FLOWS, DELETE_FLOWS = 10 << 8 | 13, 10 << 8 | 16, 1 << 8 | 1, 1 << 8 | 2
 
 FLOWS_OF_ONE = {(NETFILTER, DELETE_FLOWS): 1}
@@ -53,10 +54,11 @@ FLOWS_OF_ONE = {(NETFILTER, DELETE_FLOWS): 1}
 if tuple(map(int, os.uname().release.split(".")[:2])) < (6, 8):
     FLOWS_OF_ONE[NETFILTER, GET_FLOWS] = 1
 
-MADE = {(ROUTE, SETLINK): 3, (ROUTE, NEWLINK): 2, (ROUTE, NEWNEIGH): 1}
+MADE = {(ROUTE, SETLINK): 3, (ROUTE, NEWLINK): 2, (ROUTE, NEWNEIGH): 1, (ROUTE, GET_LINK): 1}
 """A NIC: its tap is up, a macvlan joins it, which has the tap's name and is up in its bridge, as a port with an entry.
 
-The name is a message of its own, since a new macvlan with the name of its lower link is refused before Linux 6.15.
+Its bridge is looked at. The name is a message of its own, since a new macvlan with the name of its lower link is
+refused before Linux 6.15.
 """
 
 EARLIER = 2

@@ -23,7 +23,7 @@ from tests.contract.test_network_policy import FORWARD
 from tests.fast.network.test_nft_rules import RESERVATION, in_state
 from tests.support.nft_listing import settled
 
-from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.kernel_events import LinkWatch
 from solo5_systemd.network.model import Lease
@@ -354,6 +354,8 @@ async def test_a_bridge_whose_name_another_link_has_prevents_no_other_repair(ser
         if killed:
             await service.restart(*UNTOLD)
         await until(lambda: link(lease.tap).get("master") == "solo5-other")
+        with pytest.raises(TakenError, match="link solo5-default exists"):
+            await client.lease("c")
         run("ip", "link", "delete", "solo5-default")
         await until(lambda: link("solo5-default") != {})
 

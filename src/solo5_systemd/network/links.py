@@ -11,7 +11,7 @@ from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network import taps
-from solo5_systemd.network.derived_addresses import bridge_mac
+from solo5_systemd.network.derived_addresses import bridge_mac, octets
 from solo5_systemd.network.ipam import segment_link
 from solo5_systemd.network.joined import TAP_MTU_MAX, Link
 from solo5_systemd.network.model import IpAddress, Lease
@@ -59,8 +59,17 @@ class Links:
 
     def has_bridge(self, network: Network, segment: str = "") -> bool:
         """Return whether the network's first bridge or a segment of it exists, with the MAC of `bridge_mac`."""
-        link = self.link(segment or network.bridge)
-        return link is not None and link.kind == "bridge" and link.mac == bridge_mac(network.name, segment)
+        name, mac = segment or network.bridge, octets(bridge_mac(network.name, segment))
+        with kernel_errors(f"link {name}"):
+            try:
+                [(_, link)] = self.routes.request(nl.GETLINK, nl.NLM_ACK, nl.ifinfo(0, nl.named(name)))
+            except OSError as error:
+                if error.errno != errno.ENODEV:
+                    raise
+                return False
+        found = nl.link_attributes(link)
+        kind = nl.attributes(found.get(nl.IFLA_LINKINFO, b"")).get(nl.INFO_KIND)
+        return kind == b"bridge\0" and found.get(nl.IFLA_ADDRESS) == mac
 
     def check_name(self, network: Network, segment: str = "") -> None:
         """Check that no other link has the name of a bridge; raises TakenError."""
@@ -160,10 +169,15 @@ class Links:
         return False
 
     def make_tap(self, task: TaskName, lease: Lease, network: Network) -> None:
-        """Create a NIC's tap in the task's namespace (which exists), and its macvlan, or repair them; idempotent."""
+        """Create a NIC's tap in the task's namespace (which exists), and its macvlan, or repair them; idempotent.
+
+        Raises TakenError where another link has the name of its bridge.
+        """
         with kernel_errors(f"tap {lease.tap}"):
             # Another MTU than its own could change that of a joined bridge: it is the lowest of the ports.
             bridge = self.link(lease.bridge) if network.join else None
+            if not network.join:  # else the guest would be on a bridge of another program
+                self.check_name(network, "" if lease.bridge == network.bridge else lease.bridge)
             mtu = min(TAP_MTU_MAX, bridge.mtu) if bridge else lease.mtu
             taps.make(self.routes, task, lease, network, uid=self._owner(task), mtu=mtu)
             # An earlier guest may have had such an address, with another MAC: the kernel would send to that one for
