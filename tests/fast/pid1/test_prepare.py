@@ -3,6 +3,8 @@
 import errno
 import gc
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -36,3 +38,26 @@ async def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, monke
     monkeypatch.setattr(prepare, "DIRECTORY", str(tmp_path))
     with pytest.raises(HostError, match="web/environment cannot be written: Not a directory: expected room"):
         await prepare.prepare(TaskName("web"))
+
+
+async def test_the_locks_of_all_disks_are_read_for_a_task_with_disks_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    async def sweep() -> None:
+        read.append("swept")
+
+    def holders() -> dict[object, str]:
+        read.append("read")
+        return {}
+
+    monkeypatch.setattr(clear, "DIRECTORY", str(tmp_path))
+    monkeypatch.setattr(clear, "holders", holders)
+    monkeypatch.setattr(clear, "fdstore", SimpleNamespace(restored=dict, remove=str, barrier=str))
+    (tmp_path / "web/disks").mkdir(parents=True)
+    disks: Any = SimpleNamespace(sweep=sweep)
+    await clear.drop_held(TaskName("web"), disks)
+    (tmp_path / "web/disks/data").symlink_to("/srv/data")
+    await clear.drop_held(TaskName("web"), disks)
+    assert read == ["swept", "read", "swept"]
