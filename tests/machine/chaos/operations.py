@@ -469,13 +469,27 @@ def _purge(task: Task) -> None:
     """Forget the job, and have the client forget its allocation."""
     alloc = allocation(task)
     api(f"/v1/job/{task.name}?purge=true", "DELETE")
+    directory = DATA / "alloc" / alloc
 
     def collected() -> bool:
         with suppress(AssertionError):  # the client knows it no more
             api(f"/v1/client/allocation/{alloc}/gc")
-        return not (DATA / "alloc" / alloc).exists()
+        with suppress(FileNotFoundError):  # the client is removing it
+            _unmount_what_was_busy(directory)
+        return not directory.exists()
 
     eventually(collected, f"the client forgets allocation {alloc} of {task.name}")
+
+
+def _unmount_what_was_busy(directory: Path) -> None:
+    """Remove a directory of which Nomad has left the mount points alone: it unmounts them once (umount(2), EBUSY).
+
+    A mount is busy while a copy of it is in use in another namespace, such as that in which PID 1 executes generators.
+    """
+    points = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if f" {directory}/" in line]
+    if points and not any(path.is_file() for path in directory.rglob("*")):
+        sh("umount", *points)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 _DOORS: Mapping[Door, Callable[[Act, Task, Agent], None]] = {
