@@ -356,6 +356,7 @@ async def test_a_bridge_whose_name_another_link_has_prevents_no_other_repair(ser
         await until(lambda: link(lease.tap).get("master") == "solo5-other")
         with pytest.raises(TakenError, match="link solo5-default exists"):
             await client.lease("c")
+        await client.attach(TaskName("b"))  # as a restart of its unit
         run("ip", "link", "delete", "solo5-default")
         await until(lambda: link("solo5-default") != {})
 

@@ -193,7 +193,12 @@ class NetworkState:
             if record.state is LeaseState.RESERVED:  # of one that waited, the kernel may hold packets
                 self._delete_earlier_flows(record.reservation)
         else:  # a second start: its unit gets as long to run as the first one's
-            self.repairs.repair_links({task})
+            try:
+                self.repairs.repair_links({task})
+            except Solo5Error:  # perhaps of another network's bridge
+                own = [self.bridges.networks[lease.network] for lease in record.reservation.leases]
+                if not all(network.join or self.links.is_whole(network) for network in own):
+                    raise
             for lease in record.reservation.leases:  # such as in a namespace that was made again
                 self._make_tap(record.reservation, lease)
             self.leases.save(attached(record))
