@@ -5,7 +5,7 @@ from tests.support.fakes.images import disk, planned, stored
 
 from solo5_systemd.base.names import Target
 from solo5_systemd.storage.model import Disk
-from solo5_systemd.unit.confinement import FILTER_SIZE, IMAGES, ROOT, SYSTEM_CALLS, confinement
+from solo5_systemd.unit.confinement import FILTER_SIZE, SYSTEM_CALLS, confinement
 from solo5_systemd.unit.tender import LIBRARIES, Tender
 
 TENDER, IMAGE = "/usr/bin/solo5-x", "/images/x"
@@ -36,18 +36,6 @@ def settings(
     return by_name
 
 
-@pytest.mark.parametrize("target", Target)
-@pytest.mark.parametrize("nics", ["", "net"])
-def test_no_task_is_root_or_can_become_it(target: Target, nics: str) -> None:
-    found = settings(target, nics=nics)
-    assert found["User"] == "70123"
-    assert "Group" not in found, "it comes with the user's record"
-    assert (found["NoNewPrivileges"], found["CapabilityBoundingSet"]) == (True, 0)
-    assert found["MemoryDenyWriteExecute"] is (target is Target.HVT), "spt makes written memory executable"
-    assert not {"LockPersonality", "DynamicUser"} & set(found), "no tender lives with these"
-    assert settings(target, groups=("kvm",))["SupplementaryGroups"] == ["kvm"]
-
-
 def test_no_file_of_a_disk_grows_beyond_the_largest_one() -> None:
     one, two = (replace(disk(name), size=size) for name, size in (("one", 1 << 20), ("two", 1 << 30)))
     assert settings(disks=(one, two))["LimitFSIZE"] == 1 << 30
@@ -74,28 +62,6 @@ def test_a_task_opens_only_the_devices_that_its_image_needs(target: Target, nics
     assert ("BindPaths" in found) == bool(nodes)
 
 
-def test_a_file_behind_a_disk_is_seen_and_a_block_device_is_allowed_too() -> None:
-    file, volume = disk("a", path="/srv/a b"), disk("b", path="/dev/vg/lv", device=(253, 0))
-    found = settings(Target.SPT, disks=(file, volume))
-    assert found["BindPaths"] == [
-        ("/srv/a b", "/run/solo5-disks/a", False, 0),
-        ("/dev/vg/lv", "/run/solo5-disks/b", False, 0),
-    ]
-    assert found["DeviceAllow"] == [("/dev/block/253:0", "rw")]
-
-
-def test_a_task_sees_its_tender_what_that_loads_its_image_and_nothing_else() -> None:
-    found = settings()
-    assert (found["RootDirectory"], found["ProtectSystem"], found["MountAPIVFS"]) == (ROOT, "strict", False)
-    assert found["TemporaryFileSystem"] == [(IMAGES, "ro,mode=0755,size=1M")], "no names of other tasks' images"
-    assert found["BindReadOnlyPaths"] == [
-        *((path, path, True, 0) for path in LOADS),
-        *((path, path, False, 0) for path in (TENDER, IMAGE)),
-    ]
-    static = settings(loads=())["BindReadOnlyPaths"]
-    assert static == [(path, path, False, 0) for path in (TENDER, IMAGE)]
-
-
 def test_where_the_libraries_are_not_known_their_directories_are_bound_with_what_is_mounted_below() -> None:
     bound = settings(loads=LIBRARIES)["BindReadOnlyPaths"]
     assert isinstance(bound, list)
@@ -116,6 +82,11 @@ def test_settings_that_a_systemd_does_not_know_are_not_sent_to_it() -> None:
     assert found == older, "what is older is the same"
 
 
+def test_only_spt_makes_written_memory_executable_and_no_task_leaves_a_core_file() -> None:
+    assert [settings(target)["MemoryDenyWriteExecute"] for target in (Target.HVT, Target.SPT)] == [True, False]
+    assert settings()["LimitCORE"] == 0
+
+
 @pytest.mark.parametrize("nics, families", [("", []), ("net", ["AF_INET", "AF_NETLINK"])])
 def test_a_task_has_the_hosts_network_only_for_its_tap(nics: str, families: list[str]) -> None:
     found = settings(nics=nics)
@@ -128,11 +99,3 @@ def test_the_filter_is_a_list_of_calls_that_holds_none_that_leads_out() -> None:
     assert settings()["SystemCallFilter"] == (True, SYSTEM_CALLS)
     assert len(set(SYSTEM_CALLS)) == len(SYSTEM_CALLS)
     assert not {"ptrace", "mount", "bpf", "unshare", "setns", "connect", "listen", "accept", "fork"} & set(SYSTEM_CALLS)
-
-
-def test_what_all_users_of_the_host_share_is_out_of_reach() -> None:
-    found = settings()
-    assert found["InaccessiblePaths"] == [
-        *("-+/sys", "-+/dev/shm", "-+/dev/pts", "-+/dev/hugepages", "-+/tmp", "-+/var/tmp")
-    ]
-    assert found["LimitCORE"] == 0
