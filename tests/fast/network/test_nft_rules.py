@@ -28,7 +28,7 @@ from solo5_systemd.network.model import (
 from solo5_systemd.network.nft_elements import Ruleset, elements
 from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.settings.addresses import routes
-from solo5_systemd.settings.egress import METADATA6, egress
+from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.network_policy import CLOSED, Join, Network, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
 
@@ -67,17 +67,6 @@ RESERVATION = Reservation(
         PortRequest(nic=SERVICE, host_ip=IPv4Address("127.0.0.1"), host_port=53, port=5353, protocol=Protocol.UDP),
     ),
 )
-GUEST = '"s5-abcdefghijkl"'
-ELEMENTS = [
-    f"element bridge solo5 guests {{ {GUEST} . 02:00:00:00:00:09 . 10.77.0.5 }}",
-    f"element bridge solo5 reflected {{ {GUEST} . {GUEST} }}",
-    "element bridge solo5 fragments { 10.77.0.5 }",
-    "element ip solo5 leased { 10.77.0.5 . 10.77.0.5 }",
-    "element ip solo5 refused { 10.77.0.5 }",
-    f"element bridge solo5 plain {{ {GUEST} . 02:00:00:00:00:09 . 10.77.0.5 }}",
-    "element ip solo5 published { tcp . 8080 : 10.77.0.5 . 80 }",
-    "element ip solo5 published_at { 127.0.0.1 . udp . 53 : 10.77.0.5 . 5353 }",
-]
 
 
 def network(*, masquerade: bool = True, connections: int = 4096) -> Network:
@@ -85,53 +74,25 @@ def network(*, masquerade: bool = True, connections: int = 4096) -> Network:
     return replace(network_of("10.77.0.0/24"), bridge="solo5-x.y", masquerade=masquerade, policy=policy)
 
 
-def test_a_task_is_elements_alone() -> None:
-    elements = task_elements(RESERVATION, [])
-    assert list(map(str, elements)) == ELEMENTS
-    assert nft_rules.add(elements).splitlines() == [f"add {element}" for element in ELEMENTS]
-    assert nft_rules.delete(elements).splitlines() == [f"delete {element}" for element in ELEMENTS]
-
-
-def test_what_is_behind_a_guest_is_elements_of_its_own() -> None:
+@pytest.mark.parametrize("masquerade", [True, False])
+def test_what_is_behind_a_guest_is_translated_as_its_network_is(masquerade: bool) -> None:
     held = with_limits(RESERVATION, Limits(routes=(ip_network("192.168.2.0/24"),)))
-    permitting = replace(network(), policy=NetworkPolicy(routes=(ip_network("192.168.0.0/16"),)))
-    made = set(map(str, task_elements(held, [permitting])))
-    assert {
-        "element ip solo5 behind { 192.168.2.0/24 }",
-        "element ip solo5 routers { 10.77.0.5 . 192.168.2.0/24 }",
-        "element ip solo5 routers { 192.168.2.0/24 . 192.168.2.0/24 }",
-        "element ip solo5 within { 192.168.2.0/24 . 10.77.0.0/24 }",
-        "element ip solo5 within { 10.77.0.0/24 . 192.168.2.0/24 }",
-        "element ip solo5 within { 192.168.2.0/24 . 192.168.2.0/24 }",
-        "element ip solo5 masqueraded { 192.168.2.0/24 }",
-    } <= made
-    untranslated = map(str, task_elements(held, [replace(permitting, masquerade=False)]))
-    assert "element ip solo5 masqueraded { 192.168.2.0/24 }" not in set(untranslated), "as the network itself"
+    permitting = replace(network(masquerade=masquerade), policy=NetworkPolicy(routes=(ip_network("192.168.0.0/16"),)))
+    made = map(str, task_elements(held, [permitting]))
+    assert ("element ip solo5 masqueraded { 192.168.2.0/24 }" in made) is masquerade
 
 
 @pytest.mark.parametrize("owned", [True, False])
 def test_everything_is_replaced_in_one_transaction(owned: bool) -> None:
     commands = nft_rules.replace(Ruleset(records=[in_state(RESERVATION)]), owned=owned)
     assert commands.startswith(nft_rules.remove(owned=owned))
-    assert commands.endswith(f"add {ELEMENTS[-1]}")
+    assert commands.endswith(f"add {task_elements(RESERVATION, [])[-1]}")
     assert "\ntable ip6 solo5 {" not in commands
     for family in ("ip", "ip6", "bridge"):
         without = f"destroy table {family} solo5" if owned else f"add table {family} solo5\ndelete table {family} solo5"
         assert without in nft_rules.remove(owned=owned)
         assert (f"\ntable {family} solo5 {{" in commands) is (family != "ip6")
     assert commands.count("flags owner, persist;") == (2 if owned else 0)
-
-
-def test_a_change_touches_what_differs_alone() -> None:
-    first, other = network(), replace(network(connections=16), bridge="solo5-y", ipv4=IPv4Network("10.78.0.0/24"))
-    before, after = Ruleset(networks=[first], records=[in_state(RESERVATION)]), Ruleset(networks=[first, other])
-    commands = nft_rules.change(before, after).splitlines()
-    assert commands[: len(ELEMENTS)] == [f"delete {element}" for element in ELEMENTS]
-    assert commands[len(ELEMENTS)] == "flush chain ip solo5 limited"
-    elements = [*nft_elements.network_elements(other, [first, other])]
-    assert commands[-len(elements) :] == [f"add {element}" for element in elements]
-    assert nft_rules.change(before, before) == ""
-    assert "limited" not in nft_rules.change(after, replace(after, records=[in_state(RESERVATION)]))
 
 
 def test_of_tasks_whose_networks_stay_no_element_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,15 +125,6 @@ def test_a_network_on_a_bridge_of_others_is_neither_reached_nor_limited() -> Non
     made = map(str, nft_elements.network_elements(front, (front, JOINED)))
     assert [each for each in made if "br0" in each] == []
     assert nft_rules.limited((front, JOINED)) == nft_rules.limited((front,))
-
-
-def test_a_network_with_ipv6_alone_has_its_bridge_in_table_ip_and_no_range() -> None:
-    """So a packet of IPv4 from its bridge is one of a network, and closed."""
-    prefix, gateway = IPv6Network("fd00:1::/64"), IPv6Address("fd00:1::1")
-    alone = replace(network(), ipv4=None, gateway4=None, ipv6=prefix, gateway6=gateway)
-    made = [*nft_elements.network_elements(alone, [alone])]
-    assert [str(each) for each in made if each.family == "ip"] == ['element ip solo5 bridges { "solo5-x.y" }']
-    assert "element ip6 solo5 within { fd00:1::/64 . fd00:1::/64 }" in map(str, made)
 
 
 (TAP,) = (lease.tap for lease in RESERVATION.leases)
@@ -236,13 +188,6 @@ def six(front: Network) -> Network:
 def plan(front: NetworkPolicy = CLOSED) -> Ruleset:
     networks = (six(linked_network("front", front)), six(linked_network("back")))
     return Ruleset(networks=networks, records=(in_state(HELD6),))
-
-
-def test_no_word_of_ipv4_is_left() -> None:
-    text = nft_rules.tables(plan(), owned=True)["ip6"]
-    rules = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    assert [line for line in rules if re.search(r"\bip\b|ipv4|icmp\b|127\.|METADATA|FOREIGN|LIMITED", line)] == []
-    assert f"ip6 daddr {{ {', '.join(METADATA6)} }} iifname != @metadata goto dropped_metadata" in text
 
 
 def test_table_ip6_is_there_for_networks_with_ipv6_alone() -> None:
