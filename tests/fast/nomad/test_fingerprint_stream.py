@@ -12,7 +12,7 @@ from tests.support.fakes.clock import passed
 
 from solo5_systemd.base.errors import HostError, SettingsError
 from solo5_systemd.nomad import engine, fingerprint
-from solo5_systemd.nomad.fingerprint import HEALTHY, UNDETECTED, UNHEALTHY
+from solo5_systemd.nomad.fingerprint import HEALTHY, UNHEALTHY
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.structs_pb2 import Attribute
 
@@ -112,24 +112,6 @@ async def test_a_machine_that_cannot_be_looked_at_is_unhealthy_and_heals_by_itse
     machine.steps.errors.clear()
     assert await description(stream) == "Healthy"
     assert ("oops" in caplog.text) is isinstance(error, ZeroDivisionError)
-
-
-@pytest.mark.parametrize(
-    "config, words",
-    [
-        ({"enabled": False}, "disabled: plugin.solo5.config.enabled is false"),
-        ({"enabled": "no"}, "plugin.solo5.config.enabled is 'no': expected true or false."),
-        ({"stats_interval": "soon"}, "plugin.solo5.config.stats_interval: duration 'soon' is not a time"),
-    ],
-)
-async def test_a_driver_that_is_off_or_wrongly_configured_is_undetected_with_the_reason(
-    machine: Machine, nomad: Agent, config: dict[str, object], words: str
-) -> None:
-    await nomad.configure(**config)
-    found = await anext(nomad.fingerprints())
-    assert found.health == UNDETECTED
-    assert found.health_description.startswith(words)
-    assert machine.steps.taken == []
 
 
 async def test_nothing_is_removed_while_the_configuration_cannot_be_read() -> None:

@@ -18,17 +18,6 @@ def fifo(tmp_path: Path) -> Path:
     return path
 
 
-async def test_a_fifo_that_is_read_is_opened_and_does_not_block(fifo: Path) -> None:
-    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-    fd = await open_fifo(str(fifo))
-    assert not os.get_blocking(fd)
-    assert not os.get_inheritable(fd)
-    os.write(fd, b"hello")
-    assert os.read(reader, 100) == b"hello"
-    os.close(fd)
-    os.close(reader)
-
-
 @pytest.mark.leaps
 async def test_a_reader_may_come_later(fifo: Path) -> None:
     async with asyncio.TaskGroup() as tasks:

@@ -7,14 +7,14 @@ from itertools import count
 
 import pytest
 from tests.fast.nomad.agent import Agent, agent, agent_of_a_task
-from tests.fast.nomad.values import NAME, NOTHING, TASK_ID, UNIT, Fifos, port, task_config
+from tests.fast.nomad.values import NAME, NOTHING, TASK_ID, UNIT, Fifos, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed
 
-from solo5_systemd.base.errors import HostError, NoSuchTaskError, TakenError
+from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.nomad import handle, logs
+from solo5_systemd.nomad import logs
 from solo5_systemd.nomad import wait as wait_module
 from solo5_systemd.nomad.logs import DRAIN_TIMEOUT_S
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -27,35 +27,6 @@ def another(task_id: str = OTHER) -> wire.TaskConfig:
     task = task_config()
     task.id = task_id
     return task
-
-
-async def test_a_task_is_started_ends_and_is_destroyed_and_nothing_is_left(
-    machine: Machine, nomad: Agent, fifos: Fifos
-) -> None:
-    await nomad.start(fifos.of(task_config()))
-    assert (machine.holds, set(machine.relay.held)) == (({UNIT}, {NAME}), {NAME})
-    async with Background(nomad.wait()) as waiting:
-        assert not waiting.done()
-        machine.units.end(UNIT, MainCode.EXITED, 3)
-        ended = await waiting
-    assert (ended.result.exit_code, ended.result.signal, ended.err) == (3, 0, "")
-    await nomad.destroy()
-    assert (machine.holds, machine.relay.held) == (NOTHING, {})
-    with pytest.raises(NoSuchTaskError, match="this driver has neither started nor recovered a task"):
-        await nomad.wait()
-
-
-async def test_nomad_is_given_all_that_it_needs_to_find_the_task_again(
-    machine: Machine, nomad: Agent, fifos: Fifos
-) -> None:
-    task = fifos.of(task_config(port("http", 25001, 80)))
-    answer = await nomad.start(task)
-    assert (answer.handle.version, answer.handle.state) == (1, wire.RUNNING)
-    assert answer.handle.config == task
-    stored = handle.decode(answer.handle.driver_state).run
-    assert (stored.task, stored.unit) == (NAME, UNIT)
-    assert stored.invocation == machine.units.loaded[UNIT].invocation
-    assert answer.network_override == wire.NetworkOverride(addr="10.89.0.2", port_map={"http": 80})
 
 
 async def test_one_id_started_twice_at_once_is_one_task(machine: Machine, nomad: Agent) -> None:
