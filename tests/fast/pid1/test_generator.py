@@ -4,7 +4,7 @@ import asyncio
 import pickle
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
 
@@ -47,10 +47,9 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
     def run(
         settings: Settings | SettingsError = Settings(),  # noqa: B008 - frozen
-        generated: Mapping[str, Path] | None = None,
         budget_s: float = 60.0,
     ) -> list[str]:
-        monkeypatch.setattr(generator, "of_generators", lambda: generated or {})
+        monkeypatch.setattr(generator, "of_generators", dict)
         monkeypatch.setattr(generator, "BUDGET_S", budget_s)
         return list(Generator(settings).run())
 
@@ -92,26 +91,6 @@ def test_a_file_that_is_there_again_before_its_task_has_ended_stays(make: Make, 
     assert make() == []
     remove_if_gone(TaskName("web"))
     assert (tmp_path / "system/web.service").exists()
-
-
-def test_a_running_task_whose_file_is_refused_keeps_its_unit_and_shows_the_reason(
-    make: Make, web: Path, tmp_path: Path
-) -> None:
-    make()
-    unit, good = tmp_path / "system/web.service", web.read_text()
-    before = unit.read_text()
-    (tmp_path / "units/invocation:web.service").symlink_to("0123")
-    for key in ("Memry", "Memori"):
-        web.write_text(f"{good}{key}=64M\n")
-        [fault] = make()
-        assert unit.read_text().startswith(before)
-        assert unit.read_text().count("Refused since") == 1
-        assert fault.replace("[", "(").replace("]", ")") in unit.read_text()
-        assert kept_refusal(TaskName("web")) == fault
-    web.write_text(good)
-    assert make() == []
-    assert unit.read_text() == before
-    assert kept_refusal(TaskName("web")) == ""
 
 
 def test_a_start_of_a_refused_file_is_no_running_task(make: Make, web: Path, tmp_path: Path) -> None:
@@ -193,26 +172,6 @@ def test_another_unit_of_the_name_is_left_alone(make: Make, web: Path, tmp_path:
     assert other.read_text() == "[Unit]\n"
 
 
-def test_a_unit_that_another_generator_makes_has_the_name(make: Make, web: Path, tmp_path: Path) -> None:
-    make()
-    running = web.with_name("runs.unikernel")
-    running.write_bytes(web.read_bytes())
-    make()
-    before = (tmp_path / "system/runs.service").read_text()
-    (tmp_path / "units/invocation:runs.service").symlink_to("0123")
-    source = Path("/etc/containers/systemd/web.container")
-    faults = make(generated={"web.service": source, "runs.service": source})
-    assert faults[1] == (
-        f"{web}: unit web.service is made of {source} already: expected a name that no other unit has."
-    )
-    assert not (tmp_path / "system/web.service").exists()
-    assert not (tmp_path / "run/web").exists()
-    text = (tmp_path / "system/runs.service").read_text()
-    assert text.startswith(before)
-    assert text.endswith("Restart=no\n")
-    assert make() == []
-
-
 @pytest.fixture
 def template(web: Path) -> Path:
     """The same as a template, with something that differs."""
@@ -223,23 +182,6 @@ def template(web: Path) -> Path:
 
 def system(tmp_path: Path) -> list[str]:
     return sorted(path.name for path in (tmp_path / "system").iterdir())
-
-
-def test_the_last_instance_of_a_removed_template_removes_its_files(make: Make, template: Path, tmp_path: Path) -> None:
-    make()
-    for name in ("web@1", "web@2"):
-        (tmp_path / "run" / name).mkdir()
-        (tmp_path / "run" / name / "uncleared").touch()
-        (tmp_path / f"units/invocation:solo5-prepare@{name}.service").symlink_to("0123")
-    template.unlink()
-    make()
-    remove_if_gone(TaskName("web@1"))
-    assert system(tmp_path) == ["solo5-awaited-web@.target", "web@.service"]
-    assert not (tmp_path / "run/web@1").exists()
-    (tmp_path / "units/invocation:solo5-prepare@web@1.service").unlink()
-    remove_if_gone(TaskName("web@2"))
-    assert system(tmp_path) == []
-    assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_a_running_instance_whose_own_file_is_refused_keeps_the_unit_of_its_template(
