@@ -16,10 +16,9 @@ from solo5_systemd.base.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.network.model import GuestNames
-from solo5_systemd.settings.node_limits import OPERATOR, Limits, Node, Resource, Share, tenant
+from solo5_systemd.settings.node_limits import OPERATOR, Node, Resource, tenant
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.storage.model import DiskRequest
-from solo5_systemd.task.policy import Policy
 from solo5_systemd.task.workload import Publish, Workload
 from solo5_systemd.unit.state import ActiveState, MainCode
 
@@ -61,13 +60,6 @@ async def test_a_start_takes_each_step_once_and_returns_what_a_read_would(machin
     task = await runtime.task(WEB)
     assert task.phase is Phase.RUNNING
     assert started == task
-
-
-async def test_a_full_store_is_collected_once_for_a_start(machine: Machine, runtime: Runtime) -> None:
-    machine.images.full = True
-    await runtime.start(replace(WORKLOAD, policy=Policy()))
-    assert machine.steps.taken.count("take image") == 2
-    assert (machine.images.collected, machine.images.min_age, machine.images.largest) == (frozenset(), 10.0, 256 << 20)
 
 
 async def test_a_task_without_nics_never_wakes_the_network(machine: Machine, runtime: Runtime) -> None:
@@ -418,12 +410,3 @@ async def test_a_start_beyond_a_limit_makes_nothing(machine: Machine, runtime: R
 async def test_a_disk_that_is_created_counts_for_the_job(machine: Machine, runtime: Runtime) -> None:
     await runtime.start(replace(CREATING, tenant=tenant("shop", "web")))
     assert machine.disks.tenants == [tenant("shop", "web")] * 2
-
-
-async def test_an_image_is_not_stored_beyond_a_limit(machine: Machine, runtime: Runtime) -> None:
-    limits = Limits(job=Share(amounts={Resource.IMAGES: stored().size - 1}))
-    machine.users.node = Node(limits=limits)
-    with pytest.raises(InvalidRequestError, match="bytes of images: expected at most"):
-        await runtime.start(replace(WORKLOAD, tenant=tenant("shop", "web")))
-    assert "acquire user" not in machine.steps.taken
-    assert machine.holds == NOTHING

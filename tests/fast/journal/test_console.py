@@ -63,21 +63,6 @@ async def test_reading_starts_with_the_last_lines(files: Files) -> None:
     assert await read(last=2) == [b"b", b"c"]
 
 
-async def test_new_lines_are_followed_until_all_are_written(files: Files) -> None:
-    is_written = False
-    files.write("a")
-    async with aclosing(JOURNAL.lines(STATE, until=lambda: is_written)) as lines:
-        assert (await anext(lines)).message == b"a"
-        following = asyncio.ensure_future(anext(lines))
-        await yields()
-        assert not following.done()
-        files.write("b")
-        assert (await following).message == b"b"
-        is_written = True
-        files.write("c")
-        assert [line.message async for line in lines] == [b"c"]
-
-
 async def test_a_console_of_any_length_leaves_other_tasks_their_turn(files: Files) -> None:
     for number in range(10 * reader.BATCH_LINES):
         files.write(str(number))

@@ -1,7 +1,5 @@
 """What is sent to journald: streams of consoles, and entries of its native protocol."""
 
-import os
-import socket
 from pathlib import Path
 
 import pytest
@@ -31,33 +29,10 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return path
 
 
-async def test_the_header_of_a_stream_identifies_the_unit(address: str) -> None:
-    with socket.socket(socket.AF_UNIX) as journald:
-        journald.bind(address)
-        journald.listen()
-        descriptor = await Journal(str).open_stream("solo5-task-web.service", 4, "")
-        assert not os.get_inheritable(descriptor)
-        os.write(descriptor, b"solo5-hvt: a complaint\n")
-        os.close(descriptor)
-        connection, _ = journald.accept()
-        with connection, connection.makefile("rb") as received:
-            assert received.read() == b"web\nsolo5-task-web.service\n172\n0\n0\n0\n0\nsolo5-hvt: a complaint\n"
-
-
 async def test_a_namespace_has_a_journald_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "STDOUT_SOCKET", "/run/systemd/journal/stdout")
     with pytest.raises(HostError, match=r"/run/systemd/journal\.guests/stdout: No such file.*journald@guests\.service"):
         await Journal(str).open_stream("solo5-task-web.service", 4, "guests")
-
-
-async def test_a_hung_tender_is_logged_with_its_task_and_pid(address: str) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald:
-        journald.bind(address)
-        await Journal(str).log_hung(STATE)
-        fields = dict(line.split("=", 1) for line in journald.recv(4096).decode().splitlines())
-    assert (fields["SOLO5_TASK"], fields["OBJECT_PID"]) == ("web", "4711")
-    assert fields["MESSAGE_ID"] == console.HUNG_MESSAGE_ID
-    assert fields["MESSAGE"].startswith("solo5-task-web.service: Killing hung tender: main thread exited")
 
 
 async def test_a_missing_journald_is_one_sentence() -> None:

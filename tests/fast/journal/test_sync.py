@@ -31,25 +31,6 @@ async def journald(place: str, answer: Answer) -> AsyncIterator[None]:
         yield
 
 
-async def test_it_returns_when_journald_is_synchronized(place: str) -> None:
-    asked: list[bytes] = []
-    written = asyncio.Event()
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(await reader.readuntil(b"\0"))
-        await written.wait()
-        writer.write(b'{"parameters":{}}\0')
-        writer.close()
-
-    async with journald(place, answer):
-        waiting = asyncio.ensure_future(synchronize(TASK))
-        done, _ = await asyncio.wait((waiting,), timeout=0.1)
-        assert not done
-        written.set()
-        await waiting
-    assert asked == [b'{"method":"io.systemd.Journal.Synchronize"}\0']
-
-
 async def done(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(b'{"parameters":{}}\0')
     writer.close()

@@ -232,20 +232,6 @@ async def test_a_console_with_unlinked_fifos_is_removed_unless_they_have_a_reade
         assert list(tmp_path.iterdir()) == []
 
 
-async def test_an_ended_task_without_fifos_is_delivered_to_new_ones(tmp_path: Path) -> None:
-    journal = Journal()
-    async with running(journal, tmp_path) as relay:
-        relay.forward()
-        text = "".join(journal.write(f"{number}\n".rjust(1 << 14)).data.decode() for number in range(16))
-        assert not await relay.forwarder.drain(WEB)
-    async with running(journal, tmp_path) as relay:
-        relay.forwarder.restore({})
-        await passed(1)
-        out, _ = relay.forward()
-        await until(out.read, text[1 << 16 :])  # what the first FIFO has taken
-        assert await relay.forwarder.drain(WEB)
-
-
 async def test_each_console_has_a_unique_number_also_after_a_restart(tmp_path: Path) -> None:
     async with running(Journal(), tmp_path) as relay:
         for name in ("a", "b", "c"):

@@ -194,23 +194,6 @@ def taken_by_web(tmp_path: Path, *names: str) -> int:
     return lock([*disks, disk_of(tmp_path / "other", "other")], task="web")
 
 
-def test_all_named_disks_of_a_task_are_of_one_instant(subject: Snapshots, disks: NamedDisks, tmp_path: Path) -> None:
-    disks.create(LOGS, 512)
-    descriptor = taken_by_web(tmp_path, "data", "logs")
-    write(tmp_path, "before")
-    with subject.of_task("web", ONE) as instant:
-        write(tmp_path, "within")
-        instant.take()
-        write(tmp_path, "behind")
-        assert subject.all() == (), "none before it is complete"
-        made = instant.keep()
-    assert [str(each) for each in made] == ["data@one", "logs@one"]
-    assert Path(made[0].path).read_bytes().rstrip(b"\0") == b"within"
-    with pytest.raises(TakenError, match="disk 'data' has a snapshot 'one' already"), subject.of_task("web", ONE):
-        pass
-    os.close(descriptor)
-
-
 def test_a_disk_that_changes_its_task_meanwhile_has_no_snapshot(subject: Snapshots, tmp_path: Path) -> None:
     descriptor = taken_by_web(tmp_path, "data")
     with subject.of_task("web", ONE) as instant:
