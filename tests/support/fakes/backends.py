@@ -14,7 +14,7 @@ from tests.support.fakes.relay import FakeRelay
 from tests.support.fakes.steps import Steps, step
 from tests.support.fakes.tasks import LEASE, STARTED, endpoints
 
-from solo5_systemd.base.errors import NotFoundError, StoreFullError, TakenError
+from solo5_systemd.base.errors import NotFoundError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, Target, TaskName
 from solo5_systemd.bus.network_client import Networkd
 from solo5_systemd.cgroup.cgroupfs import CgroupFs
@@ -58,10 +58,7 @@ class FakeImages(ImageStore):
             "/srv/full": stored(nics="service", disks="storage"),
             "/srv/plain": stored(Target.SPT),
         }
-        self.largest: int | None = None  # argument of the last `take`
-        self.full = False  # `take` fails until a `collect`
         self.collected: Set[str] | None = None  # `keep` of the last `collect`
-        self.min_age = 0.0  # argument of the last `collect`
         self.opened: list[int] = []
         self.held: list[int] = []
 
@@ -73,9 +70,6 @@ class FakeImages(ImageStore):
         admit: Callable[[int], None] = lambda _: None,
     ) -> StoredImage:
         async with self._steps.step("take image"):
-            if self.full:
-                raise StoreFullError("the image store has no room.")
-            self.largest = largest
             if path not in self.files:
                 raise NotFoundError(f"image {path} is not there.")
             admit(self.files[path].size)
@@ -98,8 +92,7 @@ class FakeImages(ImageStore):
 
     async def collect(self, keep: Set[str], *, min_age: float = 60.0, dry_run: bool = False) -> tuple[str, ...]:
         async with self._steps.step("list unused images" if dry_run else "collect images"):
-            self.collected, self.min_age = keep, min_age
-            self.full = self.full and dry_run
+            self.collected = keep
             return ("ab" * 32,)
 
 
