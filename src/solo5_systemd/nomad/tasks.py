@@ -58,6 +58,7 @@ class TaskRegistry:
         self._scopes = ScopeChildren()
         self._starting: dict[str, wire.TaskConfig] = {}
         self._entries: dict[str, TaskEntry] = {}
+        self._ids: dict[tuple[str, str], str] = {}  # of the entries, by allocation and name of the task
         self._locks = KeyedLocks[str]()  # by task ID: start, recovery and destruction of one task are serialized
 
     def entry(self, task_id: str) -> TaskEntry:
@@ -89,16 +90,17 @@ class TaskRegistry:
         Nomad runs one start of a task at a time, and destroys all that it has a handle of. So this one would have the
         disks and ports of the next for ever. One that is not removed here is a forgotten task from now on.
         """
+        task_id = self._ids.get((config.alloc_id, config.name))
+        if task_id is None:
+            return
+        self._forget(task_id)
         of_forgotten = self._session.config.gc.dangling_tasks
-        for each in [entry.config for entry in self._entries.values()]:
-            if (each.alloc_id, each.name) == (config.alloc_id, config.name):
-                del self._entries[each.id]
-                if of_forgotten.enabled and not of_forgotten.dry_run:
-                    name = name_of(each.id)
-                    _log.warning("forgotten task %s stopped: Nomad starts task %s anew", name, config.name)
-                    with suppress(Solo5Error):
-                        await self._session.engine.discard(name)
-                        await logs.drain(self._session, name)
+        if of_forgotten.enabled and not of_forgotten.dry_run:
+            name = name_of(task_id)
+            _log.warning("forgotten task %s stopped: Nomad starts task %s anew", name, config.name)
+            with suppress(Solo5Error):
+                await self._session.engine.discard(name)
+                await logs.drain(self._session, name)
 
     async def _sibling_conflict(self, config: wire.TaskConfig) -> InvalidRequestError | None:
         """Return the error for a port that another task of the allocation holds; None: no sibling holds one.
@@ -153,8 +155,14 @@ class TaskRegistry:
 
     def _add(self, started: TaskEntry, *reattached: asyncio.Task[None]) -> TaskEntry:
         end = self._background.create_task(self._until_end(started, *reattached))
-        entry = self._entries[started.config.id] = replace(started, end=end)
+        config = started.config
+        entry = self._entries[config.id] = replace(started, end=end)
+        self._ids[config.alloc_id, config.name] = config.id
         return entry
+
+    def _forget(self, task_id: str) -> None:
+        if (entry := self._entries.pop(task_id, None)) is not None:
+            self._ids.pop((entry.config.alloc_id, entry.config.name), None)
 
     async def _until_end(self, task: TaskEntry, *reattached: asyncio.Task[None]) -> TaskEnd:
         """Watch a task's readiness until its end, then drain its FIFOs and publish its last event."""
@@ -239,7 +247,7 @@ class TaskRegistry:
                     on_failure=lambda error: _log.info("removal of task %s failed, retrying: %s", name, error),
                 )
             except Solo5Error:
-                self._entries.pop(task_id, None)  # else its unit would be claimed for ever, and never be forgotten
+                self._forget(task_id)  # else its unit would be claimed for ever, and never be forgotten
                 raise
             if keep and entry is not None:  # without an entry its allocation is not known
                 try:  # DestroyTask is called once: the rest must be done even if this fails
@@ -249,7 +257,7 @@ class TaskRegistry:
             self._scopes.forget(name)
             if entry is not None:
                 await asyncio.wait((entry.end,), timeout=logs.DRAIN_TIMEOUT_S)
-                self._entries.pop(task_id, None)
+                self._forget(task_id)
             else:
                 await logs.drain(self._session, name)
 
