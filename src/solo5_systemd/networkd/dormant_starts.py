@@ -19,7 +19,7 @@ from solo5_systemd.network.kernel_events import CarrierWatch, LookupWatch, Packe
 from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, LeaseState
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.netlink import link_index
-from solo5_systemd.networkd.namespaces import Core
+from solo5_systemd.networkd.namespaces import Core, delete_earlier_flows
 from solo5_systemd.networkd.state import NetworkState
 
 CHECK_INTERVAL_S = 1.0
@@ -100,6 +100,7 @@ class Activation:
                     continue
                 try:
                     if await self._core.writer.run(self._host.wait_again, task):
+                        await delete_earlier_flows(self._core, task)
                         await self.hold(task)  # a packet may have come while its bridge was made
                         continue
                     reason = "it has not run before"

@@ -11,9 +11,10 @@ from typing import TypeVar
 from solo5_systemd.base.concurrency import KeyedLocks, SerialThread
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.network.conntrack import UdpPorts, delete_udp_flows
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.ipam import free_addresses
-from solo5_systemd.network.model import LeaseRecord, LeaseState, Request, Reservation
+from solo5_systemd.network.model import LeaseRecord, LeaseState, Protocol, Request, Reservation
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.network.overview import NetworkOverview
@@ -261,6 +262,27 @@ class Core:
     watches: Watches
     tasks: asyncio.TaskGroup = field(default_factory=asyncio.TaskGroup)
     locks: KeyedLocks[TaskName] = field(default_factory=KeyedLocks)
+
+
+async def delete_earlier_flows(core: Core, task: TaskName) -> None:
+    """Delete the UDP flows to the ports of a guest that does not run yet; a failure is logged.
+
+    In a thread, under the task's lock: with a table that a flood has filled, each address of the host takes 0.1 s.
+    """
+    record = core.state.record(task)
+    if record is None or all(port.protocol is not Protocol.UDP for port in record.reservation.ports):
+        return
+
+    def delete(ports: UdpPorts, within: NetworkNamespace | None) -> None:
+        with within.entered() if within else nullcontext():
+            delete_udp_flows(ports)
+
+    try:
+        await asyncio.to_thread(
+            delete, *await core.writer.run(core.state.at, task, lambda state: (state.udp_ports(task), state.within))
+        )
+    except (OSError, Solo5Error) as error:
+        _log.warning("deleting conntrack entries of the ports of task %s failed: %s", task, error)
 
 
 def _restore_all(state: NetworkState) -> None:

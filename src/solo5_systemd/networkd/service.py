@@ -20,7 +20,7 @@ from solo5_systemd.network.request_checks import show_port
 from solo5_systemd.networkd.dhcp import DhcpServers
 from solo5_systemd.networkd.dormant_starts import Activation
 from solo5_systemd.networkd.maintenance import Maintenance
-from solo5_systemd.networkd.namespaces import Core
+from solo5_systemd.networkd.namespaces import Core, delete_earlier_flows
 from solo5_systemd.networkd.releases import Releases
 from solo5_systemd.networkd.sleep import Sleep
 from solo5_systemd.networkd.state import NetworkState
@@ -125,6 +125,8 @@ class Networkd:
             await self._sleep.wake_for_attach(task)
             try:
                 await self._writer.run(self._state.attach, task)
+                if held is None or held.state in (LeaseState.RESERVED, LeaseState.RELEASING):
+                    await delete_earlier_flows(self._core, task)  # of one that waited, the kernel may hold packets
                 if self._state.host.dhcp.in_use and (own := self._state.host.leases.get(task)) is not None:
                     try:
                         await self._servers.start({lease.network for lease in own.reservation.leases})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_elements
-from solo5_systemd.network.conntrack import UdpPorts, delete_udp_flows
+from solo5_systemd.network.conntrack import UdpPorts
 from solo5_systemd.network.lease_files import LeaseStore, remove_request
 from solo5_systemd.network.links import Links, delete_links
 from solo5_systemd.network.model import (
@@ -190,8 +190,6 @@ class NetworkState:
                     self.ports.release(host_ports(record.reservation))
                     _attempt_each(f"the reservation of task {task}", lambda: self.end_release(task))
                 raise
-            if record.state is LeaseState.RESERVED:  # of one that waited, the kernel may hold packets
-                self._delete_earlier_flows(record.reservation)
         else:  # a second start: its unit gets as long to run as the first one's
             try:
                 self.repairs.repair_links({task})
@@ -204,6 +202,11 @@ class NetworkState:
             self.leases.save(attached(record))
         for each in overtaken(self.bridges.networks.values(), record.reservation.leases):
             self.repairs.report_unrepaired(task, str(each))
+
+    def udp_ports(self, task: TaskName) -> UdpPorts:
+        """Return the UDP ports of a task, at the addresses that the host has now."""
+        record = self.leases.get(task)
+        return udp_ports([record.reservation], self.links.routes.addresses) if record else {}
 
     def served(self) -> tuple[UdpPorts, Collection[IpAddress]]:
         """Return the UDP ports of all tasks that run or wait, and the guests of these tasks.
@@ -234,7 +237,6 @@ class NetworkState:
         for lease in record.reservation.leases:
             self.bridges.bring_up(lease)
         self.sleepers.wait(record)
-        self._delete_earlier_flows(record.reservation)
         return True
 
     def _reserve_again(self, task: TaskName) -> LeaseRecord:
@@ -429,14 +431,6 @@ class NetworkState:
         self.bridges.change_elements([record], [made])
         self.leases.save(made)
         self.bridges.make_room_for_neighbours(reservation)
-
-    def _delete_earlier_flows(self, reservation: Reservation) -> None:
-        """Delete the UDP flows to the ports of a guest that does not run yet; a failure is logged."""
-        try:
-            if ports := udp_ports([reservation], self.links.routes.addresses):
-                delete_udp_flows(ports)
-        except (OSError, Solo5Error) as error:
-            _log.warning("deleting conntrack entries of the ports of task %s failed: %s", reservation.task, error)
 
     def _make_tap(self, reservation: Reservation, lease: Lease) -> None:
         network = self.bridges.networks[lease.network]
