@@ -35,7 +35,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network.drops import of_nics
 from solo5_systemd.network.model import Limits, NicRequest, PortRequest, Reservation
-from solo5_systemd.network.overview import dropped_by_namespace
+from solo5_systemd.network.use import dropped_by_namespace
 from solo5_systemd.settings.egress import egress
 
 NIC = (nic("service", "namespace"),)

@@ -22,6 +22,8 @@ CRUMB = 50
 SMALL = {
     "base/event_loop.py": "of locks, and of reads that verbs make without a loop",
     "base/journal_entry.py": "of the network service too, which imports nothing of `journal/`",
+    "network/overview.py": "of networkd and `solo5ctl network`, whose records a start does not import",
+    "network/use.py": "of `solo5ctl metrics`, which imports no settings of networks",
     "nomad/errors.py": "of both services of Nomad's",
 }
 """The modules under CRUMB lines, and why each is one of its own. Verbs, `__main__` and `dbus/` need no reason."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from solo5_systemd.bus.blocking import BlockingBus
-    from solo5_systemd.network.overview import NetworkOverview
+    from solo5_systemd.network.use import NetworkUse
 
 _SERVICE, _PATH = "org.solo5.Network1", "/org/solo5/Network1"
 
@@ -29,8 +29,8 @@ class BlockingNetworks(NetworkReader):
         except RemoteError:  # it does not run
             return ""
 
-    async def networks(self) -> "Sequence[NetworkOverview]":  # noqa: D102 - as in NetworkReader
-        from solo5_systemd.network.overview import NetworkOverview
+    async def networks(self) -> "Sequence[NetworkUse]":  # noqa: D102 - as in NetworkReader
+        from solo5_systemd.network.use import NetworkUse
         from solo5_systemd.settings.records import record
 
         try:
@@ -44,10 +44,10 @@ class BlockingNetworks(NetworkReader):
             def table(self, key: str) -> "Reply":
                 return Reply(self.having(key).get(key) or {}, self.path(key))
 
-        return tuple(record(NetworkOverview, Reply(row)) for row in dict(networks).values())
+        return tuple(record(NetworkUse, Reply(row)) for row in dict(networks).values())
 
 
-async def _networks() -> "Sequence[NetworkOverview]":
+async def _networks() -> "Sequence[NetworkUse]":
     from solo5_systemd.bus.connection import system_bus
     from solo5_systemd.bus.network_client import Networkd
 

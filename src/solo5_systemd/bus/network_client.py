@@ -130,7 +130,8 @@ class Networkd(NetworkReader):
         lease = await self.record(task)
         return lease.reservation if lease else None
 
-    async def networks(self) -> "Sequence[NetworkOverview]":  # noqa: D102 - as in NetworkReader
+    async def networks(self) -> "Sequence[NetworkOverview]":
+        """Return all networks, configured or in use."""
         from solo5_systemd.network.overview import NetworkOverview  # for startup time: a start needs none
 
         (networks,) = await self._service.call("Networks")

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from solo5_systemd.base.names import DeviceName
     from solo5_systemd.network.endpoints import Endpoints
     from solo5_systemd.network.model import LeaseRecord
-    from solo5_systemd.network.overview import NetworkOverview, Repair
+    from solo5_systemd.network.overview import Repair
     from solo5_systemd.network.tap_counters import Traffic
+    from solo5_systemd.network.use import NetworkUse
 
 STATE = "/run/solo5/network"
 
@@ -28,8 +29,8 @@ class NetworkReader(ABC):
     """
 
     @abstractmethod
-    async def networks(self) -> "Sequence[NetworkOverview]":
-        """Return all networks, configured or in use."""
+    async def networks(self) -> "Sequence[NetworkUse]":
+        """Return the use of all networks, configured or in use."""
 
     @abstractmethod
     async def awake_because(self, task: TaskName) -> str:

@@ -16,7 +16,7 @@ from solo5_systemd.cgroup.usage import Io, Usage
 from solo5_systemd.engine.task import Phase, Sample, Task
 from solo5_systemd.network.drops import OF_GUESTS, OF_TAPS, of_nics
 from solo5_systemd.network.endpoints import Endpoints
-from solo5_systemd.network.overview import NetworkOverview, dropped_by_namespace
+from solo5_systemd.network.use import NetworkUse, dropped_by_namespace
 
 if TYPE_CHECKING:
     from solo5_systemd.storage.model import FailedDisk
@@ -72,7 +72,7 @@ def families(
     tasks: Sequence[Task],
     endpoints: Mapping[TaskName, Endpoints],
     samples: Mapping[TaskName, Sample],
-    networks: Sequence[NetworkOverview],
+    networks: Sequence[NetworkUse],
     full: "Sequence[FailedDisk]" = (),
 ) -> Iterator[Family]:
     """Yield the families of tasks that have not ended, of their resource usage, and of networks."""
@@ -88,8 +88,8 @@ def families(
         [({"task": each.task, "disk": each.disk}, 1) for each in full],
     )
     own = [network for network in networks if not network.namespace]
-    # The others are not in use, and have no range yet.
-    known = [network for network in own if network.ipv4 or network.without_ipv4 or network.join is not None]
+    # Of the others nothing is known: they have no range, no lease and no bridge yet.
+    known = [network for network in own if network.up or network.leases or network.free is not None]
     for name, text, value in _NETWORK_METRICS:
         yield _known(name, "gauge", text, [({"network": network.name}, value(network)) for network in known])
     yield from _drop_families(endpoints, networks)
@@ -146,7 +146,7 @@ def _info_labels(task: Task) -> Labels:
     }
 
 
-def _drop_families(endpoints: Mapping[TaskName, Endpoints], networks: Sequence[NetworkOverview]) -> Iterator[Family]:
+def _drop_families(endpoints: Mapping[TaskName, Endpoints], networks: Sequence[NetworkUse]) -> Iterator[Family]:
     counted = dropped_by_namespace(network for network in networks if network.up)
     of_tasks = [
         ({"task": task, "nic": nic, "rule": rule}, count)
@@ -166,7 +166,7 @@ def _drop_families(endpoints: Mapping[TaskName, Endpoints], networks: Sequence[N
     yield _known("solo5_network_filtered_packets", "counter", text, of_networks)
 
 
-_NETWORK_METRICS: Sequence[tuple[str, str, Callable[[NetworkOverview], int | None]]] = (
+_NETWORK_METRICS: Sequence[tuple[str, str, Callable[[NetworkUse], int | None]]] = (
     ("solo5_network_leases", "Leases.", lambda network: network.leases),
     ("solo5_network_free_addresses", "Free addresses.", lambda network: network.free),
     ("solo5_network_up", "1 if the network's bridge exists, else 0.", lambda network: int(network.up)),

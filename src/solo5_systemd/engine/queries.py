@@ -100,7 +100,7 @@ class Queries:
     async def drops(self) -> "Mapping[TaskName, Mapping[DeviceName, Mapping[str, int]]]":
         """Return the packets of each NIC that the packet filter has dropped, by rule; root only."""
         from solo5_systemd.network.drops import of_nics
-        from solo5_systemd.network.overview import dropped_by_namespace
+        from solo5_systemd.network.use import dropped_by_namespace
 
         counted = dropped_by_namespace(await self.backends.networks.networks())
         endpoints = await self.endpoints()

@@ -3,11 +3,10 @@
 They are records (`settings.records`): D-Bus and the files in /run have their fields by name.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from solo5_systemd.base.names import NetworkName, TaskName
-from solo5_systemd.network.drops import Dropped
+from solo5_systemd.base.names import TaskName
+from solo5_systemd.network.use import NetworkUse
 from solo5_systemd.settings.network_policy import Network
 
 UNREPAIRED = "not repaired: "
@@ -32,28 +31,8 @@ class Repair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkOverview(Network):
+class NetworkOverview(NetworkUse, Network):
     """A network, in use or only configured, as `solo5ctl network` shows it.
 
     `ipv4`, `gateway4`, `ipv6` and `gateway6` are also None where the settings have none and the network is not in use.
-
-    Attributes:
-        up: the bridge exists.
-        leases: their number.
-        free: the number of free addresses; None: it has no range yet, or joins a bridge without a pool.
-        namespace: path of the network namespace of other programs that has it; empty: the host's own.
     """
-
-    up: bool
-    leases: int
-    free: int | None = None
-    dropped: Dropped = field(default_factory=Dropped)
-    namespace: str = ""
-
-
-def dropped_by_namespace(networks: Iterable[NetworkOverview]) -> Mapping[str, Mapping[NetworkName, Dropped]]:
-    """Return the counts of dropped packets by namespace, and by network."""
-    found: dict[str, dict[NetworkName, Dropped]] = {}
-    for network in networks:
-        found.setdefault(network.namespace, {})[network.name] = network.dropped
-    return found

@@ -1,6 +1,6 @@
 """Networks without an event loop: their records arrive as with the other client."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from ipaddress import IPv4Network
 
 from tests.contract.bus.child import in_child
@@ -13,6 +13,7 @@ from solo5_systemd.dbus.messages import Message, to_wire
 from solo5_systemd.engine.backends import QueryBackends
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.overview import NetworkOverview
+from solo5_systemd.network.use import NetworkUse
 from solo5_systemd.settings.network_policy import Join
 from solo5_systemd.settings.records import document
 from solo5_systemd.settings.resolver import UNSET
@@ -39,7 +40,9 @@ async def test_networks_are_read_as_they_were_sent(systemd: FakeSystemd) -> None
 
     systemd.others = reply
 
-    def read() -> list[NetworkOverview]:
+    def read() -> list[NetworkUse]:
         return list(finished(QueryBackends().networks.networks()))
 
-    assert await in_child(read) == SENT
+    assert await in_child(read) == [
+        NetworkUse(**{each.name: getattr(sent, each.name) for each in fields(NetworkUse)}) for sent in SENT
+    ]

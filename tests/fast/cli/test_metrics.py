@@ -25,7 +25,7 @@ NOMAD = {
     "NOMAD_TASK_NAME": "unikernel",
     "NOMAD_ALLOC_ID": "3fa85f64",
 }
-UNUSED = replace(NETWORK, name=NetworkName("unused"), ipv4=None, gateway4=None, up=False)
+UNUSED = replace(NETWORK, name=NetworkName("unused"), ipv4=None, gateway4=None, up=False, leases=0, free=None)
 WEB, IDLE = TaskName("web"), TaskName("idle")
 
 
