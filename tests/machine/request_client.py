@@ -1,9 +1,9 @@
 """A client with a steady rate: `request_client.py HOST PORT RATE`. Each request has a TCP connection of its own.
 
 Each line on its stdin is answered by a line of JSON, once all requests so far are answered or have failed: how many
-were answered, how many were refused, reset, or not answered within some seconds, and the longest time of one. At the
-end of its stdin it waits for the requests that it has begun: a connection that is cut off instead would stay open in
-conntrack tables on its way.
+were answered, how many were refused, reset, or not answered within some seconds, the longest time of one, and what is
+known of the first that were not answered. At the end of its stdin it waits for the requests that it has begun: a
+connection that is cut off instead would stay open in conntrack tables on its way.
 """
 
 import asyncio
@@ -11,9 +11,11 @@ import json
 import os
 import socket
 import sys
+import time
 from collections import Counter
 
 PATIENCE = 10.0
+FAILURES_SHOWN = 20
 TICK = 0.005
 
 
@@ -23,6 +25,7 @@ class Requests:
         self._running: set[asyncio.Task[None]] = set()
         self.counts: Counter[str] = Counter()
         self.longest = 0.0
+        self.failures: list[str] = []
 
     def begin(self) -> None:
         task = asyncio.get_running_loop().create_task(self._one())
@@ -35,27 +38,36 @@ class Requests:
 
     async def _one(self) -> None:
         loop = asyncio.get_running_loop()
-        begun = loop.time()
-        try:
-            async with asyncio.timeout(PATIENCE):
-                self.counts[await self._ask(loop)] += 1
-        except ConnectionRefusedError:
-            self.counts["refused"] += 1
-        except ConnectionResetError:
-            self.counts["reset"] += 1
-        except (TimeoutError, OSError):
-            self.counts["lost"] += 1
-        self.longest = max(self.longest, loop.time() - begun)
-
-    async def _ask(self, loop: asyncio.AbstractEventLoop) -> str:
+        begun, clock = loop.time(), time.time()
         with socket.socket() as client:
             client.setblocking(False)
-            await loop.sock_connect(client, self._address)
-            await loop.sock_sendall(client, b"GET / HTTP/1.0\r\n\r\n")
-            answer = b""
-            while part := await loop.sock_recv(client, 4096):
-                answer += part
-        return "answered" if answer.startswith(b"HTTP/1.0 200 OK\r\n") else "lost"
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await loop.sock_connect(client, self._address)
+                    await self._ask(loop, client)
+                outcome = "answered"
+            except ConnectionRefusedError:
+                outcome = "refused"
+            except ConnectionResetError:
+                outcome = "reset"
+            except (TimeoutError, OSError) as error:
+                outcome = "lost"
+                self._failed(client, clock, error)
+            self.counts[outcome] += 1
+        self.longest = max(self.longest, loop.time() - begun)
+
+    async def _ask(self, loop: asyncio.AbstractEventLoop, client: socket.socket) -> None:
+        await loop.sock_sendall(client, b"GET / HTTP/1.0\r\n\r\n")
+        answer = b""
+        while part := await loop.sock_recv(client, 4096):
+            answer += part
+        if not answer.startswith(b"HTTP/1.0 200 OK\r\n"):
+            raise OSError(f"an answer of {len(answer)} bytes")
+
+    def _failed(self, client: socket.socket, begun: float, error: Exception) -> None:
+        state = client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]  # its first byte (linux/tcp.h)
+        if len(self.failures) < FAILURES_SHOWN:
+            self.failures.append(f"{begun:.3f} port {client.getsockname()[1]} state {state} {error!r}")
 
 
 async def main(host: str, port: int, rate: float) -> None:
@@ -68,8 +80,8 @@ async def main(host: str, port: int, rate: float) -> None:
         while await asked.get():
             await requests.over()
             names = ("answered", "refused", "reset", "lost")
-            tally = {name: requests.counts[name] for name in names} | {"longest": requests.longest}
-            print(json.dumps(tally), flush=True)
+            counts = {name: requests.counts[name] for name in names}
+            print(json.dumps({**counts, "longest": requests.longest, "failures": requests.failures}), flush=True)
 
     answering = asyncio.ensure_future(answer())
     begun, made = loop.time(), 0

@@ -67,13 +67,19 @@ class Traffic(_Program):
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """All requests since the client began; `longest`: seconds that one of them took."""
+    """All requests since the client began.
+
+    Attributes:
+        longest: seconds that one of them took.
+        failures: of the first lost ones: time of the begin, port, state of the socket (tcp(7)), and error.
+    """
 
     answered: int
     refused: int
     reset: int
     lost: int
     longest: float
+    failures: list[str]
 
     @property
     def failed(self) -> int:
