@@ -205,7 +205,9 @@ async def test_open_connections_of_a_guest_are_counted(outside: Outside, client:
             unanswered.setblocking(False)
             unanswered.connect_ex((host, 8081))
             await until(lambda: tracked() > 0)
-            assert await client.connections(other.addresses) == 0
+            assert await client.connections(other.addresses) == 1
+        await until(lambda: open_connections(other.addresses) == 0)  # its client has gone
+        assert tracked() > 0
         with closing(socket.socket()) as made:
             made.setblocking(False)
             await asyncio.get_running_loop().sock_connect(made, (host, 8080))

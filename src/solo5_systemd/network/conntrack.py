@@ -13,17 +13,21 @@ from socket import IPPROTO_TCP, IPPROTO_UDP
 
 from solo5_systemd.network import netlink as nl
 from solo5_systemd.network.model import IpAddress
+from solo5_systemd.network.sysctls import read_sysctl
 from solo5_systemd.settings.addresses import IpNetwork
 
 # linux/netfilter/nfnetlink_conntrack.h: subsystem 1.
 _GET, _DELETE = 1 << 8 | 1, 1 << 8 | 2
-_TUPLE_ORIG, _TUPLE_REPLY, _STATUS, _ID, _FILTER = 1, 2, 3, 12, 25
+_TUPLE_ORIG, _TUPLE_REPLY, _STATUS, _TIMEOUT, _ID, _FILTER = 1, 2, 3, 7, 12, 25
 _TUPLE_IP, _TUPLE_PROTO, _PROTO_NUM, _PROTO_DST_PORT = 1, 2, 1, 3
 _IP_SRC, _IP_DST = {4: 1, 6: 3}, {4: 2, 6: 4}  # CTA_IP_V4_SRC, CTA_IP_V6_SRC
 _FILTER_ORIG_FLAGS, _FILTER_REPLY_FLAGS = 1, 2
 _PROTOINFO, _PROTOINFO_TCP, _PROTOINFO_TCP_STATE = 4, 1, 1
-_OPEN = {2, 3, 4, 5}
-"""enum tcp_conntrack: SYN_RECV, ESTABLISHED, FIN_WAIT, CLOSE_WAIT; SYN_SENT would last for 2 min without a reply."""
+_SYN_SENT, _OPEN = 1, {2, 3, 4, 5}
+"""enum tcp_conntrack: a SYN without an answer; SYN_RECV, ESTABLISHED, FIN_WAIT, CLOSE_WAIT."""
+_SYN_TIMEOUT = "netfilter/nf_conntrack_tcp_timeout_syn_sent"
+SYN_REPEATED_S = 3
+"""Within this time a client that still waits has sent its SYN again (after 1 s, in Linux five times)."""
 _ASSURED = 1 << 2
 """IPS_ASSURED (linux/netfilter/nf_conntrack_common.h); of UDP: packets both ways, and for more than two seconds."""
 _BY_SOURCE, _BY_DESTINATION, _BY_PROTOCOL, _BY_PORT = 1 << 0, 1 << 1, 1 << 3, 1 << 5
@@ -140,24 +144,29 @@ def _source(flow: bytes, direction: int, version: int) -> bytes:
 def open_connections(addresses: Collection[IpAddress]) -> int:
     """Return the number of TCP connections to these guests that neither side has closed for good, and of UDP flows.
 
+    One that the guest has not answered yet counts while its client tries: a busy guest answers late, and would be
+    stopped between that and the request. The kernel keeps it for two minutes, also for a client that has gone.
     UDP has no end: a flow is one that was in use for more than two seconds, until the kernel forgets it.
     The kernel filters the dump by the address that answers, which is a guest's also where a port was published.
     """
+    fresh_from = int(read_sysctl(_SYN_TIMEOUT) or 0) - SYN_REPEATED_S
     with closing(nl.NetlinkSocket(nl.NETLINK_NETFILTER)) as netfilter:
         return sum(
-            _is_open(flow)
+            _is_open(flow, fresh_from)
             for address in addresses
             for flow in _flows(netfilter, address.version, _by_source(_TUPLE_REPLY, address))
         )
 
 
-def _is_open(flow: bytes) -> bool:
+def _is_open(flow: bytes, fresh_from: int) -> bool:
     protocol = nl.attribute_of(flow, _TUPLE_ORIG, _TUPLE_PROTO, _PROTO_NUM)
     if protocol == bytes([IPPROTO_UDP]):
         return bool(int.from_bytes(nl.attribute_of(flow, _STATUS)) & _ASSURED)
     if protocol != bytes([IPPROTO_TCP]):  # such as a ping: it has no TCP state to read
         return False
-    return nl.attribute_of(flow, _PROTOINFO, _PROTOINFO_TCP, _PROTOINFO_TCP_STATE)[0] in _OPEN
+    state = nl.attribute_of(flow, _PROTOINFO, _PROTOINFO_TCP, _PROTOINFO_TCP_STATE)[0]
+    is_fresh = int.from_bytes(nl.attribute_of(flow, _TIMEOUT)) >= fresh_from
+    return state in _OPEN or (state == _SYN_SENT and is_fresh)
 
 
 def _by_source(direction: int, address: IpAddress) -> bytes:
