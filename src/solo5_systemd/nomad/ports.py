@@ -137,7 +137,7 @@ def guest_address(reservation: Reservation | None) -> wire.NetworkOverride | Non
     nics = published_nics(reservation) if reservation is not None else ()
     if reservation is None or not reservation.leases or len(nics) > 1:
         return None
-    if reservation.leases[0].network == NAMESPACE_NETWORK:
+    if any(lease.network == NAMESPACE_NETWORK for lease in reservation.leases):  # another NIC may be on `none`
         return None
     lease = reservation.lease(nics[0]) if nics else _primary(reservation)
     return wire.NetworkOverride(addr=str(lease.first_address)) if lease.first_address else None

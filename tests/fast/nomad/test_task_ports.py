@@ -17,7 +17,7 @@ from solo5_systemd.nomad.ports import endpoint, guest_address, network_override,
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task_options import GuestPort, OnLoss, ReadinessProbe
 from solo5_systemd.nomad.workload import name_of
-from solo5_systemd.settings.network import NAMESPACE_NETWORK
+from solo5_systemd.settings.network import NAMESPACE_NETWORK, NO_NETWORK
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.task.workload import Publish, Workload
 
@@ -180,10 +180,18 @@ def leased(**changes: object) -> Reservation:
     return replace(held, leases=(replace(held.leases[0], **changes),))  # type: ignore[arg-type]
 
 
+def beside_none() -> Reservation:
+    """A guest in a namespace whose first NIC is on `none`."""
+    held = reservation("admin", "service")
+    first, second = held.leases
+    none = replace(first, network=NO_NETWORK, ipv4=None, gateway4=None)
+    return replace(held, leases=(none, replace(second, network=NAMESPACE_NETWORK)))
+
+
 @pytest.mark.parametrize(
     "held",
-    [None, reservation(), leased(ipv4=None, gateway4=None), leased(network=NAMESPACE_NETWORK)],
-    ids=["no record", "no NIC", "no leased address", "in a namespace"],
+    [None, reservation(), leased(ipv4=None, gateway4=None), leased(network=NAMESPACE_NETWORK), beside_none()],
+    ids=["no record", "no NIC", "no leased address", "in a namespace", "in a namespace, beside none"],
 )
 def test_a_guest_without_an_address_of_its_own_registers_none(held: Reservation | None) -> None:
     task = task_config(HTTP, ports=[])
