@@ -143,7 +143,7 @@ async def drain(session: EngineSession, name: TaskName) -> None:
             while True:
                 try:  # retried, since nothing else would make the relay close these FIFOs
                     before, delivered = delivered, await session.engine.backends.relay.drain(name)
-                except Solo5Error as error:
+                except Exception as error:  # noqa: BLE001 - it would end the plugin, as where no thread can be started
                     why = str(error)
                 else:
                     if delivered is None:

@@ -96,13 +96,13 @@ async def watch(
     from solo5_systemd.engine import readiness
 
     timeout_s = min(readiness.PROBE_TIMEOUT_S, max(PROBE_TIMEOUT_MIN_S, probe.interval))
-    failed, lost_at = 0, 0.0
+    failed, lost_at, failure = 0, 0.0, ""
     while True:
         await asyncio.sleep(probe.interval)
-        failure = await readiness.failure(probe, timeout_s)
-        now = asyncio.get_running_loop().time()
-        before, failed = failed, failed + 1 if failure else 0
         try:
+            failure = await readiness.failure(probe, timeout_s)
+            now = asyncio.get_running_loop().time()
+            before, failed = failed, failed + 1 if failure else 0
             if not failure and before >= LOST_AFTER_PROBES:  # fewer failures were no event
                 publish(event_messages.ready_again(f"{probe} answers", now - lost_at))
             if failed != LOST_AFTER_PROBES:  # below it there is no loss, above it the loss is handled already

@@ -52,9 +52,10 @@ async def test_a_start_whose_answer_was_lost_is_answered_by_the_next_driver(mach
     [
         (lambda machine: setattr(machine.steps, "hang_on", "drain"), "journald or solo5-relay does not answer"),
         (lambda machine: machine.steps.errors.update(drain=HostError("the relay is away.")), "the relay is away"),
+        (lambda machine: machine.steps.errors.update(drain=RuntimeError("no new thread")), "no new thread"),
         (lambda machine: setattr(machine.relay, "unread", count(1, 0)), "its log FIFO is full and not read"),
     ],
-    ids=["hang", "error", "full"],
+    ids=["hang", "error", "a fault of ours", "full"],
 )
 @pytest.mark.leaps
 async def test_an_end_is_reported_though_the_last_lines_are_not_delivered(

@@ -26,15 +26,16 @@ RULE = {"tcp": "http", "deadline": "60s", "interval": "0.1s"}
 class Guest:
     """A guest whose probes fail with `why`, or succeed if that is empty; `matched` is the console line."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: Machine) -> None:
+        self.steps = machine.steps
         self.why = "connection refused"
         self.probed: list[Endpoint | str] = []
         self.matched: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def problem(self, endpoint: Endpoint, _: float) -> str:
         self.probed.append(endpoint)
-        await asyncio.sleep(0)
-        return self.why
+        async with self.steps.step("probe"):
+            return self.why
 
     async def line(self, unit: str, since: int, pattern: str, namespace: str) -> str:
         self.probed.append(pattern)
@@ -42,8 +43,8 @@ class Guest:
 
 
 @pytest.fixture
-async def guest(monkeypatch: pytest.MonkeyPatch) -> Guest:
-    made = Guest()
+async def guest(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Guest:
+    made = Guest(machine)
     monkeypatch.setattr(engine_ready, "failure", made.problem)
     monkeypatch.setattr(engine_ready, "first_line", made.line)
     monkeypatch.setattr(engine_ready, "PROBE_INTERVAL_S", 0.001)
@@ -163,15 +164,17 @@ async def test_a_loss_that_cannot_be_acted_on_is_found_out_again(
     assert (await nomad.wait()).result.signal == 15
 
 
+@pytest.mark.parametrize("step", ["state", "probe"])
 async def test_a_fault_of_ours_in_one_watch_ends_no_other(
-    machine: Machine, nomad: Agent, guest: Guest, caplog: pytest.LogCaptureFixture
+    machine: Machine, nomad: Agent, guest: Guest, caplog: pytest.LogCaptureFixture, step: str
 ) -> None:
     await ready(nomad, guest)
-    machine.steps.errors["state"] = ZeroDivisionError("oops")
+    machine.steps.errors[step] = ZeroDivisionError("oops")
     guest.why = "connection refused"
-    while "oops" not in caplog.text:
+    for _ in range(100):
         await passed(0.1)
-    del machine.steps.errors["state"]
+    assert "oops" in caplog.text
+    del machine.steps.errors[step]
     await nomad.stop()
     await nomad.wait()
 
