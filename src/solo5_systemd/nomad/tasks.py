@@ -171,8 +171,12 @@ class TaskRegistry:
             end = await task.end
         else:
             publish, reasons = partial(self._events.publish_throttled, task.config), list[str]()
-            watch = readiness.watch(self._session, name, probe, publish, reasons.append)
-            watching = self._background.create_task(watch)
+
+            def on_stop(reason: str) -> None:
+                reasons.append(reason)
+                self._scopes.stop_requested.add(name)
+
+            watching = self._background.create_task(readiness.watch(self._session, name, probe, publish, on_stop))
             end = await task.end
             watching.cancel()
             if reasons and end.outcome.ending is Ending.STOPPED:  # it may have ended by itself before the stop

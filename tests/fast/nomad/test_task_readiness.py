@@ -1,10 +1,13 @@
 """A start that waits for readiness: answered, undone after the deadline, and watched afterwards."""
 
 import asyncio
+import os
+from signal import SIGTERM
 
 import pytest
-from tests.fast.nomad.agent import Agent
-from tests.fast.nomad.values import NOTHING, UNIT, Fifos, port, task_config
+from tests.fast.nomad.agent import Agent, agent
+from tests.fast.nomad.conftest import Becomes
+from tests.fast.nomad.values import NOTHING, SCOPES, UNIT, Fifos, port, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed
@@ -177,6 +180,27 @@ async def test_a_fault_of_ours_in_one_watch_ends_no_other(
     del machine.steps.errors[step]
     await nomad.stop()
     await nomad.wait()
+
+
+async def test_a_scope_that_is_stopped_for_its_loss_has_that_as_its_end(
+    machine: Machine, guest: Guest, child: Becomes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guest.why = ""
+    child("signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))\nwrite(1)\nsignal.pause()")  # as solo5-hvt
+
+    async def stop(unit: str) -> None:
+        pids = machine.units.started[0].value("PIDs")
+        assert isinstance(pids, list)
+        os.kill(pids[0], SIGTERM)
+
+    monkeypatch.setattr(machine.units, "stop", stop)
+    async with agent(allowed_units=SCOPES) as nomad:
+        await nomad.start(task_config(port("http", 25001, 80), unit="scope", ready={**RULE, "on_loss": "restart"}))
+        while not child.output.exists():
+            await passed(0.1)
+        guest.why = "connection refused"
+        ended = await nomad.wait()
+    assert (ended.result.signal, ended.err) == (15, "")
 
 
 async def test_no_call_is_made_after_the_end(machine: Machine, nomad: Agent, guest: Guest) -> None:
