@@ -123,24 +123,23 @@ class Housekeeping:
     async def _publish_repairs(self) -> None:
         async with aclosing(self._session.engine.backends.networks.repairs()) as repairs:
             async for repair in repairs:
-                for name in repair.tasks:
-                    self._tasks.publish(name, event_messages.network_repaired(repair.what))
+                self._tasks.publish(event_messages.network_repaired(repair.what), *repair.tasks)
 
     async def _publish_sleep(self) -> None:
         async with aclosing(self._session.engine.backends.networks.sleep_changes()) as changes:
             async for task, asleep, reason in changes:
-                self._tasks.publish(task, event_messages.sleep_changed(reason, asleep=asleep))
+                self._tasks.publish(event_messages.sleep_changed(reason, asleep=asleep), task)
 
     async def _publish_dropped_lines(self) -> None:
         async with aclosing(self._session.engine.backends.relay.gaps()) as gaps:
             async for task, lines in gaps:
-                self._tasks.publish(task, event_messages.lines_dropped(lines))
+                self._tasks.publish(event_messages.lines_dropped(lines), task)
 
     async def _publish_full_disks(self) -> None:
         for disk, is_full in await self._session.engine.backends.disk_space.changes():
             event = event_messages.full_disk(disk, is_full=is_full)
             _log.log(logging.WARNING if is_full else logging.INFO, "task %s: %s", disk.task, event.message)
-            self._tasks.publish(TaskName(disk.task), event)
+            self._tasks.publish(event, TaskName(disk.task))
 
     async def _collect_garbage(self) -> None:
         gc = self._session.config.gc

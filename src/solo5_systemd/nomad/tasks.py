@@ -6,7 +6,7 @@ rest from RecoverTask. A driver without an entry can still stop and destroy, sin
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -110,10 +110,10 @@ class TaskRegistry:
         """
         wanted = tuple(ports.publish(config, task_options(config.msgpack_driver_config)))
         with suppress(HostError):  # the caller then raises its own error, which a retry may resolve
-            for each in self._living():
+            for name, each in [*self._living()]:  # which may change meanwhile
                 # An earlier run of the task itself will free its ports.
                 if each.alloc_id == config.alloc_id and each.name != config.name:
-                    held = await self._session.engine.backends.networks.reservation(name_of(each.id))
+                    held = await self._session.engine.backends.networks.reservation(name)
                     if error := ports.taken_by_sibling(config, wanted, held.ports if held else (), each.name):
                         return error
         return None
@@ -215,7 +215,7 @@ class TaskRegistry:
         name, number = name_of(task_id), signal_number(signal or "SIGTERM")
         if number not in (Signals.SIGINT, Signals.SIGTERM, Signals.SIGKILL):
             sentence = f"kill_signal {signal} does not stop a tender: SIGTERM is sent instead"
-            self.publish(name, TaskEvent(message=sentence))
+            self.publish(TaskEvent(message=sentence), name)
         engine = self._session.engine
         self._scopes.stop_requested.add(name)
         entry = self._entries.get(task_id)
@@ -291,23 +291,25 @@ class TaskRegistry:
         match number:
             case Signals.SIGSTOP:
                 await engine.freeze(name)
-                self.publish(name, TaskEvent(message="Frozen by SIGSTOP, until SIGCONT"))
+                self.publish(TaskEvent(message="Frozen by SIGSTOP, until SIGCONT"), name)
             case Signals.SIGCONT:
                 await engine.thaw(name)
-                self.publish(name, TaskEvent(message="Thawed by SIGCONT"))
+                self.publish(TaskEvent(message="Thawed by SIGCONT"), name)
             case Signals.SIGINT | Signals.SIGTERM | Signals.SIGKILL:
                 await engine.kill(name, number)
             case _:
-                self.publish(name, event_messages.signal_not_sent(number))
+                self.publish(event_messages.signal_not_sent(number), name)
 
-    def publish(self, name: TaskName, event: TaskEvent) -> None:
-        """Publish a throttled event of a task that is starting or runs, unless it is not this driver's."""
-        for config in self._living():
-            if name_of(config.id) == name:
+    def publish(self, event: TaskEvent, *names: TaskName) -> None:
+        """Publish a throttled event of those tasks that are starting or run, and are this driver's."""
+        concerned = frozenset(names)  # a repair may concern all tasks
+        for name, config in self._living():
+            if name in concerned:
                 self._events.publish_throttled(config, event)
 
-    def _living(self) -> list[wire.TaskConfig]:
-        return [*self._starting.values(), *(each.config for each in self._entries.values() if not each.end.done())]
+    def _living(self) -> Iterator[tuple[TaskName, wire.TaskConfig]]:
+        yield from ((name_of(config.id), config) for config in self._starting.values())
+        yield from ((each.state.run.task, each.config) for each in self._entries.values() if not each.end.done())
 
 
 async def _remove_earlier(

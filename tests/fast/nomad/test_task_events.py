@@ -8,8 +8,9 @@ from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed
 
 from solo5_systemd.base.errors import HostError, Solo5Error
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.overview import Repair
-from solo5_systemd.nomad import start
+from solo5_systemd.nomad import start, tasks
 from solo5_systemd.nomad.start import SLOW_START_S
 from solo5_systemd.unit.state import MainCode
 
@@ -87,6 +88,17 @@ async def test_lines_that_are_nowhere_are_reported_by_their_number(machine: Mach
         await yields()
         message = "journald dropped 12 lines of the console: its rate limit was exceeded"
         assert (await nomad.messages())[-1] == message
+
+
+async def test_a_repair_for_many_tasks_names_none_of_the_tasks_anew(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would take the square of their number, and the calls of all tasks would wait for it."""
+    async with agent_of_a_task() as nomad:
+        monkeypatch.delattr(tasks, "name_of")
+        machine.networks.repaired.put_nowait(Repair(tasks=(TaskName("other"), NAME), what="mended"))
+        await yields()
+        assert (await nomad.messages())[-1] == "Network repaired: mended"
 
 
 async def test_an_ended_task_hears_no_more_news(machine: Machine) -> None:
