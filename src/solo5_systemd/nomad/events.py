@@ -73,7 +73,6 @@ class EventStream:
         Nomad discards events of a task that arrive after WaitTask has returned.
         """
         self._flush(task)
-        self._throttles.pop(task.id, None)
         self.publish(task, event)
         last = self._number
         with suppress(TimeoutError):
@@ -81,6 +80,12 @@ class EventStream:
                 while self._reader is not None and self._written < last:
                     self._wrote.clear()
                     await self._wrote.wait()
+        self._throttles.pop(task.id, None)  # only now, since an event meanwhile would make another one
+
+    def forget(self, task: wire.TaskConfig) -> None:
+        """Publish the held events of a task whose start has failed, and forget it."""
+        self._flush(task)
+        self._throttles.pop(task.id, None)
 
     def _flush(self, task: wire.TaskConfig) -> None:
         throttle = self._throttles.get(task.id)

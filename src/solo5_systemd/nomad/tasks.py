@@ -83,6 +83,8 @@ class TaskRegistry:
                 raise await self._sibling_conflict(config) or error from None
             finally:
                 del self._starting[config.id]
+                if config.id not in self._entries:
+                    self._events.forget(config)
 
     async def _remove_predecessor(self, config: wire.TaskConfig) -> None:
         """Remove an earlier start of the same task, whose answer did not reach an agent that was killed meanwhile.

@@ -11,6 +11,8 @@ from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.overview import Repair
 from solo5_systemd.nomad import start, tasks
+from solo5_systemd.nomad.event_messages import TaskEvent
+from solo5_systemd.nomad.event_throttle import BURST
 from solo5_systemd.nomad.start import SLOW_START_S
 from solo5_systemd.unit.state import MainCode
 
@@ -41,10 +43,17 @@ async def test_name_servers_of_a_group_that_its_guest_does_not_get_are_an_event(
 async def test_a_start_that_fails_tells_how_far_it_came(
     machine: Machine, nomad: Agent, step: str, before: list[str]
 ) -> None:
-    machine.steps.errors[step] = HostError("away.")
-    with pytest.raises(Solo5Error):
-        await nomad.start(task_config())
-    assert [message.partition(" ")[0] for message in await nomad.messages()] == before
+    machine.steps.errors[step], machine.steps.hang_on = HostError("away."), step
+    async with Background(nomad.start(task_config())) as starting:
+        await machine.steps.hanging.wait()
+        for _ in range(BURST + 2):
+            nomad.driver.tasks.publish(TaskEvent(message="Mended"), NAME)
+        machine.steps.go_on.set()
+        with pytest.raises(Solo5Error):
+            await starting
+    repairs = ["Mended"] * (BURST + 1)  # the last one with the number of the others
+    assert [message.partition(" ")[0] for message in await nomad.messages()] == [*before, *repairs]
+    assert not nomad.driver.events._throttles, "no later event frees them"
 
 
 @pytest.mark.parametrize(
