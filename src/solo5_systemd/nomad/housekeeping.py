@@ -16,6 +16,7 @@ from solo5_systemd.engine.orphans import Kind
 from solo5_systemd.nomad import event_messages
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.forgotten_tasks import ForgottenTasks
+from solo5_systemd.nomad.plugin_config import REMOVE_NOTHING, PluginConfig
 from solo5_systemd.nomad.tasks import TaskRegistry
 from solo5_systemd.nomad.workload import SHARED_SLICE
 from solo5_systemd.settings.files import RUN, write_networks
@@ -55,19 +56,27 @@ class Housekeeping:
         self._background = background
         self._begun: set[str] = set()
         self._shared_cgroup = self._shared_cpus = ""
+        self._written: PluginConfig | None = None
         self._forgotten = ForgottenTasks(session, tasks)
 
     def start(self) -> None:
-        """Write the configured networks, and start the loops."""
-        try:
-            write_networks(NETWORKS, self._session.config.network)
-        except Solo5Error as error:  # tasks in networks of /etc/solo5 start all the same
-            _log.error("networks of plugin.solo5.config not written to %s: %s", NETWORKS, error)
+        """Start the loops."""
         session = self._session  # whose configuration may change
         self._repeat("update of the shared CPU set", lambda: CPUSET_INTERVAL_S, self.confine_shared)
         self._repeat("look at the free space of disks", lambda: SPACE_INTERVAL_S, self._publish_full_disks)
         self._repeat("collection of garbage", lambda: session.config.gc.interval, self._collect_garbage)
         self._repeat("stop of forgotten tasks", lambda: session.config.gc.dangling_tasks.period, self._stop_forgotten)
+
+    def write_networks(self) -> None:
+        """Write the networks of a configuration that is new; while it cannot be read, they stay as they are."""
+        config = self._session.config
+        if config is self._written or config is REMOVE_NOTHING:
+            return
+        self._written = config
+        try:
+            write_networks(NETWORKS, config.network)
+        except Solo5Error as error:  # tasks in networks of /etc/solo5 start all the same
+            _log.error("networks of plugin.solo5.config not written to %s: %s", NETWORKS, error)
 
     def subscribe(self) -> None:
         """Start the subscriptions to the signals of both services, which are events of tasks."""

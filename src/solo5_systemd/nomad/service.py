@@ -90,6 +90,7 @@ class DriverPlugin:
     async def _fingerprint(self) -> wire.FingerprintResponse:
         if self._base.config_error:
             self._base.decode_config()
+        self._housekeeping.write_networks()
         if self._base.config_error or not self.session.config.enabled:
             reason = self._base.config_error or "disabled: plugin.solo5.config.enabled is false"
             return wire.FingerprintResponse(health=fingerprint.UNDETECTED, health_description=reason)

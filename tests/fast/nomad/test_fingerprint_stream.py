@@ -11,8 +11,8 @@ from tests.support.fakes.background import Background
 from tests.support.fakes.clock import passed
 
 from solo5_systemd.base.errors import HostError, SettingsError
-from solo5_systemd.nomad import engine, fingerprint
-from solo5_systemd.nomad.fingerprint import HEALTHY, UNHEALTHY
+from solo5_systemd.nomad import engine, fingerprint, housekeeping
+from solo5_systemd.nomad.fingerprint import HEALTHY, UNDETECTED, UNHEALTHY
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.structs_pb2 import Attribute
 
@@ -114,14 +114,22 @@ async def test_a_machine_that_cannot_be_looked_at_is_unhealthy_and_heals_by_itse
     assert ("oops" in caplog.text) is isinstance(error, ZeroDivisionError)
 
 
-async def test_nothing_is_removed_while_the_configuration_cannot_be_read() -> None:
+async def test_nothing_is_removed_while_the_configuration_cannot_be_read(machine: Machine) -> None:
+    """Nor are networks, which declared tasks may have, too."""
+    networks = housekeeping.NETWORKS
+    networks.write_text("[network.lab]\n")
     async with agent() as nomad:
         await nomad.configure(gc=[{"tasks": False, "interval": "soon"}])
+        stream = nomad.fingerprints()
+        assert (await anext(stream)).health == UNDETECTED
         gc = nomad.driver.session.config.gc
         assert (gc.enabled, gc.tasks, gc.dangling_tasks.enabled) == (False, False, False)
-        await nomad.configure()
+        assert networks.read_text() == "[network.lab]\n"
+        await nomad.configure(network={"web": {"mtu": 1400}})
+        assert await description(stream) == "Healthy"
         gc = nomad.driver.session.config.gc
         assert (gc.enabled, gc.tasks, gc.dangling_tasks.enabled) == (True, True, True)
+        assert networks.read_text() == '[network."web"]\nmtu = 1400\n'
 
 
 async def test_a_configuration_that_is_mended_is_seen_at_once(nomad: Agent) -> None:
