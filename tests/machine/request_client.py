@@ -1,4 +1,7 @@
-"""A client with a steady rate: `request_client.py HOST PORT RATE`. Each request has a TCP connection of its own.
+"""A client with a steady rate: `request_client.py HOST PORT RATE [MAX]`. Each request has a TCP connection of its own.
+
+With MAX, requests that are due while so many are under way are not made: a guest that gets less of the processor than
+the rate needs would forget some.
 
 Each line on its stdin is answered by a line of JSON, once all requests so far are answered or have failed: how many
 were answered, how many were refused, reset, or not answered within some seconds, the longest time of one, and what is
@@ -8,12 +11,15 @@ connection that is cut off instead would stay open in conntrack tables on its wa
 
 import asyncio
 import json
+import math
 import os
 import socket
 import sys
 import time
 from collections import Counter
 
+HELD = 64
+"""Connections that the guest holds at a time."""
 PATIENCE = 10.0
 FAILURES_SHOWN = 20
 TICK = 0.005
@@ -31,6 +37,10 @@ class Requests:
         task = asyncio.get_running_loop().create_task(self._one())
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+
+    @property
+    def under_way(self) -> int:
+        return len(self._running)
 
     async def over(self) -> None:
         if present := tuple(self._running):
@@ -70,7 +80,7 @@ class Requests:
             self.failures.append(f"{begun:.3f} port {client.getsockname()[1]} state {state} {error!r}")
 
 
-async def main(host: str, port: int, rate: float) -> None:
+async def main(host: str, port: int, rate: float, most: float = math.inf) -> None:
     loop = asyncio.get_running_loop()
     requests = Requests(host, port)
     asked: asyncio.Queue[bytes] = asyncio.Queue()
@@ -87,12 +97,13 @@ async def main(host: str, port: int, rate: float) -> None:
     begun, made = loop.time(), 0
     while not answering.done():
         due = int((loop.time() - begun) * rate)
-        for _ in range(min(due - made, 64)):  # what the guest holds at a time
-            requests.begin()
+        for _ in range(min(due - made, HELD)):
+            if requests.under_way < most:
+                requests.begin()
         made = due
         await asyncio.sleep(TICK)
     await requests.over()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), *map(float, sys.argv[3:])))

@@ -222,7 +222,7 @@ def test_no_request_fails_through_updates_a_rollback_and_a_bad_image(
     web: str, newer: str, images: Path, outside: Outside
 ) -> None:
     """`make updates` makes a hundred of them, at 2,000 requests a second."""
-    with requests(outside, outside.here, PORT, RATE) as client:
+    with requests(outside, outside.here, PORT, RATE, 48) as client:  # two guests in turns, each of which holds 64
         for _ in range(UPDATES):
             assert update(newer, "--watch", "0").returncode == 0
             assert sh("solo5ctl", "rollback", "web", "--watch", "0", timeout=120).returncode == 0

@@ -106,9 +106,12 @@ def _process(outside: Outside, program: str, *words: object) -> "Iterator[subpro
 
 
 @contextmanager
-def requests(outside: Outside, host: str, port: int, rate: float) -> Iterator[Client]:
-    """So many requests a second to a published port while the block runs, each with a connection of its own."""
-    with _process(outside, "request_client.py", host, port, rate) as process:
+def requests(outside: Outside, host: str, port: int, rate: float, *most: int) -> Iterator[Client]:
+    """So many requests a second to a published port while the block runs, each with a connection of its own.
+
+    With `most`, no more than these are under way.
+    """
+    with _process(outside, "request_client.py", host, port, rate, *most) as process:
         yield Client(process)
         process.communicate(timeout=60)
 
