@@ -18,6 +18,7 @@ from tests.contract.placed import of_clients
 from tests.support.nft_listing import settled
 
 import solo5_systemd
+from solo5_systemd.base.descriptors import FD_SETSIZE
 from solo5_systemd.base.names import NETWORK_NAMESPACES, TaskName, device_name, network_name
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.network_client import Networkd
@@ -194,6 +195,11 @@ class Service:
         assert self._process is not None
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime of proc(5)
+
+    def low_descriptors(self) -> int:
+        """Return the number of descriptors of the process that select(2) can have."""
+        assert self._process is not None
+        return sum(int(each.name) < FD_SETSIZE for each in Path(f"/proc/{self._process.pid}/fd").iterdir())
 
     def wait(self, seconds: float) -> int:
         """Wait for the process to exit and return its exit status."""

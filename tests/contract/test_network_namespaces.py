@@ -31,11 +31,13 @@ from tests.contract.sockets import arrived, ask_tcp, ask_udp, bound, next_at, wi
 from tests.contract.test_network_ipv6 import sysctls6
 from tests.contract.test_network_policy import FORWARD
 
+from solo5_systemd.base.descriptors import FD_SETSIZE
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network.drops import of_nics
 from solo5_systemd.network.model import Limits, NicRequest, PortRequest, Reservation
 from solo5_systemd.network.use import dropped_by_namespace
+from solo5_systemd.networkd.namespaces import NAMESPACES_MAX
 from solo5_systemd.settings.egress import egress
 
 NIC = (nic("service", "namespace"),)
@@ -267,6 +269,18 @@ async def test_a_namespace_that_is_gone_leaves_nothing(service: Service, client:
     await service.restart()
     await client.drop("web")
     assert await client.reservation(TaskName("web")) is None
+
+
+async def test_namespaces_leave_room_for_the_sockets_of_libnftables(service: Service, group: Outside) -> None:
+    """It aborts the process at a descriptor from FD_SETSIZE on: the service would, again and again after its start."""
+    one = "from solo5_systemd.networkd import namespaces; namespaces.NAMESPACES_MAX = 1"
+    async with service.running(change=one) as client:
+        before = service.low_descriptors()
+        await reserved(client, group, "web")
+        assert (service.low_descriptors() - before) * (NAMESPACES_MAX + 20) < FD_SETSIZE
+        with pytest.raises(HostError, match="^1 network namespaces of other programs have guests: expected no further"):
+            await client.reserve(TaskName("other"), NIC, (), namespace="/proc/self/ns/net")
+        await reserved(client, group, "other")
 
 
 async def test_what_guests_have_in_a_namespace_is_not_what_the_host_has(group: Outside, client: Client) -> None:

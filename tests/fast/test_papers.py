@@ -20,6 +20,7 @@ CRUMB = 50
 """Lines under which a module needs a reason in SMALL."""
 
 SMALL = {
+    "base/descriptors.py": "of the file descriptor store and of netlink sockets",
     "base/event_loop.py": "of locks, and of reads that verbs make without a loop",
     "base/journal_entry.py": "of the network service too, which imports nothing of `journal/`",
     "network/overview.py": "of networkd and `solo5ctl network`, whose records a start does not import",

@@ -1,16 +1,16 @@
 """Notifications to systemd, and its file descriptor store: sd_notify(3), sd_listen_fds(3).
 
-Imports the standard library only, so that a missing dependency can be reported.
+Imports the standard library and `base/` only, so that a missing dependency can be reported.
 """
 
 import array
-import fcntl
 import logging
 import os
 import select
 import socket
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+
+from solo5_systemd.base.descriptors import out_of_select
 
 LISTEN_FDS_START = 3
 """The first descriptor passed (SD_LISTEN_FDS_START)."""
@@ -19,9 +19,6 @@ TOGETHER_MAX = 250
 """Descriptors that can be stored under one name: a message of sockets has 253 at most (SCM_MAX_FD of net/scm.h)."""
 
 _log = logging.getLogger(__name__)
-
-FD_SETSIZE = 1024
-"""select(2) of libnftables aborts the process where the number of its socket is as high (fortified FD_SET)."""
 
 
 def store(name: str, fds: Sequence[int]) -> None:
@@ -92,19 +89,6 @@ def carried(carrier: int) -> Sequence[int]:
     for _, _, data in ancillary:
         fds.frombytes(data)
     return [out_of_select(fd) for fd in fds]
-
-
-def out_of_select(fd: int) -> int:
-    """Return the descriptor with another number, from `FD_SETSIZE` on, and not inheritable.
-
-    It keeps its number where RLIMIT_NOFILE allows no such one.
-    """
-    with suppress(OSError):
-        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FD_SETSIZE)
-        os.close(fd)
-        return moved
-    os.set_inheritable(fd, False)
-    return fd
 
 
 def notify(message: str, *fds: int) -> None:

@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from solo5_systemd.base.descriptors import out_of_select
 from solo5_systemd.base.errors import HostError, TakenError, host_errors
 from solo5_systemd.base.mounts import bind_mount, checked, detach, libc
 from solo5_systemd.base.names import DeviceName, TaskName
@@ -37,10 +38,11 @@ class NetworkNamespace:
         """Open the namespace at a path; by default that of the calling thread. Raises HostError if there is none."""
         self.path = path
         try:
-            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO there would block
+            opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO there would block
         except OSError as error:
             reason = error.strerror
         else:
+            self.descriptor = out_of_select(opened)
             with suppress(OSError):  # ENOTTY: of another file system, such as the mount point of a deleted namespace
                 is_file = stat.S_ISREG(os.fstat(self.descriptor).st_mode)
                 if is_file and fcntl.ioctl(self.descriptor, _NS_GET_NSTYPE) == _CLONE_NEWNET:

@@ -8,6 +8,7 @@ import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
+from solo5_systemd.base.descriptors import out_of_select
 from solo5_systemd.base.errors import DependencyError, HostError
 from solo5_systemd.network.modules import NF_TABLES, remedy
 
@@ -57,7 +58,9 @@ class NetlinkSocket(socket.socket):
 
     def __init__(self, protocol: int = NETLINK_ROUTE, *groups: int) -> None:
         """Open the socket; raises HostError if the process may not receive these messages."""
-        super().__init__(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+        made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+        # Of each network namespace that has guests, some stay open.
+        super().__init__(made.family, made.type, protocol, fileno=out_of_select(made.detach()))
         self.bind((0, 0))
         for group in groups:
             self.setblocking(False)

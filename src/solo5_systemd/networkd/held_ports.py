@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, ip_address
 
+from solo5_systemd.base.descriptors import out_of_select
 from solo5_systemd.base.errors import TakenError
 from solo5_systemd.dbus import fdstore
 from solo5_systemd.network.model import IpAddress, PortRequest, Protocol
@@ -129,7 +130,7 @@ class HeldPorts:
         return failed
 
     def _bind(self, port: PortRequest) -> None:
-        self._sockets[_name(port)] = fdstore.out_of_select(bind(port).detach())
+        self._sockets[_name(port)] = out_of_select(bind(port).detach())
 
     def _store(self, names: Sequence[str]) -> None:
         """Store the sockets of these ports together."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from solo5_systemd.base.concurrency import KeyedLocks, SerialThread
-from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
+from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.conntrack import UdpPorts, delete_udp_flows
 from solo5_systemd.network.drops import Dropped
@@ -29,6 +29,10 @@ _log = logging.getLogger(__name__)
 
 
 T = TypeVar("T")
+
+NAMESPACES_MAX = 200
+"""The namespaces of other programs with guests: each takes four descriptors below FD_SETSIZE, of which libnftables'
+socket has to be one."""
 
 
 class Namespaces:
@@ -239,6 +243,11 @@ class Namespaces:
             return do(state)
 
     def _open(self, path: str) -> NetworkState:
+        if len(self._states) > NAMESPACES_MAX:  # with the host's own
+            raise HostError(
+                f"{NAMESPACES_MAX} network namespaces of other programs have guests: expected no further one.",
+                "End the tasks of one, or run this one on another host.",
+            )
         namespace = NetworkNamespace(path)
         try:
             with namespace.entered():

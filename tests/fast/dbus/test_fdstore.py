@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from solo5_systemd.base import descriptors
 from solo5_systemd.dbus import fdstore
 
 
@@ -81,7 +82,7 @@ def test_stored_descriptors_are_restored_by_name(systemd: socket.socket, monkeyp
     assert {name: len(fds) for name, fds in found.items()} == {"c7.1": 2, "c7.2": 2}
     for fds in found.values():
         for fd in fds:
-            assert fd >= fdstore.FD_SETSIZE, "libraries that call select(2) get the low numbers"
+            assert fd >= descriptors.FD_SETSIZE, "libraries that call select(2) get the low numbers"
             assert not os.get_inheritable(fd)
             os.close(fd)
     for fd in carriers:
@@ -90,10 +91,10 @@ def test_stored_descriptors_are_restored_by_name(systemd: socket.socket, monkeyp
 
 
 def test_a_descriptor_keeps_its_number_where_no_higher_one_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fdstore, "FD_SETSIZE", 1 << 30)
+    monkeypatch.setattr(descriptors, "FD_SETSIZE", 1 << 30)
     with Path("/dev/null").open() as file:
         os.set_inheritable(file.fileno(), True)
-        assert fdstore.out_of_select(file.fileno()) == file.fileno()
+        assert descriptors.out_of_select(file.fileno()) == file.fileno()
         assert not os.get_inheritable(file.fileno())
 
 
