@@ -3,7 +3,7 @@
 `Host` is the input, `facts` the judgement. The minimum is that of README: systemd 252 and cgroup v2.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -49,7 +49,6 @@ class Kernel:
             unavailable.
         forwarding_tables: tables of other programs that translate what the host forwards for them, while this service
             drops packets between other links.
-        overtaken: a guest for each route of another program that takes the packets for guests; `doctor` alone reads it.
         missing_modules: the modules without which a task has no network, besides nf_tables; None: only root can check.
         lacks_log: it has no nfnetlink_log, by which packets wake tasks.
     """
@@ -58,7 +57,6 @@ class Kernel:
     forwarding_tables: Sequence[str] = ()
     forwarding_tables6: Sequence[str] = ()
     run_free: int | None = None
-    overtaken: Sequence[Overtaken] = ()
     missing_modules: Sequence[str] | None = None
     lacks_log: bool = False
 
@@ -271,11 +269,15 @@ def _kernel(kernel: Kernel) -> Iterator[Fact]:
         if tables:
             value = f"dropped between other links, for which there is table {', '.join(tables)}"
             yield limited(name, value, f"Have this host forward for other programs, too: {command}")
-    for each in kernel.overtaken:
-        value = f"{each.route} takes packets for guests of {each.inside}"
-        yield limited("routes", value, f"While the network is in use, this gives them back: {each.remedy}")
     if kernel.run_free is not None and kernel.run_free < RUN_FREE:
         yield _broken("/run", f"{kernel.run_free >> 10} KiB free", "Free some space: leases are kept there.")
+
+
+def routes(guests: Iterable[Overtaken]) -> Iterator[Fact]:
+    """Yield a fact for each of these guests, whose packets another program's route takes."""
+    for each in guests:
+        value = f"{each.route} takes packets for guests of {each.inside}"
+        yield limited("routes", value, f"While the network is in use, this gives them back: {each.remedy}")
 
 
 def modules(kernel: Kernel) -> Fact:

@@ -241,6 +241,8 @@ def _read_filters(
     networks: Sequence[Network],
 ) -> tuple[Sequence[other_firewalls.DroppingChain] | None, Sequence[str], Sequence[str]]:
     """Return the values of `Kernel.dropping_chains`, `forwarding_tables` and `forwarding_tables6`."""
+    if os.geteuid() != 0:  # libnftables would write to stderr that it is refused
+        return None, (), ()
     try:
         from nftables import Nftables
 

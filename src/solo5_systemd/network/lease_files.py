@@ -49,8 +49,12 @@ _lease_record, _network = partial(record, LeaseRecord), partial(record, Network)
 
 
 def read_lease_records() -> tuple[LeaseRecord, ...]:
-    """Return the lease records of all tasks, ordered by name; unreadable files are skipped."""
-    return tuple(_read(_files(STATE / "tasks"), _lease_record))
+    """Return the lease records of all tasks, ordered by name; unreadable files are skipped, for other users all."""
+    try:
+        files = _files(STATE / "tasks")
+    except PermissionError:  # the directory is root's alone
+        return ()
+    return tuple(_read(files, _lease_record))
 
 
 def read_lease_record(task: TaskName) -> LeaseRecord | None:

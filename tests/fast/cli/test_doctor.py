@@ -51,7 +51,10 @@ def test_limited_facts_are_exit_status_0(solo5ctl: Solo5ctl, host: Having) -> No
 
 def test_a_route_that_takes_packets_is_listed(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "overtaken_guests", lambda: (TAKEN,))
-    assert f"routes            limited  {TAKEN.route} takes packets" in solo5ctl("doctor").out
+    shown = f"routes            limited  {TAKEN.route} takes packets for guests of 10.88.0.0/16\n    While the network "
+    assert f"{shown}is in use, this gives them back: ip -4 route replace 10.88.0.0/16" in solo5ctl("doctor").out
+    monkeypatch.setattr(doctor, "overtaken_guests", lambda: pytest.fail("only root can read the leases"))
+    assert "routes" not in solo5ctl("doctor", root=False).out
 
 
 def test_an_orphan_is_listed_with_its_reason(solo5ctl: Solo5ctl) -> None:

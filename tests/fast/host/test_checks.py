@@ -137,12 +137,6 @@ TAKEN = Overtaken(
             "dropped between other links, for which there is table ip6 nat",
             "echo net.ipv6.conf.all.forwarding=1 >/etc/sysctl.d/50-ipv6-forward.conf && systemctl restart systemd",
         ),
-        (
-            "routes",
-            replace(KERNEL, overtaken=(TAKEN,)),
-            "route 10.88.5.0/24 of link wg0 takes packets for guests of 10.88.0.0/16",
-            "ip -4 route replace 10.88.0.0/16 dev solo5-default table 505 && ip -4 rule add ",
-        ),
     ],
 )
 def test_what_limits_networks_has_advice(name: str, kernel: Kernel, value: str, words: str) -> None:

@@ -17,7 +17,7 @@ from solo5_systemd.declared.files import declarations, host_names, read_sources
 from solo5_systemd.declared.other_units import check_effect, check_free, of_generators, unit_files
 from solo5_systemd.declared.template import is_template, parse_template
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.host.checks import Fact, Host, Verdict, facts, limited
+from solo5_systemd.host.checks import Fact, Host, Verdict, facts, limited, routes
 from solo5_systemd.host.probe import overtaken_guests, probe
 from solo5_systemd.journal.console import storage_problem
 from solo5_systemd.settings.files import ETC, read_settings
@@ -33,14 +33,14 @@ def configure(parser: Parser) -> None:
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
     good: list[Declaration] = []
-    found = [*facts(asyncio.run(_probed(context))), *_declarations(good), *_starts(good, context), *_orphans(context)]
+    found = [*facts(asyncio.run(_probed(context))), *(routes(overtaken_guests()) if context.root else ())]
+    found += [*_declarations(good), *_starts(good, context), *_orphans(context)]
     context.show(arguments, lambda: [_json(fact) for fact in found], lambda: _text(found, context.screen))
     return int(any(fact.verdict is Verdict.BROKEN for fact in found))
 
 
 async def _probed(context: CommandContext) -> Host:
     host = await probe()
-    host = replace(host, kernel=replace(host.kernel, overtaken=overtaken_guests()))
     # Only root can see it, and only of a journald that runs.
     if not context.root or not host.booted or host.namespace_problem:
         return host
