@@ -11,10 +11,10 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-from solo5_systemd.base.errors import Solo5Error
+from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.sanitize import printable
 from solo5_systemd.cli.render import size, visible_line
 
@@ -62,7 +62,8 @@ class Screen:
     def message(self, sentence: str) -> None:
         """Write a message to standard error, control characters escaped."""
         lines = "\n".join(map(printable, sentence.split("\n")))
-        _put(self._err, f"solo5ctl: {lines}\n".encode())
+        with suppress(HostError):  # without room for it, a warning is lost, and the verb goes on
+            _put(self._err, f"solo5ctl: {lines}\n".encode())
 
     def error(self, error: Solo5Error) -> None:
         """Write an error's sentence and hint to standard error."""
@@ -92,10 +93,30 @@ class Screen:
 
 
 def standard_screen() -> Screen:
-    """Return the screen of this process's stdout, stderr and environment."""
+    """Return the screen of this process's stdout, stderr and environment.
+
+    Of 0, 1 and 2, those that the caller has closed are opened first: else what is opened next gets their numbers.
+    """
+    while (opened := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= 2:
+        os.set_inheritable(opened, True)
+    os.close(opened)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
     return Screen(sys.stdout.buffer, sys.stderr.buffer, os.environ)
 
 
 def _put(stream: BinaryIO, data: bytes) -> None:
-    stream.write(data)
-    stream.flush()
+    """Write and flush.
+
+    Raises:
+        BrokenPipeError: the reader has closed it.
+        HostError: of another error, such as a full file system.
+    """
+    try:
+        stream.write(data)
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise HostError(f"output cannot be written: {error.strerror}.") from error

@@ -84,7 +84,16 @@ def test_the_process_ends_at_once_but_for_its_threads() -> None:
     assert (done.returncode, done.stdout) == (125, "copied\ninterpreter ended\n")
 
 
-def test_a_closed_stdout_causes_no_traceback() -> None:
+@pytest.mark.parametrize(
+    ("stdout", "status", "err"),
+    [
+        ("os.dup2(writing, 1); os.close(writing); os.close(reading)", 141, ""),
+        ("os.dup2(os.open('/dev/full', os.O_WRONLY), 1)", 125, "solo5ctl: output cannot be written: No space left on "),
+        ("os.dup2(os.open('/dev/full', os.O_WRONLY), 2); os.dup2(2, 1)", 125, ""),
+        ("[os.close(each) for each in range(3)]; sys.stdin = sys.stdout = sys.stderr = None", 0, ""),
+    ],
+)
+def test_output_that_cannot_be_written_causes_no_traceback(stdout: str, status: int, err: str) -> None:
     code = (
         "import os, sys\n"
         "from solo5_systemd.cli.main import run\n"
@@ -95,11 +104,11 @@ def test_a_closed_stdout_causes_no_traceback() -> None:
         "from contextlib import nullcontext\n"
         "queries.queries = lambda: nullcontext(FakeRuntime())\n"
         "reading, writing = os.pipe()\n"
-        "os.dup2(writing, 1); os.close(writing); os.close(reading)\n"
-        "sys.exit(run(['ps'], CommandContext(standard_screen())))\n"
+        f"{stdout}\n"
+        "os._exit(run(['ps'], CommandContext(standard_screen())))\n"
     )
     done = python(code, check=False)
-    assert (done.returncode, done.stderr) == (141, "")
+    assert (done.returncode, done.stderr.removesuffix("device.\n")) == (status, err)
 
 
 def test_what_help_has_without_an_import_is_what_the_modules_define() -> None:

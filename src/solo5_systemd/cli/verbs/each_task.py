@@ -75,10 +75,10 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         try:
             async with slots:
                 await getattr(engine, method)(name, **given)
+            context.screen.write(f"{name}\n")
         except Solo5Error as error:  # what one task raises must not cancel the calls for the others
             context.screen.error(error)
             return error.exit_status
-        context.screen.write(f"{name}\n")
         return 0
 
     async def command(engine: Runtime) -> int:
