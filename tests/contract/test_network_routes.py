@@ -20,11 +20,11 @@ from tests.contract.test_network_ipv6 import refused
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network.conntrack import _GET, _NFGENMSG, _TUPLE_ORIG, _source
+from solo5_systemd.network.endpoints import UNREPAIRED
 from solo5_systemd.network.lease_files import read_lease_records, read_networks, read_repairs
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import Lease, Limits
 from solo5_systemd.network.netlink import NETLINK_NETFILTER, NFGENMSG, NLM_DUMP, NetlinkSocket
-from solo5_systemd.network.overview import UNREPAIRED
 from solo5_systemd.network.routes import overtaken
 from solo5_systemd.settings.addresses import routes
 from solo5_systemd.settings.egress import egress

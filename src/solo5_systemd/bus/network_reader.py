@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from solo5_systemd.base.names import DeviceName
-    from solo5_systemd.network.endpoints import Endpoints
+    from solo5_systemd.network.endpoints import Endpoints, Problem
     from solo5_systemd.network.model import LeaseRecord
     from solo5_systemd.network.overview import Repair
     from solo5_systemd.network.tap_counters import Traffic
@@ -54,11 +54,13 @@ class NetworkReader(ABC):
 
     async def recent_repairs(self) -> "Sequence[Repair]":
         """Return the last repairs, newest first."""
-        if not os.path.exists(f"{STATE}/repairs.json"):  # noqa: PTH110 - pathlib is imported late, too
-            return ()
         from solo5_systemd.network.lease_files import read_repairs
 
         return read_repairs()
+
+    async def problems(self) -> "Sequence[Problem]":
+        """Return what only an operator can repair, of the last repairs."""
+        return read_problems()
 
     async def traffic(self) -> "Mapping[TaskName, Mapping[DeviceName, Traffic]]":
         """Return the kernel's counters of every tap, by task and NIC."""
@@ -70,6 +72,18 @@ class NetworkReader(ABC):
 
             found |= await off_the_loop(read_traffic_elsewhere)
         return found
+
+
+def read_problems() -> "Sequence[Problem]":
+    """Return what only an operator can repair, of the last repairs; none where the file is missing or damaged."""
+    try:
+        with open(f"{STATE}/repairs.json", "rb") as file:  # noqa: PTH123 - pathlib is imported late, too
+            document = json.loads(file.read())
+    except (OSError, ValueError, RecursionError):
+        return ()
+    from solo5_systemd.network.endpoints import problems_of
+
+    return problems_of(document)
 
 
 def read_endpoints() -> "dict[TaskName, Endpoints]":

@@ -114,16 +114,11 @@ class Queries:
 
     async def network_problems(self, tasks: "Iterable[Task]") -> "Mapping[TaskName, Sequence[str]]":
         """Return what only an operator can repair of the network of each task, since its start."""
-        repairs = await self.backends.networks.recent_repairs()
-        if not repairs:
-            return {}
-        from solo5_systemd.network.overview import UNREPAIRED
-
-        found = [each for each in repairs if each.what.startswith(UNREPAIRED)]
+        problems = await self.backends.networks.problems()
         return {
-            task.name: list(dict.fromkeys(each.what.removeprefix(UNREPAIRED) for each in concerned))
+            task.name: list(dict.fromkeys(concerned))
             for task in tasks
-            if (concerned := [each for each in found if task.name in each.tasks and each.time >= task.started])
+            if (concerned := [each.what for each in problems if task.name in each.tasks and each.time >= task.started])
         }
 
     def console(self, task: "Task", *, last: int | None = None) -> "AsyncGenerator[Line, None]":

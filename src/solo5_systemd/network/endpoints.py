@@ -1,9 +1,13 @@
-"""What lists of hundreds of tasks show of a lease record, as text.
+"""What lists of hundreds of tasks show of a lease record, as text, and of the recorded repairs.
 
 Only this is checked; `network.lease_files` checks all of a record, in ten times as much time.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
+UNREPAIRED = "not repaired: "
+"""The beginning of `overview.Repair.what` for what only an operator can repair."""
 
 
 class LeasedNic(NamedTuple):
@@ -30,6 +34,27 @@ class Endpoints(NamedTuple):
     wakes: int = 0
     slept: int = 0
     waits: bool = False
+
+
+class Problem(NamedTuple):
+    """What only an operator can repair of the networks of tasks; `time`: in microseconds since the epoch."""
+
+    what: str
+    tasks: tuple[str, ...]
+    time: int
+
+
+def problems_of(document: object) -> Sequence[Problem]:
+    """Return the problems in the decoded file of the last repairs; none: it is malformed."""
+    try:
+        repairs = [(_text(each["what"]), each) for each in document["repairs"]]  # type: ignore[index]
+        return [
+            Problem(what.removeprefix(UNREPAIRED), tuple(map(_text, each["tasks"])), _number(each["time"]))
+            for what, each in repairs
+            if what.startswith(UNREPAIRED)
+        ]
+    except (KeyError, TypeError):
+        return ()
 
 
 def endpoints_of(record: object) -> Endpoints | None:

@@ -9,9 +9,6 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.use import NetworkUse
 from solo5_systemd.settings.network_policy import Network
 
-UNREPAIRED = "not repaired: "
-"""The beginning of `Repair.what` for what only an operator can repair."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Repair:

@@ -8,9 +8,10 @@ from functools import partial
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import NetworkName, TaskName, task_namespace
 from solo5_systemd.network import links, namespaces, sysctls
+from solo5_systemd.network.endpoints import UNREPAIRED
 from solo5_systemd.network.model import Lease, LeaseState
 from solo5_systemd.network.netlink import link_index
-from solo5_systemd.network.overview import UNREPAIRED, Repair
+from solo5_systemd.network.overview import Repair
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.settings.network_policy import Network
 

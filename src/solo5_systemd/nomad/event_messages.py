@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from signal import Signals
 
 from solo5_systemd.base.sanitize import bounded
+from solo5_systemd.network.endpoints import UNREPAIRED
 from solo5_systemd.network.model import Lease, Reservation
-from solo5_systemd.network.overview import UNREPAIRED
 from solo5_systemd.nomad.ports import published_nics
 from solo5_systemd.storage.model import FailedDisk
 from solo5_systemd.task.placeholders import SEARCH, SERVERS, used

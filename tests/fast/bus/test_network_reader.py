@@ -12,7 +12,7 @@ from tests.support.fakes.tasks import LEASE, PORTS, endpoints
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus import network_reader
 from solo5_systemd.bus.network_reader import STATE as ORIGINAL
-from solo5_systemd.bus.network_reader import read_endpoints
+from solo5_systemd.bus.network_reader import read_endpoints, read_problems
 from solo5_systemd.engine.backends import QueryBackends
 from solo5_systemd.network import lease_files
 from solo5_systemd.network.endpoints import Endpoints
@@ -76,11 +76,12 @@ def test_a_damaged_record_is_skipped(tasks: Path, change: dict[str, object]) -> 
     assert read_endpoints() == {"bare": endpoints(BARE)}
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b"[" * 100_000, b'{"repairs": [{"what": 1}]}'])
 def test_what_is_no_record_is_skipped(tasks: Path, content: bytes) -> None:
     (tasks / "web.json").write_bytes(content)
     (tasks / "directory.json").mkdir()
-    assert read_endpoints() == {}
+    (tasks.parent / "repairs.json").write_bytes(content)
+    assert (read_endpoints(), [*read_problems()]) == ({}, [])
 
 
 def test_a_task_without_a_nic_has_no_endpoints(tasks: Path) -> None:

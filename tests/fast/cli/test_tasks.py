@@ -16,8 +16,9 @@ from solo5_systemd.cli.terminal import Screen
 from solo5_systemd.cli.verbs import each_task, gc
 from solo5_systemd.journal import console
 from solo5_systemd.journal.lines import Stream
+from solo5_systemd.network.endpoints import UNREPAIRED
 from solo5_systemd.network.model import LeaseRecord, LeaseState
-from solo5_systemd.network.overview import UNREPAIRED, Repair
+from solo5_systemd.network.overview import Repair
 from solo5_systemd.storage import locks
 from solo5_systemd.unit.outcome import Ending, Outcome
 
@@ -114,6 +115,11 @@ def test_what_the_operator_can_mend_of_a_network_is_shown_with_its_task(solo5ctl
     assert about["network_problems"] == ["A."]
     assert "Problem" not in solo5ctl("inspect", "api").out
     assert "network_problems" not in json.loads(solo5ctl("inspect", "--json", "api").out)[0]
+    solo5ctl.engine.machine.networks.recorded = [
+        Repair(time=now, what=f"{UNREPAIRED}{number}.", tasks=(TaskName("web"),)) for number in range(150)
+    ]
+    further = "solo5ctl: further problems of networks: 145; see solo5ctl network repairs.\n"
+    assert solo5ctl("ps").err.endswith(f"solo5ctl: web: 4.\n{further}")
 
 
 @pytest.mark.parametrize(

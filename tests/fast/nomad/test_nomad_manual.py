@@ -10,9 +10,9 @@ from tests.fast.host.test_checks import GOOD
 from tests.support.fakes.tasks import LEASE, PORTS
 
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.network.endpoints import UNREPAIRED
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation
 from solo5_systemd.network.network_ranges import Overtaken
-from solo5_systemd.network.overview import UNREPAIRED
 from solo5_systemd.nomad import event_messages
 from solo5_systemd.nomad.event_messages import TaskEvent
 from solo5_systemd.nomad.fingerprint import fingerprint_of

@@ -27,11 +27,12 @@ from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.image.store import ImageStore
 from solo5_systemd.journal.console import Journal
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
-from solo5_systemd.network.endpoints import Endpoints
+from solo5_systemd.network.endpoints import Endpoints, Problem, problems_of
 from solo5_systemd.network.model import GuestNames, LeaseRecord, LeaseState, Request, Reservation
 from solo5_systemd.network.overview import NetworkOverview, Repair
 from solo5_systemd.network.tap_counters import Traffic  # noqa: TC001
 from solo5_systemd.settings.node_limits import Claim, Node, Tenant, Totals
+from solo5_systemd.settings.records import document
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.disk_space import DiskSpace
@@ -412,6 +413,9 @@ class FakeNetworks(Networkd):
     expired = step("expired", "late")
     orphans = step("orphans", "stray")
     collect = step("collect networks")
+
+    async def problems(self) -> Sequence[Problem]:
+        return problems_of({"repairs": [document(each, complete=True) for each in self.recorded]})
 
     async def repairs(self) -> AsyncGenerator[Repair, None]:
         while True:

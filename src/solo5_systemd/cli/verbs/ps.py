@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 HEADER = ("NAME", "IMAGE", "STATUS", "MEMORY", "ADDRESS", "PORTS")
 
+PROBLEMS_MAX = 5
+"""Problems of networks that are shown: where one setting is wrong, each of hundreds of guests has one."""
+
 
 def configure(parser: Parser) -> None:
     parser.add_argument("-a", "--all", action="store_true", help="include ended tasks")
@@ -40,9 +43,12 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
             context.screen.json(_json(tasks, await engine.waiting() if waiting else ()))
         else:
             context.screen.write(_text(tasks, endpoints, context.screen))
-            for name, problems in (await engine.network_problems(tasks)).items() if tasks else ():
-                for each in problems:
-                    context.screen.message(f"{name}: {each}")
+            problems = await engine.network_problems(tasks)
+            sentences = [f"{name}: {each}" for name, found in problems.items() for each in found]
+            for sentence in sentences[:PROBLEMS_MAX]:
+                context.screen.message(sentence)
+            if others := len(sentences[PROBLEMS_MAX:]):
+                context.screen.message(f"further problems of networks: {others}; see solo5ctl network repairs.")
         return 0
 
     # Outcomes may need the journal: those of several tasks are read concurrently, in an event loop.
