@@ -14,6 +14,9 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.cli import task_output
 from solo5_systemd.cli.verbs.stats import usage_json
 from solo5_systemd.network.model import Reservation
+from solo5_systemd.settings.network_keys import keys_on
+from solo5_systemd.settings.network_policy import LAN, NetworkPolicy, NetworkTraits
+from solo5_systemd.settings.records import entries
 from solo5_systemd.settings.resolver import ntp_servers, resolver
 from solo5_systemd.task.placeholders import mirage, placeholders
 from solo5_systemd.unit.outcome import Ending
@@ -78,9 +81,12 @@ def test_every_json_key_of_a_task_is_documented() -> None:
         task_output.task_json(running(networked=True)),
         task_output.task_json(ended()),
         task_output.reservation_json(Reservation(task=TaskName("web"), leases=(LEASE,), ports=PORTS)),
+        {each.name: None for each in (*entries(NetworkTraits), *entries(NetworkPolicy))},  # of a network
     ]
     assert [key for key in keys(documents) if not re.search(rf"\b{key}\b", text)] == []
     assert [key for key in keys(usage_json("web", BEFORE, FULL)) if not re.search(rf"\b{key}\b", text)] == []
+    text = source("solo5.toml.5").partition('.SS "[network.NAME] on an existing bridge"')[2]
+    assert [key for key in keys_on(LAN) if not re.search(rf"\b{key}\b", text)] == []
 
 
 @pytest.mark.parametrize("ending", Ending)
