@@ -23,6 +23,7 @@ from solo5_systemd.task.disks import disk as parse_disk
 from solo5_systemd.task.log_fields import OF_PLACEHOLDERS
 from solo5_systemd.task.placeholders import mirage, verbatim
 from solo5_systemd.task.property_types import INFINITY
+from solo5_systemd.task.settings import SETTINGS
 from solo5_systemd.task.workload import Publish, Workload
 
 EPILOG = """\
@@ -34,7 +35,6 @@ What the running task does not show is a comment. To declare it:
 """
 
 _PROC = "/proc"
-_DEFAULT_WEIGHT = 100
 _PAGE = 4096
 _SECTOR = "--block-sector-size:"
 _NOMAD = "NOMAD_"
@@ -89,7 +89,7 @@ def exported(task: Task) -> str:
         memory=task.memory,
         memory_max=_memory_max(f"{group}/memory.max", task.memory),
         cpus=_cpus(f"{group}/cpu.max"),
-        cpu_weight=None if weight == _DEFAULT_WEIGHT else weight,
+        cpu_weight=None if str(weight) == SETTINGS["CPUWeight"].default else weight,
         nics=tuple(_nics(held, arguments)),
         idle_s=held.idle_s,
         idle_stops=held.idle_stops,
