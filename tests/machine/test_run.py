@@ -127,6 +127,11 @@ def test_logs_follow_until_the_end_with_every_line_once(run: Runner) -> None:
     numbers = [int(line.split()[1]) for line in lines if line.startswith("line ")]
     assert numbers == list(range(1, 2001))
     assert len(ok("solo5ctl", "logs", "-n", "5", name).splitlines()) == 5
+    waiting = f"solo5ctl run --rm --name waiting {GUESTS}/sleeper.spt | grep -m1 sleeping; echo ${{PIPESTATUS[0]}}"
+    assert ok("timeout", "30", "bash", "-c", waiting) == "sleeping\n141\n"
+    run.names.append("waiting")
+    following = "solo5ctl logs -f waiting | head -1; echo ${PIPESTATUS[0]}"
+    assert ok("timeout", "30", "bash", "-c", following) == "sleeping\n141\n"
 
 
 def test_freeze_and_thaw(run: Runner) -> None:

@@ -8,6 +8,7 @@ that are copied to a file or a pipe as they are, and the content of disks, which
 import json
 import os
 import re
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 from solo5_systemd.base.errors import HostError, Solo5Error
+from solo5_systemd.base.event_loop import is_event_loop
 from solo5_systemd.base.sanitize import printable
 from solo5_systemd.cli.render import size, visible_line
 
@@ -87,6 +89,39 @@ class Screen:
             if shown:
                 _put(self._err, _CLEAR_LINE.encode())
 
+    @contextmanager
+    def until_closed(self) -> Iterator[None]:
+        """End the block of a task of an event loop as soon as the reader of a pipe has closed it: `logs -f | head -1`.
+
+        Without, the next line would, which may never come.
+
+        Raises:
+            BrokenPipeError: the reader has.
+        """
+        if not is_event_loop() or not _is_pipe(self._out):
+            yield
+            return
+        import asyncio  # imported here for startup time
+
+        loop, task, pipe, closed = asyncio.get_running_loop(), asyncio.current_task(), self._out.fileno(), False
+
+        def end() -> None:
+            nonlocal closed
+            closed = True
+            loop.remove_reader(pipe)
+            if task is not None:
+                task.cancel()
+
+        loop.add_reader(pipe, end)  # epoll(7) reports EPOLLERR in any case, and of this end of a pipe nothing else
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not closed:
+                raise
+            raise BrokenPipeError from None
+        finally:
+            loop.remove_reader(pipe)
+
     def now(self) -> int:
         """Return the time in microseconds since the epoch."""
         return time.time_ns() // 1000
@@ -104,6 +139,12 @@ def standard_screen() -> Screen:
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
     return Screen(sys.stdout.buffer, sys.stderr.buffer, os.environ)
+
+
+def _is_pipe(stream: BinaryIO) -> bool:
+    with suppress(OSError):  # of a test, it has no descriptor
+        return stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
+    return False
 
 
 def _put(stream: BinaryIO, data: bytes) -> None:

@@ -71,14 +71,15 @@ async def copy_console(
         as_json: each as one JSON object on a line (JSON Lines), so that a followed console can be parsed as it grows.
     """
     count = 0
-    async with aclosing(console) as lines:
-        async for line in lines:
-            if as_json:
-                message = line.message.decode("utf-8", "replace")
-                document = {"time": moment(line.realtime), "stream": line.stream.value, "message": message}
-                screen.write(json.dumps(document) + "\n")
-            else:
-                prefix = f"{moment(line.realtime)} " if timed else ""
-                screen.copy(line.message, to_err=line.stream.value == "stderr", prefix=prefix)
-            count += 1
+    with screen.until_closed():
+        async with aclosing(console) as lines:
+            async for line in lines:
+                if as_json:
+                    message = line.message.decode("utf-8", "replace")
+                    document = {"time": moment(line.realtime), "stream": line.stream.value, "message": message}
+                    screen.write(json.dumps(document) + "\n")
+                else:
+                    prefix = f"{moment(line.realtime)} " if timed else ""
+                    screen.copy(line.message, to_err=line.stream.value == "stderr", prefix=prefix)
+                count += 1
     return count
