@@ -52,6 +52,7 @@ def guest_memory(allotment: int, manifest: Manifest, archives: int = 0) -> int:
     Raises:
         InvalidRequestError: too little for the image to boot, or more than the tender supports.
     """
+    shown = f"{allotment} bytes" if allotment % MIB else f"{allotment // MIB}M"  # 64 is a mistake for 64M
     shared = max(0, (allotment - archives) // MIB - _ring(manifest))
     archived = -(-archives // MIB)
     mib = max(0, min(shared - TENDER_OVERHEAD, shared * GUEST_PER_OVERHEAD // (GUEST_PER_OVERHEAD + 1)))
@@ -60,13 +61,13 @@ def guest_memory(allotment: int, manifest: Manifest, archives: int = 0) -> int:
         mib -= mib % HVT_GRANULE
         if mib > HVT_MAXIMUM:
             raise InvalidRequestError(
-                f"memory {allotment // MIB}M leaves the guest {mib} MiB: hvt offers at most {HVT_MAXIMUM}.",
+                f"memory {shown} leaves the guest {mib} MiB: hvt offers at most {HVT_MAXIMUM}.",
                 f"Ask for {HVT_MAXIMUM + overhead(manifest, HVT_MAXIMUM)}M or less, or use an spt image.",
             )
     if mib < least:
         extra = overhead(manifest, least)
         raise InvalidRequestError(
-            f"memory {allotment // MIB}M leaves the guest {mib} MiB of the {least} that this image needs "
+            f"memory {shown} leaves the guest {mib} MiB of the {least} that this image needs "
             f"({extra} MiB are the tender's{f', {archived} are archives' if archived else ''}).",
             f"Ask for {least + extra + archived}M or more: that is the size of the image; {RUNTIME_NEEDS_MORE}.",
         )

@@ -36,15 +36,15 @@ def test_the_guest_gets_the_allotment_less_the_overhead(target: Target, nics: st
 @pytest.mark.parametrize(
     "target, allotment, words",
     [
-        (HVT, 0, "memory 0M leaves the guest 0 MiB of the 4 that this image needs (8 MiB are the tender's)."),
+        (HVT, 64 / MIB, "memory 64 bytes leaves the guest 0 MiB of the 4 that this image needs (8 MiB are the"),
         (HVT, 11, "memory 11M leaves the guest 2 MiB of the 4"),
         (SPT, 9, "memory 9M leaves the guest 1 MiB of the 2"),
         (HVT, 4163, "memory 4163M leaves the guest 4098 MiB: hvt offers at most 4096."),
     ],
 )
-def test_memory_out_of_bounds_is_refused(target: Target, allotment: int, words: str) -> None:
+def test_memory_out_of_bounds_is_refused(target: Target, allotment: float, words: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        guest_memory(allotment * MIB, manifest(target))
+        guest_memory(int(allotment * MIB), manifest(target))
     assert str(caught.value).startswith(words)
 
 
