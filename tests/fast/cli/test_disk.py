@@ -56,7 +56,8 @@ def test_create_prints_the_name_and_ls_the_disks(solo5ctl: Solo5ctl, directory: 
     assert (result.status, "in use by task web" in result.err) == (125, True)
     os.close(held)
     assert solo5ctl("disk", "rm", "data").out == "data\n"
-    assert json.loads(solo5ctl("disk", "rm", "full", "--json").out) == ["full"]
+    result = solo5ctl("disk", "rm", "data", "full", "--json")
+    assert (result.status, json.loads(result.out), "no disk is named 'data'" in result.err) == (127, ["full"], True)
 
 
 def test_resize(solo5ctl: Solo5ctl, directory: Path) -> None:

@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from solo5_systemd.base.errors import InvalidRequestError, TakenError, host_errors
+from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, TakenError, host_errors
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DiskName, SnapshotName, TaskName, disk_name, disk_or_snapshot, snapshot_name
 from solo5_systemd.base.paths import open_directory, open_path, way_of, within
@@ -199,18 +199,20 @@ def _json(found: NamedDisk | DiskPath | Snapshot) -> dict[str, object]:
 
 def _remove(arguments: Namespace, context: CommandContext) -> int:
     snapshots = _snapshots()
-    removed = []
+    removed, status = [], 0
     for disk, name in arguments.names:
-        if name is None:
-            snapshots.remove_disk(disk, snapshots=arguments.snapshots)
+        try:
+            if name is None:
+                snapshots.remove_disk(disk, snapshots=arguments.snapshots)
+            else:
+                snapshots.remove(disk, name)
+        except Solo5Error as error:  # the others are removed all the same
+            context.screen.error(error)
+            status = max(status, error.exit_status)
         else:
-            snapshots.remove(disk, name)
-        removed.append(disk if name is None else f"{disk}@{name}")
-        if not arguments.json:  # at once, since the removal of a later one may fail
-            context.screen.write(f"{removed[-1]}\n")
-    if arguments.json:
-        context.screen.json(removed)
-    return 0
+            removed.append(disk if name is None else f"{disk}@{name}")
+    context.show(arguments, lambda: removed, lambda: "".join(f"{each}\n" for each in removed))
+    return status
 
 
 def _snapshot(arguments: Namespace, context: CommandContext) -> int:
