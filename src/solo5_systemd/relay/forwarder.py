@@ -15,7 +15,10 @@ from solo5_systemd.journal.lines import JournalPosition, Stream
 from solo5_systemd.journal.reader import JournalReader, PollTimer
 from solo5_systemd.relay.fifo_writer import FifoWriter, stored_name
 from solo5_systemd.relay.state_files import ConsoleState, Delivery, StateFiles
-from solo5_systemd.relay.task_console import ALL_MATCHES, BATCH_SIZE, OpenJournal, TaskConsole, to_monotonic
+from solo5_systemd.relay.task_console import ALL_MATCHES, OpenJournal, TaskConsole, to_monotonic
+
+BATCH_SIZE = 400
+"""Lines to read before other consoles get their turn: some milliseconds."""
 
 UNREACHABLE_CHECK_INTERVAL_S = 10.0
 """Between two checks for consoles whose FIFOs were unlinked without a Drain."""
@@ -50,7 +53,7 @@ class Forwarder:
         self._state_files = state_files
         self._consoles: dict[TaskName, TaskConsole] = {}
         self._by_unit: dict[tuple[str, str], TaskConsole] = {}
-        self._catching_up: set[TaskConsole] = set()
+        self._catching_up: dict[TaskConsole, None] = {}  # in turn
         self._journals: dict[str, JournalReader] = {}  # by namespace; empty: the host's
         self._positions: dict[str, JournalPosition | None] = {}  # of the last line in each; None: it was empty
         self._last_position("")  # from before the first call
@@ -111,7 +114,7 @@ class Forwarder:
             fdstore.remove(stored_name(replaced))
         for stream, fifo in fifos.items():  # only now: bytes in a FIFO that is not stored would be lost with a kill
             console.writers[stream].open(fifo)
-        self._catching_up.add(console)
+        self._catching_up[console] = None
         self._timer.restart()
 
     async def drain(self, task: TaskName) -> bool:
@@ -189,18 +192,25 @@ class Forwarder:
                 writer.offer(line)
                 writers.add(writer)
                 if writer.queue.catch_up_to is not None:
-                    self._catching_up.add(console)
+                    self._catching_up[console] = None
         for writer in writers:
             writer.pump()
         return len(lines) >= BATCH_SIZE
 
     def _catch_up(self) -> bool:
-        """Let all consoles with skipped lines read a batch; return whether something was read."""
-        busy = [console.catch_up() for console in self._catching_up]
-        self._catching_up = {console for console in self._catching_up if console.is_catching_up}
+        """Let the next console that has skipped lines, and room, read some; return whether there was one."""
+        busy = False
+        for console in list(self._catching_up):
+            busy = console.catch_up()
+            if busy or not console.is_catching_up:
+                del self._catching_up[console]
+            if console.is_catching_up:
+                self._catching_up[console] = None  # behind the others, if it has read
+            if busy:
+                break
         if any(console.has_reader for console in self._catching_up):
-            self._timer.restart()  # its next batch is read when its FIFO has room
-        return any(busy)
+            self._timer.restart()  # its next lines are read when its FIFO has room
+        return busy
 
     def _create(self, task: TaskName, unit: str, since: int, namespace: str) -> TaskConsole:
         state = ConsoleState(
@@ -223,7 +233,7 @@ class Forwarder:
             self._remove(self._consoles[state.task])
         console = TaskConsole(state, catch_up_to, staging, self._save, self._open_journal)
         self._consoles[console.task] = self._by_unit[console.namespace, console.unit] = console
-        self._catching_up.add(console)
+        self._catching_up[console] = None
         return console
 
     def _save(self, console: TaskConsole) -> None:
@@ -242,7 +252,7 @@ class Forwarder:
 
     def _remove(self, console: TaskConsole) -> None:
         del self._consoles[console.task], self._by_unit[console.namespace, console.unit]
-        self._catching_up.discard(console)
+        self._catching_up.pop(console, None)
         console.close()
         fdstore.remove(stored_name(console.number))
         self._state_files.remove(console.task)

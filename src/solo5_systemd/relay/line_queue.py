@@ -1,7 +1,7 @@
 """The queue of a stream's lines between the journal and a FIFO, and the notices of lines that are missing."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -100,29 +100,23 @@ class LineQueue:
         if not self._lines:
             self._lines = NO_LINES
 
-    def catch_up(self, lines: Iterator[Line], limit: int, *, fresh: bool) -> bool:
-        """Append skipped lines, which are those after `last_cursor`; return whether to continue with the same reader.
+    def catch_up(self, lines: Iterable[Line]) -> None:
+        """Append skipped lines, which are those after `last_cursor`, until the queue is full.
 
-        Args:
-            fresh: the reader was opened after the last line was skipped, so that its end is the journal's end. An older
-                reader may end with a file that was archived meanwhile.
+        Their reader was opened after the last line was skipped, so that its end is the journal's end.
         """
-        for _ in range(limit):
-            line = next(lines, None)
-            if line is None and not fresh:
-                return False
-            if self.catch_up_to is None or line is None or line.position.monotonic > self.catch_up_to.monotonic:
-                # The last skipped line was removed from the journal: all lines that are left have been read.
-                self._finish_catch_up()
-                return False
+        last = self.catch_up_to
+        for line in lines:
+            if last is None or line.position.monotonic > last.monotonic:
+                break  # the last skipped line was removed from the journal: all lines that are left have been read
             self._append(line)
             self._skipped -= 1
-            if line.position == self.catch_up_to:
-                self._finish_catch_up()
-                return False
+            if line.position == last:
+                break
             if self._size >= MEMORY_LIMIT:
-                return False
-        return True
+                return
+        self.removed += int(max(0, self._skipped))
+        self.catch_up_to, self._skipped = None, 0
 
     def next_chunk(self) -> bytes:
         """Return the next bytes to write, about CHUNK_SIZE."""
@@ -154,10 +148,6 @@ class LineQueue:
     @property
     def _is_next_a_notice(self) -> bool:
         return bool(self.notice) and not (self._lines and self.position.written)
-
-    def _finish_catch_up(self) -> None:
-        self.removed += int(max(0, self._skipped))
-        self.catch_up_to, self._skipped = None, 0
 
     def _append(self, line: Line) -> None:
         if line.dropped:

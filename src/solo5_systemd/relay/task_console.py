@@ -1,7 +1,7 @@
 """The console of one task: for each stream a FIFO writer, and a reader of the lines that its queue has skipped."""
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -9,11 +9,8 @@ from functools import partial
 from solo5_systemd.journal.lines import JournalPosition, Stream
 from solo5_systemd.journal.reader import CONSOLE_MATCHES, JournalReader, console_matches
 from solo5_systemd.relay.fifo_writer import FifoWriter, open_staging_pipe
-from solo5_systemd.relay.line_queue import LineQueue, removed_notice
+from solo5_systemd.relay.line_queue import removed_notice
 from solo5_systemd.relay.state_files import ConsoleState
-
-BATCH_SIZE = 400
-"""Lines to read before other consoles get their turn: some milliseconds."""
 
 DROPPED_MATCHES = ("MESSAGE_ID=a596d6fe7bfa4994828e72309e95d61e", "_TRANSPORT=driver")
 """Matches journald's messages about lines that it dropped: SD_MESSAGE_JOURNAL_DROPPED of sd-messages(3), from journald
@@ -56,32 +53,6 @@ def matches(unit: str, stream: Stream) -> Sequence[str]:
     return (*console_matches(unit, stream), *dropped)
 
 
-def catch_up(
-    queue: LineQueue, since: tuple[int, int], open_journal: Callable[[], JournalReader]
-) -> Generator[bool, None, None]:
-    """Read the skipped lines of one stream into its queue, a batch each time; yield whether something was read.
-
-    The journal is open only while the queue has room. `since`: as of `clock_times`, where no line is in the queue.
-    """
-    while True:
-        while not queue.can_catch_up:
-            yield False
-        with closing(open_journal()) as journal:
-            if queue.last_cursor:
-                journal.seek_after(queue.last_cursor)
-            else:
-                journal.seek_realtime(earliest_realtime(*since))
-            lines = (line for line in iter(journal.next, None) if line.position.monotonic >= since[1])
-            fresh = True
-            while more := queue.catch_up(lines, BATCH_SIZE, fresh=fresh):
-                fresh, cursor = False, queue.last_cursor
-                yield True
-                if queue.last_cursor != cursor:
-                    break  # the queue has evicted lines: start again after its last one
-        if not more:
-            yield True
-
-
 class TaskConsole:
     """The console of one task.
 
@@ -93,7 +64,7 @@ class TaskConsole:
     """
 
     __slots__ = (
-        "_catchups", "_initial", "_open_journal", "ended", "namespace", "number", "since_monotonic", "task",
+        "_initial", "_open_journal", "ended", "namespace", "number", "since_monotonic", "task",
         "unit", "writers",
     )  # fmt: skip
 
@@ -114,7 +85,6 @@ class TaskConsole:
             pipe = staging[stream] if staging else open_staging_pipe()
             known = delivery if staging else replace(delivery, staged=None)
             self.writers[stream] = FifoWriter(known, catch_up_to, pipe, partial(save, self))
-        self._catchups: dict[Stream, Generator[bool, None, None]] = {}
 
     @property
     def state(self) -> ConsoleState:
@@ -153,31 +123,34 @@ class TaskConsole:
         return all(writer.is_delivered for writer in self.writers.values())
 
     def catch_up(self) -> bool:
-        """Read skipped lines of streams whose FIFO has a reader; return whether something was read."""
+        """Read skipped lines, as many as there is room for, of streams whose FIFO has a reader; return whether it did.
+
+        The journal is open meanwhile only: it takes a descriptor for each file of its own. What it cannot open, it
+        leaves out without an error.
+        """
         busy = False
         for stream, writer in self.writers.items():
-            if not writer.has_reader:
+            queue = writer.queue
+            if not writer.has_reader or not queue.can_catch_up:
                 continue
-            if stream not in self._catchups:
-                since = (self._initial.since, self.since_monotonic)
-                opened = partial(self._open_journal, matches(self.unit, stream), self.namespace)
-                self._catchups[stream] = catch_up(writer.queue, since, opened)
-            if next(self._catchups[stream]):
-                writer.pump()
-                busy = True
+            with closing(self._open_journal(matches(self.unit, stream), self.namespace)) as journal:
+                if queue.last_cursor:
+                    journal.seek_after(queue.last_cursor)
+                else:
+                    journal.seek_realtime(earliest_realtime(self._initial.since, self.since_monotonic))
+                found = iter(journal.next, None)
+                queue.catch_up(line for line in found if line.position.monotonic >= self.since_monotonic)
+            writer.pump()
+            busy = True
         stderr = self.writers[Stream.STDERR]  # the notices of both streams: stdout has the guest's bytes only
         for stream, writer in self.writers.items():
             if writer.queue.removed:
                 stderr.queue.notice += removed_notice(writer.queue.removed, stream)
                 writer.queue.removed = 0
                 stderr.pump()
-        if not self.is_catching_up:
-            self._catchups.clear()  # each has closed its journal
         return busy
 
     def close(self) -> None:
-        """Close the FIFOs, the staging pipes and the journals."""
-        for catchup in self._catchups.values():
-            catchup.close()
+        """Close the FIFOs and the staging pipes."""
         for writer in self.writers.values():
             writer.close()

@@ -186,6 +186,20 @@ def _read(fd: int) -> str:
         return ""
 
 
+async def test_consoles_that_are_behind_take_turns_and_leave_no_journal_open(tmp_path: Path) -> None:
+    """An open journal takes a descriptor for each of its files: with those of many consoles, none would be left."""
+    journal, opened, got = Journal(), set[int](), ["", ""]
+    for task in [WEB, DB] * 900:
+        journal.write("line\n", unit=f"solo5-task-{task}.service")
+    async with running(journal, tmp_path) as relay:
+        outs = [relay.forward(task)[0] for task in (WEB, DB)]
+        while [text.count("line\n") for text in got] != [900, 900]:
+            await asyncio.sleep(0)
+            opened.add(sum(not reader.closed for reader in journal.readers))
+            got = [text + out.read() for text, out in zip(got, outs, strict=True)]
+    assert opened == {1}
+
+
 async def test_an_ended_task_is_removed_when_its_fifo_is_unreachable(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

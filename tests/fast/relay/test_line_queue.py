@@ -1,5 +1,3 @@
-from itertools import islice
-
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.fakes.journal import Journal
@@ -71,29 +69,17 @@ def test_memory_is_bounded_and_a_longer_line_is_accepted() -> None:
     assert queue.catch_up_to == rest[-1].position
     assert queue.next_chunk() == first.data
     queue.advance(len(first.data))
-    assert not queue.catch_up(iter(rest), 100, fresh=True), "there is room for one"
-    assert (queue.catch_up_to, queue.next_chunk()) == (rest[-1].position, rest[0].data)
+    queue.catch_up(rest)
+    assert (queue.catch_up_to, queue.next_chunk()) == (rest[-1].position, rest[0].data), "there is room for one"
 
 
 def test_catch_up_ends_after_the_last_skipped_line_even_if_it_was_removed() -> None:
     queue = LineQueue()
     all_lines = lines(9)
     queue.skip(all_lines[3])  # of one time with the fourth and fifth
-    assert not queue.catch_up(iter([*all_lines[:2], all_lines[6]]), 100, fresh=True)
+    queue.catch_up([*all_lines[:2], all_lines[6]])
     assert queue.catch_up_to is None
     assert write_all(queue) == b"".join(line.data for line in all_lines[:2])
-
-
-def test_catch_up_does_not_end_with_an_archived_file() -> None:
-    queue = LineQueue()
-    all_lines = lines(9)
-    for line in all_lines:
-        queue.skip(line)
-    assert not queue.catch_up(iter(all_lines[:4]), 100, fresh=False)
-    assert queue.catch_up_to == all_lines[8].position
-    assert not queue.catch_up(iter(all_lines[4:]), 100, fresh=True)
-    assert write_all(queue) == b"".join(line.data for line in all_lines)
-    assert queue.removed == 0
 
 
 def test_evict_keeps_only_a_partly_written_line() -> None:
@@ -106,7 +92,7 @@ def test_evict_keeps_only_a_partly_written_line() -> None:
     assert queue.catch_up_to == all_lines[5].position
     assert write_all(queue) == all_lines[1].data[5:]
     assert queue.last_cursor == "c1"
-    assert not queue.catch_up(iter(all_lines[2:]), 100, fresh=True)
+    queue.catch_up(all_lines[2:])
     assert write_all(queue) == b"".join(line.data for line in all_lines[2:])
 
 
@@ -116,7 +102,7 @@ def test_removed_lines_are_counted() -> None:
     queue.offer(all_lines[0])
     for line in all_lines[1:8]:
         queue.skip(line)
-    assert not queue.catch_up(iter(all_lines[4:]), 100, fresh=True)
+    queue.catch_up(all_lines[4:])
     assert queue.removed == 3
     assert b" removed 3 lines of this task's stdout before delivery" in removed_notice(3, Stream.STDOUT)
     assert write_all(queue) == b"".join(line.data for line in (all_lines[0], *all_lines[4:8]))
@@ -137,7 +123,7 @@ def test_removed_lines_of_a_restored_queue_are_not_counted() -> None:
     all_lines = lines(9)
     queue = LineQueue(catch_up_to=all_lines[5].position)
     queue.skip(all_lines[6])
-    assert not queue.catch_up(iter(all_lines[3:]), 100, fresh=True)
+    queue.catch_up(all_lines[3:])
     assert queue.removed == 0
 
 
@@ -167,7 +153,7 @@ def test_after_any_steps_each_line_is_written_once_and_in_order(steps: list[str]
                 queue.offer(journal.write(f"line {len(journal.lines):04}\n"))
             elif step == "catch up" and queue.can_catch_up:
                 after = int(queue.last_cursor[1:]) + 1 if queue.last_cursor else 0
-                queue.catch_up(islice(journal.lines, after, None), 2, fresh=True)
+                queue.catch_up(journal.lines[after:])
             elif step == "evict":
                 queue.evict()
             elif step == "notice":
