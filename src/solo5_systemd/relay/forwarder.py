@@ -73,7 +73,7 @@ class Forwarder:
                 ends = {stream: (next(each), next(each)) for stream in Stream}
             staging = {stream: pipe for stream, (_, pipe) in ends.items()} or None
             console = self._add(state, self._last_position(state.namespace), staging)
-            self._state_files.save(console.state)
+            self._save(console)
             for stream, (fifo, _) in ends.items():
                 console.writers[stream].open(fifo)
         for name, fds in left.items():  # a Forward or a removal was interrupted, or the state file is missing

@@ -159,7 +159,9 @@ async def test_no_line_is_lost_when_the_clock_is_set_while_a_task_runs(
         await until(web.read, "before\n0\n1\n2\n")
 
 
-async def test_a_restarted_relay_continues(tmp_path: Path) -> None:
+async def test_a_restarted_relay_continues_also_where_run_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal = Journal()
     async with running(journal, tmp_path) as relay:
         out, err = relay.forward()
@@ -170,7 +172,9 @@ async def test_a_restarted_relay_continues(tmp_path: Path) -> None:
         rest = os.dup(out.read_end)
     journal.write("2\n")
     async with running(journal, tmp_path) as relay:
-        relay.forwarder.restore(kept)
+        with monkeypatch.context() as full:
+            full.setattr(os, "replace", failing(errno.ENOSPC))
+            relay.forwarder.restore(kept)
         for fd in (*kept["c2"], *kept["o3"]):
             with pytest.raises(OSError, match="Bad file descriptor"):
                 os.fstat(fd)
