@@ -211,8 +211,9 @@ class ImageStore:
                         self._check_room(path, status.st_blocks * 512)
                         link_unnamed(copy.fileno(), Path(stored.path))
                 if time.time() - status.st_ctime > _TIMES_SETTLE_S:  # a write right now might leave the times unchanged
-                    self._limit_memos()
-                    replace_file(self._memo(status), stored.encode(), several_writers=True)
+                    with suppress(OSError):  # only a cache: without room for it, the image is there all the same
+                        self._limit_memos()
+                        replace_file(self._memo(status), stored.encode(), several_writers=True)
         return stored
 
     def _read(self, path: str, file: FileIO | BufferedRandom, size: int) -> StoredImage:
@@ -244,7 +245,10 @@ class ImageStore:
 
     def _check_room(self, path: str, size: int, pending: int = 0) -> None:
         quota = self._quota()
-        used = pending + sum(file.stat().st_blocks * 512 for file in self._images())
+        used = pending
+        for file in self._images():
+            with suppress(FileNotFoundError):  # `collect` has removed it since: the store is not always locked here
+                used += file.stat().st_blocks * 512
         if used + size > quota:
             raise StoreFullError(
                 f"image {path!r} needs {size} bytes, and the store {self._directory} has {used} of {quota}: "

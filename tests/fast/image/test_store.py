@@ -230,6 +230,15 @@ async def test_a_store_that_cannot_be_written_is_the_hosts_fault_and_leaves_noth
     assert files(tmp_path) == set()
 
 
+async def test_an_image_that_is_removed_meanwhile_and_a_memo_without_room_fail_no_start(
+    store: ImageStore, image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = ImageStore._images
+    monkeypatch.setattr(ImageStore, "_images", lambda self: (*found(self), Path("/removed")))
+    monkeypatch.setattr(module, "replace_file", failing(errno.ENOSPC))
+    assert Path((await store.take(str(image))).path).read_bytes() == CONTENT
+
+
 QUOTA = 6144
 
 
