@@ -49,6 +49,12 @@ def can_share(source: int, target: int) -> bool:
     return share(source, target, block if os.fstat(source).st_size > block else 0)
 
 
+def takes_holes(target: int) -> bool:
+    """Return whether a file can get holes: an empty regular file. One that has content, of others, gets all bytes."""
+    status, flags = os.fstat(target), fcntl.fcntl(target, fcntl.F_GETFL)
+    return stat.S_ISREG(status.st_mode) and not status.st_size and not flags & os.O_APPEND
+
+
 def data_of(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
     """Yield begin and end of each part of a file that is no hole, in order, up to `size` bytes."""
     at = 0
@@ -68,7 +74,7 @@ def data_of(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def copy_data(source: int, target: int, size: int, progress: Progress = no_progress, *, hashed: bool = True) -> str:
-    """Copy a file without its holes into an empty one, or with them to a pipe, socket or terminal.
+    """Copy a file without its holes into an empty one, or with them to any other file at its position.
 
     Args:
         source: descriptor of a regular file.
@@ -84,7 +90,7 @@ def copy_data(source: int, target: int, size: int, progress: Progress = no_progr
         OSError: a file cannot be read or written, or the source is shorter.
     """
     digest = hashlib.sha256() if hashed else None
-    is_file = stat.S_ISREG(os.fstat(target).st_mode)
+    is_file = takes_holes(target)
     if is_file:
         os.ftruncate(target, size)
     done = 0

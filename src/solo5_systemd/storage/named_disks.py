@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, TakenError, host_errors
-from solo5_systemd.base.file_copies import Progress, copy_data, no_progress, receive_data, share
+from solo5_systemd.base.file_copies import Progress, copy_data, no_progress, receive_data, share, takes_holes
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName, DiskName, disk_name
 from solo5_systemd.base.paths import identity
@@ -214,7 +214,7 @@ def regular_file(path: Path, what: str) -> os.stat_result | None:
 
 
 def write_content(source: int, target: int, progress: Progress = no_progress) -> str:
-    """Write the content of a file to a pipe, or with its holes to an empty regular file.
+    """Write the content of a file with its holes to an empty regular file, or without them to any other one.
 
     Returns:
         The SHA-256 of the content, in hexadecimal digits.
@@ -222,7 +222,10 @@ def write_content(source: int, target: int, progress: Progress = no_progress) ->
     Raises:
         OSError: the source cannot be read, or the target not be written.
     """
+    has_holes = takes_holes(target)
     digest = _copy(source, target, os.fstat(source).st_size, progress)
+    if has_holes:
+        os.lseek(target, 0, os.SEEK_END)  # where the next command of a shell writes
     if stat.S_ISREG(os.fstat(target).st_mode):  # fsync(2) of a pipe is EINVAL
         os.fsync(target)
     return digest
@@ -230,7 +233,7 @@ def write_content(source: int, target: int, progress: Progress = no_progress) ->
 
 def _copy(source: int, target: int, size: int, progress: Progress) -> str:
     """Copy a file, or share its blocks; return the SHA-256 of the content."""
-    if not share(source, target):
+    if not takes_holes(target) or not share(source, target):
         return copy_data(source, target, size, progress)
     with closing(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)) as nowhere:  # shared blocks are read for the SHA-256
         return copy_data(source, nowhere, size, progress)

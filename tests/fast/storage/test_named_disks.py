@@ -72,6 +72,19 @@ def test_a_pipe_without_whole_sectors_leaves_no_disk(disks: NamedDisks, content:
     os.close(read)
 
 
+@pytest.mark.parametrize("mode", ["wb", "ab"])
+def test_exports_to_one_file_follow_each_other(disks: NamedDisks, tmp_path: Path, mode: str) -> None:
+    """As of `{ solo5ctl disk export data -; solo5ctl disk export data -; } > FILE`, or `>> FILE`."""
+    read = piped(b"x" * 512)
+    disks.import_(DATA, read)
+    os.close(read)
+    with (tmp_path / "out").open(mode, buffering=0) as out:
+        disks.export(DATA, out.fileno())
+        disks.export(DATA, out.fileno())
+        out.write(b"end")
+    assert (tmp_path / "out").read_bytes() == b"x" * 1024 + b"end"
+
+
 @pytest.fixture
 def limited(tmp_path: Path) -> NamedDisks:
     """Disks of at most 4096 bytes altogether."""
