@@ -58,7 +58,7 @@ class NamedDisks:
 
     def __init__(self, directory: Path = Path(NAMED_DISKS), claims: DiskClaims | None = None) -> None:
         self.claims = claims or DiskClaims()
-        self.directory = directory
+        self.directory = directory.resolve()  # by a link, it may be on a larger disk; other records have no links
 
     def all(self) -> tuple[NamedDisk, ...]:
         """Return all disks, sorted by name."""

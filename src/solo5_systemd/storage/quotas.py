@@ -197,7 +197,7 @@ def used(directory: str, but: tuple[int, int] | None = None) -> int:
 
     The larger of size and allocated blocks counts; not that of file `but`. Symbolic links are not followed.
     """
-    total, seen = 0, {but}
+    total, seen, uncounted = 0, {but}, os.path.realpath(_UNCOUNTED)
     places: list[tuple[str, tuple[int, int] | None]] = [(os.path.realpath(directory), None)]
     while places:  # no recursion: others may have nested directories
         place, expected = places.pop()
@@ -206,7 +206,7 @@ def used(directory: str, but: tuple[int, int] | None = None) -> int:
                 with suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
                     path = f"{place}/{entry.name}"
-                    if stat.S_ISDIR(status.st_mode) and path != _UNCOUNTED:
+                    if stat.S_ISDIR(status.st_mode) and path != uncounted:
                         places.append((path, identity(status)))
                     elif stat.S_ISREG(status.st_mode) and identity(status) not in seen:
                         seen.add(identity(status))

@@ -143,7 +143,9 @@ class Running(ExitStack):
 
 @pytest.fixture
 def disks(tmp_path: Path) -> NamedDisks:
-    return NamedDisks(tmp_path / "disks")
+    """Named disks by a link: the operator may have put /var/lib/solo5 on a larger disk so."""
+    (tmp_path / "link").symlink_to(tmp_path)
+    return NamedDisks(tmp_path / "link/disks")
 
 
 @pytest.fixture

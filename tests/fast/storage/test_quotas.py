@@ -95,7 +95,8 @@ def test_a_directory_that_becomes_a_link_meanwhile_does_not_count(
 
 
 def test_snapshots_of_named_disks_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_UNCOUNTED", f"{tmp_path}/.snapshots")
+    (tmp_path / "link").symlink_to(tmp_path)
+    monkeypatch.setattr(module, "_UNCOUNTED", f"{tmp_path}/link/.snapshots")
     sparse(tmp_path / ".snapshots/data/one", 64 * K)
     sparse(tmp_path / "data", 64 * K)
     assert used(str(tmp_path)) == 64 * K

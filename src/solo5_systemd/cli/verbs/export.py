@@ -193,7 +193,8 @@ def _disks(task: Task, argv: Sequence[str], notes: list[str]) -> Iterator[DiskRe
 def _request(disk: DeviceName, path: str) -> DiskRequest:
     """Return a request of a path, which is not parsed: a job may choose a name such as `a.img,ephemeral`."""
     directory, _, name = path.rpartition("/")
-    return named_disk(disk, disk_name(name)) if directory == NAMED_DISKS else DiskRequest(disk=disk, path=path)
+    is_named = directory == str(Path(NAMED_DISKS).resolve())
+    return named_disk(disk, disk_name(name)) if is_named else DiskRequest(disk=disk, path=path)
 
 
 def _note_the_rest(task: Task, workload: Workload, notes: list[str]) -> None:
