@@ -1,7 +1,6 @@
 """The plugin process: Nomad launches it from its plugin_dir, and calls it over a Unix socket."""
 
 import asyncio
-import resource
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -32,16 +31,9 @@ def use_one_arena() -> None:
         CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
-def raise_nofile_limit() -> None:
-    """Raise the soft RLIMIT_NOFILE to the hard one: statistics hold five file descriptors for each task."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def main() -> None:
     """Run the plugin until Nomad shuts it down."""
     use_one_arena()  # before the first thread
-    raise_nofile_limit()
     asyncio.run(_main())
 
 
@@ -52,8 +44,11 @@ async def _main() -> None:
 
         @cache
         def driver() -> object:
-            from solo5_systemd.nomad.service import DriverPlugin  # at its first call, which probes do not make
+            # At its first call, which probes do not make.
+            from solo5_systemd.nomad.scope_tenders import raise_nofile_limit
+            from solo5_systemd.nomad.service import DriverPlugin
 
+            raise_nofile_limit()
             return DriverPlugin(base, background)
 
         handlers = [

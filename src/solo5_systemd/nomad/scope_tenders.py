@@ -31,7 +31,13 @@ EXEC_AFTER_NEWLINE = 'read -r _ && exec "$@" </dev/null'
 """The script of a waiting child. At end of file, which is also the driver's death, it exits without the tender."""
 
 INITIAL_NOFILE = resource.getrlimit(resource.RLIMIT_NOFILE)
-"""The soft and hard RLIMIT_NOFILE that this process was started with; `plugin` raises its own."""
+"""The soft and hard RLIMIT_NOFILE that this process was started with."""
+
+
+def raise_nofile_limit() -> None:
+    """Raise the soft RLIMIT_NOFILE to the hard one: statistics hold five file descriptors for each task."""
+    _, hard = INITIAL_NOFILE
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class Child:

@@ -16,17 +16,21 @@ SCRIPT = """
 import resource, subprocess
 NOFILE = resource.RLIMIT_NOFILE
 resource.setrlimit(NOFILE, (64, 512))
-from solo5_systemd.nomad import plugin, scope_tenders
-plugin.raise_nofile_limit()
-child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-inherited = resource.prlimit(child.pid, NOFILE)
-scope_tenders.restore_limits(child.pid)
-print([resource.getrlimit(NOFILE), inherited, resource.prlimit(child.pid, NOFILE)])
-child.communicate()
-try:
+from solo5_systemd.nomad import plugin
+async def serve(handlers, **_):
+    handlers[1]()  # the driver, at its first call
+    from solo5_systemd.nomad import scope_tenders
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    inherited = resource.prlimit(child.pid, NOFILE)
     scope_tenders.restore_limits(child.pid)
-except ProcessLookupError:
-    print("ended")
+    print([resource.getrlimit(NOFILE), inherited, resource.prlimit(child.pid, NOFILE)])
+    child.communicate()
+    try:
+        scope_tenders.restore_limits(child.pid)
+    except ProcessLookupError:
+        print("ended")
+plugin.service_handler, plugin.serve = lambda _, driver, __: driver, serve
+plugin.main()
 """
 
 
