@@ -31,7 +31,10 @@ from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.unit.state import UnitState
 
 PROBE_INTERVAL_S = 0.05
-"""Seconds between two probes of a new guest."""
+"""Seconds between the first probes of a new guest."""
+
+PROBES_PER_TIME = 20
+"""Later, the time since its start is so many times the interval: hundreds that never answer take the driver's time."""
 
 PROBE_TIMEOUT_S = 2.0
 """Seconds until a probe without an answer fails; less if `interval` of a `ready` block is."""
@@ -63,8 +66,11 @@ async def first_of(
         if isinstance(condition, ReadyLine):
             line = await first_line(state.unit, state.started, condition.pattern, state.log_namespace)
             return f"console line “{bounded(line, MAX_QUOTE)}”"
+        now = asyncio.get_running_loop().time
+        begun = now()
         while why:
-            await asyncio.sleep(PROBE_INTERVAL_S)  # first, since a frame is lost before the tender has opened its tap
+            # First, since a frame is lost before the tender has opened its tap; ever later, for guests that never are.
+            await asyncio.sleep(max(PROBE_INTERVAL_S, (now() - begun) / PROBES_PER_TIME))
             why = await failure(condition, PROBE_TIMEOUT_S)
         return f"{condition} answers"
 

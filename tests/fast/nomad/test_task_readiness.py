@@ -82,6 +82,13 @@ async def test_a_guest_that_ends_before_it_is_ready_fails_its_start_at_once(
     assert (machine.holds, machine.relay.held) == (NOTHING, {})
 
 
+async def test_a_guest_that_is_never_ready_is_probed_ever_more_rarely(nomad: Agent, guest: Guest) -> None:
+    """Each probe takes time of the driver, which has other tasks."""
+    with pytest.raises(StartError, match="was not ready within 60 s"):
+        await nomad.start(task())
+    assert len(guest.probed) < 300
+
+
 async def test_a_guest_that_was_ready_and_has_ended_did_start(machine: Machine, nomad: Agent, guest: Guest) -> None:
     """Its last line may reach the journal after PID 1 has reported its end."""
     async with Background(nomad.start(task_config(ready={"console": "done"}))) as starting:
