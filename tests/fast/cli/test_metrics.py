@@ -11,10 +11,11 @@ from prometheus_client.metrics_core import Metric
 from tests.fast.cli.conftest import Solo5ctl
 from tests.fast.cli.test_stats import FULL, UNKNOWN, USAGE
 from tests.support.fakes.engine import FakeRuntime
-from tests.support.fakes.tasks import NETWORK, endpoints, running
+from tests.support.fakes.tasks import NETWORK, STARTED, endpoints, running
 
 from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.cli.metric_families import Family, exposition, families
+from solo5_systemd.network.model import LeaseRecord, LeaseState
 from solo5_systemd.settings.network_policy import Join
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -125,6 +126,12 @@ def test_a_machine_without_tasks_has_metrics(solo5ctl: Solo5ctl) -> None:
     text = solo5ctl("metrics").out
     assert parsed(text).keys() == {"solo5_build_info", "solo5_tasks"}
     assert text.endswith("\n# EOF\n")
+    held = running(networked=True).reservation
+    assert held is not None
+    solo5ctl.engine.dormant = [LeaseRecord(reservation=held, state=LeaseState.WAITING, expires=0, asleep=STARTED)]
+    solo5ctl.engine.rounds = iter([{}])
+    found = parsed(solo5ctl("metrics").out)
+    assert (value(found["solo5_task_dormant"], task="web"), value(found["solo5_network_up"])) == (1, 1)
 
 
 def test_a_textfile_is_in_the_prometheus_format_with_the_same_values(solo5ctl: Solo5ctl, tmp_path: Path) -> None:

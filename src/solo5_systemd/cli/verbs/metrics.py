@@ -37,12 +37,12 @@ def configure(parser: Parser) -> None:
 def execute(arguments: Namespace, context: CommandContext) -> int:
     async def command(engine: "Queries") -> int:
         tasks = await engine.tasks(ended=False, reservations=False)
-        endpoints = await engine.endpoints() if tasks else {}
+        endpoints = await engine.endpoints()  # of dormant tasks as well, where none runs
         samples = await engine.samples(disks=context.root)
         full = await engine.full_disks() if context.root else ()
         # Without leases, solo5-networkd is not started just to report that it has none.
-        leased = context.root and any(task.name in endpoints for task in tasks)
-        found = families(tasks, endpoints, samples, await engine.backends.networks.networks() if leased else (), full)
+        networks = await engine.backends.networks.networks() if context.root and endpoints else ()
+        found = families(tasks, endpoints, samples, networks, full)
         if arguments.textfile:
             _write_textfile(arguments.textfile, exposition(found, for_file=True))
         else:
