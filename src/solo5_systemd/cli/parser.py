@@ -67,8 +67,8 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         try:
             width = int(os.environ.get("COLUMNS", ""))
         except ValueError:
-            width = os.get_terminal_size().columns if os.isatty(1) else 80
-        super().__init__(prog, **{"width": width - 2, **settings})
+            width = os.get_terminal_size().columns if os.isatty(1) else 0
+        super().__init__(prog, **{"width": (width or 80) - 2, **settings})  # a serial console has 0
 
 
 class Parser(argparse.ArgumentParser):

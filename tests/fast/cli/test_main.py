@@ -18,7 +18,10 @@ from solo5_systemd.task.workload import DEFAULT_MEMORY
 
 
 @pytest.mark.parametrize("verb", parser.VERBS)
-def test_every_verb_has_help(solo5ctl: Solo5ctl, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_has_help(
+    solo5ctl: Solo5ctl, verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "0")  # of a terminal whose size is unknown
     with pytest.raises(SystemExit) as left:
         solo5ctl(verb, "--help")
     assert left.value.code == 0
