@@ -74,35 +74,57 @@ class TaskRegistry:
         async with self._locks[config.id]:
             if config.id in self._entries:
                 return self._entries[config.id]
-            await self._remove_predecessor(config)
+            if (known := self._ids.get((config.alloc_id, config.name))) is not None:
+                self._forget(known)
+                await self._remove_predecessor(config, name_of(known))
             self._starting[config.id] = config
             try:
-                start = Start(self._session, self._scopes, self._events, self._background, config)
-                return self._add(await start.run())
-            except TakenError as error:
-                raise await self._sibling_conflict(config) or error from None
+                return self._add(await self._started(config))
             finally:
                 del self._starting[config.id]
                 if config.id not in self._entries:
                     self._events.forget(config)
 
-    async def _remove_predecessor(self, config: wire.TaskConfig) -> None:
+    async def _started(self, config: wire.TaskConfig) -> TaskEntry:
+        """Start a task; once more if an earlier start of it, which no plugin knows any more, had what it needs."""
+        try:
+            return await self._new_start(config).run()
+        except TakenError as error:
+            if (conflict := await self._sibling_conflict(config)) is not None:
+                raise conflict from None
+            name = await self._unanswered(config)
+            if name is None or not await self._remove_predecessor(config, name):
+                raise error from None
+        return await self._new_start(config).run()
+
+    def _new_start(self, config: wire.TaskConfig) -> Start:
+        return Start(self._session, self._scopes, self._events, self._background, config)
+
+    async def _unanswered(self, config: wire.TaskConfig) -> TaskName | None:
+        """Return an earlier start of the same task that runs and that this driver does not have."""
+        with suppress(HostError):  # the caller then raises its own error
+            for unit in await self._session.engine.backends.units.states(ended=False):
+                of = config.alloc_id, name_for_unit(config.name)
+                if _nomad_task(unit) == of and unit.task not in self.claimed():
+                    return unit.task
+        return None
+
+    async def _remove_predecessor(self, config: wire.TaskConfig, name: TaskName) -> bool:
         """Remove an earlier start of the same task, whose answer did not reach an agent that was killed meanwhile.
 
         Nomad runs one start of a task at a time, and destroys all that it has a handle of. So this one would have the
         disks and ports of the next for ever. One that is not removed here is a forgotten task from now on.
+        Returns whether it is removed.
         """
-        task_id = self._ids.get((config.alloc_id, config.name))
-        if task_id is None:
-            return
-        self._forget(task_id)
         of_forgotten = self._session.config.gc.dangling_tasks
-        if of_forgotten.enabled and not of_forgotten.dry_run:
-            name = name_of(task_id)
-            _log.warning("forgotten task %s stopped: Nomad starts task %s anew", name, config.name)
-            with suppress(Solo5Error):
-                await self._session.engine.discard(name)
-                await logs.drain(self._session, name)
+        if not of_forgotten.enabled or of_forgotten.dry_run:
+            return False
+        _log.warning("forgotten task %s stopped: Nomad starts task %s anew", name, config.name)
+        with suppress(Solo5Error):
+            await self._session.engine.discard(name)
+            await logs.drain(self._session, name)
+            return True
+        return False
 
     async def _sibling_conflict(self, config: wire.TaskConfig) -> InvalidRequestError | None:
         """Return the error for a port that another task of the allocation holds; None: no sibling holds one.
@@ -329,6 +351,10 @@ async def _remove_earlier(
         unit = await engine.backends.units.state(name)  # the prefix is short: another allocation may have the same
         if unit is None or not unit.over:
             continue
-        of = unit.log_fields.get("NOMAD_ALLOC_ID"), unit.log_fields.get("NOMAD_TASK_NAME")
-        if of == (config.alloc_id, name_for_unit(config.name)):
+        if _nomad_task(unit) == (config.alloc_id, name_for_unit(config.name)):
             await engine.discard(name, over=True)
+
+
+def _nomad_task(unit: UnitState) -> tuple[str | None, str | None]:
+    """Return allocation and task of a unit; None: it is not Nomad's."""
+    return unit.log_fields.get("NOMAD_ALLOC_ID"), unit.log_fields.get("NOMAD_TASK_NAME")

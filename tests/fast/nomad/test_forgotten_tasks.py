@@ -4,13 +4,14 @@ import logging
 from dataclasses import replace
 
 import pytest
-from tests.fast.nomad.agent import Agent, agent_of_a_task
+from tests.fast.nomad.agent import Agent, agent, agent_of_a_task
 from tests.fast.nomad.values import task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.tasks import running
 
-from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind, task_service
+from solo5_systemd.network.model import Request, Reservation
 from solo5_systemd.nomad.forgotten_tasks import ForgottenTasks, forgotten_tasks
 from solo5_systemd.nomad.plugin_config import ForgottenTasksConfig, GcConfig, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -18,6 +19,8 @@ from solo5_systemd.nomad.workload import name_of
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 LOST = TaskName("lost")
+AGAIN = task_config()
+AGAIN.id += "0"
 
 
 def stranger(task: str = "another", alloc: str = "another", kind: UnitKind = UnitKind.SERVICE) -> UnitState:
@@ -97,10 +100,28 @@ async def test_one_whose_start_was_not_answered_to_a_killed_agent_goes_when_the_
 ) -> None:
     """The plugin survives the agent, and has both."""
     async with agent_of_a_task() as nomad:
-        again = task_config()
-        again.id = f"{again.id}0"
-        await nomad.start(again)
-        assert [*machine.units.loaded] == [task_service(name_of(again.id))]
+        await nomad.start(AGAIN)
+        assert [*machine.units.loaded] == [task_service(name_of(AGAIN.id))]
+
+
+async def test_one_that_keeps_another_start_of_its_task_from_its_port_goes_at_once(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agent and plugin were killed during its start: no sweep would know it for the agent's own without other tasks."""
+    reserve = machine.networks.reserve
+
+    async def reserved(task: TaskName, request: Request) -> Reservation:
+        if machine.networks.held.keys() - {task}:
+            raise TakenError("port 8080 is in use.")
+        return await reserve(task, request)
+
+    async with agent_of_a_task():
+        monkeypatch.setattr(machine.networks, "reserve", reserved)
+    async with agent() as nomad:
+        stranded = replace(stranger(), unit="solo5-task-of-another.service")
+        machine.units.put(stranded)
+        await nomad.start(AGAIN)
+        assert {*machine.units.loaded} == {task_service(name_of(AGAIN.id)), stranded.unit}
 
 
 async def test_a_dry_run_tells_once_and_ends_nothing(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
