@@ -1,11 +1,11 @@
 """Which errors Nomad takes for recoverable."""
 
-from solo5_systemd.base.errors import HostError, Solo5Error, StartError, TakenError
+from solo5_systemd.base.errors import HostError, SettingsError, Solo5Error, StartError, TakenError
 from solo5_systemd.nomad.proto.structs_pb2 import RecoverableError
 
-RECOVERABLE = (HostError, TakenError, StartError)
-"""Errors of the host, of a name or resource in use, and of systemd. All others are errors of the job or its image,
-which a retry cannot change."""
+RECOVERABLE = (HostError, SettingsError, TakenError, StartError)
+"""Errors of the host, of the operator's files, of a name or resource in use, and of systemd. All others are errors of
+the job or its image, which a retry cannot change."""
 
 
 def detail_of(error: Exception) -> RecoverableError | None:

@@ -91,7 +91,7 @@ async def test_a_task_is_shown_with_all_that_the_agent_reads_unseen(machine: Mac
         assert seen.completed_at.ToMicroseconds() == machine.units.loaded[UNIT].ended
 
 
-TRY_AGAIN: set[type[Solo5Error]] = {HostError, DependencyError, StoreFullError, TakenError, StartError}
+TRY_AGAIN: set[type[Solo5Error]] = {HostError, SettingsError, DependencyError, StoreFullError, TakenError, StartError}
 
 
 def test_only_what_can_pass_is_worth_another_try_and_an_unforeseen_error_is_not_judged() -> None:
