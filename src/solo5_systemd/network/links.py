@@ -4,6 +4,7 @@ import contextlib
 import errno
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from solo5_systemd.base.dependencies import without_init
@@ -39,16 +40,25 @@ class Links:
 
     def __init__(self, owner: Callable[[TaskName], int]) -> None:
         """Open netlink sockets; `owner` returns the user id that may attach to the taps of a task."""
-        self._route = iproute.IPRoute()
         self.routes = Routes()
         self.neighbours = Neighbours()
         self._owner = owner
 
     def close(self) -> None:
         """Close the netlink sockets."""
+        self.rest()
         self.routes.close()
-        self._route.close()
         self.neighbours.close()
+
+    @cached_property
+    def _route(self) -> iproute.IPRoute:
+        """A socket of pyroute2 in the thread's network namespace, with a pipe, opened in a millisecond."""
+        return iproute.IPRoute()
+
+    def rest(self) -> None:
+        """Close it until it is used again: its three descriptors are some that select(2) of libnftables could have."""
+        if (opened := vars(self).pop("_route", None)) is not None:
+            opened.close()
 
     def link(self, name: str) -> Link | None:
         """Return a link; None where no link has this name."""

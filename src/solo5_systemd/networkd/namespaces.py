@@ -30,9 +30,8 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-NAMESPACES_MAX = 200
-"""The namespaces of other programs with guests: each takes four descriptors below FD_SETSIZE, of which libnftables'
-socket has to be one."""
+NAMESPACES_MAX = 900
+"""The namespaces of other programs with guests: in each, libnftables has a socket, whose number select(2) limits."""
 
 
 class Namespaces:
@@ -232,6 +231,8 @@ class Namespaces:
             with state.within.entered() if state.within else nullcontext():
                 yield state
         finally:
+            if state.within is not None:
+                state.links.rest()
             if state.within is not None and not state.leases.records and path in self._states:
                 del self._states[path]
                 self._watches.remove(path)
