@@ -81,6 +81,7 @@ class Sleep:
         self._seen: dict[TaskName, _Seen] = {}
         self._busy = set[TaskName]()  # logged in this run
         self._waking: dict[TaskName, asyncio.Future[str]] = {}  # with the first packet that is no question
+        self._reclaiming = asyncio.Lock()
         self.next_check = math.inf
 
     # -- falling asleep ------------------------------------------------------------------------------------------
@@ -216,9 +217,11 @@ class Sleep:
             self._core.tasks.create_task(self._reclaim(task))
 
     async def _reclaim(self, task: TaskName) -> None:
-        group = await self._core.units.control_group(task)
-        if group:
-            await asyncio.to_thread(reclaim, group, lambda: self._is_asleep(task))
+        # One at a time: a swap may be slow, and attaches and releases need threads of the few that the loop has.
+        async with self._reclaiming:
+            group = await self._core.units.control_group(task) if self._is_asleep(task) else ""
+            if group:
+                await asyncio.to_thread(reclaim, group, lambda: self._is_asleep(task))
 
     # -- waking --------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import asyncio
 import math
 import os
 import signal
+import threading
 import time
 from collections.abc import Collection, Coroutine, Iterable, Sequence
 from dataclasses import replace
@@ -159,8 +160,8 @@ class Service:
 
     def emit(self, signal: str, body: Sequence[object]) -> None:
         task, asleep, reason = body
-        assert (signal, task) == ("SleepChanged", A)
-        if not asleep:
+        assert signal == "SleepChanged"
+        if task == A and not asleep:
             self.reasons.append(str(reason))
 
     def deliver(self, *_: object) -> None:
@@ -189,6 +190,30 @@ class Service:
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Service:
     return Service(monkeypatch, idle_s=60)
+
+
+async def test_a_slow_swap_takes_one_thread_of_those_that_attaches_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop has four more than the host has processors."""
+    service, go_on, begun = Service(monkeypatch, idle_s=60, others=40), threading.Event(), list[str]()
+
+    async def group(_: TaskName) -> str:
+        return "/web.service"
+
+    def slow(group: str, _: object) -> None:
+        begun.append(group)
+        go_on.wait(5)
+
+    monkeypatch.setattr(service.units, "control_group", group)
+    monkeypatch.setattr(sleep, "reclaim", slow)
+    for seconds in (0, 70):
+        service.now += seconds
+        await service.sleep.check()
+    for _ in range(10):
+        await asyncio.to_thread(time.sleep, 0)
+    assert len(begun) == 1
+    go_on.set()
+    await asyncio.gather(*service.begun)
+    assert len(begun) == 41
 
 
 async def test_a_task_falls_asleep_after_its_time_without_frames(service: Service) -> None:
