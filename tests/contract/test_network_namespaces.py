@@ -271,6 +271,24 @@ async def test_a_namespace_that_is_gone_leaves_nothing(service: Service, client:
     assert await client.reservation(TaskName("web")) is None
 
 
+async def test_a_namespace_that_is_made_again_is_not_the_one_of_earlier_tasks(client: Client) -> None:
+    path, made = "/run/netns/shop", (("ip", "netns", "add", "shop"), ("ip", "-n", "shop", "link", "set", "lo", "up"))
+    for words in made:
+        run(*words)
+    await client.reserve(TaskName("web"), NIC, (), namespace=path)
+    await client.attach(TaskName("web"))
+    for words in (("ip", "netns", "delete", "shop"), *made):
+        run(*words)
+    for again in (client.attach(TaskName("web")), client.reserve(TaskName("other"), NIC, (), namespace=path)):
+        with pytest.raises(HostError, match=f"^network namespace {path} was made again, or removed: expected the one"):
+            await again
+    await client.drop("web")
+    await client.attach(TaskName("web"))
+    assert "s5-" in run("ip", "-n", "shop", "-brief", "link")
+    await client.drop("web")
+    run("ip", "netns", "delete", "shop")
+
+
 async def test_namespaces_leave_room_for_the_sockets_of_libnftables(service: Service, group: Outside) -> None:
     """It aborts the process at a descriptor from FD_SETSIZE on: the service would, again and again after its start."""
     one = "from solo5_systemd.networkd import namespaces; namespaces.NAMESPACES_MAX = 1"

@@ -54,6 +54,13 @@ class NetworkNamespace:
             "`ip netns list` shows those with a name.",
         )
 
+    @property
+    def is_at_path(self) -> bool:
+        """Whether its path leads to it still."""
+        with suppress(OSError):
+            return os.path.samestat(os.stat(self.path), os.fstat(self.descriptor))  # noqa: PTH116 - no Path
+        return False
+
     def close(self) -> None:
         """Close the file descriptor."""
         os.close(self.descriptor)

@@ -88,6 +88,7 @@ class Namespaces:
 
     def reserve(self, task: TaskName, request: Request) -> LeaseRecord:
         """Reserve as `NetworkState.reserve`, in a namespace; raises HostError where that does not exist."""
+        self._check_path(request.namespace)
         with self._entered(request.namespace) as state:
             record = state.reserve(task, request)
             if request.namespace:
@@ -105,6 +106,7 @@ class Namespaces:
         if not path and not self.host.leases.get(task):  # released: its request alone has the namespace
             released = self.host.store.request(task)
             path = released.namespace if released else ""
+        self._check_path(path)
         with self._entered(path) as state:
             try:
                 state.attach(task)
@@ -237,6 +239,16 @@ class Namespaces:
                 del self._states[path]
                 self._watches.remove(path)
                 state.close()
+
+    def _check_path(self, path: str) -> None:
+        """Check that a path leads to the namespace of the tasks that have it; raises HostError."""
+        state = self._states.get(path)
+        if state is not None and state.within is not None and not state.within.is_at_path:
+            tasks = ", ".join(sorted(record.reservation.task for record in state.leases.records))
+            raise HostError(
+                f"network namespace {path} was made again, or removed: expected the one of task {tasks}.",
+                f"No path leads to that one any more. End task {tasks} first.",
+            )
 
     def at(self, task: TaskName, do: Callable[[NetworkState], T]) -> T:
         """Do something in the namespace of a task, with its state, and return the result."""
