@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+import signal
 import socket
 import struct
 import time
 from collections.abc import Iterator
 from contextlib import aclosing, closing
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv6Address, IPv6Interface
+from ipaddress import IPv4Address, IPv6Address, IPv6Interface, IPv6Network
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,15 @@ from tests.contract.guest import (
     multicast,
 )
 from tests.contract.netns import Outside, link, run
-from tests.contract.netservice import Client, Service, host_state, nic, udp, until
+from tests.contract.netservice import Client, Pid1, Service, host_state, nic, udp, until
 from tests.contract.sockets import Inbox, arrived, ask_udp, bound, next_at, wire
 from tests.contract.test_network_ipv6 import MLD_QUERY, MLD_REPORT
 from tests.contract.test_network_policy import FORWARD, heard
+from tests.contract.test_network_sleep import CONT, STOP, UNIT, WEB, Sleeper, asleep, awake
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.network.derived_addresses import slaac_address
 from solo5_systemd.network.model import Lease
 
 IGMP = 2
@@ -636,3 +639,23 @@ async def test_a_joined_network_next_to_one_of_the_service_with_ipv6(service: Se
             assert (FORWARD.read_text(), changes(before)) == ("0\n", {})
             assert "table ip6" not in run("nft", "list", "tables")
             await guest.pinged6(PEER6, b"alone")
+
+
+async def test_a_question_for_an_address_with_the_prefix_of_the_lan_wakes(
+    service: Service, lan: Lan, manager: Pid1
+) -> None:
+    async with service.running(f"{POOL}ipv6 = true\n") as client:
+        lease = await leased(client, str(WEB))
+        manager.begin(UNIT)
+        async with Sleeper(lease) as guest:
+            manager.on_signal = {signal.SIGSTOP: guest.stop, signal.SIGCONT: guest.go_on}
+            with closing(lan.wire()) as wire:
+                for address in (guest.link_local, slaac_address(IPv6Network("2001:db8:5::/64"), lease.mac)):
+                    await client.sleep(WEB)
+                    for target in (address + (1 << 24), address):  # both of one group
+                        assert await asleep(client)
+                        question = guest.solicit(target, source=ROUTER, mac=STRANGER)
+                        wire.send(question[:6] + STRANGER + question[12:])
+                    await awake(client)
+                    assert manager.signals[-2:] == [STOP, CONT]
+        manager.on_signal = {}

@@ -41,6 +41,7 @@ BRIDGE = """table bridge solo5 {
     set heard { type ifname; size 65535; flags dynamic; }
     set asleep4 { type ifname . ipv4_addr; }
     set asleep6 { typeof oifname . @th,64,64 . @th,128,64; }
+    set asleep_own { typeof oifname . @th,128,64; }
     map sent_bytes { type ifname : limit; }
     map sent_packets { type ifname : limit; }
     map received_bytes { type ifname : limit; }
@@ -289,7 +290,8 @@ BRIDGE = """table bridge solo5 {
     }
     # A task sleeps after a time without frames that are counted here, by a look-up: those of IP to one receiver,
     # without neighbour discovery (ICMPv6 types 133 to 137). While it sleeps, they are announced and wait
-    # in the queue of its tap, as questions for its addresses do.
+    # in the queue of its tap, as questions for its addresses do. One with the prefix of a LAN, which is not known here,
+    # has an address by its second half, which is derived from its MAC: @asleep_own.
     chain sending {
         ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether type ip jump sent
         ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether type ip6 meta l4proto != ipv6-icmp jump sent
@@ -324,6 +326,7 @@ BRIDGE = """table bridge solo5 {
         ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 icmpv6 type != 133-137 jump received
         arp operation request oifname . arp daddr ip @asleep4 ANNOUNCED accept
         icmpv6 type nd-neighbor-solicit oifname . @th,64,64 . @th,128,64 @asleep6 ANNOUNCED accept
+        icmpv6 type nd-neighbor-solicit oifname . @th,128,64 @asleep_own ANNOUNCED accept
         ether saddr ASKER_MAC update @booting { oifname }
         oifname @asleep ether daddr & 01:00:00:00:00:00 != 00:00:00:00:00:00 goto unheard
         limit name oifname map @received_bytes goto too_many

@@ -154,7 +154,8 @@ def record_elements(record: LeaseRecord, networks: Sequence[Network]) -> tuple[E
     if record.waits:
         waiting = (element for lease in held.leases for element in _waiting(lease))
         return (*(element for element in own if element.family != "bridge"), *waiting)  # its taps are gone
-    announced = (element for lease in held.leases for element in _asleep(lease)) if record.sleeps else ()
+    sleepers = held.leases if record.sleeps else ()
+    announced = (element for lease in sleepers for element in _asleep(lease, named.get(lease.network)))
     return tuple(dict.fromkeys((*own, *announced)))
 
 
@@ -164,15 +165,18 @@ def _waiting(lease: Lease) -> Iterator[Element]:
         yield _element(_family(address), "waiting", address)
 
 
-def _asleep(lease: Lease) -> Iterator[Element]:
+def _asleep(lease: Lease, network: Network | None) -> Iterator[Element]:
     """Yield the elements by which packets for a task that sleeps are announced."""
     tap = _quoted(lease.tap)
     for name in ("metered", ACTIVE, "asleep"):
         yield _bridged(name, tap)
     if lease.address is not None:
         yield _bridged("asleep4", tap, lease.address)
-    for address in (lease.address6, link_local(lease.mac)) if lease.address6 is not None else ():
+    own = link_local(lease.mac)
+    for address in (lease.address6, own) if lease.address6 is not None else ():
         yield _bridged("asleep6", tap, *_halves(address))
+    if lease.address6 is None and network is not None and network.join is not None and network.join.ipv6:
+        yield _bridged("asleep_own", tap, _halves(own)[1])  # with any prefix
 
 
 def _guest(reservation: Reservation, lease: Lease, network: Network | None) -> Iterator[Element]:

@@ -253,7 +253,7 @@ EVERYTHING = Ruleset(
         on(FRONT, "sleeps", Limits(egress=egress(["10.0.0.0/8:53", "[2001:db8::1]"])), asleep=1),
         on(FRONT, "waits", state=LeaseState.WAITING),
         on(LAN, "limited", Limits(rate=Rate(1, 2, 3, 4))),
-        on(LAN, "unleased", leased=False),
+        on(LAN, "unleased", leased=False, asleep=1),
         on(FRONT, "plain", ports=(*HELD6.ports, replace(HELD6.ports[0], host_ip=IPv6Address("::1"), host_port=81))),
     ),
     segments=[(segments(FRONT.bridge)[0], FRONT.name)],
