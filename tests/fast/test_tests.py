@@ -25,7 +25,6 @@ MEASURED = {
     "contract/test_network_life.py::test_killed_again_and_again_between_any_two_steps": "of any moment",
     "contract/test_network_task_namespaces.py::test_what_changes_after_a_check_is_found_by_the_next": "two checks",
     "contract/test_network_sleep.py::test_a_packet_in_the_moment_of_falling_asleep_wakes": "of any moment",
-    "contract/test_network_sleep.py::test_a_packet_while_the_service_is_dead_wakes_after_its_start": "nothing wakes it",
     "contract/test_network_sleep.py::test_packets_and_processor_time_keep_a_task_awake": "longer than the idle time",
     "contract/test_network_sleep.py::test_requests_for_other_addresses_and_broadcasts_wake_no_task": "nothing wakes it",
     "contract/test_network_sleep.py::test_packets_that_the_filter_drops_wake_no_task": "nothing wakes it",

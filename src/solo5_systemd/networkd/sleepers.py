@@ -28,6 +28,7 @@ class Sleepers:
     def __init__(self, bridges: Bridges) -> None:
         self._bridges, self._leases, self._tables = bridges, bridges.leases, bridges.tables
         self.announces = self._tables.announces
+        self._before: Mapping[TaskName, int] = {}
 
     def records(self) -> Sequence[LeaseRecord]:
         """Return the records of attached tasks that may sleep or do; safe in any thread."""
@@ -35,7 +36,14 @@ class Sleepers:
 
     def frames(self) -> Mapping[TaskName, int]:
         """Return the frames from and to each task since its attach, or since it fell asleep."""
-        return {record.reservation.task: self._frames_of(record.reservation) for record in self.records()}
+        before, self._before = self._before, {}
+        found = {record.reservation.task: self._frames_of(record.reservation) for record in self.records()}
+        return {task: before.get(task, 0) + count for task, count in found.items()}
+
+    def keep_frames(self) -> None:
+        """Have the next `frames` include those that are counted by now: the tables are about to be replaced."""
+        with suppress(HostError):  # the tables of an earlier version
+            self._before = self.frames()
 
     def check(self, reservation: Reservation, networks: Iterable[Network] = ()) -> None:
         """Refuse a task that packets could not wake; `networks`: those of its NICs that are not in use yet.

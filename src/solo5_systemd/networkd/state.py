@@ -372,6 +372,7 @@ class NetworkState:
         self.bridges.read_routers()
         self.dhcp.restore(self.leases.attached(), self.bridges.networks)
         if self.bridges.up:
+            self.sleepers.keep_frames()  # no process had the announcements of these
             self.bridges.replace_tables()
         try:
             self.repairs.repair_changed(None)
