@@ -388,6 +388,28 @@ async def test_a_service_that_was_killed_starts_it_for_what_is_held(
             assert await asyncio.wait_for(answer, 20) == b"HELLO"
 
 
+@pytest.mark.parametrize("lives", [True, False], ids=["while it lives", "while it is dead"])
+async def test_a_bridge_that_is_made_again_starts_it(
+    service: Service, client: Client, manager: Pid1, fifo: Socket, *, lives: bool
+) -> None:
+    """Another program has replaced it for a while, in which no start succeeds."""
+    [lease] = (await waiting(client, manager, fifo)).leases
+    before = await client.record(WEB)
+    if not lives:
+        service.kill()
+    run("ip", "link", "delete", lease.bridge)
+    run("ip", "link", "add", lease.bridge, "type", "veth", "peer", "name", "theirs")
+    if not lives:
+        await service.restart()
+    with pytest.raises(TakenError, match=f"^link {lease.bridge} exists"):
+        await client.attach(WEB)
+    assert await client.record(WEB) == before, "it waits since the same time"
+    run("ip", "link", "delete", "theirs")
+    await until(lambda: "10.153" in run("ip", "address", "show", lease.bridge) if link(lease.bridge) else False)
+    await client.collect(dry_run=False)  # the writer has done with the bridge
+    await answers(client, manager, fifo, lease)
+
+
 async def test_a_task_that_a_killed_service_was_about_to_end_is_awake(
     service: Service, client: Client, manager: Pid1, fifo: Socket
 ) -> None:

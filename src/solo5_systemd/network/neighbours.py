@@ -71,8 +71,7 @@ class Neighbours(nl.NetlinkSocket):
         It announces each look-up on the bridge (`LookupWatch`), before it asks the link. What it holds meanwhile is
         not dropped when the link has no carrier: a bridge without a guest that runs.
         """
-        for name, value in _SYSCTLS_OF_LOOKUPS:
-            write_sysctl(name.format(bridge), value)
+        announce_lookups(bridge)
         return self.forget(bridge, _addresses(lease))
 
     def forget(self, bridge: str, addresses: Iterable[IpAddress]) -> bool:
@@ -134,6 +133,12 @@ class Neighbours(nl.NetlinkSocket):
         if self._asking is None:  # without a protocol, it receives nothing
             self._asking = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC)
         self._asking.sendto(question(lease.mac, lease.first_address), (bridge, 0))
+
+
+def announce_lookups(bridge: str) -> None:
+    """Have the kernel announce each look-up on a bridge; idempotent. Raises HostError."""
+    for name, value in _SYSCTLS_OF_LOOKUPS:
+        write_sysctl(name.format(bridge), value)
 
 
 def make_room(guests: int, family: str = "ipv4") -> None:

@@ -11,7 +11,7 @@ from solo5_systemd.network.joined import Link, usable_bridge
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import Lease, LeaseRecord, Reservation
-from solo5_systemd.network.neighbours import make_room
+from solo5_systemd.network.neighbours import announce_lookups, make_room
 from solo5_systemd.network.nft_elements import Ruleset
 from solo5_systemd.network.nft_objects import Element
 from solo5_systemd.network.nft_tables import Tables
@@ -70,11 +70,17 @@ class Bridges:
             self.tables.change(before, self.ruleset())  # first: the rules must exist before ip_forward is set
             if network.join is None:
                 self.set_sysctls()
-                self.links.make_bridge(network)
+                self.make(network)
         except Solo5Error:
             self.up.discard(network.name)
             self.tables.distrust()
             raise
+
+    def make(self, network: Network) -> None:
+        """Make the bridge of a network, or repair it; packets for tasks on it that wait start these."""
+        self.links.make_bridge(network)
+        if any(lease.network == network.name for each in self.leases.waiting() for lease in each.reservation.leases):
+            announce_lookups(network.bridge)
 
     def remove_idle(self) -> None:
         """Remove the networks without a lease, from the kernel and from the files."""

@@ -136,8 +136,10 @@ class Repairs:
         bridges, leases, has_bridge = self._bridges, self._leases.attached_leases(), self._links.has_bridge
         usable = {network.name: bridges.is_usable(network) for network in bridges.joined}
         self._missing = frozenset(name for name in usable if not usable[name])
+        waiting = [lease for record in self._leases.waiting() for lease in record.reservation.leases]
+        every = {lease.bridge: lease for lease in (*waiting, *(lease for _, lease in leases))}
         # Of networks and segments that an earlier attempt or process has not made.
-        yield from (partial(bridges.bring_up, lease) for lease in {lease.bridge: lease for _, lease in leases}.values())
+        yield from (partial(bridges.bring_up, lease) for lease in every.values())
         yield from (partial(self._repair_bridge, network) for network in bridges.own)
         usable |= {network.name: has_bridge(network) for network in bridges.own}  # by now; else it is another link
         segments = [(each, name) for each, name in bridges.segments.items() if usable[name]]
@@ -178,7 +180,7 @@ class Repairs:
     def _repair_bridge(self, network: Network) -> None:
         if not self._links.is_whole(network):
             state = "was down or had lost a setting" if self._links.has_bridge(network) else "was missing"
-            self._links.make_bridge(network)
+            self._bridges.make(network)
             what = f"bridge {network.bridge} of network {network.name} {state}: it is restored"
             tasks = {task for task, lease in self._leases.attached_leases() if lease.network == network.name}
             self._add(sorted(tasks), what)

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, Solo5Error, TakenError
@@ -172,6 +173,7 @@ class NetworkState:
             HostError: the kernel refused; the attach is undone.
         """
         self.repairs.repair_tables()
+        before = self.leases.get(task)
         self.sleepers.end(task)  # of an earlier run, or it waits
         held = self.leases.get(task)
         record = held or self._reserve_again(task)
@@ -186,6 +188,8 @@ class NetworkState:
                     lambda: delete_links(lease.tap for lease in record.reservation.leases),
                 )
                 self.dhcp.remove(record.reservation, self.bridges.networks)
+                if before is not None and before.waits:  # since when it did
+                    _attempt_each(f"the start of task {task}", partial(self.leases.save, before))
                 if held is None:  # `_reserve_again` has made it for this attach alone
                     self.ports.release(host_ports(record.reservation))
                     _attempt_each(f"the reservation of task {task}", lambda: self.end_release(task))
