@@ -55,6 +55,7 @@ class ImageSwitch:
             self._files.set_image(self._image, declared, lasting=True)
         try:
             await self._units.reload()
+            check_in_effect(self._name)  # the generator may have left all as it was, such as without its lock in time
         except BaseException:
             self._files.unset_image()
             with suppress(Solo5Error):  # it may have taken effect, though the reply is late or lost

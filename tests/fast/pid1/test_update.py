@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from solo5_systemd.base import declared_units
-from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.declared import update_files
 from solo5_systemd.declared.update_files import Phase, UpdateFiles
@@ -22,9 +22,10 @@ WEB = TaskName("web")
 class Declared:
     """The drop-in of an update: `read` is what PID 1 has of it, `written` what is in the file."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_read: bool) -> None:
         self.written = self.read = "old"
-        self.reloads = 0
+        self._is_read = is_read
+        self._reloads = 0
 
     def set_image(self, image: str, _: str, *, lasting: bool) -> None:
         assert lasting
@@ -37,23 +38,32 @@ class Declared:
         pass
 
     async def reload(self) -> None:
-        """A daemon-reload, of whose first one the reply is lost."""
+        """A daemon-reload: of the first one the reply is lost, or the generator has no lock in time."""
+        self._reloads += 1
+        if self._reloads == 1 and not self._is_read:
+            return
         self.read = self.written
-        self.reloads += 1
-        if self.reloads == 1:
+        if self._reloads == 1:
             raise HostError("no answer from PID 1.")
 
+    def check_in_effect(self, _: TaskName) -> None:
+        if self.read != self.written:
+            raise InvalidRequestError("the declaration has changed.")
 
-async def test_a_reload_that_took_effect_without_a_reply_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the task would have the new image at its next start, though the update failed."""
-    declared = Declared()
-    monkeypatch.setattr(update, "check_in_effect", lambda _: None)
+
+@pytest.mark.parametrize(("is_read", "error"), [(True, "no answer"), (False, "has changed")])
+async def test_a_switch_fails_and_is_undone_if_a_reload_has_no_reply_or_no_effect(
+    monkeypatch: pytest.MonkeyPatch, is_read: bool, error: str
+) -> None:
+    """Else the task would have the new image at its next start though the update failed, or the old one after it."""
+    declared = Declared(is_read=is_read)
+    monkeypatch.setattr(update, "check_in_effect", declared.check_in_effect)
     monkeypatch.setattr(update, "sha256", lambda _: "")
     monkeypatch.setattr(update, "prepared_fields", lambda _: {})
     monkeypatch.setattr(update, "declared_image", lambda *_: "old")
     runtime = SimpleNamespace(backends=SimpleNamespace(units=declared))
     images = update.ImageSwitch(WEB, cast(UpdateFiles, declared), cast(Runtime, runtime), "new")
-    with pytest.raises(HostError, match="no answer"):
+    with pytest.raises(Solo5Error, match=error):
         await images.switch()
     assert (declared.written, declared.read) == ("old", "old")
 
