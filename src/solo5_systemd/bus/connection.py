@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
+from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.bus.peers import SYSTEMD, remote_error
+from solo5_systemd.bus.peers import PEER_LOST, READ_RETRIES, RETRY_INTERVAL_S, SYSTEMD, RemoteError, remote_error
 from solo5_systemd.bus.unit_file_text import check_texts
 from solo5_systemd.dbus import message_bus
 from solo5_systemd.dbus.message_bus import BUS, BUS_PATH, CALL_TIMEOUT_S, MessageBus
@@ -108,6 +109,28 @@ class Connection:
             name = reply.error_name or ""
             raise remote_error(name, str(reply.body[0]) if reply.body else name)
         return list(reply.body)
+
+    async def call_systemd(
+        self,
+        path: str,
+        interface: str,
+        member: str,
+        signature: str = "",
+        body: Sequence[Any] = (),
+        unix_fds: Sequence[int] = (),
+    ) -> list[Any]:
+        """Call a method of PID 1 as `call`, and again while that is off the bus, such as during its re-execution.
+
+        A call without a reply was not handled, since PID 1 replies in the same step; or it is a reload, freeze or thaw,
+        which may be repeated.
+        """
+        return await retry(
+            lambda: self.call(SYSTEMD, path, interface, member, signature, body, unix_fds),
+            RemoteError,
+            interval_s=RETRY_INTERVAL_S,
+            attempts=1 + READ_RETRIES,
+            transient=lambda error: error.name in PEER_LOST,
+        )
 
     def listen(self, signal: Signal, listener: Listener) -> None:
         """Have the bus pass a broadcast on, before the reply to any later call, over each connection that there is.

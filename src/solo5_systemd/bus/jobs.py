@@ -46,8 +46,8 @@ class Jobs:
         try:
             self._dispatching += 1
             try:
-                call = (SYSTEMD, MANAGER_PATH, MANAGER, member, signature, body, unix_fds)
-                [job] = await self._connection.call(*call)
+                call = (MANAGER_PATH, MANAGER, member, signature, body, unix_fds)
+                [job] = await self._connection.call_systemd(*call)
                 early = self._early.get(job)
             finally:
                 self._dispatching -= 1

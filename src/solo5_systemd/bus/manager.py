@@ -26,9 +26,7 @@ from solo5_systemd.bus.jobs import Jobs
 from solo5_systemd.bus.peers import (
     MANAGER,
     MANAGER_PATH,
-    PEER_LOST,
     RETRY_INTERVAL_S,
-    SYSTEMD,
     Call,
     JobAssertError,
     JobCanceledError,
@@ -36,7 +34,7 @@ from solo5_systemd.bus.peers import (
     JobFailedError,
     RemoteError,
 )
-from solo5_systemd.bus.unit_reader import READ_RETRIES, UnitReader
+from solo5_systemd.bus.unit_reader import UnitReader
 from solo5_systemd.bus.unit_states import wanted
 from solo5_systemd.bus.unit_watch import changed
 from solo5_systemd.cgroup.hierarchy import control_group
@@ -284,24 +282,16 @@ class Manager(UnitReader):
         return await gather(map(self._reply, calls))
 
     async def _reply(self, call: Call) -> Any:
-        """Call a method that only reads; retry while PID 1 is off the bus during its re-execution."""
+        names = call.path, call.interface, call.member, call.signature
         try:
-            [value] = await retry(
-                lambda: self._connection.call(
-                    SYSTEMD, call.path, call.interface, call.member, call.signature, _plain(call.body)
-                ),
-                RemoteError,
-                interval_s=RETRY_INTERVAL_S,
-                attempts=1 + READ_RETRIES,
-                transient=lambda error: error.name in PEER_LOST,
-            )
+            [value] = await self._connection.call_systemd(*names, _plain(call.body))
         except RemoteError as error:
             return error
         return value.value if isinstance(value, Variant) else value
 
     async def _manager_call(self, member: str, signature: str, body: Sequence[Any]) -> None:
         with _translated():
-            await self._connection.call(SYSTEMD, MANAGER_PATH, MANAGER, member, signature, body)
+            await self._connection.call_systemd(MANAGER_PATH, MANAGER, member, signature, body)
 
 
 def _check_started(unit: str, result: str) -> None:

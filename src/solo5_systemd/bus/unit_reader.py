@@ -16,6 +16,7 @@ from solo5_systemd.bus.peers import (
     MANAGER_PATH,
     PEER_LOST,
     PROPERTIES,
+    READ_RETRIES,
     RETRY_INTERVAL_S,
     SYSTEMD,
     TASK_PATTERNS,
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from solo5_systemd.bus.blocking import BlockingBus
     from solo5_systemd.bus.unit_states import UnitStates
     from solo5_systemd.unit.state import UnitState
-
-READ_RETRIES = 25
-"""Retries of a read while PID 1 is off the bus."""
 
 _ABSENT = ("NoSuchUnit", "UnknownInterface", "UnknownMethod", "UnknownObject", "UnknownProperty")
 

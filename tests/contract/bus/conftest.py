@@ -7,6 +7,7 @@ from tests.contract.netservice import PrivateBus
 from tests.support.fakes.attributes import Attributes
 from tests.support.settled import no_task_left, pytest_configure, pytest_itemcollected, pytest_runtest_call
 
+from solo5_systemd.bus import connection as connection_module
 from solo5_systemd.bus import manager as manager_module
 from solo5_systemd.bus import unit_states
 from solo5_systemd.bus.connection import Connection, system_bus
@@ -26,7 +27,8 @@ def address(bus: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the interval of retries while PID 1 is off the bus."""
-    monkeypatch.setattr(manager_module, "RETRY_INTERVAL_S", 0.01)
+    for module in (manager_module, connection_module):
+        monkeypatch.setattr(module, "RETRY_INTERVAL_S", 0.01)
 
 
 @pytest.fixture
