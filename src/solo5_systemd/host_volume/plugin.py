@@ -15,6 +15,7 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import replace_file, sync_directory
@@ -24,7 +25,7 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.paths import identity
 from solo5_systemd.host_volume.request import CreateRequest, create_request, delete_request
 from solo5_systemd.settings.files import read_settings
-from solo5_systemd.storage.locks import ENDED_TIMEOUT_S, lock
+from solo5_systemd.storage.locks import ENDED_TIMEOUT_S, lock, remove_names
 from solo5_systemd.storage.model import VOLUME_IMAGE, Disk
 from solo5_systemd.storage.new_file import create_file, zeros
 from solo5_systemd.storage.owner import holder_of_volume, read_title
@@ -32,6 +33,9 @@ from solo5_systemd.storage.quotas import DiskClaims
 from solo5_systemd.users.registry import Registry
 
 STATE = Path("/var/lib/solo5/volumes")
+
+FILES_MAX = 100_000
+"""Files of a volume that is deleted: each is locked by a name in /run, whose file system has some 800,000 inodes."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -99,8 +103,12 @@ def delete(name: str, volume: str) -> None:
                 f"Remove the link, and its target: rm {directory}",
             )
         if directory.is_dir():
-            with closing(_lock(name, tuple(_disks(directory)))):
+            disks = tuple(islice(_disks(directory), FILES_MAX + 1))
+            if len(disks) > FILES_MAX:
+                raise _not_removed(name, directory, f"more than {FILES_MAX} files to be locked")
+            with closing(_lock(name, disks)):
                 shutil.rmtree(directory)
+                remove_names(disks)
         record.unlink(missing_ok=True)
 
 
@@ -113,11 +121,16 @@ def _exclusive(name: str, directory: Path) -> Iterator[Path]:
             yield STATE / directory.name
     except (OSError, RecursionError) as error:
         if not isinstance(error, OSError) or error.errno == errno.EMFILE:  # of os.fwalk() and shutil.rmtree()
-            raise HostError(
-                f"volume {name}: {directory} has too many directories within each other to be removed.",
-                f"Stop its jobs, run rm -r {directory}, and delete the volume again.",
-            ) from error
+            what = "too many directories within each other to be removed"
+            raise _not_removed(name, directory, what) from error
         raise HostError(f"volume {name}: {error.filename or directory} cannot be used: {error.strerror}.") from error
+
+
+def _not_removed(name: str, directory: Path, what: str) -> HostError:
+    return HostError(
+        f"volume {name}: {directory} has {what}.",
+        f"Stop its jobs, run rm -r {directory}, and delete the volume again.",
+    )
 
 
 # --- create ------------------------------------------------------------------------------------------------------

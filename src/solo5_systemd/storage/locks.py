@@ -173,6 +173,13 @@ def lock_shared(disk: "Disk") -> int:
         return descriptor
 
 
+def remove_names(disks: "Iterable[Disk]") -> None:
+    """Remove the names of a lock that the caller has, of disks that it has deleted."""
+    with _guarded():
+        for disk in disks:
+            (LOCKS / name_of(disk.identity)).unlink(missing_ok=True)
+
+
 def remove_stale() -> None:
     """Remove the lock files of disks that no task has locked."""
     with _guarded():

@@ -20,7 +20,7 @@ from solo5_systemd.host_volume import plugin
 from solo5_systemd.host_volume.request import GRAIN, CreateRequest
 from solo5_systemd.settings.node_limits import Limits, Resource, Share, tenant
 from solo5_systemd.settings.solo5_toml import Settings
-from solo5_systemd.storage import block_devices, quotas
+from solo5_systemd.storage import block_devices, locks, quotas
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk
 
@@ -209,7 +209,20 @@ def test_delete_is_refused_while_a_task_has_a_file_of_it(volumes: Path, tmp_path
     os.close(held)
     plugin.delete(*removal(volumes))
     assert not (volumes / ID).exists()
+    assert not [*locks.LOCKS.iterdir()], "a name in /run for each file, of which others can make any number"
     plugin.delete(*removal(volumes))
+
+
+def test_delete_takes_no_more_of_run_than_a_volume_of_disks_needs(
+    volumes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin, "FILES_MAX", 2)
+    plugin.create(request(volumes))
+    for name in "ab":
+        (volumes / ID / name).touch()
+    with pytest.raises(HostError, match="has more than 2 files to be locked. Stop its jobs, run rm -r "):
+        plugin.delete(*removal(volumes))
+    assert not locks.LOCKS.exists()
 
 
 def test_delete_is_refused_while_a_loop_device_has_a_file_of_it(
