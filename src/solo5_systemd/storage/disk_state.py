@@ -7,6 +7,7 @@ No error number stands for a device that was unplugged: the kernel sets its size
 read of the tender is at the end of the file, and a write has “No space left on device”.
 """
 
+import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -50,9 +51,13 @@ def failed_disks(task: str) -> Iterator[FailedDisk]:
 def _last(task: str) -> Record:
     """Return the newest record of a task."""
     found: dict[int, Record] = {0: Record()}
-    for name in locks.LOCKS.iterdir() if locks.LOCKS.is_dir() else ():
+    names: dict[int, Path] = {}
+    with suppress(FileNotFoundError), os.scandir(locks.LOCKS) as entries:
+        names = {entry.inode(): Path(entry.path) for entry in entries}  # a lock has a name for each of its disks
+    is_of_task = f'"task": {json.dumps(task)}'.encode()  # few are parsed: many tasks end by one file system at once
+    for name in names.values():
         with suppress(FileNotFoundError):  # removed meanwhile
-            if (record := read_record(name)).task == task:
+            if is_of_task in name.read_bytes() and (record := read_record(name)).task == task:
                 found[name.stat().st_mtime_ns] = record
     return found[max(found)]
 
