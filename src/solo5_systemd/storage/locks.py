@@ -217,8 +217,10 @@ def _disk_record(disk: "Disk") -> Mapping[str, str]:
 
 def _linked(names: Sequence[Path], record: Record, *, shared: bool = False) -> int:
     """Create a locked file (O_TMPFILE), give it its names, and return a read-only descriptor."""
+    from solo5_systemd.base.file_copies import write_all
+
     with closing(open_unnamed(LOCKS, 0o400)) as writable:
-        os.write(writable, json.dumps(vars(record)).encode())
+        write_all(writable, json.dumps(vars(record)).encode(), 0)
         opened = os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC)
     with closing_on_error(opened) as descriptor:
         file_lock(descriptor, LOCKS, shared=shared, timeout_s=0.0)  # no other process has the file

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import resource
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -48,6 +49,17 @@ def test_of_many_at_once_one_gets_the_disk(locks: Path) -> None:
         mine = [each for each in racers.map(attempt, range(6)) if each is not None]
     assert len(mine) == 1
     os.close(mine[0])
+
+
+def test_a_record_that_is_cut_short_by_a_full_file_system_is_no_lock(locks: Path) -> None:
+    _, most = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, most))
+    try:
+        with pytest.raises(HostError, match="disks cannot be locked in .*: File too large"):
+            lock([disk("a", 1, 2)], task="web")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not records_of_tasks()
 
 
 def test_directory_that_cannot_be_used_is_the_hosts_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
