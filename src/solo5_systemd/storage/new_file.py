@@ -92,7 +92,7 @@ def create_file(directory: int, name: str, write: Callable[[int], None]) -> bool
     try:
         write(descriptor)
         os.fchmod(descriptor, 0o600)
-        os.fchown(descriptor, os.geteuid(), -1)  # refused where a server gives root's files to another user
+        _own(descriptor)
         os.fsync(descriptor)
         if temporary:
             os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
@@ -109,6 +109,11 @@ def create_file(directory: int, name: str, write: Callable[[int], None]) -> bool
     return True
 
 
+def _own(descriptor: int) -> None:
+    """Make this process's user the owner: refused where a server gives root's files to another user (root_squash)."""
+    os.fchown(descriptor, os.geteuid(), -1)
+
+
 def _open_temporary(directory: int, name: str) -> int:
     """Create and lock the file by a temporary name, on file systems without O_TMPFILE, such as NFS.
 
@@ -120,6 +125,12 @@ def _open_temporary(directory: int, name: str) -> int:
             raise BlockingIOError(errno.EWOULDBLOCK, "another process creates the disk now")
         os.unlink(name, dir_fd=directory)  # noqa: PTH108 - in an open directory
     descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory)
+    try:
+        _own(descriptor)  # first: one of another user is not locked
+    except OSError:
+        os.close(descriptor)
+        os.unlink(name, dir_fd=directory)  # noqa: PTH108 - in an open directory
+        raise
     if not try_lock(descriptor):  # another creation took it for that of a killed process
         os.close(descriptor)
         raise BlockingIOError(errno.EWOULDBLOCK, "another process creates the disk now")
