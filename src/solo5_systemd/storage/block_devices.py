@@ -64,16 +64,21 @@ def whole(directory: Path) -> Path:
 
 def _btrfs_device(descriptor: int) -> str | None:
     """Return the number of a Btrfs's device, since st_dev of its files is anonymous; None for several, or no Btrfs."""
+    devices = list((paths.SYS / "fs/btrfs" / name / "devices").glob("*")) if (name := btrfs_of(descriptor)) else ()
+    return (devices[0] / "dev").read_text().strip() if len(devices) == 1 else None
+
+
+def btrfs_of(descriptor: int) -> str:
+    """Return the UUID of the Btrfs of an open (O_PATH) file or directory; empty: it is on another file system."""
     info = bytearray(_FS_INFO_SIZE)
     with closing(os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as opened:
         try:
             fcntl.ioctl(opened, BTRFS_FS_INFO, info)
         except OSError as error:
             if error.errno in (errno.ENOTTY, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):  # only Btrfs knows it
-                return None
+                return ""
             raise
-    devices = list((paths.SYS / "fs/btrfs" / str(uuid.UUID(bytes=bytes(info[_FS_ID]))) / "devices").glob("*"))
-    return (devices[0] / "dev").read_text().strip() if len(devices) == 1 else None
+    return str(uuid.UUID(bytes=bytes(info[_FS_ID])))
 
 
 LOOP_GET_STATUS64 = 0x4C05

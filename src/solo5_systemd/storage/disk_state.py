@@ -20,7 +20,7 @@ from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.paths import identity, open_path
 from solo5_systemd.storage import locks
-from solo5_systemd.storage.block_devices import directory_of, kernel_use, overlapping, whole
+from solo5_systemd.storage.block_devices import btrfs_of, directory_of, kernel_use, overlapping, whole
 from solo5_systemd.storage.locks import Record, holders, name_of, read_record
 from solo5_systemd.storage.model import COPIES, SNAPSHOTS, Backing, Disk, FailedDisk
 
@@ -95,16 +95,19 @@ def _free_if_full(disk: Mapping[str, str]) -> int | None:
 
 
 def _may_grow(disk: Mapping[str, str]) -> bool:
-    """Return whether a file is the disk, and a write may need a block: into a hole, or beside what a snapshot has."""
-    try:
-        status = os.lstat(disk["path"])
-    except FileNotFoundError:
-        return False
-    if not stat.S_ISREG(status.st_mode) or not _is_disk(status, disk):
-        return False
-    directory, _, name = disk["path"].rpartition("/")
-    has_snapshots = disk["backing"] == Backing.NAMED and Path(directory, SNAPSHOTS, name).is_dir()
-    return has_snapshots or status.st_blocks * 512 < status.st_size
+    """Return whether a file is the disk, and a write may need a block.
+
+    Into a hole, beside what a snapshot has, or on Btrfs, which writes no block in its place: once written, what was
+    preallocated needs other blocks, too.
+    """
+    with suppress(FileNotFoundError), closing(os.open(disk["path"], os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)) as file:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or not _is_disk(status, disk):
+            return False
+        directory, _, name = disk["path"].rpartition("/")
+        has_snapshots = disk["backing"] == Backing.NAMED and Path(directory, SNAPSHOTS, name).is_dir()
+        return has_snapshots or status.st_blocks * 512 < status.st_size or bool(btrfs_of(file))
+    return False
 
 
 def _is_disk(status: os.stat_result, disk: Mapping[str, str]) -> bool:

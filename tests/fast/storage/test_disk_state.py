@@ -50,7 +50,9 @@ def found(task: str = "web") -> dict[str, int | None]:
     return {each.disk: each.free for each in failed_disks(task)}
 
 
-def test_sparse_disks_on_full_file_systems_are_named(tmp_path: Path, space: dict[str, SimpleNamespace]) -> None:
+def test_sparse_disks_on_full_file_systems_are_named(
+    tmp_path: Path, space: dict[str, SimpleNamespace], monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, two, three = (sparse(tmp_path / name) for name in ("one", "two", "three"))
     with three.open("r+b") as file:
         os.posix_fallocate(file.fileno(), 0, 1 << 20)
@@ -58,6 +60,8 @@ def test_sparse_disks_on_full_file_systems_are_named(tmp_path: Path, space: dict
     ended(disk("one", one), disk("two", two), disk("three", three))
     ended(disk("other", sparse(tmp_path / "other")), task="db")
     assert list(failed_disks("web")) == [FailedDisk(task="web", disk="one", path=str(one), free=0)]
+    monkeypatch.setattr(disk_state, "btrfs_of", lambda _: "its UUID")
+    assert found() == {"one": 0, "three": 0}, "Btrfs writes no block in its place"
     assert found("none") == {}
     shutil.rmtree(locks.LOCKS)
     assert found() == {}
