@@ -6,10 +6,11 @@ Why not by journalctl(1): docs/decisions/journal-reader.md.
 import ctypes
 import errno
 import os
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import islice
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.dependencies import dependency_error
@@ -69,6 +70,9 @@ a second.
 IDLE_INTERVAL_S = 0.25
 """The same after a while without new lines: no longer than journald's signal takes at most."""
 
+REOPEN_INTERVAL_S = 1.0
+"""Between two looks for new files where they cannot be watched. Lines of files that are open need none."""
+
 SILENT_AFTER_POLLS = 40
 """Polls without a new line, some ten seconds, after which a timer with a `silent_interval_s` relies on the signal."""
 
@@ -102,13 +106,18 @@ class JournalReader:
         self._journald = journald_of(namespace)
         self._journal = ctypes.c_void_p()
         self._library = _library()
+        self._matches, self._namespace = matches, namespace
+        self._reopened: float | None = None  # None: it is not, since files are watched, or it is not followed
         self._data, self._size, self._time = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_uint64()
         self._boot = (ctypes.c_uint8 * 16)()
         self._sought: tuple[str, *tuple[object, ...]] = ("head",)
         self._last = ""
-        name = namespace.encode() or None
+        self._open()
+
+    def _open(self) -> None:
+        name = self._namespace.encode() or None
         _check("open", self._library.sd_journal_open_namespace(ctypes.byref(self._journal), name, _LOCAL_ONLY))
-        for match in matches:
+        for match in self._matches:
             if match == "+":
                 self._call("add_disjunction")
             else:
@@ -120,17 +129,28 @@ class JournalReader:
         self._library.sd_journal_close(self._journal)
         self._journal = ctypes.c_void_p()
 
-    def watch(self) -> int:
+    def watch(self) -> int | None:
         """Watch for new and removed files; `refresh` has to be called regularly from now on (sd_journal_get_fd(3)).
 
         Returns the reader's descriptor, readable until the next `refresh`: at once if a file was archived or removed,
-        and at most four times a second if lines were written.
+        and at most four times a second if lines were written. None: the user has no instance of inotify(7) left, of 128
+        by default, which root has in common with all of its programs.
         """
-        return self._call("get_fd")
+        if self._reopened is None:
+            with suppress(HostError):
+                return self._call("get_fd")
+            self._reopened = monotonic()
+        return None
 
     def refresh(self) -> None:
-        """Open new files and close removed ones (sd_journal_process(3))."""
-        self._call("process")
+        """Open new files and close removed ones (sd_journal_process(3)), without a watch at an interval only."""
+        if self._reopened is None:
+            self._call("process")
+        elif monotonic() >= self._reopened + REOPEN_INTERVAL_S:
+            self.close()
+            self._open()
+            self._call(f"seek_{self._sought[0]}", *self._sought[1:])
+            self._reopened = monotonic()
 
     @property
     def has_files(self) -> bool:
@@ -306,7 +326,7 @@ class PollTimer:
             _wake(self._long_wait)
         self._next_s, self._polls = self._shortest_s, 0
 
-    async def wait(self, fds: Collection[int]) -> None:
+    async def wait(self, watched: Iterable[int | None]) -> None:
         """Return when journald has signalled a change by one of these descriptors, or after the interval.
 
         It signals an archived file at once, which may be removed within milliseconds, as by
@@ -321,6 +341,7 @@ class PollTimer:
         self._polls += 1
         is_silent = self._polls >= SILENT_AFTER_POLLS
         self._next_s = self._silent_s if is_silent else min(self._next_s * 2, self._longest_s)
+        fds = [fd for fd in watched if fd is not None]
         for fd in fds:
             loop.add_reader(fd, _wake, woken)
         try:

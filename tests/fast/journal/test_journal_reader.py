@@ -24,6 +24,7 @@ class Library:
         self.codes = list(codes)
         self.steps: list[int] = []
         self.skips: list[int] = []
+        self.watch = 0
         self._cursors: list[ctypes.Array[ctypes.c_char]] = []
         self.calls: list[tuple[Any, ...]] = []
 
@@ -33,6 +34,8 @@ class Library:
     def _call(self, name: str, *arguments: Any) -> int:
         if name.startswith(("add_", "seek_")):
             self.calls.append((name, *arguments[1:2]))
+        if name == "get_fd":
+            return self.watch
         if name == "previous_skip":
             return self.skips.pop(0)
         if name == "next":
@@ -79,6 +82,18 @@ def test_any_other_failure_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sdjournal, "_library", lambda: Library(-errno.EMFILE))
     with pytest.raises(HostError, match="sd_journal_get_monotonic_usec: Too many open files"):
         JournalReader([]).next()
+
+
+def test_where_files_cannot_be_watched_they_are_opened_again_now_and_then(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, library.watch = JournalReader([]), -errno.EMFILE
+    reader.seek_realtime(0)
+    for now in (10.0, 10.5, 11.0, 11.5):
+        monkeypatch.setattr(sdjournal, "monotonic", lambda now=now: now)
+        assert reader.watch() is None
+        reader.refresh()
+    assert library.calls == [("seek_realtime_usec", 0)] * 2
 
 
 def test_matches_are_as_journalctl_has_them(library: Library) -> None:
