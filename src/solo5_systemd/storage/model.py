@@ -116,7 +116,8 @@ class GivenDisk(NamedTuple):
     Attributes:
         device: the number of its file system's device or of the block device (`Disk.identity`); may change at a boot.
         inode: 0 for a block device.
-        filesystem: f_fsid of its file system, which a boot does not change; 0: unknown.
+        filesystem: f_fsid of its file system, which a boot does not change on ext4 and Btrfs; on XFS, it is made of the
+            number of the device. 0: unknown.
         mount: the mount point above its path, such as that of a volume; empty: the root directory, or unknown.
         owner: UID of its owner at rest; root of a disk with a title.
     """
