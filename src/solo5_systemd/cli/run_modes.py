@@ -151,6 +151,7 @@ def declare(workload: Workload, context: CommandContext, *, replace: bool, dry_r
     """Write a declaration, or print it, and return the exit status."""
     from solo5_systemd.declared.declaration import write_declaration
     from solo5_systemd.declared.files import write_source
+    from solo5_systemd.declared.other_units import check_free, of_generators, unit_files
 
     text = write_declaration(workload)
     if dry_run:
@@ -158,6 +159,7 @@ def declare(workload: Workload, context: CommandContext, *, replace: bool, dry_r
         return 0
     if not context.root:
         raise HostError("writing a declaration requires root.", "Run it with sudo, or print it: --dry-run")
+    check_free(workload.name, of_generators(), unit_files())  # else the commands below would start that unit
     path = write_source(workload.name, text, files.ETC, replace=replace)
     context.screen.write(f"{path}\n")
 

@@ -69,9 +69,10 @@ def test_options_of_a_start_are_refused_with_declare(option: str, solo5ctl: Solo
     assert "--declare and --" in solo5ctl("run", option, "--declare", "web", "a.hvt").err
 
 
-@pytest.mark.parametrize("name", ["web@", "a/b", "-x"])
-def test_a_name_that_no_unit_can_have_is_refused(name: str, solo5ctl: Solo5ctl) -> None:
+@pytest.mark.parametrize("name", ["web@", "a/b", "-x", "solo5-networkd"])
+def test_a_name_that_no_unit_can_have_is_refused(name: str, solo5ctl: Solo5ctl, etc: Path) -> None:
     assert solo5ctl("run", f"--declare={name}", "a.hvt").status == 125
+    assert list(etc.iterdir()) == []
 
 
 def test_what_a_file_cannot_hold_is_refused(solo5ctl: Solo5ctl, etc: Path) -> None:
