@@ -133,7 +133,7 @@ class Service:
                 "The package installs it; `solo5ctl doctor` shows what else is missing.",
             )
         return await self._missing_dependency() or HostError(
-            f"{self.unit} did not start or did not answer: {error.text}.",
+            f"{self.unit} did not start or did not answer: {error.text.rstrip('.')}.",
             f"`systemctl status {self.unit}` and `journalctl -u {self.unit}` show why.",
         )
 
