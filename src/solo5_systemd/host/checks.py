@@ -70,6 +70,7 @@ class Host:
         controllers: the controllers of the unified hierarchy; None: cgroup v1.
         files: the package's files outside of the Python modules, and whether each exists.
         settings: the error in /etc/solo5; empty: valid.
+        unusable: why a tender that there is cannot be executed, by its target.
         devices: device nodes, each with the problem of a tender with it; empty: usable.
         store: the directory of the image store, its free bytes, and the reserve.
         drop_ins: the problem of a drop-in for all services; empty: there is none.
@@ -90,6 +91,7 @@ class Host:
     devices: Mapping[str, str]
     store: tuple[str, int, int]
     persistent_journal: bool
+    unusable: Mapping[Target, str] = field(default_factory=dict)
     launcher: bool = True
     drop_ins: str = ""
     log_namespace: str = ""
@@ -192,6 +194,8 @@ def _tenders(host: Host) -> Iterator[Fact]:
             f"Install Solo5 (opam install solo5), and put {name} of ABI {ABI_VERSION} into one of "
             f"{', '.join(host.tender_paths)}."
         )
+        if why := host.unusable.get(target):
+            value, advice = "cannot be used", why
         yield limited(name, value, advice) if usable else _broken(name, value, advice)
     missing = "not installed: a tender that its guest has taken over has all requests (ioctl) of its disks and taps"
     advice = "Install solo5-confine (Debian). Tasks that run get its filter with their next start."

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from solo5_systemd.base.dependencies import DEPENDENCIES, DHCP_SERVER, Dependency, Kind
-from solo5_systemd.base.errors import DependencyError, SettingsError, Solo5Error
+from solo5_systemd.base.errors import DependencyError, Solo5Error
 from solo5_systemd.base.names import TASK_PREFIX, Target, journald_of
 from solo5_systemd.host import other_firewalls
 from solo5_systemd.host.checks import Host, Kernel
@@ -75,12 +75,13 @@ async def probe(*, systemd: int | None = None, settings: Settings | None = None)
             settings = read_settings(ROOT / ETC.relative_to("/"), ROOT / RUN.relative_to("/"))
         except Solo5Error as error:
             problem = str(error)
-    tenders: tuple[Tender, ...] = ()
-    try:
-        path = TenderPath(settings.tender_paths)
-        tenders = tuple([tender for target in Target async for tender in path.all(target)])
-    except SettingsError as error:
-        problem = problem or str(error)
+    tenders: list[Tender] = []
+    unusable: dict[Target, str] = {}
+    for target in Target:
+        try:
+            tenders += [tender async for tender in TenderPath(settings.tender_paths).all(target)]
+        except Solo5Error as error:
+            unusable[target] = str(error)
     controllers = None
     with suppress(OSError):  # cgroup v1
         controllers = tuple((ROOT / "sys/fs/cgroup/cgroup.controllers").read_text().split())
@@ -96,7 +97,8 @@ async def probe(*, systemd: int | None = None, settings: Settings | None = None)
         files={f"/{name}": (ROOT / name).exists() for name in FILES},
         user=not _problem(lambda: pwd.getpwnam(USER), KeyError),
         settings=problem,
-        tenders=tenders,
+        tenders=tuple(tenders),
+        unusable=unusable,
         tender_paths=settings.tender_paths,
         devices={
             KVM: _problem(lambda: groups_for(Target.HVT, nics=False)) or _kvm_problem(),

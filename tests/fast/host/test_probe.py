@@ -4,13 +4,15 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.fast.host.test_checks import GOOD, fact
 
 from solo5_systemd.base.dependencies import DEPENDENCIES, DHCP_SERVER, Dependency, Kind
-from solo5_systemd.base.names import NetworkName
+from solo5_systemd.base.names import NetworkName, Target
 from solo5_systemd.host import probe as module
 from solo5_systemd.host.checks import Kernel
 from solo5_systemd.host.probe import FILES, _kvm_problem, missing_dependencies, probe, read_kernel
@@ -52,14 +54,20 @@ async def test_what_is_there_is_found(tmp_path: Path) -> None:
     assert host.store[0] == str(tmp_path / "var/lib/solo5/images")
 
 
-async def test_a_tender_that_others_may_write_is_a_fact_and_no_error(tmp_path: Path) -> None:
-    tender = tmp_path / "tenders/solo5-hvt"
-    tender.parent.mkdir()
-    tender.touch()
-    tender.chmod(0o777)
-    host = await probe(settings=Settings(tender_paths=(str(tender.parent),)))
-    assert host.tenders == ()
-    assert host.settings.startswith(f"{tender} may be changed by every user: expected it to be root's")
+async def test_a_tender_that_cannot_be_executed_is_a_fact_beside_the_other(tmp_path: Path) -> None:
+    hvt, spt = (tmp_path / f"tenders/solo5-{target}" for target in Target)
+    hvt.parent.mkdir()
+    for tender, text, mode in ((hvt, "", 0o777), (spt, "#!/bin/sh\necho ABI version 2 >&2\n", 0o755)):
+        tender.write_text(text)
+        tender.chmod(mode)
+    host = await probe(settings=Settings(tender_paths=(str(hvt.parent),)))
+    assert [each.target for each in host.tenders] == [Target.SPT]
+    assert host.unusable[Target.HVT].startswith(f"{hvt} may be changed by every user: expected it to be root's")
+    assert fact(replace(GOOD, tenders=host.tenders, unusable=host.unusable), "solo5-hvt").advice.startswith(str(hvt))
+    hvt.write_text("no program")
+    hvt.chmod(0o755)
+    host = await probe(settings=Settings(tender_paths=(str(hvt.parent),)))
+    assert f"{hvt} cannot be executed: Exec format error." in host.unusable[Target.HVT]
 
 
 async def test_wrong_settings_are_a_fact_and_no_error(tmp_path: Path) -> None:
