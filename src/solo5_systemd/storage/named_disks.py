@@ -135,7 +135,8 @@ class NamedDisks:
         Returns:
             The SHA-256 of the content, in hexadecimal digits.
         """
-        with self.opened(name, os.O_RDONLY, shared=True) as descriptor:
+        errors = host_errors(f"disk {name!r} cannot be exported")  # such as of a target without space
+        with self.opened(name, os.O_RDONLY, shared=True) as descriptor, errors:
             return write_content(descriptor, target, progress)
 
     def _create(self, name: DiskName, write: Callable[[int], None]) -> None:

@@ -105,6 +105,10 @@ def test_standard_input_and_output(solo5ctl: Solo5ctl, tmp_path: Path, monkeypat
         result = solo5ctl("disk", "export", "data", "-")
         assert (result.out, result.err) == ("", f"solo5ctl: {digest}  data\n")
         assert "mutually exclusive" in solo5ctl("disk", "export", "data", "-", "--json").err
+    with Path("/dev/full").open("wb") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        failed = "solo5ctl: disk 'data' cannot be exported: No space left on device.\n"
+        assert solo5ctl("disk", "export", "data", "-").err == failed
     assert (tmp_path / "out").read_bytes() == b"x" * 512
 
 
