@@ -1,7 +1,9 @@
 """The image store: content-addressed copies of images, which tasks execute (`docs/decisions/image-store.md`).
 
     /var/lib/solo5/images/SHA256         the image, mode 0444, immutable
-    /var/lib/solo5/images/manifests/KEY  the memo of a source file; KEY has its device, inode, size and times
+    /var/lib/solo5/images/manifests/KEY  the memo of a source file; KEY has its device, inode, size and times; where its
+                                         file system is read-only also the boot: it may be replaced entirely, by one
+                                         that was built with the same times
     /var/lib/solo5/images/locks/SHA256   the lock of an image that a start is about to use
     /var/lib/solo5/images/locks/store    the lock of the store, and /var/lib/solo5/images/locks/add of what is added
 
@@ -30,7 +32,7 @@ from solo5_systemd.base.concurrency import in_thread
 from solo5_systemd.base.errors import HostError, ImageError, InvalidRequestError, StoreFullError, host_errors
 from solo5_systemd.base.file_copies import data_of, share
 from solo5_systemd.base.locks import closing, closing_on_error, is_locked, lock_file
-from solo5_systemd.base.paths import kind_of, open_in_thread, open_path, version_of
+from solo5_systemd.base.paths import boot_id, kind_of, open_in_thread, open_path, version_of
 from solo5_systemd.image.manifest import Manifest, StoredImage, is_sha256
 
 STORE = Path("/var/lib/solo5/images")
@@ -123,7 +125,7 @@ class ImageStore:
         """Return what `take` would, from the file itself, and raise as it; nothing is written, no room needed."""
         with _open_source(path, roots, largest) as source, _store_errors(self._directory):
             status = os.fstat(source.fileno())
-            return self._read_memo(status) or self._read(path, source, status.st_size)
+            return self._read_memo(source, status) or self._read(path, source, status.st_size)
 
     async def open(self, image: StoredImage) -> int:
         """Open a stored image with O_PATH."""
@@ -169,7 +171,7 @@ class ImageStore:
         with _open_source(path, roots, largest) as source, _store_errors(self._directory):
             status = os.fstat(source.fileno())
             with self._lock(shared=True):
-                stored = self._read_memo(status)
+                stored = self._read_memo(source, status)
                 if stored is not None and self._has(stored):
                     return stored
             if status.st_size > at_once:
@@ -177,9 +179,9 @@ class ImageStore:
             admit(status.st_size)
             return self._add(path, source, status)
 
-    def _read_memo(self, status: os.stat_result) -> StoredImage | None:
+    def _read_memo(self, source: FileIO, status: os.stat_result) -> StoredImage | None:
         with suppress(FileNotFoundError, InvalidRequestError):
-            return StoredImage.decode(self._memo(status).read_bytes(), str(self._directory))
+            return StoredImage.decode(self._memo(source, status).read_bytes(), str(self._directory))
         return None
 
     def _has(self, image: StoredImage) -> bool:
@@ -213,7 +215,7 @@ class ImageStore:
                 if time.time() - status.st_ctime > _TIMES_SETTLE_S:  # a write right now might leave the times unchanged
                     with suppress(OSError):  # only a cache: without room for it, the image is there all the same
                         self._limit_memos()
-                        replace_file(self._memo(status), stored.encode(), several_writers=True)
+                        replace_file(self._memo(source, status), stored.encode(), several_writers=True)
         return stored
 
     def _read(self, path: str, file: FileIO | BufferedRandom, size: int) -> StoredImage:
@@ -265,8 +267,9 @@ class ImageStore:
         for name in memos if len(memos) >= MEMOS_MAX else ():
             (self._memos / name).unlink(missing_ok=True)  # another process removes the same ones
 
-    def _memo(self, status: os.stat_result) -> Path:
-        return self._memos / version_of(status)
+    def _memo(self, source: FileIO, status: os.stat_result) -> Path:
+        is_read_only = os.fstatvfs(source.fileno()).f_flag & os.ST_RDONLY
+        return self._memos / (version_of(status) + (f"-{boot_id()}" if is_read_only else ""))
 
     def _stale_memos(self, images: Set[str]) -> Iterator[Path]:
         for file in self._memos.iterdir():

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from io import BufferedRandom, FileIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.fast.image import elfbuilder as elf
@@ -107,6 +108,19 @@ async def test_an_unchanged_image_is_not_read_again(
     first = await store.take(str(image))
     monkeypatch.setattr(elf_module, "read_manifest", None)
     assert await store.take(str(image)) == first
+
+
+async def test_what_is_known_of_a_read_only_file_system_is_of_this_boot(
+    store: ImageStore, image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update may have replaced all of it; times and inodes of its files are those of how it was built."""
+    monkeypatch.setattr(module, "version_of", lambda _: "the same")
+    monkeypatch.setattr(os, "fstatvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    first = await store.take(str(image))
+    written(image, CONTENT[:-1] + b"!")
+    assert await store.take(str(image)) == await store.preview(str(image)) == first
+    monkeypatch.setattr(module, "boot_id", lambda: "another")
+    assert await store.take(str(image)) == await store.preview(str(image)) != first
 
 
 async def test_the_same_content_is_the_same_image_and_a_changed_file_another_one(
