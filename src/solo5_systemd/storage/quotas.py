@@ -23,6 +23,7 @@ from solo5_systemd.base.names import hash_of
 from solo5_systemd.base.paths import existing, identity, is_below, mount_point_of
 from solo5_systemd.settings.node_limits import OPERATOR, Claim, Node, Resource, Space, Tenant, Totals, check_space
 from solo5_systemd.settings.solo5_toml import Settings
+from solo5_systemd.storage.block_devices import btrfs_of
 from solo5_systemd.storage.model import NAMED_DISKS, SNAPSHOTS
 
 CLAIMS = Path("/var/lib/solo5/claims")
@@ -171,9 +172,13 @@ def space_of(path: Path) -> Space:
     return Space(size=status.f_blocks * status.f_frsize, free=status.f_bavail * status.f_frsize)
 
 
-def _device(directory: Path) -> int:
-    """Return the device of a directory; files of overlayfs have others."""
-    return existing(directory).stat().st_dev
+def _device(directory: Path) -> int | str:
+    """Return the device of a directory, since files of overlayfs have others; of a Btrfs, its UUID.
+
+    Each subvolume of a Btrfs has a device number, and all have one space.
+    """
+    with closing(os.open(existing(directory), os.O_PATH | os.O_CLOEXEC)) as place:
+        return btrfs_of(place) or os.fstat(place).st_dev
 
 
 def _key(path: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.fast.storage.conftest import in_bytes
 
-from solo5_systemd.base.errors import HostError, TakenError
+from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.locks import LockedError
 from solo5_systemd.base.names import DeviceName, DiskName, SnapshotName
 from solo5_systemd.settings.node_limits import OPERATOR, Limits, Resource, Share, tenant
@@ -228,12 +228,17 @@ def test_a_file_that_is_gone_at_once_has_no_claim(tmp_path: Path) -> None:
     assert not list((tmp_path / "claims").iterdir())
 
 
-def test_a_volume_of_its_own_and_what_root_creates_are_not_limited(tmp_path: Path) -> None:
+def test_a_volume_of_its_own_and_what_root_creates_are_not_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     of = DiskClaims(lambda: Settings(limits=LIMITS), own=(Path("/proc"),))
     create(of, tmp_path / "first", 1 << 20)
     with claims(tmp_path).admitted(str(tmp_path / "second"), 1 << 20, 1 << 20, "disk second", OPERATOR):
         pass
     assert not (tmp_path / "claims").exists()
+    monkeypatch.setattr(module, "btrfs_of", lambda _: "the UUID of both, which are subvolumes")
+    with pytest.raises(InvalidRequestError, match="disk third would have 1048576 bytes"):
+        of.check(str(tmp_path / "third"), 1 << 20, "disk third", WEB)
 
 
 def test_a_disk_is_recorded_before_it_is_there(tmp_path: Path) -> None:
