@@ -183,6 +183,7 @@ class Snapshots:
             for name in names:
                 (place / name).unlink()
             self._prune(disk)
+            (self._directory / _NEW.format(disk)).unlink(missing_ok=True)  # of a restore that was killed
             (self._directory / disk).unlink()  # last: no later disk of its name has its snapshots
 
     def _is_named(self, record: Mapping[str, str]) -> bool:

@@ -106,13 +106,16 @@ def test_errors_of_the_file_system_are_one_sentence(
     os.close(descriptor)
 
 
-def test_a_restore_that_was_killed_obstructs_no_later_one(
+def test_a_restore_that_was_killed_obstructs_no_later_one_and_its_file_goes_with_the_disk(
     subject: Snapshots, tmp_path: Path, no_reflinks: None
 ) -> None:
     subject.take(DATA, ONE, copy=True)
     (tmp_path / "disks/.data.solo5-restore").write_text("half")
     subject.restore(DATA, ONE)
     assert hidden(tmp_path) == [".snapshots"]
+    (tmp_path / "disks/.data.solo5-restore").write_text("all of it")
+    subject.remove_disk(DATA, snapshots=True)
+    assert hidden(tmp_path) == []
 
 
 def test_a_snapshot_that_exceeds_the_quota_is_not_restored(
