@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -77,12 +78,12 @@ class Previous:
 
 
 def sha256(path: str | Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal; empty if it cannot be read."""
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123 - a path as text
+    """Return the SHA-256 of a file in hexadecimal; empty if it cannot be read, or is no regular file."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # a FIFO of the image's owner is not waited for
+    with suppress(OSError), os.fdopen(os.open(path, flags), "rb") as file:
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return ""
+    return ""
 
 
 class UpdateFiles:

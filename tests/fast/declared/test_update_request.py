@@ -225,6 +225,8 @@ def test_a_declared_image_is_taken_once_it_is_another_one_by_path_or_content(
     files.set_image("/srv/next.hvt", declared, lasting=True)
     assert not files.takes_declared(declared)
     assert files.takes_declared("/srv/other.hvt")
+    os.mkfifo(tmp_path / "fifo")
+    assert files.takes_declared(str(tmp_path / "fifo")), "without a wait for who writes to it"
     (tmp_path / "web.hvt").write_bytes(b"fixed")
     assert files.takes_declared(declared)
     files.set_image("/srv/next.hvt", declared, lasting=False)
