@@ -34,7 +34,7 @@ from solo5_systemd.pid1.kept_declarations import UNCLEARED, is_cleared, remove_i
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.storage.locks import holders
 from solo5_systemd.task.log_fields import FACILITY, LOG_NAMESPACE, STDERR_PRIORITY
-from solo5_systemd.unit.state import MainCode, UnitState
+from solo5_systemd.unit.state import OVER, MainCode, UnitState
 from solo5_systemd.users.userdb_records import RECORDS
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ async def clear(name: TaskName) -> None:
             await backends.users.release(name)
             await asyncio.to_thread(remove_if_gone, name)
         # Removed meanwhile, perhaps before the unmount above.
-        if is_instance(name) and name not in await backends.units.outcome_targets():
+        if is_instance(name) and await backends.units.active_state(declared_outcome_target(name)) in OVER:
             forget_instance(name)
     (own / UNCLEARED).unlink(missing_ok=True)
 

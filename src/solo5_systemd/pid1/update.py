@@ -17,7 +17,7 @@ from pathlib import Path
 
 from solo5_systemd.base.declared_units import DROP_IN, declared_service, forget_instance, is_declared, prepared_fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
-from solo5_systemd.base.names import TaskName, is_instance, task_name
+from solo5_systemd.base.names import TaskName, declared_outcome_target, is_instance, task_name
 from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.files import host_names, read_sources
 from solo5_systemd.declared.syntax import Source, parse_file
@@ -30,6 +30,7 @@ from solo5_systemd.image.store import manifest_of
 from solo5_systemd.pid1.kept_declarations import kept_declaration, kept_refusal, unseen
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.task.settings import SECTION
+from solo5_systemd.unit.state import OVER
 
 
 class ImageSwitch:
@@ -129,7 +130,7 @@ async def end(name: TaskName, *, is_last: bool = False) -> None:
             files.end()
             if is_instance(name):  # it may have been removed during its update
                 async with connect(read_settings) as runtime:
-                    if name not in await runtime.backends.units.outcome_targets():
+                    if await runtime.backends.units.active_state(declared_outcome_target(name)) in OVER:
                         forget_instance(name)
 
 

@@ -15,6 +15,7 @@ from solo5_systemd.declared import update_files
 from solo5_systemd.declared.update_files import Phase, UpdateFiles
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.pid1 import update
+from solo5_systemd.unit.state import ActiveState
 
 WEB = TaskName("web")
 
@@ -77,10 +78,10 @@ async def test_an_end_that_fails_is_made_again_by_the_second_one(
 
     @asynccontextmanager
     async def connect(_: object) -> AsyncGenerator[Any, None]:
-        yield SimpleNamespace(backends=SimpleNamespace(units=SimpleNamespace(outcome_targets=no_targets)))
+        yield SimpleNamespace(backends=SimpleNamespace(units=SimpleNamespace(active_state=inactive)))
 
-    async def no_targets() -> tuple[TaskName, ...]:
-        return ()
+    async def inactive(_: str) -> ActiveState:
+        return ActiveState.INACTIVE
 
     async def failing_once(*_: object) -> None:
         ends.append("end")
