@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base import declared_units, locks
-from solo5_systemd.base.declared_units import REFUSED, SOURCES, declaration_directory, is_ours
+from solo5_systemd.base.declared_units import REFUSED, SOURCES, UPDATE, declaration_directory, is_ours
 from solo5_systemd.base.errors import HostError, InvalidRequestError, host_errors, unquoted
 from solo5_systemd.base.locks import TIMEOUT_S, closing, lock_file
 from solo5_systemd.base.names import (
@@ -101,10 +101,13 @@ def is_cleared(task: TaskName) -> bool:
 
 
 def remove_if_gone(task: TaskName) -> None:
-    """Remove the files of a task that has ended and whose preparation is active still, if its declaration is gone."""
+    """Remove the files of a task that has ended and whose preparation may be active, if its declaration is gone.
+
+    Not during an update: its end needs them, and calls this again.
+    """
     with locked():
         kept = declaration_directory(task)
-        if not Path(kept, REMOVED).exists():  # declared again since `is_cleared`
+        if not Path(kept, REMOVED).exists() or Path(declared_units.DIRECTORY, task, UPDATE).exists():
             return
         remove_files(task)
         name = template_of(task)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from solo5_systemd.base.declared_units import DROP_IN, declared_service, forget_instance, is_declared, prepared_fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
-from solo5_systemd.base.names import TaskName, declared_outcome_target, is_instance, task_name
+from solo5_systemd.base.names import TaskName, declared_outcome_target, is_instance, prepare_service, task_name
 from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.files import host_names, read_sources
 from solo5_systemd.declared.syntax import Source, parse_file
@@ -27,7 +27,7 @@ from solo5_systemd.engine.restart import StoppedError
 from solo5_systemd.engine.runtime import Runtime, connect
 from solo5_systemd.engine.update import Updater
 from solo5_systemd.image.store import manifest_of
-from solo5_systemd.pid1.kept_declarations import kept_declaration, kept_refusal, unseen
+from solo5_systemd.pid1.kept_declarations import is_active, kept_declaration, kept_refusal, remove_if_gone, unseen
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.task.settings import SECTION
 from solo5_systemd.unit.state import OVER
@@ -128,6 +128,8 @@ async def end(name: TaskName, *, is_last: bool = False) -> None:
     finally:
         if is_over:
             files.end()
+            if not is_active(declared_service(name), prepare_service(name)):
+                await asyncio.to_thread(remove_if_gone, name)
             if is_instance(name):  # it may have been removed during its update
                 async with connect(read_settings) as runtime:
                     if await runtime.backends.units.active_state(declared_outcome_target(name)) in OVER:

@@ -91,6 +91,15 @@ def test_a_file_that_is_there_again_before_its_task_has_ended_stays(make: Make, 
     assert make() == []
     remove_if_gone(TaskName("web"))
     assert (tmp_path / "system/web.service").exists()
+    web.unlink()
+    make()
+    request = Path(declared_units.DIRECTORY, "web/update.json")
+    request.touch()
+    remove_if_gone(TaskName("web"))
+    assert request.exists(), "the end of an update would not know the guest beside the task"
+    request.unlink()
+    remove_if_gone(TaskName("web"))
+    assert not request.parent.exists()
 
 
 def test_a_start_of_a_refused_file_is_no_running_task(make: Make, web: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from solo5_systemd.base import declared_units
+from solo5_systemd.base import declared_units, locks
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.declared import update_files
@@ -94,6 +94,7 @@ async def test_an_end_that_fails_is_made_again_by_the_second_one(
     ):  # fmt: skip
         monkeypatch.setattr(update, name, value)
     monkeypatch.setattr(declared_units, "DIRECTORY", str(tmp_path))
+    monkeypatch.setattr(locks, "RUN", tmp_path / "locks")
     monkeypatch.setattr(update_files, "log_about", lambda *_, **__: None)
     (tmp_path / WEB).mkdir()
     UpdateFiles(WEB).phase = Phase.BESIDE
