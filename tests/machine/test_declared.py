@@ -575,6 +575,25 @@ def test_what_clears_up_after_a_task_may_be_killed_once(declare: Declarations) -
     eventually(lambda: unit_property(prepare, "ActiveState") == "inactive", "the preparation has not failed")
 
 
+def test_nothing_is_started_again_where_no_program_of_ours_can_prepare_it(
+    declare: Declarations, machine: Machine
+) -> None:
+    """Its disk would have no lock."""
+    machine.expect(r"solo5-prepare@web\.service")
+    disk = "Argument=stay\nBlock=storage=disk:data,create,size=1M"
+    unit = declare("web", disk, image="disk.spt", rest="[Service]\nRestart=always")
+    pid, package = started(unit), Path("/usr/lib/python3/dist-packages/solo5_systemd")
+    away = package.rename(package.with_name("away"))
+    try:
+        ok("kill", "-KILL", pid)
+        eventually(lambda: unit_property("solo5-prepare@web.service", "ActiveState") == "failed", "it is not prepared")
+        eventually(lambda: unit_property(unit, "ActiveState") in ("failed", "inactive"), "it does not run")
+    finally:
+        away.rename(package)
+    ok("systemctl", "reset-failed", unit)
+    started(unit)
+
+
 def test_settings_that_cannot_be_read_do_not_keep_a_task_from_being_cleared_up(
     declare: Declarations, place: Files
 ) -> None:

@@ -11,7 +11,8 @@ The task's service wants the unit, and asserts what it makes. What the unit file
     IgnoreOnIsolate=            the same, of a task whose service has IgnoreOnIsolate=yes
     StartLimitIntervalSec=0     the restarts of the task are limited by its own service
     the second ExecStopPost=    where the first was killed: nothing else would remove a mount and a user of a task that
-                                is not started again
+                                is not started again. Where no Python program runs, such as without memory, a restart
+                                would find the last run's `environment`, and the tender have disks without locks
 """
 
 import asyncio
