@@ -151,6 +151,10 @@ def test_systemctl_reload_is_an_update_to_a_changed_file(declare: Declarations, 
     systemctl("daemon-reload")
     ok("systemctl", "start", "web")
     before = (DIRECTORY / "web/image").readlink()
+    ok("solo5ctl", "update", "web", newer, "--no-block", "--ready", "console:never", "--timeout", "3s")
+    assert sh("systemctl", "reload", "web").returncode != 0
+    assert unit_property(UPDATE, "ActiveState") == "activating", "an update to another image is no success of a reload"
+    is_over()
     shutil.copy(newer, image)
     ok("systemctl", "reload", "web")
     assert main_pid("solo5-task-web.next.service") != "0", "the new guest serves when the reload is over"

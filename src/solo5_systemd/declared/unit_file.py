@@ -229,7 +229,7 @@ def _service(declaration: Declaration, parts: Parts) -> Iterator[str]:
     unit = "solo5-update@%N.service"
     yield (
         "ExecReload=+/bin/sh -c "
-        f"'if /usr/bin/systemctl --quiet is-active {unit}; then echo An update is under way.; exit 1; fi; "
+        f"'case $$(/usr/bin/systemctl is-active {unit}) in activ*) echo An update is under way.; exit 1;; esac; "
         f"exec /usr/bin/systemctl start {unit}'"
     )
     yield "StandardInput=null"
