@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import Machine, Runner, eventually, inspect, ok, says, sh, unit_property
-from tests.machine.declared import declarations
+from tests.machine.declared import Declarations, declarations, main_pid
 
 PACKAGE = "solo5-systemd"
 UNITS = (
@@ -103,25 +103,33 @@ def test_tasks_start_without_the_launcher_and_with_it_again(machine: Machine, ru
         assert inspect(before)["phase"] == "running"
 
 
-def test_removed_and_purged_while_tasks_run_and_installed_again(machine: Machine, run: Runner) -> None:
+def test_removed_and_purged_while_tasks_run_and_installed_again(
+    machine: Machine, run: Runner, declare: Declarations
+) -> None:
     machine.expect(r"solo5-\S+\.service")  # PID 1 of a service that is removed while it is in use
     ok("/usr/bin/solo5ctl", "disk", "create", "kept", "1M")
     ok("/usr/bin/solo5ctl", "disk", "snapshot", "kept", "--as", "before", "--copy")
     name = run("tar.spt", "stay", name="survivor", options=("--block", "storage=files:/etc/hostname"))
     says(name, "end at")
-    pid = inspect(name)["pid"]
-    ok("dpkg", "--remove", PACKAGE, timeout=300)
-    assert Path(f"/proc/{pid}").exists(), "a running guest outlives the package"
+    unit = declare("declared", "", image="sleeper.spt")
+    ok("systemctl", "start", unit)
+    pids = inspect(name)["pid"], main_pid(unit)
+    removed = sh("dpkg", "--remove", PACKAGE, timeout=300)
+    assert "2 unikernels go on running; stop them with: systemctl stop solo5.slice" in removed.stderr
+    assert all(Path(f"/proc/{pid}").exists() for pid in pids), "a running guest outlives the package"
     assert Path("/etc/solo5/solo5.toml").exists(), "configuration stays until purge"
     ok("systemctl", "stop", f"solo5-task-{name}.service")
     purged = ok("dpkg", "--purge", PACKAGE, timeout=300)
     assert "named disks are kept in /var/lib/solo5/disks; remove them with: rm -r /var/lib/solo5\n" in purged
-    assert not Path("/etc/solo5").exists()
+    assert [path.name for path in Path("/etc/solo5").iterdir()] == ["declared.unikernel"]
     assert [path.name for path in Path("/var/lib/solo5").iterdir()] == ["disks"]
     assert not Path("/run/solo5").exists(), "nor the file system of archives"
+    assert main_pid(unit) == pids[1], "a purge ends none either"
     ok("dpkg", "--install", deb(), timeout=300)
-    assert "survivor" not in ok("/usr/bin/solo5ctl", "ps", "--all", "--quiet")
+    assert ok("/usr/bin/solo5ctl", "ps", "--all", "--quiet") == "declared\n"
     ok("/usr/bin/solo5ctl", "disk", "rm", "kept@before", "kept")
+    for record in Path("/run/userdb").glob(f"*{Path('/proc', pids[1]).stat().st_uid}.user"):  # until the next boot
+        record.unlink()
 
 
 def test_a_service_that_failed_without_its_package_starts_after_an_installation(machine: Machine, run: Runner) -> None:
@@ -138,7 +146,6 @@ def test_a_service_that_failed_without_its_package_starts_after_an_installation(
 
 
 def test_the_network_service_outlives_a_removal_while_a_declared_task_runs(machine: Machine) -> None:
-    """The container has a hybrid cgroup hierarchy, the vm the unified one."""
     with declarations() as declare:
         declare("alone", "Argument=--ipv4={net.service.ipv4_cidr}")
         ok("systemctl", "start", "alone.service")
