@@ -30,8 +30,9 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-NAMESPACES_MAX = 900
-"""The namespaces of other programs with guests: in each, libnftables has a socket, whose number select(2) limits."""
+NAMESPACES_MAX = 200
+"""The namespaces of other programs with guests. Each takes 1.2 MB of the service (MemoryMax=), and up to 0.3 s of its
+start (TimeoutStartSec=); and libnftables has a socket in each, whose number select(2) limits."""
 
 
 class Namespaces:
