@@ -10,7 +10,7 @@ from tests.fast.cli.conftest import Solo5ctl
 from tests.support.fakes.tasks import FIELDS, LEASE, STARTED, ended, running
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError
-from solo5_systemd.base.names import UnitKind
+from solo5_systemd.base.names import NetworkName, UnitKind
 from solo5_systemd.cli.verbs import export
 from solo5_systemd.declared import files
 from solo5_systemd.engine.task import Task
@@ -131,7 +131,9 @@ def test_the_name_of_a_file_has_no_options(export_lines: Export, name: str) -> N
 def test_a_task_of_nomad_has_its_job_in_comments_and_its_labels(export_lines: Export) -> None:
     nomad = {"NOMAD_JOB_NAME": "site", "NOMAD_GROUP_NAME": "g\nExecStart=", "NOMAD_TASK_NAME": "web", "TEAM": "a"}
     namespace = {"SOLO5_NETWORK_NAMESPACE": "/var/run/netns/x", "SOLO5_DNS": "9.9.9.9"}
-    found = export_lines(with_fields(**nomad, **namespace))
+    inside = Reservation(task=TASK.name, leases=(replace(LEASE, network=NetworkName("namespace")),))
+    found = export_lines(replace(with_fields(**nomad, **namespace), reservation=inside))
+    assert "Network=service=default" in found
     assert any(line.startswith("# It is a task of Nomad (site/g\\x0aExecStart=/web)") for line in found)
     assert (
         "# It shares the network namespace /var/run/netns/x with its group, which ends with the allocation: left out."

@@ -17,6 +17,7 @@ from solo5_systemd.declared.declaration import write_declaration
 from solo5_systemd.declared.files import read_sources
 from solo5_systemd.engine.task import Task
 from solo5_systemd.network.model import Lease, NicRequest, Reservation
+from solo5_systemd.settings.network import DEFAULT_NETWORK, NAMESPACE_NETWORK
 from solo5_systemd.storage.locks import Record, records_of_tasks
 from solo5_systemd.storage.model import NAMED_DISKS, SECTOR_SIZE, Backing, DiskRequest, named_disk
 from solo5_systemd.task.disks import disk as parse_disk
@@ -147,12 +148,15 @@ def _arguments(words: Sequence[str], leases: Sequence[Lease]) -> Iterator[str]:
 
 
 def _nics(reservation: Reservation, arguments: Iterable[str]) -> Iterator[NicRequest]:
-    """Yield the NICs, with the addresses that an argument has literally."""
+    """Yield the NICs, with the addresses that an argument has literally.
+
+    The network of a namespace is `default` in it, and so where the namespace is left out.
+    """
     text = " ".join(arguments)
     for lease in reservation.leases:
         yield NicRequest(
             nic=lease.nic,
-            network=lease.network,
+            network=DEFAULT_NETWORK if lease.network == NAMESPACE_NETWORK else lease.network,
             ipv4=lease.address if lease.address and str(lease.address) in text else None,
             ipv6=lease.address6 if lease.address6 and str(lease.address6) in text else None,
             limits=lease.limits,
