@@ -63,6 +63,10 @@ def test_defaults_are_those_of_podman(solo5ctl: Solo5ctl, tmp_path: Path, monkey
     assert workload.image == str(tmp_path / "hello.spt")
     assert workload.disks[0].path == str(tmp_path / "disk")
     assert (workload.memory, workload.cpus, workload.nics, workload.arguments) == (128 << 20, None, (), ())
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert "the current directory cannot be used: No such file" in solo5ctl("run", "hello.spt").err
 
 
 def test_name_servers_and_host_name_are_in_the_workload(solo5ctl: Solo5ctl) -> None:

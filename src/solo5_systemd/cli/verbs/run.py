@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError, host_errors
 from solo5_systemd.base.names import TaskName, UnitKind, own_task_name, task_name
 from solo5_systemd.cli.context import CommandContext, remove_existing
 from solo5_systemd.cli.parser import Parser
@@ -134,7 +134,8 @@ class Given(Values):
 
     def path(self, text: str) -> str:
         """Return an absolute path: lexical, since Path.resolve() would follow symbolic links."""
-        return os.path.abspath(text)  # noqa: PTH100
+        with host_errors("the current directory cannot be used"):  # it was removed
+            return os.path.abspath(text)  # noqa: PTH100
 
 
 async def _start(engine: Runtime, workload: Workload, arguments: Namespace, context: CommandContext) -> int:
