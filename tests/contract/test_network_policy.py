@@ -12,8 +12,8 @@ import pytest
 from tests.contract.family import FOUR, SIX, Family, until_pinged
 from tests.contract.guest import BROADCAST, SYN, TCP, UDP, Guest, multicast, wait_for_port
 from tests.contract.netns import BRIDGE_NF, HOST6, Outside, link, run
-from tests.contract.netservice import Client, Service, nic, tcp, udp, until
-from tests.contract.sockets import Inbox, arrived, ask_tcp, ask_udp, bound, next_at, wire
+from tests.contract.netservice import Client, Service, nic, udp, until
+from tests.contract.sockets import Inbox, arrived, ask_udp, bound, next_at, wire
 
 from solo5_systemd.settings.network_policy import NetworkPolicy
 
@@ -296,15 +296,6 @@ async def test_neighbours_receive_it_unless_they_are_isolated(
 
 
 # -- paths of packets: published ports, hairpin, localhost, masquerading, and forged frames --------------------------
-
-
-async def test_a_port_published_at_one_address_answers_there_alone(outside: Outside, client: Client) -> None:
-    async with (
-        Guest(await client.lease("a", tcp(8080, host_ip="127.0.0.1"))),
-    ):
-        assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
-        with pytest.raises(ConnectionRefusedError):
-            await ask_tcp(outside.host, 8080)
 
 
 async def test_a_guest_reaches_published_ports_of_itself_and_of_neighbours(bridge_nf: None, client: Client) -> None:

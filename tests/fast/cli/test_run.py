@@ -116,15 +116,6 @@ def test_detached_json_is_the_task(solo5ctl: Solo5ctl) -> None:
     assert json.loads(solo5ctl("run", "-d", "--json", "--name", "web", "a.hvt").out)["name"] == "web"
 
 
-def test_the_foreground_copies_the_console_and_ends_as_the_guest(solo5ctl: Solo5ctl) -> None:
-    solo5ctl.engine.lines = [line(b"\xffhello"[1:]), line("oops", Stream.STDERR)]
-    solo5ctl.engine.outcome = Outcome(ending=Ending.EXITED, exit_code=3, sentence="the guest exited with 3")
-    result = solo5ctl("run", "--name", "web", "a.spt")
-    assert (result.status, result.out, result.err) == (3, "hello\n", "oops\n")
-    assert solo5ctl.engine.calls == [("follow", "web", None)]
-    assert "web" in solo5ctl.engine.known
-
-
 @pytest.mark.parametrize(
     ("outcome", "status"),
     [

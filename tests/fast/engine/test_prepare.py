@@ -14,13 +14,13 @@ from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import yields
 from tests.support.fakes.tasks import LEASE
 
-from solo5_systemd.base.errors import HostError, TakenError
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.declared.update_request import next_task
 from solo5_systemd.engine.prepare import prepare_start
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.network import remembered_addresses
-from solo5_systemd.network.model import NicRequest, Request, Reservation
+from solo5_systemd.network.model import NicRequest, Reservation
 from solo5_systemd.network.remembered_addresses import LastRequest, read_request
 from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.workload import Publish, Workload
@@ -81,16 +81,6 @@ async def test_the_next_start_adopts_user_and_lease_and_writes_no_addresses_agai
     assert (addresses / "web.json").stat().st_ino == before
 
 
-async def test_a_name_that_a_task_of_another_start_has_is_refused(
-    machine: Machine, runtime: Runtime, prepare: Prepare
-) -> None:
-    await runtime.start(WORKLOAD)
-    before = machine.holds
-    with pytest.raises(TakenError, match="task name 'web' is taken"):
-        await prepare(WORKLOAD)
-    assert machine.holds == before
-
-
 @pytest.mark.parametrize("fault", ["error", "cancelled"])
 @pytest.mark.parametrize("step", ["acquire user", "reserve", "make disk", "bind disks", "change owner", "attach"])
 async def test_a_preparation_that_fails_leaves_nothing(
@@ -135,21 +125,6 @@ async def test_ports_that_the_guest_of_an_update_has_are_left_to_it_while_it_ser
     assert [port.host_port for port in parts.reservation.ports] == [8080]
     assert (machine.networks.held[WEB].ports == ()) is serves
     assert (beside in machine.networks.held) is serves
-
-
-async def test_an_address_that_is_lost_is_reported(machine: Machine, prepare: Prepare, reported: list[str]) -> None:
-    reserve = machine.networks.reserve
-
-    async def taken(task: TaskName, request: Request) -> Reservation:
-        if request.nics[0].mac:
-            raise TakenError("address 10.89.0.2 is in use.")
-        return await reserve(task, request)
-
-    close((await prepare(WORKLOAD))[1])
-    await machine.networks.release(WEB)
-    machine.networks.reserve = taken  # type: ignore[method-assign]
-    close((await prepare(WORKLOAD))[1])
-    assert reported == ["the task has another address than before, 10.89.0.2: address 10.89.0.2 is in use."]
 
 
 async def test_damaged_addresses_are_none_and_reported(prepare: Prepare, addresses: Path, reported: list[str]) -> None:

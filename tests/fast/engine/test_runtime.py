@@ -156,14 +156,6 @@ async def read(lines: AsyncGenerator[Line, None]) -> list[str]:
         return [each.position.cursor async for each in entries]
 
 
-@pytest.mark.parametrize("last, lines", [(None, "abc"), (2, "bc"), (0, ""), (9, "abc")])
-async def test_a_console_is_read_from_its_beginning_or_its_last_lines(
-    machine: Machine, runtime: Runtime, web: Task, last: int | None, lines: str
-) -> None:
-    machine.console.say(*map(line, "abc"))
-    assert await read(runtime.console(web, last=last)) == list(lines)
-
-
 @pytest.mark.parametrize("last, first", [(None, "ab"), (1, "b")])
 async def test_following_gives_every_line_once_to_the_last_and_ends_with_the_task(
     machine: Machine, runtime: Runtime, web: Task, last: int | None, first: str
@@ -193,12 +185,6 @@ async def test_a_broken_bus_is_no_end_of_the_task(machine: Machine, runtime: Run
         await read(runtime.follow(web))
 
 
-async def test_a_follower_may_leave_at_any_line(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.console.say(*map(line, "abc"))
-    async with aclosing(runtime.follow(web)) as entries:
-        assert (await anext(entries)).position.cursor == "a"
-
-
 async def test_console_of_which_one_stream_fails_leaves_no_descriptor(machine: Machine, runtime: Runtime) -> None:
     machine.steps.errors["open stderr"] = HostError("journald does not answer.")
     before = len([*Path("/proc/self/fd").iterdir()])
@@ -211,11 +197,6 @@ async def test_console_of_which_one_stream_fails_leaves_no_descriptor(machine: M
 
 
 # --- stop ----------------------------------------------------------------------------------------------------
-
-
-async def test_a_stop_is_systemds_own(machine: Machine, runtime: Runtime, web: Task) -> None:
-    task = await runtime.stop(WEB)
-    assert (task.phase, outcome_of(task).ending, machine.units.sent) == (Phase.ENDED, Ending.STOPPED, [])
 
 
 @pytest.mark.parametrize("signal, timeout_s", [(2, 10.0), (15, 10.1), (2, 60.0)])
@@ -239,21 +220,6 @@ async def test_a_tender_that_ignores_the_signal_is_killed_as_requested(
     assert task.state.stop_requested
     assert (outcome_of(task).ending, outcome_of(task).signal) == (Ending.STOPPED, 9)
     assert machine.units.loaded[UNIT].active is ActiveState.INACTIVE, "no failed unit"
-
-
-async def test_a_hung_tender_is_killed_at_once(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.usages.zombies = {web.state.main_pid}
-    machine.units.heeds = ()
-    task = await runtime.stop(WEB, timeout_s=1000)
-    assert machine.units.sent == [(UNIT, 9, True)]
-    assert outcome_of(task).ending is Ending.STOPPED
-
-
-async def test_a_frozen_task_is_thawed_to_hear_it(machine: Machine, runtime: Runtime, web: Task) -> None:
-    await runtime.freeze(WEB)
-    assert (await runtime.task(WEB)).phase is Phase.FROZEN
-    await runtime.stop(WEB)
-    assert machine.steps.taken.index("thaw") < machine.steps.taken.index(f"stop {UNIT}")
 
 
 async def test_stopping_an_ended_task_tells_how_it_ended(machine: Machine, runtime: Runtime, web: Task) -> None:

@@ -38,20 +38,6 @@ CHANGES = {
 """Steps that make, take or remove anything."""
 
 
-async def test_a_console_is_in_the_operators_namespace_whose_journald_runs_before_the_unit(
-    machine: Machine, runtime: Runtime
-) -> None:
-    machine.console.log_namespace = "guests"
-    started = await runtime.start(WORKLOAD)
-    wanted = ["require systemd-journald@guests.service", "open stderr of guests", "start unit"]
-    assert [step for step in machine.steps.taken if step in wanted] == wanted
-    properties = {each.name: each.value for each in machine.units.started[-1].properties}
-    assert properties["LogNamespace"] == "guests"
-    machine.console.log_namespace = "of later tasks"
-    task = await runtime.task(WEB)
-    assert (started.state.log_namespace, task.state.log_namespace) == ("guests", "guests")
-
-
 async def test_a_start_takes_each_step_once_and_returns_what_a_read_would(machine: Machine, runtime: Runtime) -> None:
     started = await runtime.start(WORKLOAD)
     assert len(machine.steps.taken) == len({*machine.steps.taken}) <= 17, "a start costs no more"
@@ -141,16 +127,6 @@ async def test_an_undoing_that_fails_does_not_hide_why_it_was_needed(machine: Ma
     machine.steps.errors["release"] = HostError("the network service is gone.")
     with pytest.raises(StartError, match="the reason"):
         await runtime.start(WORKLOAD)
-
-
-async def test_the_loser_of_a_race_for_a_name_leaves_the_winner_alone(machine: Machine) -> None:
-    first, second = Runtime(machine.backends), Runtime(machine.backends)
-    results = await asyncio.gather(first.start(WORKLOAD), second.start(WORKLOAD), return_exceptions=True)
-    lost = [result for result in results if isinstance(result, TakenError)]
-    assert [str(error) for error in lost] == ["task name 'web' has just been taken. See: solo5ctl inspect web"]
-    assert machine.holds == ({UNIT}, {WEB})
-    assert machine.units.loaded[UNIT].active is ActiveState.ACTIVE
-    assert machine.networks.released == []
 
 
 @pytest.mark.parametrize("fault", ["reserve", "lock disks", "bind disks", "attach", "start unit", None])
@@ -264,17 +240,6 @@ async def test_a_start_that_fails_or_is_cancelled_at_any_step_leaves_nothing(
             os.close(descriptor)
 
 
-async def test_a_file_that_a_disk_lacks_is_created_by_the_start_and_not_by_a_preview(
-    machine: Machine, runtime: Runtime
-) -> None:
-    plan = await runtime.starter.preview(CREATING)
-    assert (machine.disks.files, plan.disks[0].planned) == (set(), True)
-    await runtime.start(CREATING)
-    steps = machine.steps.taken
-    assert steps.index("reserve") < steps.index("make disk") < steps.index("bind disks")
-    assert machine.disks.files == {"/srv/disk.img"}
-
-
 async def test_a_file_that_is_there_is_neither_created_nor_removed(machine: Machine, runtime: Runtime) -> None:
     machine.disks.files.add("/srv/disk.img")
     machine.steps.errors["start unit"] = HostError("no answer.")
@@ -337,19 +302,6 @@ async def scoped(runtime: Runtime, workload: Workload, spawn: Spawn | None = Non
 
 def is_open(descriptor: int) -> bool:
     return os.path.lexists(f"/proc/self/fd/{descriptor}")
-
-
-@pytest.mark.parametrize("kind", UnitKind)
-async def test_a_preview_shows_what_a_start_would_do_and_does_not_do_it(
-    machine: Machine, runtime: Runtime, kind: UnitKind
-) -> None:
-    plan = await runtime.starter.preview(replace(WORKLOAD, kind=kind))
-    assert plan.unit.name == f"solo5-task-web.{kind}"
-    assert plan.tender.path == "/usr/bin/solo5-hvt"
-    assert plan.tender.path in plan.argv
-    assert (plan.reservation.leases[0].tap, plan.nft) == ("tap2", "add element …")
-    assert plan.image == machine.images.files["/srv/full"]
-    assert not (CHANGES | {"take image"}) & set(machine.steps.taken)
 
 
 async def test_the_plan_that_is_printed_is_executed(machine: Machine, runtime: Runtime) -> None:

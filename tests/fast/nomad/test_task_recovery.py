@@ -60,16 +60,6 @@ async def test_the_removal_of_a_recovered_task_fails_with_a_reason_and_can_be_re
     assert machine.holds == NOTHING
 
 
-async def test_a_unit_that_is_gone_is_reported_at_once(machine: Machine, nomad: Agent, handle: wire.TaskHandle) -> None:
-    machine.units.vanish(UNIT)
-    with pytest.raises(NoSuchTaskError, match="does not exist: systemd has no unit"):
-        await nomad.recover(handle)
-    with pytest.raises(NoSuchTaskError):
-        await nomad.wait()
-    await nomad.destroy()
-    assert machine.holds == NOTHING
-
-
 async def test_another_run_under_the_same_name_is_not_adopted(
     machine: Machine, nomad: Agent, handle: wire.TaskHandle
 ) -> None:
