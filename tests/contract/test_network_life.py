@@ -459,44 +459,7 @@ async def test_only_what_had_time_to_come_is_overdue(service: Service, client: C
     await service.restart()
 
 
-# -- the addresses that declared tasks had last: chosen for another task only where a network has no other left ------
-
-
-SMALL = "[network.default]\nipv4 = '10.77.0.0/28'\n"
-GUESTS = 13
-"""Of a /28: neither its own address, nor that for broadcasts, nor the gateway's."""
-
 WEB = TaskName("web")
-
-
-def remember(service: Service, task: str, ip: str) -> None:
-    write_request(TaskName(task), LastRequest(nics=(nic("service", ip=ip),)))
-
-
-async def addresses(client: Client, count: int) -> list[str]:
-    """The addresses of new tasks, in turn."""
-    return [str((await client.lease(f"task{number}")).address) for number in range(count)]
-
-
-async def test_what_a_stopped_task_had_is_given_away_last_and_named(service: Service) -> None:
-    async with service.running(SMALL) as client:
-        lease = await client.lease("web")
-        had = str(lease.address)
-        await client.drop("web")
-        remember(service, "web", had)
-        remember(service, "other", "10.77.0.14")
-        made = await addresses(client, GUESTS - 2)
-        assert {had, "10.77.0.14"}.isdisjoint(made)
-        again = await client.lease("web")
-        assert (str(again.address), again.mac) == (had, lease.mac), "its own, without a request by value"
-        assert "declared task" not in service.log.read_text()
-        assert str((await client.lease("last")).address) == "10.77.0.14"
-        assert (
-            "task last has the address 10.77.0.14 of network default, which declared task other had last"
-            in service.log.read_text()
-        )
-        with pytest.raises(TakenError, match="has no free address for NIC service"):
-            await client.lease("more")
 
 
 async def test_a_network_has_the_range_of_its_declared_tasks_again(service: Service) -> None:

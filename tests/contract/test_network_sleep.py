@@ -176,14 +176,6 @@ async def test_a_packet_while_the_service_is_dead_wakes_after_its_start(
         assert manager.signals == [STOP, CONT]
 
 
-async def test_a_sleeping_task_is_released(client: Client, manager: Pid1) -> None:
-    async with sleeper(client, manager):
-        await client.sleep(WEB)
-        await client.drop("web")
-        assert await client.record(WEB) is None
-        assert "solo5" not in run("nft", "list", "tables")
-
-
 async def test_a_packet_in_the_moment_of_falling_asleep_wakes(client: Client, manager: Pid1) -> None:
     """No packet waits for the next one: each is answered at once, whenever it comes."""
     async with sleeper(client, manager) as guest:

@@ -182,10 +182,6 @@ async def test_the_interface_is_introspectable(daemon: Daemon) -> None:
     assert '<arg name="stderr" type="h" direction="in"/></method>' in xml
 
 
-def test_it_exits_when_idle(daemon: Daemon) -> None:
-    assert daemon.start(idle="0.1").wait(10) == 0
-
-
 def test_a_call_while_it_is_stopping_causes_a_restart(daemon: Daemon, pipe: tuple[int, int]) -> None:
     assert daemon.start(pipe[1], idle="0.1").wait(10) == EXIT_RESTART
     assert [path.name for path in daemon.state.iterdir()] == [f"{TASK}.json"]

@@ -50,12 +50,6 @@ def test_toucher_takes_memory(tmp_path: Path, abi: str, kind: str) -> None:
         assert sum(int(size) for other, size in sizes.items() if other != kind) < 8 * 1024
 
 
-def test_toucher_ends_as_ocaml_does_for_want_of_memory(tender: Tender) -> None:
-    ended = tender.run("toucher", "mb=1", "then=more")
-    assert ended.status == 2
-    assert "Fatal error: exception Out_of_memory" in ended.lines
-
-
 def test_aborter_aborts(tender: Tender) -> None:
     ended = tender.run("aborter")
     assert ended.status == 255
@@ -80,16 +74,6 @@ def test_trapper_traps(tender: Tender, what: str, name: str, number: int) -> Non
         assert ended.status == 255
         assert ended.lines[1].startswith(f"Solo5: trap: type={name} ")
         assert ended.lines[2].endswith("Fatal trap")
-
-
-def test_trapper_cannot_write_its_text(tender: Tender) -> None:
-    ended = tender.run("trapper", "what=text")
-    assert ended.status == (1 if tender.abi == "hvt" else SEGMENT)
-    assert ended.stderr.startswith("solo5-hvt: KVM: ") or tender.abi == "spt"
-
-
-def test_forbidden_system_call_kills(tmp_path: Path) -> None:
-    assert Tender(abi="spt", scratch=tmp_path).run("trapper", "what=syscall").status == FORBIDDEN
 
 
 def test_disk_cannot_leave_its_file(tender: Tender, tmp_path: Path) -> None:

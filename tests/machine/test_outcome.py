@@ -36,6 +36,7 @@ OF_THEMSELVES: dict[str, list[Told]] = {
         ("trapper.hvt", "", 255, None, True),
         ("trapper.spt", "", None, 4, True),
         ("trapper.spt", "what=read", None, 11, True),
+        ("trapper.spt", "what=text", None, 11, True),
     ],
     "guest-out-of-memory": [
         ("toucher.hvt", "mb=1 then=more", 2, None, True),

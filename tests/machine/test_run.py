@@ -66,15 +66,6 @@ def test_limits_that_are_not_enforced_are_named(machine: Machine) -> None:
     assert [name for name in lacking if name not in facts["cgroups"]["value"]] == []
 
 
-def test_task_outlives_its_launcher(run: Runner) -> None:
-    attended = subprocess.Popen(["solo5ctl", "run", "--name", "orphan", f"{GUESTS}/sleeper.spt"], stdout=-1, stderr=-1)
-    run.names.append("orphan")
-    eventually(lambda: "sleeping" in sh("solo5ctl", "logs", "orphan").stdout, "the guest runs")
-    attended.kill()
-    attended.communicate()
-    assert inspect("orphan")["phase"] == "running"
-
-
 @pytest.mark.parametrize(("target", "send"), [("hvt", os.kill), ("spt", os.killpg)])
 def test_interrupt_stops_the_guest(
     machine: Machine, run: Runner, target: str, send: Callable[[int, int], None]

@@ -132,22 +132,6 @@ async def test_a_disk_that_cannot_be_taken_back_is_listed_though_no_task_has_a_u
     assert machine.steps.taken.count("reclaim disks") == 1
 
 
-async def test_users_of_tasks_that_are_gone_are_freed(machine: Machine, runtime: Runtime) -> None:
-    starting = TaskName("starting")
-    machine.units.loaded[running("lives").state.unit] = running("lives").state
-    machine.users.held = {WEB: 61200, TaskName("lives"): 61201, starting: 61202}
-    machine.users.starting = {starting}
-    told = "user of task web: its unit is not loaded"
-    assert await runtime.gc.collect(dry_run=True) == (told, IMAGE)
-    assert (len(machine.users.held), machine.networks.forgotten) == (3, [])
-    assert await runtime.gc.collect(dry_run=False) == (told, IMAGE)
-    assert machine.users.held.keys() == {"lives", "starting"}
-    assert machine.networks.forgotten == [WEB], "its request, too"
-    machine.users.held[WEB] = 61203
-    assert await runtime.gc.users() == [WEB]
-    assert machine.networks.forgotten == [WEB, WEB]
-
-
 async def test_consoles_alone_are_let_go_where_their_tasks_are_long_gone(machine: Machine, runtime: Runtime) -> None:
     """A drain may have failed while the relay was not running; the driver repeats it from time to time."""
     machine.units.loaded[running("idle").state.unit] = running("idle").state

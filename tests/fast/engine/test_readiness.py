@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 import pytest
-from tests.support.fakes.background import Background, yields
+from tests.support.fakes.background import Background
 from tests.support.fakes.journal import Journal
 from tests.support.fakes.tasks import running
 
@@ -98,15 +98,6 @@ async def test_the_first_line_of_the_run_that_matches_is_the_one(journal: Journa
         guests.write(f"listening on {port}\n")
     assert await readiness.first_line(UNIT, begun, "listening", "guests") == "listening on 80"
     assert [reader.closed for reader in guests.readers] == [True]
-
-
-async def test_a_line_that_comes_later_is_waited_for(journal: Journal) -> None:
-    async with Background(readiness.first_line(UNIT, 0, "^here$")) as waiting:
-        journal.write("there\n")
-        await yields()
-        assert not waiting.done()
-        journal.write("here\n")
-        assert await waiting == "here"
 
 
 async def test_a_flood_leaves_others_their_turn(journal: Journal) -> None:

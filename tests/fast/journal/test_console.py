@@ -11,7 +11,6 @@ import pytest
 from tests.support.fakes.background import Background, yields
 from tests.support.fakes.journal import Journal as Files
 
-from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.base.paths import boot_id
 from solo5_systemd.journal import console, reader, sync
@@ -43,24 +42,12 @@ async def read(last: int | None = None, state: UnitState = STATE) -> list[bytes]
     return [line.message async for line in JOURNAL.lines(state, last=last)]
 
 
-async def test_the_lines_of_one_run_are_read_to_the_end(files: Files) -> None:
-    written = [files.write("hello\n"), files.write("solo5-hvt: no \n", stream=Stream.STDERR)]
-    files.write("another task's\n", unit="solo5-task-db.service")
-    assert [line async for line in JOURNAL.lines(STATE)] == written
-
-
 async def test_lines_of_an_earlier_task_of_this_name_are_not_read(files: Files) -> None:
     for text in ("earlier", "this"):
         files.write(text)
     files.earlier = 1
     state = replace(STATE, started=1001)
     assert await read(state=state) == await read(last=2, state=state) == [b"this"]
-
-
-async def test_reading_starts_with_the_last_lines(files: Files) -> None:
-    for text in "abc":
-        files.write(text)
-    assert await read(last=2) == [b"b", b"c"]
 
 
 async def test_a_console_of_any_length_leaves_other_tasks_their_turn(files: Files) -> None:
@@ -123,13 +110,6 @@ async def test_failure_messages_are_those_of_systemd_and_then_the_units_lines(
     assert {"UNIT=solo5-network@web.service", "_PID=1"} < set(by_systemd.matches)
     assert {"_SYSTEMD_UNIT=solo5-network@web.service", "_TRANSPORT=stdout"} < set(by_processes.matches)
     assert all(re.match("_BOOT_ID=[0-9a-f]{32}$", each.matches[-1]) for each in (by_systemd, by_processes))
-
-
-async def test_a_missing_library_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader._library.cache_clear()
-    monkeypatch.setattr(reader, "LIBRARY", "libnothing.so.0")
-    with pytest.raises(HostError, match="library libnothing.so.0 is missing"):
-        await read()
 
 
 def line(text: str, realtime: int, since_boot: int) -> Line:

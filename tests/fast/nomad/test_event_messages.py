@@ -8,6 +8,7 @@ from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.nomad import event_messages
 from solo5_systemd.nomad.event_messages import QUOTED_LINE_MAX
+from solo5_systemd.storage.model import FailedDisk
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 
@@ -30,6 +31,14 @@ def test_all_addresses_are_one_event_and_so_is_none() -> None:
     event = event_messages.leases_attached([replace(LEASE, ipv4=None, gateway4=None)])
     assert event.message == "NIC service has no leased address in network default"
     assert "nic.service.address" not in event.annotations
+
+
+def test_a_full_disk_is_named_and_so_is_one_that_has_space_again() -> None:
+    disk = FailedDisk(task="web", disk="data", path="/srv/data.img", free=0)
+    full, again = (event_messages.full_disk(disk, is_full=is_full) for is_full in (True, False))
+    assert full.message.startswith("No space is left in the file system of disk data (/srv/data.img): the guest gets")
+    assert again.message == "Space is left again in the file system of disk data (/srv/data.img)"
+    assert (full.annotations, again.annotations) == ({"full_disks": "data"}, {})
 
 
 def test_an_end_quotes_the_last_lines_and_no_more() -> None:

@@ -14,7 +14,6 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.nomad import housekeeping
 from solo5_systemd.nomad.plugin_config import ForgottenTasksConfig, GcConfig, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.storage.model import FailedDisk
 
 SHARED = "/sys/fs/cgroup/nomad.slice/share.slice"
 RESERVED = "/sys/fs/cgroup/nomad.slice/reserve.slice"
@@ -136,36 +135,6 @@ async def test_what_tasks_have_left_of_disks_is_cleaned_up_once_when_the_driver_
     assert [machine.steps.taken.count(step) for step in ("sweep disks", "reclaim disks")] == [1, 1]
     assert "removal of stale bind mounts: /run/solo5/binds/startx" in caplog.messages
     assert machine.users.kept[0] in caplog.messages
-
-
-# --- full disks ---------------------------------------------------------------------------------------------------
-
-
-async def test_a_full_disk_of_a_guest_that_continues_is_an_event_of_its_task(
-    machine: Machine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(housekeeping, "SPACE_INTERVAL_S", 0)
-    caplog.set_level("INFO")
-    async with agent_of_a_task() as nomad:
-        [state] = machine.units.loaded.values()
-        await begun(nomad)
-        machine.steps.errors["look for changes of full disks"] = HostError("a file system does not answer.")
-        await yields(100)
-        machine.steps.errors.clear()
-        machine.disk_space.changed = [
-            (FailedDisk(task=task, disk="data", path="/srv/data.img", free=0), full_now)
-            for task, full_now in ((state.task, True), ("other", True), (state.task, False))
-        ]
-        await yields(100)
-        events = [event for _, event in nomad.driver.events._buffer][-2:]
-    where = "the file system of disk data (/srv/data.img)"
-    assert [each.message.partition(":")[0] for each in events] == [
-        f"No space is left in {where}",
-        f"Space is left again in {where}",
-    ]
-    assert events[0].annotations["full_disks"] == "data"
-    assert "look at the free space of disks failed: a file system does not answer." in caplog.messages
-    assert any(each.startswith(f"task {state.task}: No space is left in {where}") for each in caplog.messages)
 
 
 # --- forgotten tasks, and consoles of removed ones --------------------------------------------------------------

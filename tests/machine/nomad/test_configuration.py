@@ -231,23 +231,6 @@ def test_network_and_allowed_property_are_the_tasks(jobs: Jobs) -> None:
     assert Path(f"/proc/{unit_property(alloc.unit(), 'MainPID')}/oom_score_adj").read_text().strip() == "432"
 
 
-@closed
-def test_a_job_routes_what_the_operator_permits(jobs: Jobs) -> None:
-    nic = 'nic "service" {\n  network = "closed"\n  routes = ["192.168.2.0/24"]\n}\n'
-    [alloc] = jobs.run(hcl("vpn", SERVER + nic))
-    [about] = inspect(alloc.name())["nics"]
-    assert about["routes"] == ["192.168.2.0/24"]
-    address = about["ipv4"].partition("/")[0]
-    assert f"192.168.2.0/24 via {address} dev closed0" in ok("ip", "route", "show")
-    text = ended(jobs.submit(hcl("same", SERVER + nic, kind="batch"))).refusal()
-    assert f"route 192.168.2.0/24 of NIC service overlaps 192.168.2.0/24 of task {alloc.name()}" in text
-    far = nic.replace("192.168.2.0/24", "10.0.0.0/24")
-    text = ended(jobs.submit(hcl("far", SERVER + far, kind="batch"))).refusal()
-    assert "route 10.0.0.0/24 of NIC service is not permitted in network closed" in text
-    jobs.purge()
-    assert ok("ip", "route", "show", "192.168.2.0/24") == ""
-
-
 @pytest.fixture
 def stranger(machine: Machine) -> Iterator[list[str]]:
     """A unit of an allocation of this agent, without a task in the agent; its name is added by the test."""
