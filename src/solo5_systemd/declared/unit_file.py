@@ -239,7 +239,8 @@ def _service(declaration: Declaration, parts: Parts) -> Iterator[str]:
     reload = declaration.update.timeout + _RELOAD_MARGIN_S
     if reload > _START_TIMEOUT_S:  # the limit of ExecReload= as well
         yield f"TimeoutStartSec={reload:g}"
-    yield from (f"DeviceAllow={disk.path} rw" for disk in declaration.workload.disks if disk.path.startswith("/dev/"))
+    devices = (disk.path for disk in declaration.workload.disks if disk.path.startswith("/dev/"))
+    yield from (f"DeviceAllow={_quoted(path)} rw" for path in devices)  # udev's names have escapes such as \x20
     yield from (str(line) for line in declaration.service)
 
 

@@ -53,7 +53,7 @@ def test_the_command_has_what_a_start_determines_in_two_variables() -> None:
 
 
 def test_the_sandbox_is_written_as_a_unit_file_demands() -> None:
-    found = unit("Block=data=/dev/vdb\nBlock=log=disk:log\nMemory=64M\nCPUs=0.5\n")
+    found = unit("Block=data=/dev/disk/by-label/a\\x20b%%\nBlock=log=disk:log\nMemory=64M\nCPUs=0.5\n")
     assert f"User={user_of(TaskName('web'))}" in found
     assert "MemoryMax=64M" in found
     assert "CPUQuota=50%" in found
@@ -63,7 +63,7 @@ def test_the_sandbox_is_written_as_a_unit_file_demands() -> None:
     assert "/run/solo5/declared/web/disks/data:/run/solo5-disks/data:norbind" in words("BindPaths", found)
     assert "DeviceAllow=/dev/kvm rw" in found
     assert "DeviceAllow=/dev/net/tun rw" in found
-    assert "DeviceAllow=/dev/vdb rw" in found
+    assert r'DeviceAllow="/dev/disk/by-label/a\\x20b%%" rw' in found
     assert not any("disks/log rw" in line for line in found)
     assert "SOLO5_IMAGE=/srv/web.hvt" in words("LogExtraFields", found)
     assert not any("SHA256" in line for line in found)
