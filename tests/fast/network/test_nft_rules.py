@@ -260,6 +260,12 @@ EVERYTHING = Ruleset(
 )
 
 
+def test_sets_of_a_namespace_with_few_guests_are_small() -> None:
+    for network, sizes in ((replace(FRONT, shared=False), {65535, 262144}), (FRONT, {2048, 16384})):
+        texts = "".join(nft_rules.tables(Ruleset(networks=(network,)), owned=True).values())
+        assert {*map(int, re.findall(r"size (\d+);", texts))} == sizes | {1024, 4096}
+
+
 def test_each_element_is_of_a_set_that_the_rules_look_up_and_has_its_fields() -> None:
     """And there is one of each set whose elements are not the kernel's; what they open is in tests/contract."""
     fields: dict[tuple[str, str], list[int]] = {}
