@@ -23,6 +23,7 @@ from tests.contract.dhcp import (
 from tests.contract.guest import UDP, Guest
 from tests.contract.netns import run
 from tests.contract.netservice import Client, Service, nic, until
+from tests.contract.test_network_ra import RA, advertised
 from tests.contract.test_network_segments import FIRST, ONE_TAP, SECOND, THIRD
 
 from solo5_systemd.base.errors import HostError
@@ -335,7 +336,8 @@ async def test_dhcp_that_is_switched_on_and_off_applies_to_running_guests(
 
 
 async def test_a_guest_on_a_segment_is_served(service: Service, pid1: Pid1WithServers, bridge_nf: None) -> None:
-    async with service.running(DHCP, change=ONE_TAP) as client:
+    """By DHCP and by router advertisements."""
+    async with service.running(f"{RA}dhcp = true\n", change=ONE_TAP) as client:
         leases = [await attached(client, task, GuestNames()) for task in ("a", "b", "c")]
         assert [lease.bridge for lease in leases] == [FIRST, SECOND, THIRD]
         async with Guest(leases[0]) as first, Guest(leases[1]) as second, Guest(leases[2]) as third:
@@ -345,6 +347,8 @@ async def test_a_guest_on_a_segment_is_served(service: Service, pid1: Pid1WithSe
                     assert (await leased(guest, broadcast=broadcast)).address == lease.address
             for guest in guests:
                 assert {each.hardware for each in answers(guest)} == {guest.mac}
+                await advertised(guest)
+                await advertised(guest, guest.link_local)
 
 
 async def test_a_missing_program_is_named_with_its_package(service: Service, pid1: Pid1WithServers) -> None:

@@ -35,7 +35,6 @@ from tests.contract.guest import (
 from tests.contract.netns import CLIENT6, HOST6, Outside, counted, run
 from tests.contract.netservice import Client, Service, host_state, tcp, udp, until
 from tests.contract.sockets import Inbox, arrived, ask_tcp, ask_udp, bound, wire
-from tests.contract.test_network_ipv6 import far_socket
 
 from solo5_systemd.network.model import Lease, Limits, PortRequest
 from solo5_systemd.settings.egress import egress
@@ -171,26 +170,37 @@ async def test_an_entry_without_protocol_or_ports_is_for_all_of_them(
                 assert await attempts.reaches(family.far, "ping") == (not ports)
 
 
-async def test_a_guest_with_an_empty_list_opens_nothing_and_answers_everyone(
-    outside: Outside, bridge_nf: None, client: Client
+@pytest.mark.parametrize("empty", [True, False], ids=["empty", "entries of the other family"])
+async def test_a_guest_without_entries_of_a_family_opens_nothing_by_it_and_answers_everyone(
+    service: Service, wan: Outside, bridge_nf: None, family: Family, empty: bool
 ) -> None:
-    async with echoes(outside, 7):
-        lease = await client.lease("a", udp(5353), tcp(8080), limits=only("none"))
-        async with Guest(lease) as guest, Guest(await client.lease("b")) as neighbour:
-            attempts = Attempts(guest)
-            assert not await attempts.reaches(OUTSIDE, "7/udp")
-            assert not await attempts.reaches(neighbour.ip, "7/udp", await guest.resolve(neighbour.ip))
-            for address in ("127.0.0.1", str(lease.gateway4), outside.host):
-                assert await ask_udp(address, 5353) == b"HELLO"
-                assert await ask_tcp(address, 8080) == b"HELLO"
-            with outside.entered():
-                datagram, stream = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), socket.socket()
-            assert await ask_udp(outside.host, 5353, sock=datagram) == b"HELLO"
-            assert await ask_tcp(outside.host, 8080, sock=stream) == b"HELLO"
-            towards = Attempts(neighbour)
-            mac = await neighbour.resolve(guest.ip)
-            for what in ("7/udp", "7/tcp", "ping"):
-                assert await towards.reaches(guest.ip, what, mac), what
+    listed = only("none" if empty else {FOUR: "::/0", SIX: "0.0.0.0/0"}[family])
+    async with (
+        service.running(family.settings("routed = true")) as client,
+        echoes(wan, 7, addresses=[family.far]),
+        Guest(await leased(client, wan, "a", listed, udp(5353), tcp(8080))) as guest,
+        Guest(await client.lease("b")) as neighbour,
+    ):
+        wan.ip("route", "replace", f"{guest.ip}/32", "via", wan.host)
+        attempts, own, near = Attempts(guest, family), family.own(guest), family.own(neighbour)
+        assert not await attempts.reaches(family.far, "7/udp")
+        assert not await attempts.reaches(near, "7/udp", await guest.resolve(near))
+        assert not await attempts.reaches(family.router(guest), "ping")
+        for address in (family.here, str(family.router(guest)), *(["127.0.0.1"] if family is FOUR else [])):
+            assert await ask_udp(address, 5353) == b"HELLO"
+            assert await ask_tcp(address, 8080) == b"HELLO"
+        assert await ask_udp(str(own), 7) == b"HELLO"
+        for to, port in ((family.here, 5353), (str(own), 7)):
+            with wan.entered():
+                asking = bound(family.far, 0)
+            assert await ask_udp(to, port, sock=asking) == b"HELLO"
+        with wan.entered():
+            stream = socket.socket(socket.AF_INET if family is FOUR else socket.AF_INET6)
+        assert await ask_tcp(family.here, 8080, sock=stream) == b"HELLO"
+        towards = Attempts(neighbour, family)
+        mac = await neighbour.resolve(own)
+        for what in ("7/udp", "7/tcp", "ping"):
+            assert await towards.reaches(own, what, mac), what
 
 
 async def test_no_way_around_the_list(service: Service, outside: Outside, bridge_nf: None) -> None:
@@ -226,29 +236,6 @@ async def test_no_way_around_the_list(service: Service, outside: Outside, bridge
             assert unlisted(guest) == before
             assert not [f for f in neighbour.frames if f[26:30] == guest.ip.packed and f[12:14] == b"\x08\0"]
             assert not [f for f in neighbour.frames if b"FORGED" in f]
-
-
-@pytest.mark.parametrize("text", ["none", "0.0.0.0/0"])
-async def test_a_list_without_ipv6_opens_nothing_by_ipv6_and_answers_everyone(
-    service: Service, wan: Outside, bridge_nf: None, text: str
-) -> None:
-    async with (
-        service.running(SIX.settings("routed = true")) as client,
-        echoes(wan, 7, addresses=[CLIENT6]),
-        Guest(await leased(client, wan, "a", only(text), udp(5353), tcp(8080))) as guest,
-        Guest(await client.lease("b")) as neighbour,
-    ):
-        attempts = Attempts(guest, SIX)
-        assert not await attempts.reaches(CLIENT6, "7/udp")
-        assert not await attempts.reaches(neighbour.ip6, "7/udp", await guest.resolve(neighbour.ip6))
-        assert not await attempts.reaches(guest.gateway6, "ping")
-        assert await ask_udp(HOST6, 5353, sock=far_socket(wan)) == b"HELLO"
-        assert await ask_udp(str(guest.ip6), 7, sock=far_socket(wan)) == b"HELLO"
-        assert await ask_udp(str(guest.ip6), 7) == b"HELLO"
-        towards = Attempts(neighbour, SIX)
-        mac = await neighbour.resolve(guest.ip6)
-        for what in ("7/udp", "7/tcp", "ping"):
-            assert await towards.reaches(guest.ip6, what, mac), what
 
 
 def behind(guest: Guest, mac: bytes, to: IPv6Address, kind: int, header: bytes, port: int, word: bytes) -> bytes:

@@ -210,32 +210,6 @@ def neighbours(link: str) -> int:
     return len(json.loads(run("ip", "-j", "neigh", "show", "nud", "all", "dev", link)))
 
 
-async def test_neither_a_guest_nor_a_client_fills_the_table_of_neighbours(service: Service, outside: Outside) -> None:
-    """The host sends ARP requests for each new destination on a link, and keeps an entry: 1024 for all links."""
-    service.configure('[network.default]\nipv4 = "10.77.0.0/20"\nrouted = true\n')
-    run("ip", "address", "add", "198.18.0.1/20", "dev", f"{outside.link}-in")
-    outside.ip("route", "replace", "default", "via", outside.host)
-    with outside.entered():
-        listener, neighbour = bound(outside.address, 7), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    async with service.running() as client:
-        first, second = await client.lease("a"), await client.lease("b")
-        async with Guest(first) as a, Guest(second) as b:
-            gateway, begun = await a.resolve(a.gateway), time.monotonic()
-            assert first.ipv4 is not None
-            free = [address for address in first.ipv4.network if address not in (a.ip, b.ip, a.gateway)][1:301]
-            for address in (*free, *(IPv4Address("198.18.1.0") + number for number in range(300))):
-                a.send(a.ipv4(gateway, address, UDP, struct.pack("!HHHH", 9, 9, 8, 0)))
-            for address in free:
-                neighbour.sendto(b"x", (str(address), 9))
-            await until_answered(a)
-            assert neighbours(first.bridge) <= 3, "the guests"
-            assert neighbours(f"{outside.link}-in") <= 64 + 16 * (time.monotonic() - begun) + 9
-            await b.send_udp(IPv4Address(outside.address), 7, b"of b")
-            assert (await next_at(listener))[0] == b"of b"
-            assert await ask_udp(str(b.ip), 7, sock=neighbour) == b"HELLO"
-    listener.close()
-
-
 @contextmanager
 def flood(guest: Guest, frame: bytes) -> Iterator[Callable[[], int]]:
     """Run a tender of a guest that sends at its full rate; yield a function that counts the frames sent since then."""

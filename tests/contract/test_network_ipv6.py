@@ -7,11 +7,12 @@ import struct
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from ipaddress import IPv4Address, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_interface
 from itertools import product
 from pathlib import Path
 
 import pytest
+from tests.contract.family import FOUR, SIX, Family
 from tests.contract.guest import (
     ADVERT,
     ALL_NODES,
@@ -23,6 +24,7 @@ from tests.contract.guest import (
     ROUTER_SOLICIT,
     SOLICIT,
     UDP,
+    Address,
     Guest,
     checksum,
     datagram,
@@ -31,7 +33,7 @@ from tests.contract.guest import (
 )
 from tests.contract.netns import CLIENT6, HOST6, Outside, counted, link, run
 from tests.contract.netservice import Client, Service, tcp, udp, until
-from tests.contract.sockets import arrived, ask_udp, next_at, wire
+from tests.contract.sockets import arrived, ask_udp, bound, next_at, wire
 from tests.contract.test_network_exhaustion import neighbours
 from tests.contract.test_network_life import until_answered
 
@@ -182,28 +184,6 @@ async def test_without_ipv6_nothing_of_it_is_there(client: Client) -> None:
 def prefix(lease: Lease) -> IPv6Network:
     assert lease.ipv6 is not None
     return lease.ipv6.network
-
-
-async def test_nat66_and_published_ports_follow_the_address_and_the_name_of_the_uplink(
-    service: Service, wan: Outside
-) -> None:
-    later = "2001:db8:f::9"
-    with far_socket(wan, port=7) as listener:
-        listener.setblocking(False)
-        async with (
-            service.running(default("ipv6 = true\nnat66 = true")) as client,
-            Guest(await client.lease("a", udp(5353))) as guest,
-        ):
-            await guest.pinged6(guest.gateway6, b"up")
-            run("ip", "address", "add", f"{later}/64", "dev", f"{wan.link}-in", "nodad")
-            run("ip", "address", "delete", f"{HOST6}/64", "dev", f"{wan.link}-in")
-            run("ip", "link", "set", f"{wan.link}-in", "name", "uplink")
-            try:
-                await guest.send_udp(IPv6Address(CLIENT6), 7, b"out")
-                assert (await next_at(listener))[1][0] == later
-                assert await ask_udp(later, 5353, sock=far_socket(wan)) == b"HELLO"
-            finally:
-                run("ip", "link", "set", "uplink", "name", f"{wan.link}-in")
 
 
 async def test_the_host_keeps_its_default_route_and_its_sysctls(service: Service, outside: Outside) -> None:
@@ -437,46 +417,63 @@ def at(base: str, number: int) -> IPv6Address:
     return IPv6Address(int(IPv6Address(base)) + number)
 
 
-async def answered(guest: Guest) -> None:
+async def answered(guest: Guest, router: Address | None = None) -> None:
     """Wait until the host has processed all earlier frames: it answers a solicitation after them."""
     guest.frames.clear()
-    await guest.resolve(guest.gateway6)
+    await guest.resolve(router or guest.gateway6)
+
+
+FAR_RANGE = {FOUR: "198.18.0.1/20", SIX: "2001:db8:99::1/64"}
+"""Of the link to the neighbour of the host."""
+
+
+def destinations(a: Guest, inside: Sequence[Address], beyond: Sequence[Address], macs: Sequence[bytes]) -> list[bytes]:
+    """Return frames for addresses without a lease, with an entry for each of them if a rule did not drop them."""
+    if isinstance(inside[0], IPv4Address):
+        return [a.udp(macs[0], to, 9, b"") for to in (*inside, *beyond)]
+    links, frames = [at("fe80::1:0", number) for number in range(MANY)], list[bytes]()
+    frames += [a.udp(mac, to, 9, b"x") for mac, to in product(macs, (*inside, *beyond, *links))]
+    for mac, to in product(macs, (*inside, *links)):
+        assert isinstance(to, IPv6Address)
+        frames.append(a.ipv6(mac, to, UDP, datagram(a.link_local, to, 9, 9, b"x"), source=a.link_local))
+        for source in (a.ip6, a.link_local, NOWHERE):  # as messages that pass within a link
+            body = bytes(4) + a.ip6.packed
+            for kind, rest in ((SOLICIT, body), (ADVERT, body), (ROUTER_SOLICIT, bytes(4)), (MLD_REPORT, bytes(4))):
+                frames.append(a.icmp6(mac, to, kind, rest, source=source))
+    return frames
 
 
 async def test_neither_a_guest_nor_a_client_fills_the_table_of_neighbours(
-    service: Service, wan: Outside, bridge_nf: None
+    service: Service, wan: Outside, bridge_nf: None, family: Family
 ) -> None:
-    """The host solicits each new destination on a link, and keeps an entry: 1024 for all links."""
-    service.configure(default("ipv6 = true\nrouted = true"))
-    run("ip", "address", "add", "2001:db8:99::1/64", "dev", f"{wan.link}-in", "nodad")
-    async with service.running() as client:
+    """The host asks for the MAC of each new destination on a link, and keeps an entry: 1024 for all links."""
+    uplink = f"{wan.link}-in"
+    run("ip", "address", "add", FAR_RANGE[family], "dev", uplink, "nodad")
+    async with service.running(family.settings('ipv4 = "10.77.0.0/20"\nrouted = true')) as client:
         first, second = await client.lease("a"), await client.lease("b")
-        wan.ip("route", "replace", str(prefix(first)), "via", HOST6)
-        with far_socket(wan, port=7) as far:
-            async with Guest(first) as a, Guest(second) as b:
-                hop, begun = await a.resolve(a.gateway6), time.monotonic()
-                inside = [at(str(prefix(first).network_address), 0x77770000 + number) for number in range(MANY)]
-                beyond = [at("2001:db8:99::1:0", number) for number in range(MANY)]
-                links = [at("fe80::1:0", number) for number in range(MANY)]
-                own = bytes.fromhex(link(first.tap)["address"].replace(":", ""))  # which the bridge takes for its own
-                macs = (hop, own, multicast(ALL_NODES))
-                for mac, to in product(macs, (*inside, *beyond, *links)):
-                    a.send(a.udp(mac, to, 9, b"x"))
-                for mac, to in product(macs, (*inside, *links)):
-                    a.send(a.ipv6(mac, to, UDP, datagram(a.link_local, to, 9, 9, b"x"), source=a.link_local))
-                    for source in (a.ip6, a.link_local, NOWHERE):  # as messages that pass within a link
-                        body = bytes(4) + a.ip6.packed
-                        a.send(a.icmp6(mac, to, SOLICIT, body, source=source))
-                        a.send(a.icmp6(mac, to, ADVERT, body, source=source))
-                        a.send(a.icmp6(mac, to, ROUTER_SOLICIT, bytes(4), source=source))
-                        a.send(a.icmp6(mac, to, MLD_REPORT, bytes(4), source=source))
-                for to in inside:
-                    far.sendto(b"x", (str(to), 9))
-                await answered(a)
-                assert neighbours(first.bridge) <= FEW
-                # An entry for each address and, for a while, one for the group that its solicitation is sent to.
-                assert neighbours(f"{wan.link}-in") <= 2 * (64 + 16 * (time.monotonic() - begun)) + 9
-                await until_answered(lambda: ask_udp(str(b.ip6), 7, sock=far.dup()), b"HELLO")
+        for lease, via in ((first.ipv4, wan.host), (first.ipv6, HOST6)):
+            if lease is not None:
+                wan.ip("route", "replace", str(lease.network), "via", via)
+        with wan.entered():
+            far = bound(family.far, 7)
+        async with Guest(first) as a, Guest(second) as b:
+            begun = time.monotonic()
+            hop = await a.resolve(family.router(a))
+            own = bytes.fromhex(link(first.tap)["address"].replace(":", ""))  # which the bridge takes for its own
+            inside = [family.router(a) + 0x700 + number for number in range(MANY)]
+            beyond = [ip_interface(FAR_RANGE[family]).ip + 0x100 + number for number in range(MANY)]
+            for frame in destinations(a, inside, beyond, (hop, own, multicast(ALL_NODES))):
+                a.send(frame)
+            for to in inside:
+                far.sendto(b"x", (str(to), 9))
+            await answered(a, family.router(a))
+            assert neighbours(first.bridge) <= (FEW if family is SIX else 3)
+            # An entry for each address and, for a while, one for the group that its solicitation is sent to.
+            assert neighbours(uplink) <= (2 if family is SIX else 1) * (64 + 16 * (time.monotonic() - begun)) + 9
+            await b.send_udp(ip_address(family.far), 7, b"of b")
+            assert (await next_at(far))[0] == b"of b"
+            await until_answered(lambda: ask_udp(str(family.own(b)), 7, sock=far.dup()), b"HELLO")
+        far.close()
 
 
 async def test_solicitations_and_advertisements_fill_no_table(service: Service, bridge_nf: None) -> None:

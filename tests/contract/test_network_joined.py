@@ -457,25 +457,34 @@ async def test_a_restart_and_a_damaged_record_leave_guests_and_bridge_as_they_ar
     assert changes(before) == {}
 
 
-async def test_a_joined_network_next_to_one_of_the_service_forwards_nothing(service: Service, lan: Lan) -> None:
+@pytest.mark.parametrize("families", [{"ip"}, {"ip", "ip6"}], ids=["IPv4", "both families"])
+async def test_a_joined_network_next_to_one_of_the_service_forwards_nothing(
+    service: Service, machine: Lan, families: set[str]
+) -> None:
     """What the network of the service needs of the host begins and ends with it, and not with the joined one."""
-    before = state()
+    before, six = state(), "ip6" in families
     forwarding = Path("/proc/sys/net/ipv4/conf/lo/forwarding")
 
-    def drops() -> bool:
-        return "drop" in run("nft", "list", "chain", "ip", "solo5", "foreign")
+    def drops() -> set[str]:
+        tables = [each for each in ("ip", "ip6") if f"table {each} solo5\n" in run("nft", "list", "tables")]
+        return {each for each in tables if "drop" in run("nft", "list", "chain", each, "solo5", "foreign")}
 
-    async with service.running(f"{POOL}[network.default]\n") as client, Guest(await leased(client)) as guest:
+    settings = f"{POOL}{POOL6.removeprefix(LAN) if six else ''}[network.default]\nipv6 = {str(six).lower()}\n"
+    async with service.running(settings) as client, Guest(await leased(client)) as guest:
         assert forwarding.read_text() == "0\n"
         own = await client.lease("b", udp(5353))
         assert forwarding.read_text() == "1\n"
         assert str(own.ipv4).startswith("10.153.0.")
-        await calls(lan, guest)
-        assert drops()
+        assert own.address6 is None or own.address6 not in IPv6Interface("2001:db8:5::/64").network
+        await calls(machine, guest)
+        assert drops() == families
         await client.drop("b")
-        assert (forwarding.read_text(), changes(before)) == ("0\n", {})
+        assert (FORWARD.read_text(), forwarding.read_text(), changes(before)) == ("0\n", "0\n", {})
         assert not drops()
-        await calls(lan, guest)
+        assert "table ip6" not in run("nft", "list", "tables")
+        await calls(machine, guest)
+        if six:
+            await guest.pinged6(PEER6, b"alone")
 
 
 async def test_isolated_guests_reach_the_lan_and_not_each_other(service: Service, bridge_nf: None, lan: Lan) -> None:
@@ -622,23 +631,6 @@ async def test_fragments_of_ipv6_pass_where_the_network_permits_them(service: Se
             guest.send(part)
             await guest.pinged6(PEER6, b"after it")
             assert part in arrived(heard)
-
-
-async def test_a_joined_network_next_to_one_of_the_service_with_ipv6(service: Service, machine: Lan) -> None:
-    """What that network needs of the host begins and ends with it, and a guest on the LAN has both families."""
-    before = state()
-    async with service.running(f"{POOL}{POOL6.removeprefix(LAN)}[network.default]\nipv6 = true\n") as client:
-        lease = await leased(client)
-        assert lease.ipv4 is not None
-        async with Guest(lease) as guest:
-            own = await client.lease("b")
-            assert own.address6 not in IPv6Interface("2001:db8:5::/64").network
-            assert "table ip6" in run("nft", "list", "tables")
-            await guest.pinged6(PEER6, b"beside")
-            await client.drop("b")
-            assert (FORWARD.read_text(), changes(before)) == ("0\n", {})
-            assert "table ip6" not in run("nft", "list", "tables")
-            await guest.pinged6(PEER6, b"alone")
 
 
 async def test_a_question_for_an_address_with_the_prefix_of_the_lan_wakes(

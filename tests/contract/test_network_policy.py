@@ -170,6 +170,32 @@ async def test_what_leaves_a_network_has_the_hosts_address_or_the_guests(
                 assert await guest.heard_udp(b"BACK") == (ip_address(family.far), 7)
 
 
+LATER = {FOUR: "192.0.2.9", SIX: "2001:db8:f::9"}
+
+
+async def test_translations_follow_the_address_and_the_name_of_the_uplink(
+    service: Service, wan: Outside, family: Family
+) -> None:
+    """Of what a guest sends, and of what comes for its published ports; nothing is repaired."""
+    uplink, prefix = f"{wan.link}-in", family.link.partition("/")[2]
+    with wan.entered():
+        listener, asking = bound(family.far, 7), bound(family.far, 0)
+    with listener, asking:
+        async with service.running(family.settings("nat66 = true" if family is SIX else "")) as client:
+            async with Guest(await client.lease("a", udp(5353))) as guest:
+                await family.pinged(guest)
+                run("ip", "address", "delete", f"{family.here}/{prefix}", "dev", uplink)
+                run("ip", "address", "add", f"{LATER[family]}/{prefix}", "dev", uplink, "nodad")
+                run("ip", "link", "set", uplink, "name", "uplink")
+                try:
+                    await guest.send_udp(ip_address(family.far), 7, b"out")
+                    assert (await next_at(listener))[1][0] == LATER[family]
+                    assert await ask_udp(LATER[family], 5353, sock=asking) == b"HELLO"
+                finally:
+                    run("ip", "link", "set", "uplink", "name", uplink)
+            assert await client.recent_repairs() == ()
+
+
 async def test_a_host_that_forwards_by_itself_keeps_forwarding(
     service: Service, wan: Outside, elsewhere: Outside
 ) -> None:

@@ -68,11 +68,6 @@ async def restart_after_a_flow_without_tables(service: Service, port: int) -> No
         await until(lambda: tracked() == before)
 
 
-async def _reaches(client_socket: socket.socket, greeting: bytes = b"") -> None:
-    async with asyncio.timeout(10):
-        await until_answered(lambda: ask_udp("127.0.0.1", 5353, sock=client_socket.dup()), greeting + b"HELLO")
-
-
 @pytest.mark.parametrize("delete", [delete_udp_flows, lambda ports: delete_udp_flows_to_others(ports, ())])
 def test_many_flows_and_many_ports_cost_no_more_than_either(
     namespace: None, delete: Callable[[UdpPorts], None]
@@ -149,7 +144,7 @@ async def test_a_flow_that_another_program_has_translated_is_found(
     with other_table("type nat hook output priority -150", "udp dport 5353 dnat to 127.0.0.1:5354"):
         client_socket.sendto(b"translated", ("127.0.0.1", 5353))
     async with Guest(await client.lease("a", udp(5353)), greeting=b"a"):
-        await _reaches(client_socket, b"a")
+        await reaches(b"a", sock=client_socket)
 
 
 async def test_a_flow_from_before_a_restored_ruleset_is_found(
@@ -162,7 +157,7 @@ async def test_a_flow_from_before_a_restored_ruleset_is_found(
         client_socket.sendto(b"nobody there", ("127.0.0.1", 5353))
         run("nft", "-f", str(tmp_path / "saved"))
         async with Guest(await client.lease("a", udp(5353)), greeting=b"a"):
-            await _reaches(client_socket, b"a")
+            await reaches(b"a", sock=client_socket)
 
 
 async def test_a_flow_from_a_time_without_tables_is_deleted(service: Service, client_socket: socket.socket) -> None:
@@ -176,7 +171,7 @@ async def test_a_flow_from_a_time_without_tables_is_deleted(service: Service, cl
                 run("nft", "delete table ip solo5")
                 client_socket.sendto(b"no table", ("127.0.0.1", 5353))
                 pid.send_signal(signal.SIGCONT)
-                await _reaches(client_socket)
+                await reaches(b"", sock=client_socket)
 
 
 async def test_an_interrupted_release_is_finished_with_the_flows_of_its_guest(

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import closing
 from ipaddress import IPv6Address, IPv6Network
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.contract.dhcp import Pid1WithServers, leased
@@ -23,12 +22,8 @@ from tests.contract.kernel_guest import KernelGuest
 from tests.contract.netns import received
 from tests.contract.netservice import Client, Service, until
 from tests.contract.sockets import arrived, wire
-from tests.contract.test_network_segments import FIRST, ONE_TAP, SECOND, THIRD
 
 from solo5_systemd.network.derived_addresses import slaac_address
-
-if TYPE_CHECKING:
-    from solo5_systemd.network.model import Lease
 
 PREFIX = IPv6Network("2001:db8:1::/64")
 DNS = 'dns = ["9.9.9.9", "2001:db8::53", "fd00::53"]\n'
@@ -229,18 +224,6 @@ async def test_a_lease_is_the_same_after_each_restart(client: Client, service: S
         await advertised(guest)
         pid1.die()
         await advertised(guest)
-
-
-async def test_a_guest_on_a_segment_has_advertisements(
-    service: Service, pid1: Pid1WithServers, bridge_nf: None
-) -> None:
-    async with service.running(RA, change=ONE_TAP) as client:
-        leases: list[Lease] = [await client.lease(task) for task in "abc"]
-        assert [lease.bridge for lease in leases] == [FIRST, SECOND, THIRD]
-        for lease in leases:
-            async with Guest(lease) as guest:
-                await advertised(guest)
-                await advertised(guest, guest.link_local)
 
 
 async def test_ra_that_is_switched_on_applies_after_the_last_task(service: Service, pid1: Pid1WithServers) -> None:

@@ -1,6 +1,5 @@
 """Routes of guests, and of other programs: those that take the packets for guests are reported with the remedy."""
 
-import json
 import socket
 import sys
 import threading
@@ -14,7 +13,7 @@ from tests.contract.family import until_pinged
 from tests.contract.guest import UDP, Guest, _udp, datagram
 from tests.contract.netns import Outside, counted, run
 from tests.contract.netservice import Client, Service, host_state, nic, until
-from tests.contract.sockets import ask_udp, next_at
+from tests.contract.sockets import ask_udp, bound, next_at
 from tests.contract.test_network_ipv6 import refused
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, TakenError
@@ -85,24 +84,28 @@ def give_back(what: str) -> None:
             ["ip route add default dev vpn table 52", "ip rule add priority 5270 lookup 52"],
             "route 0.0.0.0/0 of link vpn in table 52",
         ),
+        (["ip -6 route add INSIDE dev vpn"], "route INSIDE of link vpn"),
     ],
-    ids=["more specific", "blackhole", "table with precedence"],
+    ids=["more specific", "blackhole", "table with precedence", "IPv6"],
 )
 async def test_a_route_that_takes_packets_is_reported_with_its_remedy(
     client: Client, service: Service, commands: list[str], route: str
 ) -> None:
-    async with guest(client, "a", "10.88.5.7"):
-        assert await ask_udp("10.88.5.7", 7) == b"HELLO"
+    async with guest(client, "a", "10.88.5.7") as lease:
+        address = str(lease.address6 if "-6" in commands[0] else lease.address)
+        inside = str(IPv6Network(f"{lease.address6}/120", strict=False))
+        route = route.replace("INSIDE", inside)
+        assert await ask_udp(address, 7) == b"HELLO"
         for command in commands:
-            run(*command.split())
+            run(*command.replace("INSIDE", inside).split())
         await client.attach(TaskName("a"))
         [what] = reported(service)
-        assert what.startswith(f"{UNREPAIRED}{route} takes the packets for 10.88.5.7 of network default. ")
-        assert found(service) == [f"10.88.5.7: {route}"]
+        assert what.startswith(f"{UNREPAIRED}{route} takes the packets for {address} of network default. ")
+        assert found(service) == [f"{address}: {route}"]
         with pytest.raises((TimeoutError, OSError)):
-            await refused("10.88.5.7", 7)
+            await refused(address, 7)
         give_back(what)
-        assert await ask_udp("10.88.5.7", 7) == b"HELLO"
+        assert await ask_udp(address, 7) == b"HELLO"
         assert found(service) == []
 
 
@@ -111,20 +114,6 @@ async def test_only_the_guests_whose_packets_are_taken_are_named(client: Client,
         run("ip", "route", "add", "10.88.5.0/24", "dev", vpn)
         async with guest(client, "b", "10.88.6.7"), guest(client, "c", "10.88.5.9"):
             assert [[*each.tasks] for each in read_repairs()] == [["c"]]
-
-
-async def test_a_route_of_ipv6_is_reported_with_its_remedy(client: Client, service: Service, vpn: str) -> None:
-    async with guest(client, "a", "10.88.5.7") as lease:
-        assert lease.address6 is not None
-        inside = IPv6Network((int(lease.address6) >> 8 << 8, 120))
-        run("ip", "-6", "route", "add", str(inside), "dev", vpn)
-        await client.attach(TaskName("a"))
-        [what] = reported(service)
-        assert f"route {inside} of link vpn takes the packets for {lease.address6} of network default" in what
-        give_back(what)
-        assert found(service) == []
-        route = json.loads(run("ip", "-j", "-6", "route", "get", str(lease.address6)))[0]
-        assert route["dev"] == BRIDGE
 
 
 async def test_a_wider_or_an_adjacent_route_is_no_reason_for_a_report(
@@ -217,16 +206,6 @@ async def have(client: Client, task: str, *ranges: str, network: str = "default"
     return (await client.have(task, nics=(requested,))).leases[0]
 
 
-@asynccontextmanager
-async def listener(outside: Outside) -> AsyncIterator[socket.socket]:
-    with outside.entered():
-        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    with closing(made):
-        made.bind((outside.address, 9999))
-        made.setblocking(False)
-        yield made
-
-
 async def sent_from(guest: Guest, source: IPv4Address, outside: Outside) -> None:
     mac = await guest.resolve(guest.gateway)
     body = _udp(4000, 9999, b"from behind")
@@ -237,11 +216,9 @@ async def test_what_is_behind_a_guest_reaches_the_outside_and_nothing_else_does(
     service: Service, outside: Outside
 ) -> None:
     before = host_state()
-    async with (
-        service.running(default()) as client,
-        Guest(await have(client, "vpn", BEHIND)) as guest,
-        listener(outside) as heard,
-    ):
+    with outside.entered():
+        heard = bound(outside.address, 9999)
+    async with service.running(default()) as client, Guest(await have(client, "vpn", BEHIND)) as guest:
         await until_pinged(guest)
         await sent_from(guest, UNROUTED, outside)
         await until(lambda: counted("bridge", "dropped_spoofed").get(guest.tap, 0) == 1)
@@ -252,6 +229,7 @@ async def test_what_is_behind_a_guest_reaches_the_outside_and_nothing_else_does(
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as host:
             host.sendto(b"to behind", (str(INSIDE), 5000))
             assert (await guest.heard_udp(b"to behind"))[0] == guest.gateway
+    heard.close()
     assert host_state() == before
 
 

@@ -74,26 +74,6 @@ def repairs(since: str) -> str:
     return ok("journalctl", "--quiet", "--output=short-unix", f"--since={since}", "--unit=solo5-networkd")
 
 
-def test_masquerading_follows_the_address_and_the_name_of_the_uplink(
-    machine: Machine, outside: Outside, run: Runner
-) -> None:
-    since = f"@{time.time():.6f}"
-    run("net.hvt", IPV4, GATEWAY, f"--send={outside.there}:9999", options=("-p", "8080:80"))
-    for change in ("address add 192.0.2.9/24 dev cable", "address delete 192.0.2.1/24 dev cable"):
-        ok("ip", *change.split())
-    ok("ip", "address", "replace", "192.0.2.9/24", "dev", "cable")  # the first one's deletion takes the second along
-    sender = outside.sender(9999)
-    assert sender == "192.0.2.9"
-    assert outside.tcp("192.0.2.9", 8080)
-    for words in ("down", "name uplink", "up"):
-        ok("ip", "link", "set", "uplink" if words == "up" else "cable", *words.split())
-    ok("ip", "address", "replace", "192.0.2.9/24", "dev", "uplink")
-    assert outside.sender(9999) == "192.0.2.9"
-    assert outside.tcp("192.0.2.9", 8080)
-    assert REPAIR not in repairs(since)
-    sh("ip", "link", "delete", "uplink")
-
-
 def test_a_more_specific_route_is_named_with_its_remedy(machine: Machine, run: Runner) -> None:
     """As of a VPN that comes up while a guest runs: doctor and the next start say what to type; nothing is changed."""
     machine.expect("network not repaired: route .* of link vpn takes the packets")
