@@ -582,14 +582,14 @@ def test_nothing_is_started_again_where_no_program_of_ours_can_prepare_it(
     machine.expect(r"solo5-prepare@web\.service")
     disk = "Argument=stay\nBlock=storage=disk:data,create,size=1M"
     unit = declare("web", disk, image="disk.spt", rest="[Service]\nRestart=always")
-    pid, package = started(unit), Path("/usr/lib/python3/dist-packages/solo5_systemd")
-    away = package.rename(package.with_name("away"))
+    pid, program = started(unit), Path("/usr/lib/python3/dist-packages/solo5_systemd/pid1/__main__.py")
+    away = program.rename(program.with_name("away.py"))
     try:
         ok("kill", "-KILL", pid)
         eventually(lambda: unit_property("solo5-prepare@web.service", "ActiveState") == "failed", "it is not prepared")
         eventually(lambda: unit_property(unit, "ActiveState") in ("failed", "inactive"), "it does not run")
     finally:
-        away.rename(package)
+        away.rename(program)
     ok("systemctl", "reset-failed", unit)
     started(unit)
 
