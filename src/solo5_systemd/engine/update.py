@@ -317,10 +317,8 @@ class Updater:
                 await self._units.restart(self._service, running=True)
 
     async def _remove_next(self) -> None:
-        """Stop and remove the guest beside the task, and the UDP flows that led to it."""
+        """Stop and remove the guest beside the task; its release deletes the flows that lead to it."""
         await self._runtime.discard(self._next)
-        if await self._networks.reservation(self._name) is not None:
-            await self._networks.attach(self._name)  # it deletes flows to other guests than its own
 
     async def ports(self) -> Sequence[PortRequest]:
         """Return the published ports of the task, whichever guest has them."""
