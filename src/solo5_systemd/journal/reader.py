@@ -149,7 +149,7 @@ class JournalReader:
         elif monotonic() >= self._reopened + REOPEN_INTERVAL_S:
             self.close()
             self._open()
-            self._call(f"seek_{self._sought[0]}", *self._sought[1:])
+            self._seek_again()
             self._reopened = monotonic()
 
     @property
@@ -219,11 +219,16 @@ class JournalReader:
         for _ in range(_MAX_SEEKS):
             with suppress(_UnreadableError):
                 return self._call(direction, *arguments)
-            self._call(f"seek_{self._sought[0]}", *self._sought[1:])
+            self._seek_again()
         return self._call(direction, *arguments)
 
     def _seek(self, target: str, *arguments: object) -> None:
         self._sought, self._last = (target, *arguments), ""
+        self._seek_again()
+
+    def _seek_again(self) -> None:
+        """Seek to the last line, or to what was sought since."""
+        target, *arguments = self._sought
         self._call(f"seek_{target}", *arguments)
 
     def _line(self) -> Line:
