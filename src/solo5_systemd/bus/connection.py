@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.bus.peers import PEER_LOST, READ_RETRIES, RETRY_INTERVAL_S, SYSTEMD, RemoteError, remote_error
+from solo5_systemd.bus.peers import CALL_RETRIES, PEER_LOST, RETRY_INTERVAL_S, SYSTEMD, RemoteError, remote_error
 from solo5_systemd.bus.unit_file_text import check_texts
 from solo5_systemd.dbus import message_bus
 from solo5_systemd.dbus.message_bus import BUS, BUS_PATH, CALL_TIMEOUT_S, MessageBus
@@ -128,7 +128,7 @@ class Connection:
             lambda: self.call(SYSTEMD, path, interface, member, signature, body, unix_fds),
             RemoteError,
             interval_s=RETRY_INTERVAL_S,
-            attempts=1 + READ_RETRIES,
+            attempts=1 + CALL_RETRIES,
             transient=lambda error: error.name in PEER_LOST,
         )
 

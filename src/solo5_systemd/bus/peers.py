@@ -33,7 +33,7 @@ PEER_LOST = frozenset(
 RETRY_INTERVAL_S = 0.2
 """Seconds between two attempts of a call whose caller waits, while PID 1, a service or the bus is not reachable."""
 
-READ_RETRIES = 25
+CALL_RETRIES = 25
 """Retries of a call while PID 1 is off the bus."""
 
 WATCH_INTERVAL_S = 1.0

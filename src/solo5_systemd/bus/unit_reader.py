@@ -11,12 +11,12 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.event_loop import off_the_loop
 from solo5_systemd.base.names import TaskName, UnitKind, unit_path
 from solo5_systemd.bus.peers import (
+    CALL_RETRIES,
     INTERFACES,
     MANAGER,
     MANAGER_PATH,
     PEER_LOST,
     PROPERTIES,
-    READ_RETRIES,
     RETRY_INTERVAL_S,
     SYSTEMD,
     TASK_PATTERNS,
@@ -185,7 +185,7 @@ class BlockingReader(UnitReader):
         return [self._call(call) for call in calls]
 
     def _call(self, call: Call) -> Any:
-        remaining = READ_RETRIES
+        remaining = CALL_RETRIES
         while True:
             try:
                 return self._bus().call(SYSTEMD, call)

@@ -163,7 +163,7 @@ async def test_a_read_is_repeated_while_pid_1_is_off_the_bus(systemd: FakeSystem
 async def test_a_bus_without_systemd_is_an_error_at_last(
     address: str, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader_module, "READ_RETRIES", 2)
+    monkeypatch.setattr(reader_module, "CALL_RETRIES", 2)
     with pytest.raises(HostError, match="systemd returned the D-Bus error org.freedesktop.DBus.Error.ServiceUnknown"):
         await read(lambda reader: reader.names())
 
