@@ -35,6 +35,11 @@ NO_SHELL = (
 CANNOT_EXECUTE = 126
 """A shell's exit status for a command that cannot be executed."""
 
+EXEC_LINGER_S = 0.5
+"""How long the refusal's call stays open, for input on its way (such as the end of an empty stdin). The agent, whose
+input finds the call ended, drops answers that it has not passed on, and its user reads "unexpected EOF" (Nomad's
+plugins/drivers/client.go, ExecTaskStreamingRaw)."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -195,6 +200,7 @@ class DriverPlugin:
         stderr = wire.ExecTaskStreamingIOOperation(data=f"{NO_SHELL}\r\n".encode())
         yield wire.ExecTaskStreamingResponse(stderr=stderr)
         yield wire.ExecTaskStreamingResponse(exited=True, result=wire.ExitResult(exit_code=CANNOT_EXECUTE))
+        await asyncio.sleep(EXEC_LINGER_S)
 
 
 def _timestamp(microseconds: int) -> Timestamp:

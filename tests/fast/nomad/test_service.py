@@ -1,6 +1,8 @@
 """What the services answer about the driver itself, what no unikernel can, and errors on their way to Nomad."""
 
+import asyncio
 import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ from solo5_systemd.nomad.errors import detail_of
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.structs_pb2 import RecoverableError
-from solo5_systemd.nomad.service import DriverPlugin
+from solo5_systemd.nomad.service import CANNOT_EXECUTE, DriverPlugin
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit.state import MainCode
 
@@ -76,6 +78,18 @@ async def test_what_the_plugin_sets_holds_and_not_what_the_host_has(nomad: Agent
     assert (found.tender_paths, found.image_store_mb, found.log_namespace) == (("/opt/tenders",), 9, "guests")
     await nomad.configure()
     assert nomad.driver.session.settings() == Settings()
+
+
+async def test_input_that_comes_after_exec_was_refused_finds_its_call_open(nomad: Agent) -> None:
+    async def terminal() -> AsyncIterator[wire.ExecTaskStreamingRequest]:
+        yield wire.ExecTaskStreamingRequest()
+
+    answers = nomad.driver.exec_task_streaming(terminal())
+    assert b"a unikernel has no shell" in (await anext(answers)).stderr.data
+    assert (await anext(answers)).result.exit_code == CANNOT_EXECUTE
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await anext(answers)
 
 
 async def test_a_task_is_shown_with_all_that_the_agent_reads_unseen(machine: Machine) -> None:
