@@ -6,11 +6,7 @@ without each), and with what the code imports, loads, executes and connects to.
 """
 
 import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
-from importlib.util import find_spec, module_from_spec
 from typing import NamedTuple
 
 from solo5_systemd.base.errors import DependencyError
@@ -106,22 +102,6 @@ DHCP_SERVER = Dependency(Kind.PROGRAM, "/usr/sbin/dnsmasq", "dnsmasq-base")
 def advice(name: str) -> str:
     """Return what to do if a program or socket is missing; empty if it is not in the list."""
     return next((each.advice for each in DEPENDENCIES if each.name == name), "")
-
-
-@contextmanager
-def without_init(package: str) -> Iterator[None]:
-    """Import submodules of a library, in the block, without its __init__.py, which imports all of the library.
-
-    A later import of the library executes its __init__.py, but does not make these submodules its attributes.
-    """
-    spec = None if package in sys.modules else find_spec(package)  # its __init__.py was executed already
-    if spec is not None:
-        sys.modules[package] = module_from_spec(spec)  # not executed; submodules are found by its __path__
-    try:
-        yield
-    finally:
-        if spec is not None:
-            del sys.modules[package]  # so that a later import of the library itself executes it
 
 
 def dependency_error(error: ImportError | OSError) -> DependencyError:

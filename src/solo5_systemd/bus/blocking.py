@@ -7,13 +7,12 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from solo5_systemd.base.dependencies import SYSTEM_BUS, advice, without_init
+from pystemd.dbusexc import DBusBaseError, DBusTimeoutError
+from pystemd.dbuslib import DBus
+
+from solo5_systemd.base.dependencies import SYSTEM_BUS, advice
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.bus.peers import Call, remote_error
-
-with without_init("pystemd"):  # lxml with libxml2: 5 MB of memory, and a fifth of the import of asyncio
-    from pystemd.dbusexc import DBusBaseError, DBusTimeoutError
-    from pystemd.dbuslib import DBus
 
 _GET_ID = (b"org.freedesktop.DBus", b"/org/freedesktop/DBus", b"org.freedesktop.DBus", b"GetId")
 """A call that every bus answers."""
@@ -100,7 +99,7 @@ def _decoded(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, list | tuple):
-        return type(value)(each.decode() if type(each) is bytes else _decoded(each) for each in value)
+        return type(value)([each.decode() if type(each) is bytes else _decoded(each) for each in value])
     if isinstance(value, dict):
         return {_decoded(key): _decoded(each) for key, each in value.items()}
     return value

@@ -8,7 +8,6 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from solo5_systemd.base.dependencies import without_init
 from solo5_systemd.dbus.interfaces import RECORD, RECORDS, type_of
 
 
@@ -24,22 +23,14 @@ def _check_text(message: Any) -> None:
 
 
 try:
-    with without_init("dbus_fast"):  # connections, introspection and an XML parser: 2 MB of memory
-        import dbus_fast.errors  # noqa: F401 - first: the modules import each other
-        from dbus_fast._private.unmarshaller import Unmarshaller
-        from dbus_fast.constants import MessageType
-        from dbus_fast.message import Message
-        from dbus_fast.signature import SignatureTree, Variant
+    from dbus_fast import Message, MessageType, SignatureTree, Variant
+    from dbus_fast._private.unmarshaller import Unmarshaller
 
     _check_text(Message)
     LIBRARY = "dbus_fast"
 except ImportError:
-    with without_init("dbus_next"):  # the same, and twice as much
-        import dbus_next.errors  # noqa: F401 - first: the modules import each other
-        from dbus_next._private.unmarshaller import Unmarshaller
-        from dbus_next.constants import MessageType
-        from dbus_next.message import Message
-        from dbus_next.signature import SignatureTree, Variant
+    from dbus_next import Message, MessageType, SignatureTree, Variant
+    from dbus_next._private.unmarshaller import Unmarshaller
 
     LIBRARY = "dbus_next"
 """The module in use."""

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from solo5_systemd.base.dependencies import without_init
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import netlink as nl
@@ -23,10 +25,6 @@ from solo5_systemd.network.sysctls import read_sysctl, write_sysctl
 from solo5_systemd.network.tap_counters import TAP_PREFIX
 from solo5_systemd.settings.addresses import IpNetwork
 from solo5_systemd.settings.network_policy import Network
-
-with without_init("pyroute2"):  # a database and a command line: 9 MB of memory, and 56 ms at each start
-    from pyroute2 import iproute
-    from pyroute2.netlink.exceptions import NetlinkError
 
 _IFA_F_NODAD = 2  # linux/if_addr.h
 _IFLA_GROUP = 27  # linux/if_link.h
@@ -51,9 +49,9 @@ class Links:
         self.neighbours.close()
 
     @cached_property
-    def _route(self) -> iproute.IPRoute:
+    def _route(self) -> IPRoute:
         """A socket of pyroute2 in the thread's network namespace, with a pipe, opened in a millisecond."""
-        return iproute.IPRoute()
+        return IPRoute()
 
     def rest(self) -> None:
         """Close it until it is used again: its three descriptors are some that select(2) of libnftables could have."""

@@ -6,12 +6,11 @@ import sys
 import tomllib
 from collections.abc import Collection, Mapping
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from solo5_systemd.base.dependencies import DEPENDENCIES, DHCP_SERVER, Kind, advice, dependency_error, without_init
+from solo5_systemd.base.dependencies import DEPENDENCIES, DHCP_SERVER, Kind, advice, dependency_error
 from solo5_systemd.base.errors import DependencyError
 from solo5_systemd.cli.parser import VERBS
 
@@ -171,34 +170,6 @@ def test_fault_of_this_package_is_no_missing_dependency(error: ImportError | OSE
     with pytest.raises(type(error)) as raised:
         dependency_error(error)
     assert raised.value is error
-
-
-def test_a_submodule_is_imported_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "wholelib").mkdir()
-    (tmp_path / "wholelib/__init__.py").write_text("WHOLE = True\n")
-    (tmp_path / "wholelib/part.py").write_text("NAME = __name__\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-
-    with without_init("wholelib"):
-        part = import_module("wholelib.part")
-        assert not hasattr(sys.modules["wholelib"], "WHOLE")
-    assert "wholelib" not in sys.modules
-    with pytest.raises(ModuleNotFoundError, match=r"wholelib\.other"), without_init("wholelib"):
-        import_module("wholelib.other")
-    assert "wholelib" not in sys.modules
-
-    whole = import_module("wholelib")
-    assert whole.WHOLE
-    with without_init("wholelib"):  # it is there already
-        assert import_module("wholelib.part") is part
-    assert sys.modules["wholelib"] is whole
-    del sys.modules["wholelib"], sys.modules["wholelib.part"]
-
-
-def test_a_library_that_is_missing_is_the_error_of_its_import() -> None:
-    with pytest.raises(ModuleNotFoundError) as missing, without_init("nosuchlib"):
-        import_module("nosuchlib.part")
-    assert missing.value.name == "nosuchlib"
 
 
 def test_program_that_is_not_listed_has_no_advice() -> None:
