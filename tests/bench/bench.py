@@ -120,7 +120,7 @@ class Bench:
 
     async def ps(self, tasks: int) -> None:
         ours, floors = [], []
-        for _ in range(max(1, self.rounds // 4)):
+        for _ in range(self.rounds):
             floors.append(processes.whole("python3", "-I", "-c", "import asyncio"))
             ours.append(processes.whole("solo5ctl", "ps"))
         self.report.add(times(f"solo5ctl ps, {tasks} tasks", ours, floors))
@@ -130,7 +130,7 @@ class Bench:
         imports = "import asyncio, time; time.sleep({})"
         for sleep, words in ((0.1, ("stats", "--no-stream", "--interval", "0.1")), (0, ("metrics",))):
             ours, floors = [], []
-            for _ in range(max(1, self.rounds // 4)):
+            for _ in range(self.rounds):
                 floors.append(processes.whole("python3", "-I", "-c", imports.format(sleep)))
                 ours.append(processes.whole("solo5ctl", *words))
             self.report.add(times(f"solo5ctl {words[0]}, {tasks} tasks", ours, floors))
@@ -138,7 +138,7 @@ class Bench:
     async def launch(self) -> None:
         ours: list[float] = []
         floors: list[float] = []
-        for _ in range(max(1, self.rounds // 4)):
+        for _ in range(self.rounds):
             floors.append(processes.whole("python3", "-I", "-c", "import grpc.aio"))
             ours += (await self.driver.do("launch", count=1)).milliseconds
         self.report.add(times("plugin, from exec to handshake", ours, floors))

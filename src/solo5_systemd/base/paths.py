@@ -37,6 +37,9 @@ _PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40
 """The kernel's limit, MAXSYMLINKS."""
 
+READ_UNTRUSTED = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+"""Flags to read what others have put at a path: no FIFO is waited for, and no terminal becomes this process's own."""
+
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 """Bits of a mode; with an ACL, those of the group are its mask."""
 

@@ -35,6 +35,7 @@ from solo5_systemd.base.errors import (
 )
 from solo5_systemd.base.names import TaskName, is_instance, template_of
 from solo5_systemd.base.own_files import check_own, read_own
+from solo5_systemd.base.paths import READ_UNTRUSTED
 from solo5_systemd.dbus.process import NOTICE, log_about
 from solo5_systemd.declared.declaration import SUFFIX
 from solo5_systemd.declared.syntax import FILE_MAX_BYTES
@@ -79,8 +80,7 @@ class Previous:
 
 def sha256(path: str | Path) -> str:
     """Return the SHA-256 of a file in hexadecimal; empty if it cannot be read, or is no regular file."""
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # a FIFO of the image's owner is not waited for
-    with suppress(OSError), os.fdopen(os.open(path, flags), "rb") as file:
+    with suppress(OSError), os.fdopen(os.open(path, READ_UNTRUSTED), "rb") as file:
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return hashlib.file_digest(file, "sha256").hexdigest()
     return ""

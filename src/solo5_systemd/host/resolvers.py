@@ -10,6 +10,7 @@ from pathlib import Path
 
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import NetworkName
+from solo5_systemd.base.paths import READ_UNTRUSTED
 from solo5_systemd.settings.egress import METADATA, METADATA6
 from solo5_systemd.settings.network import NAMESPACE_NETWORK
 from solo5_systemd.settings.resolver import UNSET, Resolver, parse_resolv_conf, without
@@ -22,9 +23,6 @@ RESOLVED = Path("/run/systemd/resolve/resolv.conf")
 
 _MAX_SIZE = 64 << 10
 """Bytes of a resolv.conf that are read; it has some hundred."""
-
-# A FIFO is not waited for: anything may be at the path.
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 _EVERY = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
 
@@ -84,7 +82,7 @@ def host_resolver() -> Resolver:
 
 def _content(path: Path) -> str:
     """Return the beginning of a regular file; empty if it cannot be read."""
-    with suppress(OSError), closing(os.open(path, _READ)) as descriptor:
+    with suppress(OSError), closing(os.open(path, READ_UNTRUSTED)) as descriptor:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             content = os.read(descriptor, _MAX_SIZE).decode("ascii", "replace")
             # Half a line can be another address.

@@ -32,7 +32,7 @@ from solo5_systemd.base.concurrency import in_thread
 from solo5_systemd.base.errors import HostError, ImageError, InvalidRequestError, StoreFullError, host_errors
 from solo5_systemd.base.file_copies import data_of, share
 from solo5_systemd.base.locks import closing, closing_on_error, is_locked, lock_file
-from solo5_systemd.base.paths import boot_id, kind_of, open_in_thread, open_path, version_of
+from solo5_systemd.base.paths import READ_UNTRUSTED, boot_id, kind_of, open_in_thread, open_path, version_of
 from solo5_systemd.image.manifest import Manifest, StoredImage, is_sha256
 
 STORE = Path("/var/lib/solo5/images")
@@ -62,8 +62,6 @@ start of a file reads it again: `collect` reads all of them, and no start finds 
 
 _TIMES_SETTLE_S = 0.1
 """The age of a change from which on file times reveal it; the kernel's coarse clock ticks at least every 10 ms."""
-
-_SOURCE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class _LargeImageError(Exception):
@@ -318,7 +316,7 @@ def _open_source(path: str, roots: Sequence[str] = (), largest: int | None = Non
         if (size := status.st_size) > most:
             hint = _SIZE_HINT if size <= MAX_SIZE else ""  # no setting permits more than MAX_SIZE
             raise ImageError(f"image {path!r} has {size} bytes: expected at most {most}.", hint)
-        return FileIO(os.open(f"/proc/self/fd/{found}", _SOURCE))
+        return FileIO(os.open(f"/proc/self/fd/{found}", READ_UNTRUSTED))
 
 
 def _manifest(path: str, file: FileIO | BufferedRandom, size: int) -> Manifest:

@@ -46,9 +46,9 @@ ANNOUNCEMENTS, SNAPLEN = 5805, 64
 """The group of nfnetlink_log that has the first packets for tasks that sleep, and the bytes of each: headers of IP and
 of its transport."""
 
-SIZES_WITHIN = {65535: 2048, 262144: 16384}
-"""The sizes of sets in namespaces of other programs, which have few guests, in place of the usual ones. The kernel
-takes memory for as many elements at once (nft_rhash_init): 24 MB for all sets of the usual sizes."""
+SIZES = {"GUESTS": (65535, 2048), "CONNECTIONS": (262144, 16384)}
+"""The sizes of sets, and those in namespaces of other programs, which have few guests. The kernel takes memory for as
+many elements at once (nft_rhash_init): 24 MB for all sets of the usual sizes."""
 
 HEARD = "heard"
 """The dynamic set of table bridge of the taps that have had a router advertisement while their task slept."""
@@ -94,9 +94,9 @@ def tables(ruleset: Ruleset, *, owned: bool, announced: bool = True) -> Mapping[
     """
     text = _TABLES.replace("OWNED", "flags owner, persist;" if owned else "")
     text = text.replace("ANNOUNCED", f"log group {ANNOUNCEMENTS} snaplen {SNAPLEN}" if announced else "")
-    if any(network.shared for network in ruleset.networks):
-        for size, less in SIZES_WITHIN.items():
-            text = text.replace(f"size {size};", f"size {less};")
+    shared = any(network.shared for network in ruleset.networks)
+    for name, sizes in SIZES.items():
+        text = text.replace(f"size {name};", f"size {sizes[shared]};")
     ip, bridge, rest = text.partition(f"table bridge {TABLE}")
     routed = ("ip", "ip6") if has_ipv6(ruleset.networks) else ("ip",)
     made = {**{family: of_family(family, ip) for family in routed}, "bridge": bridge + rest}

@@ -23,7 +23,7 @@ from tarfile import DIRTYPE, USTAR_FORMAT, TarFile, TarInfo
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, host_errors
 from solo5_systemd.base.locks import closing
-from solo5_systemd.base.paths import changers_in, kind_of, open_path, version_of, walk, way_of
+from solo5_systemd.base.paths import READ_UNTRUSTED, changers_in, kind_of, open_path, version_of, walk, way_of
 from solo5_systemd.base.sanitize import MAX_NAME, MAX_QUOTE, bounded
 from solo5_systemd.settings.records import record
 from solo5_systemd.storage.archive import DEPTH_MAX, ENTRIES_MAX, check_entry, size_of
@@ -40,7 +40,6 @@ DECRYPT_TIMEOUT_S = 30.0
 """A key in a TPM may take seconds."""
 
 _PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
 _PR_SET_DUMPABLE = 4
 """prctl(2), from linux/prctl.h."""
 
@@ -260,7 +259,7 @@ def _refuse_link(_at: str, status: os.stat_result, *_: object) -> None:
 
 def _opened(path: str) -> int:
     with host_errors(f"{path!r} cannot be read"):
-        return os.open(path, _READ)
+        return os.open(path, READ_UNTRUSTED)
 
 
 def _credential(name: str) -> tuple[Path, bool]:
@@ -296,7 +295,7 @@ def _decrypted(name: str, path: Path, target: int) -> int:
                 f"credential {name!r} cannot be decrypted: {bounded(lines[-1] if lines else 'no reason', MAX_NAME)}."
             )
         # A second description: its offset is 0, as of a file that was opened.
-        return os.open(f"/proc/self/fd/{file}", _READ)
+        return os.open(f"/proc/self/fd/{file}", READ_UNTRUSTED)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise HostError(f"credential {name!r} cannot be decrypted: {error}.") from error
     finally:

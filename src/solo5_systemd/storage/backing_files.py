@@ -12,7 +12,16 @@ from solo5_systemd.base.concurrency import in_thread
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError, host_errors
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.mounts import mount_memory
-from solo5_systemd.base.paths import existing, identity, is_below, is_exposed, mount_point_of, open_in_thread, open_path
+from solo5_systemd.base.paths import (
+    READ_UNTRUSTED,
+    existing,
+    identity,
+    is_below,
+    is_exposed,
+    mount_point_of,
+    open_in_thread,
+    open_path,
+)
 from solo5_systemd.base.sanitize import is_plain_path
 from solo5_systemd.settings.node_limits import OPERATOR, Tenant
 from solo5_systemd.storage.archive import size_of
@@ -34,7 +43,6 @@ from solo5_systemd.storage.private_disks import MEMORY, copied_bytes, make_archi
 from solo5_systemd.storage.quotas import DiskClaims
 
 _OPEN = os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_OPEN_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class ImageFiles:
@@ -231,7 +239,7 @@ def _open(request: DiskRequest, how: int) -> tuple[int, str]:
                 f"Create it: solo5ctl disk create {request.name} SIZE",
             ) from error
         raise
-    purpose, flags = ("reading and writing", _OPEN) if how == READ_WRITE else ("reading", _OPEN_READ)
+    purpose, flags = ("reading and writing", _OPEN) if how == READ_WRITE else ("reading", READ_UNTRUSTED)
     with closing(found), host_errors(f"{request} cannot be opened for {purpose}"):
         mode = os.fstat(found).st_mode
         if how == READ and not stat.S_ISREG(mode):
