@@ -185,6 +185,10 @@ class Service:
         process.send_signal(number)
         return process.wait(10)
 
+    def send(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
     @property
     def is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None

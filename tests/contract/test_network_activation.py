@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -395,11 +396,15 @@ async def test_a_bridge_that_is_made_again_starts_it(
     """Another program has replaced it for a while, in which no start succeeds."""
     [lease] = (await waiting(client, manager, fifo)).leases
     before = await client.record(WEB)
-    if not lives:
+    if lives:
+        service.send(signal.SIGSTOP)  # else it may make the bridge again between the two
+    else:
         service.kill()
     run("ip", "link", "delete", lease.bridge)
     run("ip", "link", "add", lease.bridge, "type", "veth", "peer", "name", "theirs")
-    if not lives:
+    if lives:
+        service.send(signal.SIGCONT)
+    else:
         await service.restart()
     with pytest.raises(TakenError, match=f"^link {lease.bridge} exists"):
         await client.attach(WEB)
