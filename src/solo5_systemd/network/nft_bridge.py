@@ -35,10 +35,10 @@ BRIDGE = """table bridge solo5 {
     set asleep { type ifname; }
     set waiting4 { type ipv4_addr; }
     set waiting6 { typeof @th,64,64 . @th,128,64; }
-    set syn4 { typeof ip saddr . tcp sport . ip daddr . tcp dport; size GUESTS; flags dynamic, timeout; timeout 1s; }
-    set syn6 { typeof ip6 saddr . tcp sport . ip6 daddr . tcp dport; size GUESTS; flags dynamic, timeout; timeout 1s; }
-    set booting { type ifname; size GUESTS; flags dynamic, timeout; timeout 10s; }
-    set heard { type ifname; size GUESTS; flags dynamic; }
+    set syn4 { typeof ip saddr . tcp sport . ip daddr . tcp dport; size LARGE; flags dynamic, timeout; timeout 1s; }
+    set syn6 { typeof ip6 saddr . tcp sport . ip6 daddr . tcp dport; size LARGE; flags dynamic, timeout; timeout 1s; }
+    set booting { type ifname; size LARGE; flags dynamic, timeout; timeout 10s; }
+    set heard { type ifname; size LARGE; flags dynamic; }
     set asleep4 { type ifname . ipv4_addr; }
     set asleep6 { typeof oifname . @th,64,64 . @th,128,64; }
     set asleep_own { typeof oifname . @th,128,64; }
@@ -48,11 +48,11 @@ BRIDGE = """table bridge solo5 {
     map received_packets { type ifname : limit; }
     set over_sent { type ifname; counter; }
     set over_received { type ifname; counter; }
-    set storms { type ifname; size GUESTS; flags dynamic, timeout; timeout 1m; }
+    set storms { type ifname; size LARGE; flags dynamic, timeout; timeout 1m; }
     map asking { typeof iifname . ether saddr . @th,288,48 . @th,160,32 : ether daddr; }
     set answered { typeof oifname . @th,288,48; }
-    set askers { type ifname; size GUESTS; flags dynamic, timeout; timeout 1m; }
-    set tellers { type ifname; size GUESTS; flags dynamic, timeout; timeout 1m; }
+    set askers { type ifname; size LARGE; flags dynamic, timeout; timeout 1m; }
+    set tellers { type ifname; size LARGE; flags dynamic, timeout; timeout 1m; }
     map strangers { type ifname : ipv4_addr; size 4096; flags dynamic, timeout; timeout 1h; }
     set unserved { type ifname; size 4096; flags dynamic, timeout; timeout 1h; }
 

@@ -33,19 +33,19 @@ table ip solo5 {
     set refused { type ipv4_addr; counter; }
     set unlisted { type ipv4_addr; counter; }
     map egress { type ipv4_addr : verdict; }
-    set flows { type ipv4_addr; size GUESTS; flags dynamic; }
+    set flows { type ipv4_addr; size LARGE; flags dynamic; }
     # Each address twice: a look-up finds whether two addresses are the same, and a guest's.
     set leased { type ipv4_addr . ipv4_addr; }
-    set opened { type ipv4_addr; size GUESTS; flags dynamic, timeout; timeout 1m; }
-    set neighbours { type ipv4_addr; size GUESTS; flags dynamic, timeout; }
-    set seekers { type ipv4_addr; size GUESTS; flags dynamic, timeout; timeout 1m; }
+    set opened { type ipv4_addr; size LARGE; flags dynamic, timeout; timeout 1m; }
+    set neighbours { type ipv4_addr; size LARGE; flags dynamic, timeout; }
+    set seekers { type ipv4_addr; size LARGE; flags dynamic, timeout; timeout 1m; }
     set behind { type ipv4_addr; flags interval; }
     set waiting { type ipv4_addr; }
     set routers { type ipv4_addr . ipv4_addr; flags interval; }
     set flows_behind { type ifname; size 1024; flags dynamic; }
     set opened_behind { type ifname; size 1024; flags dynamic, timeout; timeout 1m; }
     set seekers_behind { type ifname; size 1024; flags dynamic, timeout; timeout 1m; }
-    set closed { type ipv4_addr . inet_service . ipv4_addr . inet_service; size CONNECTIONS; flags dynamic, timeout; }
+    set closed { type ipv4_addr . inet_service . ipv4_addr . inet_service; size LARGEST; flags dynamic, timeout; }
 
     # A closed TCP connection stays in the conntrack table for this long instead of two minutes. Every entry that stays
     # longer is counted in the set flows.

@@ -46,7 +46,7 @@ ANNOUNCEMENTS, SNAPLEN = 5805, 64
 """The group of nfnetlink_log that has the first packets for tasks that sleep, and the bytes of each: headers of IP and
 of its transport."""
 
-SIZES = {"GUESTS": (65535, 2048), "CONNECTIONS": (262144, 16384)}
+SIZES = {"LARGE": (65535, 2048), "LARGEST": (262144, 16384)}
 """The sizes of sets, and those in namespaces of other programs, which have few guests. The kernel takes memory for as
 many elements at once (nft_rhash_init): 24 MB for all sets of the usual sizes."""
 
