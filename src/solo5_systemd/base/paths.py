@@ -33,7 +33,9 @@ _TRUSTED = {ROOT}
 ANYONE = -1
 """Stands for all users, in `Way.changers`."""
 
-_PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Flags to hold what is at a path, without opening it or following it."""
+
 _MOST_LINKS = 40
 """The kernel's limit, MAXSYMLINKS."""
 
@@ -127,7 +129,7 @@ def is_mount_point(path: str) -> bool:
 
 
 def _mount_id(path: str) -> str:
-    with closing(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)) as descriptor:
+    with closing(os.open(path, PLACE)) as descriptor:
         lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
     return next(line for line in lines if line.startswith("mnt_id:"))
 
@@ -165,7 +167,7 @@ def walk(path: str, visit: Visit = lambda *_: None, permits: Callable[[str], boo
             at = f"{above.rstrip('/')}/{name}" if above else name
             if not permits(at):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), at)
-            entry = os.open(name, _PLACE, dir_fd=place)
+            entry = os.open(name, PLACE, dir_fd=place)
             status = os.fstat(entry)
             opened.append((at, entry, status))
             visit(at, status, directory, not rest)

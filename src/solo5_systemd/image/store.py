@@ -32,7 +32,7 @@ from solo5_systemd.base.concurrency import in_thread
 from solo5_systemd.base.errors import HostError, ImageError, InvalidRequestError, StoreFullError, host_errors
 from solo5_systemd.base.file_copies import data_of, share
 from solo5_systemd.base.locks import closing, closing_on_error, is_locked, lock_file
-from solo5_systemd.base.paths import READ_UNTRUSTED, boot_id, kind_of, open_in_thread, open_path, version_of
+from solo5_systemd.base.paths import PLACE, READ_UNTRUSTED, boot_id, kind_of, open_in_thread, open_path, version_of
 from solo5_systemd.image.manifest import Manifest, StoredImage, is_sha256
 
 STORE = Path("/var/lib/solo5/images")
@@ -128,7 +128,7 @@ class ImageStore:
     async def open(self, image: StoredImage) -> int:
         """Open a stored image with O_PATH."""
         with _store_errors(self._directory):
-            return os.open(image.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            return os.open(image.path, PLACE)
 
     async def hold(self, image: StoredImage) -> int:
         """Keep a stored image, whatever its age, until the returned descriptor is closed."""

@@ -23,7 +23,7 @@ from tarfile import DIRTYPE, USTAR_FORMAT, TarFile, TarInfo
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, host_errors
 from solo5_systemd.base.locks import closing
-from solo5_systemd.base.paths import READ_UNTRUSTED, changers_in, kind_of, open_path, version_of, walk, way_of
+from solo5_systemd.base.paths import PLACE, READ_UNTRUSTED, changers_in, kind_of, open_path, version_of, walk, way_of
 from solo5_systemd.base.sanitize import MAX_NAME, MAX_QUOTE, bounded
 from solo5_systemd.settings.records import record
 from solo5_systemd.storage.archive import DEPTH_MAX, ENTRIES_MAX, check_entry, size_of
@@ -39,7 +39,6 @@ DECRYPT = "/usr/bin/systemd-creds"
 DECRYPT_TIMEOUT_S = 30.0
 """A key in a TPM may take seconds."""
 
-_PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _PR_SET_DUMPABLE = 4
 """prctl(2), from linux/prctl.h."""
 
@@ -178,7 +177,7 @@ class _Visitor:
                 below = None if changers is None else changers | changers_in(status)
                 for each in sorted(names):
                     if (inside := _below(name, each)) not in left_out:
-                        self._walk(inside, os.open(each, _PLACE, dir_fd=listed), depth - 1, below, left_out)
+                        self._walk(inside, os.open(each, PLACE, dir_fd=listed), depth - 1, below, left_out)
 
     def _visit_file(self, name: str, source: int) -> None:
         """Visit an open file, which is closed; it must not change meanwhile."""
@@ -229,7 +228,7 @@ def _open_member(request: DiskRequest, path: PurePath) -> tuple[int, frozenset[i
                     "it.",
                     f"It resolves to {bounded(f'{place}/{path.name}', MAX_QUOTE)} now.",
                 )
-            return os.open(path.name, _PLACE, dir_fd=parent), way.changers | changers_in(os.fstat(parent))
+            return os.open(path.name, PLACE, dir_fd=parent), way.changers | changers_in(os.fstat(parent))
     except OSError as error:
         if request.roots and error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES):
             raise InvalidRequestError(

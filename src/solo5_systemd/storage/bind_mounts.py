@@ -21,7 +21,7 @@ from pathlib import Path
 from solo5_systemd.base.errors import HostError, StartError, host_errors
 from solo5_systemd.base.locks import closing, closing_on_error, lock, lock_directory, try_lock
 from solo5_systemd.base.mounts import bind_mount, detach
-from solo5_systemd.base.paths import identity, path_of
+from solo5_systemd.base.paths import PLACE, identity, path_of
 from solo5_systemd.storage.block_devices import check_distinct
 from solo5_systemd.storage.locks import is_any_locked, name_of
 from solo5_systemd.storage.model import Disk
@@ -45,7 +45,7 @@ def reopen(disk: Disk) -> int:
         HostError: the path resolves to another file now, or to none, or the file has another size.
     """
     with host_errors(f"{disk} cannot be opened"):
-        opened = os.open(disk.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        opened = os.open(disk.path, PLACE)
     with closing_on_error(opened) as descriptor:
         status = os.fstat(descriptor)
         if stat.S_ISLNK(status.st_mode) or identity(status) != disk.identity or path_of(descriptor) != disk.path:

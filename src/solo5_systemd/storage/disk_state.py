@@ -18,7 +18,7 @@ from pathlib import Path
 from solo5_systemd.base.errors import InvalidRequestError, host_errors
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.base.paths import identity, open_path
+from solo5_systemd.base.paths import PLACE, identity, open_path
 from solo5_systemd.storage import locks
 from solo5_systemd.storage.block_devices import btrfs_of, directory_of, kernel_use, overlapping, whole
 from solo5_systemd.storage.locks import Record, holders, name_of, read_record
@@ -100,7 +100,7 @@ def _may_grow(disk: Mapping[str, str]) -> bool:
     Into a hole, beside what a snapshot has, or on Btrfs, which writes no block in its place: once written, what was
     preallocated needs other blocks, too.
     """
-    with suppress(FileNotFoundError), closing(os.open(disk["path"], os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)) as file:
+    with suppress(FileNotFoundError), closing(os.open(disk["path"], PLACE)) as file:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode) or not _is_disk(status, disk):
             return False

@@ -16,7 +16,7 @@ from pathlib import Path
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError, host_errors
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.base.paths import ANYONE, ROOT, existing, identity, is_below, is_mount_point, path_of, way_of
+from solo5_systemd.base.paths import ANYONE, PLACE, ROOT, existing, identity, is_below, is_mount_point, path_of, way_of
 from solo5_systemd.settings.solo5_toml import TASK_UIDS
 from solo5_systemd.storage import given_disks
 from solo5_systemd.storage.locks import ENDED_TIMEOUT_S, lock, taken
@@ -258,7 +258,7 @@ def reclaim_disk(uid: int, disk: GivenDisk) -> None:
     with host_errors(f"disk {disk.path!r} cannot be reclaimed from user {uid}", hint):
         disk = _with_node(disk)
         try:
-            opened = os.open(disk.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            opened = os.open(disk.path, PLACE)
         except (FileNotFoundError, NotADirectoryError):
             _check_filesystem(disk)
             return
