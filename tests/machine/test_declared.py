@@ -490,6 +490,17 @@ def test_a_stopped_task_has_not_failed(declare: Declarations) -> None:
             assert inspect(unit.removesuffix(".service"))["outcome"]["ending"] == "stopped"
 
 
+def test_a_task_that_is_stopped_amid_its_start_has_not_failed(declare: Declarations) -> None:
+    unit, prepare = declare("web", WEB), "solo5-prepare@web.service"
+    ok("systemctl", "start", "--no-block", unit)
+    eventually(lambda: main_pid(prepare) != "0", "its preparation has begun")
+    ok("kill", "-STOP", main_pid(prepare))
+    ok("systemctl", "stop", unit)
+    for each in (unit, prepare):
+        eventually(lambda of=each: unit_property(of, "ActiveState") == "inactive", f"{each} is over")  # type: ignore[misc]
+    assert not Path("/run/solo5/network/tasks/web.json").exists()
+
+
 # --- the end of a file, and of our processes -------------------------------------------------------------------------
 
 

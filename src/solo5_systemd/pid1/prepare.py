@@ -10,6 +10,8 @@ The task's service wants the unit, and asserts what it makes. What the unit file
     RefuseManualStop=           the locks of a running task's disks would be lost
     IgnoreOnIsolate=            the same, of a task whose service has IgnoreOnIsolate=yes
     StartLimitIntervalSec=0     the restarts of the task are limited by its own service
+    SuccessExitStatus=SIGTERM   a stop of the task amid its start is no failure: without it, the unit would stay failed,
+                                and `systemctl --failed` list it
     the second ExecStopPost=    where the first was killed: nothing else would remove a mount and a user of a task that
                                 is not started again. Where no Python program runs, such as without memory, a restart
                                 would find the last run's `environment`, and the tender have disks without locks

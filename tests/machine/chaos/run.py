@@ -83,7 +83,7 @@ def _clear() -> None:
     for directory in ETC.glob(f"{PREFIX}*.unikernel.d"):
         shutil.rmtree(directory)
     systemctl("daemon-reload")
-    sh("systemctl", "reset-failed", f"{PREFIX}*")
+    sh("systemctl", "reset-failed", f"{PREFIX}*", f"solo5-*@{PREFIX}*")
     left = Jobs()
     for job in api(f"/v1/jobs?prefix={PREFIX}"):
         left.expect(job["ID"])
