@@ -263,6 +263,11 @@ def awaited_target(task: TaskName) -> str:
     return f"solo5-awaited-{task}.target"
 
 
+def kind_of_unit(unit: str) -> UnitKind:
+    """Return the type of a task's unit."""
+    return UnitKind.SCOPE if unit.endswith(".scope") else UnitKind.SERVICE
+
+
 def task_of_unit(unit: str) -> TaskName | None:
     """Return the task of a unit name, or None if it is not a task's unit."""
     stem, dot, suffix = unit.rpartition(".")
@@ -275,7 +280,7 @@ def task_of_unit(unit: str) -> TaskName | None:
 def declared_task_of_unit(unit: str) -> TaskName | None:
     """Return the task of `NAME.service`, if that is the unit of a declared task; None for a name that no task has."""
     stem, dot, suffix = unit.rpartition(".")
-    ours = dot and suffix == "service" and is_task_name(stem) and not stem.startswith(TASK_PREFIX)
+    ours = dot and suffix == "service" and not stem.startswith(TASK_PREFIX) and is_task_name(stem)
     return TaskName(stem) if ours else None
 
 

@@ -93,18 +93,18 @@ def read_endpoints() -> "dict[TaskName, Endpoints]":
         names = os.listdir(directory)  # noqa: PTH208 - without pathlib, for startup time
     except OSError:
         return {}
-    found = {}
-    for name in names:
-        task, _, suffix = name.rpartition(".")
-        if suffix != "json":
-            continue
-        from solo5_systemd.network.endpoints import endpoints_of  # imported here for startup time, as for no record
+    tasks = [TaskName(name.removesuffix(".json")) for name in names if name.endswith(".json")]
+    if not tasks:
+        return {}
+    from solo5_systemd.network.endpoints import endpoints_of  # imported here for startup time, as for no record
 
+    found = {}
+    for task in tasks:
         try:
-            with open(f"{directory}/{name}", "rb") as file:  # noqa: PTH123 - as above
+            with open(f"{directory}/{task}.json", "rb", buffering=0) as file:  # noqa: PTH123 - as above
                 endpoints = endpoints_of(json.loads(file.read()))
         except (OSError, ValueError, RecursionError):
             continue
         if endpoints is not None:
-            found[TaskName(task)] = endpoints
+            found[task] = endpoints
     return found

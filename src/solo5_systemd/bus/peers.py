@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from solo5_systemd.base.errors import BY_DBUS_NAME, HostError
-from solo5_systemd.base.names import TASK_PREFIX, TaskName, UnitKind, declared_task_of_unit, task_of_unit
+from solo5_systemd.base.names import TASK_PREFIX, TaskName, UnitKind, declared_task_of_unit, kind_of_unit, task_of_unit
 
 SYSTEMD = "org.freedesktop.systemd1"
 MANAGER_PATH = "/org/freedesktop/systemd1"
@@ -120,7 +120,7 @@ class ListedUnit(NamedTuple):
     @property
     def kind(self) -> UnitKind:
         """Return the type of the unit."""
-        return UnitKind(self.unit.rpartition(".")[2])
+        return kind_of_unit(self.unit)
 
     @property
     def over(self) -> bool:

@@ -5,7 +5,6 @@ The files are private to systemd: callers read a property that is missing here f
 """
 
 import os
-import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -33,7 +32,7 @@ ATTRIBUTE = "user.solo5.started"
 _TIME_DIGITS = 17
 """Digits of a time in microseconds before the year 5138: a longer number is no time that can be shown."""
 
-_LENGTH = struct.Struct("<Q")
+_LENGTH_SIZE = 8
 
 
 def _started(directory: str, invocation: object) -> dict[str, object]:
@@ -51,11 +50,10 @@ def _log_fields(data: bytes | None) -> dict[str, object]:
         return {}
     fields: list[bytes] = []
     position = 0
-    while position + _LENGTH.size <= len(data):
-        (length,) = _LENGTH.unpack_from(data, position)
-        position += _LENGTH.size
-        fields.append(data[position : position + length])
-        position += length
+    while position < len(data):
+        start = position + _LENGTH_SIZE
+        position = start + int.from_bytes(data[position:start], "little")
+        fields.append(data[start:position])
     return {"LogExtraFields": fields} if position == len(data) else {}
 
 

@@ -70,9 +70,5 @@ class CgroupFs:
 
         Its main thread has exited, so PID 1 gets no SIGCHLD until the other threads exit.
         """
-        data = read(f"{PROC}/{pid}/stat")
-        if data is None:
-            return False
-        fields = data.rpartition(b")")[2].split()
-        state, threads = fields[0], int(fields[17])
-        return state == b"Z" and threads > 1
+        fields = (read(f"{PROC}/{pid}/stat") or b"").rpartition(b") ")[2]
+        return fields.startswith(b"Z") and int(fields.split()[17]) > 1

@@ -6,8 +6,8 @@ Directions are the guest's: what the host receives from a tap, the guest has sen
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from solo5_systemd.base.names import DeviceName, TaskName
 
@@ -24,8 +24,7 @@ def tap_alias(task: TaskName, nic: DeviceName) -> str:
     return f"solo5 task {task} NIC {nic}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counters:
+class Counters(NamedTuple):
     """The counters of one direction; `drops` are frames that the host's end of the tap has dropped."""
 
     bytes: int
@@ -34,8 +33,7 @@ class Counters:
     drops: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class Traffic(NamedTuple):
     """The counters of one NIC, from the guest's view."""
 
     received: Counters

@@ -53,8 +53,16 @@ def assignment(name: str, value: str) -> bytes:
 
 def log_fields(assignments: Iterable[bytes]) -> dict[str, str]:
     """Return the fields of LogExtraFields= by name, with the escapes of `assignment` undone."""
-    texts = (bytes(item).decode("utf-8", "replace").partition("=") for item in assignments)
-    return {name: _UNESCAPED.sub(lambda match: chr(int(match[1], 16)), word) for name, equals, word in texts if equals}
+    fields = {}
+    for item in assignments:
+        name, equals, word = bytes(item).decode("utf-8", "replace").partition("=")
+        if equals:
+            fields[name] = _unescaped(word) if "\\" in word else word
+    return fields
+
+
+def _unescaped(word: str) -> str:
+    return _UNESCAPED.sub(lambda match: chr(int(match[1], 16)), word)
 
 
 MAX_LABELS = 32

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from solo5_systemd.base.names import TaskName, UnitKind, task_of_unit, task_scope, task_service
+from solo5_systemd.base.names import TaskName, UnitKind, kind_of_unit, task_of_unit, task_scope, task_service
 from solo5_systemd.task.log_fields import LOG_NAMESPACE, TENDER, log_fields
 
 
@@ -105,7 +105,7 @@ class UnitState:
     @property
     def kind(self) -> UnitKind:
         """Return the type of the unit, from its name."""
-        return UnitKind(self.unit.rpartition(".")[2])
+        return kind_of_unit(self.unit)
 
     @property
     def over(self) -> bool:
@@ -115,8 +115,9 @@ class UnitState:
     @property
     def is_untried(self) -> bool:
         """Return whether the service of a declared task has had no process since PID 1 has loaded it."""
-        declared = self.kind is UnitKind.SERVICE and self.unit != task_service(self.task)
-        return declared and self.over and self.result == "success" and not self.started
+        if not self.over or self.result != "success" or self.started:
+            return False
+        return self.kind is UnitKind.SERVICE and self.unit != task_service(self.task)
 
     @property
     def tender(self) -> str:
@@ -144,6 +145,21 @@ class UnitState:
         return 0 < self.active_exit < self.main_exit
 
 
+_AS_THEY_ARE = {
+    "Result": "result",
+    "MainPID": "main_pid",
+    "ExecMainCode": "main_code",
+    "ExecMainStatus": "main_status",
+    "ExecMainStartTimestamp": "started",
+    "ExecMainExitTimestamp": "ended",
+    "ExecMainStartTimestampMonotonic": "main_start",
+    "ExecMainExitTimestampMonotonic": "main_exit",
+    "ActiveExitTimestampMonotonic": "active_exit",
+    "ControlGroup": "control_group",
+}
+"""The field of `UnitState` for each property whose value is that of the field."""
+
+
 def unit_state(unit: str, properties: Mapping[str, Any], task: TaskName | None = None) -> UnitState | None:
     """Return the state of a unit from its D-Bus properties, or None if it is not a task's unit.
 
@@ -165,19 +181,10 @@ def unit_state(unit: str, properties: Mapping[str, Any], task: TaskName | None =
         active=active,
         invocation=bytes(properties.get("InvocationID", b"")).hex(),  # as systemd prints it
         frozen=properties.get("FreezerState") in ("frozen", "freezing"),
-        result=properties.get("Result") or "success",
-        main_pid=properties.get("MainPID", 0),
-        main_code=properties.get("ExecMainCode", 0),
-        main_status=properties.get("ExecMainStatus", 0),
-        started=properties.get("ExecMainStartTimestamp", 0),
-        ended=properties.get("ExecMainExitTimestamp", 0),
-        main_start=properties.get("ExecMainStartTimestampMonotonic", 0),
-        main_exit=properties.get("ExecMainExitTimestampMonotonic", 0),
-        active_exit=properties.get("ActiveExitTimestampMonotonic", 0),
         memory_peak=_amount(properties.get("MemoryPeak")),
         memory_max=_amount(properties.get("MemoryMax")),
-        control_group=properties.get("ControlGroup", ""),
         log_fields=log_fields(properties.get("LogExtraFields", ())),
+        **{_AS_THEY_ARE[name]: value for name, value in properties.items() if value and name in _AS_THEY_ARE},
     )
 
 

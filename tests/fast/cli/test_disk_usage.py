@@ -91,7 +91,7 @@ def test_a_disk_has_its_devices_limits_and_counters(held_disks: None) -> None:
 
 
 def test_counters_that_are_not_known_are_absent_and_never_zero(held_disks: None) -> None:
-    unused = replace(FULL, usage=replace(FULL.usage, disks={}))
+    unused = replace(FULL, usage=FULL.usage._replace(disks={}))
     for sample in (None, UNKNOWN, unused):
         assert all("device_io" not in each for each in disks_json(records_of_tasks()["web"], sample))
 

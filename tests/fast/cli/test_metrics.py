@@ -35,7 +35,7 @@ def engine() -> FakeRuntime:
     web = running("web", networked=True)
     web = replace(web, state=replace(web.state, log_fields={**web.state.log_fields, **NOMAD}))
     engine = FakeRuntime(web, running("idle"))
-    full = replace(USAGE, pressure={**(USAGE.pressure or {})})
+    full = USAGE._replace(pressure={**(USAGE.pressure or {})})
     engine.rounds = iter([{IDLE: UNKNOWN, WEB: replace(FULL, usage=full)}])
     engine.machine.networks.overview = (NETWORK, UNUSED)
     return engine

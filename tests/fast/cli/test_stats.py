@@ -31,7 +31,7 @@ NIC = Traffic(
     received=Counters(bytes=1024, packets=2, errors=0, drops=0), sent=Counters(bytes=3072, packets=3, errors=0, drops=1)
 )
 FULL = Sample(usage=USAGE, nics={DeviceName("service"): NIC, DeviceName("management"): NIC})
-BEFORE = replace(FULL, usage=replace(USAGE, time=9.0, cpu=Cpu(total=2_000_000)))
+BEFORE = replace(FULL, usage=USAGE._replace(time=9.0, cpu=Cpu(total=2_000_000)))
 UNKNOWN = Sample(usage=Usage(time=1.0), nics={})
 WEB, IDLE = TaskName("web"), TaskName("idle")
 ROW = ("web", "50.0%", "8M / 64M", "2K / 6K", "4K / 0", "3")

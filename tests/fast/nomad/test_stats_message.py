@@ -1,6 +1,5 @@
 """Samples as Nomad's resource usage: an unknown value is unmeasured, never zero."""
 
-from dataclasses import replace
 
 import pytest
 
@@ -13,7 +12,7 @@ from solo5_systemd.nomad.stats_messages import cpu_part, head, memory_part, mhz_
 _Cpu, _Memory = wire.CPUUsage, wire.MemoryUsage
 CPU = Cpu(total=3_000_000, user=2_000_000, system=1_000_000, throttled_periods=4, throttled=500)
 THEN = Usage(time=10.0, cpu=CPU)
-NOW = Usage(time=12.0, cpu=replace(CPU, total=6_000_000, user=4_000_000, system=2_000_000))
+NOW = Usage(time=12.0, cpu=CPU._replace(total=6_000_000, user=4_000_000, system=2_000_000))
 
 
 def resource_usage(before: Usage | None, now: Usage, mhz: float) -> wire.TaskResourceUsage:
@@ -55,14 +54,14 @@ def test_processor_time_is_the_share_of_one_core_since_the_sample_before() -> No
 def test_what_cannot_be_known_of_processor_time_is_not_measured(
     before: Usage | None, time: float, mhz: float, absent: set[int]
 ) -> None:
-    found = measured(resource_usage(before, replace(NOW, time=time), mhz).cpu)
+    found = measured(resource_usage(before, NOW._replace(time=time), mhz).cpu)
     assert not absent & found
     assert _Cpu.THROTTLED_TIME in found
     assert (_Cpu.PERCENT in found) is (_Cpu.PERCENT not in absent)
 
 
 def test_a_counter_that_goes_back_is_no_negative_share() -> None:
-    assert resource_usage(NOW, replace(THEN, time=13.0), 2000).cpu.percent == 0
+    assert resource_usage(NOW, THEN._replace(time=13.0), 2000).cpu.percent == 0
 
 
 def test_what_the_kernel_does_not_tell_is_not_measured() -> None:

@@ -9,7 +9,7 @@ from solo5_systemd.cli.render import size, span, table
 from solo5_systemd.cli.terminal import Screen
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from solo5_systemd.base.names import TaskName
     from solo5_systemd.engine.queries import Queries
@@ -65,30 +65,22 @@ def _json(tasks: "Sequence[Task]", waiting: "Sequence[LeaseRecord]") -> list[dic
 
 
 def _text(tasks: "Sequence[Task]", endpoints: "Mapping[TaskName, Endpoints]", screen: Screen) -> str:
-    now = screen.now()
-    rows = [_row(task, endpoints.get(task.name), now) for task in tasks]
-    rows += [_waiting(name, each, now) for name, each in endpoints.items() if each.waits]
-    return table(HEADER, sorted(rows), {"STATUS": lambda cell: _paint(cell, screen)})
+    rows = sorted(_rows(tasks, endpoints, screen.now()))
+    return table(HEADER, rows, {"STATUS": lambda cell: _paint(cell, screen)})
 
 
-def _row(task: "Task", endpoints: "Endpoints | None", now: int) -> tuple[str, ...]:
+def _rows(tasks: "Sequence[Task]", endpoints: "Mapping[TaskName, Endpoints]", now: int) -> "Iterator[tuple[str, ...]]":
+    if not tasks and not endpoints:
+        return
     from solo5_systemd.cli.task_output import addresses, ports, status
 
-    return (
-        task.name,
-        task.image.rpartition("/")[2],
-        status(task, now, endpoints.asleep if endpoints else 0),
-        size(task.memory) if task.memory else "",
-        addresses(endpoints),
-        ports(endpoints),
-    )
-
-
-def _waiting(name: str, endpoints: "Endpoints", now: int) -> tuple[str, ...]:
-    """Return the row of a task without a process: its unit need not be loaded."""
-    from solo5_systemd.cli.task_output import addresses, ports
-
-    return name, "", f"Dormant {span((now - endpoints.asleep) / 1e6)}", "", addresses(endpoints), ports(endpoints)
+    for task in tasks:
+        image, memory, own = task.image.rpartition("/")[2], task.memory, endpoints.get(task.name)
+        shown = status(task, now, own.asleep if own else 0)
+        yield task.name, image, shown, size(memory) if memory else "", addresses(own), ports(own)
+    for name, own in endpoints.items():
+        if own.waits:  # it has no process, and its unit need not be loaded
+            yield name, "", f"Dormant {span((now - own.asleep) / 1e6)}", "", addresses(own), ports(own)
 
 
 def _paint(cell: str, screen: Screen) -> str:

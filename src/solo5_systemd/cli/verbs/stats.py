@@ -135,20 +135,23 @@ def row(name: str, before: "Sample | None", now: "Sample", *, wide: bool = False
 
 def usage_json(name: str, before: "Sample | None", now: "Sample") -> dict[str, object]:
     """Return a sample as a JSON object, in bytes and microseconds, with the kernel's names."""
-    from dataclasses import asdict  # imported here for startup time: `--help` needs none
-
     usage, percent = now.usage, _percent(before, now)
     disks = usage.disks or {}
     found: dict[str, object] = _known(
         {
             "name": name,
             "cpu_percent": None if percent is None else round(percent, 2),
-            "cpu": asdict(usage.cpu),
-            "memory": asdict(usage.memory),
-            "io": asdict(usage.io),
-            "disks": [{"device": key, "disks": [*now.disks.get(key, ())], **asdict(io)} for key, io in disks.items()],
+            "cpu": usage.cpu._asdict(),
+            "memory": usage.memory._asdict(),
+            "io": usage.io._asdict(),
+            "disks": [{"device": key, "disks": [*now.disks.get(key, ())], **io._asdict()} for key, io in disks.items()],
             "nics": [
-                {"nic": nic, **asdict(traffic), "drops": dict(now.drops.get(nic, {}))}
+                {
+                    "nic": nic,
+                    "received": traffic.received._asdict(),
+                    "sent": traffic.sent._asdict(),
+                    "drops": dict(now.drops.get(nic, {})),
+                }
                 for nic, traffic in now.nics.items()
             ],
             "processes": usage.processes,
