@@ -42,7 +42,8 @@ class FifoWriter:
     descriptor.
 
     Args:
-        save: called when `delivery` has changed; has to save it before it returns.
+        save: called when `delivery` has changed, which it has to save before it returns, and when lines have left the
+            queue that are to be read again.
     """
 
     __slots__ = (
@@ -140,7 +141,8 @@ class FifoWriter:
                 self._watching = True
         except BrokenPipeError:  # no reader: until one comes, lines would only take memory
             self._unwatch()
-            self.queue.evict()
+            if self.queue.evict():
+                self._save()
             self._retry = self._loop.call_later(READER_RETRY_INTERVAL_S, self._write)
         else:
             self._unwatch()

@@ -240,6 +240,8 @@ class Forwarder:
         with suppress(HostError):  # lines are duplicated after a restart, but forwarding goes on
             self._state_files.save(console.state)
         for queue in (writer.queue for writer in console.writers.values()):
+            if queue.catch_up_to is not None:  # lines that were in memory are to be read again
+                self._catching_up[console] = None
             if queue.dropped:
                 self._report(console.task, queue.dropped)
                 queue.dropped = 0

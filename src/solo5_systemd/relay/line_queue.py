@@ -87,14 +87,16 @@ class LineQueue:
         self.catch_up_to = line.position
         self._skipped += 1
 
-    def evict(self) -> None:
-        """Drop all lines but a partly written one, to free memory while the FIFO has no reader."""
+    def evict(self) -> bool:
+        """Drop all lines but a partly written one, to free memory while the FIFO has no reader; return whether any."""
+        is_any = len(self._lines) > bool(self.position.written)
         while len(self._lines) > bool(self.position.written):
             line = self._lines.pop()
             self._size -= _cost(line)
             self.catch_up_to = self.catch_up_to or line.position
             self._skipped += 1
         self._free()
+        return is_any
 
     def _free(self) -> None:
         if not self._lines:

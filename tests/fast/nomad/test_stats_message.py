@@ -1,6 +1,5 @@
 """Samples as Nomad's resource usage: an unknown value is unmeasured, never zero."""
 
-
 import pytest
 
 from solo5_systemd.cgroup.usage import Cpu, Memory, Usage

@@ -204,6 +204,26 @@ async def test_consoles_that_are_behind_take_turns_and_leave_no_journal_open(tmp
     assert opened == {1}
 
 
+async def test_a_reader_that_comes_back_gets_what_was_in_memory_when_it_left(tmp_path: Path) -> None:
+    journal, path = Journal(), tmp_path / "fifo"
+    os.mkfifo(path)
+    lines = [f"{number:099}\n" for number in range(900)]
+    async with running(journal, tmp_path) as relay:
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        out = Fifo()
+        relay.fifos.append(out)
+        out.open(path)
+        relay.forwarder.forward(WEB, "solo5-task-web.service", 0, dict.fromkeys(Stream, out.write_end))
+        for line in lines:
+            journal.write(line)
+        await passed(1)  # it is full
+        os.close(reader)
+        out.lose_reader()
+        await passed(2 * READER_RETRY_INTERVAL_S)
+        out.read_end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        await until(out.read, "".join(lines))
+
+
 async def test_an_ended_task_is_removed_when_its_fifo_is_unreachable(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
