@@ -11,7 +11,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, replace
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
@@ -213,11 +213,12 @@ def task() -> Iterator[Entry]:
         if setting.job:
             attr = TASK.object.attributes[setting.job].Attr
             metadata = {"meaning": setting.help, "shown": setting.default or ("`[]`" if setting.is_list else "")}
-            type_, default = replace(TYPES[str], hcl=attr.type), MISSING if attr.required else None
+            type_, default = TYPES[str]._replace(hcl=attr.type), MISSING if attr.required else None
             shared.append(Entry(setting.job, type_, default, metadata))
     for each in (*shared, *entries(OwnOptions)):
         plugin = of_plugin.get(each.name, each)
-        yield replace(each, default=plugin.default, metadata={**plugin.metadata, "meaning": each.metadata["meaning"]})
+        meaning = {**plugin.metadata, "meaning": each.metadata["meaning"]}
+        yield each._replace(default=plugin.default, metadata=meaning)
 
 
 def blocks(kind: object) -> Iterator[tuple[str, Iterable[Entry]]]:

@@ -9,13 +9,13 @@ What an operator sets is a record as well, whose fields are made by `setting`: e
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache, reduce
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from operator import or_
 from types import NoneType
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.names import (
@@ -42,8 +42,7 @@ T = TypeVar("T")
 INTEGER_MAX = (1 << 63) - 1
 
 
-@dataclass(frozen=True)
-class Type:
+class Type(NamedTuple):  # a tuple, as `Entry`: their classes are made in a fifth of the time of dataclasses
     """A type of values.
 
     Attributes:
@@ -61,8 +60,7 @@ class Type:
     is_map: bool = False
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A field of a record.
 
     Attributes:
