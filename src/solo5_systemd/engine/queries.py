@@ -28,12 +28,10 @@ if TYPE_CHECKING:
 
 def with_disks(samples: "Mapping[TaskName, Sample]") -> "dict[TaskName, Sample]":
     """Return samples with the names of the disks on each device, by the locks of disks: the kernel counts by device."""
-    from dataclasses import replace
-
     from solo5_systemd.storage.locks import devices_of_tasks
 
     disks = devices_of_tasks() if any(each.usage.disks for each in samples.values()) else {}
-    return {name: replace(each, disks=disks.get(name, {})) for name, each in samples.items()}
+    return {name: each._replace(disks=disks.get(name, {})) for name, each in samples.items()}
 
 
 class Queries:

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.task.log_fields import NETWORK_NAMESPACE, OF_PLACEHOLDERS
@@ -93,8 +93,10 @@ class Task:
         return int(text) if text.isascii() and text.isdigit() and len(text) <= _MEMORY_DIGITS else 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sample:
+_NONE: "Mapping[Any, Any]" = {}
+
+
+class Sample(NamedTuple):
     """The current resource usage of one task.
 
     Attributes:
@@ -104,8 +106,8 @@ class Sample:
 
     usage: "Usage"
     nics: "Mapping[DeviceName, Traffic]"
-    drops: "Mapping[DeviceName, Mapping[str, int]]" = field(default_factory=dict)
-    disks: "Mapping[str, Sequence[str]]" = field(default_factory=dict)
+    drops: "Mapping[DeviceName, Mapping[str, int]]" = _NONE
+    disks: "Mapping[str, Sequence[str]]" = _NONE
 
 
 def phase(state: UnitState, *, hung: bool) -> Phase:

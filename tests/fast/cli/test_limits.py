@@ -136,7 +136,7 @@ def test_inspect_reads_the_counts_of_a_task_with_limits_as_root(solo5ctl: Solo5c
 
 def test_a_sample_has_the_drops_of_its_nics() -> None:
     nic = next(iter(FULL.nics))
-    sample = replace(FULL, drops={nic: {"egress": 7}})
+    sample = FULL._replace(drops={nic: {"egress": 7}})
     shown: Any = usage_json("web", None, sample)["nics"]
     assert [each.get("drops") for each in shown if each["nic"] == nic] == [{"egress": 7}]
     assert sum("drops" in each for each in shown) == 1

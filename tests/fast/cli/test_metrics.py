@@ -36,7 +36,7 @@ def engine() -> FakeRuntime:
     web = replace(web, state=replace(web.state, log_fields={**web.state.log_fields, **NOMAD}))
     engine = FakeRuntime(web, running("idle"))
     full = USAGE._replace(pressure={**(USAGE.pressure or {})})
-    engine.rounds = iter([{IDLE: UNKNOWN, WEB: replace(FULL, usage=full)}])
+    engine.rounds = iter([{IDLE: UNKNOWN, WEB: FULL._replace(usage=full)}])
     engine.machine.networks.overview = (NETWORK, UNUSED)
     return engine
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import pytest
 from tests.fast.cli.conftest import Solo5ctl
@@ -31,7 +30,7 @@ NIC = Traffic(
     received=Counters(bytes=1024, packets=2, errors=0, drops=0), sent=Counters(bytes=3072, packets=3, errors=0, drops=1)
 )
 FULL = Sample(usage=USAGE, nics={DeviceName("service"): NIC, DeviceName("management"): NIC})
-BEFORE = replace(FULL, usage=USAGE._replace(time=9.0, cpu=Cpu(total=2_000_000)))
+BEFORE = FULL._replace(usage=USAGE._replace(time=9.0, cpu=Cpu(total=2_000_000)))
 UNKNOWN = Sample(usage=Usage(time=1.0), nics={})
 WEB, IDLE = TaskName("web"), TaskName("idle")
 ROW = ("web", "50.0%", "8M / 64M", "2K / 6K", "4K / 0", "3")
@@ -58,7 +57,7 @@ def test_a_row_has_all_known_values() -> None:
 def test_unknown_values_are_empty_and_never_zero() -> None:
     assert row("web", None, UNKNOWN, wide=True) == ("web", *[""] * (len(HEADER) + len(WIDE_HEADER) - 1))
     assert usage_json("web", None, UNKNOWN) == {"name": "web"}
-    limited = replace(UNKNOWN, usage=Usage(time=1.0, memory=Memory(limit=64 << 20)))
+    limited = UNKNOWN._replace(usage=Usage(time=1.0, memory=Memory(limit=64 << 20)))
     assert row("web", None, limited)[2] == "- / 64M"
 
 
