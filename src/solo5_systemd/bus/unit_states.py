@@ -14,6 +14,7 @@ from solo5_systemd.base.declared_units import declared_task, prepared_fields
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, UnitKind
 from solo5_systemd.bus.peers import INTERFACES, UNIT, ListedUnit
 from solo5_systemd.cgroup.hierarchy import read, read_fields, unified, units, write_fields
+from solo5_systemd.task.log_fields import unescaped
 from solo5_systemd.unit.state import (
     TYPE_END_PROPERTIES,
     TYPE_PROPERTIES,
@@ -45,15 +46,17 @@ def _started(directory: str, invocation: object) -> dict[str, object]:
 
 
 def _log_fields(data: bytes | None) -> dict[str, object]:
-    """Return LogExtraFields=: each assignment follows its length, 64 bits little-endian."""
+    """Return LogExtraFields=, parsed: each assignment follows its length, 64 bits little-endian."""
     if data is None:
         return {}
-    fields: list[bytes] = []
+    fields: dict[str, str] = {}
     position = 0
     while position < len(data):
         start = position + _LENGTH_SIZE
         position = start + int.from_bytes(data[position:start], "little")
-        fields.append(data[start:position])
+        name, equals, word = data[start:position].decode("utf-8", "replace").partition("=")
+        if equals:
+            fields[name] = unescaped(word) if "\\" in word else word
     return {"LogExtraFields": fields} if position == len(data) else {}
 
 

@@ -57,11 +57,12 @@ def log_fields(assignments: Iterable[bytes]) -> dict[str, str]:
     for item in assignments:
         name, equals, word = bytes(item).decode("utf-8", "replace").partition("=")
         if equals:
-            fields[name] = _unescaped(word) if "\\" in word else word
+            fields[name] = unescaped(word) if "\\" in word else word
     return fields
 
 
-def _unescaped(word: str) -> str:
+def unescaped(word: str) -> str:
+    """Return the value of a field without the escapes of `assignment`."""
     return _UNESCAPED.sub(lambda match: chr(int(match[1], 16)), word)
 
 

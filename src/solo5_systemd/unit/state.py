@@ -167,12 +167,13 @@ def unit_state(unit: str, properties: Mapping[str, Any], task: TaskName | None =
     is ACTIVATING.
 
     Args:
+        properties: LogExtraFields also as the fields by name, since a list would parse them twice.
         task: a declared task, whose name is not in that of its unit in a way of its own; None: derived from the name.
     """
     task = task or task_of_unit(unit)
     if task is None:
         return None
-    active = ActiveState(properties.get("ActiveState", ""))
+    active, fields = ActiveState(properties.get("ActiveState", "")), properties.get("LogExtraFields", ())
     if active in OVER and properties.get("JobType") in ("start", "restart"):
         active = ActiveState.ACTIVATING
     return UnitState(
@@ -183,7 +184,7 @@ def unit_state(unit: str, properties: Mapping[str, Any], task: TaskName | None =
         frozen=properties.get("FreezerState") in ("frozen", "freezing"),
         memory_peak=_amount(properties.get("MemoryPeak")),
         memory_max=_amount(properties.get("MemoryMax")),
-        log_fields=log_fields(properties.get("LogExtraFields", ())),
+        log_fields=fields if isinstance(fields, dict) else log_fields(fields),
         **{_AS_THEY_ARE[name]: value for name, value in properties.items() if value and name in _AS_THEY_ARE},
     )
 
