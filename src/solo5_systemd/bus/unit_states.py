@@ -34,6 +34,7 @@ _TIME_DIGITS = 17
 """Digits of a time in microseconds before the year 5138: a longer number is no time that can be shown."""
 
 _LENGTH_SIZE = 8
+"""Bytes of the length of an assignment."""
 
 
 def _started(directory: str, invocation: object) -> dict[str, object]:

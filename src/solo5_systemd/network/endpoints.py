@@ -64,7 +64,7 @@ def endpoints_of(record: object) -> Endpoints | None:
     try:
         held, waits = record["reservation"], record.get("state") == "waiting"
         nics, ports = tuple(map(_leased, held.get("leases", ()))), tuple(map(_port, held.get("ports", ())))
-        asleep, wakes, slept = map(_number, map(record.get, ("asleep", "wakes", "slept"), (0, 0, 0)))
+        asleep, wakes, slept = (_number(record.get(key, 0)) for key in ("asleep", "wakes", "slept"))
         return Endpoints(nics, ports, _text(record.get("namespace", "")), asleep, wakes, slept, waits)
     except (KeyError, TypeError, AttributeError):
         return None

@@ -75,9 +75,15 @@ def _rows(tasks: "Sequence[Task]", endpoints: "Mapping[TaskName, Endpoints]", no
     from solo5_systemd.cli.task_output import addresses, ports, status
 
     for task in tasks:
-        image, memory, own = task.image.rpartition("/")[2], task.memory, endpoints.get(task.name)
-        shown = status(task, now, own.asleep if own else 0)
-        yield task.name, image, shown, size(memory) if memory else "", addresses(own), ports(own)
+        memory, own = task.memory, endpoints.get(task.name)
+        yield (
+            task.name,
+            task.image.rpartition("/")[2],
+            status(task, now, own.asleep if own else 0),
+            size(memory) if memory else "",
+            addresses(own),
+            ports(own),
+        )
     for name, own in endpoints.items():
         if own.waits:  # it has no process, and its unit need not be loaded
             yield name, "", f"Dormant {span((now - own.asleep) / 1e6)}", "", addresses(own), ports(own)
